@@ -1,0 +1,45 @@
+"""Configuration of the documentation. Builds offline: no intersphinx, nothing fetched."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
+
+import glmfit
+
+project = "glmfit"
+author = "glmfit developers"
+copyright = "2026, glmfit developers"
+version = release = glmfit.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+myst_dmath_double_inline = True
+
+autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings name axes, units and ranges
+autosummary_generate = False
+napoleon_google_docstring = False
+napoleon_numpy_docstring = True
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = "glmfit"
+html_show_sourcelink = False
+html_theme_options = {
+    "navbar_end": ["theme-switcher"],
+    "show_prev_next": True,
+    "secondary_sidebar_items": ["page-toc"],
+}

@@ -1,0 +1,35 @@
+"""Guaranteed inequalities: smoothness, step sizes, eigenvalues and distances from the optimum."""
+
+from __future__ import annotations
+
+from .base import GapCertificate, StepCertificate
+from .self_concordance import GAP_THEOREM, descent_step, gap_bound
+from .smoothness import batch_smoothness, check_batch_size, practical_batch_size
+from .spectral import (
+    bound_largest_eigenvalue,
+    bound_smallest_eigenvalue,
+    estimate_smallest_eigenvalue,
+    lanczos,
+    random_start,
+)
+from .step_size import PARTITION_THEOREM, SUBSET_THEOREM, partition_step, subset_step
+
+__all__ = [
+    "GAP_THEOREM",
+    "PARTITION_THEOREM",
+    "SUBSET_THEOREM",
+    "GapCertificate",
+    "StepCertificate",
+    "batch_smoothness",
+    "bound_largest_eigenvalue",
+    "bound_smallest_eigenvalue",
+    "check_batch_size",
+    "descent_step",
+    "estimate_smallest_eigenvalue",
+    "gap_bound",
+    "lanczos",
+    "partition_step",
+    "practical_batch_size",
+    "random_start",
+    "subset_step",
+]

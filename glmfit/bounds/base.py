@@ -1,0 +1,97 @@
+"""Certificates: a number together with the theorem it rests on and the assumptions under which it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class StepCertificate:
+    """A step size per neuron and the theorem that allows it.
+
+    Attributes
+    ----------
+    step :
+        Step in the metric of the spectral basis, shape (neuron,).
+    L, L_max, L_b :
+        Upper bounds, shape (neuron,), in the same metric and with the ridge inside, of the smoothness of the
+        mean over all rows, of the worst single row, and of the mini-batches (the one the step uses).
+    mu :
+        Proved strong convexity used in the step, shape (neuron,); 0 where none is proved.
+    batch_size, n_rows :
+        b and T.
+    theorem :
+        The statement that allows the step, or the words "no theorem" where there is none.
+    assumptions :
+        What the statement needs; what is checked during the fit says so.
+    failure_probability :
+        Probability, over the random starts, that some L or L_b of the population is below the truth.
+    anchor_radius :
+        For an anchored certificate the largest change of eta it allows, shape (neuron,); infinite for a
+        global one.
+    certified :
+        False for a step scaled above its theorem or a sampling without one.
+    """
+
+    step: np.ndarray
+    L: np.ndarray
+    L_max: np.ndarray
+    L_b: np.ndarray
+    mu: np.ndarray
+    batch_size: int
+    n_rows: int
+    theorem: str
+    assumptions: tuple[str, ...]
+    failure_probability: float
+    anchor_radius: np.ndarray
+    certified: bool = True
+
+    def __str__(self) -> str:
+        """One readable paragraph."""
+
+        def span(values):
+            values = np.asarray(values)
+            low, high = float(np.min(values)), float(np.max(values))
+            return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+
+        kind = "certified" if self.certified else "NOT certified"
+        lines = [
+            f"step {span(self.step)} ({kind}), batches of {self.batch_size} of {self.n_rows} rows",
+            f"  L {span(self.L)}, L_b {span(self.L_b)}, L_max {span(self.L_max)}, mu {span(self.mu)}",
+            f"  theorem: {self.theorem}",
+            f"  failure probability {self.failure_probability:.1e} over the population",
+        ]
+        return "\n".join(lines + [f"  assumes: {a}" for a in self.assumptions])
+
+
+@dataclass(frozen=True)
+class GapCertificate:
+    """What is known of ``F - F*`` per neuron at given parameters.
+
+    Attributes
+    ----------
+    bound :
+        Proved upper bound of the gap, shape (neuron,); infinite where there is no bound yet.
+    estimate :
+        Second-order estimate of the gap, shape (neuron,). Not a bound.
+    objective :
+        F at the parameters in float64, shape (neuron,).
+    kappa :
+        Certified lower bound of the smallest eigenvalue of the Hessian in the metric, shape (neuron,).
+    exact :
+        Where the bound used the exact Hessian of the neuron, shape (neuron,).
+    theorem :
+        The statement the bound rests on.
+    failure_probability :
+        Probability that some bound of the population fails (0 where every Hessian was exact).
+    """
+
+    bound: np.ndarray
+    estimate: np.ndarray
+    objective: np.ndarray
+    kappa: np.ndarray
+    exact: np.ndarray
+    theorem: str
+    failure_probability: float

@@ -1,0 +1,195 @@
+"""Certified extreme eigenvalues of many symmetric matrices at once, from a few matrix products.
+
+A Rayleigh quotient, hence the power method, only ever *under*-estimates the largest eigenvalue. The bound
+here is a posteriori: the Lanczos polynomials of a random start grow so fast outside the spectrum that the
+largest eigenvalue cannot lie far above the largest Ritz value, unless the start was nearly orthogonal to its
+eigenvector, and the probability of that is known exactly. Derivation: docs/theory/lanczos_certificate.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def lanczos(matvec: Callable, start: jax.Array, n_steps: int) -> tuple[jax.Array, jax.Array]:
+    """Run the Lanczos recursion on one symmetric matrix per column, all columns together.
+
+    Parameters
+    ----------
+    matvec :
+        Maps (dimension, column) to (dimension, column), column by column with that column's matrix.
+    start :
+        Start vectors of unit norm, shape (dimension, column).
+    n_steps :
+        Number of products with the matrices.
+
+    Returns
+    -------
+    alpha, beta :
+        Diagonals and residual norms, both (n_steps, column); ``beta[j]`` is the norm left after step j.
+
+    Notes
+    -----
+    Full re-orthogonalisation, done twice, keeps the recursion exact to rounding. Where the Krylov space is
+    exhausted the next direction is set to zero and every later alpha and beta of that column is zero.
+    """
+    dimension, n_columns = start.shape
+    tiny = 8 * jnp.finfo(start.dtype).eps
+    basis = jnp.zeros((n_steps, dimension, n_columns), start.dtype)
+
+    def step(j, carry):
+        basis, v, alpha, beta, scale = carry
+        basis = basis.at[j].set(v)
+        w = matvec(v)
+        a = jnp.sum(v * w, axis=0)
+        for _ in range(2):
+            overlap = jnp.einsum("kpn,pn->kn", basis, w, precision=_HIGHEST)
+            w = w - jnp.einsum("kpn,kn->pn", basis, overlap, precision=_HIGHEST)
+        b = jnp.sqrt(jnp.sum(w * w, axis=0))
+        scale = jnp.maximum(scale, jnp.abs(a) + b)
+        alive = b > tiny * scale
+        v = jnp.where(alive[None], w / jnp.where(alive, b, 1)[None], 0)
+        return basis, v, alpha.at[j].set(a), beta.at[j].set(jnp.where(alive, b, 0)), scale
+
+    zeros = jnp.zeros((n_steps, n_columns), start.dtype)
+    _, _, alpha, beta, _ = jax.lax.fori_loop(0, n_steps, step, (basis, start, zeros, zeros, zeros[0]))
+    return alpha, beta
+
+
+def random_start(rng: np.random.Generator, dimension: int, dtype) -> np.ndarray:
+    """Draw one vector uniformly on the unit sphere, shape (dimension, 1).
+
+    The columns of one certificate may share it: the union bound asks nothing of their dependence, and the
+    certificate of a neuron then does not depend on which other neurons are fitted with it.
+    """
+    v = rng.standard_normal((dimension, 1))
+    return (v / np.linalg.norm(v)).astype(dtype)
+
+
+def bound_largest_eigenvalue(
+    alpha: np.ndarray, beta: np.ndarray, dimension: int, failure_probability: float
+) -> np.ndarray:
+    r"""Bound the largest eigenvalue of each matrix from above, given its Lanczos coefficients.
+
+    Parameters
+    ----------
+    alpha, beta :
+        Lanczos coefficients, shape (step, ...), from :func:`lanczos` with a start uniform on the sphere.
+    dimension :
+        Dimension of the matrices.
+    failure_probability :
+        Probability, per matrix, that the returned value is *below* the largest eigenvalue. Divide by the
+        number of matrices (and of ends) for a statement about all of them.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 upper bounds, shape (...), at least the largest Ritz value.
+
+    Raises
+    ------
+    ValueError
+        If the failure probability is not in (0, 1).
+
+    Notes
+    -----
+    With :math:`q_j(A) b = \beta_j v_{j+1}` and :math:`\gamma_1` the component of the start on the top
+    eigenvector, :math:`|\gamma_1|\,|q_j(\lambda_1)| \le \beta_j`. Since :math:`P(|\gamma_1| \le \delta) \le
+    \delta\sqrt{2m/\pi}` in dimension m, the value x above the largest Ritz value at which some
+    :math:`|q_j(x)|/\beta_j` reaches :math:`1/\delta` is an upper bound with probability 1 - p,
+    :math:`\delta = p\sqrt{\pi/(2m)}`. A zero beta (exhausted Krylov space) is replaced by the rounding level
+    of the products. The value is inflated by 1e-3 for coefficients in float32 (1e-9 in float64) to cover the
+    rounding of the matrix products. Cost: 60 bisections of O(steps), on the host in float64.
+    """
+    if not 0 < failure_probability < 1:
+        raise ValueError(
+            f"failure_probability is {failure_probability}; it must lie in (0, 1), for example 1e-3"
+        )
+    single = np.asarray(alpha).dtype == np.float32
+    unit = np.finfo(np.float32 if single else np.float64).eps
+    alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
+    n_steps, shape = len(alpha), alpha.shape[1:]
+    alpha, beta = alpha.reshape(n_steps, -1), beta.reshape(n_steps, -1)
+    scale = np.max(np.abs(alpha) + beta, axis=0)
+    floor = 8 * unit * scale + np.finfo(np.float64).tiny
+    # After an exhausted Krylov space (beta = 0) nothing further counts.
+    used = np.concatenate(
+        [np.ones((1, alpha.shape[1]), bool), np.cumprod(beta[:-1] > 0, axis=0).astype(bool)]
+    )
+    beta_up = np.maximum(beta, floor)
+    log_inverse_delta = -np.log(failure_probability * np.sqrt(np.pi / (2 * dimension)))
+
+    low = _largest_ritz(alpha, beta, used)
+    high = low + floor
+    gap = np.maximum(np.abs(low), scale) + floor
+    for _ in range(200):  # double the distance until certified
+        short = ~_reaches(high, alpha, beta_up, used, log_inverse_delta)
+        if not short.any():
+            break
+        high = np.where(short, low + gap, high)
+        gap = np.where(short, 2 * gap, gap)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        enough = _reaches(middle, alpha, beta_up, used, log_inverse_delta)
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    margin = 1e-3 if single else 1e-9
+    return (high + margin * np.abs(high) + (8 * unit) * scale).reshape(shape)
+
+
+def bound_smallest_eigenvalue(
+    alpha: np.ndarray, beta: np.ndarray, dimension: int, failure_probability: float
+) -> np.ndarray:
+    """Bound the smallest eigenvalue of each matrix from below; see :func:`bound_largest_eigenvalue`.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 lower bounds; they may be negative, which says nothing more than "no bound" of a positive
+        semi-definite matrix.
+    """
+    return -bound_largest_eigenvalue(-np.asarray(alpha), beta, dimension, failure_probability)
+
+
+def estimate_smallest_eigenvalue(alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Smallest Ritz value: never below the smallest eigenvalue, so an estimate and not a bound."""
+    alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
+    shape = alpha.shape[1:]
+    alpha, beta = alpha.reshape(len(alpha), -1), beta.reshape(len(beta), -1)
+    used = np.concatenate(
+        [np.ones((1, alpha.shape[1]), bool), np.cumprod(beta[:-1] > 0, axis=0).astype(bool)]
+    )
+    return -_largest_ritz(-alpha, beta, used).reshape(shape)
+
+
+def _largest_ritz(alpha, beta, used):
+    """Largest eigenvalue of each leading tridiagonal matrix, exhausted steps left out."""
+    n_steps, n = alpha.shape
+    matrix = np.zeros((n, n_steps, n_steps))
+    steps = np.arange(n_steps)
+    matrix[:, steps, steps] = np.where(used, alpha, alpha[0]).T
+    off = np.where(used[1:], beta[:-1], 0.0).T
+    matrix[:, steps[:-1], steps[1:]] = matrix[:, steps[1:], steps[:-1]] = off
+    return np.linalg.eigvalsh(matrix)[:, -1]
+
+
+def _reaches(x, alpha, beta, used, log_target):
+    """Whether some Lanczos polynomial reaches the target at x (x above every Ritz value), in the log domain."""
+    # With x above all Ritz values every p_j(x) is positive and their ratios r_j = p_(j+1)/p_j obey
+    # r_j = (x - alpha_j - beta_(j-1)/r_(j-1)) / beta_j, which cannot overflow as the polynomials do.
+    log_p = np.zeros_like(x)
+    reached = np.zeros(x.shape, bool)
+    correction = np.zeros_like(x)
+    for j in range(len(alpha)):
+        ratio = (x - alpha[j] - correction) / beta[j]
+        positive = ratio > 0
+        log_p = np.where(used[j] & positive, log_p + np.log(np.where(positive, ratio, 1.0)), log_p)
+        log_p = np.where(used[j] & ~positive, -np.inf, log_p)
+        reached |= used[j] & (log_p >= log_target)
+        correction = beta[j] / np.where(positive, ratio, 1.0)
+    return reached

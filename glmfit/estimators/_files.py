@@ -1,0 +1,67 @@
+"""Saving and loading: arrays and a JSON header in one npz file, written atomically, never a pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+FORMAT = "glmfit/1"
+
+
+def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
+    """Write header and arrays to ``path`` (".npz" is added where missing); the file is complete or absent.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder does not exist.
+    """
+    path = Path(path)
+    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"cannot save to {path}: the folder {path.parent} does not exist. Create it first."
+        )
+    text = json.dumps({"format": FORMAT, **header})
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(file, header=np.frombuffer(text.encode(), np.uint8), **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
+    """Read a file of :func:`save_npz`.
+
+    Raises
+    ------
+    ValueError
+        If the file is not one of ours, or of a newer format.
+    """
+    path = Path(path)
+    if not path.exists() and path.with_name(path.name + ".npz").exists():
+        path = path.with_name(path.name + ".npz")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays.pop("header").tobytes().decode())
+    except (KeyError, ValueError, AttributeError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path} is not a model saved by glmfit ({error}).") from error
+    if header.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has format {header.get('format')!r}, this version of glmfit reads {FORMAT!r}: "
+            "load it with the version that wrote it."
+        )
+    return header, arrays

@@ -1,0 +1,106 @@
+"""A fitted PopulationGLM as a JSON header and arrays, and back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from ..bounds import StepCertificate
+from ._report import FitReport
+
+
+def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
+    """Header and arrays of a fitted model."""
+    header: dict[str, Any] = {"class": type(model).__name__, "parameters": {}, "n_iter": model.n_iter_}
+    arrays = {"coef": model.coef_, "intercept": np.asarray(model.intercept_)}
+    for name, value in model.get_params(deep=False).items():
+        header["parameters"][name] = _jsonable(value, name)
+    if hasattr(model, "feature_names_in_"):
+        header["feature_names"] = [str(n) for n in model.feature_names_in_]
+    report = {}
+    for f in fields(FitReport):
+        value = getattr(model.report_, f.name)
+        if f.name == "history":
+            arrays.update({f"history.{k}": v for k, v in value.items()})
+        elif f.name == "step_certificate":
+            report[f.name] = None if value is None else _certificate(value, arrays)
+        elif isinstance(value, np.ndarray):
+            arrays[f"report.{f.name}"] = value
+        else:
+            report[f.name] = value
+    header["report"] = report
+    return header, arrays
+
+
+def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
+    """Rebuild the model."""
+    if header.get("class") != cls.__name__:
+        raise ValueError(
+            f"the file holds a {header.get('class')}, not a {cls.__name__}; load it with that class."
+        )
+    parameters = {name: _from_json(value) for name, value in header["parameters"].items()}
+    model = cls(**parameters)
+    model.coef_ = arrays["coef"]
+    model.intercept_ = float(arrays["intercept"]) if arrays["coef"].ndim == 1 else arrays["intercept"]
+    model.n_iter_ = header["n_iter"]
+    model.n_features_in_ = len(arrays["coef"])
+    if "feature_names" in header:
+        model.feature_names_in_ = np.asarray(header["feature_names"], object)
+    report = dict(header["report"])
+    if report["step_certificate"] is not None:
+        scalars = {
+            **report["step_certificate"],
+            "assumptions": tuple(report["step_certificate"]["assumptions"]),
+        }
+        report["step_certificate"] = StepCertificate(**scalars, **_section(arrays, "step."))
+    model.report_ = FitReport(**report, **_section(arrays, "report."), history=_section(arrays, "history."))
+    model._neurons = None
+    return model
+
+
+def _certificate(certificate: StepCertificate, arrays: dict) -> dict:
+    scalars = {}
+    for f in fields(StepCertificate):
+        value = getattr(certificate, f.name)
+        if isinstance(value, np.ndarray):
+            arrays[f"step.{f.name}"] = value
+        else:
+            scalars[f.name] = list(value) if isinstance(value, tuple) else value
+    return scalars
+
+
+def _section(arrays: dict, prefix: str) -> dict:
+    return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def _jsonable(value: Any, name: str) -> Any:
+    """Constructor parameters as JSON; arrays and tuples are tagged so that they come back as they were."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple):
+        return {"tuple": [_jsonable(v, name) for v in value]}
+    if isinstance(value, list):
+        return [_jsonable(v, name) for v in value]
+    if isinstance(value, dict):
+        return {"dict": {str(k): _jsonable(v, name) for k, v in value.items()}}
+    if hasattr(value, "__array__") and np.asarray(value).dtype != object and name != "random_state":
+        return {"array": np.asarray(value).tolist(), "dtype": str(np.asarray(value).dtype)}
+    if name == "random_state":
+        return None  # a generator has moved on since the fit
+    return getattr(value, "__name__", str(value))  # a callable link, by its name
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(v) for v in value]
+    if isinstance(value, dict):
+        if "tuple" in value:
+            return tuple(_from_json(v) for v in value["tuple"])
+        if "array" in value:
+            return np.asarray(value["array"], dtype=value["dtype"])
+        return {k: _from_json(v) for k, v in value["dict"].items()}
+    return value

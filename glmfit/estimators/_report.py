@@ -1,0 +1,139 @@
+"""What a fit says of itself, per neuron, for people and for code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .._status import Status
+from ..bounds import StepCertificate
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """Report of a fit.
+
+    Attributes
+    ----------
+    neuron : list of str
+        Names of the neurons; all arrays below are (neuron,).
+    status : numpy.ndarray
+        Outcome, values of :class:`glmfit.Status`.
+    gap : numpy.ndarray
+        ``F - F*`` in nats per bin: a proved upper bound where ``gap_is_bound``, else an estimate.
+    gap_is_bound : numpy.ndarray
+        Whether ``gap`` is a certificate.
+    relative_gap : numpy.ndarray
+        ``gap / (F_null - F)``, what ``tol`` is compared with.
+    target : numpy.ndarray
+        Gap below which the neuron counts as converged.
+    objective, null_objective : numpy.ndarray
+        F at the solution and of the intercept-only model, nats per bin.
+    pseudo_r2 : numpy.ndarray
+        Deviance explained on the training rows.
+    spike_count : numpy.ndarray
+        (Weighted) number of spikes.
+    epochs : numpy.ndarray
+        Epoch of the last work on the neuron.
+    row_evals : int
+        Rows evaluated per neuron, certificates included.
+    n_rows, n_dropped : int
+        Rows fitted, and rows left out because of a NaN.
+    rank, n_features : int
+        Directions of the design the data distinguish, and features.
+    solver_name : str
+        Solver that ran.
+    step_certificate : StepCertificate or None
+        Theorem and constants of the step size; None for solvers without one.
+    failure_probability : float
+        Over the population, that a certificate fails (random starts of Lanczos); 0 for exact Hessians.
+    history : dict of numpy.ndarray
+        epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron).
+    seconds_run, seconds_compile : float
+        Wall time of the fit without, and of, compilation.
+    """
+
+    neuron: list
+    status: np.ndarray
+    gap: np.ndarray
+    gap_is_bound: np.ndarray
+    relative_gap: np.ndarray
+    target: np.ndarray
+    objective: np.ndarray
+    null_objective: np.ndarray
+    pseudo_r2: np.ndarray
+    spike_count: np.ndarray
+    epochs: np.ndarray
+    row_evals: int
+    n_rows: int
+    n_dropped: int
+    rank: int
+    n_features: int
+    solver_name: str
+    step_certificate: StepCertificate | None
+    failure_probability: float
+    seconds_run: float
+    seconds_compile: float
+    history: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def converged(self) -> np.ndarray:
+        """Whether each neuron reached its target, (neuron,)."""
+        return self.status == Status.CONVERGED
+
+    def to_frame(self):
+        """Return one row per neuron as a pandas DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "status": [Status(s).label for s in self.status],
+                "gap": self.gap,
+                "gap_kind": np.where(self.gap_is_bound, "bound", "estimate"),
+                "relative_gap": self.relative_gap,
+                "pseudo_r2": self.pseudo_r2,
+                "objective": self.objective,
+                "spikes": self.spike_count,
+                "epochs": self.epochs,
+            },
+            index=pd.Index(self.neuron, name="neuron"),
+        )
+
+    def __str__(self) -> str:
+        """Readable summary: totals, a line per neuron (the worst twelve of many), advice, certificate."""
+        n = len(self.neuron)
+        done = int(self.converged.sum())
+        lines = [
+            f"{self.solver_name}: {done} of {n} neurons converged; {self.n_rows} rows, {self.n_features} features "
+            f"(rank {self.rank})" + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
+            f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {int(self.epochs.max())} epochs, "
+            f"{self.row_evals / self.n_rows:.0f} passes over the rows in all",
+            "",
+            f"{'neuron':>12} {'status':>15} {'gap F-F*':>10} {'kind':>8} {'relative':>9} {'pseudo-R2':>9} {'spikes':>9}",
+        ]
+        order = np.argsort(-np.nan_to_num(self.gap, nan=np.inf), kind="stable")
+        shown = range(n) if n <= 12 else sorted(order[:12])
+        for i in shown:
+            kind = "bound" if self.gap_is_bound[i] else "estimate"
+            lines.append(
+                f"{str(self.neuron[i])[:12]:>12} {Status(self.status[i]).label:>15} {self.gap[i]:10.1e} {kind:>8} "
+                f"{self.relative_gap[i]:9.1e} {self.pseudo_r2[i]:9.3f} {self.spike_count[i]:9.0f}"
+            )
+        if n > 12:
+            lines.append(f"{'':>12} (the 12 of {n} neurons with the largest gaps; to_frame() has all)")
+        for status in sorted(set(int(s) for s in self.status) - {int(Status.CONVERGED)}):
+            lines.append(
+                f"{int(np.sum(self.status == status))} {Status(status).label}: {Status(status).advice}"
+            )
+        lines.append("")
+        if self.step_certificate is not None:
+            lines.append(str(self.step_certificate))
+        if self.gap_is_bound.any():
+            chance = (
+                f"failure probability {self.failure_probability:.0e}"
+                if self.failure_probability
+                else "exact Hessians"
+            )
+            lines.append(f"gap bounds: generalised self-concordance, float64 gradient, {chance}")
+        return "\n".join(lines)

@@ -1,0 +1,244 @@
+"""The only door for arrays of the user: what comes in is checked, what is wrong is said clearly."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """Times, support and columns of a pynapple object, remembered to give one back."""
+
+    t: np.ndarray
+    time_support: Any
+    columns: Any = None
+    metadata: Any = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """Checked training data: finite rows only."""
+
+    X: np.ndarray  # (time, feature)
+    Y: np.ndarray  # (time, neuron)
+    weights: np.ndarray | None  # (time,)
+    n_dropped: int  # rows with a NaN
+    one_neuron: bool  # y was 1-D
+    neurons: TimeAxis | None  # y's axis when it was a pynapple object
+    neuron_names: list
+
+
+def is_pynapple(value: Any) -> bool:
+    """Whether a value is a pynapple time series (without importing pynapple)."""
+    return type(value).__module__.startswith("pynapple.") and hasattr(value, "t") and hasattr(value, "values")
+
+
+def time_axis(value: Any) -> TimeAxis | None:
+    """Time axis of a pynapple object, None for anything else."""
+    if not is_pynapple(value):
+        return None
+    columns = getattr(value, "columns", None)
+    metadata = getattr(value, "metadata", None) if columns is not None else None
+    has_metadata = metadata is not None and len(getattr(value, "metadata_columns", ())) > 0
+    return TimeAxis(
+        np.asarray(value.t), value.time_support, columns, metadata.copy() if has_metadata else None
+    )
+
+
+def plain(value: Any) -> Any:
+    """Array behind a pynapple object; a frame with named columns becomes a DataFrame; the rest passes."""
+    if not is_pynapple(value):
+        return value
+    columns = getattr(value, "columns", None)
+    if columns is not None and all(isinstance(c, str) for c in columns):
+        import pandas as pd
+
+        return pd.DataFrame(np.asarray(value.values), columns=list(columns))
+    return np.asarray(value.values)
+
+
+def check_training(estimator, X, y, sample_weight=None) -> Training:
+    """Check features, counts and weights for a fit.
+
+    Parameters
+    ----------
+    estimator :
+        Gets ``n_features_in_`` and, for named columns, ``feature_names_in_``.
+    X, y, sample_weight :
+        As :meth:`glmfit.PopulationGLM.fit` takes them.
+
+    Returns
+    -------
+    Training
+
+    Raises
+    ------
+    ValueError, TypeError
+        Saying what was given, what is allowed and what to do.
+    """
+    if y is None:
+        raise ValueError(
+            "requires y to be passed, but the target y is None: give the spike counts, (time,) or (time, neuron)."
+        )
+    _refuse_sparse(X, "X")
+    _refuse_sparse(y, "y")
+    axis_x, axis_y = time_axis(X), time_axis(y)
+    _check_aligned(axis_x, axis_y)
+    names = _neuron_names(y)
+    X = _features(estimator, X, reset=True)
+    Y = _counts(y)
+    if len(X) != len(Y):
+        raise ValueError(
+            f"X has {len(X)} rows but y has {len(Y)}: inconsistent numbers of samples. Both need one row per time "
+            "bin; were the spikes counted on the time axis of X?"
+        )
+    weights = None
+    if sample_weight is not None:
+        weights = _check_sample_weight(plain(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
+        if not weights.sum() > 0:
+            raise ValueError("sample_weight is zero everywhere; at least one row needs a positive weight.")
+    one_neuron = Y.ndim == 1
+    Y = Y[:, None] if one_neuron else Y
+    X, Y, weights, n_dropped = _drop_nan_rows(X, Y, weights)
+    _check_counts(Y)
+    if len(X) < 2:
+        raise ValueError(
+            f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
+            "needs at least 2."
+        )
+    return Training(
+        X, Y, weights, n_dropped, one_neuron, axis_y, names or [str(i) for i in range(Y.shape[1])]
+    )
+
+
+def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:
+    """Check features for a prediction; NaN rows are allowed and stay."""
+    _refuse_sparse(X, "X")
+    return _features(estimator, X, reset=False), time_axis(X)
+
+
+def check_scoring(estimator, X, y, sample_weight=None):
+    """Check features, counts and weights for a score; rows with NaN are left out."""
+    _check_aligned(time_axis(X), time_axis(y))
+    _refuse_sparse(X, "X")
+    X, Y = _features(estimator, X, reset=False), _counts(y)
+    if len(X) != len(Y):
+        raise ValueError(f"X has {len(X)} rows but y has {len(Y)}; both need one row per time bin.")
+    weights = (
+        None if sample_weight is None else _check_sample_weight(plain(sample_weight), X, dtype=np.float64)
+    )
+    X, Y, weights, _ = _drop_nan_rows(X, Y[:, None] if Y.ndim == 1 else Y, weights)
+    _check_counts(Y, warn=False)
+    return X, Y, weights
+
+
+def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, names) -> Any:
+    """Give values (time,) or (time, neuron) the time axis they came with, as a pynapple object."""
+    if axis is None:
+        return values
+    import pynapple as nap
+
+    if values.ndim == 1:
+        return nap.Tsd(t=axis.t, d=values, time_support=axis.time_support)
+    columns = neurons.columns if neurons is not None and neurons.columns is not None else names
+    metadata = neurons.metadata if neurons is not None else None
+    return nap.TsdFrame(
+        t=axis.t, d=values, time_support=axis.time_support, columns=columns, metadata=metadata
+    )
+
+
+def _features(estimator, X, reset: bool) -> np.ndarray:
+    X = validate_data(
+        estimator,
+        plain(X),
+        reset=reset,
+        dtype=[np.float64, np.float32],
+        ensure_all_finite="allow-nan",
+        ensure_min_samples=2 if reset else 1,
+        order="C",
+    )
+    return X
+
+
+def _counts(y) -> np.ndarray:
+    Y = check_array(
+        plain(y),
+        dtype=[np.float64, np.float32],
+        ensure_2d=False,
+        ensure_all_finite="allow-nan",
+        input_name="y",
+    )
+    if Y.ndim > 2 or Y.ndim == 0:
+        raise ValueError(f"y has {Y.ndim} dimensions; it needs (time,) for one neuron or (time, neuron).")
+    return Y
+
+
+def _check_counts(Y: np.ndarray, warn: bool = True) -> None:
+    negative = np.argwhere(Y < 0)
+    if len(negative):
+        row, neuron = negative[0]
+        raise ValueError(
+            f"y has {len(negative)} negative counts (first at row {row}, neuron {neuron}, value {Y[row, neuron]:g}); "
+            "Poisson needs y >= 0. Did you pass z-scored data?"
+        )
+    if warn and not np.array_equal(Y, np.rint(Y)):
+        n_neurons = int(np.sum(np.any(Y != np.rint(Y), axis=0)))
+        warnings.warn(
+            f"y has counts that are not integers, in {n_neurons} of {Y.shape[1]} neurons: fitting the Poisson "
+            "quasi-likelihood. This is right for deconvolved calcium; if you passed firing rates, multiply by the "
+            "bin width (and check the scale).",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _drop_nan_rows(X, Y, weights):
+    bad = np.isnan(X).any(axis=1) | np.isnan(Y).any(axis=1)
+    n_dropped = int(bad.sum())
+    if n_dropped:
+        X, Y = X[~bad], Y[~bad]
+        weights = None if weights is None else weights[~bad]
+    if len(X) == 0:
+        raise ValueError("every row has a NaN in X or y; nothing is left to fit.")
+    return X, Y, weights, n_dropped
+
+
+def _refuse_sparse(value: Any, name: str) -> None:
+    if hasattr(value, "toarray") and hasattr(value, "nnz"):
+        raise TypeError(
+            f"{name} is a sparse matrix of shape {value.shape}; dense data is required (the spectral basis of a design "
+            f"is dense). Pass {name}.toarray() if it fits in memory."
+        )
+
+
+def _check_aligned(x: TimeAxis | None, y: TimeAxis | None) -> None:
+    """Raise unless both time axes agree to a thousandth of a bin."""
+    if x is None or y is None:
+        return
+    if len(x.t) != len(y.t):
+        raise ValueError(
+            f"X has {len(x.t)} time bins ({x.t[0]:g} to {x.t[-1]:g} s) but y has {len(y.t)} ({y.t[0]:g} to "
+            f"{y.t[-1]:g} s). Count the spikes on X's time axis, or restrict both to the same epochs."
+        )
+    shift = np.abs(x.t - y.t)
+    bin_s = np.median(np.diff(x.t)) if len(x.t) > 1 else 1.0
+    if shift.max() > 1e-3 * bin_s:
+        first = int(np.argmax(shift > 1e-3 * bin_s))
+        raise ValueError(
+            f"the times of X and y differ (first at row {first}: X at {x.t[first]:g} s, y at {y.t[first]:g} s; bins of "
+            f"{bin_s:g} s): y would be fitted to the wrong features. Align them, for example with y.value_from or by "
+            "counting on the same epochs and bin size."
+        )
+
+
+def _neuron_names(y) -> list | None:
+    columns = getattr(y, "columns", None)
+    if columns is not None:
+        return [str(c) for c in columns]
+    name = getattr(y, "name", None)
+    return [str(name)] if name is not None and getattr(y, "ndim", 2) == 1 else None

@@ -1,0 +1,221 @@
+"""From the words of a user to a penalty."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from glmfit.penalties.base import Penalty
+from glmfit.penalties.elastic_net import ElasticNet
+from glmfit.penalties.group_lasso import NO_GROUP, GroupLasso
+from glmfit.penalties.lasso import Lasso
+from glmfit.penalties.none import NoPenalty
+from glmfit.penalties.ridge import Ridge
+
+_BY_NAME = {cls.name: cls for cls in (NoPenalty, Ridge, Lasso, ElasticNet, GroupLasso)}
+
+
+def make(
+    regularizer: str | None,
+    strength: Any,
+    n_features: int,
+    n_neurons: int,
+    groups: Any = None,
+    feature_names: Sequence[str] | None = None,
+    dtype: Any = np.float64,
+) -> Penalty:
+    """Make the penalty of a name and a strength, checking both.
+
+    Parameters
+    ----------
+    regularizer : {"UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso"} or None
+        NeMoS's name of the penalty; None is "UnRegularized".
+    strength : float, array of shape (neuron,), tuple or None
+        Regularisation strength >= 0, shared or one per neuron; None is 1.0, as in NeMoS. The elastic net
+        also takes a tuple (strength, ratio) with 0 < ratio <= 1; its ratio is 0.5 otherwise. Checked but
+        without effect for "UnRegularized", as in NeMoS.
+    n_features, n_neurons : int
+        Shape of the coefficients.
+    groups : array-like of shape (feature,), or mapping; for "GroupLasso" only
+        One label per feature, integers (-1: not penalised) or strings; or group name -> list of feature
+        indices or feature names, where the features in no group are not penalised.
+    feature_names : sequence of str, optional
+        Names of the features, for groups given by names.
+    dtype : dtype, optional
+        Of the strength; the formulas bring it to the dtype of the coefficients.
+
+    Returns
+    -------
+    Penalty
+        Its strengths are NumPy arrays of shape () or (neuron,).
+
+    Raises
+    ------
+    TypeError
+        If `regularizer` is not a string, or strengths, groups or group members are not of the types above.
+    ValueError
+        If the name is unknown; a strength is negative, not finite or of the wrong shape; the ratio is outside
+        (0, 1]; groups are missing, given for another penalty, do not match the features, name an unknown
+        feature, or hold a feature twice.
+    """
+    cls = _find(regularizer)
+    if groups is not None and cls is not GroupLasso:
+        raise ValueError(
+            f"groups is given, but regularizer is {cls.name!r}; only 'GroupLasso' uses groups. Pass "
+            "regularizer='GroupLasso', or leave groups at None."
+        )
+    if cls is ElasticNet:
+        strength, ratio = _split(strength)
+        ratio = _per_neuron("the ratio of the elastic net", ratio, n_neurons, dtype)
+        if not np.all((ratio > 0) & (ratio <= 1)):
+            raise ValueError(
+                f"the ratio of the elastic net is {ratio}; it must be in (0, 1], where 1 is the lasso. For "
+                "0, the ridge, pass regularizer='Ridge'."
+            )
+        return ElasticNet(_strength(strength, n_neurons, dtype), ratio)
+    strength = _strength(strength, n_neurons, dtype)
+    if cls is GroupLasso:
+        return GroupLasso(strength, _group_labels(groups, n_features, feature_names))
+    return NoPenalty(np.zeros((), dtype)) if cls is NoPenalty else cls(strength)
+
+
+def _find(regularizer: Any) -> type[Penalty]:
+    """Class of a name."""
+    if regularizer is None:
+        return NoPenalty
+    allowed = ", ".join(repr(name) for name in _BY_NAME)
+    if not isinstance(regularizer, str):
+        raise TypeError(
+            f"regularizer is a {type(regularizer).__name__}; it must be a name, one of {allowed}, or None. "
+            "Pass the name, and the strength as regularizer_strength."
+        )
+    if regularizer not in _BY_NAME:
+        raise ValueError(
+            f"regularizer is {regularizer!r}; allowed are {allowed} and None. Check the spelling."
+        )
+    return _BY_NAME[regularizer]
+
+
+def _split(strength: Any) -> tuple[Any, Any]:
+    """Strength and ratio of an elastic net."""
+    if not isinstance(strength, tuple):
+        return strength, 0.5
+    if len(strength) != 2:
+        raise ValueError(
+            f"regularizer_strength is a tuple of {len(strength)}; for the elastic net a tuple is "
+            "(strength, ratio). Pass strengths per neuron as an array."
+        )
+    return strength
+
+
+def _strength(strength: Any, n_neurons: int, dtype: Any) -> np.ndarray:
+    """Check a strength; 1.0 for None."""
+    strength = _per_neuron("regularizer_strength", 1.0 if strength is None else strength, n_neurons, dtype)
+    if not np.all(np.isfinite(strength)) or np.any(strength < 0):
+        raise ValueError(
+            f"regularizer_strength is {strength}; it must be finite and >= 0. Pass 0 for a neuron without a "
+            "penalty."
+        )
+    return strength
+
+
+def _per_neuron(what: str, value: Any, n_neurons: int, dtype: Any) -> np.ndarray:
+    """Check that a value is a number or has one number per neuron; array of shape () or (neuron,)."""
+    try:
+        array = np.asarray(value, dtype=dtype)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{what} is {value!r}; allowed are a number or an array of {n_neurons} numbers, one per neuron."
+        ) from None
+    if array.shape not in ((), (n_neurons,)):
+        raise ValueError(
+            f"{what} has shape {array.shape}; allowed are a number or one number per neuron, shape "
+            f"({n_neurons},). Strengths per feature are not supported: scale the features instead."
+        )
+    return array
+
+
+def _group_labels(groups: Any, n_features: int, feature_names: Sequence[str] | None) -> tuple[int, ...]:
+    """Label 0, 1, ... of each feature, -1 for the features in no group."""
+    if groups is None:
+        raise ValueError(
+            "regularizer is 'GroupLasso', but groups is None; pass groups as one label per feature, for "
+            "example [0, 0, 1, 1], or as {'name': [indices or feature names]}."
+        )
+    if isinstance(groups, Mapping):
+        labels = _labels_of_mapping(groups, n_features, feature_names)
+    else:
+        labels = _labels_of_array(groups, n_features)
+    if np.all(labels == NO_GROUP):
+        raise ValueError(
+            "groups puts no feature into a group; put one in, or pass regularizer='UnRegularized'."
+        )
+    return tuple(labels.tolist())
+
+
+def _labels_of_array(groups: Any, n_features: int) -> np.ndarray:
+    """Labels from one integer or string per feature."""
+    labels = np.asarray(groups)
+    if labels.shape != (n_features,):
+        raise ValueError(
+            f"groups has shape {labels.shape}; it needs one label per feature, shape ({n_features},), or a "
+            "mapping from group names to features."
+        )
+    if labels.dtype.kind not in "iuUT":
+        raise TypeError(
+            f"groups has dtype {labels.dtype}; labels must be integers (-1: not penalised) or strings. "
+            "Convert them, for example with numpy.asarray(groups, dtype=int)."
+        )
+    is_number = labels.dtype.kind in "iu"
+    if is_number and labels.min(initial=0) < NO_GROUP:
+        raise ValueError(
+            f"groups has the label {labels.min()}; integer labels must be >= 0, or -1 for a feature that is "
+            "not penalised."
+        )
+    grouped = labels != NO_GROUP if is_number else np.ones(n_features, dtype=bool)
+    result = np.full(n_features, NO_GROUP)
+    result[grouped] = np.unique(labels[grouped], return_inverse=True)[1]
+    return result
+
+
+def _labels_of_mapping(groups: Mapping, n_features: int, feature_names: Sequence[str] | None) -> np.ndarray:
+    """Labels from group name -> features."""
+    index_of = {} if feature_names is None else {name: index for index, name in enumerate(feature_names)}
+    owner: dict[int, Any] = {}
+    labels = np.full(n_features, NO_GROUP)
+    for label, (group, members) in enumerate(groups.items()):
+        members = [members] if isinstance(members, str | int) else list(members)
+        if not members:
+            raise ValueError(f"group {group!r} is empty; give it at least one feature, or leave it out.")
+        for member in members:
+            feature = _feature_index(member, group, n_features, index_of)
+            if feature in owner:
+                raise ValueError(
+                    f"feature {member!r} is in group {owner[feature]!r} and again in group {group!r}; a "
+                    "feature can be in one group only, once. For overlapping groups, copy its column."
+                )
+            owner[feature] = group
+            labels[feature] = label
+    return labels
+
+
+def _feature_index(member: Any, group: Any, n_features: int, index_of: Mapping[str, int]) -> int:
+    """Index of a feature given by its index or name."""
+    if isinstance(member, str):
+        if member not in index_of:
+            known = (
+                f"the features are {list(index_of)}" if index_of else "X has no feature names: use indices"
+            )
+            raise ValueError(f"group {group!r} names the feature {member!r}, which does not exist; {known}.")
+        return index_of[member]
+    if isinstance(member, bool | np.bool_) or not isinstance(member, int | np.integer):
+        raise TypeError(
+            f"group {group!r} has the member {member!r} ({type(member).__name__}); members are feature "
+            "indices or feature names. Turn a boolean mask into indices with numpy.flatnonzero."
+        )
+    if not 0 <= member < n_features:
+        raise ValueError(
+            f"group {group!r} has the feature index {member}; X has {n_features} features, so allowed are 0 "
+            f"to {n_features - 1}."
+        )
+    return int(member)

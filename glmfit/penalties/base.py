@@ -1,0 +1,137 @@
+"""What every penalty provides: formulas in the coefficients only, never in the intercept."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from glmfit._numerics import namespace
+from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
+
+
+def as_strength(value: Any) -> Array:
+    """Keep an array as it is; make a double precision NumPy array of a number."""
+    return value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value, dtype=np.float64)
+
+
+class Penalty(eqx.Module):
+    """Penalty R(W) = sum_n R_n(w_n) on coefficients W (feature, neuron), one term per neuron.
+
+    A penalty is a smooth ridge part, ``ridge_strength_n / 2 ||w_n||^2``, plus a non-smooth part that has a
+    proximal operator. It is a pytree whose leaves are the strengths: another strength does not recompile.
+    Formulas compute in the namespace and dtype of the coefficients they are given, whatever the dtype of the
+    strength, and never promote float32.
+
+    Attributes
+    ----------
+    strength : array, shape () or (neuron,)
+        Regularisation strength >= 0, shared or one per neuron. The data term is a mean over time, so the
+        strength does not scale with the length of the recording.
+    name : str
+        NeMoS's name of the penalty.
+    rotation_invariant : bool
+        Whether R(QW) = R(W) for every orthogonal Q, so that a solver may rotate the features.
+    """
+
+    strength: Array = eqx.field(converter=as_strength)
+    name: eqx.AbstractClassVar[str]
+    rotation_invariant: eqx.AbstractClassVar[bool]
+
+    @property
+    @abc.abstractmethod
+    def ridge_strength(self) -> Array:
+        """Strength of the smooth part ``ridge_strength / 2 ||w||^2``; array of shape () or (neuron,)."""
+
+    @abc.abstractmethod
+    def value(self, coef: FeatureNeuron) -> PerNeuron:
+        """Compute R_n(w_n), ridge part included.
+
+        Parameters
+        ----------
+        coef : array, shape (feature, neuron)
+            Coefficients W.
+
+        Returns
+        -------
+        array, shape (neuron,)
+            Penalty of each neuron, >= 0.
+        """
+
+    @abc.abstractmethod
+    def prox(
+        self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None
+    ) -> jax.Array:
+        """Apply the proximal operator of the non-smooth part: argmin_v ||v - coef||^2 / (2 step) + S(v).
+
+        S is R *without its ridge part*, which solvers treat as part of the smooth objective (so for none and
+        ridge this is the identity, for the elastic net soft-thresholding only).
+
+        Parameters
+        ----------
+        coef : array, shape (feature, neuron)
+            Point V, in the coordinates of the solver.
+        step : float or array, shape () or (neuron,), for l1 penalties also (feature, neuron)
+            Step size, >= 0.
+        feature_scale : array, shape (feature,), optional
+            Scale > 0 of the coordinates: the coefficients are w_j = v_j / feature_scale_j, and S is a
+            function of w. The group lasso needs it constant inside a group.
+
+        Returns
+        -------
+        jax.Array, shape (feature, neuron)
+            Minimiser in v, with exact zeros. JAX only (jaxopt.prox).
+        """
+
+    @abc.abstractmethod
+    def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
+        """Compute the subgradient of smallest norm, grad + xi.
+
+        Here xi runs over the subdifferential of the non-smooth part. The result is 0 exactly when the
+        coefficients are optimal, and replaces the gradient in bounds on the distance from the optimum.
+
+        Parameters
+        ----------
+        coef : array, shape (feature, neuron)
+            Coefficients W. A coefficient counts as zero if it is exactly 0.
+        grad : array, shape (feature, neuron)
+            Gradient of the smooth part: data term plus ridge part.
+
+        Returns
+        -------
+        array, shape (feature, neuron)
+            Minimum-norm element of the subdifferential of the objective.
+        """
+
+    @abc.abstractmethod
+    def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
+        """Compute the smallest strength at which W = 0 is optimal: the upper end of a regularisation path.
+
+        Parameters
+        ----------
+        grad_at_zero : array, shape (feature, neuron)
+            Gradient of the data term at W = 0, with the intercept (and the coefficients that are not
+            penalised) at their optimum there.
+
+        Returns
+        -------
+        array, shape (neuron,)
+            Strength; inf where no strength gives W = 0.
+        """
+
+
+def per_neuron(strength: Array, like: Array) -> Array:
+    """Bring a strength to the namespace and dtype of `like`, ready to broadcast with (feature, neuron)."""
+    strength = namespace(like).asarray(strength, dtype=like.dtype)
+    return strength[None, :] if strength.ndim == 1 else strength
+
+
+def ridge_value(strength: Array, coef: Array) -> Array:
+    """Compute strength / 2 ||w||^2 of each neuron; the strength is that of `per_neuron`."""
+    return (0.5 * strength * coef * coef).sum(axis=0)
+
+
+def unreachable(grad_at_zero: Array) -> Array:
+    """Give the maximal strength of a penalty that never gives exact zeros."""
+    return namespace(grad_at_zero).full_like(grad_at_zero[0], float("inf"))

@@ -1,0 +1,157 @@
+"""Group lasso penalty."""
+
+import functools
+from typing import ClassVar, NamedTuple, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from glmfit._numerics import namespace
+from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
+from glmfit.penalties._prox import block_soft_threshold, thresholds
+from glmfit.penalties.base import Penalty, per_neuron
+
+NO_GROUP = -1
+"""Label of the features that are not penalised."""
+
+
+@final
+class GroupLasso(Penalty):
+    """Group lasso, R(w) = strength sum_g sqrt(|g|) ||w_g||_2: whole groups of features become zero together.
+
+    Attributes
+    ----------
+    groups : tuple of int, length feature
+        Group of each feature; features labelled -1 are not penalised. Static.
+
+    Notes
+    -----
+    The weight sqrt(|g|), with |g| the number of features of the group, is that of Yuan and Lin and of NeMoS.
+
+    References
+    ----------
+    Yuan and Lin, "Model selection and estimation in regression with grouped variables", JRSS B 68 (2006).
+    """
+
+    groups: tuple[int, ...] = eqx.field(static=True, converter=lambda labels: tuple(int(i) for i in labels))
+    name: ClassVar[str] = "GroupLasso"
+    rotation_invariant: ClassVar[bool] = False
+
+    def __check_init__(self):
+        """Refuse labels below -1 and a grouping without any group."""
+        if min(self.groups, default=0) < NO_GROUP or max(self.groups, default=NO_GROUP) == NO_GROUP:
+            raise ValueError(
+                f"groups is {self.groups}; it needs one integer per feature, the number of its group (>= 0) "
+                "or -1 for a feature that is not penalised, and at least one group."
+            )
+
+    @property
+    def ridge_strength(self) -> Array:
+        """Strength 0."""
+        return namespace(self.strength).zeros_like(self.strength)
+
+    def value(self, coef: FeatureNeuron) -> PerNeuron:
+        """Compute strength sum_g sqrt(|g|) ||w_g||_2."""
+        return (self._group_strength(coef) * _norms(self._blocks(coef))).sum(axis=0)
+
+    def prox(
+        self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None
+    ) -> jax.Array:
+        """Shrink the norm of each group by strength sqrt(|g|) step / scale_g; step is shared by the features.
+
+        Raises
+        ------
+        ValueError
+            If `step` has an axis for the features, or if a NumPy `feature_scale` varies inside a group.
+        """
+        coef, layout = jnp.asarray(coef), _layout(self.groups)
+        if np.ndim(step) > 1:
+            raise ValueError(
+                f"step has shape {np.shape(step)}; the group lasso needs one step for all features, shape () "
+                "or (neuron,). Put scales of the groups into feature_scale, constant inside a group."
+            )
+        if feature_scale is not None:
+            if isinstance(feature_scale, np.ndarray) and _varies_inside(self.groups, feature_scale):
+                raise ValueError(
+                    "feature_scale varies inside a group; the group lasso needs one scale per group. Give "
+                    "all features of a group the mean of their scales."
+                )
+            feature_scale = jnp.asarray(feature_scale)[layout.members[:, 0]]
+        threshold = thresholds(self._group_strength(coef), step, feature_scale, coef)
+        blocks = self._blocks(coef)
+        shrunk = block_soft_threshold(blocks, jnp.broadcast_to(threshold, (len(blocks), coef.shape[1])))
+        by_feature = shrunk.reshape(-1, coef.shape[1])[layout.position]
+        return jnp.where(layout.penalised[:, None], by_feature, coef)
+
+    def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
+        """Add l w_g / ||w_g|| to grad_g where w_g != 0, else shrink its norm by l = strength sqrt(|g|)."""
+        xp, layout = namespace(coef, grad), _layout(self.groups)
+        strength = self._group_strength(grad)
+        norm, grad_norm = _norms(self._blocks(coef)), _norms(self._blocks(grad))
+        pull = strength / xp.where(norm == 0.0, 1.0, norm)
+        kept = xp.maximum(1.0 - strength / xp.where(grad_norm == 0.0, 1.0, grad_norm), 0.0)
+        # Back to one row per feature.
+        pull, kept, is_zero = (a[layout.group] for a in (pull, kept, norm == 0.0))
+        residual = xp.where(is_zero, kept * grad, grad + pull * coef)
+        return xp.where(layout.penalised[:, None], residual, grad)
+
+    def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
+        """Compute the largest ||grad_g||_2 / sqrt(|g|)."""
+        xp = namespace(grad_at_zero)
+        weight = xp.asarray(_layout(self.groups).weight, dtype=grad_at_zero.dtype)
+        return (_norms(self._blocks(grad_at_zero)) / weight[:, None]).max(axis=0)
+
+    def _blocks(self, coef: Array) -> Array:
+        """Lay coefficients out as (group, member, neuron), short groups padded with zeros."""
+        xp = namespace(coef)
+        padded = xp.concatenate([coef, xp.zeros_like(coef[:1])])
+        return padded[_layout(self.groups).members]
+
+    def _group_strength(self, coef: Array) -> Array:
+        """Compute strength sqrt(|g|), shape (group, 1) or (group, neuron)."""
+        weight = namespace(coef).asarray(_layout(self.groups).weight, dtype=coef.dtype)
+        return per_neuron(self.strength, coef) * weight[:, None]
+
+
+class _Layout(NamedTuple):
+    """Index arrays of a grouping."""
+
+    members: np.ndarray  # (group, largest size): features, then n_features as padding
+    weight: np.ndarray  # (group,): sqrt of the size
+    group: np.ndarray  # (feature,): row of `members`; 0 where not penalised
+    position: np.ndarray  # (feature,): index into the flattened `members`; 0 where not penalised
+    penalised: np.ndarray  # (feature,): bool
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(groups: tuple[int, ...]) -> _Layout:
+    """Compute the index arrays of a grouping, once."""
+    labels = np.asarray(groups)
+    penalised = labels != NO_GROUP
+    _, group_of_penalised, sizes = np.unique(labels[penalised], return_inverse=True, return_counts=True)
+    group = np.zeros(len(labels), dtype=int)
+    group[penalised] = group_of_penalised
+    members = np.full((len(sizes), sizes.max(initial=1)), len(labels))
+    position = np.zeros(len(labels), dtype=int)
+    for row in range(len(sizes)):
+        features = np.flatnonzero(penalised & (group == row))
+        members[row, : len(features)] = features
+        position[features] = row * members.shape[1] + np.arange(len(features))
+    return _Layout(members, np.sqrt(sizes), group, position, penalised)
+
+
+def _norms(blocks: Array) -> Array:
+    """Compute the norms over the members, (group, neuron), with gradient 0 at 0."""
+    xp = namespace(blocks)
+    squared = (blocks * blocks).sum(axis=1)
+    is_zero = squared == 0.0
+    return xp.where(is_zero, 0.0, xp.sqrt(xp.where(is_zero, 1.0, squared)))
+
+
+def _varies_inside(groups: tuple[int, ...], feature_scale: np.ndarray) -> bool:
+    """Whether two penalised features of a group have different scales."""
+    layout = _layout(groups)
+    of_group = feature_scale[layout.members[:, 0]]
+    return bool(np.any((feature_scale != of_group[layout.group]) & layout.penalised))

@@ -1,0 +1,40 @@
+"""Ridge penalty."""
+
+from typing import ClassVar, final
+
+import jax
+import jax.numpy as jnp
+
+from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
+from glmfit.penalties.base import Penalty, per_neuron, ridge_value, unreachable
+
+
+@final
+class Ridge(Penalty):
+    """Ridge, R(w) = strength / 2 ||w||_2^2: all of it smooth, so the proximal operator is the identity."""
+
+    name: ClassVar[str] = "Ridge"
+    rotation_invariant: ClassVar[bool] = True
+
+    @property
+    def ridge_strength(self) -> Array:
+        """Strength itself."""
+        return self.strength
+
+    def value(self, coef: FeatureNeuron) -> PerNeuron:
+        """Compute strength / 2 ||w||_2^2."""
+        return ridge_value(per_neuron(self.strength, coef), coef)
+
+    def prox(
+        self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None
+    ) -> jax.Array:
+        """Return coef."""
+        return jnp.asarray(coef)
+
+    def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
+        """Return grad, which contains the ridge part."""
+        return grad
+
+    def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
+        """Give inf: a ridge shrinks but never selects."""
+        return unreachable(grad_at_zero)

@@ -1,0 +1,183 @@
+"""The spectral basis of a design: the rotation and scaling in which its columns are uncorrelated.
+
+Everything here is float64 on the host; theory in docs/theory/spectral_basis.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class SpectralBasis:
+    """Centred design = whitened columns: ``(X - mean) @ whiten`` is uncorrelated, of variance at most one.
+
+    Attributes
+    ----------
+    mean, deviation, scale :
+        Weighted mean and standard deviation (1 for a constant one) of every feature, and the scale it is divided by where a penalty acts on coefficients
+        one by one, shape (feature,).
+    variance :
+        Variance of the data along each direction before whitening, descending, shape (feature,).
+    whiten, unwhiten :
+        Maps from whitened columns to coefficients and back, (feature, feature). ``unwhiten @ whiten`` is the
+        identity on the directions kept; both are zero on directions dropped.
+    rank :
+        Number of directions the data distinguish.
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+    scale: np.ndarray
+    variance: np.ndarray
+    whiten: np.ndarray
+    unwhiten: np.ndarray
+    rank: int
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the centred Gram matrix over the directions kept."""
+        return float(self.variance[0] / self.variance[self.rank - 1]) if self.rank else 1.0
+
+    @property
+    def tame(self) -> bool:
+        """Whether rows may be whitened in single precision: rounding stays below 1e-4 of every column."""
+        offset = np.max(np.abs(self.mean) / self.deviation, initial=0.0)
+        spread = self.variance[: self.rank] / (self.variance[0] if self.rank else 1.0)
+        return bool(np.sqrt(np.min(spread, initial=1.0)) > 1e-3 and offset < 1e2)
+
+
+def weighted_moments(
+    X: np.ndarray, weights: np.ndarray | None, dtype=np.float64
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (feature,) and centred Gram (feature, feature) of the rows, weights of mean one.
+
+    Products within a chunk are taken in ``dtype``, sums over chunks in float64.
+    """
+    n_rows, n_features = X.shape
+    shift = np.asarray(X[:CHUNK], np.float64).mean(axis=0).astype(dtype)  # against cancellation
+    total, gram = np.zeros(n_features), np.zeros((n_features, n_features))
+    for rows in chunks(n_rows):
+        x = np.asarray(X[rows], dtype) - shift
+        w = np.ones(len(x), dtype) if weights is None else weights[rows].astype(dtype)
+        total += w @ x
+        if weights is not None:
+            x *= np.sqrt(w)[:, None]
+        gram += x.T @ x
+    total /= n_rows
+    return shift + total, gram / n_rows - np.outer(total, total)
+
+
+def chunks(n_rows: int):
+    """Slices of the rows, small enough to stay in cache."""
+    return [slice(i, min(i + CHUNK, n_rows)) for i in range(0, n_rows, CHUNK)]
+
+
+def spectral_basis(X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-14) -> SpectralBasis:
+    """Basis for penalties a rotation leaves alone: eigenvectors of the Gram matrix, directions kept or dropped.
+
+    Parameters
+    ----------
+    X :
+        Design, (time, feature).
+    weights :
+        Row weights of mean one, or None.
+    floor :
+        Directions whose eigenvalue of the *correlation* matrix is below this share of the trace are absent:
+        what is left there is the rounding of the Gram matrix.
+
+    Returns
+    -------
+    SpectralBasis
+        The ridge stays diagonal in it: ``|coef|^2 = sum_j v_j^2 / variance_j``.
+
+    Notes
+    -----
+    An eigendecomposition of the Gram matrix loses every direction whose variance is 1e-16 of the largest: one
+    feature of scale 1e8 would hide all others. Decomposing the correlation matrix, whose eigenvalues do not
+    know the scales, and then the small factor ``sqrt(c) Q' diag(scale)`` by SVD keeps them.
+    Cost: T d^2 for the Gram matrix, O(d^3) once.
+    """
+    mean, scale, correlation = _correlation(X, weights)
+    c, Q = np.linalg.eigh(correlation)
+    keep = c > floor * np.trace(correlation)
+    rank = int(keep.sum())
+    _, root, Vt = np.linalg.svd(np.sqrt(np.where(keep, c, 0.0))[:, None] * Q.T * scale)
+    root[rank:] = 0.0
+    inverse = np.where(root > 0, 1 / np.where(root > 0, root, 1.0), 0.0)
+    return SpectralBasis(mean, scale, scale, root**2, Vt.T * inverse, root[:, None] * Vt, rank)
+
+
+def floored_basis(
+    X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray, floor: float = 1e-5
+) -> SpectralBasis:
+    """Basis for penalties on coefficients or groups of them: every direction kept, small variances raised.
+
+    Parameters
+    ----------
+    X, weights :
+        As in :func:`spectral_basis`.
+    groups :
+        Integer label per feature; features of a group share one scale, so that group norms keep their shape.
+    floor :
+        Variances are raised to this share of the largest. The step in the flattest directions is shorter than
+        it could be; the map stays invertible whatever the design (duplicates, more features than rows).
+
+    Returns
+    -------
+    SpectralBasis
+    """
+    mean, scale, correlation = _correlation(X, weights)
+    shared = np.ones_like(scale)
+    for label in np.unique(groups):
+        shared[groups == label] = scale[groups == label].max()
+    ratio = scale / shared
+    s, Q = np.linalg.eigh(correlation * np.outer(ratio, ratio))
+    s, Q = s[::-1], Q[:, ::-1]
+    rank = int(np.sum(s > 1e-14 * max(np.sum(s), 0.0)))
+    raised = np.maximum(s, floor * s[0]) if s[0] > 0 else np.ones_like(s)
+    root = np.sqrt(raised)
+    return SpectralBasis(
+        mean, scale, shared, raised, Q / root / shared[:, None], root[:, None] * Q.T * shared, rank
+    )
+
+
+def standardise(X, weights) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (1 where constant) of the features, without the Gram matrix."""
+    mean, square = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    shift = np.asarray(X[: min(len(X), CHUNK)], np.float64).mean(axis=0)
+    for rows in chunks(len(X)):
+        x = np.asarray(X[rows], np.float64) - shift
+        w = np.ones(len(x)) if weights is None else weights[rows]
+        mean += w @ x
+        square += w @ (x * x)
+    mean, square = mean / len(X), square / len(X)
+    return shift + mean, _scale(square - mean**2, shift + mean, len(X))
+
+
+def _scale(variance, mean, n_rows):
+    """Standard deviations; what rounding leaves of the variance of a constant column is not a variance."""
+    constant = variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
+    return np.sqrt(np.where(constant, 1.0, variance))
+
+
+def _correlation(X, weights):
+    """Mean, standard deviation (1 where constant) and correlation matrix of the features.
+
+    In single precision where X is and the result shows that it was enough: a basis need not be exact, only
+    orthonormal, but directions weaker than 1e-5 would be rounding.
+    """
+    for dtype in (np.float32, np.float64) if X.dtype == np.float32 else (np.float64,):
+        mean, gram = weighted_moments(X, weights, dtype)
+        variance = np.diag(gram)
+        scale = _scale(variance, mean, len(X))
+        correlation = gram / np.outer(scale, scale)
+        if dtype is np.float32 and np.all(variance > 1e-5 * mean**2):
+            c = np.linalg.eigvalsh(correlation)
+            if c[0] > 1e-5 * c[-1]:
+                break
+    return mean, scale, correlation

@@ -1,0 +1,184 @@
+"""Exact Newton steps on one neuron in float64, and the gap bound that comes with its Hessian.
+
+Theory: docs/theory/self_concordance.md. All on the host: one neuron's Hessian is one BLAS product.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from ..bounds import descent_step, gap_bound
+from .base import Params
+
+_REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement by this factor
+
+
+class NewtonSystem:
+    """Factorised Hessian of one neuron in standardised coordinates.
+
+    Parameters
+    ----------
+    matrix :
+        Hessian with the ridge inside, (column, column), intercept last.
+    reach :
+        Largest squared norm of a standardised row.
+    mean, scale :
+        Of the features, (feature,).
+
+    Notes
+    -----
+    Directions whose curvature is below 1e-13 of the largest are left out: the data do not see them (duplicate
+    or constant columns), or the neuron is separable.
+    """
+
+    def __init__(self, matrix, reach, mean, scale):
+        self.matrix, self.reach, self.mean, self.scale = matrix, reach, mean, scale
+
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """A with ``A H A' = I`` on the directions kept, (direction, column)."""
+        try:
+            lower = np.linalg.cholesky(self.matrix)
+            diagonal = np.diag(lower)
+            if diagonal.min() > 1e-5 * diagonal.max():
+                return solve_triangular(lower, np.eye(len(lower)), lower=True)
+        except np.linalg.LinAlgError:
+            pass
+        values, vectors = np.linalg.eigh(self.matrix)
+        keep = values > 1e-13 * max(values[-1], 0.0)
+        return (vectors[:, keep] / np.sqrt(values[keep])).T
+
+    @property
+    def n_directions(self) -> int:
+        """Number of directions with curvature."""
+        return len(self.factor)
+
+    def direction(self, grad_coef, grad_intercept) -> tuple[np.ndarray, float, float]:
+        """Newton direction in coefficients and intercept, and the squared decrement g'H^-1 g."""
+        half = self.factor @ np.append((grad_coef - self.mean * grad_intercept) / self.scale, grad_intercept)
+        step = -(half @ self.factor)
+        coef = step[:-1] / self.scale
+        return coef, float(step[-1] - self.mean @ coef), float(half @ half)
+
+    @cached_property
+    def radius_squared(self) -> float:
+        """Upper bound of ``max_t x_t'H^-1 x_t``: largest row over smallest curvature."""
+        return float(self.reach * np.linalg.norm(self.factor, 2) ** 2)
+
+
+class Iterate(NamedTuple):
+    """One neuron on its way: parameters, objective, residual, and the Hessian last formed."""
+
+    coef: np.ndarray  # (feature,)
+    intercept: float
+    objective: float
+    grad_coef: np.ndarray  # gradient plus smallest subgradient
+    grad_intercept: float
+    matrix: np.ndarray  # (column, column); nan where none is formed yet
+    reach: float
+    drift: float  # bound of max_t |eta_t - eta_t where the Hessian was formed|; inf for one in float32
+    bound: float  # of F - F*; inf where there is none
+    estimate: float
+    passes: int  # over the rows, so far
+    separable: bool = False
+    stuck: bool = False  # no step descends any more: rounding
+
+
+def start(problem, coef, intercept) -> Iterate:
+    """First iterate of a one-neuron problem, no Hessian yet."""
+    objective, grad_coef, grad_intercept = _evaluate(problem, coef, intercept)
+    d = len(coef)
+    empty = np.full((d + 1, d + 1), np.nan)
+    return Iterate(
+        coef, intercept, objective, grad_coef, grad_intercept, empty, np.inf, np.inf, np.inf, np.inf, 1
+    )
+
+
+def iterate(problem, at: Iterate) -> Iterate:
+    """One Newton step of a one-neuron problem, with the Hessian at hand or a new one, never uphill."""
+    fresh = not np.isfinite(at.matrix[0, 0])
+    if fresh:
+        # The first step is far from the optimum: single precision serves, but proves nothing.
+        single = problem.X.dtype == np.float32 and not np.isfinite(at.estimate)
+        at = _form(problem, at, np.float32 if single else np.float64)
+    system = NewtonSystem(at.matrix, at.reach, *problem.standard)
+    step, step_intercept, decrement = system.direction(at.grad_coef, at.grad_intercept)
+    if not np.isfinite(decrement):
+        return at._replace(objective=np.nan, estimate=np.nan, stuck=True)
+    length = 1.0
+    moved = _evaluate(problem, at.coef + step, at.intercept + step_intercept)
+    rounding = 4e-16 * max(abs(at.objective), 1.0)
+    if not moved[0] <= at.objective - 1e-4 * decrement + rounding:
+        if not fresh:
+            return iterate(problem, _forget(at)._replace(passes=at.passes + 1))
+        reach = problem.largest_move(step, step_intercept)
+        length = float(descent_step(*(np.asarray([a]) for a in (decrement, decrement, reach)))[0])
+        moved = _evaluate(problem, at.coef + length * step, at.intercept + length * step_intercept)
+        at = at._replace(passes=at.passes + 2)
+        if not moved[0] <= at.objective + rounding:
+            return at._replace(stuck=True)
+    after = at._replace(
+        coef=at.coef + length * step,
+        intercept=at.intercept + length * step_intercept,
+        objective=moved[0],
+        grad_coef=moved[1],
+        grad_intercept=moved[2],
+        drift=at.drift + length * np.sqrt(decrement * system.radius_squared),
+        passes=at.passes + 1,
+    )
+    return _judge(problem, after, system, decrement)
+
+
+def _judge(problem, at: Iterate, system: NewtonSystem, before: float) -> Iterate:
+    """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
+    _, _, decrement = system.direction(at.grad_coef, at.grad_intercept)
+    at = at._replace(bound=bound(problem, at, system, decrement), estimate=decrement / 2)
+    negligible = decrement / 2 <= 1e-2 / problem.n_rows
+    if decrement > _REUSE * before or (negligible and not np.isfinite(at.bound)):
+        return _forget(at)
+    return at
+
+
+def _forget(at: Iterate) -> Iterate:
+    return at._replace(matrix=np.full_like(at.matrix, np.nan))
+
+
+def bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> float:
+    """Bound of F - F* from a Hessian formed nearby: H here >= exp(-drift) H there."""
+    if not at.drift < 50:
+        return np.inf
+    if system.n_directions < len(at.matrix) and system.n_directions < problem.basis.rank + 1:
+        return np.inf  # curvature vanishes along a direction the data see
+    growth = np.exp(at.drift)
+    return float(gap_bound(growth * decrement, growth * system.radius_squared))
+
+
+def finish(problem, coef, intercept, target: float, max_steps: int = 30) -> Iterate:
+    """Newton steps until the bound is below target, or no step helps, or the neuron proves separable."""
+    at = _form(problem, start(problem, coef, intercept), np.float64)
+    at = _judge(problem, at, NewtonSystem(at.matrix, at.reach, *problem.standard), np.inf)
+    smooth = problem.penalty.rotation_invariant
+    for _ in range(max_steps if smooth else 0):
+        if at.bound <= target or at.stuck:
+            break
+        at = iterate(problem, at)
+    if smooth and not np.isfinite(at.bound):
+        at = at._replace(separable=problem.is_separable_along(at.coef, at.intercept))
+    return at
+
+
+def _evaluate(problem, coef, intercept):
+    """Objective, and gradient plus smallest subgradient, of a one-neuron problem."""
+    value = problem.evaluate(Params(coef[:, None], np.array([intercept])))
+    residual = problem.penalty.subgradient_residual(coef[:, None], value.grad_coef)
+    return float(value.objective[0]), np.asarray(residual, np.float64)[:, 0], float(value.grad_intercept[0])
+
+
+def _form(problem, at: Iterate, dtype) -> Iterate:
+    matrix, reach = problem.hessian_of_one(at.coef, at.intercept, dtype)
+    drift = 0.0 if dtype is np.float64 else np.inf
+    return at._replace(matrix=matrix, reach=reach, drift=drift, passes=at.passes + 1)

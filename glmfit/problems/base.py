@@ -1,0 +1,94 @@
+"""What a solver may ask of a problem: its parameters, its capabilities, its one definition of the gap."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..bounds import GapCertificate
+
+
+class Params(NamedTuple):
+    """Parameters as the user sees them.
+
+    Attributes
+    ----------
+    coef : numpy.ndarray
+        (feature, neuron), float64.
+    intercept : numpy.ndarray
+        (neuron,), float64.
+    """
+
+    coef: np.ndarray
+    intercept: np.ndarray
+
+
+class Evaluation(NamedTuple):
+    """Objective and gradient of the smooth part at some parameters, in float64.
+
+    Attributes
+    ----------
+    objective : numpy.ndarray
+        F, penalty included, (neuron,).
+    grad_coef : numpy.ndarray
+        Gradient of the loss plus the ridge part, (feature, neuron).
+    grad_intercept : numpy.ndarray
+        (neuron,).
+    """
+
+    objective: np.ndarray
+    grad_coef: np.ndarray
+    grad_intercept: np.ndarray
+
+
+class Problem(ABC):
+    """Something to minimise, one independent column per neuron.
+
+    The solver works on columns ``v`` (column, neuron) of the problem's choosing (for the population GLM the
+    coordinates of the spectral basis) and never looks inside.
+    """
+
+    n_rows: int
+    n_neurons: int
+
+    @abstractmethod
+    def null_params(self) -> Params:
+        """Return the intercept-only model, the reference point of relative gaps."""
+
+    @abstractmethod
+    def evaluate(self, params: Params) -> Evaluation:
+        """Compute objective and gradient at ``params`` in float64 with the data as given."""
+
+    @abstractmethod
+    def certify_gap(self, params: Params, **options: Any) -> GapCertificate:
+        """Bound ``F - F*`` per neuron at ``params``: the only residual a fit reports."""
+
+
+class FiniteSum(Problem):
+    """A problem that is a mean over rows, seen through its linear predictor: what SAGA needs."""
+
+    @abstractmethod
+    def rows(self, batch_size: int, seed: int) -> Any:
+        """Return the rows on the device, permuted by ``seed`` and cut into blocks of ``batch_size``."""
+
+    @abstractmethod
+    def to_columns(self, params: Params) -> np.ndarray:
+        """Map parameters to the solver's coordinates."""
+
+    @abstractmethod
+    def from_columns(self, v: Any) -> Params:
+        """Map the solver's coordinates to parameters, in float64."""
+
+
+class ExactHessian(Problem):
+    """A problem whose Hessian can be formed one neuron at a time: what Newton needs."""
+
+    @abstractmethod
+    def start_newton(self, params: Params, neuron: int) -> Any:
+        """First iterate of a neuron: a NamedTuple with coef, intercept, objective, bound, estimate, passes, stuck."""
+
+    @abstractmethod
+    def newton_step(self, iterate: Any, neuron: int) -> Any:
+        """Take one Newton step that never goes uphill, forming a new Hessian where the old one serves no more."""

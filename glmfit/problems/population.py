@@ -1,0 +1,448 @@
+"""Population Poisson GLM: data, observation and penalty, one independent convex problem per neuron.
+
+F_n(w, b) = (1/T) sum_t weight_t phi(x_t'w + b; y_tn) + penalty_n(w)
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..bounds import (
+    GAP_THEOREM,
+    GapCertificate,
+    bound_largest_eigenvalue,
+    bound_smallest_eigenvalue,
+    descent_step,
+    estimate_smallest_eigenvalue,
+    gap_bound,
+    random_start,
+)
+from ..observations import Observation
+from ..penalties import Penalty
+from . import _host, _newton
+from ._basis import chunks, floored_basis, spectral_basis, standardise
+from ._rows import Rows, Splitting, Sweep, block_spectra, direction, hessian_spectrum, sweep
+from .base import Evaluation, ExactHessian, FiniteSum, Params
+
+_ADMM_RHO, _ADMM_INNER = 0.2, 10
+_HESSIAN_STEPS = 12
+
+
+class PopulationProblem(FiniteSum, ExactHessian):
+    """Data, observation model and penalty of a population GLM.
+
+    Parameters
+    ----------
+    X : numpy.ndarray
+        Features, (time, feature), float32 or float64, finite.
+    Y : numpy.ndarray
+        Counts, (time, neuron), non-negative.
+    observation : Observation
+        Loss of one bin.
+    penalty : Penalty
+        Of the coefficients; the intercept is never penalised.
+    weights : numpy.ndarray, optional
+        Row weights (time,), non-negative with a positive sum; rescaled to mean one.
+    dtype : numpy dtype
+        Precision of the solver's passes (float32, or float64 when jax runs in x64 mode). Objectives, gaps and
+        coefficients are float64 in either case.
+    """
+
+    def __init__(self, X, Y, observation: Observation, penalty: Penalty, weights=None, dtype=np.float32):
+        self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
+        self.dtype = np.dtype(dtype)
+        self._kept_rows = None
+        self.n_rows, self.n_features = X.shape
+        self.n_neurons = Y.shape[1]
+        self.weights = (
+            None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
+        )
+
+    # ---------------------------------------------------------------- reference point and objective
+
+    @cached_property
+    def mean_count(self) -> np.ndarray:
+        """Weighted mean count per bin, (neuron,)."""
+        if self.weights is None:
+            return self.Y.mean(axis=0, dtype=np.float64)
+        return self.weights @ np.asarray(self.Y, np.float64) / self.n_rows
+
+    @property
+    def default_batch_size(self) -> int:
+        """Rows per block when nobody names a number: 1/50 of the recording, between 256 and 4096."""
+        return int(min(self.n_rows, max(256, min(4096, self.n_rows // 50))))
+
+    def null_params(self) -> Params:
+        """Intercept-only optimum, the reference point of relative gaps."""
+        return Params(
+            np.zeros((self.n_features, self.n_neurons)), self.observation.intercept(self.mean_count)
+        )
+
+    @cached_property
+    def null_objective(self) -> np.ndarray:
+        """F of the intercept-only model, (neuron,)."""
+        eta = self.null_params().intercept
+        return self.observation.loss(self.mean_count, eta)
+
+    def evaluate(self, params: Params) -> Evaluation:
+        """Compute objective and gradient of the smooth part in float64 on the data as given."""
+        loss, grad_coef, grad_intercept = _host.evaluate_loss(
+            self.X, self.Y, self.weights, self.observation, params.coef, params.intercept
+        )
+        ridge = np.asarray(self.penalty.ridge_strength, np.float64)
+        objective = loss + np.asarray(self.penalty.value(params.coef), np.float64)
+        return Evaluation(objective, grad_coef + ridge * params.coef, grad_intercept)
+
+    # ---------------------------------------------------------------- the spectral view
+
+    @cached_property
+    def basis(self):
+        """Spectral basis of the design; see docs/theory/spectral_basis.md."""
+        if self.penalty.rotation_invariant:
+            return spectral_basis(self.X, self.weights)
+        groups = getattr(self.penalty, "groups", None)
+        labels = np.arange(self.n_features) if groups is None else np.asarray(groups)
+        # An unpenalised feature (label -1) shares its scale with nobody.
+        return floored_basis(self.X, self.weights, np.where(labels < 0, -1 - np.arange(len(labels)), labels))
+
+    def rows(self, batch_size: int, seed: int) -> Rows:
+        """Return whitened rows on the device, permuted by ``seed``, in blocks of about ``batch_size`` (kept)."""
+        if self._kept_rows is None or self._kept_rows[0] != (batch_size, seed):
+            self._kept_rows = None  # let go before building anew
+            self._kept_rows = (batch_size, seed), self._build_rows(batch_size, seed)
+        return self._kept_rows[1]
+
+    def _build_rows(self, batch_size: int, seed: int) -> Rows:
+        n_blocks = -(-self.n_rows // batch_size)
+        size = -(-self.n_rows // n_blocks)
+        order = np.random.default_rng(seed).permutation(self.n_rows)
+        d, basis = self.n_features, self.basis
+        Z = np.zeros((n_blocks * size, d + 1), self.dtype)
+        Z[:, d] = 1
+        Y = np.zeros((n_blocks * size, self.n_neurons), self.dtype)
+        weight = np.zeros((n_blocks * size, 1), self.dtype)
+        # Single precision products where conditioning leaves them harmless.
+        single = self.X.dtype == self.dtype == np.float32 and basis.tame
+        mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
+        for rows in chunks(self.n_rows):
+            chosen = order[rows]
+            Z[rows, :d] = (self.X[chosen] - mean) @ whiten
+            Y[rows] = self.Y[chosen]
+            weight[rows, 0] = 1 if self.weights is None else self.weights[chosen]
+        return Rows(
+            Z=jnp.asarray(Z.reshape(n_blocks, size, d + 1)),
+            Y=jnp.asarray(Y.reshape(n_blocks, size, self.n_neurons)),
+            weight=jnp.asarray(weight.reshape(n_blocks, size, 1)),
+            ridge=jnp.asarray(self._column_ridge().astype(self.dtype)),
+            penalty=self.penalty,
+            splitting=self._splitting(),
+            observation=self.observation,
+            n_rows=self.n_rows,
+        )
+
+    def _column_ridge(self) -> np.ndarray:
+        ridge = np.zeros((self.n_features + 1, self.n_neurons))
+        if self.penalty.rotation_invariant:
+            variance = self.basis.variance
+            inverse = np.where(variance > 0, 1 / np.where(variance > 0, variance, 1.0), 0.0)
+            ridge[:-1] = np.asarray(self.penalty.ridge_strength, np.float64) * inverse[:, None]
+        return ridge
+
+    def _splitting(self) -> Splitting | None:
+        if self.penalty.rotation_invariant:
+            return None
+        basis = self.basis
+        expand = basis.scale[:, None] * basis.whiten
+        # B'B is diagonal, so rho times its geometric middle is 1 where the spectrum has its middle.
+        gram = expand.T @ expand
+        inverse = np.linalg.inv(np.eye(len(gram)) + _ADMM_RHO * gram)
+        constants = (
+            expand,
+            basis.unwhiten / basis.scale,
+            expand @ inverse,
+            _ADMM_RHO * expand @ inverse @ expand.T,
+            basis.scale,
+        )
+        return Splitting(*(jnp.asarray(c.astype(self.dtype)) for c in constants), _ADMM_RHO, _ADMM_INNER)
+
+    def to_columns(self, params: Params) -> np.ndarray:
+        """Whitened coordinates of parameters, intercept last, (column, neuron)."""
+        intercept = params.intercept + self.basis.mean @ params.coef
+        return np.concatenate([self.basis.unwhiten @ params.coef, intercept[None]]).astype(self.dtype)
+
+    def from_columns(self, v, memory=None) -> Params:
+        """Parameters of whitened coordinates, in float64; exact zeros come from the proximal step's state."""
+        v = np.asarray(v, np.float64)
+        if memory is None:
+            coef = self.basis.whiten @ v[:-1]
+        else:
+            coef = np.asarray(memory.z, np.float64) / self.basis.scale[:, None]
+        return Params(coef, v[-1] - self.basis.mean @ coef)
+
+    # ---------------------------------------------------------------- passes of the solver
+
+    sweep = staticmethod(sweep)
+
+    def move(self, rows: Rows, v, anchor) -> np.ndarray:
+        """``max_t |eta_t - eta_t at the anchor|``, (neuron,)."""
+        return np.asarray(direction(rows, anchor, v - anchor).reach)
+
+    def objective(self, rows: Rows, v, memory, pass_: Sweep) -> np.ndarray:
+        """F per neuron in the solver's precision."""
+        return np.asarray(pass_.loss + rows.penalty_value(v, memory), np.float64)
+
+    def metric(self, rows: Rows, mean_curvature) -> np.ndarray:
+        """Diagonal metric (column, neuron): inverse of mean curvature times variance, plus ridge."""
+        # Below a thousandth of a spike in the whole recording a neuron is silent.
+        curvature = np.maximum(np.asarray(mean_curvature, np.float64), 1e-3 / self.n_rows)
+        return (1 / (curvature + np.asarray(rows.ridge))).astype(self.dtype)
+
+    def descend_surely(self, rows: Rows, v, memory, radius: float, max_steps: int):
+        """Take proximal gradient steps of a length proved to descend (docs/theory/self_concordance.md).
+
+        They end once no eta moves by more than ``radius`` in a step: from there an anchored certificate holds
+        for a while.
+
+        Returns
+        -------
+        v, memory, pass_
+            Columns, warm start, and the sweep at the columns.
+        n_steps
+            Steps taken.
+        """
+        eta = self.null_params().intercept
+        metric = self.metric(rows, self.observation.curvature(self.mean_count, eta))
+        pass_, n_steps, move = sweep(rows, v), 0, np.inf
+        while n_steps < max_steps and move > radius:
+            v, memory, moves = _sure_step(rows, v, memory, pass_, metric)
+            pass_, n_steps, move = sweep(rows, v), n_steps + 1, np.max(np.nan_to_num(np.asarray(moves)))
+        return v, memory, pass_, n_steps
+
+    def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number):
+        """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.
+
+        Returns
+        -------
+        Smoothness
+            In the metric at v, with the ridge inside; ``full`` is the mean over blocks of their bounds, itself
+            a bound because the largest eigenvalue is convex.
+        """
+        metric = self.metric(rows, direction(rows, v, v).mean_curvature)
+        spectra = block_spectra(
+            rows, v, radius.astype(self.dtype), metric, self.random_column(seed, number), n_steps
+        )
+        alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
+        share = failure_probability / (rows.n_blocks * self.n_neurons)
+        block = bound_largest_eigenvalue(alpha, beta, self._dimension, share)
+        kappa = estimate_smallest_eigenvalue(alpha, beta).mean(axis=0)
+        row = np.asarray(spectra.row, np.float64) * (1 + 1e-5)
+        return Smoothness(
+            metric, block.mean(axis=0), block.max(axis=0), np.maximum(row, block.mean(axis=0)), kappa
+        )
+
+    def estimate_gap(self, v, memory, pass_: Sweep, metric, kappa) -> np.ndarray:
+        """Second-order estimate ``g'Dg / (2 kappa)`` of the gap, (neuron,); not a bound."""
+        params = self.from_columns(v, memory)
+        g = np.asarray(pass_.gradient, np.float64)
+        grad_coef = self.basis.unwhiten.T @ g[:-1] + self.basis.mean[:, None] * g[-1]
+        ridge = np.asarray(self.penalty.ridge_strength, np.float64)
+        evaluation = Evaluation(None, grad_coef + ridge * params.coef, g[-1])
+        return self.squared_norm(params, evaluation, metric) / (2 * np.maximum(kappa, np.finfo(float).tiny))
+
+    # ---------------------------------------------------------------- how far from the optimum
+
+    def residual_columns(self, params: Params, evaluation: Evaluation) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient plus smallest subgradient in whitened coordinates, and its part outside of them.
+
+        Returns
+        -------
+        columns, outside :
+            (column, neuron), and the squared norm (neuron,) of what no kept direction sees.
+        """
+        g = self.penalty.subgradient_residual(params.coef, evaluation.grad_coef)
+        g = np.asarray(g, np.float64) - self.basis.mean[:, None] * evaluation.grad_intercept
+        columns = self.basis.whiten.T @ g
+        outside = np.sum((g - self.basis.unwhiten.T @ columns) ** 2, axis=0)
+        return np.concatenate([columns, evaluation.grad_intercept[None]]), outside
+
+    def certify_gap(
+        self, params: Params, *, rows=None, metric=None, failure_probability=1e-3, seed=0, number=0
+    ):
+        """Bound ``F - F*`` of every neuron at ``params``.
+
+        Parameters
+        ----------
+        params : Params
+            The parameters returned to the user.
+        rows, metric :
+            Device rows and metric (column, neuron) for the population form: gradient in float64, smallest
+            eigenvalue of all Hessians together by certified Lanczos.
+        failure_probability : float
+            Over the population (population form only).
+        seed, number : int
+            Of the random start; a new number for every certificate of a fit.
+
+        Returns
+        -------
+        GapCertificate
+
+        Notes
+        -----
+        Cost: one float64 pass, and 13 passes in the solver's precision (population form) or T d^2 per neuron.
+        Directions of X that rounding cannot tell from absent (``basis.rank``) are left out at strength 0.
+        """
+        evaluation = self.evaluate(params)
+        metric64 = np.asarray(metric, np.float64)
+        start = self.random_column(seed, number)
+        spectrum = hessian_spectrum(rows, self.to_columns(params), metric, start, _HESSIAN_STEPS)
+        kappa = bound_smallest_eigenvalue(
+            spectrum.alpha, spectrum.beta, self._dimension, failure_probability / self.n_neurons
+        )
+        decrement = self.squared_norm(params, evaluation, metric64)
+        leverage = np.asarray(spectrum.leverage, np.float64) * (1 + 1e-5)
+        positive = np.where(kappa > 0, kappa, np.nan)
+        bound = gap_bound(decrement / positive, leverage / positive)
+        ritz = estimate_smallest_eigenvalue(spectrum.alpha, spectrum.beta)
+        estimate = decrement / (2 * np.maximum(ritz, np.finfo(float).tiny))
+        return GapCertificate(
+            bound,
+            estimate,
+            evaluation.objective,
+            np.maximum(kappa, 0.0),
+            np.zeros(self.n_neurons, bool),
+            GAP_THEOREM,
+            failure_probability,
+        )
+
+    @property
+    def _dimension(self) -> int:
+        """Dimension of the space in which smallest eigenvalues are sought: kept directions and intercept."""
+        return (self.basis.rank if self.penalty.rotation_invariant else self.n_features) + 1
+
+    def random_column(self, seed: int, number: int) -> np.ndarray:
+        """Random unit start on the sphere of the kept directions and the intercept, (column, 1).
+
+        A new ``number`` for every certificate: the matrix of a later one depends on the starts before it.
+        """
+        start = np.zeros((self.n_features + 1, 1), self.dtype)
+        kept = np.r_[: self._dimension - 1, self.n_features]
+        start[kept] = random_start(np.random.default_rng([seed, 1, number]), self._dimension, self.dtype)
+        return start
+
+    def squared_norm(self, params: Params, evaluation: Evaluation, metric) -> np.ndarray:
+        """Squared norm of the residual in the inverse metric, an upper bound of the decrement times kappa."""
+        columns, outside = self.residual_columns(params, evaluation)
+        ridge = np.broadcast_to(np.asarray(self.penalty.ridge_strength, np.float64), outside.shape)
+        with_ridge = np.where(ridge > 0, outside / np.where(ridge > 0, ridge, 1.0), 0.0)
+        return np.sum(np.asarray(metric, np.float64) * columns**2, axis=0) + with_ridge
+
+    # ---------------------------------------------------------------- one neuron exactly
+
+    @property
+    def design_rank(self) -> int:
+        """Directions of the design the data distinguish; all of them unless the basis has been computed."""
+        return self.basis.rank if "basis" in self.__dict__ else self.n_features
+
+    @cached_property
+    def standard(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and scale of the features (scale 1 where constant), without forming a Gram matrix."""
+        return standardise(self.X, self.weights)
+
+    def select(self, neuron: int) -> PopulationProblem:
+        """Return the problem of one neuron, sharing what is known of the design."""
+        if self.n_neurons == 1:
+            return self
+        n = self.n_neurons
+        penalty = jax.tree.map(lambda a: a[neuron : neuron + 1] if np.shape(a) == (n,) else a, self.penalty)
+        Y = np.ascontiguousarray(self.Y[:, neuron : neuron + 1])
+        _ = self.standard  # computed once for all neurons
+        one = PopulationProblem(self.X, Y, self.observation, penalty, self.weights, self.dtype)
+        one.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("standard", "basis")})
+        return one
+
+    def start_newton(self, params: Params, neuron: int) -> _newton.Iterate:
+        """First Newton iterate of one neuron."""
+        return _newton.start(self.select(neuron), params.coef[:, neuron], params.intercept[neuron])
+
+    def newton_step(self, iterate: _newton.Iterate, neuron: int) -> _newton.Iterate:
+        """One Newton step of one neuron."""
+        return _newton.iterate(self.select(neuron), iterate)
+
+    def hessian_of_one(self, coef, intercept, dtype):
+        """Standardised Hessian of a one-neuron problem, ridge included, and its largest squared row norm."""
+        mean, scale = self.standard
+        H, reach = _host.hessian(
+            self.X, self.Y[:, 0], self.weights, self.observation, coef, intercept, mean, scale, dtype
+        )
+        inside = np.arange(self.n_features)
+        H[inside, inside] += float(np.ravel(self.penalty.ridge_strength)[0]) / scale**2
+        return H, reach
+
+    def largest_move(self, change_coef, change_intercept) -> float:
+        """``max_t |change of eta_t|`` of one neuron."""
+        change = _host.largest_move(self.X, np.asarray(change_coef)[:, None], np.array([change_intercept]))
+        return float(change[0])
+
+    def newton_is_cheap(self, left, final: bool) -> bool:
+        """Whether the neurons left are few, or their Hessians a matter of a second or two."""
+        flops = 4.0 * self.n_rows * self.n_features**2 * left.sum()
+        return bool(left.sum() <= max(2, self.n_neurons // 16) or flops < (3e11 if final else 1e10))
+
+    def finish_neuron(self, params: Params, neuron: int, target: float) -> Finished:
+        """Bring one neuron below its target by exact Newton steps (bound only, where the penalty is not smooth)."""
+        at = _newton.finish(self.select(neuron), params.coef[:, neuron], params.intercept[neuron], target)
+        coef, intercept = params.coef.copy(), params.intercept.copy()
+        coef[:, neuron], intercept[neuron] = at.coef, at.intercept
+        return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate, at.separable)
+
+    def is_separable_along(self, coef, intercept) -> bool:
+        """Whether one neuron's predictor falls without limit at silent rows while every spike keeps its rate."""
+        if np.any(np.asarray(self.penalty.ridge_strength) > 0):
+            return False
+        eta = self.X @ coef + intercept
+        spikes = self.Y[:, 0] > 0
+        return bool(np.median(eta[~spikes]) < -20 and eta[spikes].min() > np.median(eta[~spikes]) + 10)
+
+
+class Finished(NamedTuple):
+    """Outcome of finishing one neuron exactly."""
+
+    params: Params
+    objective: float
+    bound: float
+    estimate: float
+    separable: bool
+
+
+class Smoothness(NamedTuple):
+    """Certified smoothness in a metric, per neuron; ``kappa`` alone is an estimate."""
+
+    metric: jax.Array
+    full: np.ndarray
+    block: np.ndarray
+    row: np.ndarray
+    kappa: np.ndarray
+
+
+@jax.jit
+def _sure_step(rows: Rows, v, memory, pass_: Sweep, metric):
+    """Move along the proximal gradient direction by the length that self-concordance proves to descend."""
+    proposal, memory = rows.descend(v, pass_.gradient, metric, jnp.ones(v.shape[1], v.dtype), memory)
+    p = proposal - v
+    along = direction(rows, v, p)
+    smooth = pass_.gradient + rows.ridge * v
+    slope = -jnp.sum(smooth * p, axis=0)
+    ridge_bend = jnp.sum(rows.ridge * p * p, axis=0)
+    if rows.splitting is None:
+        t = descent_step(slope, along.curvature + ridge_bend, along.reach)
+        return v + t[None] * p, memory, t * along.reach
+    old = rows.start_memory(v)
+    slope = slope - rows.penalty_value(proposal, memory) + rows.penalty_value(v, old)
+    t = jnp.minimum(descent_step(slope, along.curvature, along.reach), 1)
+    memory = jax.tree.map(lambda new, was: was + t[None] * (new - was), memory, old)
+    return v + t[None] * p, memory, t * along.reach

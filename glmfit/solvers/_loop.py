@@ -1,0 +1,190 @@
+"""The only loop: epochs, checks, verdicts, progress, interruption."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from .._status import Status
+from ..problems.base import Params
+from ._compile_clock import compile_seconds
+from ._result import History, LoopOptions, Solution
+
+_DEFAULT_TOL = 1e-6
+_STALLED = 8  # checks without a smaller estimate
+
+
+def stopping_target(problem, objective, tol: float) -> np.ndarray:
+    """Gap below which a neuron counts as converged, (neuron,).
+
+    The largest of ``tol`` times the improvement over the null model, a hundredth of a nat over the whole
+    recording (1e-2 / T; it tightens with ``tol`` below 1e-6), and the rounding of F in float64.
+    """
+    improvement = np.maximum(problem.null_objective - objective, 0.0)
+    negligible = 1e-2 / problem.n_rows * min(1.0, tol / _DEFAULT_TOL)
+    return np.maximum(np.maximum(tol * improvement, negligible), 4e-15 * np.abs(objective))
+
+
+def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOptions) -> Solution:
+    """Run a solver on a problem until every neuron is converged, hopeless, or out of budget."""
+    clock, compiled = time.perf_counter(), compile_seconds()
+    history = History()
+    verdict = Verdict(solver, problem, options)
+    interrupted = False
+    columns = state = None
+    bar = tqdm(total=options.max_epochs, disable=not options.verbose, unit="epoch", desc="glmfit")
+    try:
+        columns, state = solver.init_state(problem, params or problem.null_params(), key=key)
+        while True:
+            out_of_budget = state.epoch >= options.max_epochs
+            if out_of_budget and not state.fresh:
+                columns, state = solver.refresh(problem, columns, state)
+            if state.fresh:
+                verdict.look(columns, state, last=out_of_budget)
+                seconds = time.perf_counter() - clock
+                history.add(
+                    state.epoch, state.row_evals, seconds, verdict.objective, verdict.gap, verdict.is_bound
+                )
+                bar.set_postfix_str(verdict.words(), refresh=False)
+            if verdict.finished.all() or out_of_budget:
+                break
+            state = state._replace(active=~verdict.finished)
+            columns, state = solver.update(problem, columns, state)
+            bar.update(1)
+            if options.callback is not None:
+                options.callback(state.epoch, time.perf_counter() - clock, columns, state)
+    except KeyboardInterrupt:
+        if state is None:
+            raise
+        interrupted = True
+        verdict.interrupt(columns, state)
+    finally:
+        bar.close()
+    compile_time = compile_seconds() - compiled
+    return Solution(
+        params=verdict.params,
+        status=verdict.status,
+        gap=verdict.gap,
+        gap_is_bound=verdict.is_bound,
+        target=verdict.target,
+        objective=verdict.objective,
+        null_objective=problem.null_objective,
+        epochs=verdict.epochs,
+        row_evals=state.row_evals,
+        step_certificate=solver.certify_step(state),
+        history=history.arrays(),
+        seconds_run=time.perf_counter() - clock - compile_time,
+        seconds_compile=compile_time,
+        solver_name=type(solver).__name__,
+        interrupted=interrupted,
+        failure_probability=verdict.failure_probability,
+        state=state,
+    )
+
+
+class Verdict:
+    """Judges every neuron: non-finite first, then converged, then out of budget.
+
+    A neuron is finished when the problem's gap certificate, taken at the parameters that will be returned, is
+    below its target; those very parameters are kept. The solver's estimate only decides when to ask.
+    """
+
+    def __init__(self, solver, problem, options: LoopOptions):
+        self.solver, self.problem, self.options = solver, problem, options
+        n = problem.n_neurons
+        silent = problem.mean_count <= 0
+        self.params = problem.null_params()
+        self.status = np.where(silent, int(Status.NO_SPIKES), int(Status.MAX_EPOCHS))
+        self.finished = silent.copy()
+        self.gap = np.where(silent, 0.0, np.nan)
+        self.is_bound = silent.copy()
+        self.objective = problem.null_objective.copy()
+        self.target = stopping_target(problem, self.objective, options.tol)
+        self.epochs = np.zeros(n, int)
+        self.attempts, self.failure_probability = 0, 0.0
+        self._inflation = np.ones(n)  # bound over estimate, as last seen
+        self._best, self._since = np.full(n, np.inf), np.zeros(n, int)
+
+    def look(self, columns, state, last: bool) -> None:
+        """Read a fresh check of the solver, and certify when every open neuron looks ready."""
+        open_ = ~self.finished
+        self.epochs[open_] = state.epoch
+        self._record(open_, state.objective, state.estimate, False)
+        broken = open_ & ~(np.isfinite(state.objective) & np.isfinite(state.estimate))
+        self._finish(broken, Status.NON_FINITE)
+        open_ &= ~broken
+        better = state.estimate < 0.9 * self._best
+        self._since = np.where(better, 0, self._since + 1)
+        self._best = np.minimum(self._best, np.where(better, state.estimate, np.inf))
+        stalled = self._since >= _STALLED
+        ready = self._inflation * state.estimate <= self.target
+        if open_.any() and (last or (ready | stalled)[open_].all()):
+            self._certify(columns, state, open_, stalled, final=last or bool(stalled[open_].all()))
+
+    def interrupt(self, columns, state) -> None:
+        """Keep the present parameters, honestly labelled."""
+        open_ = ~self.finished
+        self._keep(open_, self.solver.user_params(self.problem, columns, state))
+        evaluation = self.problem.evaluate(self.params)
+        self._record(open_, evaluation.objective, np.where(state.fresh, state.estimate, np.nan), False)
+        self.status[open_] = Status.INTERRUPTED
+
+    def words(self) -> str:
+        """Progress in a few words."""
+        known = self.gap[np.isfinite(self.gap)]
+        worst = f"{known.max():.1e}" if known.size else "?"
+        return f"{int(self.finished.sum())}/{len(self.finished)} neurons done, worst gap {worst}"
+
+    def _certify(self, columns, state, open_, stalled, final: bool) -> None:
+        """Ask for bounds at the parameters to return; what they do not settle is finished exactly or goes on."""
+        self._keep(open_, self.solver.user_params(self.problem, columns, state))
+        self.attempts += 1
+        certificate = self.solver.certify_gap(self.problem, columns, state, self.attempts)
+        self.failure_probability += certificate.failure_probability
+        bounded = np.isfinite(certificate.bound)
+        gap = np.where(bounded, certificate.bound, certificate.estimate)
+        self._record(open_, certificate.objective, gap, bounded)
+        self._finish(open_ & bounded & (gap <= self.target), Status.CONVERGED)
+        left = open_ & ~self.finished
+        if self.problem.newton_is_cheap(left, final):
+            for neuron in np.flatnonzero(left):
+                self._finish_exactly(int(neuron))
+            left &= ~self.finished
+        if final:
+            self._finish(left & (self.gap <= self.target), Status.CONVERGED)
+            self._finish(left & stalled & ~self.finished, Status.PRECISION_FLOOR)
+        # Ask again when the bound, not just the estimate, can be expected below the target.
+        seen = np.where(bounded, gap, 4 * self._inflation * state.estimate)
+        ratio = seen / np.maximum(state.estimate, np.finfo(float).tiny)
+        self._inflation = np.where(left, np.clip(ratio, 1.0, 1e6), self._inflation)
+
+    def _finish_exactly(self, neuron: int) -> None:
+        """Newton steps on one neuron with its exact Hessian, which also bounds its gap."""
+        one = np.arange(len(self.finished)) == neuron
+        outcome = self.problem.finish_neuron(self.params, neuron, self.target[neuron])
+        self._keep(one, outcome.params)
+        bounded = np.isfinite(outcome.bound)
+        self._record(one, outcome.objective, outcome.bound if bounded else outcome.estimate, bounded)
+        if bounded and outcome.bound <= self.target[neuron]:
+            self._finish(one, Status.CONVERGED)
+        elif outcome.separable:
+            self._finish(one, Status.SEPARABLE)
+
+    def _record(self, where, objective, gap, is_bound) -> None:
+        self.objective = np.where(where, objective, self.objective)
+        self.gap = np.where(where, gap, self.gap)
+        self.is_bound = np.where(where, is_bound, self.is_bound)
+        self.target = np.where(
+            where, stopping_target(self.problem, self.objective, self.options.tol), self.target
+        )
+
+    def _keep(self, where, params: Params) -> None:
+        self.params = Params(
+            *(np.where(where, new, old) for new, old in zip(params, self.params, strict=True))
+        )
+
+    def _finish(self, where, status: Status) -> None:
+        self.status = np.where(where, int(status), self.status)
+        self.finished = self.finished | where

@@ -1,0 +1,112 @@
+"""What a fit is asked for and what it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..bounds import StepCertificate
+from ..problems.base import Params
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """When to stop and what to show.
+
+    Attributes
+    ----------
+    tol :
+        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop.
+    max_epochs :
+        Budget in passes over the data.
+    verbose :
+        Show a progress bar.
+    callback :
+        Called as ``callback(epoch, seconds, params, state)`` after every epoch (benchmarks, plots).
+    """
+
+    tol: float = 1e-6
+    max_epochs: int = 200
+    verbose: bool = False
+    callback: Callable | None = None
+
+
+@dataclass
+class History:
+    """Trace of a fit; arrays have one row per check."""
+
+    epoch: list[int] = field(default_factory=list)
+    row_evals: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    objective: list[np.ndarray] = field(default_factory=list)
+    gap: list[np.ndarray] = field(default_factory=list)
+    gap_is_bound: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, epoch, row_evals, seconds, objective, gap, is_bound):
+        """Append one check."""
+        self.epoch.append(int(epoch))
+        self.row_evals.append(int(row_evals))
+        self.seconds.append(float(seconds))
+        self.objective.append(np.asarray(objective, np.float64))
+        self.gap.append(np.asarray(gap, np.float64))
+        self.gap_is_bound.append(np.asarray(is_bound, bool))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The trace as arrays: epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron)."""
+        return {name: np.asarray(values) for name, values in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Outcome of a fit, one entry per neuron where not said otherwise.
+
+    Attributes
+    ----------
+    params :
+        Coefficients and intercepts, float64.
+    status :
+        :class:`glmfit._status.Status` values, integer (neuron,).
+    gap, gap_is_bound :
+        Certified bound of F - F* where ``gap_is_bound``, else an estimate (nan if none could be made).
+    target :
+        The gap below which a neuron counts as converged.
+    objective, null_objective :
+        F at ``params`` and at the intercept-only model.
+    epochs, row_evals :
+        Epoch at which each neuron was last worked on; rows evaluated per neuron, all passes counted.
+    step_certificate :
+        For the step used, or None.
+    history :
+        See :class:`History`.
+    seconds_run, seconds_compile :
+        Wall time without and of compilation.
+    solver_name :
+        Name of the solver that ran.
+    interrupted :
+        Whether the user stopped the fit.
+    failure_probability :
+        That some gap bound of the population fails; 0 where all came from exact Hessians.
+    state :
+        Final solver state.
+    """
+
+    params: Params
+    status: np.ndarray
+    gap: np.ndarray
+    gap_is_bound: np.ndarray
+    target: np.ndarray
+    objective: np.ndarray
+    null_objective: np.ndarray
+    epochs: np.ndarray
+    row_evals: int
+    step_certificate: StepCertificate | None
+    history: dict[str, np.ndarray]
+    seconds_run: float
+    seconds_compile: float
+    solver_name: str
+    interrupted: bool = False
+    failure_probability: float = 0.0
+    state: Any = None

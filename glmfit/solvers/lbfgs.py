@@ -1,0 +1,144 @@
+"""L-BFGS in the spectral basis, by jaxopt: a deterministic yardstick for penalties a rotation leaves alone."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..problems.base import FiniteSum, Params
+from .base import OptStep, Solver
+
+
+class LbfgsState(NamedTuple):
+    """Everything a resumed fit needs."""
+
+    epoch: int
+    row_evals: int
+    seed: int
+    inner: Any  # jaxopt's state
+    metric: np.ndarray  # (column, neuron)
+    kappa: np.ndarray  # (neuron,) estimate of strong convexity in the metric
+    objective: np.ndarray
+    estimate: np.ndarray
+    active: np.ndarray
+    fresh: bool
+
+
+@functools.cache
+def _jaxopt_solver(history_size: int, sweep):
+    """jaxopt's L-BFGS over all neurons at once; jaxopt is unmaintained and warns on import."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import jaxopt
+
+    def value_and_grad(x, rows, metric, moving):
+        root = jnp.sqrt(metric)
+        v = root * x
+        pass_ = sweep(rows, v)
+        value = jnp.where(moving, pass_.loss + rows.penalty_value(v, None), 0)
+        grad = jnp.where(moving, root * (pass_.gradient + rows.ridge * v), 0)
+        return jnp.sum(value), grad
+
+    return jaxopt.LBFGS(
+        value_and_grad, value_and_grad=True, history_size=history_size, maxls=20, implicit_diff=False
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("history_size", "sweep"))
+def _start(x, rows, metric, moving, history_size, sweep):
+    return _jaxopt_solver(history_size, sweep).init_state(x, rows, metric, moving)
+
+
+@functools.partial(jax.jit, static_argnames=("history_size", "sweep"))
+def _step(x, inner, rows, metric, moving, history_size, sweep):
+    return _jaxopt_solver(history_size, sweep).update(x, inner, rows, metric, moving)
+
+
+@dataclass(frozen=True)
+class LBFGS(Solver):
+    """Limited-memory BFGS (jaxopt) on all neurons together, in whitened and scaled coordinates.
+
+    Parameters
+    ----------
+    history_size : int
+        Pairs of vectors remembered.
+    batch_size : int, optional
+        Rows per block of a pass; no effect on the result but rounding.
+    failure_probability : float
+        Over the population, of the gap certificates.
+
+    Notes
+    -----
+    An epoch is one iteration with its line search (one to a few passes). The line search is on the sum over
+    neurons, so neurons are not independent of each other here. Smooth, rotation-invariant penalties only.
+    """
+
+    history_size: int = 10
+    batch_size: int | None = None
+    failure_probability: float = 1e-3
+
+    def init_state(self, problem: FiniteSum, params: Params, *, key) -> OptStep:
+        """Scale the coordinates at the start and evaluate it."""
+        if not problem.penalty.rotation_invariant:
+            raise ValueError(
+                f"LBFGS needs a smooth penalty (UnRegularized or Ridge); this problem has {problem.penalty.name}. "
+                'Use solver_name="SAGA".'
+            )
+        seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
+        rows = self._rows(problem, seed)
+        v = problem.to_columns(params)
+        n = problem.n_neurons
+        facts = problem.certify_smoothness(rows, v, np.full(n, 0.5), 8, 0.5, seed, 0)
+        x = v / np.sqrt(facts.metric)
+        inner = _start(x, rows, facts.metric, np.ones(n, bool), self.history_size, problem.sweep)
+        state = LbfgsState(
+            0, 10 * problem.n_rows, seed, inner, facts.metric, facts.kappa, np.zeros(n), np.zeros(n),
+            np.ones(n, bool), False,
+        )  # fmt: skip
+        return OptStep(x, self._read(problem, x, state))
+
+    def update(self, problem: FiniteSum, params, state: LbfgsState) -> OptStep:
+        """One quasi-Newton iteration."""
+        rows = self._rows(problem, state.seed)
+        x, inner = _step(
+            params, state.inner, rows, state.metric, state.active, self.history_size, problem.sweep
+        )  # fmt: skip
+        evals = state.row_evals + problem.n_rows * int(
+            inner.num_linesearch_iter - state.inner.num_linesearch_iter + 1
+        )
+        state = state._replace(epoch=state.epoch + 1, row_evals=evals, inner=inner)
+        return OptStep(x, self._read(problem, x, state))
+
+    def user_params(self, problem: FiniteSum, params, state: LbfgsState) -> Params:
+        """Coefficients and intercepts in float64."""
+        return problem.from_columns(np.asarray(params) * np.sqrt(state.metric))
+
+    def certify_gap(self, problem: FiniteSum, params, state: LbfgsState, attempt: int = 1):
+        """Population form of the gap certificate."""
+        rows = self._rows(problem, state.seed)
+        return problem.certify_gap(
+            self.user_params(problem, params, state),
+            rows=rows,
+            metric=state.metric,
+            failure_probability=self.failure_probability / (attempt * (attempt + 1)),
+            seed=state.seed,
+            number=2 * attempt + 1,
+        )
+
+    def _rows(self, problem, seed):
+        return problem.rows(self.batch_size or problem.default_batch_size, seed)
+
+    def _read(self, problem, x, state: LbfgsState) -> LbfgsState:
+        """Objective and gap estimate per neuron."""
+        v = np.asarray(x) * np.sqrt(state.metric)
+        rows = self._rows(problem, state.seed)
+        pass_ = problem.sweep(rows, v)
+        objective = problem.objective(rows, v, None, pass_)
+        estimate = problem.estimate_gap(v, None, pass_, state.metric, state.kappa)
+        return state._replace(objective=objective, estimate=estimate, fresh=True)

@@ -1,0 +1,49 @@
+"""Settings and fixtures of every test.
+
+JAX is configured through the environment, before it is imported: the package itself never touches its
+configuration, and the tests must not hide it if it did.
+"""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # shapes meet because somebody said so
+os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "standard"
+os.environ["MPLBACKEND"] = "Agg"
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def x64():
+    """Run the test with jax's float64 mode on (it is off by default, as for most users)."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def loose_shapes():
+    """Allow rank promotion for the length of a test that runs another package's code (NeMoS needs it)."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture
+def rng():
+    """Give the test a NumPy generator with a fixed seed."""
+    return np.random.default_rng(20260101)
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Folder of real recordings beside the checkout; the test is skipped where there is none."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no ../shared/data beside the checkout: real recordings are not shipped with the package")
+    return folder

@@ -1,0 +1,210 @@
+"""What every penalty promises."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import penalties as oracle
+
+from glmfit import penalties
+
+N_FEATURES, N_NEURONS = 7, 3
+GROUPS = (2, 0, 2, -1, 0, 2, 5)
+PER_NEURON = np.array([0.3, 0.7, 1.1])
+
+CASES = {
+    "none": ("UnRegularized", {"strength": 0.0}),
+    "ridge": ("Ridge", {"strength": 0.4}),
+    "ridge per neuron": ("Ridge", {"strength": PER_NEURON}),
+    "lasso": ("Lasso", {"strength": 0.4}),
+    "lasso per neuron": ("Lasso", {"strength": PER_NEURON}),
+    "elastic net": ("ElasticNet", {"strength": 0.4, "ratio": 0.3}),
+    "elastic net per neuron": ("ElasticNet", {"strength": PER_NEURON, "ratio": np.array([0.1, 0.5, 1.0])}),
+    "group lasso": ("GroupLasso", {"strength": 0.4, "groups": GROUPS}),
+    "group lasso per neuron": ("GroupLasso", {"strength": PER_NEURON, "groups": GROUPS}),
+}
+every_case = pytest.mark.parametrize("name, numbers", CASES.values(), ids=CASES.keys())
+every_namespace = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
+
+
+def make(name, numbers, dtype=np.float64):
+    strength = (numbers["strength"], numbers["ratio"]) if name == "ElasticNet" else numbers["strength"]
+    return penalties.make(name, strength, N_FEATURES, N_NEURONS, groups=numbers.get("groups"), dtype=dtype)
+
+
+def on(xp, method):
+    """Method, compiled for JAX: one compilation instead of one per operation."""
+    return jax.jit(lambda *arrays: method(*arrays)) if xp is jnp else method
+
+
+def some_coef(seed=0):
+    """Coefficients with exact zeros, also in whole groups."""
+    rng = np.random.default_rng(seed)
+    coef = rng.normal(size=(N_FEATURES, N_NEURONS))
+    coef[rng.random(coef.shape) < 0.3] = 0.0
+    coef[[1, 4], 0] = 0.0
+    coef[[0, 2, 5], 1] = 0.0
+    coef[:, 2] *= rng.random() < 0.5
+    return coef
+
+
+@every_case
+@every_namespace
+def test_value_is_the_definition(name, numbers, xp, x64):
+    penalty = make(name, numbers)
+    for seed in range(5):
+        coef = some_coef(seed)
+        value = on(xp, penalty.value)(xp.asarray(coef))
+        assert value.shape == (N_NEURONS,) and value.dtype == np.float64
+        np.testing.assert_allclose(value, oracle.value(name, coef, **numbers), rtol=1e-13)
+    missing = on(xp, penalty.value)(xp.asarray(np.full((N_FEATURES, N_NEURONS), np.nan)))
+    assert np.all(np.isnan(missing)) or name == "UnRegularized"
+
+
+@every_case
+def test_ridge_strength_is_the_smooth_part(name, numbers, x64):
+    penalty, coef = make(name, numbers), some_coef()
+    assert np.shape(penalty.ridge_strength) in ((), (N_NEURONS,))
+    smooth = penalty.ridge_strength / 2 * (coef**2).sum(axis=0)
+    np.testing.assert_allclose(
+        smooth, oracle.smooth(name, coef, numbers["strength"], numbers.get("ratio", 0.5))
+    )
+
+
+@every_case
+@pytest.mark.parametrize("scaled", [False, True])
+def test_prox_beats_every_candidate(name, numbers, scaled, x64):
+    penalty = make(name, numbers)
+    rng = np.random.default_rng(3)
+    scale = np.array([0.5, 2.0, 0.5, 3.0, 2.0, 0.5, 1.5]) if scaled else np.ones(N_FEATURES)
+    for step in (0.3, np.array([0.2, 1.0, 5.0])):
+        at = rng.normal(size=(N_FEATURES, N_NEURONS)) * rng.choice([0.1, 1, 3], N_NEURONS)
+        best = np.asarray(on(jnp, penalty.prox)(at, step, scale if scaled else None))
+        objective = lambda v, step=step, at=at: oracle.prox_objective(name, v, at, step, scale, **numbers)  # noqa: E731
+        lowest = objective(best)
+        assert np.all(lowest <= objective(at)) and np.all(lowest <= objective(np.zeros_like(at)))
+        for size in (1e-4, 1e-2, 1.0):
+            for _ in range(100):
+                noise = size * rng.normal(size=at.shape) * (rng.random(at.shape) < rng.random())
+                assert np.all(lowest <= objective(best + noise) + 1e-13)
+        for feature in range(N_FEATURES):
+            for number in np.linspace(-3, 3, 31):
+                candidate = best.copy()
+                candidate[feature] = number
+                assert np.all(lowest <= objective(candidate) + 1e-13)
+
+
+@every_case
+def test_prox_solves_its_optimality_condition(name, numbers, x64):
+    """The smooth part of the proximal problem has the gradient (v - at)/step: its residual is 0."""
+    penalty = make(name, numbers)
+    rng = np.random.default_rng(4)
+    at, step = rng.normal(size=(N_FEATURES, N_NEURONS)), np.array([0.2, 1.0, 2.0])
+    best = np.asarray(on(jnp, penalty.prox)(at, step))
+    np.testing.assert_allclose(penalty.subgradient_residual(best, (best - at) / step), 0.0, atol=1e-13)
+    if "Lasso" in name or name == "ElasticNet":
+        assert np.any(best == 0.0)
+    else:
+        np.testing.assert_array_equal(best, at)
+
+
+@pytest.mark.parametrize(
+    "name, numbers", [CASES["lasso per neuron"], CASES["elastic net"]], ids=["lasso", "net"]
+)
+def test_l1_prox_takes_a_step_per_coefficient(name, numbers, x64):
+    penalty = make(name, numbers)
+    rng = np.random.default_rng(5)
+    at, step = rng.normal(size=(N_FEATURES, N_NEURONS)), rng.uniform(0.1, 3, (N_FEATURES, N_NEURONS))
+    best = np.asarray(on(jnp, penalty.prox)(at, step))
+    np.testing.assert_allclose(penalty.subgradient_residual(best, (best - at) / step), 0.0, atol=1e-13)
+
+
+@every_case
+def test_subgradient_residual_is_the_steepest_descent(name, numbers):
+    """No unit direction descends faster than the norm of the residual; minus the residual does."""
+    penalty = make(name, numbers)
+    rng = np.random.default_rng(6)
+    for seed in range(4):
+        coef, grad = some_coef(seed), rng.normal(size=(N_FEATURES, N_NEURONS))
+        residual = penalty.subgradient_residual(coef, grad)
+        norm = np.linalg.norm(residual, axis=0)
+        slope = lambda d, coef=coef, grad=grad: oracle.directional_derivative(name, coef, grad, d, **numbers)  # noqa: E731
+        assert np.any(norm > 0)
+        np.testing.assert_allclose(slope(-residual / np.maximum(norm, 1e-9)), -norm, rtol=1e-5)
+        for _ in range(150):
+            direction = rng.normal(size=coef.shape) * (rng.random(coef.shape) < rng.uniform(0.2, 1))
+            direction /= np.maximum(np.linalg.norm(direction, axis=0), 1e-9)
+            assert np.all(slope(direction) >= -norm - 1e-6)
+
+
+@every_case
+def test_maximal_strength_is_where_zero_becomes_optimal(name, numbers):
+    rng = np.random.default_rng(7)
+    grad = rng.normal(size=(N_FEATURES, N_NEURONS))
+    if name == "GroupLasso":
+        grad[np.asarray(GROUPS) == -1] = 0.0  # what is not penalised is at its optimum
+    strength = make(name, numbers).maximal_strength(grad)
+    assert strength.shape == (N_NEURONS,)
+    if name in ("UnRegularized", "Ridge"):
+        assert np.all(np.isinf(strength))
+        return
+    zero = np.zeros_like(grad)
+    above = make(name, numbers | {"strength": strength * (1 + 1e-12)}).subgradient_residual(zero, grad)
+    below = make(name, numbers | {"strength": strength * (1 - 1e-3)}).subgradient_residual(zero, grad)
+    assert np.all(above == 0) and np.all(np.abs(below).max(axis=0) > 0)
+
+
+@every_case
+def test_rotation_invariance_is_as_declared(name, numbers):
+    penalty, coef = make(name, numbers), some_coef(1) + 0.1
+    rotation = np.linalg.qr(np.random.default_rng(8).normal(size=(N_FEATURES, N_FEATURES)))[0]
+    invariant = np.allclose(penalty.value(rotation @ coef), penalty.value(coef), rtol=1e-12)
+    assert invariant == penalty.rotation_invariant
+
+
+@every_case
+def test_formulas_keep_float32_under_strict_promotion(name, numbers):
+    penalty = make(name, numbers)
+    coef = jnp.asarray(some_coef(), dtype=jnp.float32)
+    scale = jnp.ones(N_FEATURES)
+    expected = oracle.value(name, some_coef(), **numbers)
+
+    def everything(p, w):
+        return (
+            p.value(w),
+            p.prox(w, jnp.float32(0.5), scale),
+            p.subgradient_residual(w, w),
+            p.maximal_strength(w),
+        )
+
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        for concrete in (penalty, make(name, numbers, np.float32)):
+            results = jax.jit(everything)(concrete, coef)
+            assert {a.dtype for a in results} == {jnp.dtype("float32")}
+            np.testing.assert_allclose(results[0], expected, rtol=1e-5)
+    on_numpy = penalty.subgradient_residual(some_coef().astype(np.float32), some_coef().astype(np.float32))
+    assert on_numpy.dtype == np.float32 and isinstance(on_numpy, np.ndarray)
+
+
+@every_case
+def test_another_strength_does_not_recompile(name, numbers):
+    traces = []
+
+    @jax.jit
+    def value(penalty, coef):
+        traces.append(1)
+        return penalty.value(coef)
+
+    coef = jnp.asarray(some_coef(), dtype=jnp.float32)
+    first = value(make(name, numbers), coef)
+    second = value(make(name, numbers | {"strength": 2 * numbers["strength"]}), coef)
+    assert len(traces) == 1
+    np.testing.assert_allclose(second, 2 * first, rtol=1e-6)
+
+
+@every_case
+def test_value_has_a_finite_gradient_at_zero(name, numbers):
+    gradient = jax.jit(jax.grad(lambda w: make(name, numbers).value(w).sum()))(
+        jnp.zeros((N_FEATURES, N_NEURONS))
+    )
+    assert np.all(np.isfinite(gradient))

@@ -1,0 +1,253 @@
+"""Where things live: imports point strictly down, and each dependency is imported in one place only."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "glmfit"
+
+LAYERS = (
+    {"_types", "_status", "_numerics"},
+    {"observations", "penalties"},
+    {"bounds"},
+    {"problems"},
+    {"solvers"},
+    {"estimators"},
+    {"plotting", "batch", "plugins"},
+    {"demo", "_demo"},
+    {"__main__"},
+)
+LAYER_OF = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+# Modules that only their folder's __init__ uses, to choose among its members by name.
+CHOOSERS = {"penalties._make"}
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+class Import(NamedTuple):
+    """One imported module, as a dotted name, with where it stands."""
+
+    module: str
+    line: int
+    at_top: bool  # runs when the file is imported
+
+
+def dotted(path):
+    """Dotted name of a file below the package, "" for its __init__."""
+    parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path):
+    """Every import of a file; names imported from a package count as its modules where they are files."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = []
+    folder = ["glmfit", *path.relative_to(PACKAGE).parent.parts]
+
+    def visit(node, at_top):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                found.extend(Import(alias.name, child.lineno, at_top) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = folder[: len(folder) - child.level + 1] if child.level else []
+                module = ".".join([*base, *([child.module] if child.module else [])])
+                for alias in child.names:
+                    target = ROOT.joinpath(*module.split("."), alias.name)
+                    is_module = target.is_dir() or target.with_suffix(".py").is_file()
+                    found.append(
+                        Import(f"{module}.{alias.name}" if is_module else module, child.lineno, at_top)
+                    )
+            lazy = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            typing_only = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            visit(child, at_top and not lazy and not typing_only)
+
+    visit(tree, True)
+    return found
+
+
+IMPORTS = {path: imports_of(path) for path in FILES}
+IDS = [str(path.relative_to(ROOT)) for path in FILES]
+every_file = pytest.mark.parametrize("path", FILES, ids=IDS)
+
+
+def internal(path):
+    """Imports within the package: (dotted name below glmfit, line)."""
+    return [
+        (i.module.removeprefix("glmfit").lstrip("."), i.line)
+        for i in IMPORTS[path]
+        if i.module.split(".")[0] == "glmfit"
+    ]
+
+
+def places(*packages, at_top_only=False):
+    """Files (dotted) that import one of the packages, with lines."""
+    return {
+        f"{dotted(path)}:{i.line}"
+        for path, imports in IMPORTS.items()
+        for i in imports
+        if i.module.split(".")[0] in packages and (i.at_top or not at_top_only)
+    }
+
+
+def outside(found, *allowed):
+    """Those of the places that are not in or below one of the allowed modules."""
+    return sorted(
+        place
+        for place in found
+        if not any(place.split(":")[0] == a or place.startswith(a + ".") for a in allowed)
+    )
+
+
+def test_the_package_is_where_we_look():
+    assert PACKAGE / "__init__.py" in FILES
+
+
+@every_file
+def test_every_module_has_a_layer(path):
+    top = dotted(path).split(".")[0]
+    assert top == "" or top in LAYER_OF, f"{top} has no layer: say in LAYERS which one, and why there"
+
+
+@every_file
+def test_imports_point_strictly_down(path):
+    own = dotted(path).split(".")[0]
+    if own == "":  # the package's __init__ names what is public
+        return
+    wrong = []
+    for module, line in internal(path):
+        other = module.split(".")[0]
+        if other in ("", own) or LAYER_OF[own] == LAYER_OF[other] == 0:
+            continue
+        if LAYER_OF[other] >= LAYER_OF[own]:
+            wrong.append(
+                f"line {line}: {own} (layer {LAYER_OF[own]}) imports {module} (layer {LAYER_OF[other]})"
+            )
+    assert not wrong
+
+
+@every_file
+def test_inside_a_folder_only_base_or_private_files(path):
+    own = dotted(path)
+    if path.name == "__init__.py" or "." not in own or own in CHOOSERS:
+        return
+    folder = own.rpartition(".")[0]
+    siblings = [
+        (m.removeprefix(folder + "."), line) for m, line in internal(path) if m.startswith(folder + ".")
+    ]
+    wrong = [f"line {line}: {m}" for m, line in siblings if m != "base" and not m.startswith("_")]
+    assert not wrong
+
+
+def test_choosers_are_used_by_their_folder_only():
+    users = {
+        (dotted(path), module)
+        for path in FILES
+        for module, _ in internal(path)
+        if module in CHOOSERS and dotted(path) != module.rpartition(".")[0]
+    }
+    assert not users
+
+
+@every_file
+def test_solvers_see_problems_through_their_base_only(path):
+    if not dotted(path).startswith("solvers"):
+        return
+    wrong = [
+        (m, line) for m, line in internal(path) if m.split(".")[0] == "problems" and m != "problems.base"
+    ]
+    assert not wrong
+
+
+def test_the_package_init_only_names_what_is_public():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    allowed = ast.ImportFrom | ast.Assign | ast.Expr
+    assert all(isinstance(node, allowed) for node in tree.body)
+
+
+def test_scikit_learn_only_in_estimators():
+    assert not outside(places("sklearn"), "estimators")
+
+
+def test_nemos_only_in_its_plugin():
+    assert not outside(places("nemos"), "plugins.nemos")
+
+
+def test_matplotlib_only_in_plotting_and_on_use():
+    assert not outside(places("matplotlib"), "plotting")
+    assert not places("matplotlib", at_top_only=True)
+
+
+def test_dask_only_in_batch():
+    assert not outside(places("dask", "distributed", "dask_jobqueue"), "batch")
+
+
+def test_jaxopt_and_pynapple_are_imported_on_use():
+    assert not places("jaxopt", "pynapple", at_top_only=True)
+
+
+def test_nothing_is_pickled():
+    assert not places("pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
+
+
+def attribute_uses(path, *names):
+    """Lines where a dotted name such as ``os.environ`` is used."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    lines = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n) in names]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            lines += [node.lineno for a in node.names if f"{node.module}.{a.name}" in names]
+    return lines
+
+
+@every_file
+def test_the_configuration_of_jax_is_left_alone(path):
+    assert not attribute_uses(path, "jax.config", "jax._src.config")
+
+
+@every_file
+def test_the_environment_is_read_in_batch_only(path):
+    if not dotted(path).startswith("batch"):
+        assert not attribute_uses(path, "os.environ", "os.getenv", "os.putenv")
+
+
+def test_oracles_never_import_the_package():
+    wrong = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted((ROOT / "tests" / "oracles").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Import) and any(a.name.split(".")[0] == "glmfit" for a in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "glmfit")
+    ]
+    assert not wrong
+
+
+def test_importing_the_package_stays_light():
+    code = (
+        "import sys, glmfit\n"
+        "heavy = ['pynapple', 'jaxopt', 'matplotlib', 'pandas', 'numba', 'nemos', 'distributed', 'nitime']\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_package_warns_of_nothing_and_leaves_jax_as_it_was():
+    code = (
+        "import jax\n"
+        "before = dict(jax.config.values)\n"
+        "import glmfit\n"
+        "after = dict(jax.config.values)\n"
+        "print({k: after.get(k) for k in before if before[k] != after.get(k)})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "{}"
