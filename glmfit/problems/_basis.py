@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CHUNK = 4096
+from ._chunks import CHUNK, over_chunks
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,22 @@ def weighted_moments(
     """
     n_rows, n_features = X.shape
     shift = np.asarray(X[:CHUNK], np.float64).mean(axis=0).astype(dtype)  # against cancellation
-    total, gram = np.zeros(n_features), np.zeros((n_features, n_features))
-    for rows in chunks(n_rows):
+
+    def chunk(rows):
         x = np.asarray(X[rows], dtype) - shift
-        w = np.ones(len(x), dtype) if weights is None else weights[rows].astype(dtype)
-        total += w @ x
-        if weights is not None:
-            x *= np.sqrt(w)[:, None]
-        gram += x.T @ x
+        if weights is None:
+            return x.sum(axis=0, dtype=np.float64), x.T @ x
+        w = weights[rows].astype(dtype)
+        total = w @ x
+        x *= np.sqrt(w)[:, None]
+        return total, x.T @ x
+
+    total, gram = np.zeros(n_features), np.zeros((n_features, n_features))
+    for sums, products in over_chunks(chunk, n_rows):
+        total += sums
+        gram += products
     total /= n_rows
     return shift + total, gram / n_rows - np.outer(total, total)
-
-
-def chunks(n_rows: int):
-    """Slices of the rows, small enough to stay in cache."""
-    return [slice(i, min(i + CHUNK, n_rows)) for i in range(0, n_rows, CHUNK)]
 
 
 def spectral_basis(X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-14) -> SpectralBasis:
@@ -149,12 +150,16 @@ def floored_basis(
 def standardise(X, weights) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation (1 where constant) of the features, without the Gram matrix."""
     mean, square = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    shift = np.asarray(X[: min(len(X), CHUNK)], np.float64).mean(axis=0)
-    for rows in chunks(len(X)):
+    shift = np.asarray(X[:CHUNK], np.float64).mean(axis=0)
+
+    def chunk(rows):
         x = np.asarray(X[rows], np.float64) - shift
         w = np.ones(len(x)) if weights is None else weights[rows]
-        mean += w @ x
-        square += w @ (x * x)
+        return w @ x, w @ (x * x)
+
+    for sums, squares in over_chunks(chunk, len(X)):
+        mean += sums
+        square += squares
     mean, square = mean / len(X), square / len(X)
     return shift + mean, _scale(square - mean**2, shift + mean, len(X))
 

@@ -25,7 +25,8 @@ from ..bounds import (
 from ..observations import Observation
 from ..penalties import Penalty
 from . import _host, _newton
-from ._basis import chunks, floored_basis, spectral_basis, standardise
+from ._basis import floored_basis, spectral_basis, standardise
+from ._chunks import over_chunks
 from ._rows import Rows, Splitting, Sweep, block_spectra, direction, hessian_spectrum, sweep
 from .base import Evaluation, ExactHessian, FiniteSum, Params
 
@@ -129,11 +130,14 @@ class PopulationProblem(FiniteSum, ExactHessian):
         # Single precision products where conditioning leaves them harmless.
         single = self.X.dtype == self.dtype == np.float32 and basis.tame
         mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
-        for rows in chunks(self.n_rows):
+
+        def chunk(rows):
             chosen = order[rows]
             Z[rows, :d] = (self.X[chosen] - mean) @ whiten
             Y[rows] = self.Y[chosen]
             weight[rows, 0] = 1 if self.weights is None else self.weights[chosen]
+
+        list(over_chunks(chunk, self.n_rows))
         return Rows(
             Z=jnp.asarray(Z.reshape(n_blocks, size, d + 1)),
             Y=jnp.asarray(Y.reshape(n_blocks, size, self.n_neurons)),

@@ -59,7 +59,7 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
         if state is None:
             raise
         interrupted = True
-        verdict.interrupt(columns, state)
+        verdict.interrupt()
     finally:
         bar.close()
     compile_time = compile_seconds() - compiled
@@ -111,6 +111,8 @@ class Verdict:
         """Read a fresh check of the solver, and certify when every open neuron looks ready."""
         open_ = ~self.finished
         self.epochs[open_] = state.epoch
+        # The solver's own arrays may be gone if the user interrupts its next step.
+        self._keep(open_, self.solver.user_params(self.problem, columns, state))
         self._record(open_, state.objective, state.estimate, False)
         broken = open_ & ~(np.isfinite(state.objective) & np.isfinite(state.estimate))
         self._finish(broken, Status.NON_FINITE)
@@ -123,13 +125,9 @@ class Verdict:
         if open_.any() and (last or (ready | stalled)[open_].all()):
             self._certify(columns, state, open_, stalled, final=last or bool(stalled[open_].all()))
 
-    def interrupt(self, columns, state) -> None:
-        """Keep the present parameters, honestly labelled."""
-        open_ = ~self.finished
-        self._keep(open_, self.solver.user_params(self.problem, columns, state))
-        evaluation = self.problem.evaluate(self.params)
-        self._record(open_, evaluation.objective, np.where(state.fresh, state.estimate, np.nan), False)
-        self.status[open_] = Status.INTERRUPTED
+    def interrupt(self) -> None:
+        """Label the open neurons; their parameters, objective and gap are those of the last check."""
+        self._finish(~self.finished, Status.INTERRUPTED)
 
     def words(self) -> str:
         """Progress in a few words."""
@@ -139,7 +137,6 @@ class Verdict:
 
     def _certify(self, columns, state, open_, stalled, final: bool) -> None:
         """Ask for bounds at the parameters to return; what they do not settle is finished exactly or goes on."""
-        self._keep(open_, self.solver.user_params(self.problem, columns, state))
         self.attempts += 1
         certificate = self.solver.certify_gap(self.problem, columns, state, self.attempts)
         self.failure_probability += certificate.failure_probability

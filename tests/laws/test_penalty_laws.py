@@ -24,7 +24,6 @@ CASES = {
     "group lasso per neuron": ("GroupLasso", {"strength": PER_NEURON, "groups": GROUPS}),
 }
 every_case = pytest.mark.parametrize("name, numbers", CASES.values(), ids=CASES.keys())
-every_namespace = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
 
 
 def make(name, numbers, dtype=np.float64):
@@ -32,9 +31,9 @@ def make(name, numbers, dtype=np.float64):
     return penalties.make(name, strength, N_FEATURES, N_NEURONS, groups=numbers.get("groups"), dtype=dtype)
 
 
-def on(xp, method):
-    """Method, compiled for JAX: one compilation instead of one per operation."""
-    return jax.jit(lambda *arrays: method(*arrays)) if xp is jnp else method
+def compiled(method):
+    """Method as one compilation, instead of one per operation."""
+    return jax.jit(lambda *arrays: method(*arrays))
 
 
 def some_coef(seed=0):
@@ -49,15 +48,14 @@ def some_coef(seed=0):
 
 
 @every_case
-@every_namespace
-def test_value_is_the_definition(name, numbers, xp, x64):
+def test_value_is_the_definition(name, numbers):
     penalty = make(name, numbers)
     for seed in range(5):
         coef = some_coef(seed)
-        value = on(xp, penalty.value)(xp.asarray(coef))
+        value = penalty.value(coef)
         assert value.shape == (N_NEURONS,) and value.dtype == np.float64
         np.testing.assert_allclose(value, oracle.value(name, coef, **numbers), rtol=1e-13)
-    missing = on(xp, penalty.value)(xp.asarray(np.full((N_FEATURES, N_NEURONS), np.nan)))
+    missing = penalty.value(np.full((N_FEATURES, N_NEURONS), np.nan))
     assert np.all(np.isnan(missing)) or name == "UnRegularized"
 
 
@@ -79,7 +77,7 @@ def test_prox_beats_every_candidate(name, numbers, scaled, x64):
     scale = np.array([0.5, 2.0, 0.5, 3.0, 2.0, 0.5, 1.5]) if scaled else np.ones(N_FEATURES)
     for step in (0.3, np.array([0.2, 1.0, 5.0])):
         at = rng.normal(size=(N_FEATURES, N_NEURONS)) * rng.choice([0.1, 1, 3], N_NEURONS)
-        best = np.asarray(on(jnp, penalty.prox)(at, step, scale if scaled else None))
+        best = np.asarray(compiled(penalty.prox)(at, step, scale if scaled else None))
         objective = lambda v, step=step, at=at: oracle.prox_objective(name, v, at, step, scale, **numbers)  # noqa: E731
         lowest = objective(best)
         assert np.all(lowest <= objective(at)) and np.all(lowest <= objective(np.zeros_like(at)))
@@ -100,7 +98,7 @@ def test_prox_solves_its_optimality_condition(name, numbers, x64):
     penalty = make(name, numbers)
     rng = np.random.default_rng(4)
     at, step = rng.normal(size=(N_FEATURES, N_NEURONS)), np.array([0.2, 1.0, 2.0])
-    best = np.asarray(on(jnp, penalty.prox)(at, step))
+    best = np.asarray(compiled(penalty.prox)(at, step))
     np.testing.assert_allclose(penalty.subgradient_residual(best, (best - at) / step), 0.0, atol=1e-13)
     if "Lasso" in name or name == "ElasticNet":
         assert np.any(best == 0.0)
@@ -115,7 +113,7 @@ def test_l1_prox_takes_a_step_per_coefficient(name, numbers, x64):
     penalty = make(name, numbers)
     rng = np.random.default_rng(5)
     at, step = rng.normal(size=(N_FEATURES, N_NEURONS)), rng.uniform(0.1, 3, (N_FEATURES, N_NEURONS))
-    best = np.asarray(on(jnp, penalty.prox)(at, step))
+    best = np.asarray(compiled(penalty.prox)(at, step))
     np.testing.assert_allclose(penalty.subgradient_residual(best, (best - at) / step), 0.0, atol=1e-13)
 
 
@@ -163,48 +161,34 @@ def test_rotation_invariance_is_as_declared(name, numbers):
 
 
 @every_case
-def test_formulas_keep_float32_under_strict_promotion(name, numbers):
-    penalty = make(name, numbers)
-    coef = jnp.asarray(some_coef(), dtype=jnp.float32)
-    scale = jnp.ones(N_FEATURES)
-    expected = oracle.value(name, some_coef(), **numbers)
-
-    def everything(p, w):
-        return (
-            p.value(w),
-            p.prox(w, jnp.float32(0.5), scale),
-            p.subgradient_residual(w, w),
-            p.maximal_strength(w),
-        )
-
-    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        for concrete in (penalty, make(name, numbers, np.float32)):
-            results = jax.jit(everything)(concrete, coef)
-            assert {a.dtype for a in results} == {jnp.dtype("float32")}
-            np.testing.assert_allclose(results[0], expected, rtol=1e-5)
-    on_numpy = penalty.subgradient_residual(some_coef().astype(np.float32), some_coef().astype(np.float32))
-    assert on_numpy.dtype == np.float32 and isinstance(on_numpy, np.ndarray)
-
-
-@every_case
-def test_another_strength_does_not_recompile(name, numbers):
+def test_compiled_formulas_keep_float32_and_compile_once(name, numbers):
+    """Under strict promotion, whatever the dtype of the strength, whose value is no reason to recompile."""
     traces = []
+    coef, step, scale = some_coef().astype(np.float32), np.float32(0.5), np.ones(N_FEATURES, np.float32)
 
     @jax.jit
-    def value(penalty, coef):
-        traces.append(1)
-        return penalty.value(coef)
+    def everything(penalty, coef, grad):
+        traces.append(name)
+        return {
+            "value": penalty.value(coef),
+            "prox": penalty.prox(coef, step, scale),
+            "residual": penalty.subgradient_residual(coef, grad),
+            "maximal_strength": penalty.maximal_strength(grad),
+            "gradient at zero": jax.grad(lambda w: penalty.value(w).sum())(jnp.zeros_like(coef)),
+        }
 
-    coef = jnp.asarray(some_coef(), dtype=jnp.float32)
-    first = value(make(name, numbers), coef)
-    second = value(make(name, numbers | {"strength": 2 * numbers["strength"]}), coef)
-    assert len(traces) == 1
-    np.testing.assert_allclose(second, 2 * first, rtol=1e-6)
-
-
-@every_case
-def test_value_has_a_finite_gradient_at_zero(name, numbers):
-    gradient = jax.jit(jax.grad(lambda w: make(name, numbers).value(w).sum()))(
-        jnp.zeros((N_FEATURES, N_NEURONS))
-    )
-    assert np.all(np.isfinite(gradient))
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        for dtype, factor in [(np.float64, 1.0), (np.float32, 1.0), (np.float64, 2.0)]:
+            penalty = make(name, numbers | {"strength": factor * numbers["strength"]}, dtype)
+            results = everything(penalty, coef, coef)
+            assert {a.dtype for a in results.values()} == {np.dtype("float32")}
+            on_numpy = {
+                "value": penalty.value(coef),
+                "residual": penalty.subgradient_residual(coef, coef),
+                "maximal_strength": penalty.maximal_strength(coef),
+            }
+            for key, value in on_numpy.items():
+                assert isinstance(value, np.ndarray) and value.dtype == np.float32
+                np.testing.assert_allclose(results[key], value, rtol=1e-5, atol=1e-6)
+            assert np.all(np.isfinite(results["gradient at zero"]))
+    assert traces == [name]

@@ -1,0 +1,239 @@
+"""What every benchmark needs: the record of the machine, timings, memory, fresh processes, results as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "nemos", "jaxopt")
+
+sys.path.insert(0, str(ROOT))  # a checkout need not be installed
+
+
+# -------------------------------------------------------------------------------------- environment
+
+
+def environment() -> dict:
+    """Record what a timing depends on: machine, versions, commit. No names or paths of the machine."""
+    import jax
+
+    import glmfit
+
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "device": jax.devices()[0].device_kind,
+        "versions": {"glmfit": glmfit.__version__} | {name: _version(name) for name in PACKAGES},
+        "commit": _git("rev-parse", "HEAD"),
+        # Results of earlier sections do not make the code another one.
+        "dirty": bool(_git("status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+# ------------------------------------------------------------------------------------------ timings
+
+
+def timed(call: Callable) -> tuple[float, object]:
+    """Seconds a call takes, and what it returns."""
+    start = time.perf_counter()
+    value = call()
+    return time.perf_counter() - start, value
+
+
+def interleaved(calls: dict[str, Callable], repeats: int, settle_s: float = 0.1) -> dict[str, list[float]]:
+    """Time calls in turns, a b a b ..., so that a slow spell of the machine hits all of them alike.
+
+    A short sleep before each lets the threads of the one before stop spinning.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            time.sleep(settle_s)
+            seconds[name].append(timed(call)[0])
+    return seconds
+
+
+def median(values) -> float:
+    """Median as a float."""
+    return float(statistics.median(values))
+
+
+class CompileCount:
+    """Counts programs jax compiles inside a ``with`` block, by jax's own events."""
+
+    def __enter__(self):
+        import jax
+
+        self.programs = 0
+        self._on = True
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+        return self
+
+    def __exit__(self, *_):
+        self._on = False  # listeners cannot be taken off
+
+    def _listen(self, event: str, _seconds: float, **_facts) -> None:
+        if self._on and event == "/jax/core/compile/backend_compile_duration":
+            self.programs += 1
+
+
+# ------------------------------------------------------------------------- memory, fresh processes
+
+
+def memory_bytes(field: str) -> int:
+    """Resident memory of this process: "VmRSS" now, "VmHWM" at its highest; Linux only."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def fresh(task: str, **arguments) -> dict:
+    """Run a task of _worker.py in a fresh process, nothing compiled before, and return what it reports."""
+    environment_ = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
+    command = [sys.executable, str(Path(__file__).with_name("_worker.py")), task, json.dumps(arguments)]
+    done = subprocess.run(command, env=environment_, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the fresh process of task {task} ended with status {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# ------------------------------------------------------------------------------------------ results
+
+
+def write_atomically(path: Path, write: Callable) -> None:
+    """Write a file by ``write(file)`` beside its place and move it there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Write JSON with sorted keys and six significant digits, atomically."""
+    text = json.dumps(_plain(content), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def _plain(value):
+    """Rounded Python numbers of nested NumPy and Python values; what is not finite becomes text."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    return value
+
+
+class Section:
+    """Figures and verdicts of one section; every verdict is printed when it falls."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.figures: dict = {}
+        self.requirements: list[dict] = []
+
+    def note(self, **figures) -> None:
+        """Keep figures and print them."""
+        self.figures |= figures
+        for name, value in figures.items():
+            print(f"    {name} = {_short(_plain(value))}", flush=True)
+
+    def require(
+        self, what: str, ours, reference, *, limit, against: str, unit: str = "s", at_least=False, aim=False
+    ) -> None:
+        """Judge ``ours / reference`` against a limit (1 where the reference is itself the limit)."""
+        ratio = float(ours) / float(reference)
+        met = ratio >= limit if at_least else ratio <= limit
+        entry = {
+            "what": what,
+            "ours": float(ours),
+            "against": against,
+            "reference": float(reference),
+            "unit": unit,
+            "ratio": ratio,
+            "limit": float(limit),
+            "sense": "at least" if at_least else "at most",
+            "kind": "aim" if aim else "requirement",
+            "met": bool(met),
+        }
+        self.requirements.append(entry)
+        print("  " + describe(entry), flush=True)
+
+    def content(self) -> dict:
+        """What goes into the JSON file."""
+        return {"figures": self.figures, "requirements": self.requirements}
+
+
+def describe(entry: dict) -> str:
+    """One line: requirement, measured, ratio, verdict."""
+    return (
+        f"{entry['kind']}: {entry['what']} | measured {quantity(entry['ours'], entry['unit'])} | "
+        f"{entry['against']} {quantity(entry['reference'], entry['unit'])} | ratio {entry['ratio']:.3g}, "
+        f"{entry['sense']} {entry['limit']:.3g} | met {'yes' if entry['met'] else 'NO'}"
+    )
+
+
+def quantity(value: float, unit: str) -> str:
+    """Give a number its unit, readable."""
+    if unit == "s" and value < 0.1:
+        return f"{1000 * value:.3g} ms"
+    if unit == "bytes":
+        return f"{value / 1e6:.0f} MB"
+    return f"{value:.3g} {unit}".strip()
+
+
+def _short(value) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 160 else text[:157] + "..."

@@ -1,0 +1,105 @@
+"""The models that are compared, each made by name, and what their fits report."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from _common import median, timed
+from _problems import STRENGTH, Problem, gaps
+
+
+def make_model(kind: str, link: str = "softplus", strength=STRENGTH, **parameters):
+    """Make an unfitted model: "glmfit", "nemos" (L-BFGS, 400 iterations) or "sklearn" (one neuron, exp)."""
+    if kind == "glmfit":
+        from glmfit import PopulationGLM
+
+        strength = np.asarray(strength) if isinstance(strength, list) else strength
+        return PopulationGLM(inverse_link_function=link, regularizer_strength=strength, **parameters)
+    if kind == "nemos":
+        import jax
+        import nemos
+
+        return nemos.glm.PopulationGLM(
+            inverse_link_function={"softplus": jax.nn.softplus, "exp": jax.numpy.exp}[link],
+            regularizer="Ridge",
+            regularizer_strength=strength,
+            solver_name="LBFGS",
+            solver_kwargs={"maxiter": 400, "tol": 1e-12},
+            **parameters,
+        )
+    if kind == "sklearn":
+        from sklearn.linear_model import PoissonRegressor
+
+        return PoissonRegressor(alpha=strength, solver="newton-cholesky", max_iter=100, **parameters)
+    raise ValueError(f"no model is called {kind!r}")
+
+
+def fit_quietly(model, X, y):
+    """Fit, wait until the answer is there, drop warnings (the figures say what did not converge)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    np.asarray(model.coef_), np.asarray(model.intercept_)
+    return model
+
+
+def timed_fit(kind: str, problem: Problem, **parameters):
+    """Seconds of ``fit``, and the fitted model."""
+    model = make_model(kind, link=problem.link, **({"strength": problem.strength} | parameters))
+    return timed(lambda: fit_quietly(model, problem.X, problem.Y))
+
+
+def fit_summary(model) -> dict:
+    """Say how a glmfit fit went; nothing for other models."""
+    report = getattr(model, "report_", None)
+    if report is None:
+        return {}
+    return {
+        "solver": report.solver_name,
+        "epochs": int(report.epochs.max()),
+        "passes": report.row_evals / report.n_rows,
+        "converged": int(report.converged.sum()),
+        "neurons": len(report.status),
+        "bounds": int(report.gap_is_bound.sum()),
+        "seconds_compile": report.seconds_compile,
+        "largest_relative_gap_reported": float(np.nanmax(report.relative_gap)),
+    }
+
+
+def judge(model, problem: Problem, optimum: np.ndarray) -> dict:
+    """Put the true gap of a fit beside what its report claims."""
+    true = gaps(problem, model.coef_, model.intercept_, optimum)
+    distance = true.pop("distance")
+    facts = fit_summary(model) | true
+    report = getattr(model, "report_", None)
+    if report is not None:
+        # Below 1e-14 the reference itself is rounding.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cover = np.where(distance > 1e-14, report.gap / distance, np.inf)
+        cover = cover[report.gap_is_bound]
+        facts |= {
+            "coverage_min": float(cover.min()) if cover.size else float("nan"),
+            "coverage_median": float(np.median(cover)) if cover.size else float("nan"),
+        }
+    return facts
+
+
+def sklearn_population(problem: Problem, neurons, dtype) -> dict:
+    """One Newton-Cholesky fit per neuron: seconds of each, and the population's parameters."""
+    X, Y = problem.X.astype(dtype, copy=False), problem.Y.astype(dtype, copy=False)
+    seconds, coef, intercept = [], [], []
+    for n in neurons:
+        spent, model = timed(
+            lambda y=np.ascontiguousarray(Y[:, n]): fit_quietly(make_model("sklearn"), X, y)
+        )
+        seconds.append(spent)
+        coef.append(model.coef_)
+        intercept.append(model.intercept_)
+    return {
+        "seconds": seconds,
+        "seconds_median": median(seconds),
+        "coef": np.stack(coef, 1),
+        "intercept": np.array(intercept),
+    }

@@ -1,0 +1,43 @@
+"""Passes over rows on the host: chunks that stay in cache, one per core at a time."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
+
+CHUNK = 4096
+
+
+def chunks(n_rows: int) -> list[slice]:
+    """Slices of the rows."""
+    return [slice(i, min(i + CHUNK, n_rows)) for i in range(0, n_rows, CHUNK)]
+
+
+def over_chunks(function: Callable[[slice], Any], n_rows: int) -> Iterator[Any]:
+    """Apply a function to every chunk and yield the results in order, whatever the threads do.
+
+    NumPy lets go of the interpreter lock, so threads over chunks also share the elementwise work, which BLAS
+    threads would not; BLAS itself is held to one thread meanwhile.
+    """
+    pieces = chunks(n_rows)
+    workers = min(_n_cores(), len(pieces))
+    if workers == 1:
+        yield from map(function, pieces)
+        return
+    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(function, pieces)
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _n_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
