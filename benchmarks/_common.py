@@ -159,18 +159,18 @@ def write_atomically(path: Path, write: Callable) -> None:
 
 def write_json(path: Path, content: dict) -> None:
     """Write JSON with sorted keys and six significant digits, atomically."""
-    text = json.dumps(_plain(content), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    text = json.dumps(plain(content), indent=1, sort_keys=True, allow_nan=False) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
-def _plain(value):
+def plain(value):
     """Rounded Python numbers of nested NumPy and Python values; what is not finite becomes text."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else str(value)
     return value
@@ -188,7 +188,7 @@ class Section:
         """Keep figures and print them."""
         self.figures |= figures
         for name, value in figures.items():
-            print(f"    {name} = {_short(_plain(value))}", flush=True)
+            print(f"    {name} = {_short(plain(value))}", flush=True)
 
     def require(
         self, what: str, ours, reference, *, limit, against: str, unit: str = "s", at_least=False, aim=False

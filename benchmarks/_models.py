@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-
 from _common import median, timed
 from _problems import STRENGTH, Problem, gaps
 
@@ -56,11 +55,14 @@ def fit_summary(model) -> dict:
     report = getattr(model, "report_", None)
     if report is None:
         return {}
+    from glmfit import Status
+
     return {
         "solver": report.solver_name,
         "epochs": int(report.epochs.max()),
         "passes": report.row_evals / report.n_rows,
         "converged": int(report.converged.sum()),
+        "settled": int(np.sum(report.converged | (report.status == Status.NO_SPIKES))),
         "neurons": len(report.status),
         "bounds": int(report.gap_is_bound.sum()),
         "seconds_compile": report.seconds_compile,
@@ -91,9 +93,8 @@ def sklearn_population(problem: Problem, neurons, dtype) -> dict:
     X, Y = problem.X.astype(dtype, copy=False), problem.Y.astype(dtype, copy=False)
     seconds, coef, intercept = [], [], []
     for n in neurons:
-        spent, model = timed(
-            lambda y=np.ascontiguousarray(Y[:, n]): fit_quietly(make_model("sklearn"), X, y)
-        )
+        y = np.ascontiguousarray(Y[:, n])
+        spent, model = timed(lambda y=y: fit_quietly(make_model("sklearn"), X, y))
         seconds.append(spent)
         coef.append(model.coef_)
         intercept.append(model.intercept_)

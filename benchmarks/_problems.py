@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.signal import fftconvolve
-
 from _common import write_atomically
+from scipy.signal import fftconvolve
 
 STRENGTH = 1e-4
 _CHUNK = 4096
@@ -44,9 +43,7 @@ def history_design(n_rows: int, n_sources: int, n_basis: int, seed: int) -> np.n
     width = centres[1] - centres[0]
     angle = np.clip((np.log(lags + 1)[:, None] - centres) * np.pi / 2 / width, -np.pi, np.pi)
     basis = 0.5 * np.cos(angle) + 0.5
-    columns = [
-        fftconvolve(sources[:, i], basis[:, k])[:n_rows] for i in range(n_sources) for k in range(n_basis)
-    ]
+    columns = [fftconvolve(sources[:, i], basis[:, k])[:n_rows] for i in range(n_sources) for k in range(n_basis)]
     return np.stack(columns, 1).astype(np.float32)
 
 
@@ -94,21 +91,17 @@ def load(name: str, cache: Path, scale: float = 1.0) -> Problem:
     n_rows = max(2000, round(N_ROWS * scale))
     x_file, y_file = cache / f"design-{n_rows}.npy", cache / f"{name}-{n_rows}.npy"
     if not x_file.exists():
-        _save_array(x_file, history_design(n_rows, N_SOURCES, N_BASIS, 0))
+        save_array(x_file, history_design(n_rows, N_SOURCES, N_BASIS, 0))
     X = np.load(x_file)
     if not y_file.exists():
-        _save_array(y_file, draw_counts(X, n_neurons, link))
+        save_array(y_file, draw_counts(X, n_neurons, link))
     return Problem(name, link, STRENGTH, X, np.load(y_file), x_file, y_file)
 
 
 def save_array(path: Path, array: np.ndarray) -> Path:
     """Write an array for a fresh process to read."""
-    _save_array(path, array)
-    return path
-
-
-def _save_array(path, array):
     write_atomically(path, lambda file: np.save(file, array))
+    return path
 
 
 # ---------------------------------------------------------------------------------------- objective
@@ -150,9 +143,7 @@ def null_intercept(problem: Problem) -> np.ndarray:
 
 def null_objective(problem: Problem) -> np.ndarray:
     """F of the intercept-only models, (neuron,)."""
-    return objective(
-        problem, np.zeros((problem.X.shape[1], problem.Y.shape[1])), null_intercept(problem)
-    )
+    return objective(problem, np.zeros((problem.X.shape[1], problem.Y.shape[1])), null_intercept(problem))
 
 
 def gaps(problem: Problem, coef, intercept, optimum: np.ndarray) -> dict:
@@ -260,8 +251,7 @@ def _lasso_reference(problem, l1):
     X1 = _with_ones(problem.X)
     start = null_intercept(problem)
     outcome = [
-        _lasso_newton(X1, problem.Y[:, n].astype(np.float64), problem.link, start[n], l1[n])
-        for n in range(len(start))
+        _lasso_newton(X1, problem.Y[:, n].astype(np.float64), problem.link, start[n], l1[n]) for n in range(len(start))
     ]
     optimum, residual = np.array(outcome).T
     return {"optimum": optimum, "residual": residual}

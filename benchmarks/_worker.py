@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-import warnings
-from pathlib import Path
 
 import numpy as np
-
-from _common import _plain, memory_bytes
-from _models import fit_summary, make_model
+from _common import memory_bytes, plain, timed
+from _models import fit_quietly, fit_summary, make_model
 
 
 def fit(kind: str, x_file: str, y_file: str, out: str | None = None, fits: int = 1, **parameters) -> dict:
@@ -23,28 +19,16 @@ def fit(kind: str, x_file: str, y_file: str, out: str | None = None, fits: int =
     make_model(kind, **parameters)  # imports
     before = memory_bytes("VmRSS")
     X, Y = np.load(x_file), np.load(y_file)
-    seconds = []
-    for _ in range(fits):
-        model = make_model(kind, **parameters)
-        start = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model.fit(X, Y)
-        seconds.append(time.perf_counter() - start)
+    models = [make_model(kind, **parameters) for _ in range(fits)]
+    seconds = [timed(lambda model=model: fit_quietly(model, X, Y))[0] for model in models]
     peak = memory_bytes("VmHWM")
     if out is not None:
-        np.savez(out, coef=np.asarray(model.coef_), intercept=np.asarray(model.intercept_))
-    return {
-        "seconds": seconds,
-        "baseline_bytes": before,
-        "peak_bytes": peak,
-        **fit_summary(model),
-    }
+        np.savez(out, coef=np.asarray(models[-1].coef_), intercept=np.asarray(models[-1].intercept_))
+    summary = fit_summary(models[-1])
+    return {"seconds": seconds, "baseline_bytes": before, "peak_bytes": peak, **summary}
 
 
 TASKS = {"fit": fit}
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
-    report = TASKS[sys.argv[1]](**json.loads(sys.argv[2]))
-    print(json.dumps(_plain(report)))
+    print(json.dumps(plain(TASKS[sys.argv[1]](**json.loads(sys.argv[2])))))

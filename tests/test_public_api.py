@@ -9,7 +9,7 @@ import pytest
 
 import glmfit
 
-PUBLIC = ["PopulationGLM", "__version__"]
+PUBLIC = ["FitReport", "PopulationGLM", "Status", "__version__"]
 SUBPACKAGES = ("bounds", "observations", "penalties", "problems", "solvers")
 
 
@@ -25,9 +25,7 @@ def all_modules():
     """Every module of the package that can be imported without its extras."""
     names = ["glmfit"]
     for info in pkgutil.walk_packages(glmfit.__path__, "glmfit."):
-        if not info.name.endswith("__main__") and not info.name.startswith(
-            ("glmfit.plugins", "glmfit.batch")
-        ):
+        if not info.name.endswith("__main__") and not info.name.startswith(("glmfit.plugins", "glmfit.batch")):
             names.append(info.name)
     return names
 

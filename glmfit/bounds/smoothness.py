@@ -41,7 +41,18 @@ def batch_smoothness(full, row, n_rows: int, batch_size: int):
 
 
 def check_batch_size(batch_size: int, n_rows: int) -> None:
-    """Raise ValueError unless 1 <= batch_size <= n_rows."""
+    """Refuse batch sizes that the data cannot fill.
+
+    Parameters
+    ----------
+    batch_size, n_rows : int
+        Rows per batch and in all.
+
+    Raises
+    ------
+    ValueError
+        Unless 1 <= batch_size <= n_rows.
+    """
     if not 1 <= batch_size <= n_rows:
         raise ValueError(
             f"batch_size is {batch_size} but there are {n_rows} rows; it must lie between 1 and {n_rows}. "

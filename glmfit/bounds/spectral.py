@@ -67,6 +67,20 @@ def random_start(rng: np.random.Generator, dimension: int, dtype) -> np.ndarray:
 
     The columns of one certificate may share it: the union bound asks nothing of their dependence, and the
     certificate of a neuron then does not depend on which other neurons are fitted with it.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Fresh for every certificate whose matrices depend on earlier starts.
+    dimension : int
+        Dimension of the space.
+    dtype : numpy dtype
+        Of the result.
+
+    Returns
+    -------
+    numpy.ndarray
+        Unit vector, (dimension, 1).
     """
     v = rng.standard_normal((dimension, 1))
     return (v / np.linalg.norm(v)).astype(dtype)
@@ -108,9 +122,7 @@ def bound_largest_eigenvalue(
     rounding of the matrix products. Cost: 60 bisections of O(steps), on the host in float64.
     """
     if not 0 < failure_probability < 1:
-        raise ValueError(
-            f"failure_probability is {failure_probability}; it must lie in (0, 1), for example 1e-3"
-        )
+        raise ValueError(f"failure_probability is {failure_probability}; it must lie in (0, 1), for example 1e-3")
     single = np.asarray(alpha).dtype == np.float32
     unit = np.finfo(np.float32 if single else np.float64).eps
     alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
@@ -119,9 +131,7 @@ def bound_largest_eigenvalue(
     scale = np.max(np.abs(alpha) + beta, axis=0)
     floor = 8 * unit * scale + np.finfo(np.float64).tiny
     # After an exhausted Krylov space (beta = 0) nothing further counts.
-    used = np.concatenate(
-        [np.ones((1, alpha.shape[1]), bool), np.cumprod(beta[:-1] > 0, axis=0).astype(bool)]
-    )
+    used = np.concatenate([np.ones((1, alpha.shape[1]), bool), np.cumprod(beta[:-1] > 0, axis=0).astype(bool)])
     beta_up = np.maximum(beta, floor)
     log_inverse_delta = -np.log(failure_probability * np.sqrt(np.pi / (2 * dimension)))
 
@@ -147,6 +157,15 @@ def bound_smallest_eigenvalue(
 ) -> np.ndarray:
     """Bound the smallest eigenvalue of each matrix from below; see :func:`bound_largest_eigenvalue`.
 
+    Parameters
+    ----------
+    alpha, beta :
+        Lanczos coefficients, shape (step, ...).
+    dimension :
+        Dimension of the matrices.
+    failure_probability :
+        Probability, per matrix, that the returned value is above the smallest eigenvalue.
+
     Returns
     -------
     numpy.ndarray
@@ -157,13 +176,22 @@ def bound_smallest_eigenvalue(
 
 
 def estimate_smallest_eigenvalue(alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Smallest Ritz value: never below the smallest eigenvalue, so an estimate and not a bound."""
+    """Compute the smallest Ritz value: never below the smallest eigenvalue, so an estimate and not a bound.
+
+    Parameters
+    ----------
+    alpha, beta :
+        Lanczos coefficients, shape (step, ...).
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 estimates, shape (...).
+    """
     alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
     shape = alpha.shape[1:]
     alpha, beta = alpha.reshape(len(alpha), -1), beta.reshape(len(beta), -1)
-    used = np.concatenate(
-        [np.ones((1, alpha.shape[1]), bool), np.cumprod(beta[:-1] > 0, axis=0).astype(bool)]
-    )
+    used = np.concatenate([np.ones((1, alpha.shape[1]), bool), np.cumprod(beta[:-1] > 0, axis=0).astype(bool)])
     return -_largest_ritz(-alpha, beta, used).reshape(shape)
 
 

@@ -23,9 +23,7 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
     path = Path(path)
     path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
     if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"cannot save to {path}: the folder {path.parent} does not exist. Create it first."
-        )
+        raise FileNotFoundError(f"cannot save to {path}: the folder {path.parent} does not exist. Create it first.")
     text = json.dumps({"format": FORMAT, **header})
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:

@@ -37,9 +37,7 @@ def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
 def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
     """Rebuild the model."""
     if header.get("class") != cls.__name__:
-        raise ValueError(
-            f"the file holds a {header.get('class')}, not a {cls.__name__}; load it with that class."
-        )
+        raise ValueError(f"the file holds a {header.get('class')}, not a {cls.__name__}; load it with that class.")
     parameters = {name: _from_json(value) for name, value in header["parameters"].items()}
     model = cls(**parameters)
     model.coef_ = arrays["coef"]
@@ -76,7 +74,7 @@ def _section(arrays: dict, prefix: str) -> dict:
 
 
 def _jsonable(value: Any, name: str) -> Any:
-    """Constructor parameters as JSON; arrays and tuples are tagged so that they come back as they were."""
+    """Turn constructor parameters into JSON; arrays and tuples are tagged so that they come back as they were."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):

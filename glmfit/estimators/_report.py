@@ -110,7 +110,8 @@ class FitReport:
             f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {int(self.epochs.max())} epochs, "
             f"{self.row_evals / self.n_rows:.0f} passes over the rows in all",
             "",
-            f"{'neuron':>12} {'status':>15} {'gap F-F*':>10} {'kind':>8} {'relative':>9} {'pseudo-R2':>9} {'spikes':>9}",
+            f"{'neuron':>12} {'status':>15} {'gap F-F*':>10} {'kind':>8} {'relative':>9} {'pseudo-R2':>9} "
+            f"{'spikes':>9}",
         ]
         order = np.argsort(-np.nan_to_num(self.gap, nan=np.inf), kind="stable")
         shown = range(n) if n <= 12 else sorted(order[:12])
@@ -123,17 +124,13 @@ class FitReport:
         if n > 12:
             lines.append(f"{'':>12} (the 12 of {n} neurons with the largest gaps; to_frame() has all)")
         for status in sorted(set(int(s) for s in self.status) - {int(Status.CONVERGED)}):
-            lines.append(
-                f"{int(np.sum(self.status == status))} {Status(status).label}: {Status(status).advice}"
-            )
+            lines.append(f"{int(np.sum(self.status == status))} {Status(status).label}: {Status(status).advice}")
         lines.append("")
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))
         if self.gap_is_bound.any():
             chance = (
-                f"failure probability {self.failure_probability:.0e}"
-                if self.failure_probability
-                else "exact Hessians"
+                f"failure probability {self.failure_probability:.0e}" if self.failure_probability else "exact Hessians"
             )
             lines.append(f"gap bounds: generalised self-concordance, float64 gradient, {chance}")
         return "\n".join(lines)

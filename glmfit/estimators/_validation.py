@@ -45,9 +45,7 @@ def time_axis(value: Any) -> TimeAxis | None:
     columns = getattr(value, "columns", None)
     metadata = getattr(value, "metadata", None) if columns is not None else None
     has_metadata = metadata is not None and len(getattr(value, "metadata_columns", ())) > 0
-    return TimeAxis(
-        np.asarray(value.t), value.time_support, columns, metadata.copy() if has_metadata else None
-    )
+    return TimeAxis(np.asarray(value.t), value.time_support, columns, metadata.copy() if has_metadata else None)
 
 
 def plain(value: Any) -> Any:
@@ -111,9 +109,7 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
             f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
             "needs at least 2."
         )
-    return Training(
-        X, Y, weights, n_dropped, one_neuron, axis_y, names or [str(i) for i in range(Y.shape[1])]
-    )
+    return Training(X, Y, weights, n_dropped, one_neuron, axis_y, names or [str(i) for i in range(Y.shape[1])])
 
 
 def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:
@@ -129,9 +125,7 @@ def check_scoring(estimator, X, y, sample_weight=None):
     X, Y = _features(estimator, X, reset=False), _counts(y)
     if len(X) != len(Y):
         raise ValueError(f"X has {len(X)} rows but y has {len(Y)}; both need one row per time bin.")
-    weights = (
-        None if sample_weight is None else _check_sample_weight(plain(sample_weight), X, dtype=np.float64)
-    )
+    weights = None if sample_weight is None else _check_sample_weight(plain(sample_weight), X, dtype=np.float64)
     X, Y, weights, _ = _drop_nan_rows(X, Y[:, None] if Y.ndim == 1 else Y, weights)
     _check_counts(Y, warn=False)
     return X, Y, weights
@@ -147,9 +141,7 @@ def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, na
         return nap.Tsd(t=axis.t, d=values, time_support=axis.time_support)
     columns = neurons.columns if neurons is not None and neurons.columns is not None else names
     metadata = neurons.metadata if neurons is not None else None
-    return nap.TsdFrame(
-        t=axis.t, d=values, time_support=axis.time_support, columns=columns, metadata=metadata
-    )
+    return nap.TsdFrame(t=axis.t, d=values, time_support=axis.time_support, columns=columns, metadata=metadata)
 
 
 def _features(estimator, X, reset: bool) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from typing import Any
 
 import jax
 import numpy as np
@@ -157,9 +156,7 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
         problem = self._make_problem(data)
         if solver is None:
             solver = SOLVERS[choose_solver(problem)]()
-        options = LoopOptions(
-            tol=self._number("tol", 0.0), max_epochs=self._epochs(), verbose=bool(self.verbose)
-        )
+        options = LoopOptions(tol=self._number("tol", 0.0), max_epochs=self._epochs(), verbose=bool(self.verbose))
         solution = solver.run(problem, key=jax.random.key(self._seed()), options=options)
 
         silent = solution.status == Status.NO_SPIKES
@@ -175,9 +172,7 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
 
     def _make_solver(self):
         if self.solver_name != "auto" and self.solver_name not in SOLVERS:
-            raise ValueError(
-                f'solver_name is {self.solver_name!r}; it must be "auto" or one of {", ".join(SOLVERS)}.'
-            )
+            raise ValueError(f'solver_name is {self.solver_name!r}; it must be "auto" or one of {", ".join(SOLVERS)}.')
         kwargs = dict(self.solver_kwargs or {})
         if self.solver_name == "auto":
             if kwargs:
@@ -189,9 +184,7 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
             return SOLVERS[self.solver_name](**kwargs)
         except TypeError as error:
             allowed = ", ".join(SOLVERS[self.solver_name].__dataclass_fields__)
-            raise ValueError(
-                f"solver_kwargs of {self.solver_name} may be {allowed}; got {sorted(kwargs)}."
-            ) from error
+            raise ValueError(f"solver_kwargs of {self.solver_name} may be {allowed}; got {sorted(kwargs)}.") from error
 
     def _make_problem(self, data) -> PopulationProblem:
         observation = observations.from_inverse_link(self.inverse_link_function)
@@ -232,9 +225,7 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
             is_key = jax.dtypes.issubdtype(state.dtype, jax.dtypes.prng_key)
             data = jax.random.key_data(state) if is_key else state
             return int(np.asarray(data, np.uint32).ravel()[-1])
-        raise ValueError(
-            f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None."
-        )
+        raise ValueError(f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None.")
 
     def _warn(self) -> None:
         status = self.report_.status

@@ -32,9 +32,7 @@ class L1Penalty(Penalty):
         l1 = (per_neuron(self.l1_strength, coef) * abs(coef)).sum(axis=0)
         return l1 + ridge_value(per_neuron(self.ridge_strength, coef), coef)
 
-    def prox(
-        self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None
-    ) -> jax.Array:
+    def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Soft-threshold at l1_strength * step / feature_scale: the l1 part only."""
         coef = jnp.asarray(coef)
         return soft_threshold(coef, thresholds(per_neuron(self.l1_strength, coef), step, feature_scale, coef))

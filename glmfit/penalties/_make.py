@@ -90,9 +90,7 @@ def _find(regularizer: Any) -> type[Penalty]:
             "Pass the name, and the strength as regularizer_strength."
         )
     if regularizer not in _BY_NAME:
-        raise ValueError(
-            f"regularizer is {regularizer!r}; allowed are {allowed} and None. Check the spelling."
-        )
+        raise ValueError(f"regularizer is {regularizer!r}; allowed are {allowed} and None. Check the spelling.")
     return _BY_NAME[regularizer]
 
 
@@ -113,8 +111,7 @@ def _strength(strength: Any, n_neurons: int, dtype: Any) -> np.ndarray:
     strength = _per_neuron("regularizer_strength", 1.0 if strength is None else strength, n_neurons, dtype)
     if not np.all(np.isfinite(strength)) or np.any(strength < 0):
         raise ValueError(
-            f"regularizer_strength is {strength}; it must be finite and >= 0. Pass 0 for a neuron without a "
-            "penalty."
+            f"regularizer_strength is {strength}; it must be finite and >= 0. Pass 0 for a neuron without a penalty."
         )
     return strength
 
@@ -147,9 +144,7 @@ def _group_labels(groups: Any, n_features: int, feature_names: Sequence[str] | N
     else:
         labels = _labels_of_array(groups, n_features)
     if np.all(labels == NO_GROUP):
-        raise ValueError(
-            "groups puts no feature into a group; put one in, or pass regularizer='UnRegularized'."
-        )
+        raise ValueError("groups puts no feature into a group; put one in, or pass regularizer='UnRegularized'.")
     return tuple(labels.tolist())
 
 
@@ -203,9 +198,7 @@ def _feature_index(member: Any, group: Any, n_features: int, index_of: Mapping[s
     """Index of a feature given by its index or name."""
     if isinstance(member, str):
         if member not in index_of:
-            known = (
-                f"the features are {list(index_of)}" if index_of else "X has no feature names: use indices"
-            )
+            known = f"the features are {list(index_of)}" if index_of else "X has no feature names: use indices"
             raise ValueError(f"group {group!r} names the feature {member!r}, which does not exist; {known}.")
         return index_of[member]
     if isinstance(member, bool | np.bool_) or not isinstance(member, int | np.integer):

@@ -60,9 +60,7 @@ class Penalty(eqx.Module):
         """
 
     @abc.abstractmethod
-    def prox(
-        self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None
-    ) -> jax.Array:
+    def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Apply the proximal operator of the non-smooth part: argmin_v ||v - coef||^2 / (2 step) + S(v).
 
         S is R *without its ridge part*, which solvers treat as part of the smooth objective (so for none and

@@ -56,9 +56,7 @@ class GroupLasso(Penalty):
         """Compute strength sum_g sqrt(|g|) ||w_g||_2."""
         return (self._group_strength(coef) * _norms(self._blocks(coef))).sum(axis=0)
 
-    def prox(
-        self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None
-    ) -> jax.Array:
+    def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Shrink the norm of each group by strength sqrt(|g|) step / scale_g; step is shared by the features.
 
         Raises

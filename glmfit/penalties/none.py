@@ -28,9 +28,7 @@ class NoPenalty(Penalty):
         """Give 0 for each neuron."""
         return namespace(coef).zeros_like(coef[0])
 
-    def prox(
-        self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None
-    ) -> jax.Array:
+    def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Return coef."""
         return jnp.asarray(coef)
 

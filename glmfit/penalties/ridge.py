@@ -25,9 +25,7 @@ class Ridge(Penalty):
         """Compute strength / 2 ||w||_2^2."""
         return ridge_value(per_neuron(self.strength, coef), coef)
 
-    def prox(
-        self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None
-    ) -> jax.Array:
+    def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Return coef."""
         return jnp.asarray(coef)
 

@@ -18,9 +18,10 @@ class SpectralBasis:
 
     Attributes
     ----------
-    mean, deviation, scale :
-        Weighted mean and standard deviation (1 for a constant one) of every feature, and the scale it is divided by where a penalty acts on coefficients
-        one by one, shape (feature,).
+    mean, deviation :
+        Weighted mean and standard deviation (1 for a constant one) of every feature, (feature,).
+    scale :
+        What a feature is divided by where a penalty acts on coefficients one by one, (feature,).
     variance :
         Variance of the data along each direction before whitening, descending, shape (feature,).
     whiten, unwhiten :
@@ -51,9 +52,7 @@ class SpectralBasis:
         return bool(np.sqrt(np.min(spread, initial=1.0)) > 1e-3 and offset < 1e2)
 
 
-def weighted_moments(
-    X: np.ndarray, weights: np.ndarray | None, dtype=np.float64
-) -> tuple[np.ndarray, np.ndarray]:
+def weighted_moments(X: np.ndarray, weights: np.ndarray | None, dtype=np.float64) -> tuple[np.ndarray, np.ndarray]:
     """Mean (feature,) and centred Gram (feature, feature) of the rows, weights of mean one.
 
     Products within a chunk are taken in ``dtype``, sums over chunks in float64.
@@ -113,9 +112,7 @@ def spectral_basis(X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-
     return SpectralBasis(mean, scale, scale, root**2, Vt.T * inverse, root[:, None] * Vt, rank)
 
 
-def floored_basis(
-    X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray, floor: float = 1e-5
-) -> SpectralBasis:
+def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray, floor: float = 1e-5) -> SpectralBasis:
     """Basis for penalties on coefficients or groups of them: every direction kept, small variances raised.
 
     Parameters
@@ -142,9 +139,7 @@ def floored_basis(
     rank = int(np.sum(s > 1e-14 * max(np.sum(s), 0.0)))
     raised = np.maximum(s, floor * s[0]) if s[0] > 0 else np.ones_like(s)
     root = np.sqrt(raised)
-    return SpectralBasis(
-        mean, scale, shared, raised, Q / root / shared[:, None], root[:, None] * Q.T * shared, rank
-    )
+    return SpectralBasis(mean, scale, shared, raised, Q / root / shared[:, None], root[:, None] * Q.T * shared, rank)
 
 
 def standardise(X, weights) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +160,7 @@ def standardise(X, weights) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scale(variance, mean, n_rows):
-    """Standard deviations; what rounding leaves of the variance of a constant column is not a variance."""
+    """Take standard deviations; what rounding leaves of the variance of a constant column is not a variance."""
     constant = variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
     return np.sqrt(np.where(constant, 1.0, variance))
 

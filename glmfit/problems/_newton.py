@@ -93,9 +93,7 @@ def start(problem, coef, intercept) -> Iterate:
     objective, grad_coef, grad_intercept = _evaluate(problem, coef, intercept)
     d = len(coef)
     empty = np.full((d + 1, d + 1), np.nan)
-    return Iterate(
-        coef, intercept, objective, grad_coef, grad_intercept, empty, np.inf, np.inf, np.inf, np.inf, 1
-    )
+    return Iterate(coef, intercept, objective, grad_coef, grad_intercept, empty, np.inf, np.inf, np.inf, np.inf, 1)
 
 
 def iterate(problem, at: Iterate) -> Iterate:

@@ -226,9 +226,7 @@ def hessian_spectrum(rows: Rows, v, metric, start, n_steps: int) -> HessianSpect
     def prepare(leverage, data):
         z, y, w = data
         reach = jnp.where(w > 0, jnp.dot(z * z, metric, precision=_HIGHEST), 0)
-        return jnp.maximum(leverage, jnp.max(reach, axis=0)), w * rows.observation.curvature(
-            y, rows.eta(z, v)
-        )
+        return jnp.maximum(leverage, jnp.max(reach, axis=0)), w * rows.observation.curvature(y, rows.eta(z, v))
 
     leverage, bend = jax.lax.scan(prepare, jnp.zeros(v.shape[1], v.dtype), rows.blocks)
 

@@ -48,6 +48,11 @@ class Problem(ABC):
 
     The solver works on columns ``v`` (column, neuron) of the problem's choosing (for the population GLM the
     coordinates of the spectral basis) and never looks inside.
+
+    Attributes
+    ----------
+    n_rows, n_neurons : int
+        Number of rows and of columns.
     """
 
     n_rows: int

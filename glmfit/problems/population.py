@@ -60,9 +60,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
         self._kept_rows = None
         self.n_rows, self.n_features = X.shape
         self.n_neurons = Y.shape[1]
-        self.weights = (
-            None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
-        )
+        self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
 
     # ---------------------------------------------------------------- reference point and objective
 
@@ -80,9 +78,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
 
     def null_params(self) -> Params:
         """Intercept-only optimum, the reference point of relative gaps."""
-        return Params(
-            np.zeros((self.n_features, self.n_neurons)), self.observation.intercept(self.mean_count)
-        )
+        return Params(np.zeros((self.n_features, self.n_neurons)), self.observation.intercept(self.mean_count))
 
     @cached_property
     def null_objective(self) -> np.ndarray:
@@ -237,17 +233,13 @@ class PopulationProblem(FiniteSum, ExactHessian):
             a bound because the largest eigenvalue is convex.
         """
         metric = self.metric(rows, direction(rows, v, v).mean_curvature)
-        spectra = block_spectra(
-            rows, v, radius.astype(self.dtype), metric, self.random_column(seed, number), n_steps
-        )
+        spectra = block_spectra(rows, v, radius.astype(self.dtype), metric, self.random_column(seed, number), n_steps)
         alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
         share = failure_probability / (rows.n_blocks * self.n_neurons)
         block = bound_largest_eigenvalue(alpha, beta, self._dimension, share)
         kappa = estimate_smallest_eigenvalue(alpha, beta).mean(axis=0)
         row = np.asarray(spectra.row, np.float64) * (1 + 1e-5)
-        return Smoothness(
-            metric, block.mean(axis=0), block.max(axis=0), np.maximum(row, block.mean(axis=0)), kappa
-        )
+        return Smoothness(metric, block.mean(axis=0), block.max(axis=0), np.maximum(row, block.mean(axis=0)), kappa)
 
     def estimate_gap(self, v, memory, pass_: Sweep, metric, kappa) -> np.ndarray:
         """Second-order estimate ``g'Dg / (2 kappa)`` of the gap, (neuron,); not a bound."""
@@ -274,9 +266,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
         outside = np.sum((g - self.basis.unwhiten.T @ columns) ** 2, axis=0)
         return np.concatenate([columns, evaluation.grad_intercept[None]]), outside
 
-    def certify_gap(
-        self, params: Params, *, rows=None, metric=None, failure_probability=1e-3, seed=0, number=0
-    ):
+    def certify_gap(self, params: Params, *, rows=None, metric=None, failure_probability=1e-3, seed=0, number=0):
         """Bound ``F - F*`` of every neuron at ``params``.
 
         Parameters

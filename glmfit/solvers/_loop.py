@@ -44,9 +44,7 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
             if state.fresh:
                 verdict.look(columns, state, last=out_of_budget)
                 seconds = time.perf_counter() - clock
-                history.add(
-                    state.epoch, state.row_evals, seconds, verdict.objective, verdict.gap, verdict.is_bound
-                )
+                history.add(state.epoch, state.row_evals, seconds, verdict.objective, verdict.gap, verdict.is_bound)
                 bar.set_postfix_str(verdict.words(), refresh=False)
             if verdict.finished.all() or out_of_budget:
                 break
@@ -173,14 +171,10 @@ class Verdict:
         self.objective = np.where(where, objective, self.objective)
         self.gap = np.where(where, gap, self.gap)
         self.is_bound = np.where(where, is_bound, self.is_bound)
-        self.target = np.where(
-            where, stopping_target(self.problem, self.objective, self.options.tol), self.target
-        )
+        self.target = np.where(where, stopping_target(self.problem, self.objective, self.options.tol), self.target)
 
     def _keep(self, where, params: Params) -> None:
-        self.params = Params(
-            *(np.where(where, new, old) for new, old in zip(params, self.params, strict=True))
-        )
+        self.params = Params(*(np.where(where, new, old) for new, old in zip(params, self.params, strict=True)))
 
     def _finish(self, where, status: Status) -> None:
         self.status = np.where(where, int(status), self.status)

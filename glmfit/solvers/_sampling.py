@@ -7,9 +7,7 @@ import numpy as np
 SAMPLINGS = ("partition", "subsets", "shuffle")
 
 
-def epoch_order(
-    sampling: str, seed: int, epoch: int, n_blocks: int, batch_size: int, n_rows: int
-) -> np.ndarray:
+def epoch_order(sampling: str, seed: int, epoch: int, n_blocks: int, batch_size: int, n_rows: int) -> np.ndarray:
     """Draw the visiting order of one epoch.
 
     Parameters
@@ -34,7 +32,5 @@ def epoch_order(
     elif sampling == "shuffle":
         order = rng.permutation(n_blocks)
     else:
-        order = np.stack(
-            [rng.choice(n_rows, batch_size, replace=False, shuffle=False) for _ in range(n_blocks)]
-        )
+        order = np.stack([rng.choice(n_rows, batch_size, replace=False, shuffle=False) for _ in range(n_blocks)])
     return order.astype(np.int32)

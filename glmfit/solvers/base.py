@@ -12,7 +12,7 @@ from ._result import LoopOptions, Solution
 
 
 class OptStep(NamedTuple):
-    """Parameters in the problem's coordinates, and the solver's state."""
+    """Step of a solver: ``params`` in the problem's coordinates, and the solver's ``state``."""
 
     params: Any
     state: Any

@@ -32,7 +32,7 @@ class LbfgsState(NamedTuple):
 
 @functools.cache
 def _jaxopt_solver(history_size: int, sweep):
-    """jaxopt's L-BFGS over all neurons at once; jaxopt is unmaintained and warns on import."""
+    """Jaxopt's L-BFGS over all neurons at once; jaxopt is unmaintained and warns on import."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import jaxopt
@@ -45,9 +45,7 @@ def _jaxopt_solver(history_size: int, sweep):
         grad = jnp.where(moving, root * (pass_.gradient + rows.ridge * v), 0)
         return jnp.sum(value), grad
 
-    return jaxopt.LBFGS(
-        value_and_grad, value_and_grad=True, history_size=history_size, maxls=20, implicit_diff=False
-    )
+    return jaxopt.LBFGS(value_and_grad, value_and_grad=True, history_size=history_size, maxls=20, implicit_diff=False)
 
 
 @functools.partial(jax.jit, static_argnames=("history_size", "sweep"))
@@ -109,9 +107,7 @@ class LBFGS(Solver):
         x, inner = _step(
             params, state.inner, rows, state.metric, state.active, self.history_size, problem.sweep
         )  # fmt: skip
-        evals = state.row_evals + problem.n_rows * int(
-            inner.num_linesearch_iter - state.inner.num_linesearch_iter + 1
-        )
+        evals = state.row_evals + problem.n_rows * int(inner.num_linesearch_iter - state.inner.num_linesearch_iter + 1)
         state = state._replace(epoch=state.epoch + 1, row_evals=evals, inner=inner)
         return OptStep(x, self._read(problem, x, state))
 
@@ -120,7 +116,7 @@ class LBFGS(Solver):
         return problem.from_columns(np.asarray(params) * np.sqrt(state.metric))
 
     def certify_gap(self, problem: FiniteSum, params, state: LbfgsState, attempt: int = 1):
-        """Population form of the gap certificate."""
+        """Ask for the population form of the gap certificate."""
         rows = self._rows(problem, state.seed)
         return problem.certify_gap(
             self.user_params(problem, params, state),

@@ -76,9 +76,7 @@ def _read(problem, state: NewtonState) -> NewtonState:
 
 
 def _stack(iterates):
-    return type(iterates[0])(
-        *(np.stack([np.asarray(v) for v in field]) for field in zip(*iterates, strict=True))
-    )
+    return type(iterates[0])(*(np.stack([np.asarray(v) for v in field]) for field in zip(*iterates, strict=True)))
 
 
 def _unstack(stacked):

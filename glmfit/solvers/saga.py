@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..bounds import (
@@ -23,7 +22,7 @@ from ..bounds import (
     subset_step,
 )
 from ..problems.base import FiniteSum, Params
-from ._sampling import SAMPLINGS, epoch_order
+from ._sampling import epoch_order
 from .base import OptStep, Solver
 
 
@@ -163,9 +162,7 @@ class SAGA(Solver):
     def update(self, problem: FiniteSum, params, state: SagaState) -> OptStep:
         """Visit about every row once; every ``check_every`` epochs also check the certificate's set."""
         rows = self._rows(problem, state.seed)
-        order = epoch_order(
-            self.sampling, state.seed, state.epoch, rows.n_blocks, rows.batch_size, problem.n_rows
-        )
+        order = epoch_order(self.sampling, state.seed, state.epoch, rows.n_blocks, rows.batch_size, problem.n_rows)
         step = np.where(state.active, state.step, 0.0).astype(problem.dtype)
         v, table, mean_gradient, memory = saga_epoch(
             rows, params, state.table, state.mean_gradient, state.memory, state.metric, step,
@@ -196,7 +193,7 @@ class SAGA(Solver):
         return problem.from_columns(params, state.memory)
 
     def certify_gap(self, problem: FiniteSum, params, state: SagaState, attempt: int = 1):
-        """Population form of the gap certificate, at the parameters that would be returned."""
+        """Ask for the population form of the gap certificate, at the parameters that would be returned."""
         return problem.certify_gap(
             self.user_params(problem, params, state),
             rows=self._rows(problem, state.seed),
@@ -248,12 +245,8 @@ class SAGA(Solver):
     def _anchor(self, problem, rows, v, state: SagaState, renew) -> SagaState:
         """Certify smoothness around v for the neurons to renew."""
         number = state.n_certificates + 1
-        share = self.failure_probability / (
-            number * (number + 1)
-        )  # adds up to the whole over all certificates
-        fresh = problem.certify_smoothness(
-            rows, v, state.radius, self.lanczos_steps, share, state.seed, 2 * number
-        )
+        share = self.failure_probability / (number * (number + 1))  # adds up to the whole over all certificates
+        fresh = problem.certify_smoothness(rows, v, state.radius, self.lanczos_steps, share, state.seed, 2 * number)
         if self.sampling == "subsets":
             L_b = batch_smoothness(fresh.full, fresh.row, problem.n_rows, rows.batch_size)
             step = subset_step(L_b, fresh.row, 0.0, problem.n_rows, rows.batch_size)
@@ -277,7 +270,7 @@ class SAGA(Solver):
         )
 
     def certify_step(self, state: SagaState) -> StepCertificate:
-        """The step in use, its constants and the theorem that allows it."""
+        """Return the step in use, its constants and the theorem that allows it."""
         n_rows, batch = state.n_rows, state.table.shape[1]
         theorem = {
             "partition": PARTITION_THEOREM,

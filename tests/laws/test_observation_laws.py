@@ -97,9 +97,7 @@ def test_third_derivative_is_below_second(model, x64):
 @every_namespace
 def test_softplus_is_finite_far_out_in_float32(xp):
     model = PoissonSoftplus()
-    eta = xp.asarray([-1e4, -1e3, -89.0, -60.0, -43.0, 0.0, 43.0, 60.0, 89.0, 1e3, 1e4], dtype=xp.float32)[
-        :, None
-    ]
+    eta = xp.asarray([-1e4, -1e3, -89.0, -60.0, -43.0, 0.0, 43.0, 60.0, 89.0, 1e3, 1e4], dtype=xp.float32)[:, None]
     y = xp.asarray(COUNTS, dtype=xp.float32)[None, :]
 
     def everything(y, eta):
@@ -181,9 +179,7 @@ def test_curvature_bound_holds_on_intervals(model, dtype, xp, x64):
 @every_model
 def test_curvature_bound_on_half_lines_and_points(model):
     y, eta = grid(np, np.float64)
-    np.testing.assert_allclose(
-        model.curvature_bound(y, eta, eta), model.curvature(y, eta), rtol=1e-13, atol=1e-300
-    )
+    np.testing.assert_allclose(model.curvature_bound(y, eta, eta), model.curvature(y, eta), rtol=1e-13, atol=1e-300)
     assert np.all(model.curvature_bound(y, None, eta) >= model.curvature_bound(y, eta - 9, eta))
     assert np.all(model.curvature_bound(y, eta, None) >= model.curvature_bound(y, eta, eta + 9))
     widest = model.curvature_bound(y) * (1 + 1e-14)
@@ -231,9 +227,7 @@ def test_log_likelihood_is_that_of_scipy(model, xp, x64):
     y, eta = grid(xp, np.float64)
     expected = scipy.stats.poisson.logpmf(np.asarray(y), np.asarray(on(xp, model.rate)(eta)))
     finite = np.isfinite(expected)
-    np.testing.assert_allclose(
-        np.asarray(on(xp, model.log_likelihood)(y, eta))[finite], expected[finite], rtol=1e-9
-    )
+    np.testing.assert_allclose(np.asarray(on(xp, model.log_likelihood)(y, eta))[finite], expected[finite], rtol=1e-9)
     assert finite.mean() > 0.9
 
 
@@ -272,9 +266,7 @@ def test_samples_have_mean_and_variance_of_the_rate():
 
 def test_samples_have_the_dtype_asked_for():
     eta, key = np.zeros(20), jax.random.key(0)
-    assert (
-        jax.eval_shape(lambda key, eta: PoissonExp().sample(key, eta, jnp.int32), key, eta).dtype == jnp.int32
-    )
+    assert jax.eval_shape(lambda key, eta: PoissonExp().sample(key, eta, jnp.int32), key, eta).dtype == jnp.int32
 
 
 @every_model

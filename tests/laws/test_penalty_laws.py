@@ -64,9 +64,7 @@ def test_ridge_strength_is_the_smooth_part(name, numbers, x64):
     penalty, coef = make(name, numbers), some_coef()
     assert np.shape(penalty.ridge_strength) in ((), (N_NEURONS,))
     smooth = penalty.ridge_strength / 2 * (coef**2).sum(axis=0)
-    np.testing.assert_allclose(
-        smooth, oracle.smooth(name, coef, numbers["strength"], numbers.get("ratio", 0.5))
-    )
+    np.testing.assert_allclose(smooth, oracle.smooth(name, coef, numbers["strength"], numbers.get("ratio", 0.5)))
 
 
 @every_case
@@ -106,9 +104,7 @@ def test_prox_solves_its_optimality_condition(name, numbers, x64):
         np.testing.assert_array_equal(best, at)
 
 
-@pytest.mark.parametrize(
-    "name, numbers", [CASES["lasso per neuron"], CASES["elastic net"]], ids=["lasso", "net"]
-)
+@pytest.mark.parametrize("name, numbers", [CASES["lasso per neuron"], CASES["elastic net"]], ids=["lasso", "net"])
 def test_l1_prox_takes_a_step_per_coefficient(name, numbers, x64):
     penalty = make(name, numbers)
     rng = np.random.default_rng(5)

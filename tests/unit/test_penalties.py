@@ -148,9 +148,7 @@ def test_group_lasso_refuses_bad_groups_steps_and_scales():
 
 def test_numbers_make_arrays():
     """A Python number would be static under equinox's jit, and every strength a compilation."""
-    assert all(
-        isinstance(p.strength, np.ndarray) for p in (Ridge(1), Lasso(0.1), ElasticNet(0.1), NoPenalty())
-    )
+    assert all(isinstance(p.strength, np.ndarray) for p in (Ridge(1), Lasso(0.1), ElasticNet(0.1), NoPenalty()))
     assert isinstance(ElasticNet(0.1, 0.3).ratio, np.ndarray)
 
 

@@ -1,0 +1,77 @@
+"""Command line: ``python -m glmfit demo`` and ``python -m glmfit info``."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from . import __version__
+
+_REQUIRED = ("jax", "jaxlib", "equinox", "jaxopt", "numpy", "scipy", "scikit-learn", "pynapple")
+_OPTIONAL = ("matplotlib", "nitime", "nemos", "distributed")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    arguments : list of str, optional
+        Those of the command line when left out.
+
+    Returns
+    -------
+    int
+        Exit code: 0, or 1 if an extra is missing.
+    """
+    parser = argparse.ArgumentParser(prog="python -m glmfit", description="Certified Poisson GLMs.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser("demo", help="fit a real recording and a simulated population, and draw both")
+    demo.add_argument("--out", type=Path, default=Path("glmfit_demo"), help="folder of the figures (%(default)s)")
+    demo.add_argument("--seed", type=int, default=0, help="of the simulated population and the fit (%(default)s)")
+    commands.add_parser("info", help="versions and devices, for bug reports")
+    options = parser.parse_args(arguments)
+    if options.command == "info":
+        print(info())
+        return 0
+    from . import demo as demo_module
+
+    try:
+        demo_module.run(options.out, seed=options.seed)
+    except demo_module.MissingExtra as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def info() -> str:
+    """Versions of glmfit and of what it stands on, devices and precision, one line each.
+
+    Returns
+    -------
+    str
+    """
+    import jax
+    import numpy as np
+
+    x64 = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    devices = ", ".join(f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices())
+    lines = [f"glmfit {__version__}", f"python {platform.python_version()} on {platform.platform()}"]
+    lines += [f"{name} {_version(name)}" for name in _REQUIRED]
+    lines += [f"{name} {_version(name)} (optional)" for name in _OPTIONAL]
+    lines += [f"jax devices: {devices}", f"jax x64 mode: {'on' if x64 else 'off'}"]
+    return "\n".join(lines)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,302 @@
+"""The demo: a real recording and a simulated population, fitted, reported and drawn (``python -m glmfit demo``)."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.signal import lfilter
+
+from . import __version__, plotting
+from .estimators import PopulationGLM
+from .observations import from_inverse_link
+
+_BIN_S = 5e-4  # of the recording; resolves its refractory period of 3 ms
+_STIMULUS_S = 20e-3
+_HISTORY_S = 0.2
+_REFRACTORY_BINS = 5
+_RIDGE = 1e-5
+_POPULATION_BIN_S = 1e-2
+_GROUP_LASSO = 6e-4
+
+
+class MissingExtra(ImportError):
+    """A package that only the demo needs is not installed."""
+
+
+def run(
+    out="glmfit_demo", *, seed: int = 0, n_neurons: int = 100, n_bins: int = 20_000, recording_s: float = 10.0
+) -> dict:
+    """Fit a recording and a simulated population, print what came out and draw it.
+
+    Parameters
+    ----------
+    out : str or pathlib.Path
+        Folder of the figures; made if missing.
+    seed : int
+        Of the simulation and of the fits.
+    n_neurons, n_bins : int
+        Size of the population and number of bins fitted (a quarter as many again are held out).
+    recording_s : float
+        How much of the recording to use, at most 10 s.
+
+    Returns
+    -------
+    dict
+        "grasshopper" and "population" (fitted models), "scores" (dict of held-out pseudo-R²), "figures" (paths).
+
+    Raises
+    ------
+    MissingExtra
+        If matplotlib or nitime is not installed.
+    """
+    _check_extras()
+    start = time.perf_counter()
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"glmfit {__version__} demo\n")
+    recording, scores, figures = _grasshopper(out, recording_s, seed)
+    population, more_scores, more_figures = _population(out, n_neurons, n_bins, seed)
+    figures += more_figures
+    print(f"Figures in {out}/: " + ", ".join(path.name for path in figures))
+    print(f"Done in {time.perf_counter() - start:.1f} s, compilation included.")
+    return {
+        "grasshopper": recording,
+        "population": population,
+        "scores": scores | more_scores,
+        "figures": figures,
+    }
+
+
+def _check_extras() -> None:
+    missing = [name for name in ("matplotlib", "nitime") if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(
+            f"the demo needs {' and '.join(missing)}, not installed here: "
+            "run  python -m pip install 'glmfit[demo]'  (in a checkout: python -m pip install -e '.[demo]')."
+        )
+
+
+def _heading(text: str) -> None:
+    print(f"{text}\n{'-' * len(text)}")
+
+
+def _save(axes, path: Path) -> Path:
+    np.ravel(axes)[0].figure.savefig(path)
+    return path
+
+
+# --------------------------------------------------------------------------------------- preparing data
+
+
+def _raised_cosines(lag, first: float, last: float, n: int, offset: float | None = None) -> np.ndarray:
+    """Raised cosines, (lag, n), with peaks from first to last: even in the lag, or in log(lag + offset)."""
+
+    def warp(value):
+        return value if offset is None else np.log(value + offset)
+
+    peaks = np.linspace(warp(first), warp(last), n)
+    phase = (warp(lag)[:, None] - peaks) / (peaks[1] - peaks[0]) * np.pi / 2
+    return 0.5 * (1 + np.cos(np.clip(phase, -np.pi, np.pi)))
+
+
+def _history(signals, basis, first_lag: int) -> np.ndarray:
+    """Past of signals (time, signal) through a basis whose first row is the lag first_lag (1: the present is left
+    out); (time, signal * basis function), NaN where the window begins before the recording.
+    """  # noqa: D205
+    window = np.vstack([np.zeros((first_lag, basis.shape[1])), basis])
+    past = np.stack([lfilter(kernel, 1.0, signals, axis=0) for kernel in window.T], axis=-1)
+    past[: len(window) - 1] = np.nan
+    return past.reshape(len(signals), -1)
+
+
+# ------------------------------------------------------------------------------------ a real recording
+
+
+class _Recording(NamedTuple):
+    time: np.ndarray  # s, bin centres
+    level: np.ndarray  # dB around its mean
+    spikes: np.ndarray  # per bin
+
+
+def _load_grasshopper(duration_s: float) -> _Recording:
+    """The auditory receptor that comes with nitime: sound level and spikes in bins."""
+    folder = Path(next(iter(find_spec("nitime").submodule_search_locations))) / "data"
+    time_us, envelope = np.loadtxt(folder / "grasshopper_stimulus1.txt", unpack=True)
+    spikes_us = np.loadtxt(folder / "grasshopper_spike_times1.txt")  # "#" begins a header line
+    per_bin = round(_BIN_S * 1e6 / (time_us[1] - time_us[0]))
+    n = min(len(envelope) // per_bin, round(duration_s / _BIN_S))
+    level = 20 * np.log10(envelope[: n * per_bin]).reshape(n, per_bin).mean(axis=1)
+    spikes = np.histogram(spikes_us * 1e-6, np.arange(n + 1) * _BIN_S)[0]
+    return _Recording((np.arange(n) + 0.5) * _BIN_S, level - level.mean(), spikes)
+
+
+def _grasshopper(out: Path, duration_s: float, seed: int):
+    """Fit the recording with and without spike history; report, draw."""
+    _heading("1. An auditory receptor of a grasshopper (real recording, from nitime)")
+    recording = _load_grasshopper(duration_s)
+    lag = np.arange(round(_STIMULUS_S / _BIN_S))
+    after = np.arange(1, round(_HISTORY_S / _BIN_S) + 1)
+    stimulus_basis = _raised_cosines(lag * _BIN_S, 0, _STIMULUS_S, 14)
+    refractory = (after <= _REFRACTORY_BINS)[:, None]
+    start_s = _REFRACTORY_BINS * _BIN_S
+    tail = _raised_cosines(after * _BIN_S, start_s + 1e-3, 0.1, 8, offset=1e-3) * ~refractory
+    stimulus = _history(recording.level[:, None], stimulus_basis, 0)
+    history = _history(recording.spikes[:, None], np.hstack([refractory, tail]), 1)
+    train, test = (lambda n: (slice(0, n), slice(n, None)))(len(stimulus) * 3 // 4)
+
+    designs = {"stimulus only": stimulus, "stimulus + spike history": np.hstack([stimulus, history])}
+    models, rates, scores = {}, {}, {}
+    for name, X in designs.items():
+        model = PopulationGLM(regularizer="Ridge", regularizer_strength=_RIDGE, random_state=seed)
+        models[name] = model.fit(X[train], recording.spikes[train])
+        rates[name] = model.predict(X[test])
+        scores[name] = model.score(X[test], recording.spikes[test])
+    full = models["stimulus + spike history"]
+    n = recording.spikes.sum()
+    print(f"{recording.time[-1]:.1f} s, {n} spikes, bins of {_BIN_S * 1e3:g} ms; the last quarter is held out\n")
+    print(full.report_)
+    print("\nheld-out pseudo-R2 (deviance): " + ", ".join(f"{v:.3f} {k}" for k, v in scores.items()) + "\n")
+
+    covariance = _weight_covariance(full, designs["stimulus + spike history"][train])
+    k = stimulus_basis.shape[1]
+    axes = plotting.new_axes((1, 1), size=(6.8, 2.7))
+    plotting.plot_filter(
+        stimulus_basis, full.coef_[:k], lag * _BIN_S, covariance=covariance[:k, :k],
+        xlabel="time before spike", ylabel="stimulus filter (1/dB)", ax=axes[0, 0],
+    )  # fmt: skip
+    ax = plotting.plot_filter(
+        tail[_REFRACTORY_BINS:], full.coef_[k + 1 :], after[_REFRACTORY_BINS:] * _BIN_S,
+        covariance=covariance[k + 1 :, k + 1 :], refractory_s=(_REFRACTORY_BINS + 0.5) * _BIN_S,
+        color=plotting.RED, xlabel="time after spike", ylabel="spike-history filter", ax=axes[0, 1],
+    )  # fmt: skip
+    _log_lags(ax)
+    plotting.label_panels(axes)
+    filters = _save(axes, out / "grasshopper_filters.png")
+    return full, scores, [filters, _draw_rates(recording, rates, test, out / "grasshopper_rate.png")]
+
+
+def _weight_covariance(model, X) -> np.ndarray:
+    """Inverse of the expected information plus the ridge, without the intercept's row and column."""
+    X = X[np.isfinite(X).all(axis=1)]
+    rate = model.predict(X)
+    eta = X @ model.coef_ + model.intercept_
+    # The curvature is linear in the count, so its mean is its value at the mean count.
+    weight = from_inverse_link(model.inverse_link_function).curvature(rate, eta)
+    columns = np.column_stack([X, np.ones(len(X))])
+    ridge = np.full(columns.shape[1], len(X) * model.regularizer_strength)
+    ridge[-1] = 0
+    return np.linalg.inv(columns.T @ (weight[:, None] * columns) + np.diag(ridge))[:-1, :-1]
+
+
+def _log_lags(ax) -> None:
+    ax.set_xscale("log")
+    ticks = (1, 2, 5, 10, 20, 50, 100, 200)
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()
+    ax.set_xlim(1, _HISTORY_S * 1e3)
+
+
+def _draw_rates(recording: _Recording, rates: dict, test: slice, path: Path) -> Path:
+    """Sound level, spikes and predictions in a part of the held-out time."""
+    when = recording.time[test]
+    window = (when[0] + 0.2, when[0] + 0.7)
+    axes = plotting.new_axes(height_ratios=(1, 2.6), size=(6.8, 3.2), sharex=True)
+    top, bottom = axes[:, 0]
+    plotting.plot_signal(when, recording.level[test], ylabel="level (dB)", limits_s=window, ax=top)
+    plotting.plot_rate_against_spikes(when, rates, recording.spikes[test], limits_s=window, ax=bottom)
+    top.set_xlabel("")
+    bottom.legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
+    return _save(axes, path)
+
+
+# ------------------------------------------------------------------------------ a simulated population
+
+
+class _Population(NamedTuple):
+    counts: np.ndarray  # (time, neuron)
+    basis: np.ndarray  # (lag, basis function), columns add up to 1
+    coef: np.ndarray  # (source neuron, basis function, target neuron)
+
+
+def _simulate_population(rng, n_neurons: int, n_bins: int) -> _Population:
+    """Spikes of neurons of which a few excite or inhibit each other, each with a refractory self-coupling."""
+    lag = np.arange(1, 21)
+    basis = _raised_cosines(lag, 1, 5, 2, offset=1)
+    basis /= basis.sum(axis=0)
+    connected = rng.random((n_neurons, n_neurons)) < 6 / n_neurons
+    sign = np.where(rng.random(n_neurons) < 0.3, -1, 1)[:, None]  # a neuron excites all its targets or inhibits them
+    weight = connected * sign * rng.uniform(0.6, 1.5, connected.shape)
+    early = rng.uniform(0.3, 0.9, weight.shape)
+    coef = np.stack([weight * early, weight * (1 - early)], axis=1)
+    coef[np.arange(n_neurons), :, np.arange(n_neurons)] = [-2.0, -0.5]
+    effect = np.einsum("lb,sbt->slt", basis, coef)
+    baseline = rng.normal(-1.8, 0.35, n_neurons)
+    eta = np.tile(baseline, (n_bins + len(lag), 1))
+    counts = np.zeros((n_bins, n_neurons))
+    for t in range(n_bins):
+        counts[t] = rng.poisson(np.logaddexp(0, eta[t]))
+        spiked = np.flatnonzero(counts[t])
+        future = eta[t + 1 : t + 1 + len(lag)]
+        future += np.tensordot(counts[t, spiked], effect[spiked], 1)[: len(future)]
+    return _Population(counts, basis, coef)
+
+
+def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
+    """Recover who couples to whom; report, draw, and check the certificates against a tighter fit."""
+    _heading(f"2. {n_neurons} coupled neurons (simulated)")
+    n_test = n_bins // 4
+    truth = _simulate_population(np.random.default_rng(seed), n_neurons, n_bins + n_test)
+    k = truth.basis.shape[1]
+    X = _history(truth.counts, truth.basis, 1).astype(np.float32)  # (time, source * basis function)
+    train, test = slice(0, n_bins), slice(n_bins, None)
+    settings = {
+        "regularizer": "GroupLasso",  # a source acts through all its basis functions or through none
+        "regularizer_strength": _GROUP_LASSO,
+        "groups": np.repeat(np.arange(n_neurons), k),
+        "solver_name": "SAGA",
+        "solver_kwargs": {"check_every": 1},  # a point per epoch for the figure; 3 is faster
+        "random_state": seed,
+    }
+    model = PopulationGLM(**settings).fit(X[train], truth.counts[train])
+    tight = PopulationGLM(**settings, tol=1e-8).fit(X[train], truth.counts[train])
+    scores = model.score(X[test], truth.counts[test], per_neuron=True)
+    minutes = n_bins * _POPULATION_BIN_S / 60
+    print(f"{minutes:.1f} min in bins of {_POPULATION_BIN_S * 1e3:g} ms, {truth.counts.mean():.2f} spikes per bin, "
+          f"history of all neurons through {k} basis functions\n")  # fmt: skip
+    print(model.report_)
+
+    coupled = truth.coef.sum(axis=1)
+    found = model.coef_.reshape(n_neurons, k, n_neurons).sum(axis=1)
+    for matrix in (coupled, found):
+        np.fill_diagonal(matrix, np.nan)  # the refractory self-coupling would drown the rest
+    real, seen = coupled[np.isfinite(coupled)], found[np.isfinite(found)]
+    measured = model.report_.objective - tight.report_.objective
+    held = int(np.sum(measured[model.report_.gap_is_bound] <= model.report_.gap[model.report_.gap_is_bound]))
+    print(f"\nheld-out pseudo-R2 (deviance): median {np.median(scores):.3f}")
+    print(f"coupling: correlation with the truth {np.corrcoef(real, seen)[0, 1]:.3f}; "
+          f"{np.mean(seen[real != 0] != 0):.0%} of {np.sum(real != 0)} connections found, "
+          f"{np.mean(seen[real == 0] != 0):.0%} of {np.sum(real == 0)} absent ones reported")  # fmt: skip
+    print(f"certificates: {held} of {int(model.report_.gap_is_bound.sum())} bounds hold against a fit to tol 1e-8\n")
+
+    axes = plotting.new_axes((1.5, 1), size=(6.8, 3.0))
+    plotting.plot_convergence(model.report_, ax=axes[0, 0])
+    plotting.plot_bounds(model.report_, tight.report_.objective, ax=axes[0, 1])
+    plotting.label_panels(axes)
+    convergence = _save(axes, out / "convergence.png")
+    figure = _draw_population(coupled, found, scores, out / "population.png")
+    return model, {"population": float(np.median(scores))}, [convergence, figure]
+
+
+def _draw_population(coupled, found, scores, path: Path) -> Path:
+    axes = plotting.new_axes((1, 1), (1.15, 1), size=(6.8, 5.4))
+    limit = float(np.nanquantile(np.abs(coupled[coupled != 0]), 0.99))
+    for ax, matrix, title in ((axes[0, 0], coupled, "true"), (axes[0, 1], found, "estimated")):
+        plotting.plot_coupling(matrix, limit=limit, label=f"{title} coupling", ax=ax)
+    plotting.plot_recovery(coupled, found, ax=axes[1, 0])
+    plotting.plot_scores(scores, xlabel="held-out pseudo-$R^2$", ax=axes[1, 1])
+    plotting.label_panels(axes)
+    return _save(axes, path)

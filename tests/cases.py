@@ -1,0 +1,92 @@
+"""The members every law is tried on. A new member is one line here."""
+
+import numpy as np
+
+from glmfit import observations, penalties, problems, solvers
+
+T, D, N = 600, 5, 3  # one shape for most tests: compiling is what costs
+GROUPS = (0, 0, 1, 1, -1)
+
+OBSERVATIONS = {
+    "softplus": observations.PoissonSoftplus(),
+    "exp": observations.PoissonExp(),
+}
+
+PENALTIES = {  # name, strength (and ratio, groups) as tests/oracles/penalties.py takes them
+    "none": ("UnRegularized", {"strength": 0.0}),
+    "ridge": ("Ridge", {"strength": 0.01}),
+    "ridge per neuron": ("Ridge", {"strength": np.array([0.0, 1e-3, 0.1])}),
+    "lasso": ("Lasso", {"strength": 0.03}),
+    "elastic net": ("ElasticNet", {"strength": 0.05, "ratio": 0.6}),
+    "group lasso": ("GroupLasso", {"strength": 0.03, "groups": GROUPS}),
+}
+
+SOLVERS = {
+    "saga": solvers.SAGA(),
+    "saga subsets": solvers.SAGA(sampling="subsets"),
+    "saga shuffle": solvers.SAGA(sampling="shuffle"),
+    "saga global": solvers.SAGA(certificate="global"),
+    "lbfgs": solvers.LBFGS(),
+    "newton": solvers.Newton(),
+}
+
+
+def penalty(name, strength=0.0, ratio=0.5, groups=None, d=D, n=N):
+    """Penalty of the package from the numbers the oracle takes."""
+    return penalties.make(name, (strength, ratio) if name == "ElasticNet" else strength, d, n, groups=groups)
+
+
+def problem(link, X, Y, name="Ridge", weights=None, dtype=np.float32, **numbers):
+    """Population problem from the numbers the oracle takes."""
+    made = penalty(name, **numbers, d=X.shape[1], n=Y.shape[1])
+    return problems.PopulationProblem(X, Y, OBSERVATIONS[link], made, weights, dtype)
+
+
+def recording(link="softplus", seed=0, t=T, d=D, n=N, rate=0.5, size=0.5):
+    """Correlated features with a mean, and counts of neurons they drive: X (t, d), Y (t, n), float64."""
+    rng = np.random.default_rng([seed, 7])
+    X = rng.normal(size=(t, d)) @ (np.eye(d) + 0.5 * rng.normal(size=(d, d)) / np.sqrt(d)) + rng.normal(size=d)
+    eta = (X - X.mean(axis=0)) @ rng.normal(size=(d, n)) * size / np.sqrt(d) + np.log(rate)
+    Y = rng.poisson(np.exp(np.minimum(eta, 3)) if link == "exp" else np.logaddexp(0, eta))
+    return X, Y.astype(float)
+
+
+def design(kind, seed=0, t=T, d=D):
+    """Designs that break careless bounds and bases, all (t, d)."""
+    rng = np.random.default_rng([seed, 11])
+    X = rng.normal(size=(t, d))
+    if kind == "sign pairs":
+        X[:, 1] = -X[:, 0]
+    elif kind == "duplicate":
+        X[:, 1] = X[:, 0]
+    elif kind == "zero column":
+        X[:, 2] = 0.0
+    elif kind == "constant column":
+        X[:, 2] = 3.7
+    elif kind == "collinear":
+        X[:, -1] = X[:, :-1] @ rng.normal(size=d - 1)
+    elif kind == "scaled 1e8":
+        X[:, 0] *= 1e8
+    elif kind == "scaled 1e6":
+        X *= 1e6
+    elif kind == "scaled 1e-2":
+        X *= 1e-2
+    elif kind == "far mean":
+        X += 50.0
+    elif kind == "one row":
+        X[1:] = 0.0
+    elif kind == "outlier":
+        X[0] *= 1e3
+    elif kind == "clustered":
+        X = X[rng.integers(0, 4, t)] + 1e-3 * X
+    elif kind == "flat":
+        X = np.linalg.qr(X)[0] * np.sqrt(t)
+    elif kind != "random":
+        raise KeyError(kind)
+    return X
+
+
+DESIGNS = (
+    "random", "sign pairs", "duplicate", "zero column", "constant column", "collinear", "scaled 1e8",
+    "scaled 1e6", "scaled 1e-2", "far mean", "one row", "outlier", "clustered", "flat",
+)  # fmt: skip
