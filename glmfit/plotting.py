@@ -50,16 +50,19 @@ def new_axes(width_ratios=(1,), height_ratios=(1,), size=(6.5, 3.0), sharex=Fals
     return axes
 
 
-def label_panels(axes):
-    """Write a, b, c, ... at the upper left corner of each panel.
+def label_panels(axes, titles=None):
+    """Write a, b, c, ... above the upper left corner of each panel, with a title if there is one.
 
     Parameters
     ----------
     axes : iterable of matplotlib.axes.Axes
         In reading order.
+    titles : iterable of str, optional
+        One per panel.
     """
-    for letter, ax in zip("abcdefghijklmnopqrstuvwxyz", np.ravel(np.asarray(axes, object))):
-        ax.set_title(letter, loc="left", fontsize=10, fontweight="bold", pad=8)
+    axes = np.ravel(np.asarray(axes, object))
+    for letter, ax, title in zip("abcdefghijklmnopqrstuvwxyz", axes, titles or [""] * len(axes)):
+        ax.set_title(rf"$\mathbf{{{letter}}}$  {title}", loc="left", fontsize=9, pad=8)
 
 
 def _dress(ax):
@@ -86,7 +89,7 @@ def _label(ax, x=None, y=None):
 
 
 def _legend(ax, **kwargs):
-    ax.legend(**{"frameon": False, "fontsize": 8, "handlelength": 1.6, "borderaxespad": 0.2, **kwargs})
+    ax.legend(**{"frameon": False, "fontsize": 8, "handlelength": 1.6, "labelspacing": 0.25, **kwargs})
 
 
 # --------------------------------------------------------------------------------------- filters, rates
@@ -187,7 +190,8 @@ def plot_rate_against_spikes(
     bin_s : float, optional
         Width of a bin, s; the median difference of `time_s` when left out.
     smooth_s : float, optional
-        Also draw the empirical rate: counts smoothed by a Gaussian of this standard deviation, s.
+        Smooth by a Gaussian of this standard deviation, s: the predictions, and beside them the counts, so that
+        the two can be compared.
     limits_s : tuple of float, optional
         First and last time to draw, s.
     ax : matplotlib.axes.Axes, optional
@@ -213,13 +217,14 @@ def plot_rate_against_spikes(
             raise ValueError(f"{name} has shape {values.shape}; it must be that of time_s, {time.shape}.")
     seen = slice(None) if limits_s is None else (time >= limits_s[0]) & (time <= limits_s[1])
     ax = _axes(ax, (6.5, 2.6))
-    if count is not None and smooth_s is not None:
-        from scipy.ndimage import gaussian_filter1d
-
-        smooth = gaussian_filter1d(count / bin_s, smooth_s / bin_s, mode="nearest")
-        ax.fill_between(time[seen], smooth[seen], color=LIGHT, lw=0, label="spikes, smoothed")
-    styles = [(GREY, 0.9), (ORANGE, 0.9), (GREEN, 0.9)][: len(series) - 1] + [(BLUE, 1.3)]
-    for (name, values), (color, width) in zip(series.items(), styles, strict=False):
+    if smooth_s is not None:
+        series = {name: _smooth(values, smooth_s / bin_s) for name, values in series.items()}
+        if count is not None:
+            smooth = _smooth(count / bin_s, smooth_s / bin_s)
+            ax.fill_between(time[seen], smooth[seen], color=LIGHT, lw=0, label="spikes, smoothed")
+    others = ((ORANGE, 0.9), (GREEN, 0.9), (PURPLE, 0.9)) * len(series)
+    styles = [*others[: len(series) - 1], (BLUE, 1.3)]
+    for (name, values), (color, width) in zip(series.items(), styles, strict=True):
         ax.plot(time[seen], values[seen], color=color, lw=width, label=name)
     if count is not None:
         ticks = _spike_times(time[seen], count[seen], bin_s)
@@ -233,8 +238,18 @@ def plot_rate_against_spikes(
     return ax
 
 
+def _smooth(values, sd):
+    """Gaussian smoothing that passes over NaN and leaves it where it was."""
+    from scipy.ndimage import gaussian_filter1d
+
+    known = np.isfinite(values)
+    total = gaussian_filter1d(np.where(known, values, 0.0), sd, mode="nearest")
+    weight = gaussian_filter1d(known.astype(float), sd, mode="nearest")
+    return np.where(known, total / np.where(weight > 0, weight, 1.0), np.nan)
+
+
 def _spike_times(time, counts, bin_s):
-    """Times of ticks: k spikes of a bin spread evenly inside it."""
+    """Spread the k spikes of a bin evenly inside it."""
     times = [
         t + bin_s * ((np.arange(k) + 0.5) / k - 0.5)
         for t, k in zip(time, np.nan_to_num(counts).astype(int), strict=True)
@@ -383,6 +398,7 @@ def plot_bounds(report, optimum, *, ax=None):
         ends = [both.min() / 2, both.max() * 2]
         ax.plot(ends, ends, color=GREY, lw=0.8, zorder=0)
         ax.fill_between(ends, [ends[0]] * 2, ends, color=RED, alpha=0.08, lw=0, zorder=0)
+        ax.text(0.97, 0.04, "below the truth", ha="right", fontsize=8, color=RED, transform=ax.transAxes)
         ax.set_xlim(ends)
         ax.set_ylim(ends)
     _label(ax, "measured gap (nats per bin)", "reported gap (nats per bin)")
@@ -403,7 +419,7 @@ def plot_report_overview(report, *, axes=None):
     -------
     numpy.ndarray of matplotlib.axes.Axes
         (3,): neurons per status; histogram of pseudo-R² with its median; histogram of gaps, bounds and estimates
-        apart, with the target.
+        apart, with the target (a gap of 0 is not drawn).
     """
     if axes is None:
         import matplotlib.pyplot as plt
@@ -456,8 +472,8 @@ def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=N
         Weight at which the colours saturate; the 99th percentile of the absolute non-zero weights when left out.
     label : str
         Name, and unit, of the weights, beside the colour bar.
-    colorbar : bool
-        Whether to draw one.
+    colorbar : bool or list of matplotlib.axes.Axes
+        Whether to draw one, or the axes that share it.
     ax : matplotlib.axes.Axes, optional
         Where to draw.
 
@@ -476,22 +492,23 @@ def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=N
         spine.set(color=GREY, linewidth=0.6)
     _label(ax, "target neuron", "source neuron")
     if colorbar:
-        bar = ax.figure.colorbar(image, ax=ax, shrink=0.8, aspect=18, extend="both")
+        beside = ax if colorbar is True else colorbar
+        bar = ax.figure.colorbar(image, ax=beside, shrink=0.8, aspect=18, extend="both")
         bar.ax.tick_params(labelsize=8, length=2)
         bar.set_label(label, fontsize=9)
         bar.outline.set_visible(False)
     return ax
 
 
-def plot_recovery(true, estimated, *, label="coupling", ax=None):
-    """Draw estimated against true weights, with the diagonal.
+def plot_recovery(true, estimated, *, xlabel="true coupling", ylabel="estimated coupling", ax=None):
+    """Draw estimated against true values, with the diagonal.
 
     Parameters
     ----------
     true, estimated : array-like of one shape
-        Weights; pairs with a NaN are left out.
-    label : str
-        What they are, for the axes.
+        Pairs with a NaN are left out.
+    xlabel, ylabel : str
+        What they are.
     ax : matplotlib.axes.Axes, optional
         Where to draw.
 
@@ -506,7 +523,7 @@ def plot_recovery(true, estimated, *, label="coupling", ax=None):
     low, high = min(true.min(), estimated.min()), max(true.max(), estimated.max())
     ax.plot([low, high], [low, high], color=GREY, lw=0.8, zorder=0)
     ax.plot(true, estimated, ".", ms=3, mec="none", color=BLUE, alpha=0.4, rasterized=True)
-    _label(ax, f"true {label}", f"estimated {label}")
+    _label(ax, xlabel, ylabel)
     return ax
 
 

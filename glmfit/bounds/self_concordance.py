@@ -39,7 +39,8 @@ def gap_bound(decrement_squared, radius_squared):
     """
     decrement_squared = np.asarray(decrement_squared, np.float64)
     radius_squared = np.asarray(radius_squared, np.float64)
-    product = decrement_squared * radius_squared
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = decrement_squared * radius_squared
     valid = np.isfinite(product) & (product < 1) & (decrement_squared >= 0) & (radius_squared >= 0)
     q = np.sqrt(np.where(valid, product, 0.0))
     series = 0.5 + q / 6 + q**2 / 12 + q**3 / 20 + q**4 / 30 + q**5 / 42 + q**6 / 56
@@ -73,7 +74,8 @@ def descent_step(slope, curvature, reach):
     """
     xp = slope.__array_namespace__()
     tiny = xp.finfo(slope.dtype).tiny
-    newton = slope / xp.maximum(curvature, tiny)
-    x = xp.minimum(reach * newton, xp.asarray(1e30, dtype=slope.dtype))
-    step = xp.where(x < 1e-4, newton * (1 - 0.5 * x), xp.log1p(x) / xp.maximum(reach, tiny))
+    with np.errstate(over="ignore", invalid="ignore"):
+        newton = slope / xp.maximum(curvature, tiny)
+        x = xp.clip(reach * newton, 0, 1e30)
+        step = xp.where(x < 1e-4, newton * (1 - 0.5 * x), xp.log1p(x) / xp.maximum(reach, tiny))
     return xp.where((slope > 0) & xp.isfinite(step), step, 0)

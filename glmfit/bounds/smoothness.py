@@ -82,5 +82,6 @@ def practical_batch_size(full, kappa, n_rows: int) -> np.ndarray:
     Gazagnadou, Gower, Salmon (2019), Optimal mini-batch and step sizes for SAGA, ICML.
     """
     full = np.maximum(np.asarray(full, float), np.finfo(float).tiny)
-    size = 1 + np.asarray(kappa, float) * (n_rows - 1) / (4 * full)
+    with np.errstate(over="ignore"):
+        size = 1 + np.asarray(kappa, float) * (n_rows - 1) / (4 * full)
     return np.clip(np.floor(size), 1, n_rows).astype(int)

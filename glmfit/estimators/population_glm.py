@@ -396,9 +396,9 @@ def _report(problem, solution, data, params: Params) -> FitReport:
     improvement = np.maximum(solution.null_objective - solution.objective, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(solution.gap == 0, 0.0, solution.gap / improvement)
-    deviance, null = _sums(
-        problem.observation, problem.X, problem.Y, problem.weights, params.coef, params.intercept, "D2"
-    )
+    penalty = np.asarray(problem.penalty.value(params.coef), np.float64)
+    deviance = solution.objective - penalty - problem.saturated_loss
+    null = solution.null_objective - problem.saturated_loss
     return FitReport(
         neuron=data.neuron_names,
         status=solution.status,

@@ -58,7 +58,9 @@ def weighted_moments(X: np.ndarray, weights: np.ndarray | None, dtype=np.float64
     Products within a chunk are taken in ``dtype``, sums over chunks in float64.
     """
     n_rows, n_features = X.shape
-    shift = np.asarray(X[:CHUNK], np.float64).mean(axis=0).astype(dtype)  # against cancellation
+    # Against cancellation; of rows that count, or a feature that is constant on these would not look so.
+    some = slice(CHUNK) if weights is None else np.flatnonzero(weights > 0)[:CHUNK]
+    shift = np.asarray(X[some], np.float64).mean(axis=0).astype(dtype)
 
     def chunk(rows):
         x = np.asarray(X[rows], dtype) - shift
@@ -142,21 +144,13 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray,
     return SpectralBasis(mean, scale, shared, raised, Q / root / shared[:, None], root[:, None] * Q.T * shared, rank)
 
 
-def standardise(X, weights) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (1 where constant) of the features, without the Gram matrix."""
-    mean, square = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    shift = np.asarray(X[:CHUNK], np.float64).mean(axis=0)
-
-    def chunk(rows):
-        x = np.asarray(X[rows], np.float64) - shift
-        w = np.ones(len(x)) if weights is None else weights[rows]
-        return w @ x, w @ (x * x)
-
-    for sums, squares in over_chunks(chunk, len(X)):
-        mean += sums
-        square += squares
-    mean, square = mean / len(X), square / len(X)
-    return shift + mean, _scale(square - mean**2, shift + mean, len(X))
+def rough_standard(X) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (1 where constant) of some thousand rows: good enough to shift and scale by."""
+    sample = np.asarray(X[:: max(1, len(X) // CHUNK)], np.float64)
+    mean = sample.mean(axis=0)
+    scale = _scale(sample.var(axis=0), mean, len(sample))
+    # A constant feature becomes exactly 0: what rounding leaves of it would look like a direction of its own.
+    return np.where(np.ptp(sample, axis=0) == 0, sample[0], mean), scale
 
 
 def _scale(variance, mean, n_rows):

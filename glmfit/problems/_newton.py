@@ -18,21 +18,21 @@ _REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement 
 
 
 class NewtonSystem:
-    """Factorised Hessian of one neuron in standardised coordinates.
+    """Factorised Hessian of one neuron in centred coordinates.
 
     Parameters
     ----------
     matrix :
         Hessian with the ridge inside, (column, column), intercept last.
     reach :
-        Largest squared norm of a standardised row.
+        Largest squared norm of a row in the same coordinates.
     mean, scale :
-        Of the features, (feature,).
+        Rows are ``[(x - mean) / scale, 1]``.
 
     Notes
     -----
-    Directions whose curvature is below 1e-13 of the largest are left out: the data do not see them (duplicate
-    or constant columns), or the neuron is separable.
+    Directions whose curvature is below 1e-13 of the largest, after scaling the diagonal to one, are left out:
+    the data do not see them (duplicate or constant columns), or the neuron is separable.
     """
 
     def __init__(self, matrix, reach, mean, scale):
@@ -41,16 +41,18 @@ class NewtonSystem:
     @cached_property
     def factor(self) -> np.ndarray:
         """A with ``A H A' = I`` on the directions kept, (direction, column)."""
+        diagonal = np.diag(self.matrix)
+        root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        scaled = self.matrix / np.outer(root, root)
         try:
-            lower = np.linalg.cholesky(self.matrix)
-            diagonal = np.diag(lower)
-            if diagonal.min() > 1e-5 * diagonal.max():
-                return solve_triangular(lower, np.eye(len(lower)), lower=True)
+            lower = np.linalg.cholesky(scaled)
+            if np.diag(lower).min() > 1e-5:
+                return solve_triangular(lower, np.eye(len(lower)), lower=True) / root
         except np.linalg.LinAlgError:
             pass
-        values, vectors = np.linalg.eigh(self.matrix)
+        values, vectors = np.linalg.eigh(scaled)
         keep = values > 1e-13 * max(values[-1], 0.0)
-        return (vectors[:, keep] / np.sqrt(values[keep])).T
+        return (vectors[:, keep] / np.sqrt(values[keep])).T / root
 
     @property
     def n_directions(self) -> int:
@@ -67,7 +69,7 @@ class NewtonSystem:
     @cached_property
     def radius_squared(self) -> float:
         """Upper bound of ``max_t x_t'H^-1 x_t``: largest row over smallest curvature."""
-        return float(self.reach * np.linalg.norm(self.factor, 2) ** 2)
+        return float(self.reach * np.linalg.eigvalsh(self.factor @ self.factor.T)[-1])
 
 
 class Iterate(NamedTuple):
@@ -78,9 +80,11 @@ class Iterate(NamedTuple):
     objective: float
     grad_coef: np.ndarray  # gradient plus smallest subgradient
     grad_intercept: float
-    matrix: np.ndarray  # (column, column); nan where none is formed yet
+    matrix: np.ndarray  # (column, column); nan where none is at hand
     reach: float
-    drift: float  # bound of max_t |eta_t - eta_t where the Hessian was formed|; inf for one in float32
+    proves: bool  # whether the matrix is in float64: one in float32 only guides
+    anchor_coef: np.ndarray  # where the matrix was formed
+    anchor_intercept: float
     bound: float  # of F - F*; inf where there is none
     estimate: float
     passes: int  # over the rows, so far
@@ -90,23 +94,23 @@ class Iterate(NamedTuple):
 
 def start(problem, coef, intercept) -> Iterate:
     """First iterate of a one-neuron problem, no Hessian yet."""
-    objective, grad_coef, grad_intercept = _evaluate(problem, coef, intercept)
-    d = len(coef)
-    empty = np.full((d + 1, d + 1), np.nan)
-    return Iterate(coef, intercept, objective, grad_coef, grad_intercept, empty, np.inf, np.inf, np.inf, np.inf, 1)
+    empty = np.full((len(coef) + 1, len(coef) + 1), np.nan)
+    return Iterate(
+        coef, intercept, *_evaluate(problem, coef, intercept), empty, np.inf, False, coef, intercept, np.inf, np.inf, 1
+    )  # fmt: skip
 
 
 def iterate(problem, at: Iterate) -> Iterate:
     """One Newton step of a one-neuron problem, with the Hessian at hand or a new one, never uphill."""
     fresh = not np.isfinite(at.matrix[0, 0])
     if fresh:
-        # The first step is far from the optimum: single precision serves, but proves nothing.
+        # The first step is far from the optimum: single precision serves.
         single = problem.X.dtype == np.float32 and not np.isfinite(at.estimate)
         at = _form(problem, at, np.float32 if single else np.float64)
-    system = NewtonSystem(at.matrix, at.reach, *problem.standard)
-    step, step_intercept, decrement = system.direction(at.grad_coef, at.grad_intercept)
-    if not np.isfinite(decrement):
+    if not np.all(np.isfinite(at.matrix)):
         return at._replace(objective=np.nan, estimate=np.nan, stuck=True)
+    system = _system(problem, at)
+    step, step_intercept, decrement = system.direction(at.grad_coef, at.grad_intercept)
     length = 1.0
     moved = _evaluate(problem, at.coef + step, at.intercept + step_intercept)
     rounding = 4e-16 * max(abs(at.objective), 1.0)
@@ -119,46 +123,22 @@ def iterate(problem, at: Iterate) -> Iterate:
         at = at._replace(passes=at.passes + 2)
         if not moved[0] <= at.objective + rounding:
             return at._replace(stuck=True)
+    objective, grad_coef, grad_intercept = moved
     after = at._replace(
         coef=at.coef + length * step,
         intercept=at.intercept + length * step_intercept,
-        objective=moved[0],
-        grad_coef=moved[1],
-        grad_intercept=moved[2],
-        drift=at.drift + length * np.sqrt(decrement * system.radius_squared),
+        objective=objective,
+        grad_coef=grad_coef,
+        grad_intercept=grad_intercept,
         passes=at.passes + 1,
     )
     return _judge(problem, after, system, decrement)
 
 
-def _judge(problem, at: Iterate, system: NewtonSystem, before: float) -> Iterate:
-    """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
-    _, _, decrement = system.direction(at.grad_coef, at.grad_intercept)
-    at = at._replace(bound=bound(problem, at, system, decrement), estimate=decrement / 2)
-    negligible = decrement / 2 <= 1e-2 / problem.n_rows
-    if decrement > _REUSE * before or (negligible and not np.isfinite(at.bound)):
-        return _forget(at)
-    return at
-
-
-def _forget(at: Iterate) -> Iterate:
-    return at._replace(matrix=np.full_like(at.matrix, np.nan))
-
-
-def bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> float:
-    """Bound of F - F* from a Hessian formed nearby: H here >= exp(-drift) H there."""
-    if not at.drift < 50:
-        return np.inf
-    if system.n_directions < len(at.matrix) and system.n_directions < problem.basis.rank + 1:
-        return np.inf  # curvature vanishes along a direction the data see
-    growth = np.exp(at.drift)
-    return float(gap_bound(growth * decrement, growth * system.radius_squared))
-
-
 def finish(problem, coef, intercept, target: float, max_steps: int = 30) -> Iterate:
     """Newton steps until the bound is below target, or no step helps, or the neuron proves separable."""
     at = _form(problem, start(problem, coef, intercept), np.float64)
-    at = _judge(problem, at, NewtonSystem(at.matrix, at.reach, *problem.standard), np.inf)
+    at = _judge(problem, at, _system(problem, at), np.inf)
     smooth = problem.penalty.rotation_invariant
     for _ in range(max_steps if smooth else 0):
         if at.bound <= target or at.stuck:
@@ -167,6 +147,34 @@ def finish(problem, coef, intercept, target: float, max_steps: int = 30) -> Iter
     if smooth and not np.isfinite(at.bound):
         at = at._replace(separable=problem.is_separable_along(at.coef, at.intercept))
     return at
+
+
+def _judge(problem, at: Iterate, system: NewtonSystem, before: float) -> Iterate:
+    """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
+    _, _, decrement = system.direction(at.grad_coef, at.grad_intercept)
+    close = decrement / 2 <= 1e-2 / problem.n_rows or not np.isfinite(before)
+    gap = _bound(problem, at, system, decrement) if close and at.proves else np.inf
+    at = at._replace(bound=gap, estimate=decrement / 2)
+    if decrement > _REUSE * before or (close and not np.isfinite(gap)):
+        return _forget(at)
+    return at
+
+
+def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> float:
+    """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
+    if system.n_directions < len(at.matrix) and system.n_directions < problem.basis.rank + 1:
+        return np.inf  # curvature vanishes along a direction the data see
+    drift = problem.largest_move(at.coef - at.anchor_coef, at.intercept - at.anchor_intercept)
+    growth = np.exp(min(drift, 50.0))
+    return float(gap_bound(growth * decrement, growth * system.radius_squared))
+
+
+def _system(problem, at: Iterate) -> NewtonSystem:
+    return NewtonSystem(at.matrix, at.reach, *problem.standard)
+
+
+def _forget(at: Iterate) -> Iterate:
+    return at._replace(matrix=np.full_like(at.matrix, np.nan))
 
 
 def _evaluate(problem, coef, intercept):
@@ -178,5 +186,11 @@ def _evaluate(problem, coef, intercept):
 
 def _form(problem, at: Iterate, dtype) -> Iterate:
     matrix, reach = problem.hessian_of_one(at.coef, at.intercept, dtype)
-    drift = 0.0 if dtype is np.float64 else np.inf
-    return at._replace(matrix=matrix, reach=reach, drift=drift, passes=at.passes + 1)
+    return at._replace(
+        matrix=matrix,
+        reach=reach,
+        proves=dtype is np.float64,
+        anchor_coef=at.coef,
+        anchor_intercept=at.intercept,
+        passes=at.passes + 1,
+    )

@@ -25,7 +25,7 @@ from ..bounds import (
 from ..observations import Observation
 from ..penalties import Penalty
 from . import _host, _newton
-from ._basis import floored_basis, spectral_basis, standardise
+from ._basis import floored_basis, rough_standard, spectral_basis
 from ._chunks import over_chunks
 from ._rows import Rows, Splitting, Sweep, block_spectra, direction, hessian_spectrum, sweep
 from .base import Evaluation, ExactHessian, FiniteSum, Params
@@ -192,9 +192,9 @@ class PopulationProblem(FiniteSum, ExactHessian):
         """``max_t |eta_t - eta_t at the anchor|``, (neuron,)."""
         return np.asarray(direction(rows, anchor, v - anchor).reach)
 
-    def objective(self, rows: Rows, v, memory, pass_: Sweep) -> np.ndarray:
-        """F per neuron in the solver's precision."""
-        return np.asarray(pass_.loss + rows.penalty_value(v, memory), np.float64)
+    def objective(self, v, memory, pass_: Sweep) -> np.ndarray:
+        """F per neuron: the loss in the solver's precision, the penalty in float64."""
+        return np.asarray(pass_.loss, np.float64) + self.penalty.value(self.from_columns(v, memory).coef)
 
     def metric(self, rows: Rows, mean_curvature) -> np.ndarray:
         """Diagonal metric (column, neuron): inverse of mean curvature times variance, plus ridge."""
@@ -344,8 +344,8 @@ class PopulationProblem(FiniteSum, ExactHessian):
 
     @cached_property
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and scale of the features (scale 1 where constant), without forming a Gram matrix."""
-        return standardise(self.X, self.weights)
+        """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
+        return rough_standard(self.X)
 
     def select(self, neuron: int) -> PopulationProblem:
         """Return the problem of one neuron, sharing what is known of the design."""
@@ -381,6 +381,16 @@ class PopulationProblem(FiniteSum, ExactHessian):
         """``max_t |change of eta_t|`` of one neuron."""
         change = _host.largest_move(self.X, np.asarray(change_coef)[:, None], np.array([change_intercept]))
         return float(change[0])
+
+    @cached_property
+    def saturated_loss(self) -> np.ndarray:
+        """Mean loss of the model that predicts every count exactly, (neuron,): no model is below it."""
+
+        def chunk(rows):
+            loss = self.observation.saturated_loss(np.asarray(self.Y[rows], np.float64))
+            return loss.sum(axis=0) if self.weights is None else self.weights[rows] @ loss
+
+        return sum(over_chunks(chunk, self.n_rows)) / self.n_rows
 
     def newton_is_cheap(self, left, final: bool) -> bool:
         """Whether the neurons left are few, or their Hessians a matter of a second or two."""

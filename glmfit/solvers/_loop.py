@@ -143,7 +143,7 @@ class Verdict:
         self._record(open_, certificate.objective, gap, bounded)
         self._finish(open_ & bounded & (gap <= self.target), Status.CONVERGED)
         left = open_ & ~self.finished
-        if self.problem.newton_is_cheap(left, final):
+        if not self.solver.exact_hessian and self.problem.newton_is_cheap(left, final):
             for neuron in np.flatnonzero(left):
                 self._finish_exactly(int(neuron))
             left &= ~self.finished

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..bounds import GapCertificate
 from ..problems.base import Params, Problem
@@ -24,7 +24,14 @@ class Solver(ABC):
     A state is a NamedTuple of arrays with at least the fields ``epoch``, ``row_evals``, ``objective``, ``estimate``,
     ``active`` and ``fresh``, so that saving its leaves
     and loading them again continues the same fit bit for bit.
+
+    Attributes
+    ----------
+    exact_hessian : bool
+        Whether the solver's own certificates use exact Hessians, so that finishing neurons with them adds nothing.
     """
+
+    exact_hessian: ClassVar[bool] = False
 
     @abstractmethod
     def init_state(self, problem: Problem, params: Params, *, key) -> OptStep:

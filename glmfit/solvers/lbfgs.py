@@ -135,6 +135,6 @@ class LBFGS(Solver):
         v = np.asarray(x) * np.sqrt(state.metric)
         rows = self._rows(problem, state.seed)
         pass_ = problem.sweep(rows, v)
-        objective = problem.objective(rows, v, None, pass_)
+        objective = problem.objective(v, None, pass_)
         estimate = problem.estimate_gap(v, None, pass_, state.metric, state.kappa)
         return state._replace(objective=objective, estimate=estimate, fresh=True)

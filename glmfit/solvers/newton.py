@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class Newton(Solver):
     (S the largest change of eta). An epoch is one step of every neuron. Cost per Hessian: T d^2 per neuron.
     The gap bound comes with the Hessian and is exact-Hessian (no failure probability).
     """
+
+    exact_hessian: ClassVar[bool] = True
 
     def init_state(self, problem: ExactHessian, params: Params, *, key=None) -> OptStep:
         """Evaluate the start."""

@@ -146,7 +146,7 @@ class SAGA(Solver):
             L_max=zeros,
             L_b=zeros,
             checked=jax.tree.map(np.array, (v, memory)),
-            objective=problem.objective(rows, v, memory, pass_),
+            objective=problem.objective(v, memory, pass_),
             estimate=np.full(n, np.nan),
             kappa=zeros,
             active=np.ones(n, bool),
@@ -214,7 +214,7 @@ class SAGA(Solver):
         """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
         memory = state.memory
         pass_ = problem.sweep(rows, v)
-        objective = problem.objective(rows, v, memory, pass_)
+        objective = problem.objective(v, memory, pass_)
         evals = 2 * problem.n_rows
         slack = 8 * np.finfo(problem.dtype).eps * np.abs(state.objective)
         outside = ~(problem.move(rows, v, state.anchor) <= state.radius)
@@ -223,7 +223,7 @@ class SAGA(Solver):
         if undo.any():
             v, memory = jax.tree.map(lambda new, old: np.where(undo, old, new), (v, memory), state.checked)
             pass_ = problem.sweep(rows, v)
-            objective = problem.objective(rows, v, memory, pass_)
+            objective = problem.objective(v, memory, pass_)
             evals += problem.n_rows
         state = state._replace(
             row_evals=state.row_evals + evals,

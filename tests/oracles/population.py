@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import mpmath as mp
 import numpy as np
-
 from oracles import penalties
 
 C_STAR = 0.16709557267051664  # maximum of h, rounded up; tests/oracles/poisson.py has its 40 digits
@@ -119,7 +118,7 @@ def newton(link, X, Y, ridge=0.0, weights=None, max_steps=100):
         coef,
         intercept,
         objective(link, X, Y, coef, intercept, weights, strength=strengths),
-        np.maximum(np.abs((grad_coef / scale[:, None])).max(axis=0), np.abs(grad_intercept)),
+        np.maximum(np.abs(grad_coef / scale[:, None]).max(axis=0), np.abs(grad_intercept)),
     )
 
 
@@ -133,7 +132,7 @@ def _newton_one(link, Z, y, ridge, w, v, max_steps):
         eta = rows @ v
         g = rows.T @ (w * derivative(link, y, eta)) / len(y) + penalty * v
         H = (rows.T * (w * curvature(link, y, eta))) @ rows / len(y) + np.diag(penalty)
-        step = np.linalg.lstsq(H, g, rcond=1e-14)[0]
+        step = solve(H, g)
         length, at = 1.0, value(v)
         while not value(v - length * step) <= at + 1e-15 * abs(at) and length > 1e-9:
             length /= 2
@@ -141,6 +140,13 @@ def _newton_one(link, Z, y, ridge, w, v, max_steps):
         if g @ step < 1e-24:
             break
     return v
+
+
+def solve(H, g):
+    """H^-1 g, or the shortest solution where H is singular."""
+    if np.linalg.cond(H) < 1e13:
+        return np.linalg.solve(H, g)
+    return np.linalg.lstsq(H, g, rcond=1e-14)[0]
 
 
 def proximal(link, X, Y, name, strength, ratio=0.5, groups=None, weights=None, max_steps=30_000, tol=1e-13):

@@ -1,0 +1,154 @@
+"""What a newcomer runs: the examples, the commands, the README."""
+
+import doctest
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glmfit
+from glmfit import demo
+from glmfit.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("nitime")
+
+# Another package's code, run as it is meant to be run.
+pytestmark = pytest.mark.usefixtures("close_figures")
+
+
+@pytest.fixture
+def close_figures():
+    """Close what pyplot opened."""
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+def is_png(path):
+    """Whether a file is a PNG of some size."""
+    content = path.read_bytes()
+    return content.startswith(b"\x89PNG") and len(content) > 5000
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 3
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_example_runs_and_draws(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    names = runpy.run_path(str(path), run_name="__main__")
+    assert names["__doc__"]
+    assert is_png(tmp_path / f"{path.stem}.png")
+    out = capsys.readouterr().out
+    assert "converged" in out
+    assert "figure:" in out
+
+
+def test_example_figure_goes_where_it_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["01", str(tmp_path / "mine.png")])
+    runpy.run_path(str(EXAMPLES[0]), run_name="__main__")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.png"]
+
+
+def test_info_names_versions_and_devices(capsys):
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert f"glmfit {glmfit.__version__}" in out
+    assert f"numpy {np.__version__}" in out
+    for word in ("python", "jax", "jax devices", "x64"):
+        assert re.search(rf"^{word}", out, re.MULTILINE) or word in out
+    assert len(out.splitlines()) < 24
+
+
+def test_command_line_from_the_outside():
+    done = subprocess.run([sys.executable, "-m", "glmfit"], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert "demo" in done.stderr
+    assert "info" in done.stderr
+
+
+def test_demo_says_which_extra_is_missing(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "nitime" else object())
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 1
+    message = capsys.readouterr().err
+    assert "nitime" in message
+    assert "matplotlib" not in message
+    assert "pip install 'glmfit[demo]'" in message
+    assert not (tmp_path / "out").exists()
+
+
+FIGURES = {"grasshopper_filters.png", "grasshopper_rate.png", "convergence.png", "population.png"}
+
+
+def test_demo_small(tmp_path, capsys):
+    result = demo.run(tmp_path, n_neurons=8, n_bins=4_000, recording_s=4.0)
+    assert {path.name for path in result["figures"]} == FIGURES
+    assert all(is_png(path) for path in result["figures"])
+    for model in (result["grasshopper"], result["population"]):
+        assert model.report_.converged.all()
+    assert result["scores"]["stimulus + spike history"] > result["scores"]["stimulus only"] > 0.05
+    out = capsys.readouterr().out
+    assert "held-out pseudo-R2" in out
+    assert "bounds hold" in out
+
+
+@pytest.mark.slow
+def test_demo_in_full_recovers_the_coupling(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    assert all(is_png(tmp_path / name) for name in FIGURES)
+    out = capsys.readouterr().out
+    assert float(re.search(r"correlation with the truth (\S+);", out)[1]) > 0.85
+    holding, bounds = re.search(r"certificates: (\d+) of (\d+) bounds hold", out).groups()
+    assert holding == bounds == "100"
+
+
+def test_demo_features_are_causal(rng):
+    signal = rng.normal(size=(200, 2))
+    basis = rng.normal(size=(7, 3))
+    for first_lag in (0, 1):
+        X = demo._history(signal, basis, first_lag)
+        assert np.isnan(X[: 6 + first_lag]).all()
+        assert np.isfinite(X[6 + first_lag :]).all()
+        changed = signal.copy()
+        changed[100:] = 0
+        same = demo._history(changed, basis, first_lag)[: 100 + first_lag]
+        np.testing.assert_array_equal(same, X[: 100 + first_lag])
+        t = 50
+        past = signal[t - first_lag - np.arange(7)]  # (lag, signal)
+        np.testing.assert_allclose(X[t], (past.T @ basis).ravel(), atol=1e-12)
+
+
+def test_demo_refractory_part_leaves_the_spike_itself_out():
+    spikes = np.zeros((50, 1))
+    spikes[20] = 1
+    X = demo._history(spikes, np.ones((5, 1)), 1)[:, 0]
+    np.testing.assert_array_equal(np.flatnonzero(X == 1), np.arange(21, 26))
+
+
+def test_readme_examples_give_what_they_say():
+    failed, tried = doctest.testfile(
+        str(ROOT / "README.md"), module_relative=False, optionflags=doctest.ELLIPSIS, encoding="utf-8"
+    )
+    assert tried > 5
+    assert failed == 0
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    commands = [line.strip() for line in readme.splitlines() if line.strip().startswith("python -m pip install")]
+    assert len(commands) == 2
+    for command in commands:
+        for part in command.split(" && "):
+            assert part in ci

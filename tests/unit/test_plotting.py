@@ -1,0 +1,247 @@
+"""The figures show the data they were given, with units."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from glmfit import Status, plotting
+
+matplotlib = pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    """Close what pyplot opened."""
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+@pytest.fixture
+def report():
+    """Four neurons: two proved, one estimate that ran out of budget, one silent."""
+    gap = np.array(
+        [
+            [1e-2, 1e-3, 1e-2, 0.0],
+            [1e-4, 1e-5, 1e-3, 0.0],
+            [2e-7, 1e-7, 1e-4, 0.0],
+        ]
+    )
+    is_bound = np.array([[0, 0, 0, 1], [0, 0, 0, 1], [1, 1, 0, 1]], bool)
+    return SimpleNamespace(
+        status=np.array([Status.CONVERGED, Status.CONVERGED, Status.MAX_EPOCHS, Status.NO_SPIKES]),
+        gap=gap[-1],
+        gap_is_bound=is_bound[-1],
+        target=np.array([1e-6, 1e-6, 2e-6, 1e-6]),
+        objective=np.array([0.5, 0.4, 0.3, 0.0]),
+        pseudo_r2=np.array([0.1, 0.2, 0.3, np.nan]),
+        n_rows=100,
+        history={
+            "epoch": np.array([0, 3, 6]),
+            "row_evals": np.array([100, 500, 900]),
+            "seconds": np.array([0.1, 0.2, 0.3]),
+            "gap": gap,
+            "gap_is_bound": is_bound,
+        },
+    )
+
+
+def texts(ax):
+    """Words of the legend."""
+    return [t.get_text() for t in ax.get_legend().get_texts()]
+
+
+def line(ax, label):
+    """The line with a label."""
+    return next(entry for entry in ax.get_lines() if entry.get_label() == label)
+
+
+def test_filter_is_basis_times_weights_in_the_unit_asked_for(rng):
+    basis, weights, lag_s = rng.normal(size=(20, 3)), rng.normal(size=3), 1e-3 * np.arange(20)
+    ax = plotting.plot_filter(basis, weights, lag_s, label="mine")
+    np.testing.assert_allclose(line(ax, "mine").get_xdata(), np.arange(20))
+    np.testing.assert_allclose(line(ax, "mine").get_ydata(), basis @ weights)
+    assert ax.get_xlabel() == "lag (ms)"
+    ax = plotting.plot_filter(basis, weights, lag_s, unit="s", label="mine")
+    np.testing.assert_allclose(line(ax, "mine").get_xdata(), lag_s)
+    assert ax.get_xlabel() == "lag (s)"
+
+
+def test_filter_band_is_two_standard_deviations(rng):
+    basis, lag_s = rng.normal(size=(5, 2)), 1e-3 * np.arange(5)
+    root = rng.normal(size=(2, 2))
+    ax = plotting.plot_filter(basis, np.zeros(2), lag_s, covariance=root @ root.T)
+    outline = ax.collections[-1].get_paths()[0].vertices
+    expected = 2 * np.sqrt(np.diag(basis @ root @ root.T @ basis.T))
+    for k in range(5):
+        np.testing.assert_allclose(outline[outline[:, 0] == k, 1].max(), expected[k])
+        np.testing.assert_allclose(outline[outline[:, 0] == k, 1].min(), -expected[k])
+
+
+def test_filters_of_many_neurons_are_one_line_each(rng):
+    ax = plotting.plot_filter(rng.normal(size=(5, 2)), rng.normal(size=(2, 7)), np.arange(5.0), unit="s")
+    assert len([entry for entry in ax.get_lines() if len(entry.get_xdata()) == 5]) == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [({"unit": "bins"}, "ms"), ({"lag_s": np.arange(4.0)}, r"\(4, 2\)"), ({"weights": np.ones(3)}, r"\(5, 3\)")],
+)
+def test_filter_says_what_does_not_fit(change, word):
+    arguments = {"basis": np.ones((5, 2)), "weights": np.ones(2), "lag_s": np.arange(5.0)} | change
+    with pytest.raises(ValueError, match=word):
+        plotting.plot_filter(**arguments)
+
+
+def test_rates_are_per_second_and_every_spike_is_a_tick():
+    time_s, rate = 0.01 * np.arange(100), np.full(100, 0.2)
+    counts = np.zeros(100)
+    counts[[10, 40]] = 1, 3
+    ax = plotting.plot_rate_against_spikes(time_s, rate, counts)
+    np.testing.assert_allclose(line(ax, "predicted rate").get_ydata(), 20.0)
+    ticks = ax.collections[-1].get_segments()
+    assert len(ticks) == counts.sum()
+    times = np.array([segment[0][0] for segment in ticks])
+    assert np.all(np.abs(times - np.repeat(time_s, counts.astype(int))) < 0.005)
+    assert len(np.unique(times)) == 4
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("time (s)", "rate (spikes/s)")
+
+
+def test_rates_of_several_models_within_limits():
+    time_s = 0.01 * np.arange(100)
+    rates = {"a": np.full(100, 0.1), "b": np.full(100, 0.2)}
+    ax = plotting.plot_rate_against_spikes(time_s, rates, bin_s=0.02, limits_s=(0.2, 0.4))
+    np.testing.assert_allclose(line(ax, "a").get_ydata(), 5.0)
+    np.testing.assert_allclose(line(ax, "b").get_ydata(), 10.0)
+    assert len(line(ax, "a").get_xdata()) == 21
+    assert ax.get_xlim() == (0.2, 0.4)
+
+
+def test_smoothing_keeps_the_number_of_spikes_and_passes_over_nan():
+    time_s = 0.01 * np.arange(200)
+    rate, counts = np.full(200, 0.3), np.zeros(200)
+    rate[:5], counts[100] = np.nan, 1
+    ax = plotting.plot_rate_against_spikes(time_s, rate, counts, smooth_s=0.03)
+    drawn = line(ax, "predicted rate").get_ydata()
+    assert np.isnan(drawn[:5]).all()
+    np.testing.assert_allclose(drawn[5:], 30.0)
+    outline = ax.collections[0].get_paths()[0].vertices
+    height = {x: outline[outline[:, 0] == x, 1].max() for x in time_s}
+    np.testing.assert_allclose(sum(height.values()) * 0.01, 1.0, rtol=1e-3)
+
+
+def test_rate_refuses_other_lengths():
+    with pytest.raises(ValueError, match=r"counts has shape \(9,\)"):
+        plotting.plot_rate_against_spikes(np.arange(10.0), np.ones(10), np.ones(9))
+
+
+def test_convergence_draws_every_fitted_neuron_and_marks_what_is_proved(report):
+    ax = plotting.plot_convergence(report)
+    gap = report.history["gap"]
+    thin = [entry for entry in ax.get_lines() if entry.get_linewidth() == 0.4]
+    assert len(thin) == 3  # the silent neuron has nothing to converge
+    for entry, values in zip(thin, gap.T[:3], strict=True):
+        np.testing.assert_array_equal(entry.get_xdata(), [0, 3, 6])
+        np.testing.assert_allclose(entry.get_ydata(), values)
+    np.testing.assert_allclose(line(ax, "worst neuron").get_ydata(), gap[:, :3].max(axis=1))
+    np.testing.assert_allclose(line(ax, "median").get_ydata(), np.median(gap[:, :3], axis=1))
+    bounds = line(ax, "proved bound")
+    np.testing.assert_allclose(sorted(bounds.get_ydata()), [1e-7, 2e-7])
+    np.testing.assert_array_equal(bounds.get_xdata(), [6, 6])
+    np.testing.assert_allclose(line(ax, "target").get_ydata(), 1e-6)
+    assert ax.get_yscale() == "log"
+    assert "nats per bin" in ax.get_ylabel()
+    assert texts(ax) == ["a neuron (estimate)", "worst neuron", "median", "proved bound", "target"]
+
+
+@pytest.mark.parametrize(
+    ("against", "x", "label"),
+    [("passes", [1, 5, 9], "passes over the data"), ("seconds", [0.1, 0.2, 0.3], "time (s)")],
+)
+def test_convergence_against_work_and_time(report, against, x, label):
+    ax = plotting.plot_convergence(report, against=against)
+    np.testing.assert_allclose(line(ax, "median").get_xdata(), x)
+    assert ax.get_xlabel() == label
+
+
+def test_convergence_refuses_an_unknown_axis(report):
+    with pytest.raises(ValueError, match="epoch, passes, seconds"):
+        plotting.plot_convergence(report, against="minutes")
+
+
+def test_bounds_are_told_from_estimates(report):
+    optimum = report.objective - np.array([1e-8, 5e-8, 3e-4, 0.0])
+    ax = plotting.plot_bounds(report, optimum)
+    np.testing.assert_allclose(line(ax, "proved bound").get_xdata(), [1e-8, 5e-8], rtol=1e-6)
+    np.testing.assert_allclose(line(ax, "proved bound").get_ydata(), [2e-7, 1e-7])
+    np.testing.assert_allclose(line(ax, "estimate").get_ydata(), [1e-4])
+    assert "nats per bin" in ax.get_xlabel()
+    assert "nats per bin" in ax.get_ylabel()
+
+
+def test_overview_counts_every_neuron_once(report):
+    status, score, gap = plotting.plot_report_overview(report)
+    assert [t.get_text() for t in status.get_yticklabels()] == ["converged", "max epochs", "no spikes"]
+    assert [bar.get_width() for bar in status.patches] == [2, 1, 1]
+    assert sum(bar.get_height() for bar in score.patches) == 3  # not the silent one
+    assert texts(score) == ["median 0.200"]
+    assert sum(bar.get_height() for bars in gap.containers for bar in bars) == 3
+    assert texts(gap) == ["bound", "estimate", "target"]
+    assert gap.get_xlabel() == "gap (nats per bin)"
+
+
+def test_coupling_shows_the_matrix_as_it_is(rng):
+    matrix = rng.normal(size=(6, 6))
+    matrix[0, 0] = np.nan
+    ax = plotting.plot_coupling(matrix, limit=2.0, label="coupling (log gain)")
+    image = ax.images[0]
+    np.testing.assert_array_equal(np.ma.filled(image.get_array(), np.nan), matrix)
+    assert image.get_clim() == (-2.0, 2.0)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("target neuron", "source neuron")
+    assert ax.figure.axes[1].get_ylabel() == "coupling (log gain)"
+
+
+def test_coupling_of_zeros_is_drawn():
+    assert plotting.plot_coupling(np.zeros((3, 3)), colorbar=False).images[0].get_clim() == (-1.0, 1.0)
+
+
+def test_recovery_leaves_out_nan():
+    ax = plotting.plot_recovery([[1.0, np.nan], [2.0, 3.0]], [[1.5, 1.0], [np.nan, 2.5]])
+    points = ax.get_lines()[-1]
+    np.testing.assert_array_equal(points.get_xdata(), [1.0, 3.0])
+    np.testing.assert_array_equal(points.get_ydata(), [1.5, 2.5])
+
+
+def test_signal_within_limits():
+    ax = plotting.plot_signal(np.arange(10.0), np.arange(10.0) ** 2, ylabel="level (dB)", limits_s=(2, 4))
+    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [4, 9, 16])
+    assert ax.get_ylabel() == "level (dB)"
+
+
+def test_every_function_draws_where_it_is_told(report, rng):
+    import matplotlib.pyplot as plt
+
+    axes = plotting.new_axes((1,) * 3, (1,) * 2).flat
+    t, ones = np.arange(5.0), np.ones(5)
+    calls = [
+        lambda ax: plotting.plot_filter(np.ones((5, 2)), np.ones(2), t, ax=ax),
+        lambda ax: plotting.plot_rate_against_spikes(t, ones, ones, ax=ax),
+        lambda ax: plotting.plot_convergence(report, ax=ax),
+        lambda ax: plotting.plot_coupling(rng.normal(size=(3, 3)), ax=ax),
+        lambda ax: plotting.plot_recovery(t, t, ax=ax),
+        lambda ax: plotting.plot_scores(t, ax=ax),
+    ]
+    for call, ax in zip(calls, axes, strict=True):
+        assert call(ax) is ax
+    assert plt.get_fignums() == []  # nothing was opened behind the caller's back
+
+
+def test_new_axes_and_panel_letters(tmp_path):
+    axes = plotting.new_axes((1, 2), (1,), size=(5, 2))
+    assert axes.shape == (1, 2)
+    plotting.label_panels(axes, ["one", "two"])
+    assert [ax.get_title(loc="left").split()[-1] for ax in axes.flat] == ["one", "two"]
+    axes[0, 0].figure.savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 1000
