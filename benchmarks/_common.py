@@ -191,20 +191,32 @@ class Section:
             print(f"    {name} = {_short(plain(value))}", flush=True)
 
     def require(
-        self, what: str, ours, reference, *, limit, against: str, unit: str = "s", at_least=False, aim=False
+        self,
+        what: str,
+        ours,
+        reference,
+        *,
+        limit,
+        against: str,
+        unit: str = "s",
+        topic: str = "cost",
+        at_least: bool = False,
+        aim: bool = False,
     ) -> None:
-        """Judge ``ours / reference`` against a limit (1 where the reference is itself the limit)."""
-        ratio = float(ours) / float(reference)
+        """Judge ``ours / reference`` against a limit (1 where the reference is itself the limit, which may be 0)."""
+        ours, reference = float(ours), float(reference)
+        ratio = ours / reference if reference else 1.0 + ours
         met = ratio >= limit if at_least else ratio <= limit
         entry = {
             "what": what,
-            "ours": float(ours),
+            "ours": ours,
             "against": against,
-            "reference": float(reference),
+            "reference": reference,
             "unit": unit,
             "ratio": ratio,
             "limit": float(limit),
             "sense": "at least" if at_least else "at most",
+            "topic": topic,
             "kind": "aim" if aim else "requirement",
             "met": bool(met),
         }

@@ -77,9 +77,9 @@ def judge(model, problem: Problem, optimum: np.ndarray) -> dict:
     facts = fit_summary(model) | true
     report = getattr(model, "report_", None)
     if report is not None:
-        # Below 1e-14 the reference itself is rounding.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cover = np.where(distance > 1e-14, report.gap / distance, np.inf)
+        # Both objectives are rounded: what is sure of their difference is this much less.
+        sure = distance - 1e-14 * (1 + np.abs(optimum))
+        cover = np.where(sure > 0, report.gap / np.where(sure > 0, sure, 1.0), np.inf)
         cover = cover[report.gap_is_bound]
         facts |= {
             "coverage_min": float(cover.min()) if cover.size else float("nan"),

@@ -127,10 +127,11 @@ def objective(problem: Problem, coef, intercept, l1=None) -> np.ndarray:
     """F per neuron in float64, (neuron,); with ``l1`` (neuron,) the penalty is l1 ||w||_1 instead of the ridge."""
     coef, intercept = np.asarray(coef, np.float64), np.asarray(intercept, np.float64)
     total = np.zeros(problem.Y.shape[1])
-    for start in range(0, len(problem.X), 50_000):
-        rows = slice(start, start + 50_000)
+    for start in range(0, len(problem.X), _CHUNK):
+        rows = slice(start, start + _CHUNK)
         eta = problem.X[rows].astype(np.float64) @ coef + intercept
-        total += _loss(problem.link, eta, problem.Y[rows]).sum(0)
+        # Along the last axis NumPy adds in pairs: the rounding of 1e5 terms stays below that of ten.
+        total += np.ascontiguousarray(_loss(problem.link, eta, problem.Y[rows]).T).sum(1)
     penalty = 0.5 * problem.strength * (coef**2).sum(0) if l1 is None else l1 * np.abs(coef).sum(0)
     return total / len(problem.X) + penalty
 
@@ -322,13 +323,15 @@ def _cached(problem: Problem, cache: Path | None, what: str, make) -> dict:
 def reach_problem(file: Path, n_lags: int = 10, n_basis: int = 5) -> tuple[Problem, Problem]:
     """Motor cortex while reaching: position and velocity of the hand through raised cosines; (training, held out).
 
-    A bin's features are the movement in that bin and the nine after it (motor cortex leads the hand), each of
-    the six signals through five raised cosines. The last fifth of the recording is held out, ten bins between the
-    two; features are standardised by their training mean and deviation.
+    A bin's features are the movement in that bin and the nine after it (motor cortex leads the hand), every signal
+    through five raised cosines; signals that never change are left out (the hand moves in a plane). The last fifth
+    of the recording is held out, ten bins between the two; features are standardised by their training mean and
+    deviation.
     """
     with np.load(file, allow_pickle=False) as recording:
         signals = np.concatenate([recording["position"], recording["velocity"]], axis=1).astype(np.float64)
         counts = recording["counts"].astype(np.float32)
+    signals = signals[:, np.ptp(signals, axis=0) > 0]
     windows = np.lib.stride_tricks.sliding_window_view(signals, n_lags, axis=0)  # (time, signal, lag)
     X = (windows @ raised_cosines(n_lags, n_basis)).reshape(len(windows), -1)
     Y = counts[: len(X)]

@@ -98,7 +98,7 @@ def test_demo_small(tmp_path, capsys):
     assert all(is_png(path) for path in result["figures"])
     for model in (result["grasshopper"], result["population"]):
         assert model.report_.converged.all()
-    assert result["scores"]["stimulus + spike history"] > result["scores"]["stimulus only"] > 0.05
+    assert result["scores"]["stimulus and spike history"] > result["scores"]["stimulus"] > 0.05
     out = capsys.readouterr().out
     assert "held-out pseudo-R2" in out
     assert "bounds hold" in out

@@ -103,7 +103,7 @@ def bound_largest_eigenvalue(
     Returns
     -------
     numpy.ndarray
-        float64 upper bounds, shape (...), at least the largest Ritz value.
+        float64 upper bounds, shape (...), at least the largest Ritz value; infinite where a coefficient is not finite.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def bound_largest_eigenvalue(
     unit = np.finfo(np.float32 if single else np.float64).eps
     alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
     n_steps, shape = len(alpha), alpha.shape[1:]
-    alpha, beta = alpha.reshape(n_steps, -1), beta.reshape(n_steps, -1)
+    alpha, beta, bad = _finite(alpha.reshape(n_steps, -1), beta.reshape(n_steps, -1))
     scale = np.max(np.abs(alpha) + beta, axis=0)
     floor = 8 * unit * scale + np.finfo(np.float64).tiny
     # After an exhausted Krylov space (beta = 0) nothing further counts.
@@ -147,6 +147,7 @@ def bound_largest_eigenvalue(
         middle = 0.5 * (low + high)
         enough = _reaches(middle, alpha, beta_up, used, log_inverse_delta)
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    high = np.where(bad, np.inf, high)
     margin = 1e-3 if single else 1e-9
     return (high + margin * np.abs(high) + (8 * unit) * scale).reshape(shape)
 
@@ -189,9 +190,15 @@ def estimate_smallest_eigenvalue(alpha: np.ndarray, beta: np.ndarray) -> np.ndar
     """
     alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
     shape = alpha.shape[1:]
-    alpha, beta = alpha.reshape(len(alpha), -1), beta.reshape(len(beta), -1)
+    alpha, beta, bad = _finite(alpha.reshape(len(alpha), -1), beta.reshape(len(beta), -1))
     used = np.concatenate([np.ones((1, alpha.shape[1]), bool), np.cumprod(beta[:-1] > 0, axis=0).astype(bool)])
-    return -_largest_ritz(-alpha, beta, used).reshape(shape)
+    return np.where(bad, np.nan, -_largest_ritz(-alpha, beta, used)).reshape(shape)
+
+
+def _finite(alpha, beta):
+    """Coefficients with zeros for the matrices that have a nan or inf, and which these are."""
+    bad = ~np.all(np.isfinite(alpha) & np.isfinite(beta), axis=0)
+    return np.where(bad, 0.0, alpha), np.where(bad, 0.0, beta), bad
 
 
 def _largest_ritz(alpha, beta, used):

@@ -192,11 +192,17 @@ def _check_counts(Y: np.ndarray, warn: bool = True) -> None:
 def _drop_nan_rows(X, Y, weights):
     bad = np.isnan(X).any(axis=1) | np.isnan(Y).any(axis=1)
     n_dropped = int(bad.sum())
+    blame = ""
+    if n_dropped == len(bad):
+        columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(X).all(axis=0))]
+        columns += [f"neuron {j}" for j in np.flatnonzero(np.isnan(Y).all(axis=0))]
+        if columns:
+            blame = f" All NaN: {', '.join(columns[:5])}; a constant column divided by its standard deviation?"
     if n_dropped:
         X, Y = X[~bad], Y[~bad]
         weights = None if weights is None else weights[~bad]
-    if len(X) == 0:
-        raise ValueError("every row has a NaN in X or y; nothing is left to fit.")
+    if n_dropped and n_dropped == len(bad):
+        raise ValueError(f"every row has a NaN in X or y; nothing is left to fit.{blame}")
     return X, Y, weights, n_dropped
 
 

@@ -129,10 +129,10 @@ def _layout(groups: tuple[int, ...]) -> _Layout:
     labels = np.asarray(groups)
     penalised = labels != NO_GROUP
     _, group_of_penalised, sizes = np.unique(labels[penalised], return_inverse=True, return_counts=True)
-    group = np.zeros(len(labels), dtype=int)
+    group = np.zeros(len(labels), dtype=np.int32)  # int64 breaks when one process runs jax in both modes
     group[penalised] = group_of_penalised
-    members = np.full((len(sizes), sizes.max(initial=1)), len(labels))
-    position = np.zeros(len(labels), dtype=int)
+    members = np.full((len(sizes), sizes.max(initial=1)), len(labels), dtype=np.int32)
+    position = np.zeros(len(labels), dtype=np.int32)
     for row in range(len(sizes)):
         features = np.flatnonzero(penalised & (group == row))
         members[row, : len(features)] = features

@@ -117,7 +117,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
     def _build_rows(self, batch_size: int, seed: int) -> Rows:
         n_blocks = -(-self.n_rows // batch_size)
         size = -(-self.n_rows // n_blocks)
-        order = np.random.default_rng(seed).permutation(self.n_rows)
+        order = np.random.default_rng(int(seed)).permutation(self.n_rows)
         d, basis = self.n_features, self.basis
         Z = np.zeros((n_blocks * size, d + 1), self.dtype)
         Z[:, d] = 1
@@ -217,10 +217,10 @@ class PopulationProblem(FiniteSum, ExactHessian):
         """
         eta = self.null_params().intercept
         metric = self.metric(rows, self.observation.curvature(self.mean_count, eta))
-        pass_, n_steps, move = sweep(rows, v), 0, np.inf
-        while n_steps < max_steps and move > radius:
-            v, memory, moves = _sure_step(rows, v, memory, pass_, metric)
-            pass_, n_steps, move = sweep(rows, v), n_steps + 1, np.max(np.nan_to_num(np.asarray(moves)))
+        pass_, n_steps, moving = sweep(rows, v), 0, np.ones(self.n_neurons, bool)
+        while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
+            v, memory, moves = _sure_step(rows, v, memory, pass_, metric, moving)
+            pass_, n_steps, moving = sweep(rows, v), n_steps + 1, moving & (np.asarray(moves) > radius)
         return v, memory, pass_, n_steps
 
     def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number):
@@ -232,6 +232,11 @@ class PopulationProblem(FiniteSum, ExactHessian):
             In the metric at v, with the ridge inside; ``full`` is the mean over blocks of their bounds, itself
             a bound because the largest eigenvalue is convex.
         """
+        if np.isinf(radius).any() and np.isinf(self.observation.curvature_bound(1.0)):
+            raise ValueError(
+                f"the {self.observation.name} link has no global bound of its curvature: a global certificate is "
+                'impossible. Use certificate="anchored".'
+            )
         metric = self.metric(rows, direction(rows, v, v).mean_curvature)
         spectra = block_spectra(rows, v, radius.astype(self.dtype), metric, self.random_column(seed, number), n_steps)
         alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
@@ -325,7 +330,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
         """
         start = np.zeros((self.n_features + 1, 1), self.dtype)
         kept = np.r_[: self._dimension - 1, self.n_features]
-        start[kept] = random_start(np.random.default_rng([seed, 1, number]), self._dimension, self.dtype)
+        start[kept] = random_start(np.random.default_rng([int(seed), 1, int(number)]), self._dimension, self.dtype)
         return start
 
     def squared_norm(self, params: Params, evaluation: Evaluation, metric) -> np.ndarray:
@@ -404,6 +409,10 @@ class PopulationProblem(FiniteSum, ExactHessian):
         coef[:, neuron], intercept[neuron] = at.coef, at.intercept
         return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate, at.separable)
 
+    def is_separable(self, params: Params, neuron: int) -> bool:
+        """Whether one neuron has run away along a direction that silences it; see `is_separable_along`."""
+        return self.select(neuron).is_separable_along(params.coef[:, neuron], params.intercept[neuron])
+
     def is_separable_along(self, coef, intercept) -> bool:
         """Whether one neuron's predictor falls without limit at silent rows while every spike keeps its rate."""
         if np.any(np.asarray(self.penalty.ridge_strength) > 0):
@@ -434,19 +443,21 @@ class Smoothness(NamedTuple):
 
 
 @jax.jit
-def _sure_step(rows: Rows, v, memory, pass_: Sweep, metric):
+def _sure_step(rows: Rows, v, memory, pass_: Sweep, metric, moving):
     """Move along the proximal gradient direction by the length that self-concordance proves to descend."""
-    proposal, memory = rows.descend(v, pass_.gradient, metric, jnp.ones(v.shape[1], v.dtype), memory)
+    proposal, warm = rows.descend(v, pass_.gradient, metric, jnp.ones(v.shape[1], v.dtype), memory)
     p = proposal - v
     along = direction(rows, v, p)
     smooth = pass_.gradient + rows.ridge * v
     slope = -jnp.sum(smooth * p, axis=0)
     ridge_bend = jnp.sum(rows.ridge * p * p, axis=0)
     if rows.splitting is None:
-        t = descent_step(slope, along.curvature + ridge_bend, along.reach)
+        t = jnp.where(moving, descent_step(slope, along.curvature + ridge_bend, along.reach), 0)
         return v + t[None] * p, memory, t * along.reach
     old = rows.start_memory(v)
-    slope = slope - rows.penalty_value(proposal, memory) + rows.penalty_value(v, old)
-    t = jnp.minimum(descent_step(slope, along.curvature, along.reach), 1)
-    memory = jax.tree.map(lambda new, was: was + t[None] * (new - was), memory, old)
+    slope = slope - rows.penalty_value(proposal, warm) + rows.penalty_value(v, old)
+    t = jnp.where(moving, jnp.minimum(descent_step(slope, along.curvature, along.reach), 1), 0)
+    memory = jax.tree.map(
+        lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
+    )
     return v + t[None] * p, memory, t * along.reach

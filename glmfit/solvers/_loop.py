@@ -120,7 +120,8 @@ class Verdict:
         self._best = np.minimum(self._best, np.where(better, state.estimate, np.inf))
         stalled = self._since >= _STALLED
         ready = self._inflation * state.estimate <= self.target
-        if open_.any() and (last or (ready | stalled)[open_].all()):
+        # Exact-Hessian bounds are at hand at every check: no neuron need wait for the others.
+        if open_.any() and (last or self.solver.exact_hessian or (ready | stalled)[open_].all()):
             self._certify(columns, state, open_, stalled, final=last or bool(stalled[open_].all()))
 
     def interrupt(self) -> None:
@@ -148,11 +149,16 @@ class Verdict:
                 self._finish_exactly(int(neuron))
             left &= ~self.finished
         if final:
+            for neuron in np.flatnonzero(left & ~bounded):
+                if self.problem.is_separable(self.params, int(neuron)):
+                    self._finish(np.arange(len(left)) == neuron, Status.SEPARABLE)
+            left &= ~self.finished
             self._finish(left & (self.gap <= self.target), Status.CONVERGED)
             self._finish(left & stalled & ~self.finished, Status.PRECISION_FLOOR)
         # Ask again when the bound, not just the estimate, can be expected below the target.
         seen = np.where(bounded, gap, 4 * self._inflation * state.estimate)
-        ratio = seen / np.maximum(state.estimate, np.finfo(float).tiny)
+        with np.errstate(invalid="ignore", over="ignore"):
+            ratio = seen / np.maximum(state.estimate, np.finfo(float).tiny)
         self._inflation = np.where(left, np.clip(ratio, 1.0, 1e6), self._inflation)
 
     def _finish_exactly(self, neuron: int) -> None:

@@ -26,7 +26,7 @@ def epoch_order(sampling: str, seed: int, epoch: int, n_blocks: int, batch_size:
     numpy.ndarray
         int32 block or row numbers.
     """
-    rng = np.random.default_rng([seed, 2, epoch])
+    rng = np.random.default_rng([int(seed), 2, int(epoch)])
     if sampling == "partition":
         order = rng.integers(0, n_blocks, n_blocks)
     elif sampling == "shuffle":

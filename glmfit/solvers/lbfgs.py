@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..problems.base import FiniteSum, Params
+from ._check import check_real, check_smooth, check_whole
 from .base import OptStep, Solver
 
 
@@ -81,13 +82,15 @@ class LBFGS(Solver):
     batch_size: int | None = None
     failure_probability: float = 1e-3
 
+    def __post_init__(self):
+        check_whole("history_size", self.history_size, 1)
+        check_real("failure_probability", self.failure_probability, 1.0)
+        if self.batch_size is not None:
+            check_whole("batch_size", self.batch_size, 1)
+
     def init_state(self, problem: FiniteSum, params: Params, *, key) -> OptStep:
         """Scale the coordinates at the start and evaluate it."""
-        if not problem.penalty.rotation_invariant:
-            raise ValueError(
-                f"LBFGS needs a smooth penalty (UnRegularized or Ridge); this problem has {problem.penalty.name}. "
-                'Use solver_name="SAGA".'
-            )
+        check_smooth("LBFGS", problem.penalty)
         seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
         rows = self._rows(problem, seed)
         v = problem.to_columns(params)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..bounds import GAP_THEOREM, GapCertificate
 from ..problems.base import ExactHessian, Params
+from ._check import check_smooth
 from .base import OptStep, Solver
 
 
@@ -40,6 +41,7 @@ class Newton(Solver):
 
     def init_state(self, problem: ExactHessian, params: Params, *, key=None) -> OptStep:
         """Evaluate the start."""
+        check_smooth("Newton", problem.penalty)
         n = problem.n_neurons
         iterates = _stack([problem.start_newton(params, i) for i in range(n)])
         state = NewtonState(0, problem.n_rows, iterates, np.zeros(n), np.zeros(n), np.ones(n, bool), False)

@@ -22,7 +22,8 @@ from ..bounds import (
     subset_step,
 )
 from ..problems.base import FiniteSum, Params
-from ._sampling import epoch_order
+from ._check import check_choice, check_real, check_whole
+from ._sampling import SAMPLINGS, epoch_order
 from .base import OptStep, Solver
 
 
@@ -119,6 +120,16 @@ class SAGA(Solver):
     lanczos_steps: int = 12
     check_every: int = 3
     warmup: int = 10
+
+    def __post_init__(self):
+        check_choice("sampling", self.sampling, SAMPLINGS)
+        check_choice("certificate", self.certificate, ("anchored", "global"))
+        check_real("radius", self.radius, float("inf"))
+        check_real("step_scale", self.step_scale, 2.0, closed=True)
+        check_real("failure_probability", self.failure_probability, 1.0)
+        for name, least in {"batch_size": 1, "lanczos_steps": 1, "check_every": 1, "warmup": 0}.items():
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), least)
 
     # ------------------------------------------------------------------------------------- contract
 

@@ -1,0 +1,147 @@
+"""Newton and SAGA over a grid of shapes, warm, and what the rule of ``solver_name="auto"`` makes of it.
+
+    python benchmarks/auto_rule.py [--score-only]
+
+The rule lives in glmfit/estimators/_auto.py; regret is the time of its choice over that of the faster solver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from _common import RESULTS, environment, interleaved, median, timed, write_json
+from _models import fit_summary, timed_fit
+from _problems import N_BASIS, STRENGTH, Problem, draw_counts, history_design
+
+N_ROWS = (2_000, 20_000, 100_000)
+N_SOURCES = (2, 8, 24)  # of eight features each
+N_NEURONS = (1, 2, 3, 4, 8, 32, 128)
+SOLVERS = ("Newton", "SAGA")
+MOST_WORK = 2e11  # multiplications per round of Newton's Hessians beyond which it is not tried
+
+
+def measure(problem: Problem, repeats: int) -> dict:
+    """First-fit and warm seconds of each solver on one problem; None for what was not tried."""
+    work = problem.Y.shape[1] * problem.X.shape[0] * (problem.X.shape[1] + 1) ** 2
+    tried = [name for name in SOLVERS if name != "Newton" or work <= MOST_WORK]
+    first, models = {}, {}
+    for name in tried:
+        first[name], models[name] = timed_fit("glmfit", problem, solver_name=name)
+    slow = max(first.values()) > 30
+    seconds = interleaved(
+        {name: lambda name=name: timed_fit("glmfit", problem, solver_name=name) for name in tried},
+        1 if slow else repeats,
+        settle_s=0.02,
+    )
+    return {
+        "first": first,
+        "warm": {name: median(values) for name, values in seconds.items()},
+        "fits": {name: fit_summary(model) for name, model in models.items()},
+    }
+
+
+def present_choice(cell: dict) -> str:
+    """Ask the rule in force about a shape; the data are stand-ins of that shape."""
+    from glmfit import observations, penalties
+    from glmfit.estimators import choose_solver
+    from glmfit.problems import PopulationProblem
+
+    T, d, N = cell["n_rows"], cell["n_features"], cell["n_neurons"]
+    X, Y = np.broadcast_to(np.float32(0), (T, d)), np.broadcast_to(np.float32(1), (T, N))
+    observation = observations.from_inverse_link(cell["link"])
+    return choose_solver(PopulationProblem(X, Y, observation, penalties.make("Ridge", STRENGTH, d, N)))
+
+
+def regret(cell: dict, choice: str) -> float:
+    """Time of a choice over that of the faster solver; infinite for one too slow to be tried."""
+    return cell["warm"].get(choice, float("inf")) / min(cell["warm"].values())
+
+
+def candidate(cell: dict, few: int, work: float) -> str:
+    """The family of rules: Newton for few neurons or little work."""
+    done = float(cell["n_neurons"]) * cell["n_rows"] * (cell["n_features"] + 1) ** 2
+    return "Newton" if cell["n_neurons"] <= few or done <= work else "SAGA"
+
+
+def score(cells: list[dict]) -> dict:
+    """Print every cell with the rule's choice; find the best thresholds of the same family."""
+    print("  link        T    d    N |  Newton s    SAGA s | faster   auto     regret")
+    for cell in cells:
+        cell["auto"] = present_choice(cell)
+        cell["regret"] = regret(cell, cell["auto"])
+        faster = min(cell["warm"], key=cell["warm"].get)
+        newton, saga = (f"{cell['warm'][name]:9.4f}" if name in cell["warm"] else "not tried" for name in SOLVERS)
+        print(
+            f"{cell['link']:>9} {cell['n_rows']:6d} {cell['n_features']:4d} {cell['n_neurons']:4d} | {newton} {saga} | "
+            f"{faster:<8} {cell['auto']:<8} {cell['regret']:.2f}"
+        )
+
+    def mean_regret(few, work):
+        return float(np.exp(np.mean([np.log(regret(c, candidate(c, few, work))) for c in cells])))
+
+    tries = list(itertools.product((0, 1, 2, 3, 4, 6, 8), np.logspace(7, 12, 21)))
+    means = [mean_regret(few, work) for few, work in tries]
+    few, work = tries[int(np.argmin(means))]
+    worst = max(cells, key=lambda c: c["regret"])
+    summary = {
+        "mean_regret": float(np.exp(np.mean([np.log(c["regret"]) for c in cells]))),
+        "worst_regret": worst["regret"],
+        "worst_at": [worst[k] for k in ("link", "n_rows", "n_features", "n_neurons")],
+        "best_of_family": {
+            "few_neurons": few,
+            "newton_work": work,
+            "mean_regret": min(means),
+            "worst_regret": max(regret(c, candidate(c, few, work)) for c in cells),
+        },
+    }
+    best = summary["best_of_family"]
+    print(
+        f"rule in force: regret {summary['mean_regret']:.3f} in the geometric mean, worst {worst['regret']:.2f} at "
+        f"{tuple(summary['worst_at'])}\nbest of the family (few neurons <= {few}, N T (d+1)^2 <= {work:.1e}): "
+        f"{best['mean_regret']:.3f}, worst {best['worst_regret']:.2f}"
+    )
+    return summary
+
+
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--score-only", action="store_true", help="judge the rule by the timings on file")
+    parser.add_argument("--links", default="softplus,exp")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--results", help="JSON file")
+    parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    scaled = options.scale != 1
+    path = Path(tempfile.gettempdir()) / "auto_rule.scaled.json" if scaled else RESULTS / "auto_rule.json"
+    path = Path(options.results) if options.results else path
+    if options.score_only:
+        content = json.loads(path.read_text())
+        write_json(path, content | {"summary": score(content["cells"])})
+        return 0
+    facts, cells = environment(), []
+    for n_rows, n_sources in itertools.product(N_ROWS, N_SOURCES):
+        n_rows = max(1000, round(n_rows * options.scale))
+        X = history_design(n_rows, n_sources, N_BASIS, 0)
+        for link, n_neurons in itertools.product(options.links.split(","), N_NEURONS):
+            problem = Problem("cell", link, STRENGTH, X, draw_counts(X, n_neurons, link))
+            shape = {
+                "link": link,
+                "n_rows": n_rows,
+                "n_features": X.shape[1],
+                "n_neurons": n_neurons,
+            }
+            spent, cell = timed(lambda problem=problem: measure(problem, options.repeats))
+            cells.append(shape | cell)
+            print(f"{shape}: {cell['warm']} ({spent:.0f} s)", flush=True)
+    write_json(path, {"environment": facts, "cells": cells, "summary": score(cells)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Checks of hyper-parameters and of penalties: what was given, what is allowed."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+
+def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Raise ValueError unless the value is one of the words allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raise ValueError unless the value is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+
+
+def check_real(name: str, value: Any, below: float, closed: bool = False) -> None:
+    """Raise ValueError unless 0 < value < below (<= below if closed)."""
+    good = isinstance(value, numbers.Real) and 0 < value and (value < below or (closed and value == below))
+    if not good:
+        raise ValueError(f"{name} is {value!r}; it must be in (0, {below:g}{']' if closed else ')'}.")
+
+
+def check_smooth(solver: str, penalty: Any) -> None:
+    """Raise ValueError unless the penalty is one a rotation leaves alone, which has a Hessian."""
+    if not penalty.rotation_invariant:
+        raise ValueError(
+            f"{solver} needs a smooth penalty (UnRegularized or Ridge); this problem has {penalty.name}. "
+            'Use solver_name="SAGA".'
+        )

@@ -1,0 +1,510 @@
+"""What every solver promises: the optimum, an honest distance from it, neurons apart, the same answer twice."""
+
+import io
+
+import jax
+import numpy as np
+import pytest
+from cases import GROUPS, OBSERVATIONS, SOLVERS, D, N, T, problem, recording
+from oracles import population as oracle
+
+from glmfit import PopulationGLM, Status, solvers
+from glmfit.problems import Params
+from glmfit.solvers import SAGA, LoopOptions, Newton
+
+every_link = pytest.mark.parametrize("link", OBSERVATIONS)
+every_solver = pytest.mark.parametrize("solver", SOLVERS)
+NON_SMOOTH = {
+    "lasso": ("Lasso", {"strength": 0.03}),
+    "elastic net": ("ElasticNet", {"strength": 0.05, "ratio": 0.6}),
+    "group lasso": ("GroupLasso", {"strength": 0.05, "groups": GROUPS}),
+}
+KEY = jax.random.key(3)
+RIDGE = 1e-3
+
+
+def solve(solver, at, tol=1e-8, key=KEY, params=None, **options):
+    return solver.run(at, params, key=key, options=LoopOptions(tol=tol, **options))
+
+
+def true_gap(link, X, Y, solution, best, name="Ridge", weights=None, **numbers):
+    numbers = numbers or {"strength": RIDGE}
+    return oracle.objective(link, X, Y, *solution.params, weights, name, **numbers) - best.objective
+
+
+def honest(solution, gap):
+    """No bound is below the true gap, which is known to rounding."""
+    rounding = 1e-15 * (1 + np.abs(solution.objective))
+    return np.all((solution.gap >= gap - rounding) | ~solution.gap_is_bound)
+
+
+def same_bits(a, b):
+    """Whether two trees hold the same bits (nan = nan)."""
+    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(np.asarray(x), np.asarray(y), equal_nan=_is_float(x)) for x, y in leaves)
+
+
+def _is_float(x):
+    return np.asarray(x).dtype.kind == "f"
+
+
+# ------------------------------------------------------------------------- the optimum, and the way there
+
+
+@every_solver
+@every_link
+def test_every_solver_reaches_the_optimum_and_says_how_close_it_is(solver, link):
+    if (solver, link) == ("saga global", "exp"):
+        pytest.skip("refused: see below")
+    X, Y = recording(link)
+    weights = np.random.default_rng(1).choice([0.0, 1.0, 2.0], T)
+    best = oracle.newton(link, X, Y, RIDGE, weights)
+    solution = solve(SOLVERS[solver], problem(link, X, Y, weights=weights, strength=RIDGE))
+    gap = true_gap(link, X, Y, solution, best, weights=weights)
+    assert np.all(solution.status == Status.CONVERGED)
+    assert np.all(solution.gap_is_bound) and honest(solution, gap)
+    assert np.all(solution.gap <= solution.target) and np.all(gap <= solution.target)
+    np.testing.assert_allclose(solution.objective - best.objective, gap, atol=1e-14)
+    np.testing.assert_allclose(solution.params.coef, best.coef, atol=2e-3 * np.abs(best.coef).max())
+    null = oracle.objective(link, X, Y, np.zeros((D, N)), oracle.null_intercept(link, Y, weights), weights)
+    np.testing.assert_allclose(solution.null_objective, null, rtol=1e-12)
+    allowed = np.maximum(1e-8 * (null - solution.objective), 1e-4 / T)
+    np.testing.assert_allclose(solution.target, allowed, rtol=1e-6)
+    assert solution.row_evals >= T * solution.epochs.max()
+
+
+def test_a_global_certificate_is_refused_where_the_curvature_has_no_bound():
+    X, Y = recording("exp")
+    with pytest.raises(ValueError, match=r"the exp link has no global bound .*anchored"):
+        solve(SAGA(certificate="global"), problem("exp", X, Y, strength=RIDGE))
+
+
+@pytest.mark.parametrize("penalty", NON_SMOOTH)
+def test_saga_solves_non_smooth_penalties_to_their_optimality_conditions(penalty):
+    """Identity 13: smallest subgradient at most 1e-6 (a few 1e-8 when asked for all that float32 has), exact zeros."""
+    check_optimality(penalty, np.float32, tol=1e-13, residual=1e-6)
+    check_optimality(penalty, np.float32, tol=1e-15, residual=5e-6 * NON_SMOOTH[penalty][1]["strength"])
+
+
+def test_double_precision_solves_the_group_lasso_to_1e_6_of_its_strength(x64):
+    """After single precision in the same process, which once broke the index arrays of the groups."""
+    check_optimality("group lasso", np.float64, tol=1e-15, residual=1e-6 * NON_SMOOTH["group lasso"][1]["strength"])
+
+
+def check_optimality(penalty, dtype, tol, residual):
+    name, numbers = NON_SMOOTH[penalty]
+    X, Y = recording(seed=2, size=0.3)
+    X[:, 1] = X[:, 0] + 0.1 * X[:, 1]  # correlated: diagonal proximal steps would crawl
+    best = oracle.proximal("softplus", X, Y, name, **numbers)
+    assert best.residual.max() < 1e-11
+    solution = solve(SAGA(), problem("softplus", X, Y, name, dtype=dtype, **numbers), tol=tol, max_epochs=400)
+    assert np.all((solution.status == Status.CONVERGED) | (solution.status == Status.PRECISION_FLOOR))
+    gap = true_gap("softplus", X, Y, solution, best, name, **numbers)
+    assert honest(solution, gap)
+    assert np.all(gap < 1e-10)
+    assert np.all(oracle.kkt_residual("softplus", X, Y, *solution.params, name, **numbers) <= residual)
+    np.testing.assert_array_equal(solution.params.coef == 0, best.coef == 0)
+    assert np.any(best.coef == 0) and np.any(best.coef != 0)
+
+
+@every_link
+def test_the_estimate_on_the_way_is_within_a_factor_of_two_of_the_gap(link):
+    """Identity 11, rates 0.02 to 1."""
+    solver = SAGA(check_every=1)
+    for seed in range(3):
+        X, Y = recording(link, seed=seed, rate=np.array([0.02, 0.1, 1.0]), size=0.3)
+        best = oracle.newton(link, X, Y, RIDGE)
+        at = problem(link, X, Y, strength=RIDGE)
+        columns, state = solver.init_state(at, at.null_params(), key=KEY)
+        for _ in range(12):
+            columns, state = solver.update(at, columns, state)
+            params = solver.user_params(at, columns, state)
+            gap = oracle.objective(link, X, Y, *params, strength=RIDGE) - best.objective
+            seen = gap > 1e-11
+            assert np.all((state.estimate >= 0.5 * gap)[seen] & (state.estimate <= 2 * gap)[seen])
+
+
+def test_double_precision_reaches_gaps_of_1e_12(x64):
+    X, Y = recording(seed=5)
+    best = oracle.newton("softplus", X, Y, RIDGE)
+    at = problem("softplus", X, Y, dtype=np.float64, strength=RIDGE)
+    solution = solve(SAGA(), at, tol=1e-14)
+    assert np.all(solution.status == Status.CONVERGED)
+    gap = true_gap("softplus", X, Y, solution, best)
+    assert honest(solution, gap) and np.all(gap < 1e-12) and np.all(solution.gap < 1e-12)
+
+
+# ------------------------------------------------------------------------- steps
+
+
+@pytest.mark.parametrize("sampling", ["partition", "subsets"])
+@pytest.mark.parametrize("strength", [100.0, 1e6])
+def test_a_strong_ridge_does_not_diverge(sampling, strength):
+    """Identity 6: a step without the ridge inside diverges from 8 L(b) on."""
+    X, Y = recording()
+    best = oracle.newton("softplus", X, Y, strength)
+    at = problem("softplus", X, Y, strength=strength)
+    solver = SAGA(sampling=sampling)
+    columns, state = solver.init_state(at, at.null_params(), key=KEY)
+    before = state.objective
+    for _ in range(6):
+        columns, state = solver.update(at, columns, state)
+        params = solver.user_params(at, columns, state)
+        objective = oracle.objective("softplus", X, Y, *params, strength=strength)
+        assert np.all(objective <= before * (1 + 1e-6))
+    solution = solve(solver, at)
+    assert np.all(solution.status == Status.CONVERGED)
+    assert np.all(true_gap("softplus", X, Y, solution, best, strength=strength) <= solution.target)
+
+
+def test_double_steps_work_and_are_labelled_uncertified():
+    X, Y = recording()
+    best = oracle.newton("softplus", X, Y, RIDGE)
+    at = problem("softplus", X, Y, strength=RIDGE)
+    single, double = (solve(SAGA(step_scale=s), at) for s in (1.0, 2.0))
+    assert np.all(double.status == Status.CONVERGED)
+    assert honest(double, true_gap("softplus", X, Y, double, best))
+    assert single.step_certificate.certified and not double.step_certificate.certified
+    assert double.step_certificate.theorem.startswith("no theorem: 2 times the step of")
+    assert "NOT certified" in str(double.step_certificate)
+
+
+def test_shuffled_blocks_are_labelled_without_theorem():
+    X, Y = recording()
+    at = problem("softplus", X, Y, strength=RIDGE)
+    certificate = solve(SAGA(sampling="shuffle"), at).step_certificate
+    assert not certificate.certified and certificate.theorem.startswith("no theorem")
+
+
+@pytest.mark.parametrize("sampling", ["partition", "subsets"])
+def test_the_step_is_the_one_of_its_theorem(sampling):
+    X, Y = recording()
+    c = solve(SAGA(sampling=sampling), problem("softplus", X, Y, strength=RIDGE)).step_certificate
+    b = c.batch_size
+    assert c.certified and c.n_rows == T and b == 200 and np.all(c.mu == 0)
+    if sampling == "partition":
+        expected = 1 / (4 * c.L_b)
+    else:
+        noise = (T - b) / (b * (T - 1)) * c.L_max
+        np.testing.assert_allclose(c.L_b, c.L * T / b * (b - 1) / (T - 1) + noise, rtol=1e-12)
+        expected = 1 / (4 * np.maximum(c.L_b, noise))
+    np.testing.assert_allclose(c.step, expected, rtol=1e-12)
+    assert np.all(c.L <= c.L_b) and np.all(c.L_b <= c.L_max)
+
+
+# ------------------------------------------------------------------------- anchored certificates
+
+
+@every_link
+def test_leaving_the_certified_set_is_detected_and_certified_anew(link):
+    """A radius far too small, a start far away: sets are left again and again, and what is kept never rises."""
+    X, Y = recording(link)
+    best = oracle.newton(link, X, Y, RIDGE)
+    at = problem(link, X, Y, strength=RIDGE)
+    far = Params(best.coef + 0.5, best.intercept - 2 - 0.5 * X.mean(axis=0).sum())
+    solution = solve(SAGA(radius=1e-3, warmup=0, check_every=1), at, params=far, tol=1e-6)
+    assert np.all(solution.status == Status.CONVERGED)
+    assert honest(solution, true_gap(link, X, Y, solution, best))
+    objective = solution.history["objective"]
+    assert np.all(np.diff(objective, axis=0) <= 2e-6 * (1 + np.abs(objective[:-1])))
+    assert solution.state.n_certificates > 2 and np.all(solution.state.left > 0)
+    assert "3 neurons left and were re-certified" in solution.step_certificate.assumptions[1]
+
+
+def test_rising_outside_of_the_set_is_undone_and_the_radius_grows():
+    """With a step a hundred times too long every epoch ends outside and higher: nothing of it is kept."""
+    X, Y = recording("exp", rate=5.0)
+    at = problem("exp", X, Y, strength=RIDGE)
+    solver = SAGA(check_every=1)
+    columns, state = solver.init_state(at, at.null_params(), key=KEY)
+    before = solver.user_params(at, columns, state)
+    objective = state.objective
+    wild = state._replace(step=100 * state.step)
+    after, state = solver.update(at, np.array(columns), wild)
+    np.testing.assert_array_equal(solver.user_params(at, after, state).coef, before.coef)
+    np.testing.assert_array_equal(state.objective, objective)
+    np.testing.assert_allclose(state.radius, 1.5 * solver.radius)
+    assert np.all(state.step < wild.step / 50) and np.all(state.left == 1)
+    assert state.n_certificates == 2 and state.fresh
+
+
+@pytest.mark.parametrize("rate", [1.0, 1e3])
+def test_the_exponential_link_never_diverges_from_the_null_model(rate):
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(T, D))
+    eta = X @ rng.normal(size=(D, N)) * 0.4 + np.log(rate)
+    Y = rng.poisson(np.exp(eta)).astype(float)
+    best = oracle.newton("exp", X, Y, RIDGE)
+    solution = solve(SAGA(), problem("exp", X, Y, strength=RIDGE), tol=1e-6)
+    assert np.all(solution.status == Status.CONVERGED)
+    gap = true_gap("exp", X, Y, solution, best)
+    assert honest(solution, gap) and np.all(gap <= solution.target)
+    objective = solution.history["objective"]
+    assert np.all(np.diff(objective, axis=0) <= 2e-6 * (1 + np.abs(objective[:-1])))
+
+
+# ------------------------------------------------------------------------- resuming
+
+
+RESUMED = {
+    "saga": (SAGA(), "ridge"),
+    "saga subsets": (SAGA(sampling="subsets"), "ridge"),
+    "saga lasso": (SAGA(), "lasso"),
+    "newton": (Newton(), "ridge"),
+}
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_fit_saved_and_loaded_goes_on_bit_for_bit(case):
+    """K epochs, leaves through an npz file, k epochs = 2k epochs; a fresh problem, as in another process."""
+    solver, penalty = RESUMED[case]
+    name, numbers = NON_SMOOTH.get(penalty, ("Ridge", {"strength": RIDGE}))
+    X, Y = recording()
+    k = 2 if case == "newton" else 4
+
+    def fresh():
+        return problem("softplus", X, Y, name, **numbers)
+
+    at = fresh()
+    step = solver.init_state(at, at.null_params(), key=KEY)
+    for _ in range(k):
+        step = solver.update(at, *step)
+    leaves, structure = jax.tree.flatten(step)
+    file = io.BytesIO()
+    np.savez(file, *leaves)
+    for _ in range(k):
+        step = solver.update(at, *step)
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as saved:
+        loaded = jax.tree.unflatten(structure, [saved[f"arr_{i}"] for i in range(len(leaves))])
+    at = fresh()
+    for _ in range(k):
+        loaded = solver.update(at, *loaded)
+    assert same_bits(step, loaded)
+    assert same_bits(solver.user_params(at, *step), solver.user_params(at, *loaded))
+    assert int(loaded.state.epoch) == 2 * k
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_the_same_optimum():
+    X, Y = recording()
+    best = oracle.newton("softplus", X, Y, RIDGE)
+    first, again, other = (
+        solve(SAGA(), problem("softplus", X, Y, strength=RIDGE), key=jax.random.key(seed)) for seed in (1, 1, 2)
+    )
+    assert same_bits(first.params, again.params) and same_bits(first.gap, again.gap)
+    assert not same_bits(first.params, other.params)
+    assert np.all(true_gap("softplus", X, Y, other, best) <= other.target)
+
+
+# ------------------------------------------------------------------------- neurons apart
+
+
+@pytest.mark.parametrize("solver", ["saga", "newton", "lbfgs"])
+def test_permuting_neurons_permutes_the_answer(solver):
+    X, Y = recording()
+    order = np.array([2, 0, 1])
+    plain, permuted = (solve(SOLVERS[solver], problem("softplus", X, y, strength=RIDGE)) for y in (Y, Y[:, order]))
+    np.testing.assert_allclose(permuted.params.coef, plain.params.coef[:, order], atol=2e-4)
+    allowed = plain.target[order] + permuted.target
+    assert np.all(np.abs(permuted.objective - plain.objective[order]) <= allowed)
+    if solver == "newton":
+        assert same_bits(permuted.params, Params(plain.params.coef[:, order], plain.params.intercept[order]))
+
+
+@pytest.mark.parametrize("solver", ["saga", "newton"])
+def test_neurons_and_strengths_together_are_neurons_and_strengths_apart(solver):
+    """Identity 8."""
+    X, Y = recording()
+    strengths = np.array([1e-4, 1e-2, 1.0])
+    together = solve(SOLVERS[solver], problem("softplus", X, Y, strength=strengths))
+    for n in range(N):
+        apart = solve(SOLVERS[solver], problem("softplus", X, Y[:, [n]], strength=strengths[[n]]))
+        assert abs(apart.objective[0] - together.objective[n]) <= apart.target[0] + together.target[n]
+        np.testing.assert_allclose(apart.params.coef[:, 0], together.params.coef[:, n], atol=2e-3)
+
+
+POISON = {"1e38 counts": 1e38, "nan": np.nan, "inf": np.inf}
+
+
+@pytest.mark.parametrize("poison", POISON)
+def test_a_poisoned_neuron_leaves_the_bits_of_the_others_alone(poison):
+    """At every epoch of SAGA; the healthy neurons then converge and the poisoned one is called so."""
+    X, Y = (a.astype(np.float32) for a in recording())
+    sick = Y.copy()
+    sick[17, 1] = POISON[poison]
+    healthy = [0, 2]
+    solver = SAGA(check_every=2)
+    runs = []
+    with np.errstate(all="ignore"):
+        for counts in (Y, sick):
+            at = problem("softplus", X, counts, strength=RIDGE)
+            step = solver.init_state(at, at.null_params(), key=KEY)
+            trace = []
+            for _ in range(6):
+                step = solver.update(at, *step)
+                trace.append(np.asarray(step.params)[:, healthy])
+            runs.append(trace)
+        assert same_bits(*runs)
+        solution = solve(solver, problem("softplus", X, sick, strength=RIDGE))
+    best = oracle.newton("softplus", X, Y, RIDGE)
+    assert solution.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
+    kept = Params(solution.params.coef[:, healthy], solution.params.intercept[healthy])
+    gap = oracle.objective("softplus", X, Y[:, healthy], *kept, strength=RIDGE) - best.objective[healthy]
+    assert np.all(gap <= solution.target[healthy]) and np.all(solution.gap[healthy] >= gap)
+
+
+def test_a_poisoned_neuron_leaves_newtons_others_alone():
+    X, Y = recording()
+    sick = Y.copy()
+    sick[17, 1] = np.nan
+    with np.errstate(all="ignore"):
+        plain, poisoned = (solve(Newton(), problem("softplus", X, y, strength=RIDGE)) for y in (Y, sick))
+    assert poisoned.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
+    assert same_bits(poisoned.params.coef[:, [0, 2]], plain.params.coef[:, [0, 2]])
+
+
+@pytest.mark.parametrize("solver", ["saga", "newton", "lbfgs"])
+def test_a_silent_neuron_is_reported_and_never_fitted(solver):
+    X, Y = recording()
+    Y[:, 1] = 0
+    solution = solve(SOLVERS[solver], problem("softplus", X, Y, strength=RIDGE))
+    assert solution.status.tolist() == [Status.CONVERGED, Status.NO_SPIKES, Status.CONVERGED]
+    assert np.all(np.isfinite(solution.params.coef)) and np.all(solution.params.coef[:, 1] == 0)
+
+
+@pytest.mark.parametrize("solver", ["saga", "newton"])
+def test_a_separable_neuron_is_called_so(solver):
+    """It fires only where a feature is high, and always there: no finite optimum without a penalty."""
+    X, Y = recording()
+    X[:, 0] = np.arange(T) % 4 == 0
+    Y[:, 1] = X[:, 0]
+    solution = solve(SOLVERS[solver], problem("softplus", X, Y, strength=0.0), max_epochs=300)
+    assert solution.status.tolist() == [Status.CONVERGED, Status.SEPARABLE, Status.CONVERGED]
+    assert not solution.gap_is_bound[1]
+    with_ridge = solve(SOLVERS[solver], problem("softplus", X, Y, strength=1e-3))
+    assert np.all(with_ridge.status == Status.CONVERGED)
+
+
+# ------------------------------------------------------------------------- budget, interruption, compilation
+
+
+@pytest.mark.parametrize("solver", ["saga", "newton"])
+def test_a_spent_budget_is_called_so_with_an_honest_gap(solver):
+    X, Y = recording("exp", size=1.0)
+    best = oracle.newton("exp", X, Y, RIDGE)
+    at = problem("exp", X, Y, strength=RIDGE)
+    at.newton_is_cheap = lambda left, final: False  # or it would finish the job
+    solution = solve(SOLVERS[solver], at, tol=1e-12, max_epochs=1)
+    gap = true_gap("exp", X, Y, solution, best)
+    assert np.all(solution.status == Status.MAX_EPOCHS) and np.all(solution.epochs == 1)
+    assert np.all(gap > solution.target) and honest(solution, gap)
+    assert np.all((solution.gap > 0.2 * gap) & (solution.gap < 20 * gap))
+    np.testing.assert_allclose(solution.objective - best.objective, gap, atol=1e-7)
+
+
+@pytest.mark.parametrize("where", ["callback", "middle of an epoch"])
+def test_an_interrupted_fit_keeps_usable_parameters_with_an_honest_label(where, monkeypatch):
+    X, Y = recording("exp", size=1.0)
+    best = oracle.newton("exp", X, Y, RIDGE)
+    at = problem("exp", X, Y, strength=RIDGE)
+    calls = []
+
+    def interrupt(*_):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    callback = None
+    if where == "callback":
+        callback = interrupt
+    else:  # the buffers of the last step are already given away
+        sweep = at.sweep
+        monkeypatch.setattr(at, "sweep", lambda *a: (interrupt(), sweep(*a))[1], raising=False)
+    solution = solve(SAGA(check_every=1), at, tol=1e-14, callback=callback)
+    assert solution.interrupted and np.all(solution.status == Status.INTERRUPTED)
+    objective = oracle.objective("exp", X, Y, *solution.params, strength=RIDGE)
+    np.testing.assert_allclose(solution.objective, objective, rtol=1e-6)
+    assert np.all(objective < solution.null_objective)
+    gap = objective - best.objective
+    assert honest(solution, gap) and np.all((solution.gap > 0.3 * gap) & (solution.gap < 3 * gap))
+
+
+@pytest.mark.parametrize("solver", ["SAGA", "Newton"])
+def test_the_second_fit_of_the_same_shapes_compiles_nothing(solver):
+    """Other data, strengths and seeds, neurons that are silent or leave their set, predictions and scores too."""
+    compiled = []
+
+    def listen(event, seconds, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    def fit(seed, strength, **kwargs):
+        X, Y = recording("exp", seed=seed, size=0.2 + 0.2 * seed)
+        Y[:, 0] *= seed != 3
+        model = PopulationGLM("exp", regularizer_strength=strength, solver_name=solver, random_state=seed, **kwargs)
+        model.fit(X, Y)
+        model.predict(X)
+        model.score(X, Y)
+        return len(compiled)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        fit(0, 0.1)
+        first = fit(1, 1e-3)
+        assert [fit(seed, 0.01 / seed) for seed in (2, 3, 4)] == [first] * 3
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    if solver == "Newton":
+        assert first == 0
+
+
+def test_compiling_is_told_apart_from_running():
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(123, 2)), rng.poisson(1.0, (123, 2)).astype(float)  # a shape of its own
+    first, second = (solve(SAGA(), problem("softplus", X, Y, strength=RIDGE)) for _ in range(2))
+    assert first.seconds_compile > 0.2 and second.seconds_compile < 0.05
+    assert second.seconds_run < 0.5
+
+
+# ------------------------------------------------------------------------- hyper-parameters
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"sampling": "cyclic"}, "sampling is 'cyclic'; it must be one of .*partition.*subsets.*shuffle"),
+        ({"certificate": "local"}, "certificate is 'local'; it must be .*anchored.*global"),
+        ({"batch_size": 0}, "batch_size is 0; it must be"),
+        ({"batch_size": 2.5}, "batch_size is 2.5; it must be"),
+        ({"step_scale": 0.0}, r"step_scale is 0.0; it must be in \(0, 2\]"),
+        ({"step_scale": 3.0}, r"step_scale is 3.0; it must be in \(0, 2\]"),
+        ({"radius": -1.0}, "radius is -1.0; it must be"),
+        ({"radius": np.nan}, "radius is nan; it must be"),
+        ({"failure_probability": 1.0}, "failure_probability is 1.0; it must"),
+        ({"lanczos_steps": 0}, "lanczos_steps is 0; it must be"),
+        ({"check_every": 0}, "check_every is 0; it must be"),
+        ({"warmup": -1}, "warmup is -1; it must be"),
+    ],
+)
+def test_impossible_hyper_parameters_of_saga_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SAGA(**arguments)
+
+
+def test_solvers_are_frozen_and_equal_by_value():
+    for cls in (SAGA, Newton, solvers.LBFGS):
+        assert cls() == cls() and hash(cls()) == hash(cls())
+    with pytest.raises(AttributeError):
+        SAGA().radius = 3.0
+
+
+def test_lbfgs_says_what_it_needs():
+    X, Y = recording()
+    with pytest.raises(ValueError, match=r"LBFGS needs a smooth penalty .*Lasso"):
+        solve(solvers.LBFGS(), problem("softplus", X, Y, "Lasso", strength=0.1))
+
+
+def test_newton_says_what_it_needs():
+    X, Y = recording()
+    with pytest.raises(ValueError, match=r"Newton needs a smooth penalty .*Lasso"):
+        solve(Newton(), problem("softplus", X, Y, "Lasso", strength=0.1))
