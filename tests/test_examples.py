@@ -137,12 +137,22 @@ def test_demo_refractory_part_leaves_the_spike_itself_out():
     np.testing.assert_array_equal(np.flatnonzero(X == 1), np.arange(21, 26))
 
 
+class WithoutEffort(doctest.OutputChecker):
+    """Compares outputs but for the work a solver did and how far below its target it happened to stop."""
+
+    def check_output(self, want, got, optionflags):
+        effort = r"\d\.\de[-+]\d\d|\d+ epochs|\d+ passes"
+        return super().check_output(re.sub(effort, "#", want), re.sub(effort, "#", got), optionflags)
+
+
 def test_readme_examples_give_what_they_say():
-    failed, tried = doctest.testfile(
-        str(ROOT / "README.md"), module_relative=False, optionflags=doctest.ELLIPSIS, encoding="utf-8"
-    )
-    assert tried > 5
-    assert failed == 0
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    test = doctest.DocTestParser().get_doctest(text, {}, "README.md", "README.md", 0)
+    runner = doctest.DocTestRunner(WithoutEffort(), optionflags=doctest.ELLIPSIS)
+    runner.run(test)
+    results = runner.summarize(verbose=False)
+    assert results.attempted > 5
+    assert results.failed == 0
 
 
 def test_ci_runs_the_commands_of_the_readme():

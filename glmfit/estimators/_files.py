@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import uuid
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 FORMAT = "glmfit/1"
+_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error)
 
 
 def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
@@ -25,15 +28,16 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save to {path}: the folder {path.parent} does not exist. Create it first.")
     text = json.dumps({"format": FORMAT, **header})
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    # Not a tempfile: those are for the owner's eyes only, and a model is often read by colleagues.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             np.savez_compressed(file, header=np.frombuffer(text.encode(), np.uint8), **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return path
 
@@ -53,7 +57,7 @@ def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop("header").tobytes().decode())
-    except (KeyError, ValueError, AttributeError, OSError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OSError, EOFError, *_BROKEN_ZIP) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(f"{path} is not a model saved by glmfit ({error}).") from error

@@ -23,6 +23,7 @@ from ._validation import check_features, check_scoring, check_training, wrap
 SOLVERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton}
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 _SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
+_NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 
 
 class PopulationGLM(RegressorMixin, BaseEstimator):
@@ -151,6 +152,17 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
         ConvergenceWarning
             Once, if some neurons did not converge.
         """
+        before = dict(vars(self))
+        try:
+            self._fit(X, y, sample_weight)
+        except BaseException:
+            vars(self).clear()  # nothing half-done: checks have set n_features_in_ already
+            vars(self).update(before)
+            raise
+        self._warn()
+        return self
+
+    def _fit(self, X, y, sample_weight) -> None:
         data = check_training(self, X, y, sample_weight)
         solver = self._make_solver()
         problem = self._make_problem(data)
@@ -167,8 +179,6 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
         self.n_iter_ = int(solution.epochs.max())
         self.report_ = _report(problem, solution, data, Params(coef, intercept))
         self._neurons = data.neurons
-        self._warn()
-        return self
 
     def _make_solver(self):
         if self.solver_name != "auto" and self.solver_name not in SOLVERS:
@@ -300,7 +310,7 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
             model, null = model.sum(), null.sum()
         with np.errstate(invalid="ignore", divide="ignore"):
             value = 1 - model / null
-        value = np.where(null == 0, np.nan, value)
+        value = np.where(np.abs(null) < _NO_DEVIANCE, np.nan, value)
         return value if per_neuron else float(value)
 
     def simulate(self, X, random_state=None):
@@ -408,7 +418,7 @@ def _report(problem, solution, data, params: Params) -> FitReport:
         target=solution.target,
         objective=solution.objective,
         null_objective=solution.null_objective,
-        pseudo_r2=1 - deviance / np.where(null > 0, null, np.nan),
+        pseudo_r2=1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan),
         spike_count=problem.mean_count * problem.n_rows,
         epochs=solution.epochs,
         row_evals=solution.row_evals,

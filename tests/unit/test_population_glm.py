@@ -1,0 +1,550 @@
+"""The estimator: scikit-learn's manners, pynapple's objects, files, reports."""
+
+import json
+import os
+import pickle
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pynapple as nap
+import pytest
+import scipy.stats
+from cases import GROUPS, D, N, T, recording
+from oracles import population as oracle
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from glmfit import FitReport, PopulationGLM, Status
+from glmfit.solvers import SAGA
+
+BIN_S = 0.01
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Features and counts that float32 represents exactly."""
+    X, Y = recording()
+    return np.round(X * 64) / 64, Y
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return PopulationGLM(regularizer_strength=1e-3).fit(*data)
+
+
+@pytest.fixture(scope="module")
+def frames(data):
+    """The data as pynapple frames on two epochs, with names and metadata."""
+    X, Y = data
+    t = np.concatenate([np.arange(T // 2), np.arange(T // 2) + 2 * T]) * BIN_S
+    support = nap.IntervalSet([t[0] - BIN_S / 2, t[T // 2] - BIN_S / 2], [t[T // 2 - 1] + 1e-4, t[-1] + 1e-4])
+    metadata = pd.DataFrame({"area": ["M1", "M1", "PMd"], "depth": [1.0, 2.0, 3.0]}, index=["u3", "u1", "u7"])
+    features = nap.TsdFrame(t=t, d=X, time_support=support, columns=list("abcde"))
+    counts = nap.TsdFrame(t=t, d=Y, time_support=support, columns=["u3", "u1", "u7"], metadata=metadata)
+    return features, counts
+
+
+# ------------------------------------------------------------------------- scikit-learn
+
+EXPECTED_FAILURES = {
+    "check_regressor_multioutput": "passes a normal y with negative values although the tag positive_only is set; "
+    "a Poisson likelihood has no value there and negative counts are an error",
+}
+
+
+def run_checks(model):
+    with warnings.catch_warnings():
+        # The checks' targets are not counts, which is said, and some have too few rows to fit.
+        warnings.filterwarnings("ignore", message=".*counts that are not integers")
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        results = check_estimator(model, expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None)
+    wrong = {r["check_name"]: r["exception"] for r in results if r["status"] not in ("passed", "xfail", "skipped")}
+    assert not wrong
+    assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED_FAILURES)
+    skipped = {r["check_name"] for r in results if r["status"] == "skipped"}
+    assert skipped <= {"check_array_api_input"}  # which needs SCIPY_ARRAY_API
+    assert len(results) > 40
+
+
+def test_check_estimator_passes_but_for_the_failures_listed():
+    run_checks(PopulationGLM())
+
+
+@pytest.mark.slow
+def test_check_estimator_passes_with_saga():
+    run_checks(PopulationGLM(solver_name="SAGA"))
+
+
+def test_clone_keeps_every_parameter_and_no_result(fitted):
+    copy = clone(fitted)
+    assert copy.get_params() == fitted.get_params()
+    assert not hasattr(copy, "coef_")
+    changed = clone(fitted).set_params(tol=1e-3, regularizer="Lasso")
+    assert changed.tol == 1e-3 and changed.regularizer == "Lasso" and fitted.regularizer == "Ridge"
+
+
+def test_pipeline_and_grid_search_choose_the_strength_that_predicts_best(data):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 20)) * rng.uniform(0.1, 10, 20)
+    Y = rng.poisson(np.logaddexp(0, X[:, :2] / X[:, :2].std(axis=0) @ rng.normal(size=(2, 2))))
+    pipeline = make_pipeline(StandardScaler(), PopulationGLM())
+    strengths = [1e-4, 3e-2, 1e2]
+    search = GridSearchCV(pipeline, {"populationglm__regularizer_strength": strengths}, cv=4).fit(X, Y)
+    assert search.best_params_["populationglm__regularizer_strength"] == 3e-2
+    assert search.best_estimator_.predict(X).shape == (200, 2)
+    held_out = search.cv_results_["mean_test_score"]
+    assert held_out[1] > max(held_out[0], held_out[2])
+
+
+def test_a_fitted_model_can_be_pickled_for_worker_processes(data, fitted):
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(data[0]), fitted.predict(data[0]))
+
+
+def test_unfitted_models_say_so(data, tmp_path):
+    X, Y = data
+    for use in (
+        lambda m: m.predict(X),
+        lambda m: m.score(X, Y),
+        lambda m: m.simulate(X),
+        lambda m: m.save(tmp_path / "m"),
+    ):
+        with pytest.raises(NotFittedError):
+            use(PopulationGLM())
+    assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------- what goes in
+
+INPUTS = {
+    "lists": lambda X, Y: (X.tolist(), Y.tolist()),
+    "integer counts": lambda X, Y: (X, Y.astype(np.int64)),
+    "small integers": lambda X, Y: (X, Y.astype(np.uint8)),
+    "float32": lambda X, Y: (X.astype(np.float32), Y.astype(np.float32)),
+    "jax": lambda X, Y: (jnp.asarray(X), jnp.asarray(Y)),
+    "pandas": lambda X, Y: (pd.DataFrame(X, columns=list("abcde")), pd.DataFrame(Y)),
+    "fortran order": lambda X, Y: (np.asfortranarray(X), np.asfortranarray(Y)),
+    "strided": lambda X, Y: (np.repeat(X, 2, axis=1)[:, ::2], np.repeat(Y, 3, axis=0)[::3]),
+    "big endian": lambda X, Y: (X.astype(">f8"), Y),
+    "read only": lambda X, Y: (np.frombuffer(X.tobytes()).reshape(X.shape), Y),
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_every_container_gives_the_answer_of_numpy(kind, data, fitted):
+    X, Y = INPUTS[kind](*data)
+    model = clone(fitted).fit(X, Y)
+    np.testing.assert_allclose(model.coef_, fitted.coef_, atol=1e-5)
+    np.testing.assert_allclose(model.intercept_, fitted.intercept_, atol=1e-5)
+    np.testing.assert_allclose(model.predict(X), fitted.predict(data[0]), rtol=1e-4)
+    assert isinstance(model.predict(X), np.ndarray)
+    if kind != "float32":
+        np.testing.assert_array_equal(model.report_.status, fitted.report_.status)
+
+
+def test_shapes_follow_y(data):
+    X, Y = data
+    one, column = PopulationGLM().fit(X, Y[:, 0]), PopulationGLM().fit(X, Y[:, :1])
+    assert one.coef_.shape == (D,) and isinstance(one.intercept_, float) and one.predict(X).shape == (T,)
+    assert column.coef_.shape == (D, 1) and column.intercept_.shape == (1,) and column.predict(X).shape == (T, 1)
+    np.testing.assert_array_equal(column.coef_[:, 0], one.coef_)
+    assert one.simulate(X).shape == (T,)
+    assert one.score(X, Y[:, 0]) == column.score(X, Y[:, :1])
+    assert one.score(X, Y[:, 0], per_neuron=True).shape == (1,)
+
+
+def test_names_of_features_and_neurons_are_remembered_and_checked(data):
+    X, Y = pd.DataFrame(data[0], columns=list("abcde")), pd.DataFrame(data[1], columns=["n1", "n2", "n3"])
+    model = PopulationGLM().fit(X, Y)
+    assert model.feature_names_in_.tolist() == list("abcde") and model.n_features_in_ == D
+    assert model.report_.neuron == ["n1", "n2", "n3"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(X[list("edcba")])
+    named = PopulationGLM().fit(X, pd.Series(data[1][:, 0], name="n9"))
+    assert named.report_.neuron == ["n9"]
+
+
+def test_rows_with_nan_are_left_out_and_counted(data):
+    X, Y = (a.copy() for a in data)
+    X[3, 1] = X[100:110] = np.nan
+    Y[5, 0] = Y[105, 1] = np.nan
+    weights = np.random.default_rng(0).uniform(0.5, 2, T)
+    bad = np.isnan(X).any(axis=1) | np.isnan(Y).any(axis=1)
+    model = PopulationGLM().fit(X, Y, weights)
+    clean = PopulationGLM().fit(X[~bad], Y[~bad], weights[~bad])
+    np.testing.assert_array_equal(model.coef_, clean.coef_)
+    assert model.report_.n_dropped == 12 and model.report_.n_rows == T - 12
+    assert "12 rows with NaN left out" in str(model.report_)
+    missing = np.isnan(X).any(axis=1)
+    rate = model.predict(X)
+    assert np.all(np.isnan(rate[missing])) and np.all(rate[~missing] > 0)
+    assert model.score(X, Y, weights) == clean.score(X[~bad], Y[~bad], weights[~bad])
+    with pytest.raises(ValueError, match="11 rows with NaN; counts cannot be drawn"):
+        model.simulate(X)
+
+
+def test_whole_weights_are_repeated_rows(data):
+    X, Y = data
+    weights = np.random.default_rng(0).integers(0, 3, T)
+    model = PopulationGLM(regularizer_strength=0.01, tol=1e-10).fit(X, Y, weights)
+    repeated = PopulationGLM(regularizer_strength=0.01, tol=1e-10).fit(
+        np.repeat(X, weights, axis=0), np.repeat(Y, weights, axis=0)
+    )
+    np.testing.assert_allclose(model.coef_, repeated.coef_, atol=1e-4)
+    np.testing.assert_allclose(
+        model.score(X, Y, weights), model.score(np.repeat(X, weights, axis=0), np.repeat(Y, weights, axis=0))
+    )
+
+
+@pytest.mark.parametrize(
+    "seed", [None, 7, np.int64(7), np.random.RandomState(1), np.random.default_rng(1), jax.random.key(7)]
+)
+def test_every_kind_of_random_state_is_taken(seed, data):
+    model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3, random_state=seed).fit(*data)
+    assert model.report_.converged.all()
+    if not hasattr(seed, "uniform"):  # a generator moves on
+        again = clone(model).fit(*data)
+        np.testing.assert_array_equal(again.coef_, model.coef_)
+
+
+@pytest.mark.parametrize("link", ["softplus", "exp"])
+@pytest.mark.parametrize("solver", ["auto", "SAGA", "Newton", "LBFGS"])
+def test_every_solver_by_name_finds_the_optimum(link, solver, data):
+    X, Y = data
+    model = PopulationGLM(link, regularizer_strength=1e-3, solver_name=solver).fit(X, Y)
+    best = oracle.newton(link, X, Y, 1e-3)
+    gap = oracle.objective(link, X, Y, model.coef_, model.intercept_, strength=1e-3) - best.objective
+    assert model.report_.converged.all() and model.report_.gap_is_bound.all()
+    assert np.all(gap <= model.report_.gap + 1e-15) and np.all(model.report_.gap <= model.report_.target)
+    np.testing.assert_allclose(model.predict(X), oracle.rate(link, X @ model.coef_ + model.intercept_), rtol=1e-12)
+    assert model.n_iter_ == model.report_.epochs.max()
+    assert model.report_.solver_name == ("Newton" if solver == "auto" else solver)
+
+
+# ------------------------------------------------------------------------- pynapple
+
+
+def test_pynapple_in_pynapple_out(frames, data, fitted):
+    features, counts = frames
+    model = clone(fitted).fit(features, counts)
+    np.testing.assert_array_equal(model.coef_, fitted.coef_)
+    assert model.feature_names_in_.tolist() == list("abcde")
+    for made in (model.predict(features), model.simulate(features)):
+        assert isinstance(made, nap.TsdFrame)
+        np.testing.assert_array_equal(made.t, features.t)
+        np.testing.assert_array_equal(made.time_support.values, features.time_support.values)
+        assert made.columns.tolist() == ["u3", "u1", "u7"]
+        assert made.metadata["area"].tolist() == ["M1", "M1", "PMd"] and made.metadata["depth"].tolist() == [1, 2, 3]
+    np.testing.assert_array_equal(model.predict(features).values, fitted.predict(data[0]))
+    assert model.score(features, counts) == fitted.score(*data)
+    one = clone(fitted).fit(features, counts[:, 0])
+    assert isinstance(one.predict(features), nap.Tsd)
+    np.testing.assert_array_equal(one.predict(features).t, features.t)
+
+
+def test_pynapple_features_with_plain_counts_still_give_frames(frames, data):
+    model = PopulationGLM().fit(frames[0], data[1])
+    rate = model.predict(frames[0])
+    assert isinstance(rate, nap.TsdFrame) and rate.columns.tolist() == ["0", "1", "2"]
+
+
+def test_nan_rows_of_a_frame_are_nan_in_the_prediction(frames, fitted):
+    features, counts = frames
+    values = features.values.copy()
+    values[10] = np.nan
+    holes = nap.TsdFrame(t=features.t, d=values, time_support=features.time_support, columns=features.columns)
+    model = clone(fitted).fit(holes, counts)
+    rate = model.predict(holes)
+    np.testing.assert_array_equal(rate.t, features.t)
+    assert np.all(np.isnan(rate.values[10])) and not np.isnan(np.delete(rate.values, 10, axis=0)).any()
+
+
+@pytest.mark.parametrize("shift", [1, -1, 0.1])
+def test_counts_shifted_against_the_features_are_an_error(frames, shift):
+    features, counts = frames
+    moved = nap.TsdFrame(t=counts.t + shift * BIN_S, d=counts.values)
+    with pytest.raises(ValueError, match=r"times of X and y differ \(first at row 0: X at 0 s, y at .* Align them"):
+        PopulationGLM().fit(features, moved)
+    model = PopulationGLM().fit(features, counts)
+    with pytest.raises(ValueError, match="times of X and y differ"):
+        model.score(features, moved)
+
+
+def test_counts_of_another_length_are_an_error_that_names_both_times(frames):
+    features, counts = frames
+    with pytest.raises(ValueError, match=r"X has 600 time bins \(0 to 14.99 s\) but y has 599 .* same epochs"):
+        PopulationGLM().fit(features, counts[1:])
+
+
+def test_rounding_of_times_is_not_a_shift(frames):
+    features, counts = frames
+    model = PopulationGLM().fit(features, nap.TsdFrame(t=counts.t + 1e-9, d=counts.values))
+    assert model.report_.converged.all()
+
+
+# ------------------------------------------------------------------------- scores
+
+
+def expected_score(kind, X, Y, rate, w):
+    """From scipy's log-probabilities; the null model is the best constant rate of these rows."""
+    null = np.broadcast_to(w @ Y / w.sum(), Y.shape)
+    if kind == "D2":
+        at, zero, full = (w @ scipy.stats.poisson.logpmf(Y, m) for m in (rate, null, np.maximum(Y, 1e-300)))
+        return full - at, full - zero
+    return (w @ scipy.stats.poisson.logpmf(Y, m) for m in (rate, null))
+
+
+@pytest.mark.parametrize("link", ["softplus", "exp"])
+@pytest.mark.parametrize("kind", ["D2", "pseudo-r2-McFadden"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scores_are_those_of_scipy(link, kind, weighted, data):
+    X, Y = data
+    model = PopulationGLM(link, regularizer_strength=0.1).fit(X, Y)
+    w = np.random.default_rng(2).uniform(0, 2, T) if weighted else np.ones(T)
+    at, zero = expected_score(kind, X, Y, model.predict(X), w)
+    arguments = {"sample_weight": w if weighted else None, "score_type": kind}
+    np.testing.assert_allclose(model.score(X, Y, per_neuron=True, **arguments), 1 - at / zero, rtol=1e-9)
+    assert model.score(X, Y, **arguments) == pytest.approx(1 - at.sum() / zero.sum(), rel=1e-9)
+    log_likelihood = w @ scipy.stats.poisson.logpmf(Y, model.predict(X)) / w.sum()
+    arguments["score_type"] = "log-likelihood"
+    np.testing.assert_allclose(model.score(X, Y, per_neuron=True, **arguments), log_likelihood, rtol=1e-9)
+    assert model.score(X, Y, **arguments) == pytest.approx(log_likelihood.mean(), rel=1e-9)
+
+
+def test_report_has_the_training_deviance_explained(data, fitted):
+    np.testing.assert_allclose(fitted.report_.pseudo_r2, fitted.score(*data, per_neuron=True), rtol=1e-10)
+
+
+def test_a_neuron_silent_in_the_scored_rows_scores_nan_alone(data, fitted):
+    X, Y = data[0], data[1].copy()
+    Y[:, 1] = 0
+    scores = fitted.score(X, Y, per_neuron=True)
+    assert np.isnan(scores[1]) and np.isfinite(scores[[0, 2]]).all()
+    assert np.isfinite(fitted.score(X, Y))
+    assert np.isfinite(fitted.score(X, Y, score_type="log-likelihood", per_neuron=True)).all()
+
+
+# ------------------------------------------------------------------------- simulate
+
+
+def test_simulated_counts_follow_the_rates_and_the_seed(data, fitted):
+    X = data[0]
+    first, again, other = (fitted.simulate(X, random_state=s) for s in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other) and np.all(first >= 0) and np.array_equal(first, np.rint(first))
+    np.testing.assert_array_equal(fitted.simulate(X), clone(fitted).set_params().fit(*data).simulate(X))
+    rate = fitted.predict(X)
+    many = np.mean([fitted.simulate(X, random_state=s).sum(axis=0) for s in range(40)], axis=0)
+    assert np.all(np.abs(many - rate.sum(axis=0)) < 5 * np.sqrt(rate.sum(axis=0) / 40))
+    correlation = np.corrcoef(first[:, 0] - rate[:, 0], rate[:, 0])[0, 1]
+    assert abs(correlation) < 5 / np.sqrt(T)
+
+
+# ------------------------------------------------------------------------- files
+
+SAVED = {
+    "ridge": {"regularizer_strength": 1e-3},
+    "strength per neuron": {"regularizer_strength": np.array([1e-3, 0.1, 1.0])},
+    "elastic net": {"regularizer": "ElasticNet", "regularizer_strength": (np.array([0.1, 0.2, 0.3]), 0.3)},
+    "groups": {"regularizer": "GroupLasso", "regularizer_strength": 0.02, "groups": list(GROUPS)},
+    "named groups": {
+        "regularizer": "GroupLasso",
+        "regularizer_strength": 0.02,
+        "groups": {"one": [0, 1], "two": ("c", "d")},
+    },
+    "solver": {"solver_name": "SAGA", "solver_kwargs": {"batch_size": 200, "sampling": "shuffle"}, "tol": 1e-7},
+    "callable link": {"inverse_link_function": jnp.exp, "random_state": np.random.default_rng(0)},
+}
+
+
+def same(a, b):
+    """Equality of parameters or report fields, arrays included, types too."""
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if hasattr(a, "__dataclass_fields__"):
+        return type(a) is type(b) and same(vars(a), vars(b))
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_a_saved_model_comes_back_as_it_was(case, data, tmp_path):
+    X, Y = pd.DataFrame(data[0], columns=list("abcde")), data[1]
+    model = PopulationGLM(**SAVED[case]).fit(X, Y)
+    path = model.save(tmp_path / "model")
+    assert path == tmp_path / "model.npz" and [p.name for p in tmp_path.iterdir()] == ["model.npz"]
+    for name in (path, str(path), tmp_path / "model"):
+        loaded = PopulationGLM.load(name)
+        assert same(loaded.coef_, model.coef_) and same(loaded.intercept_, model.intercept_)
+        np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+        assert same(loaded.report_, model.report_) and str(loaded.report_) == str(model.report_)
+        assert loaded.feature_names_in_.tolist() == list("abcde") and loaded.n_features_in_ == D
+        assert loaded.n_iter_ == model.n_iter_
+        before, after = model.get_params(), loaded.get_params()
+        if case == "callable link":
+            assert after.pop("inverse_link_function") == "exp" and after.pop("random_state") is None
+            before = {k: v for k, v in before.items() if k in after}
+        assert same(after, before)
+    again = clone(loaded).fit(X, Y)
+    if case != "callable link":
+        np.testing.assert_array_equal(again.coef_, model.coef_)
+
+
+def test_a_model_of_one_neuron_comes_back_with_its_shapes(data, tmp_path):
+    X, Y = data
+    model = PopulationGLM().fit(X, Y[:, 0])
+    loaded = PopulationGLM.load(model.save(tmp_path / "one.npz"))
+    assert loaded.coef_.shape == (D,) and type(loaded.intercept_) is float
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.score(X, Y[:, 0]) == model.score(X, Y[:, 0])
+
+
+def test_a_model_file_needs_no_pickle_and_has_a_readable_header(fitted, tmp_path):
+    with np.load(fitted.save(tmp_path / "m.npz"), allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+        header = json.loads(file["header"].tobytes().decode())
+    assert header["class"] == "PopulationGLM" and header["parameters"]["regularizer_strength"] == 1e-3
+
+
+@pytest.mark.parametrize("when", ["replacing", "writing"])
+def test_saving_is_all_or_nothing(when, fitted, data, tmp_path, monkeypatch):
+    path = fitted.save(tmp_path / "m.npz")
+    before = path.read_bytes()
+
+    def fail(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(*((os, "replace", fail) if when == "replacing" else (np, "savez_compressed", fail)))
+    other = clone(fitted).set_params(regularizer_strength=1.0).fit(*data)
+    for name in ("m.npz", "new.npz"):
+        with pytest.raises(OSError, match="disk full"):
+            other.save(tmp_path / name)
+    assert [p.name for p in tmp_path.iterdir()] == ["m.npz"]
+    assert path.read_bytes() == before
+
+
+def test_saved_files_have_the_permissions_of_any_new_file(fitted, tmp_path):
+    (tmp_path / "plain").touch()
+    path = fitted.save(tmp_path / "m.npz")
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_what_is_not_a_model_is_refused(fitted, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"folder .*nowhere does not exist. Create it"):
+        fitted.save(tmp_path / "nowhere" / "m.npz")
+    with pytest.raises(FileNotFoundError):
+        PopulationGLM.load(tmp_path / "missing.npz")
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
+    (tmp_path / "text.npz").write_text("hello")
+    np.save(tmp_path / "array.npy", np.ones(3))
+    (tmp_path / "cut.npz").write_bytes(fitted.save(tmp_path / "m.npz").read_bytes()[:2000])
+    for name in ("other.npz", "text.npz", "array.npy", "cut.npz"):
+        with pytest.raises(ValueError, match=f"{name} is not a model saved by glmfit"):
+            PopulationGLM.load(tmp_path / name)
+
+
+def test_a_newer_format_is_refused_with_advice(fitted, tmp_path):
+    with np.load(fitted.save(tmp_path / "m.npz")) as file:
+        arrays = {name: file[name] for name in file.files}
+    header = json.loads(arrays["header"].tobytes().decode()) | {"format": "glmfit/99"}
+    np.savez(tmp_path / "new.npz", **arrays | {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)})
+    with pytest.raises(ValueError, match="format 'glmfit/99', this version of glmfit reads 'glmfit/1'"):
+        PopulationGLM.load(tmp_path / "new.npz")
+
+
+# ------------------------------------------------------------------------- reports
+
+
+def test_the_report_reads_well(data):
+    X, Y = data[0], data[1].copy()
+    Y[:, 2] = 0
+    model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3).fit(
+        X, pd.DataFrame(Y, columns=["a", "b", "c"])
+    )
+    report = model.report_
+    assert isinstance(report, FitReport)
+    text = str(report)
+    for words in (
+        "SAGA: 2 of 3 neurons converged; 600 rows, 5 features (rank 5)",
+        "s compiling",
+        "gap F-F*",
+        "1 no spikes: No spike in the training rows",
+        "step ",
+        "(certified), batches of 200 of 600 rows",
+        "theorem: Gazagnadou, Gower, Salmon (2019)",
+        "failure probability",
+        "gap bounds: generalised self-concordance",
+    ):
+        assert words in text
+    lines = [line for line in text.splitlines() if line.split()[:1] in (["a"], ["b"], ["c"])]
+    assert len(lines) == 3 and "converged" in lines[0] and "bound" in lines[0] and "no spikes" in lines[2]
+    assert max(map(len, text.splitlines()[:9])) <= 120
+    np.testing.assert_allclose(report.spike_count, Y.sum(axis=0))
+    assert report.seconds_run > 0 and report.seconds_compile >= 0
+    history = report.history
+    assert np.all(np.diff(history["epoch"]) > 0) and np.all(np.diff(history["row_evals"]) > 0)
+    assert history["objective"].shape == history["gap"].shape == (len(history["epoch"]), N)
+
+
+def test_the_report_as_a_frame_has_a_row_per_neuron(fitted):
+    frame = fitted.report_.to_frame()
+    assert frame.index.name == "neuron" and frame.index.tolist() == ["0", "1", "2"]
+    assert frame["status"].tolist() == ["converged"] * 3 and frame["gap_kind"].tolist() == ["bound"] * 3
+    np.testing.assert_array_equal(frame["gap"], fitted.report_.gap)
+    np.testing.assert_allclose(
+        frame["relative_gap"], fitted.report_.gap / (fitted.report_.null_objective - fitted.report_.objective)
+    )
+
+
+def test_a_large_report_shows_the_worst_neurons_only():
+    X, Y = recording(t=300, d=2, n=40)
+    text = str(PopulationGLM(regularizer_strength=1e-2).fit(X, Y).report_)
+    assert "the 12 of 40 neurons with the largest gaps" in text and len(text.splitlines()) < 30
+
+
+def test_neurons_that_did_not_converge_make_one_warning_that_counts_them(data):
+    with pytest.warns(ConvergenceWarning) as caught:
+        model = PopulationGLM(solver_name="Newton", tol=1e-12, max_epochs=1, regularizer_strength=1e-3).fit(*data)
+    assert len(caught) == 1 and str(caught[0].message).startswith("3 of 3 neurons did not converge: 3 max epochs (")
+    assert caught[0].filename == __file__
+    assert not model.report_.converged.any()
+
+
+def test_progress_is_shown_when_asked_for(data, capsys):
+    model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3)
+    model.fit(*data)
+    assert capsys.readouterr() == ("", "")
+    clone(model).set_params(verbose=True).fit(*data)
+    shown = capsys.readouterr().err
+    assert "glmfit" in shown and "epoch" in shown and "worst gap" in shown and "3/3 neurons done" in shown
+
+
+def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(data, monkeypatch):
+    X, Y = data
+    update, calls = SAGA.update, []
+
+    def interrupted(self, *args):
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return update(self, *args)
+
+    monkeypatch.setattr(SAGA, "update", interrupted)
+    model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3, tol=1e-12)
+    with pytest.warns(ConvergenceWarning, match=r"3 of 3 neurons did not converge: 3 interrupted"):
+        model.fit(X, Y)
+    assert np.all(model.report_.status == Status.INTERRUPTED) and not model.report_.gap_is_bound.any()
+    assert model.score(X, Y) > 0
+    best = oracle.newton("softplus", X, Y, 1e-3)
+    gap = oracle.objective("softplus", X, Y, model.coef_, model.intercept_, strength=1e-3) - best.objective
+    assert np.all((model.report_.gap > 0.4 * gap) & (model.report_.gap < 2.5 * gap))
