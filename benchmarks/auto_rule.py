@@ -1,8 +1,8 @@
 """Newton and SAGA over a grid of shapes, warm, and what the rule of ``solver_name="auto"`` makes of it.
 
-    python benchmarks/auto_rule.py [--score-only]
+    python benchmarks/auto_rule.py [--links softplus,exp] [--score-only]
 
-The rule lives in glmfit/estimators/_auto.py; regret is the time of its choice over that of the faster solver.
+Every cell is written as it is measured, and a run that was broken off goes on where it stopped (--resume). The rule lives in glmfit/estimators/_auto.py; regret is the time of its choice over that of the faster solver.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from _common import RESULTS, environment, interleaved, median, timed, write_json
+from _common import RESULTS, environment, interleaved, median, plain, timed, write_json
 from _models import fit_summary, timed_fit
 from _problems import N_BASIS, STRENGTH, Problem, draw_counts, history_design
 
 N_ROWS = (2_000, 20_000, 100_000)
 N_SOURCES = (2, 8, 24)  # of eight features each
-N_NEURONS = (1, 2, 3, 4, 8, 32, 128)
+N_NEURONS = (1, 3, 4, 8, 32, 128)
+KEYS = ("link", "n_rows", "n_features", "n_neurons")
 SOLVERS = ("Newton", "SAGA")
 MOST_WORK = 2e11  # multiplications per round of Newton's Hessians beyond which it is not tried
 
@@ -33,7 +34,7 @@ def measure(problem: Problem, repeats: int) -> dict:
     first, models = {}, {}
     for name in tried:
         first[name], models[name] = timed_fit("glmfit", problem, solver_name=name)
-    slow = max(first.values()) > 30
+    slow = max(first.values()) > 10
     seconds = interleaved(
         {name: lambda name=name: timed_fit("glmfit", problem, solver_name=name) for name in tried},
         1 if slow else repeats,
@@ -92,7 +93,7 @@ def score(cells: list[dict]) -> dict:
     summary = {
         "mean_regret": float(np.exp(np.mean([np.log(c["regret"]) for c in cells]))),
         "worst_regret": worst["regret"],
-        "worst_at": [worst[k] for k in ("link", "n_rows", "n_features", "n_neurons")],
+        "worst_at": [worst[key] for key in KEYS],
         "best_of_family": {
             "few_neurons": few,
             "newton_work": work,
@@ -112,7 +113,9 @@ def score(cells: list[dict]) -> dict:
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--score-only", action="store_true", help="judge the rule by the timings on file")
-    parser.add_argument("--links", default="softplus,exp")
+    parser.add_argument("--resume", action="store_true", help="keep the cells on file")
+    parser.add_argument("--links", default="softplus")
+    parser.add_argument("--neurons", default=",".join(map(str, N_NEURONS)))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", help="JSON file")
     parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)
@@ -120,27 +123,29 @@ def main(arguments=None) -> int:
     scaled = options.scale != 1
     path = Path(tempfile.gettempdir()) / "auto_rule.scaled.json" if scaled else RESULTS / "auto_rule.json"
     path = Path(options.results) if options.results else path
-    if options.score_only:
-        content = json.loads(path.read_text())
-        write_json(path, content | {"summary": score(content["cells"])})
-        return 0
-    facts, cells = environment(), []
+    kept = options.resume or options.score_only
+    content = json.loads(path.read_text()) if kept else {"environment": environment(), "cells": []}
+    if not options.score_only:
+        run_grid(options, path, content)
+    write_json(path, content | {"summary": score(content["cells"])})
+    return 0
+
+
+def run_grid(options, path: Path, content: dict) -> None:
+    """Measure every cell that is not there yet."""
+    done = [tuple(cell[key] for key in KEYS) for cell in content["cells"]]
     for n_rows, n_sources in itertools.product(N_ROWS, N_SOURCES):
         n_rows = max(1000, round(n_rows * options.scale))
         X = history_design(n_rows, n_sources, N_BASIS, 0)
-        for link, n_neurons in itertools.product(options.links.split(","), N_NEURONS):
+        for link, n_neurons in itertools.product(options.links.split(","), map(int, options.neurons.split(","))):
+            shape = dict(zip(KEYS, (link, n_rows, X.shape[1], n_neurons), strict=True))
+            if tuple(shape.values()) in done:
+                continue
             problem = Problem("cell", link, STRENGTH, X, draw_counts(X, n_neurons, link))
-            shape = {
-                "link": link,
-                "n_rows": n_rows,
-                "n_features": X.shape[1],
-                "n_neurons": n_neurons,
-            }
             spent, cell = timed(lambda problem=problem: measure(problem, options.repeats))
-            cells.append(shape | cell)
+            content["cells"].append(plain(shape | cell))
+            write_json(path, content)
             print(f"{shape}: {cell['warm']} ({spent:.0f} s)", flush=True)
-    write_json(path, {"environment": facts, "cells": cells, "summary": score(cells)})
-    return 0
 
 
 if __name__ == "__main__":

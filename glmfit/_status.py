@@ -32,7 +32,7 @@ class Status(IntEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether the user should be warned: everything but a converged or a silent neuron."""
+        """Whether the user should be warned, as of every neuron but a converged or a silent one."""
         return self not in (Status.CONVERGED, Status.NO_SPIKES)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +64,8 @@ class StepCertificate:
             f"  theorem: {self.theorem}",
             f"  failure probability {self.failure_probability:.1e} over the population",
         ]
-        return "\n".join(lines + [f"  assumes: {a}" for a in self.assumptions])
+        lines += [f"  assumes: {a}" for a in self.assumptions]
+        return "\n".join(textwrap.fill(line, 100, subsequent_indent="    ") for line in lines)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
     if not path.exists() and path.with_name(path.name + ".npz").exists():
         path = path.with_name(path.name + ".npz")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop("header").tobytes().decode())
     except (KeyError, ValueError, TypeError, AttributeError, OSError, EOFError, *_BROKEN_ZIP) as error:

@@ -103,9 +103,11 @@ class FitReport:
     def __str__(self) -> str:
         """Readable summary: totals, a line per neuron (the worst twelve of many), advice, certificate."""
         n = len(self.neuron)
-        done = int(self.converged.sum())
+        done, silent = int(self.converged.sum()), int(np.sum(self.status == Status.NO_SPIKES))
         lines = [
-            f"{self.solver_name}: {done} of {n} neurons converged; {self.n_rows} rows, {self.n_features} features "
+            f"{self.solver_name}: {done} of {n} neurons converged"
+            + (f", {silent} without spikes" if silent else "")
+            + f"; {self.n_rows} rows, {self.n_features} features "
             f"(rank {self.rank})" + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
             f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {int(self.epochs.max())} epochs, "
             f"{self.row_evals / self.n_rows:.0f} passes over the rows in all",

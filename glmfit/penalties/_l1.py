@@ -45,6 +45,6 @@ class L1Penalty(Penalty):
         return xp.where(coef == 0.0, at_zero, grad + strength * xp.sign(coef))
 
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
-        """Compute max |g| / ratio."""
+        """Compute ``max |g| / ratio``."""
         ratio = namespace(grad_at_zero).asarray(self.ratio, dtype=grad_at_zero.dtype)
         return abs(grad_at_zero).max(axis=0) / ratio

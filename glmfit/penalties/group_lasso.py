@@ -19,7 +19,7 @@ NO_GROUP = -1
 
 @final
 class GroupLasso(Penalty):
-    """Group lasso, R(w) = strength sum_g sqrt(|g|) ||w_g||_2: whole groups of features become zero together.
+    """Group lasso, ``strength sum_g sqrt(|g|) ||w_g||_2``: whole groups of features become zero together.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class GroupLasso(Penalty):
 
     Notes
     -----
-    The weight sqrt(|g|), with |g| the number of features of the group, is that of Yuan and Lin and of NeMoS.
+    The weight ``sqrt(|g|)``, with ``|g|`` the number of features of the group, is that of Yuan and Lin and of NeMoS.
 
     References
     ----------
@@ -53,11 +53,11 @@ class GroupLasso(Penalty):
         return namespace(self.strength).zeros_like(self.strength)
 
     def value(self, coef: FeatureNeuron) -> PerNeuron:
-        """Compute strength sum_g sqrt(|g|) ||w_g||_2."""
+        """Compute ``strength sum_g sqrt(|g|) ||w_g||_2``."""
         return (self._group_strength(coef) * _norms(self._blocks(coef))).sum(axis=0)
 
     def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
-        """Shrink the norm of each group by strength sqrt(|g|) step / scale_g; step is shared by the features.
+        """Shrink the norm of each group by ``strength sqrt(|g|) step / scale_g``; step is shared by the features.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class GroupLasso(Penalty):
         return jnp.where(layout.penalised[:, None], by_feature, coef)
 
     def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
-        """Add l w_g / ||w_g|| to grad_g where w_g != 0, else shrink its norm by l = strength sqrt(|g|)."""
+        """Add ``l w_g / ||w_g||`` where w_g != 0, else shrink the norm of grad_g by ``l = strength sqrt(|g|)``."""
         xp, layout = namespace(coef, grad), _layout(self.groups)
         strength = self._group_strength(grad)
         norm, grad_norm = _norms(self._blocks(coef)), _norms(self._blocks(grad))
@@ -96,7 +96,7 @@ class GroupLasso(Penalty):
         return xp.where(layout.penalised[:, None], residual, grad)
 
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
-        """Compute the largest ||grad_g||_2 / sqrt(|g|)."""
+        """Compute the largest ``||grad_g||_2 / sqrt(|g|)``."""
         xp = namespace(grad_at_zero)
         weight = xp.asarray(_layout(self.groups).weight, dtype=grad_at_zero.dtype)
         return (_norms(self._blocks(grad_at_zero)) / weight[:, None]).max(axis=0)
@@ -108,7 +108,7 @@ class GroupLasso(Penalty):
         return padded[_layout(self.groups).members]
 
     def _group_strength(self, coef: Array) -> Array:
-        """Compute strength sqrt(|g|), shape (group, 1) or (group, neuron)."""
+        """Compute ``strength sqrt(|g|)``, shape (group, 1) or (group, neuron)."""
         weight = namespace(coef).asarray(_layout(self.groups).weight, dtype=coef.dtype)
         return per_neuron(self.strength, coef) * weight[:, None]
 

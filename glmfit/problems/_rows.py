@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..bounds import lanczos
+from ..bounds import descent_step, lanczos
 from ..observations import Observation
 from ..penalties import Penalty
 
@@ -242,3 +242,24 @@ def hessian_spectrum(rows: Rows, v, metric, start, n_steps: int) -> HessianSpect
 
     alpha, beta = lanczos(matvec, jnp.broadcast_to(start, v.shape), n_steps)
     return HessianSpectrum(alpha, beta, leverage)
+
+
+@jax.jit
+def sure_step(rows: Rows, v, memory, pass_: Sweep, metric, moving):
+    """Move along the proximal gradient direction by the length that self-concordance proves to descend."""
+    proposal, warm = rows.descend(v, pass_.gradient, metric, jnp.ones(v.shape[1], v.dtype), memory)
+    p = proposal - v
+    along = direction(rows, v, p)
+    smooth = pass_.gradient + rows.ridge * v
+    slope = -jnp.sum(smooth * p, axis=0)
+    ridge_bend = jnp.sum(rows.ridge * p * p, axis=0)
+    if rows.splitting is None:
+        t = jnp.where(moving, descent_step(slope, along.curvature + ridge_bend, along.reach), 0)
+        return v + t[None] * p, memory, t * along.reach
+    old = rows.start_memory(v)
+    slope = slope - rows.penalty_value(proposal, warm) + rows.penalty_value(v, old)
+    t = jnp.where(moving, jnp.minimum(descent_step(slope, along.curvature, along.reach), 1), 0)
+    memory = jax.tree.map(
+        lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
+    )
+    return v + t[None] * p, memory, t * along.reach

@@ -17,7 +17,6 @@ from ..bounds import (
     GapCertificate,
     bound_largest_eigenvalue,
     bound_smallest_eigenvalue,
-    descent_step,
     estimate_smallest_eigenvalue,
     gap_bound,
     random_start,
@@ -27,7 +26,7 @@ from ..penalties import Penalty
 from . import _host, _newton
 from ._basis import floored_basis, rough_standard, spectral_basis
 from ._chunks import over_chunks
-from ._rows import Rows, Splitting, Sweep, block_spectra, direction, hessian_spectrum, sweep
+from ._rows import Rows, Splitting, Sweep, block_spectra, direction, hessian_spectrum, sure_step, sweep
 from .base import Evaluation, ExactHessian, FiniteSum, Params
 
 _ADMM_RHO, _ADMM_INNER = 0.2, 10
@@ -158,16 +157,8 @@ class PopulationProblem(FiniteSum, ExactHessian):
             return None
         basis = self.basis
         expand = basis.scale[:, None] * basis.whiten
-        # B'B is diagonal, so rho times its geometric middle is 1 where the spectrum has its middle.
-        gram = expand.T @ expand
-        inverse = np.linalg.inv(np.eye(len(gram)) + _ADMM_RHO * gram)
-        constants = (
-            expand,
-            basis.unwhiten / basis.scale,
-            expand @ inverse,
-            _ADMM_RHO * expand @ inverse @ expand.T,
-            basis.scale,
-        )
+        gain = expand / (1 + _ADMM_RHO * np.sum(expand**2, axis=0))  # B'B is diagonal in this basis
+        constants = (expand, basis.unwhiten / basis.scale, gain, _ADMM_RHO * gain @ expand.T, basis.scale)
         return Splitting(*(jnp.asarray(c.astype(self.dtype)) for c in constants), _ADMM_RHO, _ADMM_INNER)
 
     def to_columns(self, params: Params) -> np.ndarray:
@@ -219,7 +210,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
         metric = self.metric(rows, self.observation.curvature(self.mean_count, eta))
         pass_, n_steps, moving = sweep(rows, v), 0, np.ones(self.n_neurons, bool)
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
-            v, memory, moves = _sure_step(rows, v, memory, pass_, metric, moving)
+            v, memory, moves = sure_step(rows, v, memory, pass_, metric, moving)
             pass_, n_steps, moving = sweep(rows, v), n_steps + 1, moving & (np.asarray(moves) > radius)
         return v, memory, pass_, n_steps
 
@@ -440,24 +431,3 @@ class Smoothness(NamedTuple):
     block: np.ndarray
     row: np.ndarray
     kappa: np.ndarray
-
-
-@jax.jit
-def _sure_step(rows: Rows, v, memory, pass_: Sweep, metric, moving):
-    """Move along the proximal gradient direction by the length that self-concordance proves to descend."""
-    proposal, warm = rows.descend(v, pass_.gradient, metric, jnp.ones(v.shape[1], v.dtype), memory)
-    p = proposal - v
-    along = direction(rows, v, p)
-    smooth = pass_.gradient + rows.ridge * v
-    slope = -jnp.sum(smooth * p, axis=0)
-    ridge_bend = jnp.sum(rows.ridge * p * p, axis=0)
-    if rows.splitting is None:
-        t = jnp.where(moving, descent_step(slope, along.curvature + ridge_bend, along.reach), 0)
-        return v + t[None] * p, memory, t * along.reach
-    old = rows.start_memory(v)
-    slope = slope - rows.penalty_value(proposal, warm) + rows.penalty_value(v, old)
-    t = jnp.where(moving, jnp.minimum(descent_step(slope, along.curvature, along.reach), 1), 0)
-    memory = jax.tree.map(
-        lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
-    )
-    return v + t[None] * p, memory, t * along.reach

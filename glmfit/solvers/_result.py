@@ -55,7 +55,7 @@ class History:
         self.gap_is_bound.append(np.asarray(is_bound, bool))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the trace as arrays: epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron)."""
+        """Return the trace as arrays, one row per check; objective, gap and gap_is_bound are (check, neuron)."""
         return {name: np.asarray(values) for name, values in vars(self).items()}
 
 

@@ -291,9 +291,9 @@ class SAGA(Solver):
         assumptions = ["loss of every neuron convex, smoothness bounded in the metric of the spectral basis"]
         if self.certificate == "anchored":
             assumptions.append(
-                "eta of every row stays within anchor_radius of its value where the step was certified "
-                f"(checked every {self.check_every} epochs; {int(np.sum(state.left > 0))} neurons left and were "
-                "re-certified, steps that also raised the objective were undone)"
+                "eta of every row stays within anchor_radius of its value where the step was certified; looked at "
+                f"each check (check_every = {self.check_every}). Neurons that left and were certified anew: "
+                f"{int(np.sum(state.left > 0))}"
             )
         if self.step_scale > 1:
             theorem = f"no theorem: {self.step_scale:g} times the step of {theorem}"

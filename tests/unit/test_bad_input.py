@@ -1,0 +1,405 @@
+"""Bad input: a clear error that says what was given, what is allowed, what to do; or the right answer."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from cases import D, N, T, design, recording
+from oracles import population as oracle
+from sklearn.exceptions import ConvergenceWarning
+
+from glmfit import PopulationGLM, Status
+
+every_solver = pytest.mark.parametrize("solver", ["Newton", "SAGA"])
+
+
+@pytest.fixture(scope="module")
+def data():
+    return recording()
+
+
+def changed(array, where, value):
+    array = np.array(array, copy=True)
+    array[where] = value
+    return array
+
+
+def fails(X, y, match, sample_weight=None, error=ValueError, **parameters):
+    with pytest.raises(error, match=match):
+        PopulationGLM(**parameters).fit(X, y, sample_weight)
+
+
+# ------------------------------------------------------------------------- refused: counts
+
+
+def test_negative_counts_are_an_error_that_says_where(data):
+    X, Y = data
+    bad = changed(changed(Y, (12, 1), -2.5), (40, 0), -1)
+    words = (
+        r"y has 2 negative counts \(first at row 12, neuron 1, value -2.5\); Poisson needs y >= 0. Did you .*z-scored"
+    )
+    fails(X, bad, words)
+    with pytest.raises(ValueError, match="negative counts"):
+        PopulationGLM().fit(X, Y).score(X, bad)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_infinite_values_are_an_error_that_names_the_array(value, data):
+    X, Y = data
+    fails(changed(X, (3, 1), value), Y, "Input X contains infinity")
+    fails(X, changed(Y, (3, 1), value), "Input y contains infinity")
+    fails(X, Y, "Input sample_weight contains infinity", sample_weight=changed(np.ones(T), 3, value))
+    model = PopulationGLM().fit(X, Y)
+    with pytest.raises(ValueError, match="Input X contains infinity"):
+        model.predict(changed(X, (3, 1), value))
+
+
+def test_nan_everywhere_is_an_error_that_says_which_column(data):
+    X, Y = data
+    fails(np.full_like(X, np.nan), Y, "every row has a NaN in X or y; nothing is left to fit. All NaN: feature 0")
+    words = "nothing is left to fit. All NaN: feature 3; a constant column divided by its standard deviation?"
+    fails(changed(X, (slice(None), 3), np.nan), Y, words)
+    fails(X, changed(Y, (slice(None), 2), np.nan), "nothing is left to fit. All NaN: neuron 2")
+
+
+def test_counts_that_are_not_integers_make_one_clear_warning(data):
+    X, Y = data
+    calcium = changed(Y, (slice(None), 1), Y[:, 1] * 0.37)
+    with pytest.warns(UserWarning) as caught:
+        model = PopulationGLM(regularizer_strength=1e-3).fit(X, calcium)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    words = "y has counts that are not integers, in 1 of 3 neurons: fitting the Poisson quasi-likelihood."
+    assert str(caught[0].message).startswith(words)
+    best = oracle.newton("softplus", X, calcium, 1e-3)
+    np.testing.assert_allclose(model.report_.objective, best.objective, atol=model.report_.target.max())
+    assert np.isfinite(model.score(X, calcium))  # said once, at the fit
+
+
+# ------------------------------------------------------------------------- refused: shapes and types
+
+
+def test_lengths_that_differ_are_an_error_that_says_both(data):
+    X, Y = data
+    words = "X has 600 rows but y has 599: inconsistent numbers of samples. .*time axis of X"
+    fails(X, Y[1:], words)
+    fails(X, Y, r"sample_weight.*\(599,\).*\(600,\)", sample_weight=np.ones(T - 1))
+    with pytest.raises(ValueError, match="X has 600 rows but y has 599"):
+        PopulationGLM().fit(X, Y).score(X, Y[1:])
+
+
+def test_one_dimensional_features_are_an_error_with_advice(data):
+    X, Y = data
+    fails(X[:, 0], Y, r"Expected 2D array, got 1D array instead(.|\n)*reshape\(-1, 1\)")
+    fails(X[0, 0], Y, "Expected 2D array, got scalar array instead")
+    fails(X[None], Y, "Found array with dim 3")
+
+
+def test_counts_of_too_many_dimensions_are_an_error(data):
+    X, Y = data
+    fails(X, Y[:, :, None], r"dim 3|3 dimensions")
+    fails(X, 3.0, "y")
+
+
+def test_empty_data_are_an_error(data):
+    X, Y = data
+    fails(X[:0], Y[:0], r"0 sample\(s\).*minimum of 2")
+    fails(X[:, :0], Y, r"0 feature\(s\).*minimum of 1")
+    fails(X, Y[:, :0], r"0 (feature|neuron)")
+
+
+def test_one_row_is_an_error(data):
+    X, Y = data
+    fails(X[:1], Y[:1], r"1 sample.*minimum of 2")
+    holes = changed(X, slice(1, None), np.nan)
+    fails(holes, Y, r"1 usable rows \(time bins\) after dropping 599 with NaN; a fit needs at least 2")
+
+
+def test_missing_counts_are_an_error(data):
+    fails(data[0], None, "target y is None: give the spike counts")
+
+
+def test_objects_and_words_are_an_error(data):
+    X, Y = data
+    fails(np.full((T, D), "spike"), Y, "could not convert|dtype='numeric'")
+    fails(X, np.full(T, "spike"), "could not convert|dtype='numeric'")
+    fails(np.array([[{}] * D] * T, object), Y, "float|number", error=(TypeError, ValueError))
+    fails(X, [[1, 2], [3]], "inhomogeneous|sequence")
+    # Objects that are numbers are numbers.
+    model, plain = PopulationGLM().fit(X.astype(object), Y.astype(object)), PopulationGLM().fit(X, Y)
+    np.testing.assert_array_equal(model.coef_, plain.coef_)
+
+
+def test_complex_numbers_are_an_error(data):
+    X, Y = data
+    fails(X + 1j, Y, "Complex data not supported")
+    fails(X, Y + 0j, "Complex data not supported")
+
+
+@pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, scipy.sparse.csc_array, scipy.sparse.coo_matrix])
+def test_sparse_arrays_are_refused_with_advice(make, data):
+    X, Y = data
+    words = r"X is a sparse matrix of shape \(600, 5\); dense data is required .*Pass X.toarray\(\)"
+    fails(make(X), Y, words, error=TypeError)
+    fails(X, make(Y), r"y is a sparse matrix .*Pass y.toarray\(\)", error=TypeError)
+    with pytest.raises(TypeError, match="X is a sparse matrix"):
+        PopulationGLM().fit(X, Y).predict(make(X))
+
+
+def test_bad_weights_are_an_error(data):
+    X, Y = data
+    fails(X, Y, "[Nn]egative values in data passed to `sample_weight`", sample_weight=changed(np.ones(T), 3, -1))
+    fails(X, Y, "sample_weight is zero everywhere; at least one row needs a positive weight", sample_weight=np.zeros(T))
+    fails(X, Y, "Input sample_weight contains NaN", sample_weight=changed(np.ones(T), 3, np.nan))
+    fails(X, Y, "1D array or scalar", sample_weight=np.ones((T, 2)))
+    # All weight on rows that have a NaN: nothing is left either.
+    fails(
+        changed(X, (slice(300), 0), np.nan),
+        Y,
+        "sample_weight",
+        sample_weight=(np.arange(T) < 300).astype(float),
+    )
+
+
+def test_predicting_with_other_features_is_an_error(data):
+    X, Y = data
+    model = PopulationGLM().fit(X, Y)
+    with pytest.raises(ValueError, match="X has 4 features, but PopulationGLM is expecting 5 features"):
+        model.predict(X[:, :4])
+    with pytest.raises(ValueError, match="y has 2 neurons but the model was fitted to 3"):
+        model.score(X, Y[:, :2])
+
+
+# ------------------------------------------------------------------------- refused: parameters
+
+
+@pytest.mark.parametrize(
+    "parameters, error, message",
+    [
+        ({"inverse_link_function": "relu"}, ValueError, r"'relu'; allowed are 'softplus' and 'exp'"),
+        ({"regularizer": "ridge"}, ValueError, "regularizer is 'ridge'; allowed are 'UnRegularized', 'Ridge'"),
+        ({"solver_name": "Adam"}, ValueError, "solver_name is 'Adam'; it must be \"auto\" or one of SAGA, LBFGS, Newton"),
+        ({"solver_name": None}, ValueError, "solver_name is None; it must be"),
+        ({"regularizer_strength": -1}, ValueError, "regularizer_strength is -1.0; it must be finite and >= 0"),
+        ({"regularizer_strength": np.nan}, ValueError, "regularizer_strength is nan; it must be finite"),
+        ({"regularizer_strength": "much"}, TypeError, "regularizer_strength is 'much'; allowed are a number or"),
+        ({"regularizer_strength": [1, 2]}, ValueError, r"shape \(2,\); allowed are a number or one .* shape \(3,\)"),
+        ({"regularizer_strength": np.ones((D, N))}, ValueError, "per feature are not supported"),
+        ({"regularizer": "GroupLasso"}, ValueError, "groups is None; pass groups as one label per feature"),
+        ({"groups": [0] * D}, ValueError, "groups is given, but regularizer is 'Ridge'"),
+        ({"regularizer": "GroupLasso", "groups": [0, 1]}, ValueError, r"shape \(2,\); it needs one label per feature"),
+        ({"regularizer": "GroupLasso", "groups": {"a": ["x"]}}, ValueError, "X has no feature names: use indices"),
+        ({"tol": 0}, ValueError, "tol is 0; it must be a finite number above 0"),
+        ({"tol": -1e-3}, ValueError, "tol is -0.001; it must"),
+        ({"tol": np.nan}, ValueError, "tol is nan; it must"),
+        ({"tol": "small"}, ValueError, "tol is 'small'; it must"),
+        ({"max_epochs": 0}, ValueError, "max_epochs is 0; it must be a whole number of at least 1"),
+        ({"max_epochs": 2.5}, ValueError, "max_epochs is 2.5; it must be a whole number"),
+        ({"max_epochs": True}, ValueError, "max_epochs is True; it must be a whole number"),
+        ({"tol": True}, ValueError, "tol is True; it must be a finite number"),
+        ({"random_state": -1}, ValueError, "random_state is -1; it must be a seed >= 0"),
+        ({"random_state": "seed"}, ValueError, "random_state is 'seed'; it must be"),
+        ({"solver_kwargs": {"batch_size": 9}}, ValueError, r"\['batch_size'\] were given with solver_name=\"auto\""),
+        ({"solver_kwargs": [1]}, (TypeError, ValueError), "solver_kwargs"),
+    ],
+)  # fmt: skip
+def test_parameters_that_make_no_sense_are_refused(parameters, error, message, data):
+    fails(*data, message, error=error, **parameters)
+
+
+@pytest.mark.parametrize(
+    "solver, kwargs, message",
+    [
+        ("SAGA", {"batchsize": 9}, r"solver_kwargs of SAGA may be batch_size, sampling.*; got \['batchsize'\]"),
+        ("SAGA", {"batch_size": 601}, "batch_size is 601 but there are 600 rows; it must lie between 1 and 600"),
+        ("SAGA", {"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1"),
+        ("SAGA", {"sampling": "cyclic"}, "sampling is 'cyclic'; it must be one of 'partition', 'subsets', 'shuffle'"),
+        ("SAGA", {"step_scale": 4}, r"step_scale is 4; it must be in \(0, 2\]"),
+        ("LBFGS", {"batch_size": 601}, "batch_size is 601 but there are 600 rows"),
+        ("LBFGS", {"history_size": 0}, "history_size is 0; it must be a whole number of at least 1"),
+        ("Newton", {"batch_size": 9}, r"solver_kwargs of Newton .*got \['batch_size'\]"),
+    ],
+)  # fmt: skip
+def test_solver_parameters_that_make_no_sense_are_refused(solver, kwargs, message, data):
+    fails(*data, message, solver_name=solver, solver_kwargs=kwargs)
+
+
+@pytest.mark.parametrize("solver", ["Newton", "LBFGS"])
+def test_solvers_that_need_a_smooth_penalty_refuse_others(solver, data):
+    words = f'{solver} needs a smooth penalty .*; this problem has Lasso. Use solver_name="SAGA"'
+    fails(*data, words, solver_name=solver, regularizer="Lasso", regularizer_strength=0.1)
+
+
+def test_unknown_scores_are_refused(data):
+    model = PopulationGLM().fit(*data)
+    with pytest.raises(
+        ValueError, match="score_type is 'r2'; it must be one of D2, pseudo-r2-McFadden, log-likelihood"
+    ):
+        model.score(*data, score_type="r2")
+
+
+# ------------------------------------------------------------------------- nothing half-done
+
+
+BREAK = {
+    "negative counts": lambda m, X, Y: m.fit(X[:, :3], -Y - 1),
+    "named features": lambda m, X, Y: m.fit(pd.DataFrame(X, columns=list("abcde")), -Y - 1),
+    "too long": lambda m, X, Y: m.fit(X[:, :3], Y[1:]),
+    "bad strength": lambda m, X, Y: m.set_params(regularizer_strength=-1).fit(X[:, :3], Y),
+    "bad solver": lambda m, X, Y: m.set_params(solver_name="Adam").fit(X[:, :3], Y),
+    "bad batch": lambda m, X, Y: m.set_params(solver_name="SAGA", solver_kwargs={"batch_size": 999}).fit(X[:, :3], Y),
+}
+
+
+@pytest.mark.parametrize("kind", BREAK)
+def test_a_fit_that_fails_leaves_the_model_as_it_was(kind, data):
+    X, Y = data
+    model = PopulationGLM(regularizer_strength=1e-3)
+    with pytest.raises(ValueError):
+        BREAK[kind](model, X, Y)
+    assert not [name for name in vars(model) if name.endswith("_") and not name.startswith("_")]
+    model = PopulationGLM(regularizer_strength=1e-3).fit(X, Y)
+    rate = model.predict(X)
+    with pytest.raises(ValueError):
+        BREAK[kind](model, X, Y)
+    np.testing.assert_array_equal(model.predict(X), rate)
+    assert model.n_features_in_ == D and not hasattr(model, "feature_names_in_")
+
+
+# ------------------------------------------------------------------------- accepted: must be right
+
+
+def check_fit(X, Y, solver, ridge=1e-3, link="softplus", weights=None, **parameters):
+    """Fit, and compare with the oracle: converged, an honest bound, the predictions of the optimum."""
+    model = PopulationGLM(link, regularizer_strength=ridge, solver_name=solver, tol=1e-7, **parameters)
+    model.fit(X, Y, weights)
+    best = oracle.newton(link, X, Y, ridge, weights)
+    report = model.report_
+    assert np.all(report.status == Status.CONVERGED)
+    gap = oracle.objective(link, X, Y, model.coef_, model.intercept_, weights, strength=ridge) - best.objective
+    assert np.all(gap <= report.target + 1e-14)
+    assert np.all((report.gap >= gap - 1e-14) | ~report.gap_is_bound)
+    expected = oracle.rate(link, np.asarray(X, float) @ best.coef + best.intercept)
+    counted = np.ones(len(X), bool) if weights is None else weights > 0
+    # A gap g allows rates to be off by about sqrt(2 g) relative to the root of the rate, on average.
+    error = np.mean(((model.predict(X) - expected) ** 2 / np.maximum(expected, 1e-3))[counted], axis=0)
+    assert np.all(error <= 4 * report.target + 1e-9)
+    return model
+
+
+@every_solver
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+@pytest.mark.parametrize(
+    "kind", ["constant column", "zero column", "duplicate", "sign pairs", "collinear", "scaled 1e8", "scaled 1e6",
+             "scaled 1e-2", "far mean", "outlier", "clustered"]
+)  # fmt: skip
+def test_awkward_designs_are_fitted_to_their_optimum(kind, ridge, solver):
+    X = design(kind)
+    Y = recording()[1]
+    model = check_fit(X, Y, solver, ridge)
+    assert model.report_.gap_is_bound.all()
+    if kind in ("constant column", "zero column"):
+        np.testing.assert_array_equal(model.coef_[2], 0)
+        assert model.report_.rank == D - 1
+    if kind == "duplicate" and ridge:
+        np.testing.assert_allclose(model.coef_[0], model.coef_[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["constant column", "duplicate", "sign pairs", "scaled 1e8", "far mean"])
+def test_awkward_designs_are_fitted_with_a_lasso_too(kind):
+    X, Y = design(kind), recording()[1]
+    model = PopulationGLM(regularizer="Lasso", regularizer_strength=0.02, tol=1e-7).fit(X, Y)
+    best = oracle.proximal("softplus", X / X.std(axis=0).clip(1e-9), Y, "Lasso", 0.02)
+    if kind in ("constant column", "duplicate", "sign pairs", "far mean"):
+        best = oracle.proximal("softplus", X, Y, "Lasso", 0.02)
+        gap = oracle.objective("softplus", X, Y, model.coef_, model.intercept_, None, "Lasso", strength=0.02)
+        gap -= best.objective
+        assert best.residual.max() < 1e-9
+        assert np.all(gap <= model.report_.target + 1e-12)
+        assert np.all((model.report_.gap >= gap - 1e-14) | ~model.report_.gap_is_bound)
+    assert model.report_.converged.all()
+    if kind == "constant column":
+        np.testing.assert_array_equal(model.coef_[2], 0)
+
+
+@every_solver
+def test_more_features_than_rows_are_fitted(solver):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 60))
+    Y = rng.poisson(1.0, size=(40, 2)).astype(float)
+    model = check_fit(X, Y, solver, ridge=0.05)
+    assert model.report_.rank == 39
+
+
+@every_solver
+def test_a_feature_that_only_rows_without_weight_have_gets_no_coefficient(solver):
+    X, Y = recording()
+    X[:, 1] = 0.0
+    X[:100, 1] = np.random.default_rng(0).normal(size=100)
+    weights = (np.arange(T) >= 100).astype(float)
+    for ridge in (0.0, 1e-3):
+        model = check_fit(X, Y, solver, ridge, weights=weights)
+        np.testing.assert_allclose(model.coef_[1], 0, atol=1e-12)
+
+
+@every_solver
+@pytest.mark.parametrize("link", ["softplus", "exp"])
+def test_a_neuron_without_spikes_is_predicted_at_rate_zero(link, solver):
+    X, Y = recording()
+    Y[:, 1] = 0
+    model = PopulationGLM(link, regularizer_strength=1e-3, solver_name=solver).fit(X, Y)  # and no warning
+    assert model.report_.status.tolist() == [Status.CONVERGED, Status.NO_SPIKES, Status.CONVERGED]
+    rate = model.predict(1e3 * X)
+    assert np.all(rate[:, 1] == 0) and np.all(np.isfinite(model.predict(X)))
+    assert np.all(model.coef_[:, 1] == 0) and model.report_.gap[1] == 0
+    assert np.isnan(model.report_.pseudo_r2[1]) and np.isfinite(model.report_.pseudo_r2[[0, 2]]).all()
+    assert np.all(model.simulate(X)[:, 1] == 0)
+    assert np.isfinite(model.score(X, Y))
+    alone = PopulationGLM(link, regularizer_strength=1e-3, solver_name=solver).fit(X, Y[:, 1])
+    assert np.all(alone.predict(X) == 0) and alone.report_.status.tolist() == [Status.NO_SPIKES]
+    # Spikes only where the weight is zero are no spikes to the fit.
+    weights = np.where(np.arange(T) < 300, 0.0, 1.0)
+    Y[:300, 1] = 1
+    held_out = PopulationGLM(link, regularizer_strength=1e-3, solver_name=solver).fit(X, Y, weights)
+    assert held_out.report_.status[1] == Status.NO_SPIKES and np.all(held_out.predict(X)[:, 1] == 0)
+
+
+@every_solver
+@pytest.mark.parametrize("link", ["softplus", "exp"])
+def test_a_neuron_with_one_huge_bin_is_fitted(link, solver):
+    X, Y = recording()
+    Y[123, 1] = 1e6
+    with warnings.catch_warnings():
+        if link == "exp":  # 1e6 counts where the rate is near 1 make a problem that may not end
+            warnings.simplefilter("ignore", ConvergenceWarning)
+        model = PopulationGLM(link, regularizer_strength=1e-3, solver_name=solver).fit(X, Y)
+    best = oracle.newton(link, X, Y, 1e-3)
+    gap = oracle.objective(link, X, Y, model.coef_, model.intercept_, strength=1e-3) - best.objective
+    report = model.report_
+    assert np.all(np.isfinite(model.coef_)) and np.all(np.isfinite(model.predict(X)))
+    assert report.status.tolist() == [Status.CONVERGED] * 3
+    assert np.all(gap <= report.target + 1e-15 * np.abs(best.objective))
+
+
+@every_solver
+def test_a_strength_so_large_that_nothing_is_left_gives_the_null_model(solver):
+    X, Y = recording()
+    model = check_fit(X, Y, solver, ridge=1e8)
+    np.testing.assert_allclose(model.predict(X), np.broadcast_to(Y.mean(axis=0), Y.shape), rtol=1e-4)
+
+
+@every_solver
+def test_two_rows_are_enough(solver):
+    X, Y = np.array([[0.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0])
+    model = PopulationGLM(regularizer_strength=0.1, solver_name=solver).fit(X, Y)
+    best = oracle.newton("softplus", X, Y[:, None], 0.1)
+    np.testing.assert_allclose(model.report_.objective, best.objective, atol=1e-5)
+
+
+@every_solver
+def test_all_counts_equal_give_the_null_model(solver):
+    X, _ = recording()
+    model = check_fit(X, np.full((T, N), 2.0), solver)
+    np.testing.assert_allclose(model.predict(X), 2.0, rtol=1e-4)
+    np.testing.assert_allclose(model.coef_, 0, atol=1e-4)
