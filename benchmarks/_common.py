@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from table import quantity
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "nemos", "jaxopt")
@@ -235,15 +237,6 @@ def describe(entry: dict) -> str:
         f"{entry['against']} {quantity(entry['reference'], entry['unit'])} | ratio {entry['ratio']:.3g}, "
         f"{entry['sense']} {entry['limit']:.3g} | met {'yes' if entry['met'] else 'NO'}"
     )
-
-
-def quantity(value: float, unit: str) -> str:
-    """Give a number its unit, readable."""
-    if unit == "s" and value < 0.1:
-        return f"{1000 * value:.3g} ms"
-    if unit == "bytes":
-        return f"{value / 1e6:.0f} MB"
-    return f"{value:.3g} {unit}".strip()
 
 
 def _short(value) -> str:

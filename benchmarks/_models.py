@@ -51,10 +51,11 @@ def timed_fit(kind: str, problem: Problem, **parameters):
 
 
 def fit_summary(model) -> dict:
-    """Say how a glmfit fit went; nothing for other models."""
+    """Say how a fit went: much for glmfit, iterations for NeMoS, nothing for other models."""
     report = getattr(model, "report_", None)
     if report is None:
-        return {}
+        info = getattr(model, "optim_info_", None)
+        return {} if info is None else {"iterations": int(info.num_steps)}
     from glmfit import Status
 
     return {

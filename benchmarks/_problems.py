@@ -245,7 +245,8 @@ def lasso_reference(problem: Problem, l1: np.ndarray, cache: Path | None = None)
 
     Returns ``optimum`` and ``residual`` (neuron,), the latter the KKT residual over the strength.
     """
-    return _cached(problem, cache, "lasso", lambda: _lasso_reference(problem, l1))
+    strength = hashlib.sha256(np.asarray(l1, np.float64).tobytes()).hexdigest()[:8]
+    return _cached(problem, cache, f"lasso-{strength}", lambda: _lasso_reference(problem, l1))
 
 
 def _lasso_reference(problem, l1):

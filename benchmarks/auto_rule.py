@@ -1,8 +1,9 @@
 """Newton and SAGA over a grid of shapes, warm, and what the rule of ``solver_name="auto"`` makes of it.
 
-    python benchmarks/auto_rule.py [--links softplus,exp] [--score-only]
+    python benchmarks/auto_rule.py [--links softplus,exp] [--resume] [--score-only]
 
-Every cell is written as it is measured, and a run that was broken off goes on where it stopped (--resume). The rule lives in glmfit/estimators/_auto.py; regret is the time of its choice over that of the faster solver.
+Every cell is written as it is measured; --resume goes on where a run was broken off. The rule lives in
+glmfit/estimators/_auto.py; regret is the time of its choice over that of the faster solver.
 """
 
 from __future__ import annotations
@@ -64,10 +65,16 @@ def regret(cell: dict, choice: str) -> float:
     return cell["warm"].get(choice, float("inf")) / min(cell["warm"].values())
 
 
-def candidate(cell: dict, few: int, work: float) -> str:
-    """The family of rules: Newton for few neurons or little work."""
+def candidate(cell: dict, few: int, many: int, work: float) -> str:
+    """The family of rules: Newton for few neurons, or for little work unless there are many."""
     done = float(cell["n_neurons"]) * cell["n_rows"] * (cell["n_features"] + 1) ** 2
-    return "Newton" if cell["n_neurons"] <= few or done <= work else "SAGA"
+    newton = cell["n_neurons"] <= few or (cell["n_neurons"] <= many and done <= work)
+    return "Newton" if newton else "SAGA"
+
+
+def mean_regret(cells: list[dict], choices) -> float:
+    """Geometric mean over the cells."""
+    return float(np.exp(np.mean([np.log(regret(c, choice)) for c, choice in zip(cells, choices, strict=True)])))
 
 
 def score(cells: list[dict]) -> dict:
@@ -83,29 +90,27 @@ def score(cells: list[dict]) -> dict:
             f"{faster:<8} {cell['auto']:<8} {cell['regret']:.2f}"
         )
 
-    def mean_regret(few, work):
-        return float(np.exp(np.mean([np.log(regret(c, candidate(c, few, work))) for c in cells])))
-
-    tries = list(itertools.product((0, 1, 2, 3, 4, 6, 8), np.logspace(7, 12, 21)))
-    means = [mean_regret(few, work) for few, work in tries]
-    few, work = tries[int(np.argmin(means))]
+    family = list(itertools.product((0, 1, 2, 3, 4, 6), (4, 8, 16, 64, 10**6), np.logspace(7, 12, 21)))
+    means = [mean_regret(cells, [candidate(c, *rule) for c in cells]) for rule in family]
+    few, many, work = rule = family[int(np.argmin(means))]
     worst = max(cells, key=lambda c: c["regret"])
     summary = {
-        "mean_regret": float(np.exp(np.mean([np.log(c["regret"]) for c in cells]))),
+        "mean_regret": mean_regret(cells, [c["auto"] for c in cells]),
         "worst_regret": worst["regret"],
         "worst_at": [worst[key] for key in KEYS],
         "best_of_family": {
             "few_neurons": few,
+            "many_neurons": many,
             "newton_work": work,
             "mean_regret": min(means),
-            "worst_regret": max(regret(c, candidate(c, few, work)) for c in cells),
+            "worst_regret": max(regret(c, candidate(c, *rule)) for c in cells),
         },
     }
     best = summary["best_of_family"]
     print(
         f"rule in force: regret {summary['mean_regret']:.3f} in the geometric mean, worst {worst['regret']:.2f} at "
-        f"{tuple(summary['worst_at'])}\nbest of the family (few neurons <= {few}, N T (d+1)^2 <= {work:.1e}): "
-        f"{best['mean_regret']:.3f}, worst {best['worst_regret']:.2f}"
+        f"{tuple(summary['worst_at'])}\nbest of the family (Newton if N <= {few}, or N <= {many} and "
+        f"N T (d+1)^2 <= {work:.1e}): {best['mean_regret']:.3f}, worst {best['worst_regret']:.2f}"
     )
     return summary
 

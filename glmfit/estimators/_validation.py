@@ -98,12 +98,14 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
     weights = None
     if sample_weight is not None:
         weights = _check_sample_weight(plain(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
-        if not weights.sum() > 0:
-            raise ValueError("sample_weight is zero everywhere; at least one row needs a positive weight.")
     one_neuron = Y.ndim == 1
     Y = Y[:, None] if one_neuron else Y
     X, Y, weights, n_dropped = _drop_nan_rows(X, Y, weights)
     _check_counts(Y)
+    if weights is not None and not weights.sum() > 0:
+        raise ValueError(
+            f"sample_weight is zero on all {len(X)} rows without NaN; at least one of them needs a positive weight."
+        )
     if len(X) < 2:
         raise ValueError(
             f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
@@ -185,7 +187,7 @@ def _check_counts(Y: np.ndarray, warn: bool = True) -> None:
             "quasi-likelihood. This is right for deconvolved calcium; if you passed firing rates, multiply by the "
             "bin width (and check the scale).",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,  # the caller of fit
         )
 
 

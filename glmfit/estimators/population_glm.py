@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import warnings
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -183,6 +184,10 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
     def _make_solver(self):
         if self.solver_name != "auto" and self.solver_name not in SOLVERS:
             raise ValueError(f'solver_name is {self.solver_name!r}; it must be "auto" or one of {", ".join(SOLVERS)}.')
+        if not isinstance(self.solver_kwargs, Mapping | None):
+            raise TypeError(
+                f"solver_kwargs is {self.solver_kwargs!r}; it must be a dict of the solver's hyper-parameters, or None."
+            )
         kwargs = dict(self.solver_kwargs or {})
         if self.solver_name == "auto":
             if kwargs:
@@ -212,12 +217,13 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
 
     def _number(self, name: str, above: float) -> float:
         value = getattr(self, name)
-        if not isinstance(value, numbers.Real) or not value > above or not np.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not above < value < np.inf:
             raise ValueError(f"{name} is {value!r}; it must be a finite number above {above:g}.")
         return float(value)
 
     def _epochs(self) -> int:
-        if not isinstance(self.max_epochs, numbers.Integral) or self.max_epochs < 1:
+        whole = isinstance(self.max_epochs, numbers.Integral) and not isinstance(self.max_epochs, bool)
+        if not whole or self.max_epochs < 1:
             raise ValueError(f"max_epochs is {self.max_epochs!r}; it must be a whole number of at least 1.")
         return int(self.max_epochs)
 

@@ -144,9 +144,10 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray,
     return SpectralBasis(mean, scale, shared, raised, Q / root / shared[:, None], root[:, None] * Q.T * shared, rank)
 
 
-def rough_standard(X) -> tuple[np.ndarray, np.ndarray]:
+def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation (1 where constant) of some thousand rows: good enough to shift and scale by."""
-    sample = np.asarray(X[:: max(1, len(X) // CHUNK)], np.float64)
+    rows = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
+    sample = np.asarray(X[rows[:: max(1, len(rows) // CHUNK)]], np.float64)
     mean = sample.mean(axis=0)
     scale = _scale(sample.var(axis=0), mean, len(sample))
     # A constant feature becomes exactly 0: what rounding leaves of it would look like a direction of its own.

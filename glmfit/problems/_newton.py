@@ -61,10 +61,19 @@ class NewtonSystem:
 
     def direction(self, grad_coef, grad_intercept) -> tuple[np.ndarray, float, float]:
         """Newton direction in coefficients and intercept, and the squared decrement g'H^-1 g."""
-        half = self.factor @ np.append((grad_coef - self.mean * grad_intercept) / self.scale, grad_intercept)
+        half = self.factor @ self._centred(grad_coef, grad_intercept)
         step = -(half @ self.factor)
         coef = step[:-1] / self.scale
         return coef, float(step[-1] - self.mean @ coef), float(half @ half)
+
+    def misses(self, grad_coef, grad_intercept) -> bool:
+        """Whether part of a gradient lies along the directions left out, where nothing limits the descent."""
+        g = self._centred(grad_coef, grad_intercept)
+        outside = g - self.matrix @ (self.factor.T @ (self.factor @ g))
+        return bool(np.max(np.abs(outside)) > 1e-10 * np.max(np.abs(g)) + 1e-15)
+
+    def _centred(self, grad_coef, grad_intercept) -> np.ndarray:
+        return np.append((grad_coef - self.mean * grad_intercept) / self.scale, grad_intercept)
 
     @cached_property
     def radius_squared(self) -> float:
@@ -164,6 +173,8 @@ def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> floa
     """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
     if system.n_directions < len(at.matrix) and system.n_directions < problem.basis.rank + 1:
         return np.inf  # curvature vanishes along a direction the data see
+    if not problem.penalty.rotation_invariant and system.misses(at.grad_coef, at.grad_intercept):
+        return np.inf  # duplicates, say: the penalty alone decides between them
     drift = problem.largest_move(at.coef - at.anchor_coef, at.intercept - at.anchor_intercept)
     growth = np.exp(min(drift, 50.0))
     return float(gap_bound(growth * decrement, growth * system.radius_squared))

@@ -144,33 +144,26 @@ def sweep(rows: Rows, v) -> Sweep:
     return Sweep(table, g, loss)
 
 
-class Direction(NamedTuple):
-    """Facts along a direction p at columns v, all (neuron,)."""
+@jax.jit
+def mean_curvature(rows: Rows, v):
+    """Mean curvature of every neuron's loss at v, (neuron,)."""
 
-    curvature: jax.Array  # p'Hp of the mean loss
-    mean_curvature: jax.Array  # of the loss at v
-    reach: jax.Array  # largest |x_t'p|
+    def block(total, data):
+        z, y, w = data
+        return total + jnp.sum(w * rows.observation.curvature(y, rows.eta(z, v)), axis=0) / rows.n_rows, None
+
+    return jax.lax.scan(block, jnp.zeros(v.shape[1], v.dtype), rows.blocks)[0]
 
 
 @jax.jit
-def direction(rows: Rows, v, p) -> Direction:
-    """Curvature and reach along p: what a step with guaranteed descent, a metric or an anchor needs."""
+def largest_change(rows: Rows, p):
+    """Largest change of eta over the rows when the columns change by p, (neuron,)."""
 
-    def block(carry, data):
-        curvature, mean, reach = carry
-        z, y, w = data
-        along = rows.eta(z, p)
-        bend = w * rows.observation.curvature(y, rows.eta(z, v))
-        far = jnp.where(w > 0, jnp.abs(along), 0)
-        carry = (
-            curvature + jnp.sum(bend * along**2, axis=0) / rows.n_rows,
-            mean + jnp.sum(bend, axis=0) / rows.n_rows,
-            jnp.maximum(reach, jnp.max(far, axis=0)),
-        )
-        return carry, None
+    def block(reach, data):
+        z, w = data
+        return jnp.maximum(reach, jnp.max(jnp.where(w > 0, jnp.abs(rows.eta(z, p)), 0), axis=0)), None
 
-    zero = jnp.zeros(v.shape[1], v.dtype)
-    return Direction(*jax.lax.scan(block, (zero, zero, zero), rows.blocks)[0])
+    return jax.lax.scan(block, jnp.zeros(p.shape[1], p.dtype), (rows.Z, rows.weight))[0]
 
 
 class BlockSpectra(NamedTuple):
@@ -245,21 +238,40 @@ def hessian_spectrum(rows: Rows, v, metric, start, n_steps: int) -> HessianSpect
 
 
 @jax.jit
-def sure_step(rows: Rows, v, memory, pass_: Sweep, metric, moving):
-    """Move along the proximal gradient direction by the length that self-concordance proves to descend."""
-    proposal, warm = rows.descend(v, pass_.gradient, metric, jnp.ones(v.shape[1], v.dtype), memory)
+def sure_step(rows: Rows, v, memory, metric, moving):
+    """Move along the proximal gradient direction by the length that self-concordance proves to descend.
+
+    Returns the new columns and warm start, and the largest change of eta per neuron. Neurons not ``moving`` stay.
+    """
+
+    def gradient(g, data):
+        z, y, w = data
+        eta = rows.eta(z, v)
+        return g + rows.pull(z, w * rows.observation.derivative(y, eta)) / rows.n_rows, eta
+
+    g, eta = jax.lax.scan(gradient, jnp.zeros_like(v), rows.blocks)
+    proposal, warm = rows.descend(v, g, metric, jnp.ones(v.shape[1], v.dtype), memory)
     p = proposal - v
-    along = direction(rows, v, p)
-    smooth = pass_.gradient + rows.ridge * v
-    slope = -jnp.sum(smooth * p, axis=0)
-    ridge_bend = jnp.sum(rows.ridge * p * p, axis=0)
+
+    def look_ahead(carry, data):
+        curvature, reach = carry
+        (z, y, w), eta = data
+        along = rows.eta(z, p)
+        bend = w * rows.observation.curvature(y, eta) * along**2
+        far = jnp.where(w > 0, jnp.abs(along), 0)
+        return (curvature + jnp.sum(bend, axis=0) / rows.n_rows, jnp.maximum(reach, jnp.max(far, axis=0))), None
+
+    zero = jnp.zeros(v.shape[1], v.dtype)
+    (curvature, reach), _ = jax.lax.scan(look_ahead, (zero, zero), (rows.blocks, eta))
+    slope = -jnp.sum((g + rows.ridge * v) * p, axis=0)
     if rows.splitting is None:
-        t = jnp.where(moving, descent_step(slope, along.curvature + ridge_bend, along.reach), 0)
-        return v + t[None] * p, memory, t * along.reach
+        curvature = curvature + jnp.sum(rows.ridge * p * p, axis=0)
+        t = jnp.where(moving, descent_step(slope, curvature, reach), 0)
+        return v + t[None] * p, memory, t * reach
     old = rows.start_memory(v)
     slope = slope - rows.penalty_value(proposal, warm) + rows.penalty_value(v, old)
-    t = jnp.where(moving, jnp.minimum(descent_step(slope, along.curvature, along.reach), 1), 0)
+    t = jnp.where(moving, jnp.minimum(descent_step(slope, curvature, reach), 1), 0)
     memory = jax.tree.map(
         lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
     )
-    return v + t[None] * p, memory, t * along.reach
+    return v + t[None] * p, memory, t * reach

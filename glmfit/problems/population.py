@@ -26,7 +26,17 @@ from ..penalties import Penalty
 from . import _host, _newton
 from ._basis import floored_basis, rough_standard, spectral_basis
 from ._chunks import over_chunks
-from ._rows import Rows, Splitting, Sweep, block_spectra, direction, hessian_spectrum, sure_step, sweep
+from ._rows import (
+    Rows,
+    Splitting,
+    Sweep,
+    block_spectra,
+    hessian_spectrum,
+    largest_change,
+    mean_curvature,
+    sure_step,
+    sweep,
+)
 from .base import Evaluation, ExactHessian, FiniteSum, Params
 
 _ADMM_RHO, _ADMM_INNER = 0.2, 10
@@ -181,7 +191,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
 
     def move(self, rows: Rows, v, anchor) -> np.ndarray:
         """``max_t |eta_t - eta_t at the anchor|``, (neuron,)."""
-        return np.asarray(direction(rows, anchor, v - anchor).reach)
+        return np.asarray(largest_change(rows, np.asarray(v) - np.asarray(anchor)))
 
     def objective(self, v, memory, pass_: Sweep) -> np.ndarray:
         """F per neuron: the loss in the solver's precision, the penalty in float64."""
@@ -196,8 +206,8 @@ class PopulationProblem(FiniteSum, ExactHessian):
     def descend_surely(self, rows: Rows, v, memory, radius: float, max_steps: int):
         """Take proximal gradient steps of a length proved to descend (docs/theory/self_concordance.md).
 
-        They end once no eta moves by more than ``radius`` in a step: from there an anchored certificate holds
-        for a while.
+        A neuron stops once none of its eta moves by more than ``radius`` in a step: from there an anchored
+        certificate holds for a while.
 
         Returns
         -------
@@ -208,11 +218,11 @@ class PopulationProblem(FiniteSum, ExactHessian):
         """
         eta = self.null_params().intercept
         metric = self.metric(rows, self.observation.curvature(self.mean_count, eta))
-        pass_, n_steps, moving = sweep(rows, v), 0, np.ones(self.n_neurons, bool)
+        n_steps, moving = 0, np.ones(self.n_neurons, bool)
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
-            v, memory, moves = sure_step(rows, v, memory, pass_, metric, moving)
-            pass_, n_steps, moving = sweep(rows, v), n_steps + 1, moving & (np.asarray(moves) > radius)
-        return v, memory, pass_, n_steps
+            v, memory, moves = sure_step(rows, v, memory, metric, moving)
+            n_steps, moving = n_steps + 1, moving & (np.asarray(moves) > radius)
+        return v, memory, sweep(rows, v), n_steps
 
     def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number):
         """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.
@@ -228,7 +238,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
                 f"the {self.observation.name} link has no global bound of its curvature: a global certificate is "
                 'impossible. Use certificate="anchored".'
             )
-        metric = self.metric(rows, direction(rows, v, v).mean_curvature)
+        metric = self.metric(rows, mean_curvature(rows, v))
         spectra = block_spectra(rows, v, radius.astype(self.dtype), metric, self.random_column(seed, number), n_steps)
         alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
         share = failure_probability / (rows.n_blocks * self.n_neurons)
@@ -244,7 +254,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
         grad_coef = self.basis.unwhiten.T @ g[:-1] + self.basis.mean[:, None] * g[-1]
         ridge = np.asarray(self.penalty.ridge_strength, np.float64)
         evaluation = Evaluation(None, grad_coef + ridge * params.coef, g[-1])
-        return self.squared_norm(params, evaluation, metric) / (2 * np.maximum(kappa, np.finfo(float).tiny))
+        return self.squared_norm(params, evaluation, metric) / (2 * np.maximum(kappa, self._unresolved))
 
     # ---------------------------------------------------------------- how far from the optimum
 
@@ -296,9 +306,11 @@ class PopulationProblem(FiniteSum, ExactHessian):
         decrement = self.squared_norm(params, evaluation, metric64)
         leverage = np.asarray(spectrum.leverage, np.float64) * (1 + 1e-5)
         positive = np.where(kappa > 0, kappa, np.nan)
+        if not self.penalty.rotation_invariant and self.basis.rank < self.n_features:
+            positive = np.full_like(positive, np.nan)  # the penalty alone decides along the directions left out
         bound = gap_bound(decrement / positive, leverage / positive)
         ritz = estimate_smallest_eigenvalue(spectrum.alpha, spectrum.beta)
-        estimate = decrement / (2 * np.maximum(ritz, np.finfo(float).tiny))
+        estimate = decrement / (2 * np.maximum(ritz, self._unresolved))
         return GapCertificate(
             bound,
             estimate,
@@ -311,8 +323,13 @@ class PopulationProblem(FiniteSum, ExactHessian):
 
     @property
     def _dimension(self) -> int:
-        """Dimension of the space in which smallest eigenvalues are sought: kept directions and intercept."""
-        return (self.basis.rank if self.penalty.rotation_invariant else self.n_features) + 1
+        """Dimension of the space in which eigenvalues are sought: directions the data have, and intercept."""
+        return self.basis.rank + 1
+
+    @property
+    def _unresolved(self) -> float:
+        """Smallest curvature in the metric, where it is about one, that rounding lets through."""
+        return float(np.finfo(self.dtype).eps)
 
     def random_column(self, seed: int, number: int) -> np.ndarray:
         """Random unit start on the sphere of the kept directions and the intercept, (column, 1).
@@ -341,7 +358,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
     @cached_property
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
         """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
-        return rough_standard(self.X)
+        return rough_standard(self.X, self.weights)
 
     def select(self, neuron: int) -> PopulationProblem:
         """Return the problem of one neuron, sharing what is known of the design."""

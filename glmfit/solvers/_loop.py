@@ -103,7 +103,7 @@ class Verdict:
         self.epochs = np.zeros(n, int)
         self.attempts, self.failure_probability = 0, 0.0
         self._inflation = np.ones(n)  # bound over estimate, as last seen
-        self._best, self._since = np.full(n, np.inf), np.zeros(n, int)
+        self._best, self._lowest, self._since = np.full(n, np.inf), np.full(n, np.inf), np.zeros(n, int)
 
     def look(self, columns, state, last: bool) -> None:
         """Read a fresh check of the solver, and certify when every open neuron looks ready."""
@@ -115,9 +115,12 @@ class Verdict:
         broken = open_ & ~(np.isfinite(state.objective) & np.isfinite(state.estimate))
         self._finish(broken, Status.NON_FINITE)
         open_ &= ~broken
-        better = state.estimate < 0.9 * self._best
+        # Far away the estimate may rise for long while the objective still falls.
+        falls = state.objective < self._lowest - np.maximum(self.target, 1e-6 * np.abs(state.objective))
+        better = (state.estimate < 0.9 * self._best) | falls
         self._since = np.where(better, 0, self._since + 1)
         self._best = np.minimum(self._best, np.where(better, state.estimate, np.inf))
+        self._lowest = np.minimum(self._lowest, np.where(better, state.objective, np.inf))
         stalled = self._since >= _STALLED
         ready = self._inflation * state.estimate <= self.target
         # Exact-Hessian bounds are at hand at every check: no neuron need wait for the others.

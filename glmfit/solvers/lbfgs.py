@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..bounds import check_batch_size
 from ..problems.base import FiniteSum, Params
 from ._check import check_real, check_smooth, check_whole
 from .base import OptStep, Solver
@@ -131,7 +132,9 @@ class LBFGS(Solver):
         )
 
     def _rows(self, problem, seed):
-        return problem.rows(self.batch_size or problem.default_batch_size, seed)
+        size = self.batch_size or problem.default_batch_size
+        check_batch_size(size, problem.n_rows)
+        return problem.rows(size, seed)
 
     def _read(self, problem, x, state: LbfgsState) -> LbfgsState:
         """Objective and gap estimate per neuron."""

@@ -117,7 +117,7 @@ class SAGA(Solver):
     radius: float = 0.5
     step_scale: float = 1.0
     failure_probability: float = 1e-3
-    lanczos_steps: int = 12
+    lanczos_steps: int = 10
     check_every: int = 3
     warmup: int = 10
 
@@ -140,7 +140,7 @@ class SAGA(Solver):
         n = problem.n_neurons
         v = problem.to_columns(params)
         memory = rows.start_memory(v)
-        v, memory, pass_, n_steps = problem.descend_surely(rows, v, memory, self.radius / 2, self.warmup)
+        v, memory, pass_, n_steps = problem.descend_surely(rows, v, memory, self.radius / 4, self.warmup)
         zeros = np.zeros(n)
         state = SagaState(
             epoch=0,

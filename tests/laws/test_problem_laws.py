@@ -349,6 +349,28 @@ def test_selecting_a_neuron_gives_its_problem():
 # ------------------------------------------------------------------------- distance from the optimum
 
 
+@pytest.mark.parametrize("penalty", ["lasso", "elastic net", "group lasso"])
+def test_certified_gap_of_a_sparse_penalty_covers_a_bad_share_between_duplicates(penalty):
+    """The loss does not see how duplicates share a coefficient; the penalty does, and has no curvature there."""
+    name, numbers = PENALTIES[penalty]
+    numbers = numbers | {"strength": 1e-3}
+    X = design("duplicate")
+    Y = counts(X)
+    best = oracle.proximal("softplus", X, Y, name, **numbers)
+    whole = problem("softplus", X, Y, name, **numbers)
+    rows = whole.rows(256, seed=0)
+    metric = whole.metric(rows, oracle.curvature("softplus", Y, X @ best.coef + best.intercept).mean(axis=0))
+    for shift in (0.0, 0.1, 1.0, 10.0):
+        coef = best.coef.copy()
+        coef[0] += shift
+        coef[1] -= shift
+        at = Params(coef, best.intercept)
+        gap = oracle.objective("softplus", X, Y, *at, None, name, **numbers) - best.objective
+        assert np.all(whole.certify_gap(at, rows=rows, metric=metric, seed=0, number=3).bound >= gap - 1e-14)
+        for n in range(N):
+            assert whole.finish_neuron(at, n, target=1e-9).bound >= gap[n] - 1e-14
+
+
 @every_design
 @pytest.mark.parametrize("ridge", [0.0, 1e-2])
 def test_certified_gap_is_never_below_the_true_one_on_hard_designs(kind, ridge):

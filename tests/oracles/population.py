@@ -9,6 +9,7 @@ from typing import NamedTuple
 import mpmath as mp
 import numpy as np
 from oracles import penalties
+from scipy.special import expit
 
 C_STAR = 0.16709557267051664  # maximum of h, rounded up; tests/oracles/poisson.py has its 40 digits
 
@@ -27,19 +28,29 @@ def rate(link, eta):
     return np.exp(eta) if link == "exp" else np.logaddexp(0, eta)
 
 
+def log_rate(link, eta):
+    return eta if link == "exp" else np.where(eta < -30, eta, np.log(rate(link, np.maximum(eta, -30))))
+
+
 def loss(link, y, eta):
-    return rate(link, eta) - y * np.log(rate(link, eta))
+    return rate(link, eta) - y * log_rate(link, eta)
 
 
 def derivative(link, y, eta):
-    return np.exp(eta) - y if link == "exp" else (1 - y / rate(link, eta)) / (1 + np.exp(-eta))
+    return np.exp(eta) - y if link == "exp" else expit(eta) - y * slope(eta)
 
 
 def curvature(link, y, eta):
     if link == "exp":
         return np.exp(eta) + 0 * y
-    s, f = 1 / (1 + np.exp(-eta)), rate(link, eta)
-    return s * (1 - s) + y * (s / f) * (s / f - (1 - s))
+    r = slope(eta)
+    h = np.where(eta < -12, np.exp(np.minimum(eta, 0)) / 2, r * (r - expit(-eta)))
+    return expit(eta) * expit(-eta) + y * h
+
+
+def slope(eta):
+    """(log softplus)', 1 far on the left."""
+    return np.where(eta < -30, 1.0, expit(eta) / np.logaddexp(0, np.maximum(eta, -30)))
 
 
 def curvature_ceiling(link, y, low, high, points=400):
@@ -88,13 +99,13 @@ def saturated(Y, weights=None):
 
 def null_intercept(link, Y, weights=None):
     mean = mean_one(weights, len(Y)) @ Y / len(Y)
-    return np.log(mean) if link == "exp" else np.log(np.expm1(mean))
+    return np.log(mean) if link == "exp" else mean + np.log(-np.expm1(-mean))
 
 
 # -------------------------------------------------------------------------------- optima
 
 
-def newton(link, X, Y, ridge=0.0, weights=None, max_steps=100):
+def newton(link, X, Y, ridge=0.0, weights=None, max_steps=400):
     """Optimum with a ridge (0: none), by damped Newton steps, neuron by neuron.
 
     Coordinates are standardised first, so that a feature of scale 1e8 is as good as any. Directions without
@@ -133,10 +144,10 @@ def _newton_one(link, Z, y, ridge, w, v, max_steps):
         g = rows.T @ (w * derivative(link, y, eta)) / len(y) + penalty * v
         H = (rows.T * (w * curvature(link, y, eta))) @ rows / len(y) + np.diag(penalty)
         step = solve(H, g)
-        length, at = 1.0, value(v)
-        while not value(v - length * step) <= at + 1e-15 * abs(at) and length > 1e-9:
-            length /= 2
-        v = v - length * step
+        at, reach = value(v), np.max(np.abs(rows @ step))
+        # Where the full step does not descend, log(1 + S)/S of it does (|phi'''| <= phi'').
+        full = value(v - step) <= at + 1e-15 * abs(at)
+        v = v - (1.0 if full else np.log1p(reach) / reach) * step
         if g @ step < 1e-24:
             break
     return v
@@ -152,20 +163,26 @@ def solve(H, g):
 def proximal(link, X, Y, name, strength, ratio=0.5, groups=None, weights=None, max_steps=30_000, tol=1e-13):
     """Optimum with a lasso, elastic net or group lasso: FISTA with restarts, all neurons together.
 
-    Constant steps from the exact largest eigenvalue, in coordinates where all features have one scale.
+    Constant steps from the exact largest eigenvalue; features are scaled to unit variance, and their strengths
+    with them (the group lasso's are left as they are: its norms mix features).
     """
     X, Y = np.asarray(X, float), np.asarray(Y, float)
-    w, rows = mean_one(weights, len(X)), with_ones(X - X.mean(axis=0))
-    ridge = strength * (1 - np.asarray(ratio)) if name == "ElasticNet" else 0.0
-    sharp = strength * np.asarray(ratio) if name == "ElasticNet" else strength
+    w, mean, scale = mean_one(weights, len(X)), X.mean(axis=0), np.ones((X.shape[1], 1))
+    if name != "GroupLasso":
+        spread = X.std(axis=0)
+        scale[:, 0] = np.where(spread > 1e-12 * np.abs(X).max(axis=0), spread, 1)
+    rows = with_ones((X - mean) / scale[:, 0])
+    ridge = (strength * (1 - np.asarray(ratio)) if name == "ElasticNet" else 0.0) / scale**2
+    sharp = (strength * np.asarray(ratio) if name == "ElasticNet" else strength) / scale
+    sharp = strength if name == "GroupLasso" else sharp
     top = 0.25 + C_STAR * Y.max() if link == "softplus" else 3 * max(Y.max(), 1.0)
     step = 1 / (np.linalg.eigvalsh((rows.T * w) @ rows / len(X))[-1] * top + np.max(ridge))
     v = np.vstack([np.zeros((X.shape[1], Y.shape[1])), null_intercept(link, Y, weights)])
     ahead, t = v.copy(), 1.0
-    free = np.append(np.zeros(X.shape[1]), 1.0)[:, None]
+    curb = np.vstack([np.broadcast_to(ridge, v[:-1].shape), np.zeros((1, Y.shape[1]))])
 
     def smooth_gradient(v):
-        return rows.T @ (w[:, None] * derivative(link, Y, rows @ v)) / len(X) + ridge * v * (1 - free)
+        return rows.T @ (w[:, None] * derivative(link, Y, rows @ v)) / len(X) + curb * v
 
     for i in range(max_steps):
         half = ahead - step * smooth_gradient(ahead)
@@ -177,12 +194,13 @@ def proximal(link, X, Y, name, strength, ratio=0.5, groups=None, weights=None, m
         ahead, v = new + (before - 1) / t * (new - v), new
         if i % 50 == 0 and _kkt(name, v, smooth_gradient(v), sharp, groups).max() < tol:
             break
-    intercept = v[-1] - X.mean(axis=0) @ v[:-1]
+    coef = v[:-1] / scale
+    intercept = v[-1] - mean @ coef
     parts = {"strength": strength, "ratio": ratio, "groups": groups}
     return Optimum(
-        v[:-1],
+        coef,
         intercept,
-        objective(link, X, Y, v[:-1], intercept, weights, name, **parts),
+        objective(link, X, Y, coef, intercept, weights, name, **parts),
         _kkt(name, v, smooth_gradient(v), sharp, groups),
     )
 

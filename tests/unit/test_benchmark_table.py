@@ -1,0 +1,102 @@
+"""The benchmark table of the README is what the committed results say."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Load the script; benchmarks/ is not a package."""
+    spec = importlib.util.spec_from_file_location("benchmark_table", ROOT / "benchmarks" / "table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def entry(**changes):
+    """One judged requirement as it stands in the JSON."""
+    return {
+        "what": "P1 warm",
+        "ours": 0.05,
+        "reference": 20.0,
+        "against": "a rival",
+        "unit": "s",
+        "ratio": 0.0025,
+        "limit": 1 / 12,
+        "sense": "at most",
+        "topic": "cost",
+        "kind": "requirement",
+        "met": True,
+    } | changes
+
+
+def content(*requirements, **environment):
+    """Results with one section."""
+    versions = {"jax": "1", "numpy": "2", "scikit-learn": "3", "nemos": "4", "glmfit": "5"}
+    record = {
+        "date": "2026-01-02T03:04:05+00:00",
+        "cpu": "a processor",
+        "cores": 2,
+        "device": "cpu",
+        "python": "3.11.1",
+        "commit": "0123456789abcdef",
+        "dirty": False,
+        "versions": versions,
+    }
+    section = {"environment": record | environment, "figures": {}, "requirements": list(requirements)}
+    return {"order": ["p1", "p2"], "sections": {"p1": section}}
+
+
+def test_readme_shows_the_committed_results(table):
+    if not table.RESULTS.exists():
+        pytest.skip("no benchmarks/results/poisson_population.json is committed")
+    rendered = table.render(json.loads(table.RESULTS.read_text(encoding="utf-8")))
+    assert ROOT / "README.md" in table.pages()
+    for page in table.pages():
+        text = page.read_text(encoding="utf-8")
+        assert text == table.fill(text, rendered), "run: python benchmarks/table.py --write"
+
+
+def test_row_of_a_rival(table):
+    lines = table.render(content(entry())).splitlines()
+    assert lines[2] == "| P1 warm | 50 ms | a rival: 20 s | 1/400 | at most 1/12 | yes |"
+
+
+def test_row_of_a_limit_that_was_missed(table):
+    missed = entry(what="memory", ours=2e9, reference=1e9, against="limit", unit="bytes", ratio=2, limit=1, met=False)
+    lines = table.render(content(missed)).splitlines()
+    assert lines[2] == "| memory | 2000 MB |  |  | at most 1000 MB | **no** |"
+
+
+def test_gaps_and_bounds_become_a_sentence_and_aims_are_left_out(table):
+    gap = entry(topic="gap", ours=2e-8, reference=1e-6, against="limit", unit="")
+    bound = entry(topic="bound", ours=1.25, reference=1, sense="at least")
+    text = table.render(content(entry(), gap, bound, entry(what="a wish", kind="aim")))
+    assert "at most 2.0e-08 (asked: 1e-06). Smallest reported bound over true gap: 1.2500." in text
+    assert "a wish" not in text
+    assert sum(line.startswith("| P1") for line in text.splitlines()) == 1
+
+
+def test_machine_and_commit_are_named(table):
+    last = table.render(content(entry(), dirty=True)).splitlines()[-1]
+    assert "2026-01-02 on a processor (2 cores, cpu) with Python 3.11.1, jax 1, NumPy 2" in last
+    assert "at commit 0123456789 with local changes" in last
+
+
+def test_fill_replaces_what_is_between_the_markers_and_only_that(table):
+    text = f"before\n\n{table.START}\n\nold\n\n{table.END}\n\nafter\n"
+    once = table.fill(text, "| new |")
+    assert once == f"before\n\n{table.START}\n\n| new |\n\n{table.END}\n\nafter\n"
+    assert table.fill(once, "| new |") == once
+    # The closing marker is added where it is missing.
+    assert table.fill(f"before\n\n{table.START}\n\nafter\n", "| new |") == once
+
+
+def test_fill_needs_the_marker(table):
+    with pytest.raises(ValueError, match="benchmark table"):
+        table.fill("no marker", "| new |")
