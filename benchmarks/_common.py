@@ -232,8 +232,9 @@ class Section:
 
 def describe(entry: dict) -> str:
     """One line: requirement, measured, ratio, verdict."""
+    measured = f"{entry['ours']:.6g}" if entry["topic"] == "bound" else quantity(entry["ours"], entry["unit"])
     return (
-        f"{entry['kind']}: {entry['what']} | measured {quantity(entry['ours'], entry['unit'])} | "
+        f"{entry['kind']}: {entry['what']} | measured {measured} | "
         f"{entry['against']} {quantity(entry['reference'], entry['unit'])} | ratio {entry['ratio']:.3g}, "
         f"{entry['sense']} {entry['limit']:.3g} | met {'yes' if entry['met'] else 'NO'}"
     )

@@ -237,11 +237,20 @@ def hessian_spectrum(rows: Rows, v, metric, start, n_steps: int) -> HessianSpect
     return HessianSpectrum(alpha, beta, leverage)
 
 
-@jax.jit
-def sure_step(rows: Rows, v, memory, metric, moving):
-    """Move along the proximal gradient direction by the length that self-concordance proves to descend.
+class Track(NamedTuple):
+    """What a guaranteed-descent step leaves for the next one."""
 
-    Returns the new columns and warm start, and the largest change of eta per neuron. Neurons not ``moving`` stay.
+    gradient: jax.Array  # (column, neuron), ridge included
+    direction: jax.Array  # (column, neuron)
+    mean_curvature: jax.Array  # (neuron,)
+    move: jax.Array  # (neuron,) largest change of eta
+
+
+@jax.jit
+def sure_step(rows: Rows, v, memory, metric, moving, track: Track):
+    """Take a step of the length that self-concordance proves to descend, along a conjugate or proximal direction.
+
+    Returns the new columns, warm start and track. Neurons not ``moving`` stay.
     """
 
     def gradient(g, data):
@@ -250,28 +259,47 @@ def sure_step(rows: Rows, v, memory, metric, moving):
         return g + rows.pull(z, w * rows.observation.derivative(y, eta)) / rows.n_rows, eta
 
     g, eta = jax.lax.scan(gradient, jnp.zeros_like(v), rows.blocks)
-    proposal, warm = rows.descend(v, g, metric, jnp.ones(v.shape[1], v.dtype), memory)
-    p = proposal - v
+    g = g + rows.ridge * v
+    if rows.splitting is None:
+        warm, p = memory, _conjugate(g, metric, track)
+    else:
+        proposal, warm = rows.descend(v, g, metric, jnp.ones(v.shape[1], v.dtype), memory)
+        p = proposal - v
 
     def look_ahead(carry, data):
-        curvature, reach = carry
+        curvature, mean, reach = carry
         (z, y, w), eta = data
         along = rows.eta(z, p)
-        bend = w * rows.observation.curvature(y, eta) * along**2
+        bend = w * rows.observation.curvature(y, eta)
         far = jnp.where(w > 0, jnp.abs(along), 0)
-        return (curvature + jnp.sum(bend, axis=0) / rows.n_rows, jnp.maximum(reach, jnp.max(far, axis=0))), None
+        carry = (
+            curvature + jnp.sum(bend * along**2, axis=0) / rows.n_rows,
+            mean + jnp.sum(bend, axis=0) / rows.n_rows,
+            jnp.maximum(reach, jnp.max(far, axis=0)),
+        )
+        return carry, None
 
     zero = jnp.zeros(v.shape[1], v.dtype)
-    (curvature, reach), _ = jax.lax.scan(look_ahead, (zero, zero), (rows.blocks, eta))
-    slope = -jnp.sum((g + rows.ridge * v) * p, axis=0)
+    (curvature, mean, reach), _ = jax.lax.scan(look_ahead, (zero, zero, zero), (rows.blocks, eta))
+    curvature = curvature + jnp.sum(rows.ridge * p * p, axis=0)
+    slope = -jnp.sum(g * p, axis=0)
     if rows.splitting is None:
-        curvature = curvature + jnp.sum(rows.ridge * p * p, axis=0)
         t = jnp.where(moving, descent_step(slope, curvature, reach), 0)
-        return v + t[None] * p, memory, t * reach
-    old = rows.start_memory(v)
-    slope = slope - rows.penalty_value(proposal, warm) + rows.penalty_value(v, old)
-    t = jnp.where(moving, jnp.minimum(descent_step(slope, curvature, reach), 1), 0)
-    memory = jax.tree.map(
-        lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
-    )
-    return v + t[None] * p, memory, t * reach
+    else:
+        old = rows.start_memory(v)
+        slope = slope - rows.penalty_value(proposal, warm) + rows.penalty_value(v, old)
+        t = jnp.where(moving, jnp.minimum(descent_step(slope, curvature, reach), 1), 0)
+        memory = jax.tree.map(
+            lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
+        )
+    return v + t[None] * p, memory, Track(g, p, mean, t * reach)
+
+
+def _conjugate(g, metric, track: Track):
+    """Polak-Ribiere direction in the metric, the plain one where it would not descend."""
+    before = jnp.sum(track.gradient * metric * track.gradient, axis=0)
+    overlap = jnp.sum(g * metric * (g - track.gradient), axis=0)
+    share = jnp.where(before > 0, jnp.maximum(overlap, 0) / jnp.where(before > 0, before, 1), 0)
+    plain = -metric * g
+    p = plain + share[None] * track.direction
+    return jnp.where((jnp.sum(g * p, axis=0) < 0)[None], p, plain)

@@ -30,6 +30,7 @@ from ._rows import (
     Rows,
     Splitting,
     Sweep,
+    Track,
     block_spectra,
     hessian_spectrum,
     largest_change,
@@ -204,7 +205,10 @@ class PopulationProblem(FiniteSum, ExactHessian):
         return (1 / (curvature + np.asarray(rows.ridge))).astype(self.dtype)
 
     def descend_surely(self, rows: Rows, v, memory, radius: float, max_steps: int):
-        """Take proximal gradient steps of a length proved to descend (docs/theory/self_concordance.md).
+        """Take steps of a length proved to descend (docs/theory/self_concordance.md).
+
+        The directions are conjugate gradients in the metric of the null model, or proximal gradient steps where
+        the penalty is not smooth.
 
         A neuron stops once none of its eta moves by more than ``radius`` in a step: from there an anchored
         certificate holds for a while.
@@ -213,32 +217,38 @@ class PopulationProblem(FiniteSum, ExactHessian):
         -------
         v, memory, pass_
             Columns, warm start, and the sweep at the columns.
+        curvature
+            Mean curvature per neuron one step before.
         n_steps
             Steps taken.
         """
-        eta = self.null_params().intercept
-        metric = self.metric(rows, self.observation.curvature(self.mean_count, eta))
+        curvature = self.observation.curvature(self.mean_count, self.null_params().intercept)
+        metric = self.metric(rows, curvature)
+        zero = np.zeros(self.n_neurons, self.dtype)
+        track = Track(np.zeros_like(v), np.zeros_like(v), zero, zero)
         n_steps, moving = 0, np.ones(self.n_neurons, bool)
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
-            v, memory, moves = sure_step(rows, v, memory, metric, moving)
-            n_steps, moving = n_steps + 1, moving & (np.asarray(moves) > radius)
-        return v, memory, sweep(rows, v), n_steps
+            v, memory, track = sure_step(rows, v, memory, metric, moving, track)
+            n_steps, moving = n_steps + 1, moving & (np.asarray(track.move) > radius)
+        curvature = np.asarray(track.mean_curvature) if n_steps else curvature
+        return v, memory, sweep(rows, v), curvature, n_steps
 
-    def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number):
+    def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, curvature=None):
         """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.
 
         Returns
         -------
         Smoothness
-            In the metric at v, with the ridge inside; ``full`` is the mean over blocks of their bounds, itself
-            a bound because the largest eigenvalue is convex.
+            In a metric with about the curvature at v, with the ridge inside; ``full`` is the mean over blocks of
+            their bounds, itself a bound because the largest eigenvalue is convex.
         """
         if np.isinf(radius).any() and np.isinf(self.observation.curvature_bound(1.0)):
             raise ValueError(
                 f"the {self.observation.name} link has no global bound of its curvature: a global certificate is "
                 'impossible. Use certificate="anchored".'
             )
-        metric = self.metric(rows, mean_curvature(rows, v))
+        # Any metric is allowed; the nearer its curvature to the one at v, the better the constants.
+        metric = self.metric(rows, mean_curvature(rows, v) if curvature is None else curvature)
         spectra = block_spectra(rows, v, radius.astype(self.dtype), metric, self.random_column(seed, number), n_steps)
         alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
         share = failure_probability / (rows.n_blocks * self.n_neurons)

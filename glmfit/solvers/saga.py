@@ -140,7 +140,7 @@ class SAGA(Solver):
         n = problem.n_neurons
         v = problem.to_columns(params)
         memory = rows.start_memory(v)
-        v, memory, pass_, n_steps = problem.descend_surely(rows, v, memory, self.radius / 4, self.warmup)
+        v, memory, pass_, curvature, n_steps = problem.descend_surely(rows, v, memory, self.radius / 4, self.warmup)
         zeros = np.zeros(n)
         state = SagaState(
             epoch=0,
@@ -166,7 +166,7 @@ class SAGA(Solver):
             n_rows=problem.n_rows,
             fresh=True,
         )
-        state = self._anchor(problem, rows, v, state, np.ones(n, bool))
+        state = self._anchor(problem, rows, v, state, np.ones(n, bool), curvature)
         estimate = problem.estimate_gap(v, memory, pass_, state.metric, state.kappa)
         return OptStep(v, state._replace(estimate=estimate))
 
@@ -253,11 +253,13 @@ class SAGA(Solver):
         estimate = problem.estimate_gap(v, memory, pass_, state.metric, state.kappa)
         return OptStep(v, state._replace(estimate=estimate))
 
-    def _anchor(self, problem, rows, v, state: SagaState, renew) -> SagaState:
+    def _anchor(self, problem, rows, v, state: SagaState, renew, curvature=None) -> SagaState:
         """Certify smoothness around v for the neurons to renew."""
         number = state.n_certificates + 1
         share = self.failure_probability / (number * (number + 1))  # adds up to the whole over all certificates
-        fresh = problem.certify_smoothness(rows, v, state.radius, self.lanczos_steps, share, state.seed, 2 * number)
+        fresh = problem.certify_smoothness(
+            rows, v, state.radius, self.lanczos_steps, share, state.seed, 2 * number, curvature
+        )
         if self.sampling == "subsets":
             L_b = batch_smoothness(fresh.full, fresh.row, problem.n_rows, rows.batch_size)
             step = subset_step(L_b, fresh.row, 0.0, problem.n_rows, rows.batch_size)

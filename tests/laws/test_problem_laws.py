@@ -8,6 +8,7 @@ from oracles import population as oracle
 
 from glmfit.problems import Params
 from glmfit.problems._newton import NewtonSystem
+from glmfit.problems._rows import largest_change, mean_curvature
 from glmfit.solvers.saga import saga_epoch
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)
@@ -116,21 +117,43 @@ def test_a_sweep_on_the_device_is_the_loss_and_its_gradient_in_the_columns(link,
 
 
 @every_link
-def test_facts_along_a_direction_are_those_of_the_exact_hessian(link, x64):
-    from glmfit.problems._rows import direction
-
+def test_mean_curvature_and_largest_change_on_the_device_are_the_definitions(link, x64):
     X, Y = recording(link)
     whole = problem(link, X, Y, weights=WEIGHTS, dtype=np.float64, strength=0.1)
     rows = whole.rows(256, seed=0)
     at, p = some_params(X), some_params(X, seed=1)
-    along = direction(rows, whole.to_columns(at), whole.to_columns(p))
     change = X @ p.coef + p.intercept
     w = oracle.mean_one(WEIGHTS, T)
-    bend = w[:, None] * oracle.curvature(link, Y, X @ at.coef + at.intercept)
-    np.testing.assert_allclose(along.curvature, (bend * change**2).mean(axis=0), rtol=1e-9)
-    np.testing.assert_allclose(along.mean_curvature, bend.mean(axis=0), rtol=1e-9)
-    np.testing.assert_allclose(along.reach, np.abs(change[w > 0]).max(axis=0), rtol=1e-9)
+    bend = w @ oracle.curvature(link, Y, X @ at.coef + at.intercept) / T
+    np.testing.assert_allclose(mean_curvature(rows, whole.to_columns(at)), bend, rtol=1e-9)
+    moved = largest_change(rows, whole.to_columns(p))
+    np.testing.assert_allclose(moved, np.abs(change[w > 0]).max(axis=0), rtol=1e-9)
     np.testing.assert_allclose(whole.largest_move(p.coef[:, 0], p.intercept[0]), np.abs(change[:, 0]).max(), rtol=1e-9)
+
+
+@every_link
+@pytest.mark.parametrize("penalty", ["ridge", "lasso", "group lasso"])
+def test_guaranteed_descent_descends_from_anywhere_until_eta_moves_little(link, penalty):
+    if (link, penalty) == ("exp", "group lasso"):
+        pytest.skip("nothing new over the lasso, and a compilation")
+    name, numbers = PENALTIES[penalty]
+    X, Y = recording(link, rate=np.array([0.05, 1.0, 20.0]))
+    whole = problem(link, X, Y, name, weights=WEIGHTS, **numbers)
+    rows = whole.rows(256, seed=0)
+    off = some_params(X, seed=2, size=1.0)
+    for at in (whole.null_params(), off, Params(-2 * off.coef, off.intercept - 3)):
+        v = whole.to_columns(at)
+        memory = rows.start_memory(v)
+        before = oracle.objective(link, X, Y, *whole.from_columns(v, memory), WEIGHTS, name, **numbers)
+        for k in range(1, 9):
+            moved, warm, _, _, n_steps = whole.descend_surely(rows, v, memory, 1e-6, k)
+            params = whole.from_columns(moved, warm)
+            after = oracle.objective(link, X, Y, *params, WEIGHTS, name, **numbers)
+            assert n_steps == k and np.all(after <= before + 2e-6 * (1 + np.abs(before)))
+            assert k > 1 or np.all(after < before)
+            before = after
+        *_, n_steps = whole.descend_surely(rows, v, memory, 0.05, 500)
+        assert n_steps < 500
 
 
 # ------------------------------------------------------------------------- the spectral basis

@@ -208,7 +208,7 @@ def test_leaving_the_certified_set_is_detected_and_certified_anew(link):
     objective = solution.history["objective"]
     assert np.all(np.diff(objective, axis=0) <= 2e-6 * (1 + np.abs(objective[:-1])))
     assert solution.state.n_certificates > 2 and np.all(solution.state.left > 0)
-    assert "3 neurons left and were re-certified" in solution.step_certificate.assumptions[1]
+    assert "left and were certified anew: 3" in solution.step_certificate.assumptions[1]
 
 
 def test_rising_outside_of_the_set_is_undone_and_the_radius_grows():

@@ -475,7 +475,7 @@ def test_the_report_reads_well(data):
     assert isinstance(report, FitReport)
     text = str(report)
     for words in (
-        "SAGA: 2 of 3 neurons converged; 600 rows, 5 features (rank 5)",
+        "SAGA: 2 of 3 neurons converged, 1 without spikes; 600 rows, 5 features (rank 5)",
         "s compiling",
         "gap F-F*",
         "1 no spikes: No spike in the training rows",
