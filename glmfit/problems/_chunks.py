@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
@@ -31,6 +32,11 @@ def over_chunks(function: Callable[[slice], Any], n_rows: int) -> Iterator[Any]:
         return
     with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
         yield from pool.map(function, pieces)
+
+
+def small_blas(size: int):
+    """Context in which BLAS keeps to one thread for matrices too small to share: waking threads costs more."""
+    return _blas().limit(limits=1, user_api="blas") if size < 400 else contextlib.nullcontext()
 
 
 @functools.cache

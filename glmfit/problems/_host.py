@@ -11,16 +11,21 @@ from ..observations import Observation
 from ._chunks import over_chunks
 
 
-def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept):
-    """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64."""
+def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64):
+    """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64.
+
+    ``dtype`` is the precision of the products within a chunk; all else is float64.
+    """
+    product_coef = coef.astype(dtype)
 
     def chunk(rows):
-        x = np.asarray(X[rows], np.float64)
-        value, r = observation.loss_and_derivative(np.asarray(Y[rows], np.float64), x @ coef + intercept)
+        x = np.asarray(X[rows], dtype)
+        eta = np.asarray(x @ product_coef, np.float64) + intercept
+        value, r = observation.loss_and_derivative(np.asarray(Y[rows], np.float64), eta)
         if weights is not None:
             w = weights[rows][:, None]
             value, r = value * w, r * w
-        return value.sum(axis=0), x.T @ r, r.sum(axis=0)
+        return value.sum(axis=0), x.T @ r.astype(dtype, copy=False), r.sum(axis=0)
 
     totals = _sum(over_chunks(chunk, len(Y)))
     return tuple(total / len(Y) for total in totals)

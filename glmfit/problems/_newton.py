@@ -12,6 +12,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from ..bounds import descent_step, gap_bound
+from ._chunks import small_blas
 from .base import Params
 
 _REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement by this factor
@@ -44,13 +45,14 @@ class NewtonSystem:
         diagonal = np.diag(self.matrix)
         root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
         scaled = self.matrix / np.outer(root, root)
-        try:
-            lower = np.linalg.cholesky(scaled)
-            if np.diag(lower).min() > 1e-5:
-                return solve_triangular(lower, np.eye(len(lower)), lower=True) / root
-        except np.linalg.LinAlgError:
-            pass
-        values, vectors = np.linalg.eigh(scaled)
+        with small_blas(len(scaled)):
+            try:
+                lower = np.linalg.cholesky(scaled)
+                if np.diag(lower).min() > 1e-5:
+                    return solve_triangular(lower, np.eye(len(lower)), lower=True) / root
+            except np.linalg.LinAlgError:
+                pass
+            values, vectors = np.linalg.eigh(scaled)
         keep = values > 1e-13 * max(values[-1], 0.0)
         return (vectors[:, keep] / np.sqrt(values[keep])).T / root
 
@@ -104,9 +106,13 @@ class Iterate(NamedTuple):
 def start(problem, coef, intercept) -> Iterate:
     """First iterate of a one-neuron problem, no Hessian yet."""
     empty = np.full((len(coef) + 1, len(coef) + 1), np.nan)
-    return Iterate(
-        coef, intercept, *_evaluate(problem, coef, intercept), empty, np.inf, False, coef, intercept, np.inf, np.inf, 1
-    )  # fmt: skip
+    if problem.X.dtype == np.float32 and not np.any(coef) and intercept == problem.null_params().intercept[0]:
+        # The objective of the null model is known, and a gradient in single precision shows the way from there.
+        _, grad_coef, grad_intercept = _evaluate(problem, coef, intercept, np.float32)
+        value = float(problem.null_objective[0]), grad_coef, grad_intercept
+    else:
+        value = _evaluate(problem, coef, intercept)
+    return Iterate(coef, intercept, *value, empty, np.inf, False, coef, intercept, np.inf, np.inf, 1)
 
 
 def iterate(problem, at: Iterate) -> Iterate:
@@ -147,6 +153,9 @@ def iterate(problem, at: Iterate) -> Iterate:
 def finish(problem, coef, intercept, target: float, max_steps: int = 30) -> Iterate:
     """Newton steps until the bound is below target, or no step helps, or the neuron proves separable."""
     at = _form(problem, start(problem, coef, intercept), np.float64)
+    if not np.any(coef):  # a gradient that only shows the way proves nothing
+        objective, grad_coef, grad_intercept = _evaluate(problem, coef, intercept)
+        at = at._replace(objective=objective, grad_coef=grad_coef, grad_intercept=grad_intercept)
     at = _judge(problem, at, _system(problem, at), np.inf)
     smooth = problem.penalty.rotation_invariant
     for _ in range(max_steps if smooth else 0):
@@ -188,9 +197,9 @@ def _forget(at: Iterate) -> Iterate:
     return at._replace(matrix=np.full_like(at.matrix, np.nan))
 
 
-def _evaluate(problem, coef, intercept):
+def _evaluate(problem, coef, intercept, dtype=np.float64):
     """Objective, and gradient plus smallest subgradient, of a one-neuron problem."""
-    value = problem.evaluate(Params(coef[:, None], np.array([intercept])))
+    value = problem.evaluate(Params(coef[:, None], np.array([intercept])), dtype)
     residual = problem.penalty.subgradient_residual(coef[:, None], value.grad_coef)
     return float(value.objective[0]), np.asarray(residual, np.float64)[:, 0], float(value.grad_intercept[0])
 

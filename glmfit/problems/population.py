@@ -96,10 +96,10 @@ class PopulationProblem(FiniteSum, ExactHessian):
         eta = self.null_params().intercept
         return self.observation.loss(self.mean_count, eta)
 
-    def evaluate(self, params: Params) -> Evaluation:
-        """Compute objective and gradient of the smooth part in float64 on the data as given."""
+    def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
+        """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""
         loss, grad_coef, grad_intercept = _host.evaluate_loss(
-            self.X, self.Y, self.weights, self.observation, params.coef, params.intercept
+            self.X, self.Y, self.weights, self.observation, params.coef, params.intercept, dtype
         )
         ridge = np.asarray(self.penalty.ridge_strength, np.float64)
         objective = loss + np.asarray(self.penalty.value(params.coef), np.float64)
