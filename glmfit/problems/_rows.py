@@ -292,6 +292,8 @@ def sure_step(rows: Rows, v, memory, metric, moving, track: Track):
         memory = jax.tree.map(
             lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
         )
+    # One that stays keeps its curvature: nothing of a neuron may depend on how long the others take.
+    mean = jnp.where(moving, mean, track.mean_curvature)
     return v + t[None] * p, memory, Track(g, p, mean, t * reach)
 
 
