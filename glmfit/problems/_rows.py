@@ -145,17 +145,6 @@ def sweep(rows: Rows, v) -> Sweep:
 
 
 @jax.jit
-def mean_curvature(rows: Rows, v):
-    """Mean curvature of every neuron's loss at v, (neuron,)."""
-
-    def block(total, data):
-        z, y, w = data
-        return total + jnp.sum(w * rows.observation.curvature(y, rows.eta(z, v)), axis=0) / rows.n_rows, None
-
-    return jax.lax.scan(block, jnp.zeros(v.shape[1], v.dtype), rows.blocks)[0]
-
-
-@jax.jit
 def largest_change(rows: Rows, p):
     """Largest change of eta over the rows when the columns change by p, (neuron,)."""
 

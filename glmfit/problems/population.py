@@ -34,7 +34,6 @@ from ._rows import (
     block_spectra,
     hessian_spectrum,
     largest_change,
-    mean_curvature,
     sure_step,
     sweep,
 )
@@ -204,6 +203,10 @@ class PopulationProblem(FiniteSum, ExactHessian):
         curvature = np.maximum(np.asarray(mean_curvature, np.float64), 1e-3 / self.n_rows)
         return (1 / (curvature + np.asarray(rows.ridge))).astype(self.dtype)
 
+    def null_metric(self, rows: Rows) -> np.ndarray:
+        """Metric with the mean curvature of the intercept-only model, which needs no pass."""
+        return self.metric(rows, self.observation.curvature(self.mean_count, self.null_params().intercept))
+
     def descend_surely(self, rows: Rows, v, memory, radius: float, max_steps: int):
         """Take steps of a length proved to descend (docs/theory/self_concordance.md).
 
@@ -217,29 +220,28 @@ class PopulationProblem(FiniteSum, ExactHessian):
         -------
         v, memory, pass_
             Columns, warm start, and the sweep at the columns.
-        curvature
-            Mean curvature per neuron one step before.
+        metric
+            With the mean curvature one step before.
         n_steps
             Steps taken.
         """
-        curvature = self.observation.curvature(self.mean_count, self.null_params().intercept)
-        metric = self.metric(rows, curvature)
+        metric = self.null_metric(rows)
         zero = np.zeros(self.n_neurons, self.dtype)
         track = Track(np.zeros_like(v), np.zeros_like(v), zero, zero)
         n_steps, moving = 0, np.ones(self.n_neurons, bool)
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
             v, memory, track = sure_step(rows, v, memory, metric, moving, track)
             n_steps, moving = n_steps + 1, moving & (np.asarray(track.move) > radius)
-        curvature = np.asarray(track.mean_curvature) if n_steps else curvature
-        return v, memory, sweep(rows, v), curvature, n_steps
+        metric = self.metric(rows, track.mean_curvature) if n_steps else metric
+        return v, memory, sweep(rows, v), metric, n_steps
 
-    def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, curvature=None):
+    def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, metric=None):
         """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.
 
         Returns
         -------
         Smoothness
-            In a metric with about the curvature at v, with the ridge inside; ``full`` is the mean over blocks of
+            In ``metric`` (that of the null model when left out), with the ridge inside; ``full`` is the mean over blocks of
             their bounds, itself a bound because the largest eigenvalue is convex.
         """
         if np.isinf(radius).any() and np.isinf(self.observation.curvature_bound(1.0)):
@@ -248,7 +250,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
                 'impossible. Use certificate="anchored".'
             )
         # Any metric is allowed; the nearer its curvature to the one at v, the better the constants.
-        metric = self.metric(rows, mean_curvature(rows, v) if curvature is None else curvature)
+        metric = self.null_metric(rows) if metric is None else metric
         spectra = block_spectra(rows, v, radius.astype(self.dtype), metric, self.random_column(seed, number), n_steps)
         alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
         share = failure_probability / (rows.n_blocks * self.n_neurons)

@@ -140,7 +140,7 @@ class SAGA(Solver):
         n = problem.n_neurons
         v = problem.to_columns(params)
         memory = rows.start_memory(v)
-        v, memory, pass_, curvature, n_steps = problem.descend_surely(rows, v, memory, self.radius / 4, self.warmup)
+        v, memory, pass_, metric, n_steps = problem.descend_surely(rows, v, memory, self.radius / 4, self.warmup)
         zeros = np.zeros(n)
         state = SagaState(
             epoch=0,
@@ -150,7 +150,7 @@ class SAGA(Solver):
             mean_gradient=pass_.gradient,
             memory=memory,
             anchor=v,
-            metric=np.zeros(v.shape, problem.dtype),
+            metric=metric,
             radius=np.full(n, self.radius if self.certificate == "anchored" else np.inf),
             step=zeros,
             L=zeros,
@@ -166,7 +166,7 @@ class SAGA(Solver):
             n_rows=problem.n_rows,
             fresh=True,
         )
-        state = self._anchor(problem, rows, v, state, np.ones(n, bool), curvature)
+        state = self._anchor(problem, rows, v, state, np.ones(n, bool))
         estimate = problem.estimate_gap(v, memory, pass_, state.metric, state.kappa)
         return OptStep(v, state._replace(estimate=estimate))
 
@@ -253,12 +253,12 @@ class SAGA(Solver):
         estimate = problem.estimate_gap(v, memory, pass_, state.metric, state.kappa)
         return OptStep(v, state._replace(estimate=estimate))
 
-    def _anchor(self, problem, rows, v, state: SagaState, renew, curvature=None) -> SagaState:
+    def _anchor(self, problem, rows, v, state: SagaState, renew) -> SagaState:
         """Certify smoothness around v for the neurons to renew."""
         number = state.n_certificates + 1
         share = self.failure_probability / (number * (number + 1))  # adds up to the whole over all certificates
         fresh = problem.certify_smoothness(
-            rows, v, state.radius, self.lanczos_steps, share, state.seed, 2 * number, curvature
+            rows, v, state.radius, self.lanczos_steps, share, state.seed, 2 * number, state.metric
         )
         if self.sampling == "subsets":
             L_b = batch_smoothness(fresh.full, fresh.row, problem.n_rows, rows.batch_size)
@@ -273,7 +273,6 @@ class SAGA(Solver):
         return state._replace(
             row_evals=state.row_evals + (self.lanczos_steps + 1) * problem.n_rows,
             anchor=merge(v, state.anchor),
-            metric=merge(fresh.metric, state.metric),
             step=merge(self.step_scale * step, state.step),
             L=merge(fresh.full, state.L),
             L_max=merge(fresh.row, state.L_max),
