@@ -241,8 +241,8 @@ class PopulationProblem(FiniteSum, ExactHessian):
         Returns
         -------
         Smoothness
-            In ``metric`` (that of the null model when left out), with the ridge inside; ``full`` is the mean over blocks of
-            their bounds, itself a bound because the largest eigenvalue is convex.
+            In ``metric`` (that of the null model when left out), with the ridge inside; ``full`` is the mean over
+            blocks of their bounds, itself a bound because the largest eigenvalue is convex.
         """
         if np.isinf(radius).any() and np.isinf(self.observation.curvature_bound(1.0)):
             raise ValueError(
