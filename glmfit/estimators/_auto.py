@@ -14,8 +14,8 @@ def choose_solver(problem: PopulationProblem) -> str:
     Newton forms one T x d^2 product per neuron and step and compiles nothing; SAGA shares one T x d^2 product
     among all neurons and then reads the rows some forty times for all of them together. So: SAGA for
     penalties without a Hessian; otherwise Newton for up to three neurons, or when all its Hessians together
-    (N T d^2 multiplications) take well under a second; SAGA beyond. The thresholds were set by
-    benchmarks/auto_rule.py.
+    (N T d^2 multiplications) take well under a second; SAGA beyond. The first threshold is measured in
+    benchmarks/poisson_population.py (section newton); benchmarks/auto_rule.py maps other shapes.
     """
     if not problem.penalty.rotation_invariant:
         return "SAGA"

@@ -14,6 +14,7 @@ from ._result import History, LoopOptions, Solution
 
 _DEFAULT_TOL = 1e-6
 _STALLED = 8  # checks without a smaller estimate
+_NEAR = 10  # times the target: an epoch or two away, so look after each
 
 
 def stopping_target(problem, objective, tol: float) -> np.ndarray:
@@ -50,6 +51,8 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
                 break
             state = state._replace(active=~verdict.finished)
             columns, state = solver.update(problem, columns, state)
+            if verdict.near and not state.fresh:
+                columns, state = solver.refresh(problem, columns, state)
             bar.update(1)
             if options.callback is not None:
                 options.callback(state.epoch, time.perf_counter() - clock, columns, state)
@@ -102,6 +105,7 @@ class Verdict:
         self.target = stopping_target(problem, self.objective, options.tol)
         self.epochs = np.zeros(n, int)
         self.attempts, self.failure_probability = 0, 0.0
+        self.near = False  # whether every open neuron is about to be ready
         self._inflation = np.ones(n)  # bound over estimate, as last seen
         self._best, self._lowest, self._since = np.full(n, np.inf), np.full(n, np.inf), np.zeros(n, int)
 
@@ -123,6 +127,7 @@ class Verdict:
         self._lowest = np.minimum(self._lowest, np.where(better, state.objective, np.inf))
         stalled = self._since >= _STALLED
         ready = self._inflation * state.estimate <= self.target
+        self.near = bool(np.all((self._inflation * state.estimate <= _NEAR * self.target)[open_]))
         # Exact-Hessian bounds are at hand at every check: no neuron need wait for the others.
         if open_.any() and (last or self.solver.exact_hessian or (ready | stalled)[open_].all()):
             self._certify(columns, state, open_, stalled, final=last or bool(stalled[open_].all()))

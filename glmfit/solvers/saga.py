@@ -90,8 +90,8 @@ class SAGA(Solver):
         Rows per step; chosen when left out (1/50 of the recording, 256 to 4096).
     sampling : {"partition", "subsets", "shuffle"}
         Blocks of a fixed random partition drawn independently (theorem, contiguous memory); uniform subsets of
-        rows (theorem, gathers: about three times slower per pass); each block once per epoch in random order
-        (usually a little faster, no theorem at this step, labelled so).
+        rows (theorem, gathers: about twice the time per pass); each block once per epoch in random order
+        (no theorem at this step, labelled so).
     certificate : {"anchored", "global"}
         Whether smoothness is bounded where eta stays near its present value, re-certified as the fit
         moves, or everywhere. The exp link has no global bound.

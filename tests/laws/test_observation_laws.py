@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from cases import OBSERVATIONS
 from oracles import poisson as oracle
 
 from glmfit.observations import PoissonExp, PoissonSoftplus
 
-MODELS = [PoissonSoftplus(), PoissonExp()]
+MODELS = list(OBSERVATIONS.values())
 COUNTS = np.array([0.0, 1.0, 2.0, 7.0, 100.0])
 ETA = np.concatenate([np.linspace(-30, 30, 61), np.linspace(-1.5, 1.5, 31)])
 

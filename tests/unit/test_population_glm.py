@@ -548,3 +548,13 @@ def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(data, monkeypatch
     best = oracle.newton("softplus", X, Y, 1e-3)
     gap = oracle.objective("softplus", X, Y, model.coef_, model.intercept_, strength=1e-3) - best.objective
     assert np.all((model.report_.gap > 0.4 * gap) & (model.report_.gap < 2.5 * gap))
+
+
+def test_double_precision_is_used_where_jax_and_the_data_have_it(data, x64):
+    X, Y = data
+    double = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3, tol=1e-14).fit(X, Y)
+    assert double.report_.converged.all() and np.all(double.report_.gap < 1e-12)
+    best = oracle.newton("softplus", X, Y, 1e-3)
+    np.testing.assert_allclose(double.coef_, best.coef, atol=1e-6)
+    single = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3).fit(X.astype(np.float32), Y)
+    assert single.report_.step_certificate.step.dtype == np.float64 and single.report_.converged.all()
