@@ -341,8 +341,10 @@ def lasso(run: Run, section: Section) -> None:
     unit = penalties.make("Lasso", 1.0, *shape)
     population = PopulationProblem(problem.X, problem.Y, observations.from_inverse_link(problem.link), unit)
     largest = unit.maximal_strength(population.evaluate(population.null_params()).grad_coef)
-    np.testing.assert_allclose(largest, _problems.maximal_l1(problem), rtol=1e-6)
-    l1 = 0.1 * np.asarray(largest)
+    own = _problems.maximal_l1(problem)
+    np.testing.assert_allclose(largest, own, rtol=1e-6)
+    # In single precision, so that the order of a sum does not make it another problem.
+    l1 = (0.1 * own).astype(np.float32).astype(np.float64)
     del population
 
     default = {"regularizer": "Lasso", "strength": l1}
@@ -511,6 +513,8 @@ def main(arguments=None) -> int:
         except Exception:
             traceback.print_exc()
             failed.append(name)
+            continue
+        if "skipped" in section.figures:
             continue
         content = json.loads(path.read_text()) if path.exists() else {"sections": {}}
         content["order"] = list(SECTIONS)
