@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "glmfit"
 
 LAYERS = (
-    {"_types", "_status", "_numerics"},
+    {"_types", "_status", "_numerics", "_compile"},
     {"observations", "penalties"},
     {"bounds"},
     {"problems"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import GapCertificate, StepCertificate
-from .self_concordance import GAP_THEOREM, descent_step, gap_bound
+from .self_concordance import GAP_THEOREM, descent_step, gap_bound, is_not_above_start
 from .smoothness import batch_smoothness, check_batch_size, practical_batch_size
 from .spectral import (
     bound_largest_eigenvalue,
@@ -27,6 +27,7 @@ __all__ = [
     "descent_step",
     "estimate_smallest_eigenvalue",
     "gap_bound",
+    "is_not_above_start",
     "lanczos",
     "partition_step",
     "practical_batch_size",

@@ -36,8 +36,8 @@ def lanczos(matvec: Callable, start: jax.Array, n_steps: int) -> tuple[jax.Array
 
     Notes
     -----
-    Full re-orthogonalisation, done twice, keeps the recursion exact to rounding. Where the Krylov space is
-    exhausted the next direction is set to zero and every later alpha and beta of that column is zero.
+    Full re-orthogonalisation keeps the recursion exact to rounding. Where the Krylov space is exhausted the next
+    direction is set to zero and every later alpha and beta of that column is zero.
     """
     dimension, n_columns = start.shape
     tiny = 8 * jnp.finfo(start.dtype).eps
@@ -48,9 +48,10 @@ def lanczos(matvec: Callable, start: jax.Array, n_steps: int) -> tuple[jax.Array
         basis = basis.at[j].set(v)
         w = matvec(v)
         a = jnp.sum(v * w, axis=0)
-        for _ in range(2):
-            overlap = jnp.einsum("kpn,pn->kn", basis, w, precision=_HIGHEST)
-            w = w - jnp.einsum("kpn,kn->pn", basis, overlap, precision=_HIGHEST)
+        # What is large goes first: then the sweep over the basis has only rounding left to take away.
+        w = w - a[None] * v - jnp.where(j > 0, beta[j - 1][None] * basis[j - 1], 0)
+        overlap = jnp.einsum("kpn,pn->kn", basis, w, precision=_HIGHEST)
+        w = w - jnp.einsum("kpn,kn->pn", basis, overlap, precision=_HIGHEST)
         b = jnp.sqrt(jnp.sum(w * w, axis=0))
         scale = jnp.maximum(scale, jnp.abs(a) + b)
         alive = b > tiny * scale

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
 
 CHUNK = 4096
@@ -32,6 +34,14 @@ def over_chunks(function: Callable[[slice], Any], n_rows: int) -> Iterator[Any]:
         return
     with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
         yield from pool.map(function, pieces)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Uninitialised array that starts on a cache line, as XLA wants an array it is to use without copying."""
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(n_bytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def small_blas(size: int):

@@ -12,11 +12,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..bounds import descent_step, lanczos
+from ..bounds import descent_step, is_not_above_start, lanczos
 from ..observations import Observation
 from ..penalties import Penalty
+from ._metric import Metric
 
 _HIGHEST = jax.lax.Precision.HIGHEST
+_SEARCH_STEPS, _SEARCH_END = 8, 0.1
 
 
 class AdmmState(NamedTuple):
@@ -75,15 +77,18 @@ class Rows(eqx.Module):
         """Gradient of the rows' residuals, (column, neuron)."""
         return jnp.dot(z.T, r, precision=_HIGHEST)
 
-    def descend(self, v, g, metric, step, memory):
+    def descend(self, v, g, metric: Metric, step, memory):
         """One proximal gradient step in the metric; returns the new columns and the warm start."""
         if self.splitting is None:
-            return v - step[None] * metric * (g + self.ridge * v), memory
-        half = v - step[None] * metric * g
+            return v - step[None] * metric.apply(g + self.ridge * v), memory
+        half = v - step[None] * metric.apply(g)
         d = v.shape[0] - 1
-        # With no ridge in it the metric is one number per neuron.
-        memory = self._prox(half[:d], step * metric[0], memory)
-        return self._columns(memory.z, half[d:]), memory
+        # With no ridge in it the metric of the coefficients is one number per neuron.
+        memory = self._prox(half[:d], step * metric.scale[0], memory)
+        new = jnp.dot(self.splitting.contract, memory.z, precision=_HIGHEST)
+        # The penalty moves the coefficients with the predictor at the centre held fixed, not the intercept.
+        intercept = half[d:] - jnp.sum(metric.centre * (new - half[:d]), axis=0, keepdims=True)
+        return jnp.concatenate([new, intercept]), memory
 
     def _prox(self, half, step, memory):
         """Over-relaxed ADMM for min |x - half|^2/(2 step) + penalty(B x); the answer is z, with exact zeros."""
@@ -101,9 +106,6 @@ class Rows(eqx.Module):
             return AdmmState(z, u + x - z)
 
         return jax.lax.fori_loop(0, c.n_inner, inner, memory)
-
-    def _columns(self, scaled_coef, intercept):
-        return jnp.concatenate([jnp.dot(self.splitting.contract, scaled_coef, precision=_HIGHEST), intercept])
 
     def start_memory(self, v):
         """Warm start of the proximal step at columns v (None when the penalty needs none)."""
@@ -125,23 +127,27 @@ class Sweep(NamedTuple):
     table: jax.Array  # (block, row, neuron) weighted derivatives
     gradient: jax.Array  # (column, neuron) of the mean loss, without ridge
     loss: jax.Array  # (neuron,) mean loss
+    bend: jax.Array  # (column, neuron) mean of the rows times their curvature; last the mean curvature
 
 
 @jax.jit
 def sweep(rows: Rows, v) -> Sweep:
-    """Evaluate loss, derivatives and gradient at v over all rows."""
+    """Evaluate loss, derivatives, gradient and mean curvature at v over all rows."""
 
     def block(carry, data):
-        g, loss = carry
+        g, loss, bend = carry
         z, y, w = data
-        value, r = rows.observation.loss_and_derivative(y, rows.eta(z, v))
+        eta = rows.eta(z, v)
+        value, r = rows.observation.loss_and_derivative(y, eta)
         r = w * r
         value = jnp.where(w > 0, w * value, 0)  # 0 * inf must not come from padding
-        return (g + rows.pull(z, r) / rows.n_rows, loss + jnp.sum(value, axis=0) / rows.n_rows), r
+        g = g + rows.pull(z, r) / rows.n_rows
+        bend = bend + rows.pull(z, w * rows.observation.curvature(y, eta)) / rows.n_rows
+        return (g, loss + jnp.sum(value, axis=0) / rows.n_rows, bend), r
 
-    zero = jnp.zeros(v.shape[1], v.dtype)
-    (g, loss), table = jax.lax.scan(block, (jnp.zeros_like(v), zero), rows.blocks)
-    return Sweep(table, g, loss)
+    zero = jnp.zeros_like(v)
+    (g, loss, bend), table = jax.lax.scan(block, (zero, zero[0], zero), rows.blocks)
+    return Sweep(table, g, loss, bend)
 
 
 @jax.jit
@@ -160,17 +166,16 @@ class BlockSpectra(NamedTuple):
 
     alpha: jax.Array  # (block, step, neuron)
     beta: jax.Array
-    row: jax.Array  # (neuron,) max_t w_t curvature_bound_t z_t'D z_t
+    row: jax.Array  # (neuron,) max_t w_t curvature_bound_t z_t'M z_t, and the ridge
 
 
 @partial(jax.jit, static_argnames="n_steps")
-def block_spectra(rows: Rows, anchor, radius, metric, start, n_steps: int) -> BlockSpectra:
-    """Run Lanczos on ``D^1/2 ((1/b) Z_B' diag(curvature bound) Z_B + ridge) D^1/2`` for all blocks and neurons.
+def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: int) -> BlockSpectra:
+    """Run Lanczos on ``R' ((1/b) Z_B' diag(curvature bound) Z_B + ridge) R`` for all blocks and neurons.
 
     The curvature bound holds wherever eta stays within ``radius`` of its value at ``anchor``; an infinite
     radius makes it global.
     """
-    root = jnp.sqrt(metric)
     start = jnp.broadcast_to(start, anchor.shape)
     per_block = rows.n_rows / rows.n_blocks  # mean over a block of n_rows/n_blocks counted rows
 
@@ -181,15 +186,15 @@ def block_spectra(rows: Rows, anchor, radius, metric, start, n_steps: int) -> Bl
         bound = w * rows.observation.curvature_bound(y, eta - wide, eta + wide)
 
         def matvec(x):
-            x = root * x
-            return root * (rows.pull(z, bound * rows.eta(z, x)) / per_block + rows.ridge * x)
+            x = metric.root(x)
+            return metric.root_transposed(rows.pull(z, bound * rows.eta(z, x)) / per_block + rows.ridge * x)
 
         alpha, beta = lanczos(matvec, start, n_steps)
-        leverage = jnp.dot(z * z, metric, precision=_HIGHEST)
-        return jnp.maximum(row, jnp.max(bound * leverage, axis=0)), (alpha, beta)
+        return jnp.maximum(row, jnp.max(bound * metric.leverage(z, rows.eta), axis=0)), (alpha, beta)
 
     row, (alpha, beta) = jax.lax.scan(block, jnp.zeros(anchor.shape[1], anchor.dtype), rows.blocks)
-    return BlockSpectra(alpha, beta, row + jnp.max(rows.ridge * metric, axis=0))
+    # The ridge leaves the intercept alone, so the centre does not enter.
+    return BlockSpectra(alpha, beta, row + jnp.max(rows.ridge * metric.scale, axis=0))
 
 
 class HessianSpectrum(NamedTuple):
@@ -197,100 +202,168 @@ class HessianSpectrum(NamedTuple):
 
     alpha: jax.Array  # (step, neuron)
     beta: jax.Array
-    leverage: jax.Array  # (neuron,) max_t z_t'D z_t
+    leverage: jax.Array  # (neuron,) max_t z_t'M z_t
 
 
 @partial(jax.jit, static_argnames="n_steps")
-def hessian_spectrum(rows: Rows, v, metric, start, n_steps: int) -> HessianSpectrum:
-    """Run Lanczos on ``D^1/2 H D^1/2``, H the Hessian of the smooth part at v, all neurons together."""
-    root = jnp.sqrt(metric)
+def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> HessianSpectrum:
+    """Run Lanczos on ``R'H R``, H the Hessian of the smooth part at v, all neurons together."""
 
     def prepare(leverage, data):
         z, y, w = data
-        reach = jnp.where(w > 0, jnp.dot(z * z, metric, precision=_HIGHEST), 0)
+        reach = jnp.where(w > 0, metric.leverage(z, rows.eta), 0)
         return jnp.maximum(leverage, jnp.max(reach, axis=0)), w * rows.observation.curvature(y, rows.eta(z, v))
 
     leverage, bend = jax.lax.scan(prepare, jnp.zeros(v.shape[1], v.dtype), rows.blocks)
 
     def matvec(x):
-        x = root * x
+        x = metric.root(x)
 
         def block(total, data):
             z, w = data
             return total + rows.pull(z, w * rows.eta(z, x)), None
 
         total, _ = jax.lax.scan(block, jnp.zeros_like(x), (rows.Z, bend))
-        return root * (total / rows.n_rows + rows.ridge * x)
+        return metric.root_transposed(total / rows.n_rows + rows.ridge * x)
 
     alpha, beta = lanczos(matvec, jnp.broadcast_to(start, v.shape), n_steps)
     return HessianSpectrum(alpha, beta, leverage)
 
 
+@jax.jit
+def predictor(rows: Rows, v):
+    """Linear predictor of all rows, (block, row, neuron)."""
+    return jax.lax.map(lambda z: rows.eta(z, v), rows.Z)
+
+
 class Track(NamedTuple):
     """What a guaranteed-descent step leaves for the next one."""
 
+    eta: jax.Array  # (block, row, neuron)
     gradient: jax.Array  # (column, neuron), ridge included
     direction: jax.Array  # (column, neuron)
-    mean_curvature: jax.Array  # (neuron,)
     move: jax.Array  # (neuron,) largest change of eta
 
 
-@jax.jit
-def sure_step(rows: Rows, v, memory, metric, moving, track: Track):
-    """Take a step of the length that self-concordance proves to descend, along a conjugate or proximal direction.
+@partial(jax.jit, donate_argnames="track")
+def sure_step(rows: Rows, v, memory, metric: Metric, moving, track: Track):
+    """Take a step that self-concordance proves to descend, along a conjugate or proximal direction.
 
     Returns the new columns, warm start and track. Neurons not ``moving`` stay.
     """
 
     def gradient(g, data):
-        z, y, w = data
-        eta = rows.eta(z, v)
-        return g + rows.pull(z, w * rows.observation.derivative(y, eta)) / rows.n_rows, eta
+        (z, y, w), eta = data
+        return g + rows.pull(z, w * rows.observation.derivative(y, eta)) / rows.n_rows, None
 
-    g, eta = jax.lax.scan(gradient, jnp.zeros_like(v), rows.blocks)
-    g = g + rows.ridge * v
+    g = jax.lax.scan(gradient, jnp.zeros_like(v), (rows.blocks, track.eta))[0] + rows.ridge * v
     if rows.splitting is None:
-        warm, p = memory, _conjugate(g, metric, track)
+        p = _conjugate(g, metric, track)
+        slope, bend = jnp.sum(rows.ridge * p * v, axis=0), jnp.sum(rows.ridge * p * p, axis=0)
     else:
         proposal, warm = rows.descend(v, g, metric, jnp.ones(v.shape[1], v.dtype), memory)
-        p = proposal - v
-
-    def look_ahead(carry, data):
-        curvature, mean, reach = carry
-        (z, y, w), eta = data
-        along = rows.eta(z, p)
-        bend = w * rows.observation.curvature(y, eta)
-        far = jnp.where(w > 0, jnp.abs(along), 0)
-        carry = (
-            curvature + jnp.sum(bend * along**2, axis=0) / rows.n_rows,
-            mean + jnp.sum(bend, axis=0) / rows.n_rows,
-            jnp.maximum(reach, jnp.max(far, axis=0)),
-        )
-        return carry, None
-
-    zero = jnp.zeros(v.shape[1], v.dtype)
-    (curvature, mean, reach), _ = jax.lax.scan(look_ahead, (zero, zero, zero), (rows.blocks, eta))
-    curvature = curvature + jnp.sum(rows.ridge * p * p, axis=0)
-    slope = -jnp.sum(g * p, axis=0)
-    if rows.splitting is None:
-        t = jnp.where(moving, descent_step(slope, curvature, reach), 0)
-    else:
         old = rows.start_memory(v)
-        slope = slope - rows.penalty_value(proposal, warm) + rows.penalty_value(v, old)
-        t = jnp.where(moving, jnp.minimum(descent_step(slope, curvature, reach), 1), 0)
+        p = proposal - v
+        # The penalty lies below its chord up to the proposal and no further.
+        slope, bend = rows.penalty_value(proposal, warm) - rows.penalty_value(v, old), jnp.zeros_like(v[0])
+    p = p.at[-1].set(0)  # the intercept has a direction of its own in the search
+
+    def look_ahead(ends, data):
+        z, w = data
+        along = rows.eta(z, p)
+        low, high = (jnp.where(w > 0, along, far) for far in (jnp.inf, -jnp.inf))
+        return (jnp.minimum(ends[0], low.min(axis=0)), jnp.maximum(ends[1], high.max(axis=0))), along
+
+    infinite = jnp.full_like(v[0], jnp.inf)
+    ends, along = jax.lax.scan(look_ahead, (infinite, -infinite), (rows.Z, rows.weight))
+    t, shift, move = _search_plane(rows, track.eta, along, ends, slope, bend, moving)
+    v = (v + t[None] * p).at[-1].add(shift)
+    if rows.splitting is not None:
         memory = jax.tree.map(
             lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
         )
-    # One that stays keeps its curvature: nothing of a neuron may depend on how long the others take.
-    mean = jnp.where(moving, mean, track.mean_curvature)
-    return v + t[None] * p, memory, Track(g, p, mean, t * reach)
+    return v, memory, Track(track.eta + t[None, None] * along + shift[None, None], g, p, move)
 
 
-def _conjugate(g, metric, track: Track):
+def _search_plane(rows: Rows, eta, along, ends, slope, bend, moving):
+    """Minimise the loss over ``eta + t along + shift`` plus ``slope t + bend t^2 / 2``.
+
+    Newton steps in the plane: sums over the rows, no product with them. The way is sought on an eighth of the
+    blocks. Over all rows the search goes on from there if that is proved not to lie above the start, else
+    from the start, and every step has the length that self-concordance proves to descend.
+    ``ends`` are the extremes of ``along``; with a penalty that is not smooth t stays in [0, 1].
+    Returns t, shift and the largest change of eta, (neuron,) each.
+    """
+    data, capped = (rows.Y, rows.weight, eta, along), rows.splitting is not None
+
+    def reach(t, shift):
+        return jnp.maximum(jnp.abs(t * ends[0] + shift), jnp.abs(t * ends[1] + shift))
+
+    def sums(t, shift, n_blocks):
+        def block(i, total):
+            y, w, e, a = (x[i] for x in data)
+            e = e + t[None] * a + shift[None]
+            r, h = w * rows.observation.derivative(y, e), w * rows.observation.curvature(y, e)
+            return total + jnp.stack([jnp.sum(x, axis=0) for x in (r, r * a, h, h * a, h * a * a)])
+
+        total = jax.lax.fori_loop(0, n_blocks, block, jnp.zeros((5, eta.shape[-1]), eta.dtype))
+        return total / (n_blocks.astype(eta.dtype) * (rows.n_rows / rows.n_blocks))
+
+    def better(carry):
+        t, shift, open_, k, n_blocks = carry
+        g_shift, g_t, h_shift, h_cross, h_t = sums(t, shift, n_blocks)
+        g_t, h_t = g_t + slope + bend * t, h_t + bend
+
+        def curvature(t, shift):
+            return h_t * t**2 + 2 * h_cross * t * shift + h_shift * shift**2
+
+        sunk = is_not_above_start(g_t * t + g_shift * shift, curvature(t, shift), reach(t, shift))
+        step_t, step_shift = _newton_in_plane(g_t, g_shift, h_t, h_cross, h_shift)
+        if capped:
+            blocked = jnp.where(step_t > 0, t >= 1, t <= 0)
+            step_t, step_shift = jnp.where(blocked, 0, step_t), jnp.where(blocked, _alone(g_shift, h_shift), step_shift)
+        far = reach(step_t, step_shift)
+        length = descent_step(-(g_t * step_t + g_shift * step_shift), curvature(step_t, step_shift), far)
+        if capped:
+            room = jnp.where(step_t > 0, 1 - t, t) / jnp.where(step_t == 0, 1, jnp.abs(step_t))
+            length = jnp.where(step_t == 0, length, jnp.minimum(length, room))
+        length = jnp.where(open_, length, 0)
+        again = (k == 0) & open_ & ~sunk
+        t = jnp.where(again, 0, t + length * step_t)
+        shift = jnp.where(again, 0, shift + length * step_shift)
+        open_ &= again | (length * far > _SEARCH_END * (0.5 + reach(t, shift)))
+        return t, shift, open_, k + 1, n_blocks
+
+    def search(at, n_blocks):
+        start = (*at, moving, 0, n_blocks)
+        return jax.lax.while_loop(lambda c: jnp.any(c[2]) & (c[3] < _SEARCH_STEPS), better, start)[:2], None
+
+    zero = jnp.zeros_like(slope)
+    at, _ = jax.lax.scan(search, (zero, zero), jnp.array([max(1, rows.n_blocks // 8), rows.n_blocks], jnp.int32))
+    return *at, reach(*at)
+
+
+def _newton_in_plane(g_t, g_shift, h_t, h_cross, h_shift):
+    """Newton's direction; where the plane all but collapses to a line, the intercept moves alone."""
+    determinant = h_t * h_shift - h_cross**2
+    both = determinant > 1e-4 * h_t * h_shift
+    determinant = jnp.where(both, determinant, 1)
+    return (
+        jnp.where(both, (h_cross * g_shift - h_shift * g_t) / determinant, 0),
+        jnp.where(both, (h_cross * g_t - h_t * g_shift) / determinant, _alone(g_shift, h_shift)),
+    )
+
+
+def _alone(g_shift, h_shift):
+    """Newton's step of the intercept by itself."""
+    return jnp.where(h_shift > 0, -g_shift / jnp.where(h_shift > 0, h_shift, 1), 0)
+
+
+def _conjugate(g, metric: Metric, track: Track):
     """Polak-Ribiere direction in the metric, the plain one where it would not descend."""
-    before = jnp.sum(track.gradient * metric * track.gradient, axis=0)
-    overlap = jnp.sum(g * metric * (g - track.gradient), axis=0)
+    scaled = metric.apply(g)
+    before = metric.squared_norm(track.gradient)
+    overlap = jnp.sum(scaled * (g - track.gradient), axis=0)
     share = jnp.where(before > 0, jnp.maximum(overlap, 0) / jnp.where(before > 0, before, 1), 0)
-    plain = -metric * g
-    p = plain + share[None] * track.direction
-    return jnp.where((jnp.sum(g * p, axis=0) < 0)[None], p, plain)
+    p = share[None] * track.direction - scaled
+    return jnp.where((jnp.sum(g * p, axis=0) < 0)[None], p, -scaled)

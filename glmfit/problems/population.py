@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from .._compile import compiled, like
 from ..bounds import (
     GAP_THEOREM,
     GapCertificate,
@@ -25,8 +25,10 @@ from ..observations import Observation
 from ..penalties import Penalty
 from . import _host, _newton
 from ._basis import floored_basis, rough_standard, spectral_basis
-from ._chunks import over_chunks
+from ._chunks import aligned_empty, over_chunks
+from ._metric import Metric
 from ._rows import (
+    AdmmState,
     Rows,
     Splitting,
     Sweep,
@@ -34,13 +36,14 @@ from ._rows import (
     block_spectra,
     hessian_spectrum,
     largest_change,
+    predictor,
     sure_step,
     sweep,
 )
 from .base import Evaluation, ExactHessian, FiniteSum, Params
 
 _ADMM_RHO, _ADMM_INNER = 0.2, 10
-_HESSIAN_STEPS = 12
+_HESSIAN_STEPS, _MORE_HESSIAN_STEPS = 10, 16
 
 
 class PopulationProblem(FiniteSum, ExactHessian):
@@ -123,15 +126,48 @@ class PopulationProblem(FiniteSum, ExactHessian):
             self._kept_rows = (batch_size, seed), self._build_rows(batch_size, seed)
         return self._kept_rows[1]
 
-    def _build_rows(self, batch_size: int, seed: int) -> Rows:
+    def _blocks(self, batch_size: int) -> tuple[int, int]:
+        """Return the number of blocks and of rows in each, the last one padded."""
         n_blocks = -(-self.n_rows // batch_size)
-        size = -(-self.n_rows // n_blocks)
+        return n_blocks, -(-self.n_rows // n_blocks)
+
+    def shapes(self, batch_size: int) -> Shapes:
+        """Shapes of all that the kernels take and give, known before any of it exists."""
+        (n_blocks, size), d, n = self._blocks(batch_size), self.n_features, self.n_neurons
+
+        def array(*shape):
+            return jax.ShapeDtypeStruct(shape, self.dtype)
+
+        square, splitting, memory = array(d, d), None, None
+        if not self.penalty.rotation_invariant:
+            splitting = Splitting(square, square, array(d, d), square, array(d), _ADMM_RHO, _ADMM_INNER)
+            memory = AdmmState(array(d, n), array(d, n))
+        rows = Rows(
+            array(n_blocks, size, d + 1), array(n_blocks, size, n), array(n_blocks, size, 1), array(d + 1, n),
+            like(self.penalty), splitting, self.observation, self.n_rows,
+        )  # fmt: skip
+        return Shapes(rows, array(d + 1, n), memory, Metric(array(d + 1, n), array(d, n)), array(n), array(d + 1, 1))
+
+    def calls_of_a_fit(self, shapes: Shapes, n_steps: int) -> list:
+        """List the calls of kernels that a fit will make, from guaranteed descent to certificate, in that order."""
+        rows, v, memory, metric, per_neuron, start = shapes
+        moving = jax.ShapeDtypeStruct(per_neuron.shape, bool)
+        track = Track(rows.Y, v, v, per_neuron)
+        return [
+            (sure_step, (rows, v, memory, metric, moving, track), {}),
+            (sweep, (rows, v), {}),
+            (block_spectra, (rows, v, per_neuron, metric, start), {"n_steps": n_steps}),
+            (hessian_spectrum, (rows, v, metric, start), {"n_steps": _HESSIAN_STEPS}),
+            (largest_change, (rows, v), {}),
+        ]
+
+    def _build_rows(self, batch_size: int, seed: int) -> Rows:
+        n_blocks, size = self._blocks(batch_size)
         order = np.random.default_rng(int(seed)).permutation(self.n_rows)
         d, basis = self.n_features, self.basis
-        Z = np.zeros((n_blocks * size, d + 1), self.dtype)
-        Z[:, d] = 1
-        Y = np.zeros((n_blocks * size, self.n_neurons), self.dtype)
-        weight = np.zeros((n_blocks * size, 1), self.dtype)
+        Z, Y, weight = (aligned_empty((n_blocks * size, n), self.dtype) for n in (d + 1, self.n_neurons, 1))
+        for padded in (Z, Y, weight):
+            padded[self.n_rows :] = 0
         # Single precision products where conditioning leaves them harmless.
         single = self.X.dtype == self.dtype == np.float32 and basis.tame
         mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
@@ -139,15 +175,16 @@ class PopulationProblem(FiniteSum, ExactHessian):
         def chunk(rows):
             chosen = order[rows]
             Z[rows, :d] = (self.X[chosen] - mean) @ whiten
+            Z[rows, d] = 1
             Y[rows] = self.Y[chosen]
             weight[rows, 0] = 1 if self.weights is None else self.weights[chosen]
 
         list(over_chunks(chunk, self.n_rows))
         return Rows(
-            Z=jnp.asarray(Z.reshape(n_blocks, size, d + 1)),
-            Y=jnp.asarray(Y.reshape(n_blocks, size, self.n_neurons)),
-            weight=jnp.asarray(weight.reshape(n_blocks, size, 1)),
-            ridge=jnp.asarray(self._column_ridge().astype(self.dtype)),
+            Z=jax.device_put(Z.reshape(n_blocks, size, d + 1)),
+            Y=jax.device_put(Y.reshape(n_blocks, size, self.n_neurons)),
+            weight=jax.device_put(weight.reshape(n_blocks, size, 1)),
+            ridge=jax.device_put(self._column_ridge().astype(self.dtype)),
             penalty=self.penalty,
             splitting=self._splitting(),
             observation=self.observation,
@@ -169,7 +206,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
         expand = basis.scale[:, None] * basis.whiten
         gain = expand / (1 + _ADMM_RHO * np.sum(expand**2, axis=0))  # B'B is diagonal in this basis
         constants = (expand, basis.unwhiten / basis.scale, gain, _ADMM_RHO * gain @ expand.T, basis.scale)
-        return Splitting(*(jnp.asarray(c.astype(self.dtype)) for c in constants), _ADMM_RHO, _ADMM_INNER)
+        return Splitting(*(jax.device_put(c.astype(self.dtype)) for c in constants), _ADMM_RHO, _ADMM_INNER)
 
     def to_columns(self, params: Params) -> np.ndarray:
         """Whitened coordinates of parameters, intercept last, (column, neuron)."""
@@ -187,24 +224,35 @@ class PopulationProblem(FiniteSum, ExactHessian):
 
     # ---------------------------------------------------------------- passes of the solver
 
-    sweep = staticmethod(sweep)
+    @staticmethod
+    def sweep(rows: Rows, v) -> Sweep:
+        """Loss, derivatives, gradient and mean curvature at v, in one pass."""
+        return compiled(sweep)(rows, v)
 
     def move(self, rows: Rows, v, anchor) -> np.ndarray:
         """``max_t |eta_t - eta_t at the anchor|``, (neuron,)."""
-        return np.asarray(largest_change(rows, np.asarray(v) - np.asarray(anchor)))
+        return np.asarray(compiled(largest_change)(rows, np.asarray(v) - np.asarray(anchor)))
 
     def objective(self, v, memory, pass_: Sweep) -> np.ndarray:
         """F per neuron: the loss in the solver's precision, the penalty in float64."""
         return np.asarray(pass_.loss, np.float64) + self.penalty.value(self.from_columns(v, memory).coef)
 
-    def metric(self, rows: Rows, mean_curvature) -> np.ndarray:
-        """Diagonal metric (column, neuron): inverse of mean curvature times variance, plus ridge."""
+    def metric(self, rows: Rows, mean_curvature, bend=None) -> Metric:
+        """Metric of mean curvature (neuron,) and, if given, of rows times curvature averaged (column - 1, neuron)."""
         # Below a thousandth of a spike in the whole recording a neuron is silent.
-        curvature = np.maximum(np.asarray(mean_curvature, np.float64), 1e-3 / self.n_rows)
-        return (1 / (curvature + np.asarray(rows.ridge))).astype(self.dtype)
+        least = 1e-3 / self.n_rows
+        curvature = np.maximum(np.asarray(mean_curvature, np.float64), least)
+        scale = 1 / (curvature + np.asarray(rows.ridge))
+        centre = np.zeros_like(scale[:-1]) if bend is None else np.asarray(bend, np.float64) / curvature
+        return Metric(scale.astype(self.dtype), centre.astype(self.dtype))
 
-    def null_metric(self, rows: Rows) -> np.ndarray:
-        """Metric with the mean curvature of the intercept-only model, which needs no pass."""
+    def metric_at(self, rows: Rows, pass_: Sweep) -> Metric:
+        """Metric of the curvature where a pass was made."""
+        bend = np.asarray(pass_.bend)
+        return self.metric(rows, bend[-1], bend[:-1])
+
+    def null_metric(self, rows: Rows) -> Metric:
+        """Metric with the curvature of the intercept-only model, which needs no pass."""
         return self.metric(rows, self.observation.curvature(self.mean_count, self.null_params().intercept))
 
     def descend_surely(self, rows: Rows, v, memory, radius: float, max_steps: int):
@@ -221,19 +269,22 @@ class PopulationProblem(FiniteSum, ExactHessian):
         v, memory, pass_
             Columns, warm start, and the sweep at the columns.
         metric
-            With the mean curvature one step before.
+            Of the curvature there.
         n_steps
             Steps taken.
         """
-        metric = self.null_metric(rows)
-        zero = np.zeros(self.n_neurons, self.dtype)
-        track = Track(np.zeros_like(v), np.zeros_like(v), zero, zero)
+        null_metric = self.null_metric(rows)
+        shape = (rows.n_blocks, rows.batch_size, self.n_neurons)
+        # No pass at the null model; and NumPy, because every operation jax does by itself is one more to compile.
+        eta = predictor(rows, v) if v[:-1].any() else np.broadcast_to(v[-1], shape)
+        track = Track(eta, np.zeros_like(v), np.zeros_like(v), np.zeros_like(v[0]))
         n_steps, moving = 0, np.ones(self.n_neurons, bool)
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
-            v, memory, track = sure_step(rows, v, memory, metric, moving, track)
+            v, memory, track = compiled(sure_step)(rows, v, memory, null_metric, moving, track)
             n_steps, moving = n_steps + 1, moving & (np.asarray(track.move) > radius)
-        metric = self.metric(rows, track.mean_curvature) if n_steps else metric
-        return v, memory, sweep(rows, v), metric, n_steps
+        del eta, track
+        pass_ = self.sweep(rows, v)
+        return v, memory, pass_, self.metric_at(rows, pass_), n_steps
 
     def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, metric=None):
         """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.
@@ -251,7 +302,8 @@ class PopulationProblem(FiniteSum, ExactHessian):
             )
         # Any metric is allowed; the nearer its curvature to the one at v, the better the constants.
         metric = self.null_metric(rows) if metric is None else metric
-        spectra = block_spectra(rows, v, radius.astype(self.dtype), metric, self.random_column(seed, number), n_steps)
+        start = self.random_column(seed, number)
+        spectra = compiled(block_spectra)(rows, v, radius.astype(self.dtype), metric, start, n_steps=n_steps)
         alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
         share = failure_probability / (rows.n_blocks * self.n_neurons)
         block = bound_largest_eigenvalue(alpha, beta, self._dimension, share)
@@ -284,7 +336,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
         outside = np.sum((g - self.basis.unwhiten.T @ columns) ** 2, axis=0)
         return np.concatenate([columns, evaluation.grad_intercept[None]]), outside
 
-    def certify_gap(self, params: Params, *, rows=None, metric=None, failure_probability=1e-3, seed=0, number=0):
+    def certify_gap(self, params: Params, *, rows, metric, failure_probability=1e-3, seed=0, number=0, thorough=False):
         """Bound ``F - F*`` of every neuron at ``params``.
 
         Parameters
@@ -292,12 +344,14 @@ class PopulationProblem(FiniteSum, ExactHessian):
         params : Params
             The parameters returned to the user.
         rows, metric :
-            Device rows and metric (column, neuron) for the population form: gradient in float64, smallest
-            eigenvalue of all Hessians together by certified Lanczos.
+            Device rows and metric: the gradient is taken in float64, the smallest eigenvalue of all Hessians
+            together by certified Lanczos in the solver's precision.
         failure_probability : float
-            Over the population (population form only).
+            Over the population.
         seed, number : int
             Of the random start; a new number for every certificate of a fit.
+        thorough : bool
+            Whether to spend more products on the smallest eigenvalue (16 instead of 10).
 
         Returns
         -------
@@ -305,13 +359,14 @@ class PopulationProblem(FiniteSum, ExactHessian):
 
         Notes
         -----
-        Cost: one float64 pass, and 13 passes in the solver's precision (population form) or T d^2 per neuron.
+        Cost: one float64 pass, and 11 or 17 passes in the solver's precision.
         Directions of X that rounding cannot tell from absent (``basis.rank``) are left out at strength 0.
         """
         evaluation = self.evaluate(params)
-        metric64 = np.asarray(metric, np.float64)
+        metric64 = Metric(*(np.asarray(part, np.float64) for part in metric))
         start = self.random_column(seed, number)
-        spectrum = hessian_spectrum(rows, self.to_columns(params), metric, start, _HESSIAN_STEPS)
+        n_steps = _MORE_HESSIAN_STEPS if thorough else _HESSIAN_STEPS
+        spectrum = compiled(hessian_spectrum)(rows, self.to_columns(params), metric, start, n_steps=n_steps)
         kappa = bound_smallest_eigenvalue(
             spectrum.alpha, spectrum.beta, self._dimension, failure_probability / self.n_neurons
         )
@@ -358,7 +413,7 @@ class PopulationProblem(FiniteSum, ExactHessian):
         columns, outside = self.residual_columns(params, evaluation)
         ridge = np.broadcast_to(np.asarray(self.penalty.ridge_strength, np.float64), outside.shape)
         with_ridge = np.where(ridge > 0, outside / np.where(ridge > 0, ridge, 1.0), 0.0)
-        return np.sum(np.asarray(metric, np.float64) * columns**2, axis=0) + with_ridge
+        return metric.squared_norm(columns) + with_ridge
 
     # ---------------------------------------------------------------- one neuron exactly
 
@@ -450,6 +505,17 @@ class Finished(NamedTuple):
     bound: float
     estimate: float
     separable: bool
+
+
+class Shapes(NamedTuple):
+    """Shapes and dtypes of rows, columns, warm start, metric, one number per neuron, and a random column."""
+
+    rows: Rows
+    columns: jax.ShapeDtypeStruct
+    memory: AdmmState | None
+    metric: Metric
+    per_neuron: jax.ShapeDtypeStruct
+    start: jax.ShapeDtypeStruct
 
 
 class Smoothness(NamedTuple):

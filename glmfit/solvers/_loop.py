@@ -7,9 +7,9 @@ import time
 import numpy as np
 from tqdm.auto import tqdm
 
+from .._compile import compile_seconds
 from .._status import Status
 from ..problems.base import Params
-from ._compile_clock import compile_seconds
 from ._result import History, LoopOptions, Solution
 
 _DEFAULT_TOL = 1e-6

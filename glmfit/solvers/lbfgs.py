@@ -24,7 +24,7 @@ class LbfgsState(NamedTuple):
     row_evals: int
     seed: int
     inner: Any  # jaxopt's state
-    metric: np.ndarray  # (column, neuron)
+    metric: Any  # of the null model, whose centre is zero
     kappa: np.ndarray  # (neuron,) estimate of strong convexity in the metric
     objective: np.ndarray
     estimate: np.ndarray
@@ -40,11 +40,10 @@ def _jaxopt_solver(history_size: int, sweep):
         import jaxopt
 
     def value_and_grad(x, rows, metric, moving):
-        root = jnp.sqrt(metric)
-        v = root * x
+        v = metric.root(x)
         pass_ = sweep(rows, v)
         value = jnp.where(moving, pass_.loss + rows.penalty_value(v, None), 0)
-        grad = jnp.where(moving, root * (pass_.gradient + rows.ridge * v), 0)
+        grad = jnp.where(moving, metric.root_transposed(pass_.gradient + rows.ridge * v), 0)
         return jnp.sum(value), grad
 
     return jaxopt.LBFGS(value_and_grad, value_and_grad=True, history_size=history_size, maxls=20, implicit_diff=False)
@@ -97,7 +96,7 @@ class LBFGS(Solver):
         v = problem.to_columns(params)
         n = problem.n_neurons
         facts = problem.certify_smoothness(rows, v, np.full(n, 0.5), 8, 0.5, seed, 0)
-        x = v / np.sqrt(facts.metric)
+        x = v / np.sqrt(facts.metric.scale)  # the null model's centre is zero
         inner = _start(x, rows, facts.metric, np.ones(n, bool), self.history_size, problem.sweep)
         state = LbfgsState(
             0, 10 * problem.n_rows, seed, inner, facts.metric, facts.kappa, np.zeros(n), np.zeros(n),
@@ -117,7 +116,7 @@ class LBFGS(Solver):
 
     def user_params(self, problem: FiniteSum, params, state: LbfgsState) -> Params:
         """Coefficients and intercepts in float64."""
-        return problem.from_columns(np.asarray(params) * np.sqrt(state.metric))
+        return problem.from_columns(state.metric.root(np.asarray(params)))
 
     def certify_gap(self, problem: FiniteSum, params, state: LbfgsState, attempt: int = 1):
         """Ask for the population form of the gap certificate."""
@@ -129,6 +128,7 @@ class LBFGS(Solver):
             failure_probability=self.failure_probability / (attempt * (attempt + 1)),
             seed=state.seed,
             number=2 * attempt + 1,
+            thorough=attempt > 1,
         )
 
     def _rows(self, problem, seed):
@@ -138,7 +138,7 @@ class LBFGS(Solver):
 
     def _read(self, problem, x, state: LbfgsState) -> LbfgsState:
         """Objective and gap estimate per neuron."""
-        v = np.asarray(x) * np.sqrt(state.metric)
+        v = state.metric.root(np.asarray(x))
         rows = self._rows(problem, state.seed)
         pass_ = problem.sweep(rows, v)
         objective = problem.objective(v, None, pass_)

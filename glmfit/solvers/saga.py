@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._compile import compile_ahead, compiled, like
 from ..bounds import (
     PARTITION_THEOREM,
     SUBSET_THEOREM,
@@ -37,7 +38,7 @@ class SagaState(NamedTuple):
     mean_gradient: jax.Array  # (column, neuron) of the table
     memory: Any  # warm start of the proximal step
     anchor: jax.Array  # (column, neuron) where the step was certified
-    metric: jax.Array  # (column, neuron)
+    metric: Any  # what steps, constants and gaps are measured in
     radius: np.ndarray  # (neuron,) change of eta the certificate allows
     step: np.ndarray  # (neuron,)
     L: np.ndarray
@@ -136,6 +137,7 @@ class SAGA(Solver):
     def init_state(self, problem: FiniteSum, params: Params, *, key) -> OptStep:
         """Lay the rows out, take the guaranteed-descent steps, certify the first step size."""
         seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
+        self._compile_ahead(problem)
         rows = self._rows(problem, seed)
         n = problem.n_neurons
         v = problem.to_columns(params)
@@ -175,7 +177,7 @@ class SAGA(Solver):
         rows = self._rows(problem, state.seed)
         order = epoch_order(self.sampling, state.seed, state.epoch, rows.n_blocks, rows.batch_size, problem.n_rows)
         step = np.where(state.active, state.step, 0.0).astype(problem.dtype)
-        v, table, mean_gradient, memory = saga_epoch(
+        v, table, mean_gradient, memory = compiled(saga_epoch)(
             rows, params, state.table, state.mean_gradient, state.memory, state.metric, step,
             order, subsets=self.sampling == "subsets",
         )  # fmt: skip
@@ -212,14 +214,27 @@ class SAGA(Solver):
             failure_probability=self.failure_probability / (attempt * (attempt + 1)),
             seed=state.seed,
             number=2 * attempt + 1,
+            thorough=attempt > 1,
         )
 
     # ------------------------------------------------------------------------------------- pieces
 
     def _rows(self, problem, seed):
+        return problem.rows(self._batch_size(problem), seed)
+
+    def _batch_size(self, problem) -> int:
         size = self.batch_size or problem.default_batch_size
         check_batch_size(size, problem.n_rows)
-        return problem.rows(size, seed)
+        return size
+
+    def _compile_ahead(self, problem) -> None:
+        """Let the kernels compile while the host prepares the rows."""
+        shapes = problem.shapes(self._batch_size(problem))
+        rows, v, memory, metric, per_neuron, _ = shapes
+        order = epoch_order(self.sampling, 0, 0, rows.n_blocks, rows.batch_size, problem.n_rows)
+        epoch = (rows, v, rows.Y, v, memory, metric, per_neuron, like(order)), {"subsets": self.sampling == "subsets"}
+        calls = problem.calls_of_a_fit(shapes, self.lanczos_steps)
+        compile_ahead([*calls[:3], (saga_epoch, *epoch), *calls[3:]])
 
     def _check(self, problem, rows, v, state: SagaState) -> OptStep:
         """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""

@@ -14,6 +14,7 @@ from oracles import population as oracle
 from glmfit import bounds
 from glmfit.problems import Params
 from glmfit.problems import _newton as newton_steps
+from glmfit.problems._metric import Metric
 from glmfit.problems._rows import block_spectra, hessian_spectrum
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)
@@ -164,7 +165,7 @@ def test_failure_rate_of_the_certificate_over_4000_starts_is_as_stated(kind, x64
 def exact_smoothness(link, rows, anchor, radius, metric):
     """Largest eigenvalue of every block in the metric, (block, neuron), and worst row, (neuron,), slowly."""
     Z, Y, w = (np.asarray(a, float) for a in rows.blocks)
-    ridge, root = np.asarray(rows.ridge, float), np.sqrt(np.asarray(metric, float))
+    ridge, scale, centre = (np.asarray(a, float) for a in (rows.ridge, *metric))
     anchor, per_block = np.asarray(anchor, float), rows.n_rows / rows.n_blocks
     n_neurons = Y.shape[2]
     blocks, worst = np.zeros((len(Z), n_neurons)), np.zeros(n_neurons)
@@ -172,11 +173,11 @@ def exact_smoothness(link, rows, anchor, radius, metric):
         for i, (z, y) in enumerate(zip(Z, Y[:, :, n], strict=True)):
             eta = z @ anchor[:, n]
             bend = w[i, :, 0] * oracle.curvature_ceiling(link, y, eta - radius, eta + radius)
-            scaled = z * root[:, n]
-            matrix = (scaled.T * bend) @ scaled / per_block + np.diag(ridge[:, n] * root[:, n] ** 2)
+            scaled = (z - np.append(centre[:, n], 0) * z[:, -1:]) * np.sqrt(scale[:, n])
+            matrix = (scaled.T * bend) @ scaled / per_block + np.diag(ridge[:, n] * scale[:, n])
             blocks[i, n] = np.linalg.eigvalsh(matrix)[-1]
             worst[n] = max(worst[n], np.max(bend * np.sum(scaled**2, axis=1)))
-        worst[n] += np.max(ridge[:, n] * root[:, n] ** 2)
+        worst[n] += np.max(ridge[:, n] * scale[:, n])
     return blocks, worst
 
 
@@ -211,7 +212,7 @@ def test_a_fold_is_at_most_as_rough_as_its_share_allows():
     whole = problem("softplus", X, Y, strength=0.0)
     rows = whole.rows(T, seed=0)
     v = whole.to_columns(whole.null_params())
-    metric = np.ones((D + 1, N), np.float32)
+    metric = Metric(np.ones((D + 1, N), np.float32), np.zeros((D, N), np.float32))
     start = whole.random_column(0, 2)
     share = T / train.sum()
     weight = train[np.random.default_rng(0).permutation(T)][None, :, None] * share
@@ -220,7 +221,7 @@ def test_a_fold_is_at_most_as_rough_as_its_share_allows():
     )
     certified = []
     for r in (rows, fold):
-        spectrum = block_spectra(r, v, np.full(N, np.inf, np.float32), metric, start, 12)
+        spectrum = block_spectra(r, v, np.full(N, np.inf, np.float32), metric, start, n_steps=12)
         alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectrum[:2])
         certified.append(bounds.bound_largest_eigenvalue(alpha, beta, D + 1, 1e-3 / N)[0])
     exact = exact_smoothness("softplus", fold, v, np.inf, metric)[0][0]
@@ -391,25 +392,55 @@ def test_population_bound_covers_the_gap_with_a_lasso():
 
 
 def test_hessian_spectrum_ends_are_those_of_the_exact_hessian(x64):
-    """kappa <= smallest eigenvalue of D^1/2 H D^1/2 <= the Ritz value, leverage >= the largest row."""
+    """kappa <= smallest eigenvalue of R'H R <= the Ritz value, leverage >= the largest row."""
     X, Y = recording(t=60, d=4, n=50)
     whole = problem("softplus", X, Y, strength=1e-3, dtype=np.float64)
     rows = whole.rows(60, seed=0)
     rng = np.random.default_rng(3)
-    v, metric = 0.3 * rng.normal(size=(5, 50)), rng.uniform(0.5, 2, (5, 50))
-    spectrum = hessian_spectrum(rows, v, metric, whole.random_column(0, 5), 12)
+    v = 0.3 * rng.normal(size=(5, 50))
+    metric = Metric(rng.uniform(0.5, 2, (5, 50)), rng.normal(size=(4, 50)))
+    spectrum = hessian_spectrum(rows, v, metric, whole.random_column(0, 5), n_steps=12)
     kappa = bounds.bound_smallest_eigenvalue(np.asarray(spectrum.alpha), np.asarray(spectrum.beta), 5, 1e-5)
     Z, y = np.asarray(rows.Z[0]), np.asarray(rows.Y[0])
     for n in range(50):
         bend = oracle.curvature("softplus", y[:, n], Z @ v[:, n])
         H = (Z.T * bend) @ Z / 60 + np.diag(np.asarray(rows.ridge)[:, n])
-        root = np.sqrt(metric[:, n])
-        exact = np.linalg.eigvalsh(H * np.outer(root, root))[0]
+        root = np.diag(np.sqrt(metric.scale[:, n]))
+        root[-1, :-1] = -metric.centre[:, n] * np.diag(root)[:-1]
+        exact = np.linalg.eigvalsh(root.T @ H @ root)[0]
         assert 0.99 * exact < kappa[n] <= exact
-        assert spectrum.leverage[n] == pytest.approx(np.max((Z**2) @ metric[:, n]), rel=1e-12)
+        assert spectrum.leverage[n] == pytest.approx(np.max(np.sum((Z @ root) ** 2, axis=1)), rel=1e-12)
 
 
 # ------------------------------------------------------------------------- steps that must descend
+
+
+@every_link
+def test_a_step_called_not_above_its_start_is_not(link):
+    """Long and short steps from anywhere: the verdict from the end of the step is never wrong, and not idle."""
+    said = []
+    for X, Y, weights, strengths, _, at in small_problems(link)[:20]:
+        rng = np.random.default_rng(len(said))
+        start = oracle.objective(link, X, Y, *at, weights, strength=strengths)
+        gradient = oracle.gradient(link, X, Y, *at, weights, strengths)
+        for length in (0.1, 0.5, 1.0, 2.0, 4.0):
+            direction = -gradient[0] + 0.1 * rng.normal(size=at.coef.shape), -gradient[1]
+            size = np.abs(X @ direction[0] + direction[1]).max(axis=0)
+            coef, intercept = (length * d / size for d in direction)
+            end = Params(at.coef + coef, at.intercept + intercept)
+            g = oracle.gradient(link, X, Y, *end, weights, strengths)
+            move = X @ coef + intercept
+            mean_one = oracle.mean_one(weights, len(X))[:, None]
+            bend = mean_one * oracle.curvature(link, Y, X @ end.coef + end.intercept)
+            curvature = (bend * move**2).mean(axis=0) + strengths * np.sum(coef**2, axis=0)
+            slope = np.sum(g[0] * coef, axis=0) + g[1] * intercept
+            verdict = bounds.is_not_above_start(slope, curvature, np.abs(move).max(axis=0))
+            risen = oracle.objective(link, X, Y, *end, weights, strength=strengths) > start + 1e-12
+            assert not np.any(verdict & risen)
+            said += list(verdict[(slope > 0) & ~risen])
+    assert 0.05 < np.mean(said)  # it sees more than the sign of the slope
+    zero = np.zeros(1)
+    assert bounds.is_not_above_start(zero, zero, zero).all()
 
 
 @every_link

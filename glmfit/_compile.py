@@ -1,0 +1,90 @@
+"""Compilation: told apart from running in a report, and done ahead of need in the background."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+_PREFIX = "/jax/core/compile/"
+_lock = threading.Lock()
+_programs = 0
+_waited = threading.local()
+_ahead: dict[Callable, Future] = {}
+_known: set[tuple] = set()
+
+
+def _listen(event: str, seconds: float, **_) -> None:
+    global _programs
+    if event.startswith(_PREFIX):
+        _waited.seconds = compile_seconds() + seconds
+        with _lock:
+            _programs += event.endswith("backend_compile_duration")
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+def compile_seconds() -> float:
+    """Seconds this thread has spent so far on tracing and compiling, or on waiting for others to do so."""
+    return getattr(_waited, "seconds", 0.0)
+
+
+def compiled_programs() -> int:
+    """Programs compiled so far in this process."""
+    return _programs
+
+
+def compile_ahead(calls: Iterable[tuple[Callable, tuple, dict[str, Any]]]) -> None:
+    """Start to compile jitted kernels in the background, while the caller does something else.
+
+    Parameters
+    ----------
+    calls :
+        Kernel, arguments and static keyword arguments of each call to come, the most urgent one first; arrays
+        may stand as `jax.ShapeDtypeStruct`. A call that comes otherwise is compiled then, as ever.
+    """
+    x64 = _double()
+    fresh = []
+    for kernel, args, static in calls:
+        leaves, structure = jax.tree.flatten(args)
+        key = kernel, structure, tuple((a.shape, str(a.dtype)) for a in leaves), tuple(static.items()), x64
+        if key not in _known:
+            _known.add(key)
+            fresh.append((kernel, args, static))
+    if not fresh:
+        return
+
+    def compile_one(kernel, args, static):
+        if _double() == x64:  # a context manager of the caller's thread is not seen here
+            kernel.lower(*args, **static).compile()
+
+    pool = ThreadPoolExecutor(2, thread_name_prefix="glmfit-compile")
+    for kernel, args, static in fresh:
+        _ahead[kernel] = pool.submit(compile_one, kernel, args, static)
+    pool.shutdown(wait=False)
+
+
+def compiled(kernel: Callable) -> Callable:
+    """Return the kernel, once it is no longer being compiled in the background."""
+    future = _ahead.pop(kernel, None)
+    if future is not None:
+        start = time.perf_counter()
+        future.exception()  # the call itself will tell
+        _waited.seconds = compile_seconds() + time.perf_counter() - start
+    return kernel
+
+
+def _double() -> bool:
+    """Whether jax keeps double precision in this thread."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def like(tree: Any) -> Any:
+    """Shapes and dtypes of a tree of arrays, as jax will see them."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), jax.dtypes.canonicalize_dtype(a.dtype)), tree)
