@@ -15,6 +15,7 @@ from ..bounds import descent_step, gap_bound
 from ._chunks import small_blas
 from .base import Params
 
+_FAR = 1e-2  # of what the model explains, still to be gained
 _REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement by this factor
 
 
@@ -119,8 +120,9 @@ def iterate(problem, at: Iterate) -> Iterate:
     """One Newton step of a one-neuron problem, with the Hessian at hand or a new one, never uphill."""
     fresh = not np.isfinite(at.matrix[0, 0])
     if fresh:
-        # The first step is far from the optimum: single precision serves.
-        single = problem.X.dtype == np.float32 and not np.isfinite(at.estimate)
+        # Far from the optimum single precision serves.
+        far = not at.estimate <= _FAR * (problem.null_objective[0] - at.objective)
+        single = problem.X.dtype == np.float32 and far
         at = _form(problem, at, np.float32 if single else np.float64)
     if not np.all(np.isfinite(at.matrix)):
         return at._replace(objective=np.nan, estimate=np.nan, stuck=True)

@@ -466,8 +466,12 @@ class PopulationProblem(FiniteSum, ExactHessian):
     def saturated_loss(self) -> np.ndarray:
         """Mean loss of the model that predicts every count exactly, (neuron,): no model is below it."""
 
+        at_zero = self.observation.saturated_loss(np.zeros(1))
+
         def chunk(rows):
-            loss = self.observation.saturated_loss(np.asarray(self.Y[rows], np.float64))
+            Y = self.Y[rows]
+            loss, spikes = np.full(Y.shape, at_zero), Y > 0  # most bins are empty
+            loss[spikes] = self.observation.saturated_loss(np.asarray(Y[spikes], np.float64))
             return loss.sum(axis=0) if self.weights is None else self.weights[rows] @ loss
 
         return sum(over_chunks(chunk, self.n_rows)) / self.n_rows
