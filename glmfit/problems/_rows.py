@@ -202,19 +202,19 @@ class HessianSpectrum(NamedTuple):
 
     alpha: jax.Array  # (step, neuron)
     beta: jax.Array
-    leverage: jax.Array  # (neuron,) max_t z_t'M z_t
+    leverage: jax.Array  # (neuron,) upper bound of max_t z_t'M z_t
 
 
 @partial(jax.jit, static_argnames="n_steps")
 def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> HessianSpectrum:
     """Run Lanczos on ``R'H R``, H the Hessian of the smooth part at v, all neurons together."""
 
-    def prepare(leverage, data):
+    def prepare(longest, data):
         z, y, w = data
-        reach = jnp.where(w > 0, metric.leverage(z, rows.eta), 0)
-        return jnp.maximum(leverage, jnp.max(reach, axis=0)), w * rows.observation.curvature(y, rows.eta(z, v))
+        square = jnp.sum(jnp.where(w > 0, z[:, :-1], 0) ** 2, axis=1)
+        return jnp.maximum(longest, jnp.max(square)), w * rows.observation.curvature(y, rows.eta(z, v))
 
-    leverage, bend = jax.lax.scan(prepare, jnp.zeros(v.shape[1], v.dtype), rows.blocks)
+    longest, bend = jax.lax.scan(prepare, jnp.zeros((), v.dtype), rows.blocks)
 
     def matvec(x):
         x = metric.root(x)
@@ -227,7 +227,7 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
         return metric.root_transposed(total / rows.n_rows + rows.ridge * x)
 
     alpha, beta = lanczos(matvec, jnp.broadcast_to(start, v.shape), n_steps)
-    return HessianSpectrum(alpha, beta, leverage)
+    return HessianSpectrum(alpha, beta, metric.bound_leverage(longest))
 
 
 @jax.jit

@@ -465,7 +465,6 @@ class PopulationProblem(FiniteSum, ExactHessian):
     @cached_property
     def saturated_loss(self) -> np.ndarray:
         """Mean loss of the model that predicts every count exactly, (neuron,): no model is below it."""
-
         at_zero = self.observation.saturated_loss(np.zeros(1))
 
         def chunk(rows):

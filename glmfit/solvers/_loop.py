@@ -14,7 +14,7 @@ from ._result import History, LoopOptions, Solution
 
 _DEFAULT_TOL = 1e-6
 _STALLED = 8  # checks without a smaller estimate
-_NEAR = 10  # times the target: an epoch or two away, so look after each
+_NEAR = 100  # times the target: an epoch or two away, so look after each
 
 
 def stopping_target(problem, objective, tol: float) -> np.ndarray:
