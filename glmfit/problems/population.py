@@ -23,10 +23,11 @@ from ..bounds import (
 )
 from ..observations import Observation
 from ..penalties import Penalty
-from . import _host, _newton
-from ._basis import floored_basis, rough_standard, spectral_basis
+from . import _host
+from ._basis import floored_basis, spectral_basis
 from ._chunks import aligned_empty, over_chunks
 from ._metric import Metric
+from ._one_neuron import OneNeuron
 from ._rows import (
     AdmmState,
     Rows,
@@ -40,13 +41,13 @@ from ._rows import (
     sure_step,
     sweep,
 )
-from .base import Evaluation, ExactHessian, FiniteSum, Params
+from .base import Evaluation, FiniteSum, Params
 
 _ADMM_RHO, _ADMM_INNER = 0.2, 10
 _HESSIAN_STEPS, _MORE_HESSIAN_STEPS = 10, 16
 
 
-class PopulationProblem(FiniteSum, ExactHessian):
+class PopulationProblem(FiniteSum, OneNeuron):
     """Data, observation model and penalty of a population GLM.
 
     Parameters
@@ -97,6 +98,19 @@ class PopulationProblem(FiniteSum, ExactHessian):
         """F of the intercept-only model, (neuron,)."""
         eta = self.null_params().intercept
         return self.observation.loss(self.mean_count, eta)
+
+    @cached_property
+    def saturated_loss(self) -> np.ndarray:
+        """Mean loss of the model that predicts every count exactly, (neuron,): no model is below it."""
+        at_zero = self.observation.saturated_loss(np.zeros(1))
+
+        def chunk(rows):
+            Y = self.Y[rows]
+            loss, spikes = np.full(Y.shape, at_zero), Y > 0  # most bins are empty
+            loss[spikes] = self.observation.saturated_loss(np.asarray(Y[spikes], np.float64))
+            return loss.sum(axis=0) if self.weights is None else self.weights[rows] @ loss
+
+        return sum(over_chunks(chunk, self.n_rows)) / self.n_rows
 
     def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
         """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""
@@ -414,100 +428,6 @@ class PopulationProblem(FiniteSum, ExactHessian):
         ridge = np.broadcast_to(np.asarray(self.penalty.ridge_strength, np.float64), outside.shape)
         with_ridge = np.where(ridge > 0, outside / np.where(ridge > 0, ridge, 1.0), 0.0)
         return metric.squared_norm(columns) + with_ridge
-
-    # ---------------------------------------------------------------- one neuron exactly
-
-    @property
-    def design_rank(self) -> int:
-        """Directions of the design the data distinguish; all of them unless the basis has been computed."""
-        return self.basis.rank if "basis" in self.__dict__ else self.n_features
-
-    @cached_property
-    def standard(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
-        return rough_standard(self.X, self.weights)
-
-    def select(self, neuron: int) -> PopulationProblem:
-        """Return the problem of one neuron, sharing what is known of the design."""
-        if self.n_neurons == 1:
-            return self
-        n = self.n_neurons
-        penalty = jax.tree.map(lambda a: a[neuron : neuron + 1] if np.shape(a) == (n,) else a, self.penalty)
-        Y = np.ascontiguousarray(self.Y[:, neuron : neuron + 1])
-        _ = self.standard  # computed once for all neurons
-        one = PopulationProblem(self.X, Y, self.observation, penalty, self.weights, self.dtype)
-        one.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("standard", "basis")})
-        return one
-
-    def start_newton(self, params: Params, neuron: int) -> _newton.Iterate:
-        """First Newton iterate of one neuron."""
-        return _newton.start(self.select(neuron), params.coef[:, neuron], params.intercept[neuron])
-
-    def newton_step(self, iterate: _newton.Iterate, neuron: int) -> _newton.Iterate:
-        """One Newton step of one neuron."""
-        return _newton.iterate(self.select(neuron), iterate)
-
-    def hessian_of_one(self, coef, intercept, dtype):
-        """Standardised Hessian of a one-neuron problem, ridge included, and its largest squared row norm."""
-        mean, scale = self.standard
-        H, reach = _host.hessian(
-            self.X, self.Y[:, 0], self.weights, self.observation, coef, intercept, mean, scale, dtype
-        )
-        inside = np.arange(self.n_features)
-        H[inside, inside] += float(np.ravel(self.penalty.ridge_strength)[0]) / scale**2
-        return H, reach
-
-    def largest_move(self, change_coef, change_intercept) -> float:
-        """``max_t |change of eta_t|`` of one neuron."""
-        change = _host.largest_move(self.X, np.asarray(change_coef)[:, None], np.array([change_intercept]))
-        return float(change[0])
-
-    @cached_property
-    def saturated_loss(self) -> np.ndarray:
-        """Mean loss of the model that predicts every count exactly, (neuron,): no model is below it."""
-        at_zero = self.observation.saturated_loss(np.zeros(1))
-
-        def chunk(rows):
-            Y = self.Y[rows]
-            loss, spikes = np.full(Y.shape, at_zero), Y > 0  # most bins are empty
-            loss[spikes] = self.observation.saturated_loss(np.asarray(Y[spikes], np.float64))
-            return loss.sum(axis=0) if self.weights is None else self.weights[rows] @ loss
-
-        return sum(over_chunks(chunk, self.n_rows)) / self.n_rows
-
-    def newton_is_cheap(self, left, final: bool) -> bool:
-        """Whether the neurons left are few, or their Hessians a matter of a second or two."""
-        flops = 4.0 * self.n_rows * self.n_features**2 * left.sum()
-        return bool(left.sum() <= max(2, self.n_neurons // 16) or flops < (3e11 if final else 1e10))
-
-    def finish_neuron(self, params: Params, neuron: int, target: float) -> Finished:
-        """Bring one neuron below its target by exact Newton steps (bound only, where the penalty is not smooth)."""
-        at = _newton.finish(self.select(neuron), params.coef[:, neuron], params.intercept[neuron], target)
-        coef, intercept = params.coef.copy(), params.intercept.copy()
-        coef[:, neuron], intercept[neuron] = at.coef, at.intercept
-        return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate, at.separable)
-
-    def is_separable(self, params: Params, neuron: int) -> bool:
-        """Whether one neuron has run away along a direction that silences it; see `is_separable_along`."""
-        return self.select(neuron).is_separable_along(params.coef[:, neuron], params.intercept[neuron])
-
-    def is_separable_along(self, coef, intercept) -> bool:
-        """Whether one neuron's predictor falls without limit at silent rows while every spike keeps its rate."""
-        if np.any(np.asarray(self.penalty.ridge_strength) > 0):
-            return False
-        eta = self.X @ coef + intercept
-        spikes = self.Y[:, 0] > 0
-        return bool(np.median(eta[~spikes]) < -20 and eta[spikes].min() > np.median(eta[~spikes]) + 10)
-
-
-class Finished(NamedTuple):
-    """Outcome of finishing one neuron exactly."""
-
-    params: Params
-    objective: float
-    bound: float
-    estimate: float
-    separable: bool
 
 
 class Shapes(NamedTuple):
