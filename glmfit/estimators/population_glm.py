@@ -49,7 +49,7 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names.
     solver_name : {"auto", "SAGA", "Newton", "LBFGS"}
-        Algorithm. "auto" takes Newton for up to three neurons or small problems, SAGA otherwise
+        Algorithm. "auto" takes Newton for up to three neurons and for small or short recordings, SAGA otherwise
         (:func:`glmfit.estimators.choose_solver` has the rule).
     solver_kwargs : dict, optional
         Hyper-parameters of the solver, for example ``{"batch_size": 2000, "certificate": "global"}``.

@@ -1,0 +1,27 @@
+"""The rule of ``solver_name="auto"``, at the shapes its benchmark names."""
+
+import numpy as np
+import pytest
+from cases import penalty
+
+from glmfit import observations
+from glmfit.estimators import choose_solver
+from glmfit.problems import PopulationProblem
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_features", "n_neurons", "name", "chosen"),
+    [
+        (100_000, 192, 32, "Ridge", "SAGA"),
+        (100_000, 192, 3, "Ridge", "Newton"),  # few neurons
+        (100_000, 192, 3, "Lasso", "SAGA"),  # no Hessian
+        (12_411, 20, 171, "Ridge", "SAGA"),  # the motor cortex recording
+        (2_000, 192, 128, "Ridge", "Newton"),  # ten rows per feature
+        (5_000, 20, 10, "UnRegularized", "Newton"),  # a matter of a tenth of a second
+        (20_000, 64, 32, "Ridge", "SAGA"),
+    ],
+)
+def test_auto_chooses(n_rows, n_features, n_neurons, name, chosen):
+    X, Y = np.broadcast_to(np.float32(0), (n_rows, n_features)), np.broadcast_to(np.float32(1), (n_rows, n_neurons))
+    made = penalty(name, 0.0 if name == "UnRegularized" else 0.1, d=n_features, n=n_neurons)
+    assert choose_solver(PopulationProblem(X, Y, observations.from_inverse_link("exp"), made)) == chosen
