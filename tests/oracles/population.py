@@ -68,9 +68,14 @@ def mean_one(weights, n_rows):
 
 
 def objective(link, X, Y, coef, intercept, weights=None, name="Ridge", **penalty):
-    """F of every neuron, (neuron,); ``penalty`` has strength, ratio, groups as oracles.penalties takes them."""
+    """F of every neuron, (neuron,); ``penalty`` has strength, ratio, groups as oracles.penalties takes them.
+
+    Summed in extended precision: a gap is the difference of two such sums, and running sums of 8 000 terms in
+    float64 differ by 4e-14 where the rows repeat.
+    """
     X, Y = np.asarray(X, float), np.asarray(Y, float)
-    value = mean_one(weights, len(X)) @ loss(link, Y, X @ coef + intercept) / len(X)
+    terms = mean_one(weights, len(X))[:, None] * loss(link, Y, X @ coef + intercept)
+    value = (terms.sum(axis=0, dtype=np.longdouble) / len(X)).astype(float)
     return value + (penalties.value(name, coef, **penalty) if penalty else 0)
 
 
