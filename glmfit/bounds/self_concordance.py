@@ -105,5 +105,5 @@ def is_not_above_start(slope, curvature, reach):
     """
     xp = slope.__array_namespace__()
     S = xp.maximum(reach, 1e-2)
-    # omega decreases, so below 1e-2, where it would cancel, its value there serves.
-    return slope <= curvature * (xp.exp(-S) + S - 1) / S**2 * (1 - 1e-2)
+    # omega decreases, so below 1e-2, where it would cancel, its value there serves. Overflow proves nothing.
+    return xp.isfinite(curvature) & (slope <= curvature * (xp.exp(-S) + S - 1) / S**2 * (1 - 1e-2))

@@ -329,8 +329,9 @@ def _search_plane(rows: Rows, eta, along, ends, slope, bend, moving):
             length = jnp.where(step_t == 0, length, jnp.minimum(length, room))
         length = jnp.where(open_, length, 0)
         again = (k == 0) & open_ & ~sunk
-        t = jnp.where(again, 0, t + length * step_t)
-        shift = jnp.where(again, 0, shift + length * step_shift)
+        go = length > 0  # a step that overflowed has length 0 and is not a number
+        t = jnp.where(again, 0, jnp.where(go, t + length * step_t, t))
+        shift = jnp.where(again, 0, jnp.where(go, shift + length * step_shift, shift))
         open_ &= again | (length * far > _SEARCH_END * (0.5 + reach(t, shift)))
         return t, shift, open_, k + 1, n_blocks
 

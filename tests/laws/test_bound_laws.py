@@ -442,6 +442,8 @@ def test_a_step_called_not_above_its_start_is_not(link):
     assert 0.05 < np.mean(said)  # it sees more than the sign of the slope
     zero = np.zeros(1)
     assert bounds.is_not_above_start(zero, zero, zero).all()
+    # Sums that overflowed prove nothing, though inf <= inf.
+    assert not bounds.is_not_above_start(zero + np.inf, zero + np.inf, zero + 1).any()
 
 
 @every_link
