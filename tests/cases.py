@@ -6,6 +6,7 @@ from glmfit import observations, penalties, problems, solvers
 
 T, D, N = 600, 5, 3  # one shape for most tests: compiling is what costs
 GROUPS = (0, 0, 1, 1, -1)
+PER_COEF = np.outer([0.0, 0.01, 0.03, 0.03, 0.1], [1.0, 0.5, 2.0])  # the first feature goes free
 
 OBSERVATIONS = {
     "softplus": observations.PoissonSoftplus(),
@@ -19,6 +20,8 @@ PENALTIES = {  # name, strength (and ratio, groups) as tests/oracles/penalties.p
     "lasso": ("Lasso", {"strength": 0.03}),
     "elastic net": ("ElasticNet", {"strength": 0.05, "ratio": 0.6}),
     "group lasso": ("GroupLasso", {"strength": 0.03, "groups": GROUPS}),
+    "ridge per coefficient": ("Ridge", {"strength": PER_COEF}),
+    "lasso per coefficient": ("Lasso", {"strength": PER_COEF}),
 }
 
 SOLVERS = {

@@ -21,7 +21,7 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     SAGA beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
-    if not problem.penalty.rotation_invariant:
+    if not problem.penalty.smooth:
         return "SAGA"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     few = n_neurons <= _FEW_NEURONS or n_rows < _ROWS_PER_FEATURE * n_features

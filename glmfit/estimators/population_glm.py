@@ -43,9 +43,10 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
     regularizer : {"UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso"}
         Penalty of the coefficients. Ridge is ``strength/2 ||w||^2``, Lasso ``strength ||w||_1``, ElasticNet
         ``strength ((1 - ratio)/2 ||w||^2 + ratio ||w||_1)``, GroupLasso ``strength sum_g sqrt(|g|) ||w_g||``.
-    regularizer_strength : float, array of shape (n_neurons,) or tuple, optional
-        Strength >= 0, shared or per neuron; for ElasticNet also ``(strength, ratio)``. 1.0 when left out (none
-        for UnRegularized).
+    regularizer_strength : float, array or tuple, optional
+        Strength >= 0: shared, per neuron (n_neurons,) or per coefficient (n_features, n_neurons), for GroupLasso per
+        group (n_groups, n_neurons); for ElasticNet also ``(strength, ratio)``. 1.0 when left out (none for
+        UnRegularized).
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names.
     solver_name : {"auto", "SAGA", "Newton", "LBFGS"}

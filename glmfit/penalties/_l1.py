@@ -19,12 +19,12 @@ class L1Penalty(Penalty):
 
     @property
     def l1_strength(self) -> Array:
-        """Strength * ratio, the strength of ||w||_1; array of shape () or (neuron,)."""
+        """Strength * ratio, the strength of ||w||_1."""
         return self.strength * self.ratio
 
     @property
     def ridge_strength(self) -> Array:
-        """Strength * (1 - ratio); array of shape () or (neuron,)."""
+        """Strength * (1 - ratio)."""
         return self.strength * (1.0 - self.ratio)
 
     def value(self, coef: FeatureNeuron) -> PerNeuron:
@@ -46,5 +46,4 @@ class L1Penalty(Penalty):
 
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
         """Compute ``max |g| / ratio``."""
-        ratio = namespace(grad_at_zero).asarray(self.ratio, dtype=grad_at_zero.dtype)
-        return abs(grad_at_zero).max(axis=0) / ratio
+        return (abs(grad_at_zero) / per_neuron(self.ratio, grad_at_zero)).max(axis=0)

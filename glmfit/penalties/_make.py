@@ -30,8 +30,9 @@ def make(
     ----------
     regularizer : {"UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso"} or None
         NeMoS's name of the penalty; None is "UnRegularized".
-    strength : float, array of shape (neuron,), tuple or None
-        Regularisation strength >= 0, shared or one per neuron; None is 1.0, as in NeMoS. The elastic net
+    strength : float, array of shape (neuron,) or (feature, neuron), tuple or None
+        Regularisation strength >= 0, shared, one per neuron, or one per coefficient (for the group lasso one per
+        group, (group, neuron), groups in the order of their first label); None is 1.0, as in NeMoS. The elastic net
         also takes a tuple (strength, ratio) with 0 < ratio <= 1; its ratio is 0.5 otherwise. Checked but
         without effect for "UnRegularized", as in NeMoS.
     n_features, n_neurons : int
@@ -47,7 +48,7 @@ def make(
     Returns
     -------
     Penalty
-        Its strengths are NumPy arrays of shape () or (neuron,).
+        Its strengths are NumPy arrays of one of these shapes.
 
     Raises
     ------
@@ -66,16 +67,17 @@ def make(
         )
     if cls is ElasticNet:
         strength, ratio = _split(strength)
-        ratio = _per_neuron("the ratio of the elastic net", ratio, n_neurons, dtype)
+        ratio = _numbers("the ratio of the elastic net", ratio, n_neurons, n_features, "feature", dtype)
         if not np.all((ratio > 0) & (ratio <= 1)):
             raise ValueError(
                 f"the ratio of the elastic net is {ratio}; it must be in (0, 1], where 1 is the lasso. For "
                 "0, the ridge, pass regularizer='Ridge'."
             )
-        return ElasticNet(_strength(strength, n_neurons, dtype), ratio)
-    strength = _strength(strength, n_neurons, dtype)
+        return ElasticNet(_strength(strength, n_neurons, n_features, "feature", dtype), ratio)
     if cls is GroupLasso:
-        return GroupLasso(strength, _group_labels(groups, n_features, feature_names))
+        labels = _group_labels(groups, n_features, feature_names)
+        return GroupLasso(_strength(strength, n_neurons, len(set(labels) - {NO_GROUP}), "group", dtype), labels)
+    strength = _strength(strength, n_neurons, n_features, "feature", dtype)
     return NoPenalty(np.zeros((), dtype)) if cls is NoPenalty else cls(strength)
 
 
@@ -106,9 +108,10 @@ def _split(strength: Any) -> tuple[Any, Any]:
     return strength
 
 
-def _strength(strength: Any, n_neurons: int, dtype: Any) -> np.ndarray:
+def _strength(strength: Any, n_neurons: int, n_members: int, member: str, dtype: Any) -> np.ndarray:
     """Check a strength; 1.0 for None."""
-    strength = _per_neuron("regularizer_strength", 1.0 if strength is None else strength, n_neurons, dtype)
+    strength = 1.0 if strength is None else strength
+    strength = _numbers("regularizer_strength", strength, n_neurons, n_members, member, dtype)
     if not np.all(np.isfinite(strength)) or np.any(strength < 0):
         raise ValueError(
             f"regularizer_strength is {strength}; it must be finite and >= 0. Pass 0 for a neuron without a penalty."
@@ -116,18 +119,18 @@ def _strength(strength: Any, n_neurons: int, dtype: Any) -> np.ndarray:
     return strength
 
 
-def _per_neuron(what: str, value: Any, n_neurons: int, dtype: Any) -> np.ndarray:
-    """Check that a value is a number or has one number per neuron; array of shape () or (neuron,)."""
+def _numbers(what: str, value: Any, n_neurons: int, n_members: int, member: str, dtype: Any) -> np.ndarray:
+    """Check that a value is a number, or has one per neuron or per member (feature or group) and neuron."""
     try:
         array = np.asarray(value, dtype=dtype)
     except (TypeError, ValueError):
         raise TypeError(
-            f"{what} is {value!r}; allowed are a number or an array of {n_neurons} numbers, one per neuron."
+            f"{what} is {value!r}; allowed are a number or an array: one number per neuron, or per {member} and neuron."
         ) from None
-    if array.shape not in ((), (n_neurons,)):
+    if array.shape not in ((), (n_neurons,), (n_members, n_neurons)):
         raise ValueError(
-            f"{what} has shape {array.shape}; allowed are a number or one number per neuron, shape "
-            f"({n_neurons},). Strengths per feature are not supported: scale the features instead."
+            f"{what} has shape {array.shape}; allowed are a number, one number per neuron, shape ({n_neurons},), or "
+            f"one per {member} and neuron, shape ({n_members}, {n_neurons})."
         )
     return array
 

@@ -26,23 +26,28 @@ class Penalty(eqx.Module):
 
     Attributes
     ----------
-    strength : array, shape () or (neuron,)
-        Regularisation strength >= 0, shared or one per neuron. The data term is a mean over time, so the
-        strength does not scale with the length of the recording.
+    strength : array, shape (), (neuron,) or (feature, neuron)
+        Regularisation strength >= 0, shared, one per neuron or one per coefficient. The data term is a mean over
+        time, so the strength does not scale with the length of the recording.
     name : str
         NeMoS's name of the penalty.
-    rotation_invariant : bool
-        Whether R(QW) = R(W) for every orthogonal Q, so that a solver may rotate the features.
+    smooth : bool
+        Whether R is its ridge part, so that the objective has a Hessian.
     """
 
     strength: Array = eqx.field(converter=as_strength)
     name: eqx.AbstractClassVar[str]
-    rotation_invariant: eqx.AbstractClassVar[bool]
+    smooth: eqx.AbstractClassVar[bool]
+
+    @property
+    def rotation_invariant(self) -> bool:
+        """Whether R(QW) = R(W) for every orthogonal Q, so that a solver may rotate the features."""
+        return self.smooth and np.ndim(self.strength) < 2
 
     @property
     @abc.abstractmethod
     def ridge_strength(self) -> Array:
-        """Strength of the smooth part ``ridge_strength / 2 ||w||^2``; array of shape () or (neuron,)."""
+        """Strength of the smooth part ``ridge_strength / 2 ||w||^2``; array of the shape of ``strength``."""
 
     @abc.abstractmethod
     def value(self, coef: FeatureNeuron) -> PerNeuron:

@@ -15,10 +15,10 @@ class ElasticNet(L1Penalty):
 
     Attributes
     ----------
-    ratio : array, shape () or (neuron,)
+    ratio : array, shape (), (neuron,) or (feature, neuron)
         Share of the l1 part, 0 < ratio <= 1; 1 is the lasso.
     """
 
     ratio: Array = eqx.field(default=0.5, converter=as_strength)
     name: ClassVar[str] = "ElasticNet"
-    rotation_invariant: ClassVar[bool] = False
+    smooth: ClassVar[bool] = False

@@ -23,6 +23,8 @@ class GroupLasso(Penalty):
 
     Attributes
     ----------
+    strength : array, shape (), (neuron,) or (group, neuron)
+        Strength >= 0; the groups in ascending order of their labels.
     groups : tuple of int, length feature
         Group of each feature; features labelled -1 are not penalised. Static.
 
@@ -37,7 +39,7 @@ class GroupLasso(Penalty):
 
     groups: tuple[int, ...] = eqx.field(static=True, converter=lambda labels: tuple(int(i) for i in labels))
     name: ClassVar[str] = "GroupLasso"
-    rotation_invariant: ClassVar[bool] = False
+    smooth: ClassVar[bool] = False
 
     def __check_init__(self):
         """Refuse labels below -1 and a grouping without any group."""
@@ -50,7 +52,7 @@ class GroupLasso(Penalty):
     @property
     def ridge_strength(self) -> Array:
         """Strength 0."""
-        return namespace(self.strength).zeros_like(self.strength)
+        return namespace(self.strength).zeros((), self.strength.dtype)
 
     def value(self, coef: FeatureNeuron) -> PerNeuron:
         """Compute ``strength sum_g sqrt(|g|) ||w_g||_2``."""

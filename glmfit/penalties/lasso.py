@@ -11,4 +11,4 @@ class Lasso(L1Penalty):
 
     ratio: ClassVar[float] = 1.0
     name: ClassVar[str] = "Lasso"
-    rotation_invariant: ClassVar[bool] = False
+    smooth: ClassVar[bool] = False

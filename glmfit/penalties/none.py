@@ -17,7 +17,7 @@ class NoPenalty(Penalty):
 
     strength: Array = eqx.field(default=0.0, converter=as_strength)
     name: ClassVar[str] = "UnRegularized"
-    rotation_invariant: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
 
     @property
     def ridge_strength(self) -> Array:

@@ -14,7 +14,7 @@ class Ridge(Penalty):
     """Ridge, R(w) = strength / 2 ||w||_2^2: all of it smooth, so the proximal operator is the identity."""
 
     name: ClassVar[str] = "Ridge"
-    rotation_invariant: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
 
     @property
     def ridge_strength(self) -> Array:

@@ -159,7 +159,7 @@ def finish(problem, coef, intercept, target: float, max_steps: int = 30) -> Iter
         objective, grad_coef, grad_intercept = _evaluate(problem, coef, intercept)
         at = at._replace(objective=objective, grad_coef=grad_coef, grad_intercept=grad_intercept)
     at = _judge(problem, at, _system(problem, at), np.inf)
-    smooth = problem.penalty.rotation_invariant
+    smooth = problem.penalty.smooth
     for _ in range(max_steps if smooth else 0):
         if at.bound <= target or at.stuck:
             break

@@ -40,8 +40,7 @@ class OneNeuron(ExactHessian):
         """Return the problem of one neuron, sharing what is known of the design."""
         if self.n_neurons == 1:
             return self
-        n = self.n_neurons
-        penalty = jax.tree.map(lambda a: a[neuron : neuron + 1] if np.shape(a) == (n,) else a, self.penalty)
+        penalty = jax.tree.map(lambda a: a[..., neuron : neuron + 1] if np.ndim(a) else a, self.penalty)
         Y = np.ascontiguousarray(self.Y[:, neuron : neuron + 1])
         _ = self.standard  # computed once for all neurons
         one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype)
@@ -63,7 +62,7 @@ class OneNeuron(ExactHessian):
             self.X, self.Y[:, 0], self.weights, self.observation, coef, intercept, mean, scale, dtype
         )
         inside = np.arange(self.n_features)
-        H[inside, inside] += float(np.ravel(self.penalty.ridge_strength)[0]) / scale**2
+        H[inside, inside] += np.ravel(self.penalty.ridge_strength) / scale**2
         return H, reach
 
     def largest_move(self, change_coef, change_intercept) -> float:
@@ -89,7 +88,7 @@ class OneNeuron(ExactHessian):
 
     def is_separable_along(self, coef, intercept) -> bool:
         """Whether one neuron's predictor falls without limit at silent rows while every spike keeps its rate."""
-        if np.any(np.asarray(self.penalty.ridge_strength) > 0):
+        if np.all(np.asarray(self.penalty.ridge_strength) > 0):
             return False
         eta = self.X @ coef + intercept
         spikes = self.Y[:, 0] > 0

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from ..bounds import descent_step, is_not_above_start, lanczos
 from ..observations import Observation
 from ..penalties import Penalty
+from ..penalties.base import per_neuron
 from ._metric import Metric
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -95,8 +96,7 @@ class Rows(eqx.Module):
         c = self.splitting
         base = jnp.dot(c.gain, half, precision=_HIGHEST)
         length = step / c.rho
-        ridge = jnp.asarray(self.penalty.ridge_strength, half.dtype)
-        shrink = 1 + (length * ridge)[None] / c.scale[:, None] ** 2
+        shrink = 1 + length[None] * per_neuron(self.penalty.ridge_strength, half) / c.scale[:, None] ** 2
 
         def inner(_, state):
             z, u = state

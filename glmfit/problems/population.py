@@ -425,6 +425,8 @@ class PopulationProblem(FiniteSum, OneNeuron):
     def squared_norm(self, params: Params, evaluation: Evaluation, metric) -> np.ndarray:
         """Squared norm of the residual in the inverse metric, an upper bound of the decrement times kappa."""
         columns, outside = self.residual_columns(params, evaluation)
+        if not self.penalty.rotation_invariant:
+            return metric.squared_norm(columns)  # no direction is left out
         ridge = np.broadcast_to(np.asarray(self.penalty.ridge_strength, np.float64), outside.shape)
         with_ridge = np.where(ridge > 0, outside / np.where(ridge > 0, ridge, 1.0), 0.0)
         return metric.squared_norm(columns) + with_ridge

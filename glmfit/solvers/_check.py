@@ -25,9 +25,19 @@ def check_real(name: str, value: Any, below: float, closed: bool = False) -> Non
         raise ValueError(f"{name} is {value!r}; it must be in (0, {below:g}{']' if closed else ')'}.")
 
 
-def check_smooth(solver: str, penalty: Any) -> None:
-    """Raise ValueError unless the penalty is one a rotation leaves alone, which has a Hessian."""
+def check_rotation_invariant(solver: str, penalty: Any) -> None:
+    """Raise ValueError unless the penalty is one a rotation of the features leaves alone."""
+    check_smooth(solver, penalty)
     if not penalty.rotation_invariant:
+        raise ValueError(
+            f"{solver} needs one strength for all coefficients of a neuron; this {penalty.name} has strengths of "
+            f'shape {penalty.strength.shape}. Use solver_name="Newton" or "SAGA".'
+        )
+
+
+def check_smooth(solver: str, penalty: Any) -> None:
+    """Raise ValueError unless the penalty has a Hessian."""
+    if not penalty.smooth:
         raise ValueError(
             f"{solver} needs a smooth penalty (UnRegularized or Ridge); this problem has {penalty.name}. "
             'Use solver_name="SAGA".'

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..bounds import check_batch_size
 from ..problems.base import FiniteSum, Params
-from ._check import check_real, check_smooth, check_whole
+from ._check import check_real, check_rotation_invariant, check_whole
 from .base import OptStep, Solver
 
 
@@ -90,7 +90,7 @@ class LBFGS(Solver):
 
     def init_state(self, problem: FiniteSum, params: Params, *, key) -> OptStep:
         """Scale the coordinates at the start and evaluate it."""
-        check_smooth("LBFGS", problem.penalty)
+        check_rotation_invariant("LBFGS", problem.penalty)
         seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
         rows = self._rows(problem, seed)
         v = problem.to_columns(params)

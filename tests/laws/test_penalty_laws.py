@@ -11,6 +11,8 @@ from glmfit import penalties
 N_FEATURES, N_NEURONS = 7, 3
 GROUPS = (2, 0, 2, -1, 0, 2, 5)
 PER_NEURON = np.array([0.3, 0.7, 1.1])
+PER_COEF = np.random.default_rng(9).uniform(0.1, 1.5, (N_FEATURES, N_NEURONS))
+PER_COEF[[1, 5], [0, 2]] = 0.0
 
 CASES = {
     "none": ("UnRegularized", {"strength": 0.0}),
@@ -20,6 +22,10 @@ CASES = {
     "lasso per neuron": ("Lasso", {"strength": PER_NEURON}),
     "elastic net": ("ElasticNet", {"strength": 0.4, "ratio": 0.3}),
     "elastic net per neuron": ("ElasticNet", {"strength": PER_NEURON, "ratio": np.array([0.1, 0.5, 1.0])}),
+    "ridge per coefficient": ("Ridge", {"strength": PER_COEF}),
+    "lasso per coefficient": ("Lasso", {"strength": PER_COEF}),
+    "elastic net per coefficient": ("ElasticNet", {"strength": PER_COEF, "ratio": 1.0 - PER_COEF / 3}),
+    "group lasso per group": ("GroupLasso", {"strength": PER_COEF[:3], "groups": GROUPS}),
     "group lasso": ("GroupLasso", {"strength": 0.4, "groups": GROUPS}),
     "group lasso per neuron": ("GroupLasso", {"strength": PER_NEURON, "groups": GROUPS}),
 }
@@ -62,8 +68,8 @@ def test_value_is_the_definition(name, numbers):
 @every_case
 def test_ridge_strength_is_the_smooth_part(name, numbers, x64):
     penalty, coef = make(name, numbers), some_coef()
-    assert np.shape(penalty.ridge_strength) in ((), (N_NEURONS,))
-    smooth = penalty.ridge_strength / 2 * (coef**2).sum(axis=0)
+    assert np.shape(penalty.ridge_strength) in ((), np.shape(numbers["strength"]))
+    smooth = np.sum(penalty.ridge_strength / 2 * coef**2, axis=0)
     np.testing.assert_allclose(smooth, oracle.smooth(name, coef, numbers["strength"], numbers.get("ratio", 0.5)))
 
 

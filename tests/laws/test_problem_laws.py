@@ -407,7 +407,7 @@ def test_the_newton_direction_is_that_of_the_exact_hessian(link, kind, weighted)
 
 def test_selecting_a_neuron_gives_its_problem():
     X, Y = recording()
-    for penalty in ("ridge per neuron", "group lasso"):
+    for penalty in ("ridge per neuron", "group lasso", "ridge per coefficient"):
         name, numbers = PENALTIES[penalty]
         whole = problem("softplus", X, Y, name, weights=WEIGHTS, **numbers)
         at = some_params(X)

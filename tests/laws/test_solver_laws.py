@@ -108,6 +108,26 @@ def check_optimality(penalty, dtype, tol, residual):
     assert np.any(best.coef == 0) and np.any(best.coef != 0)
 
 
+@pytest.mark.parametrize("solver", ["saga", "newton"])
+def test_a_ridge_per_coefficient_is_that_of_the_rescaled_features(solver):
+    X, Y = recording()
+    strength = np.array([0.003, 0.01, 0.03, 0.1, 0.3])
+    best = oracle.newton("softplus", X / np.sqrt(strength), Y, 1.0)
+    numbers = {"strength": np.tile(strength[:, None], (1, N))}
+    solution = solve(SOLVERS[solver], problem("softplus", X, Y, **numbers))
+    gap = true_gap("softplus", X, Y, solution, best, **numbers)
+    assert np.all(solution.status == Status.CONVERGED) and solution.gap_is_bound.all()
+    assert honest(solution, gap) and np.all(gap <= solution.target)
+    expected = best.coef / np.sqrt(strength)[:, None]
+    np.testing.assert_allclose(solution.params.coef, expected, atol=2e-3 * np.abs(expected).max())
+
+
+def test_lbfgs_refuses_a_ridge_per_coefficient():
+    X, Y = recording()
+    with pytest.raises(ValueError, match=r'one strength for all .* shape \(5, 3\)\. Use solver_name="Newton"'):
+        solve(SOLVERS["lbfgs"], problem("softplus", X, Y, strength=np.ones((D, N))))
+
+
 @every_link
 def test_the_estimate_on_the_way_is_within_a_factor_of_two_of_the_gap(link):
     """Identity 11, rates 0.02 to 1."""

@@ -4,25 +4,28 @@ import numpy as np
 
 
 def value(name, coef, strength, ratio=0.5, groups=None):
-    """R_n(w_n) for each column of coef (feature, neuron)."""
+    """R_n(w_n) for each column of coef (feature, neuron); strengths (), (neuron,) or (feature or group, neuron)."""
     return smooth(name, coef, strength, ratio) + nonsmooth(name, coef, strength, ratio, groups)
 
 
 def smooth(name, coef, strength, ratio=0.5):
     """The ridge part of each neuron."""
-    share = {"Ridge": 1.0, "ElasticNet": 1.0 - np.asarray(ratio)}.get(name, 0.0)
-    return share * strength * np.array([w @ w / 2 for w in coef.T])
+    if name not in ("Ridge", "ElasticNet"):
+        return np.zeros(coef.shape[1])
+    share = 1.0 if name == "Ridge" else 1.0 - np.asarray(ratio)
+    return np.sum(share * strength * coef**2 / 2, axis=0)
 
 
 def nonsmooth(name, coef, strength, ratio=0.5, groups=None):
     """The l1 or group part of each neuron."""
     if name == "Lasso":
-        return strength * np.array([np.abs(w).sum() for w in coef.T])
+        return np.sum(strength * np.abs(coef), axis=0)
     if name == "ElasticNet":
-        return strength * ratio * np.array([np.abs(w).sum() for w in coef.T])
+        return np.sum(strength * ratio * np.abs(coef), axis=0)
     if name == "GroupLasso":
         labels = np.asarray(groups)
-        return strength * np.array([_group_sum(w, labels) for w in coef.T])
+        of_groups = np.array([_group_norms(w, labels) for w in coef.T]).T
+        return np.sum(strength * of_groups, axis=0)
     return np.zeros(coef.shape[1])
 
 
@@ -39,9 +42,6 @@ def directional_derivative(name, coef, grad, direction, **penalty):
     return (grad * direction).sum(axis=0) + change / t
 
 
-def _group_sum(w, labels):
-    total = 0.0
-    for label in set(labels.tolist()) - {-1}:
-        members = w[labels == label]
-        total += np.sqrt(len(members)) * np.sqrt(members @ members)
-    return total
+def _group_norms(w, labels):
+    groups = [w[labels == label] for label in sorted(set(labels.tolist()) - {-1})]
+    return [np.sqrt(len(members)) * np.sqrt(members @ members) for members in groups]

@@ -37,6 +37,8 @@ def test_strength_per_neuron_and_dtype():
     penalty = make("Ridge", [0.1, 0.2], 4, 2, dtype=np.float32)
     assert penalty.strength.shape == (2,) and penalty.strength.dtype == np.float32
     assert make("Ridge", jnp.asarray(0.5), 4, 2).strength.dtype == np.float64
+    assert make("Lasso", np.ones((4, 2)), 4, 2).strength.shape == (4, 2)
+    assert make("GroupLasso", np.ones((3, 2)), 4, 2, groups=[0, 5, 2, -1]).strength.shape == (3, 2)
 
 
 def test_elastic_net_ratio():
@@ -71,8 +73,8 @@ def test_groups(groups, labels):
         ({"strength": -0.1}, ValueError, "-0.1; it must be finite and >= 0"),
         ({"strength": np.nan}, ValueError, "nan; it must be finite"),
         ({"strength": [0.1, np.inf]}, ValueError, "inf.*; it must be finite"),
-        ({"strength": [0.1, 0.2, 0.3]}, ValueError, r"shape \(3,\); allowed are a number or .* shape \(2,\)"),
-        ({"strength": np.ones((4, 2))}, ValueError, r"shape \(4, 2\).*per feature are not supported"),
+        ({"strength": [0.1, 0.2, 0.3]}, ValueError, r"shape \(3,\); allowed are a number, one .* shape \(2,\)"),
+        ({"strength": np.ones((2, 4))}, ValueError, r"shape \(2, 4\);.* per feature and neuron, shape \(4, 2\)"),
         ({"strength": "strong"}, TypeError, "'strong'; allowed are a number"),
         ({"strength": {"a": 1}}, TypeError, "allowed are a number"),
         ({"regularizer": "UnRegularized", "strength": -1}, ValueError, "finite and >= 0"),
