@@ -29,6 +29,11 @@ class SpectralBasis:
         identity on the directions kept; both are zero on directions dropped.
     rank :
         Number of directions the data distinguish.
+    constant :
+        Features without variance, (feature,).
+    absent :
+        Whether X is constant along the directions beyond the rank, to rounding in double precision. Otherwise it
+        varies there, by less than 1e-7 of its features, and nothing is proved of what could be gained.
     """
 
     mean: np.ndarray
@@ -38,6 +43,8 @@ class SpectralBasis:
     whiten: np.ndarray
     unwhiten: np.ndarray
     rank: int
+    constant: np.ndarray
+    absent: bool
 
     @property
     def condition(self) -> float:
@@ -104,14 +111,15 @@ def spectral_basis(X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-
     know the scales, and then the small factor ``sqrt(c) Q' diag(scale)`` by SVD keeps them.
     Cost: T d^2 for the Gram matrix, O(d^3) once.
     """
-    mean, scale, correlation = _correlation(X, weights)
+    mean, scale, correlation, constant = _correlation(X, weights)
     c, Q = np.linalg.eigh(correlation)
     keep = c > floor * np.trace(correlation)
     rank = int(keep.sum())
+    absent = _is_constant_along(X, weights, mean, Q[:, ~keep] / scale[:, None])
     _, root, Vt = np.linalg.svd(np.sqrt(np.where(keep, c, 0.0))[:, None] * Q.T * scale)
     root[rank:] = 0.0
     inverse = np.where(root > 0, 1 / np.where(root > 0, root, 1.0), 0.0)
-    return SpectralBasis(mean, scale, scale, root**2, Vt.T * inverse, root[:, None] * Vt, rank)
+    return SpectralBasis(mean, scale, scale, root**2, Vt.T * inverse, root[:, None] * Vt, rank, constant, absent)
 
 
 def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray, floor: float = 1e-5) -> SpectralBasis:
@@ -131,7 +139,7 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray,
     -------
     SpectralBasis
     """
-    mean, scale, correlation = _correlation(X, weights)
+    mean, scale, correlation, constant = _correlation(X, weights)
     shared = np.ones_like(scale)
     for label in np.unique(groups):
         shared[groups == label] = scale[groups == label].max()
@@ -141,7 +149,23 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray,
     rank = int(np.sum(s > 1e-14 * max(np.sum(s), 0.0)))
     raised = np.maximum(s, floor * s[0]) if s[0] > 0 else np.ones_like(s)
     root = np.sqrt(raised)
-    return SpectralBasis(mean, scale, shared, raised, Q / root / shared[:, None], root[:, None] * Q.T * shared, rank)
+    absent = _is_constant_along(X, weights, mean, Q[:, rank:] / shared[:, None])
+    whiten, unwhiten = Q / root / shared[:, None], root[:, None] * Q.T * shared
+    return SpectralBasis(mean, scale, shared, raised, whiten, unwhiten, rank, constant, absent)
+
+
+def _is_constant_along(X, weights, mean, directions, rounding: float = 1e-11) -> bool:
+    """Whether no row that counts moves along any of the directions (feature, direction), to rounding."""
+    if not directions.shape[1]:
+        return True
+
+    def chunk(rows):
+        x = np.asarray(X[rows], np.float64)
+        terms = 1 + (np.abs(x) + np.abs(mean)) @ np.abs(directions)  # a feature in its own units is about one
+        still = np.abs((x - mean) @ directions) <= rounding * terms
+        return bool(np.all(still if weights is None else still[weights[rows] > 0]))
+
+    return all(over_chunks(chunk, len(X)))
 
 
 def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:
@@ -156,12 +180,15 @@ def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:
 
 def _scale(variance, mean, n_rows):
     """Take standard deviations; what rounding leaves of the variance of a constant column is not a variance."""
-    constant = variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
-    return np.sqrt(np.where(constant, 1.0, variance))
+    return np.sqrt(np.where(_is_constant(variance, mean, n_rows), 1.0, variance))
+
+
+def _is_constant(variance, mean, n_rows):
+    return variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
 
 
 def _correlation(X, weights):
-    """Mean, standard deviation (1 where constant) and correlation matrix of the features.
+    """Mean, standard deviation (1 where constant), correlation matrix, and which features are constant.
 
     In single precision where X is and the result shows that it was enough: a basis need not be exact, only
     orthonormal, but directions weaker than 1e-5 would be rounding.
@@ -175,4 +202,4 @@ def _correlation(X, weights):
             c = np.linalg.eigvalsh(correlation)
             if c[0] > 1e-5 * c[-1]:
                 break
-    return mean, scale, correlation
+    return mean, scale, correlation, _is_constant(variance, mean, len(X))

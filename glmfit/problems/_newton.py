@@ -182,10 +182,12 @@ def _judge(problem, at: Iterate, system: NewtonSystem, before: float) -> Iterate
 
 def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> float:
     """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
-    if system.n_directions < len(at.matrix) and system.n_directions < problem.basis.rank + 1:
-        return np.inf  # curvature vanishes along a direction the data see
-    if not problem.penalty.rotation_invariant and system.misses(at.grad_coef, at.grad_intercept):
-        return np.inf  # duplicates, say: the penalty alone decides between them
+    if system.n_directions < len(at.matrix):
+        if system.n_directions < problem.basis.rank + 1:
+            return np.inf  # curvature vanishes along a direction the data see
+        settled = problem.left_out_is_settled(at.coef[:, None])[0]
+        if not settled or system.misses(at.grad_coef, at.grad_intercept):
+            return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
     drift = problem.largest_move(at.coef - at.anchor_coef, at.intercept - at.anchor_intercept)
     growth = np.exp(min(drift, 50.0))
     return float(gap_bound(growth * decrement, growth * system.radius_squared))

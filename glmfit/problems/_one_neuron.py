@@ -92,4 +92,6 @@ class OneNeuron(ExactHessian):
             return False
         eta = self.X @ coef + intercept
         spikes = self.Y[:, 0] > 0
+        if spikes.all():
+            return False
         return bool(np.median(eta[~spikes]) < -20 and eta[spikes].min() > np.median(eta[~spikes]) + 10)

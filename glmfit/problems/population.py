@@ -210,7 +210,8 @@ class PopulationProblem(FiniteSum, OneNeuron):
         if self.penalty.rotation_invariant:
             variance = self.basis.variance
             inverse = np.where(variance > 0, 1 / np.where(variance > 0, variance, 1.0), 0.0)
-            ridge[:-1] = np.asarray(self.penalty.ridge_strength, np.float64) * inverse[:, None]
+            # Below the largest number of single precision, and strong enough to hold a column at 0.
+            ridge[:-1] = np.minimum(np.asarray(self.penalty.ridge_strength, np.float64) * inverse[:, None], 1e30)
         return ridge
 
     def _splitting(self) -> Splitting | None:
@@ -374,7 +375,8 @@ class PopulationProblem(FiniteSum, OneNeuron):
         Notes
         -----
         Cost: one float64 pass, and 11 or 17 passes in the solver's precision.
-        Directions of X that rounding cannot tell from absent (``basis.rank``) are left out at strength 0.
+        Where directions of X are left out (``basis.rank``) there is a bound only if nothing is to be gained there:
+        see :meth:`left_out_is_settled`.
         """
         evaluation = self.evaluate(params)
         metric64 = Metric(*(np.asarray(part, np.float64) for part in metric))
@@ -387,8 +389,7 @@ class PopulationProblem(FiniteSum, OneNeuron):
         decrement = self.squared_norm(params, evaluation, metric64)
         leverage = np.asarray(spectrum.leverage, np.float64) * (1 + 1e-5)
         positive = np.where(kappa > 0, kappa, np.nan)
-        if not self.penalty.rotation_invariant and self.basis.rank < self.n_features:
-            positive = np.full_like(positive, np.nan)  # the penalty alone decides along the directions left out
+        positive = np.where(self.left_out_is_settled(params.coef), positive, np.nan)
         bound = gap_bound(decrement / positive, leverage / positive)
         ritz = estimate_smallest_eigenvalue(spectrum.alpha, spectrum.beta)
         estimate = decrement / (2 * np.maximum(ritz, self._unresolved))
@@ -401,6 +402,17 @@ class PopulationProblem(FiniteSum, OneNeuron):
             GAP_THEOREM,
             failure_probability,
         )
+
+    def left_out_is_settled(self, coef) -> np.ndarray:
+        """Whether nothing is to be gained along the directions of X that the basis leaves out, (neuron,)."""
+        basis = self.basis
+        if basis.rank == self.n_features:
+            return np.ones(coef.shape[1], bool)
+        if self.penalty.rotation_invariant:
+            return np.full(coef.shape[1], basis.absent)
+        # The penalty alone decides between duplicates. A constant feature it sets to 0, the intercept does the rest.
+        only_constants = basis.absent and basis.rank == np.sum(~basis.constant)
+        return only_constants & np.all(coef[basis.constant] == 0, axis=0)
 
     @property
     def _dimension(self) -> int:

@@ -445,6 +445,52 @@ def test_certified_gap_of_a_sparse_penalty_covers_a_bad_share_between_duplicates
             assert whole.finish_neuron(at, n, target=1e-9).bound >= gap[n] - 1e-14
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scale, ridge", [(1.0, 0.0), (1e4, 0.0), (1e4, 1e-6)])
+def test_nothing_is_proved_along_a_direction_the_data_see_but_do_not_resolve(dtype, scale, ridge):
+    """Left out, it may hold a better model: two columns that differ by 1e-7, or by the rounding of a sum."""
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(2, T))
+    if dtype is np.float64:
+        X, better = scale * np.stack([x, x + 1e-7 * z], axis=1), np.array([-1.0, 1.0]) * 0.1 / (1e-7 * scale)
+        Y = rng.poisson(np.logaddexp(0, z))[:, None].astype(float)
+    else:
+        X = np.stack([x, z], axis=1).astype(dtype)
+        X = np.concatenate([X, X.sum(axis=1, keepdims=True)], axis=1) * dtype(scale)
+        rounding = X[:, 2].astype(float) - X[:, 0].astype(float) - X[:, 1].astype(float)
+        Y = np.where(rounding > 0, 2.0, 0.0)[:, None]
+        better = np.array([-1.0, -1.0, 1.0]) * 0.02 / rounding.std()
+    whole = problem("softplus", X, Y, strength=ridge)
+    assert whole.basis.rank < X.shape[1] and not whole.basis.absent
+    rows = whole.rows(256, seed=0)
+    at = Params(np.zeros((X.shape[1], 1)), whole.null_params().intercept)
+    for _ in range(30):  # the best of the models without that direction
+        at = whole.finish_neuron(at, 0, target=0.0).params
+    there = at.coef + better[:, None], at.intercept - X.mean(axis=0, dtype=float) @ better
+    lower = oracle.objective("softplus", X, Y, *there, strength=ridge)
+    assert oracle.objective("softplus", X, Y, *at, strength=ridge) > lower + 1e-5
+    assert not np.isfinite(whole.finish_neuron(at, 0, target=1e-9).bound)
+    assert not np.isfinite(whole.certify_gap(at, rows=rows, metric=whole.null_metric(rows)).bound).any()
+
+
+def test_a_sparse_penalty_settles_a_constant_column_and_nothing_else():
+    X, Y = recording()
+    X = np.column_stack([X, np.full(T, 3.7)])
+    name, numbers = PENALTIES["lasso"]
+    best = oracle.proximal("softplus", X, Y, name, **numbers)
+    whole = problem("softplus", X, Y, name, **numbers)
+    rows, shift = whole.rows(256, seed=0), np.array([0.0, 1e-5, -1e-5])
+    coef = best.coef.copy()
+    coef[-1] = 0
+    metric = whole.metric(rows, oracle.curvature("softplus", Y, X @ best.coef + best.intercept).mean(axis=0))
+    bound = whole.certify_gap(Params(coef, best.intercept + shift), rows=rows, metric=metric).bound
+    gap = oracle.objective("softplus", X, Y, coef, best.intercept + shift, None, name, **numbers) - best.objective
+    assert np.all(np.isfinite(bound)) and np.all(bound >= gap - 1e-14)
+    coef[-1, 1] = 0.01  # now the intercept could take it over
+    bound = whole.certify_gap(Params(coef, best.intercept), rows=rows, metric=metric).bound
+    np.testing.assert_array_equal(np.isfinite(bound), [True, False, True])
+
+
 @every_design
 @pytest.mark.parametrize("ridge", [0.0, 1e-2])
 def test_certified_gap_is_never_below_the_true_one_on_hard_designs(kind, ridge):
