@@ -41,7 +41,7 @@ _ADVICE = {
     Status.MAX_EPOCHS: "The budget ran out first: raise max_epochs, or accept the reported gap.",
     Status.PRECISION_FLOOR: (
         "Rounding stops further progress above the tolerance: loosen tol, pass float64 data with jax's x64 "
-        'mode on, or use solver_name="Newton".'
+        'mode on, or, for a smooth penalty, use solver_name="Newton".'
     ),
     Status.NO_SPIKES: "No spike in the training rows: the optimum is at rate 0, which is what predict returns.",
     Status.SEPARABLE: (

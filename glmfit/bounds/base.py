@@ -51,9 +51,12 @@ class StepCertificate:
 
     def __str__(self) -> str:
         """One readable paragraph."""
+        # A silent neuron has next to no curvature; its constants would only widen the ranges.
+        alive = np.asarray(self.L) > 1e-9 * np.max(self.L, initial=0.0)
+        alive |= ~alive.any()
 
         def span(values):
-            values = np.asarray(values)
+            values = np.asarray(values)[alive]
             low, high = float(np.min(values)), float(np.max(values))
             return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
 

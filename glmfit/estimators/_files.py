@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 FORMAT = "glmfit/1"
-_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error)
+_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
 def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
@@ -57,10 +57,13 @@ def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop("header").tobytes().decode())
+        if not isinstance(header, dict):
+            raise ValueError("its header is not one of ours")
     except (KeyError, ValueError, TypeError, AttributeError, OSError, EOFError, *_BROKEN_ZIP) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise ValueError(f"{path} is not a model saved by glmfit ({error}).") from error
+        reason = "not a zip archive of arrays" if "pickled" in str(error) else error
+        raise ValueError(f"{path} is not a model saved by glmfit ({reason}).") from error
     if header.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {header.get('format')!r}, this version of glmfit reads {FORMAT!r}: "

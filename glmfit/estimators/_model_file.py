@@ -9,6 +9,7 @@ import numpy as np
 
 from ..bounds import StepCertificate
 from ._report import FitReport
+from ._validation import TimeAxis
 
 
 def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
@@ -19,6 +20,10 @@ def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
         header["parameters"][name] = _jsonable(value, name)
     if hasattr(model, "feature_names_in_"):
         header["feature_names"] = [str(n) for n in model.feature_names_in_]
+    columns = getattr(model._neurons, "columns", None)
+    columns = [] if columns is None else [c.item() if isinstance(c, np.generic) else c for c in columns]
+    if columns and all(isinstance(c, int | float | str) for c in columns):
+        header["columns"] = columns
     report = {}
     for f in fields(FitReport):
         value = getattr(model.report_, f.name)
@@ -38,6 +43,13 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
     """Rebuild the model."""
     if header.get("class") != cls.__name__:
         raise ValueError(f"the file holds a {header.get('class')}, not a {cls.__name__}; load it with that class.")
+    try:
+        return _rebuild(cls, header, arrays)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"the file is not a whole {cls.__name__} ({type(error).__name__}: {error}).") from error
+
+
+def _rebuild(cls, header: dict, arrays: dict[str, np.ndarray]):
     parameters = {name: _from_json(value) for name, value in header["parameters"].items()}
     model = cls(**parameters)
     model.coef_ = arrays["coef"]
@@ -54,7 +66,8 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
         }
         report["step_certificate"] = StepCertificate(**scalars, **_section(arrays, "step."))
     model.report_ = FitReport(**report, **_section(arrays, "report."), history=_section(arrays, "history."))
-    model._neurons = None
+    columns = header.get("columns")
+    model._neurons = None if columns is None else TimeAxis(np.empty(0), None, np.asarray(columns))
     return model
 
 
@@ -84,12 +97,19 @@ def _jsonable(value: Any, name: str) -> Any:
     if isinstance(value, list):
         return [_jsonable(v, name) for v in value]
     if isinstance(value, dict):
-        return {"dict": {str(k): _jsonable(v, name) for k, v in value.items()}}
-    if hasattr(value, "__array__") and np.asarray(value).dtype != object and name != "random_state":
-        return {"array": np.asarray(value).tolist(), "dtype": str(np.asarray(value).dtype)}
+        return {"items": [[_jsonable(k, name), _jsonable(v, name)] for k, v in value.items()]}
     if name == "random_state":
-        return None  # a generator has moved on since the fit
-    return getattr(value, "__name__", str(value))  # a callable link, by its name
+        return None  # a generator has moved on since the fit, and a key is not a number
+    if isinstance(value, range):
+        return list(value)
+    if hasattr(value, "__array__") and np.asarray(value).dtype != object:
+        return {"array": np.asarray(value).tolist(), "dtype": str(np.asarray(value).dtype)}
+    if callable(value) and hasattr(value, "__name__"):
+        return value.__name__  # a link
+    raise TypeError(
+        f"{name} holds {value!r}, a {type(value).__name__}, which a file without pickle cannot keep. Use numbers, "
+        "strings, lists, tuples, dicts or arrays."
+    )
 
 
 def _from_json(value: Any) -> Any:
@@ -100,5 +120,5 @@ def _from_json(value: Any) -> Any:
             return tuple(_from_json(v) for v in value["tuple"])
         if "array" in value:
             return np.asarray(value["array"], dtype=value["dtype"])
-        return {k: _from_json(v) for k, v in value["dict"].items()}
+        return {_from_json(k): _from_json(v) for k, v in value["items"]}
     return value

@@ -104,6 +104,7 @@ class FitReport:
         """Readable summary: totals, a line per neuron (the worst twelve of many), advice, certificate."""
         n = len(self.neuron)
         done, silent = int(self.converged.sum()), int(np.sum(self.status == Status.NO_SPIKES))
+        wide = min(24, max(12, *(len(str(name)) for name in self.neuron)))
         lines = [
             f"{self.solver_name}: {done} of {n} neurons converged"
             + (f", {silent} without spikes" if silent else "")
@@ -112,7 +113,7 @@ class FitReport:
             f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {int(self.epochs.max())} epochs, "
             f"{self.row_evals / self.n_rows:.0f} passes over the rows in all",
             "",
-            f"{'neuron':>12} {'status':>15} {'gap F-F*':>10} {'kind':>8} {'relative':>9} {'pseudo-R2':>9} "
+            f"{'neuron':>{wide}} {'status':>15} {'gap F-F*':>10} {'kind':>8} {'relative':>9} {'pseudo-R2':>9} "
             f"{'spikes':>9}",
         ]
         order = np.argsort(-np.nan_to_num(self.gap, nan=np.inf), kind="stable")
@@ -120,13 +121,18 @@ class FitReport:
         for i in shown:
             kind = "bound" if self.gap_is_bound[i] else "estimate"
             lines.append(
-                f"{str(self.neuron[i])[:12]:>12} {Status(self.status[i]).label:>15} {self.gap[i]:10.1e} {kind:>8} "
-                f"{self.relative_gap[i]:9.1e} {self.pseudo_r2[i]:9.3f} {self.spike_count[i]:9.0f}"
+                f"{_shorten(self.neuron[i], wide):>{wide}} {Status(self.status[i]).label:>15} {self.gap[i]:10.1e} "
+                f"{kind:>8} {self.relative_gap[i]:9.1e} {self.pseudo_r2[i]:9.3f} {self.spike_count[i]:9.0f}"
             )
         if n > 12:
             lines.append(f"{'':>12} (the 12 of {n} neurons with the largest gaps; to_frame() has all)")
         for status in sorted(set(int(s) for s in self.status) - {int(Status.CONVERGED)}):
             lines.append(f"{int(np.sum(self.status == status))} {Status(status).label}: {Status(status).advice}")
+        if self.rank < self.n_features and np.any(self.converged & ~self.gap_is_bound):
+            lines.append(
+                f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "
+                "left out, and the gaps above, estimates, are those of the other directions."
+            )
         lines.append("")
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))
@@ -136,3 +142,12 @@ class FitReport:
             )
             lines.append(f"gap bounds: generalised self-concordance, float64 gradient, {chance}")
         return "\n".join(lines)
+
+
+def _shorten(name, wide: int) -> str:
+    """Name cut in the middle, where names of units differ least."""
+    name = str(name)
+    if len(name) <= wide:
+        return name
+    tail = 2 * wide // 3
+    return f"{name[: wide - tail - 2]}..{name[-tail:]}"

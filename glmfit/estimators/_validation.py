@@ -49,7 +49,9 @@ def time_axis(value: Any) -> TimeAxis | None:
 
 
 def plain(value: Any) -> Any:
-    """Array behind a pynapple object; a frame with named columns becomes a DataFrame; the rest passes."""
+    """Array behind a pynapple object; a frame with named columns becomes a DataFrame; what is masked becomes NaN."""
+    if isinstance(value, np.ma.MaskedArray):
+        return value.astype(np.promote_types(value.dtype, np.float32)).filled(np.nan)
     if not is_pynapple(value):
         return value
     columns = getattr(value, "columns", None)
@@ -87,6 +89,7 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
     _refuse_sparse(y, "y")
     axis_x, axis_y = time_axis(X), time_axis(y)
     _check_aligned(axis_x, axis_y)
+    _check_aligned(axis_x or axis_y, time_axis(sample_weight), "sample_weight")
     names = _neuron_names(y)
     X = _features(estimator, X, reset=True)
     Y = _counts(y)
@@ -97,7 +100,7 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
         )
     weights = None
     if sample_weight is not None:
-        weights = _check_sample_weight(plain(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
+        weights = _weights(sample_weight, X)
     one_neuron = Y.ndim == 1
     Y = Y[:, None] if one_neuron else Y
     X, Y, weights, n_dropped = _drop_nan_rows(X, Y, weights)
@@ -106,10 +109,13 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
         raise ValueError(
             f"sample_weight is zero on all {len(X)} rows without NaN; at least one of them needs a positive weight."
         )
+    if weights is not None and not weights.all():
+        # Nothing may depend on them, not even by 0 times infinity.
+        X, Y, weights = (a[weights > 0] for a in (X, Y, weights))
     if len(X) < 2:
         raise ValueError(
             f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
-            "needs at least 2."
+            "needs at least 2, of positive weight."
         )
     return Training(X, Y, weights, n_dropped, one_neuron, axis_y, names or [str(i) for i in range(Y.shape[1])])
 
@@ -123,11 +129,13 @@ def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:
 def check_scoring(estimator, X, y, sample_weight=None):
     """Check features, counts and weights for a score; rows with NaN are left out."""
     _check_aligned(time_axis(X), time_axis(y))
+    _check_aligned(time_axis(X) or time_axis(y), time_axis(sample_weight), "sample_weight")
     _refuse_sparse(X, "X")
+    _check_same_neurons(estimator.report_.neuron, _neuron_names(y))
     X, Y = _features(estimator, X, reset=False), _counts(y)
     if len(X) != len(Y):
         raise ValueError(f"X has {len(X)} rows but y has {len(Y)}; both need one row per time bin.")
-    weights = None if sample_weight is None else _check_sample_weight(plain(sample_weight), X, dtype=np.float64)
+    weights = None if sample_weight is None else _weights(sample_weight, X)
     X, Y, weights, _ = _drop_nan_rows(X, Y[:, None] if Y.ndim == 1 else Y, weights)
     _check_counts(Y, warn=False)
     return X, Y, weights
@@ -146,7 +154,12 @@ def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, na
     return nap.TsdFrame(t=axis.t, d=values, time_support=axis.time_support, columns=columns, metadata=metadata)
 
 
+def _weights(sample_weight, X) -> np.ndarray:
+    return _check_sample_weight(plain(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
+
+
 def _features(estimator, X, reset: bool) -> np.ndarray:
+    _refuse_words_and_times(X, "X")
     X = validate_data(
         estimator,
         plain(X),
@@ -159,7 +172,24 @@ def _features(estimator, X, reset: bool) -> np.ndarray:
     return X
 
 
+def _refuse_words_and_times(value: Any, name: str) -> None:
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    if kind in "mMcUS":
+        raise ValueError(
+            f"{name} has dtype {value.dtype}; it must be real numbers. "
+            + ("Complex data not supported." if kind == "c" else "Convert it to seconds, counts or features first.")
+        )
+    if kind == "O":
+        try:
+            np.asarray(value, np.float64)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
+
+
 def _counts(y) -> np.ndarray:
+    _refuse_words_and_times(y, "y")
+    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
+        raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
     Y = check_array(
         plain(y),
         dtype=[np.float64, np.float32],
@@ -216,24 +246,43 @@ def _refuse_sparse(value: Any, name: str) -> None:
         )
 
 
-def _check_aligned(x: TimeAxis | None, y: TimeAxis | None) -> None:
+def _check_aligned(x: TimeAxis | None, y: TimeAxis | None, what: str = "y") -> None:
     """Raise unless both time axes agree to a thousandth of a bin."""
     if x is None or y is None:
         return
     if len(x.t) != len(y.t):
         raise ValueError(
-            f"X has {len(x.t)} time bins ({x.t[0]:g} to {x.t[-1]:g} s) but y has {len(y.t)} ({y.t[0]:g} to "
-            f"{y.t[-1]:g} s). Count the spikes on X's time axis, or restrict both to the same epochs."
+            f"X has {_extent(x)} but {what} has {_extent(y)}. Count the spikes on X's time axis, or restrict both to "
+            "the same epochs."
         )
+    if not len(x.t):
+        raise ValueError(f"X and {what} are empty: no time bins. A fit needs at least 2.")
     shift = np.abs(x.t - y.t)
     bin_s = np.median(np.diff(x.t)) if len(x.t) > 1 else 1.0
     if shift.max() > 1e-3 * bin_s:
         first = int(np.argmax(shift > 1e-3 * bin_s))
         raise ValueError(
-            f"the times of X and y differ (first at row {first}: X at {x.t[first]:g} s, y at {y.t[first]:g} s; bins of "
-            f"{bin_s:g} s): y would be fitted to the wrong features. Align them, for example with y.value_from or by "
-            "counting on the same epochs and bin size."
+            f"the times of X and {what} differ (first at row {first}: X at {x.t[first]:g} s, {what} at {y.t[first]:g} "
+            f"s; bins of {bin_s:g} s): {what} would be fitted to the wrong features. Align them, for example with "
+            "y.value_from or by counting on the same epochs and bin size."
         )
+
+
+def _extent(axis: TimeAxis) -> str:
+    span = f" ({axis.t[0]:g} to {axis.t[-1]:g} s)" if len(axis.t) else ""
+    return f"{len(axis.t)} time bins{span}"
+
+
+def _check_same_neurons(fitted: list, given: list | None) -> None:
+    """Raise if y names the neurons of the fit in another order, or others."""
+    unnamed = fitted == [str(i) for i in range(len(fitted))]
+    if given is None or unnamed or len(given) != len(fitted) or given == fitted:
+        return
+    first = next(i for i, (a, b) in enumerate(zip(fitted, given, strict=True)) if a != b)
+    raise ValueError(
+        f"column {first} of y is neuron {given[first]!r}, but the model was fitted with {fitted[first]!r} there. Give "
+        "y with its columns in the order of report_.neuron."
+    )
 
 
 def _neuron_names(y) -> list | None:

@@ -183,7 +183,8 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
         self._neurons = data.neurons
 
     def _make_solver(self):
-        if self.solver_name != "auto" and self.solver_name not in SOLVERS:
+        known = isinstance(self.solver_name, str) and self.solver_name in ("auto", *SOLVERS)
+        if not known:
             raise ValueError(f'solver_name is {self.solver_name!r}; it must be "auto" or one of {", ".join(SOLVERS)}.')
         if not isinstance(self.solver_kwargs, Mapping | None):
             raise TypeError(

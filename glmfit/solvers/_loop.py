@@ -57,8 +57,8 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
             if options.callback is not None:
                 options.callback(state.epoch, time.perf_counter() - clock, columns, state)
     except KeyboardInterrupt:
-        if state is None:
-            raise
+        if not history.epoch:
+            raise  # nothing was fitted yet
         interrupted = True
         verdict.interrupt()
     finally:
@@ -120,7 +120,7 @@ class Verdict:
         self._finish(broken, Status.NON_FINITE)
         open_ &= ~broken
         # Far away the estimate may rise for long while the objective still falls.
-        falls = state.objective < self._lowest - np.maximum(self.target, 1e-6 * np.abs(state.objective))
+        falls = state.objective < self._lowest - np.maximum(1e-2 * self.target, 1e-6 * np.abs(state.objective))
         better = (state.estimate < 0.9 * self._best) | falls
         self._since = np.where(better, 0, self._since + 1)
         self._best = np.minimum(self._best, np.where(better, state.estimate, np.inf))

@@ -129,7 +129,7 @@ class SAGA(Solver):
         check_real("step_scale", self.step_scale, 2.0, closed=True)
         check_real("failure_probability", self.failure_probability, 1.0)
         for name, least in {"batch_size": 1, "lanczos_steps": 1, "check_every": 1, "warmup": 0}.items():
-            if getattr(self, name) is not None:
+            if name != "batch_size" or self.batch_size is not None:
                 check_whole(name, getattr(self, name), least)
 
     # ------------------------------------------------------------------------------------- contract

@@ -283,6 +283,29 @@ def test_counts_of_another_length_are_an_error_that_names_both_times(frames):
         PopulationGLM().fit(features, counts[1:])
 
 
+def test_weights_shifted_against_the_features_are_an_error(frames):
+    features, counts = frames
+    weights = nap.Tsd(t=features.t + BIN_S, d=np.ones(T))
+    with pytest.raises(ValueError, match="the times of X and sample_weight differ"):
+        PopulationGLM().fit(features, counts, weights)
+
+
+def test_empty_frames_say_that_they_are_empty(frames):
+    _, counts = frames
+    nothing = nap.TsdFrame(t=[], d=np.empty((0, 5)), columns=list("abcde"))
+    with pytest.raises(ValueError, match="X has 0 time bins but y has 600 time bins"):
+        PopulationGLM().fit(nothing, counts)
+    with pytest.raises(ValueError, match="X and y are empty: no time bins"):
+        PopulationGLM().fit(nothing, nap.TsdFrame(t=[], d=np.empty((0, 3))))
+
+
+def test_neurons_in_another_order_are_not_scored(frames):
+    features, counts = frames
+    model = PopulationGLM().fit(features, counts)
+    with pytest.raises(ValueError, match="column 0 of y is neuron 'u1', but the model was fitted with 'u3'"):
+        model.score(features, counts[:, [1, 0, 2]])
+
+
 def test_rounding_of_times_is_not_a_shift(frames):
     features, counts = frames
     model = PopulationGLM().fit(features, nap.TsdFrame(t=counts.t + 1e-9, d=counts.values))
@@ -439,6 +462,34 @@ def test_saved_files_have_the_permissions_of_any_new_file(fitted, tmp_path):
     assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
+def test_parameters_and_columns_of_any_kind_come_back(data, frames, tmp_path):
+    X, Y = data
+    groups = {"a": range(2), 7: (2, 3)}
+    model = PopulationGLM(regularizer="GroupLasso", groups=groups, random_state=jax.random.key(3)).fit(X, Y)
+    again = PopulationGLM.load(model.save(tmp_path / "groups"))
+    assert again.groups == {"a": [0, 1], 7: (2, 3)} and again.random_state is None
+    features, counts = frames
+    numbered = nap.TsdFrame(t=counts.t, d=counts.values, time_support=counts.time_support, columns=[5, 7, 9])
+    model = PopulationGLM().fit(features, numbered)
+    again = PopulationGLM.load(model.save(tmp_path / "columns"))
+    assert list(again.predict(features).columns) == [5, 7, 9]
+    model.set_params(regularizer_strength=object())
+    with pytest.raises(TypeError, match=r"regularizer_strength holds <object .* cannot keep"):
+        model.save(tmp_path / "object")
+
+
+def test_a_model_with_a_part_missing_is_refused(fitted, tmp_path):
+    with np.load(fitted.save(tmp_path / "m.npz"), allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    for missing in ("coef", "report.gap"):
+        np.savez(tmp_path / "part.npz", **{k: v for k, v in arrays.items() if k != missing})
+        with pytest.raises(ValueError, match="not a whole PopulationGLM"):
+            PopulationGLM.load(tmp_path / "part.npz")
+    np.savez(tmp_path / "list.npz", **arrays | {"header": np.frombuffer(b"[1]", np.uint8)})
+    with pytest.raises(ValueError, match="its header is not one of ours"):
+        PopulationGLM.load(tmp_path / "list.npz")
+
+
 def test_what_is_not_a_model_is_refused(fitted, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"folder .*nowhere does not exist. Create it"):
         fitted.save(tmp_path / "nowhere" / "m.npz")
@@ -548,6 +599,17 @@ def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(data, monkeypatch
     best = oracle.newton("softplus", X, Y, 1e-3)
     gap = oracle.objective("softplus", X, Y, model.coef_, model.intercept_, strength=1e-3) - best.objective
     assert np.all((model.report_.gap > 0.4 * gap) & (model.report_.gap < 2.5 * gap))
+
+
+def test_an_interruption_before_anything_was_fitted_leaves_the_old_model(data, monkeypatch):
+    X, Y = data
+    model = PopulationGLM(solver_name="Newton").fit(X, Y)
+    before = model.coef_.copy()
+    monkeypatch.setattr("glmfit.solvers.Newton.update", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y)
+    np.testing.assert_array_equal(model.coef_, before)
+    assert model.report_.converged.all()
 
 
 def test_double_precision_is_used_where_jax_and_the_data_have_it(data, x64):
