@@ -157,7 +157,7 @@ class PopulationProblem(FiniteSum, OneNeuron):
             splitting = Splitting(square, square, array(d, d), square, array(d), _ADMM_RHO, _ADMM_INNER)
             memory = AdmmState(array(d, n), array(d, n))
         rows = Rows(
-            array(n_blocks, size, d + 1), array(n_blocks, size, n), array(n_blocks, size, 1), array(d + 1, n),
+            array(n_blocks, size, d + 1), array(n_blocks, size, self.Y.shape[1]), array(n_blocks, size, 1), array(d + 1, n),
             like(self.penalty), splitting, self.observation, self.n_rows,
         )  # fmt: skip
         return Shapes(rows, array(d + 1, n), memory, Metric(array(d + 1, n), array(d, n)), array(n), array(d + 1, 1))
@@ -179,9 +179,7 @@ class PopulationProblem(FiniteSum, OneNeuron):
         n_blocks, size = self._blocks(batch_size)
         order = np.random.default_rng(int(seed)).permutation(self.n_rows)
         d, basis = self.n_features, self.basis
-        Z, Y, weight = (aligned_empty((n_blocks * size, n), self.dtype) for n in (d + 1, self.n_neurons, 1))
-        for padded in (Z, Y, weight):
-            padded[self.n_rows :] = 0
+        Z, Y, weight = (aligned_empty((n_blocks * size, n), self.dtype) for n in (d + 1, self.Y.shape[1], 1))
         # Single precision products where conditioning leaves them harmless.
         single = self.X.dtype == self.dtype == np.float32 and basis.tame
         mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
@@ -194,9 +192,10 @@ class PopulationProblem(FiniteSum, OneNeuron):
             weight[rows, 0] = 1 if self.weights is None else self.weights[chosen]
 
         list(over_chunks(chunk, self.n_rows))
+        self.pad(Z, Y, weight)
         return Rows(
             Z=jax.device_put(Z.reshape(n_blocks, size, d + 1)),
-            Y=jax.device_put(Y.reshape(n_blocks, size, self.n_neurons)),
+            Y=jax.device_put(Y.reshape(n_blocks, size, self.Y.shape[1])),
             weight=jax.device_put(weight.reshape(n_blocks, size, 1)),
             ridge=jax.device_put(self._column_ridge().astype(self.dtype)),
             penalty=self.penalty,
@@ -204,6 +203,11 @@ class PopulationProblem(FiniteSum, OneNeuron):
             observation=self.observation,
             n_rows=self.n_rows,
         )
+
+    def pad(self, Z, Y, weight) -> None:
+        """Fill the last block up with rows that count nothing."""
+        for padded in (Z, Y, weight):
+            padded[self.n_rows :] = 0
 
     def _column_ridge(self) -> np.ndarray:
         ridge = np.zeros((self.n_features + 1, self.n_neurons))

@@ -100,6 +100,8 @@ class SAGA(Solver):
         Change of eta the anchored certificate allows at first.
     step_scale : float
         Multiplies the certified step; above 1 the step is guarded but not certified. At most 2.
+    step_limit : float
+        No step is longer; one shorter than the theorem allows is as certified.
     failure_probability : float
         Over the population, that some smoothness bound is below the truth.
     lanczos_steps, check_every, warmup : int
@@ -117,6 +119,7 @@ class SAGA(Solver):
     certificate: str = "anchored"
     radius: float = 0.5
     step_scale: float = 1.0
+    step_limit: float = float("inf")
     failure_probability: float = 1e-3
     lanczos_steps: int = 10
     check_every: int = 3
@@ -127,6 +130,7 @@ class SAGA(Solver):
         check_choice("certificate", self.certificate, ("anchored", "global"))
         check_real("radius", self.radius, float("inf"))
         check_real("step_scale", self.step_scale, 2.0, closed=True)
+        check_real("step_limit", self.step_limit, float("inf"), closed=True)
         check_real("failure_probability", self.failure_probability, 1.0)
         for name, least in {"batch_size": 1, "lanczos_steps": 1, "check_every": 1, "warmup": 0}.items():
             if name != "batch_size" or self.batch_size is not None:
@@ -288,7 +292,7 @@ class SAGA(Solver):
         return state._replace(
             row_evals=state.row_evals + (self.lanczos_steps + 1) * problem.n_rows,
             anchor=merge(v, state.anchor),
-            step=merge(self.step_scale * step, state.step),
+            step=merge(np.minimum(self.step_scale * step, self.step_limit), state.step),
             L=merge(fresh.full, state.L),
             L_max=merge(fresh.row, state.L_max),
             L_b=merge(L_b, state.L_b),

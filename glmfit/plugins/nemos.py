@@ -1,0 +1,728 @@
+"""NeMoS models fitted by glmfit: ``solver_name="SAGA[glmfit]"``.
+
+Importing this module registers the solver. Tested with NeMoS 0.2.8 and 0.2.9; facts and limits in docs/how_to/use_with_nemos.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import nemos
+import numpy as np
+from nemos.solvers._abstract_solver import OptimizationInfo
+
+from .. import penalties
+from .._status import Status
+from ..estimators import choose_solver
+from ..observations import Observation, PoissonExp, PoissonSoftplus
+from ..observations.row_loss import RowLoss
+from ..problems import Params, PopulationProblem
+from ..problems._joint_rows import joint_blocks, joint_spectrum, joint_sweep
+from ..problems.joint import JointProblem
+from ..solvers import SAGA as CertifiedSAGA
+from ..solvers import LoopOptions, Newton
+from ..solvers.proximal import proximal_gradient
+from ..solvers.saga import saga_epoch
+from ..solvers.table import TableSAGA
+
+REGULARIZERS = ("UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso")
+_TOL = 1e-6
+_EPOCHS, _JOINT_EPOCHS, _PROXIMAL_STEPS = 200, 1000, 10_000
+_CERTIFIED = {"softplus": PoissonSoftplus(), "exp": PoissonExp()}
+
+
+def register() -> None:
+    """Make ``"SAGA[glmfit]"`` known to NeMoS and allow it for all five regularizers. Repeating it changes nothing."""
+    known = nemos.solvers.list_algo_backends("SAGA") if "SAGA" in nemos.solvers.list_available_algorithms() else []
+    if "glmfit" not in known:
+        nemos.solvers.register("SAGA", SAGA, backend="glmfit", validate=True)
+    for name in REGULARIZERS:
+        getattr(nemos.regularizer, name).allow_solver("SAGA")
+
+
+# ------------------------------------------------------------------------------------- what a fit leaves
+
+
+class Certificate(NamedTuple):
+    """What is known of the distance from the optimum, per column of the linear predictor.
+
+    Attributes
+    ----------
+    gap : numpy.ndarray
+        ``F - F*``: a proved bound where ``gap_is_bound``, else an estimate.
+    gap_is_bound : numpy.ndarray
+        Whether it is proved.
+    status : numpy.ndarray
+        Values of :class:`glmfit.Status`.
+    step : StepCertificate or None
+        Theorem and constants of the step size, where one was used.
+    """
+
+    gap: np.ndarray
+    gap_is_bound: np.ndarray
+    status: np.ndarray
+    step: Any = None
+
+
+class FitState(eqx.Module):
+    """State of the solver, NeMoS's ``solver_state_``.
+
+    Attributes
+    ----------
+    function_val : array
+        Penalised loss at the parameters returned.
+    num_steps : array
+        Epochs, or iterations of the proximal route.
+    converged, reached_max_steps : array
+        Whether the gap (proximal route: the gradient) is below the tolerance; whether the budget ran out first.
+    step : array
+        Step size an update starts from.
+    route : str
+        "certified" (a model glmfit knows, with bounds per neuron), "table" (a generalised linear model it knows by
+        its loss) or "proximal" (nothing known).
+    solver : str
+        Algorithm that ran.
+    certificate : Certificate or None
+        Distance from the optimum; None on the proximal route.
+    """
+
+    function_val: Any
+    num_steps: Any
+    converged: Any
+    reached_max_steps: Any
+    step: Any
+    route: str = eqx.field(static=True)
+    solver: str = eqx.field(static=True)
+    certificate: Any = None
+
+    @property
+    def stats(self) -> OptimizationInfo:
+        """NeMoS's summary of the run."""
+        return OptimizationInfo(
+            function_val=self.function_val,
+            num_steps=self.num_steps,
+            converged=self.converged,
+            reached_max_steps=self.reached_max_steps,
+        )
+
+
+class SAGA:
+    """Solver of NeMoS models: certified SAGA in the spectral basis where the model is known.
+
+    NeMoS makes and calls it; a user names it by ``solver_name="SAGA[glmfit]"`` after ``import glmfit.plugins.nemos``.
+
+    Parameters
+    ----------
+    unregularized_loss, regularizer, regularizer_strength, has_aux, init_params :
+        As NeMoS gives them.
+    stepsize : float, optional
+        Upper limit of the step. Steps are certified (or safeguarded) without it; a smaller one is as safe, a larger
+        one is not taken.
+    batch_size : int, optional
+        Rows per step.
+    tol : float, optional
+        Relative gap ``(F - F*) / (F_start - F)`` at which to stop, 1e-6; on the proximal route the relative norm of
+        the gradient mapping.
+    maxiter : int, optional
+        Budget in epochs (on the proximal route in iterations).
+    key : jax key, optional
+        Of the row order and of the certificates.
+
+    Notes
+    -----
+    Three routes, told in ``solver_state_.route``:
+
+    - "certified": Poisson with softplus or exp link, in GLM and PopulationGLM, with any of the five regularizers (also
+      with strengths per coefficient) and any feature mask. Every neuron's gap is a bound wherever one can be proved.
+      Small problems, where no step option is given, go to Newton's method, which compiles nothing.
+    - "table": any other observation model, link or classifier: SAGA on the gradient of the loss in the linear
+      predictor, with a safeguarded step and an estimated gap.
+    - "proximal": a loss that is no generalised linear model, or a run that jax is tracing: accelerated proximal
+      gradient steps, each of which descends.
+
+    A model counts as known only after its loss has been found equal to ours on some rows. The penalised loss never ends
+    above its start.
+    """
+
+    def __init__(
+        self,
+        unregularized_loss: Callable,
+        regularizer: Any,
+        regularizer_strength: Any,
+        has_aux: bool,
+        init_params: Any = None,
+        stepsize: float | None = None,
+        batch_size: int | None = None,
+        tol: float | None = None,
+        maxiter: int | None = None,
+        key: Any = None,
+    ):
+        self.unregularized_loss = unregularized_loss
+        self.regularizer, self.regularizer_strength = regularizer, regularizer_strength
+        self.has_aux = has_aux
+        self.stepsize, self.batch_size, self.maxiter = stepsize, batch_size, maxiter
+        self.tol = _TOL if tol is None else tol
+        self.key = key
+        _check_options(stepsize, batch_size, self.tol, maxiter)
+        if init_params is not None:
+            regularizer.get_proximal_operator(params=init_params, strength=regularizer_strength)  # refuses early
+        self._update = jax.jit(self._one_step)
+
+    # ---------------------------------------------------------------------------------- NeMoS's contract
+
+    @classmethod
+    def get_accepted_arguments(cls) -> set[str]:
+        """Names that ``solver_kwargs`` may have."""
+        return {"stepsize", "batch_size", "tol", "maxiter", "key"}
+
+    def init_state(self, init_params: Any, *args: Any) -> FitState:
+        """State before the first step; nothing is computed from the data."""
+        step = jnp.asarray(1.0 if self.stepsize is None else self.stepsize, float)
+        no = jnp.array(False)
+        return FitState(jnp.asarray(jnp.nan, float), jnp.zeros((), int), no, no, step, "proximal", "proximal gradient")
+
+    def update(self, params: Any, state: FitState, *args: Any):
+        """Take one proximal gradient step on the data given; the objective on them does not rise.
+
+        A table of gradients cannot be kept here: the rows come without their numbers.
+        """
+        params, objective, step, aux = self._update(params, state.step, *args)
+        state = FitState(
+            objective, state.num_steps + 1, jnp.array(False), jnp.array(False), step, "proximal", "proximal gradient"
+        )
+        return params, state, aux
+
+    def run(self, init_params: Any, *args: Any):
+        """Fit; returns parameters, state and the loss's auxiliary value."""
+        if not self.has_aux and not _is_traced((init_params, args)):
+            view = _view(self, init_params, args)
+            if view is not None:
+                return self._fit(view, init_params, args)
+        return self._run_proximal(init_params, args)
+
+    def get_optim_info(self, state: FitState) -> OptimizationInfo:
+        """Summary of a run, read by NeMoS 0.2.8; later versions read ``state.stats``."""
+        return OptimizationInfo(
+            function_val=float(state.function_val),
+            num_steps=int(state.num_steps),
+            converged=bool(state.converged),
+            reached_max_steps=bool(state.reached_max_steps),
+        )
+
+    # ---------------------------------------------------------------------------------- proximal route
+
+    def _pieces(self, params, args):
+        """Loss, proximal operator and penalty as functions of the parameters alone."""
+        prox = self.regularizer.get_proximal_operator(params=params, strength=self.regularizer_strength)
+        penalised = self.regularizer.penalized_loss(lambda *_: 0.0, params=params, strength=self.regularizer_strength)
+
+        def loss(p):
+            value = self.unregularized_loss(p, *args)
+            return value[0] if self.has_aux else value
+
+        return loss, lambda p, step: prox(p, None, scaling=step), penalised
+
+    def _one_step(self, params, step, *args):
+        result = proximal_gradient(*self._pieces(params, args), params, tol=0.0, max_steps=1, step=step)
+        aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
+        limit = jnp.inf if self.stepsize is None else self.stepsize
+        return result.params, result.objective, jnp.minimum(result.step, limit), aux
+
+    def _run_proximal(self, params, args, tol=None):
+        budget = _PROXIMAL_STEPS if self.maxiter is None else self.maxiter
+        first = 1.0 if self.stepsize is None else self.stepsize
+        tol = self.tol if tol is None else tol
+
+        def fit(params, args):
+            return proximal_gradient(*self._pieces(params, args), params, tol=tol, max_steps=budget, step=first)
+
+        result = fit(params, args) if _is_traced((params, args)) else jax.jit(fit)(params, args)
+        aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
+        state = FitState(
+            result.objective, result.n_steps, result.converged, ~result.converged & (result.n_steps >= budget),
+            result.step, "proximal", "proximal gradient",
+        )  # fmt: skip
+        return result.params, state, aux
+
+    # ---------------------------------------------------------------------------------- known models
+
+    def _fit(self, view: View, init_params, args):
+        start = view.columns(init_params)
+        coef, intercept = start.coef.copy(), start.intercept.copy()
+        outcomes = []
+        for part in view.parts():
+            outcome = self._fit_part(view, part, Params(start.coef[:, part.columns], start.intercept[part.columns]))
+            coef[:, part.columns], intercept[part.columns] = 0.0, outcome.params.intercept
+            coef[np.ix_(part.features, part.columns)] = outcome.params.coef[: len(part.features)]
+            outcomes.append((part.columns, outcome))
+        fitted = view.tree(Params(coef, intercept), init_params)
+        state = _merge(outcomes, view.n_columns, "certified" if view.certified else "table")
+        if view.certified or state.converged or not np.isfinite(state.function_val):
+            return fitted, state, None
+        # What a sparse penalty and coupled classes leave over; the gap is looked at again from there.
+        polished, proximal, _ = self._run_proximal(fitted, args, tol=min(self.tol, 1e-6) ** 0.75)
+        state = eqx.tree_at(
+            lambda s: (s.function_val, s.num_steps, s.converged, s.reached_max_steps),
+            state,
+            (proximal.function_val, state.num_steps + proximal.num_steps, proximal.converged, proximal.reached_max_steps),
+        )
+        return polished, state, None
+
+    def _fit_part(self, view: View, part: Part, start: Params) -> Outcome:
+        X = view.X[:, part.features] if len(part.features) < view.X.shape[1] else view.X
+        if not len(part.features):
+            X = np.zeros((len(view.X), 1), view.X.dtype)  # the intercept alone
+        Y = view.Y if len(part.columns) == view.n_columns else view.Y[:, part.columns]
+        rows = part.features if len(part.features) else np.zeros(1, int)
+        start = Params(start.coef[rows] * bool(len(part.features)), start.intercept)
+        limit = np.inf if self.stepsize is None else self.stepsize
+        if view.certified:
+            problem = PopulationProblem(X, np.ascontiguousarray(Y), view.loss, part.penalty, None, view.dtype)
+            options = LoopOptions(tol=self.tol, max_epochs=_EPOCHS if self.maxiter is None else self.maxiter)
+            free = self.stepsize is None and self.batch_size is None
+            solver = Newton() if free and choose_solver(problem) == "Newton" else self._certified(limit, len(X))
+            warm = start if np.any(start.coef) else None
+            return _of_certified(problem, start, solver.run(problem, warm, key=_key(self.key), options=options))
+        kernels, epoch = _own_kernels() if view.disposable else (None, None)
+        problem = JointProblem(X, np.ascontiguousarray(Y), view.loss.select(len(part.columns)), part.penalty,
+                               len(part.columns), view.dtype, kernels)  # fmt: skip
+        batch = None if self.batch_size is None else min(self.batch_size, len(X))
+        solver = TableSAGA(batch, limit, epoch)
+        budget = _JOINT_EPOCHS if self.maxiter is None else self.maxiter
+        return _of_table(solver.run(problem, start, key=_key(self.key), tol=self.tol, max_epochs=budget), budget)
+
+    def _certified(self, limit, n_rows) -> CertifiedSAGA:
+        batch = None if self.batch_size is None else min(self.batch_size, n_rows)
+        return CertifiedSAGA(batch_size=batch, step_limit=limit)
+
+
+class Outcome(NamedTuple):
+    """What either solver says of a part of the columns."""
+
+    params: Params
+    objective: float
+    epochs: int
+    converged: bool
+    out_of_budget: bool
+    step: float
+    solver: str
+    certificate: Certificate
+
+
+def _of_certified(problem, start: Params, solution) -> Outcome:
+    fine = (solution.status == Status.CONVERGED) | (solution.status == Status.NO_SPIKES)
+    params, objective = solution.params, solution.objective
+    if np.any(start.coef):  # a start may be better than where an unfinished fit has got to
+        before = problem.evaluate(start).objective
+        worse = ~fine & ~(objective <= before)
+        params = Params(*(np.where(worse, old, new) for old, new in zip(start, params, strict=True)))
+        objective = np.where(worse, before, objective)
+    step = solution.step_certificate
+    return Outcome(
+        params, float(np.sum(objective)), int(solution.epochs.max()), bool(fine.all()),
+        bool(np.any(solution.status == Status.MAX_EPOCHS)), float(np.min(step.step)) if step is not None else 1.0,
+        solution.solver_name, Certificate(solution.gap, solution.gap_is_bound, solution.status, step),
+    )  # fmt: skip
+
+
+def _of_table(solution, budget: int) -> Outcome:
+    n = solution.params.coef.shape[1]
+    out = not solution.converged and solution.epochs >= budget
+    status = Status.CONVERGED if solution.converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
+    status = status if np.isfinite(solution.objective) else Status.NON_FINITE
+    certificate = Certificate(np.full(n, solution.gap), np.zeros(n, bool), np.full(n, int(status)))
+    return Outcome(
+        solution.params, solution.objective, solution.epochs, solution.converged, out, solution.step, "TableSAGA",
+        certificate,
+    )  # fmt: skip
+
+
+def _merge(outcomes, n_columns: int, route: str) -> FitState:
+    gap, bound, status = np.empty(n_columns), np.empty(n_columns, bool), np.empty(n_columns, int)
+    for columns, outcome in outcomes:
+        c = outcome.certificate
+        gap[columns], bound[columns], status[columns] = c.gap, c.gap_is_bound, c.status
+    all_ = [outcome for _, outcome in outcomes]
+    step = all_[0].certificate.step if len(all_) == 1 else None
+    return FitState(
+        np.asarray(sum(o.objective for o in all_)),
+        np.asarray(max(o.epochs for o in all_)),
+        np.asarray(all(o.converged for o in all_)),
+        np.asarray(any(o.out_of_budget for o in all_)),
+        np.asarray(min(o.step for o in all_)),
+        route,
+        "+".join(sorted({o.solver for o in all_})),
+        Certificate(gap, bound, status, step),
+    )
+
+
+# ------------------------------------------------------------------------------------- reading a NeMoS model
+
+
+class Part(NamedTuple):
+    """Columns that share features and penalty layout, and can be fitted as one problem."""
+
+    columns: np.ndarray
+    features: np.ndarray
+    penalty: Any
+
+
+@dataclass(frozen=True)
+class View:
+    """A generalised linear model as matrices."""
+
+    X: np.ndarray  # (time, feature), leaves side by side
+    Y: np.ndarray  # (time, column)
+    loss: Any  # Observation or RowLoss
+    sizes: tuple[int, ...]  # features of each leaf
+    mask: np.ndarray | None  # (feature, column)
+    penalty: Penalties
+    n_columns: int
+    disposable: bool = False  # whether nothing compiled for the loss can serve again
+
+    @property
+    def certified(self) -> bool:
+        return isinstance(self.loss, Observation)
+
+    @property
+    def dtype(self):
+        return self.X.dtype
+
+    def columns(self, params) -> Params:
+        """Parameters of a model as matrices, float64."""
+        coef = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in jax.tree.leaves(params.coef)]
+        return Params(np.concatenate(coef), np.asarray(params.intercept, np.float64).ravel())
+
+    def tree(self, params: Params, like):
+        """Matrices as parameters of a model."""
+        leaves, structure = jax.tree.flatten(like.coef)
+        pieces = np.split(params.coef, np.cumsum(self.sizes)[:-1])
+        coef = [jnp.asarray(p.reshape(leaf.shape), leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)]
+        intercept = jnp.asarray(params.intercept.reshape(like.intercept.shape), like.intercept.dtype)
+        return eqx.tree_at(
+            lambda p: (p.coef, p.intercept), like, (jax.tree.unflatten(structure, coef), intercept)
+        )
+
+    def parts(self) -> list[Part]:
+        """Sets of columns with the same features and groups."""
+        every = np.arange(self.X.shape[1])
+        if self.mask is None and self.penalty.labels is None:
+            columns = np.arange(self.n_columns)
+            return [Part(columns, every, self.penalty.make(every, columns))]
+        mask = np.ones((len(every), self.n_columns), bool) if self.mask is None else self.mask
+        labels = np.zeros_like(mask, int) if self.penalty.labels is None else self.penalty.labels
+        layout = np.concatenate([mask, labels])
+        _, kind = np.unique(layout, axis=1, return_inverse=True)
+        parts = []
+        for k in range(kind.max() + 1):
+            columns = np.flatnonzero(kind.ravel() == k)
+            features = np.flatnonzero(mask[:, columns[0]])
+            parts.append(Part(columns, features, self.penalty.make(features, columns)))
+        return parts
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """Penalty of every coefficient, read off the gradient of NeMoS's own."""
+
+    name: str
+    l1: np.ndarray  # (feature, column); for the group lasso the strength of the coefficient's group
+    ridge: np.ndarray  # (feature, column)
+    labels: np.ndarray | None = None  # (feature, column) group within its column, -1 without
+
+    def make(self, features, columns):
+        """Penalty of ours for some features and columns."""
+        at = np.ix_(features, columns)
+        if not len(features) or self.name == "UnRegularized":
+            return penalties.NoPenalty(np.zeros(()))
+        l1, ridge = self.l1[at], self.ridge[at]
+        if self.name == "Ridge":
+            return penalties.Ridge(_shared(ridge))
+        if self.name == "Lasso":
+            return penalties.Lasso(_shared(l1))
+        if self.name == "ElasticNet":
+            strength = l1 + ridge
+            ratio = np.where(strength > 0, l1 / np.where(strength > 0, strength, 1), 1.0)
+            return penalties.ElasticNet(_shared(strength), _shared(ratio))
+        labels = self.labels[features, columns[0]]
+        found = np.unique(labels[labels >= 0])
+        if not len(found):
+            return penalties.NoPenalty(np.zeros(()))
+        # A group keeps the weight of its full size where a mask has taken some of its features.
+        whole = np.array([np.sum(self.labels[:, columns[0]] == g) for g in found])
+        left = np.array([np.sum(labels == g) for g in found])
+        strength = np.stack([l1[np.argmax(labels == g)] for g in found]) * np.sqrt(whole / left)[:, None]
+        return penalties.GroupLasso(strength, tuple(labels.tolist()))
+
+
+def _shared(strength: np.ndarray) -> np.ndarray:
+    """One number, one per column or one per coefficient: the least that says it all."""
+    if np.all(strength == strength[0, 0]):
+        return strength[0, 0]
+    return strength[0] if np.all(strength == strength[:1]) else strength
+
+
+def _view(solver: SAGA, params, args) -> View | None:
+    """Model, loss and penalty as matrices, or None where it is no generalised linear model we can verify."""
+    shape = _glm_shape(params, args)
+    if shape is None:
+        return None
+    X, Y, sizes, out = shape
+    if not (np.isfinite(X.sum(dtype=np.float64)) and np.isfinite(Y.sum(dtype=np.float64))):
+        return None
+    n_columns = int(np.prod(out, dtype=int))
+    penalty = _read_penalty(solver, params, n_columns)
+    if penalty is None:
+        return None
+    model = getattr(solver.unregularized_loss, "__self__", None)
+    mask = _read_mask(model, params, n_columns)
+    for loss in _candidates(solver, model, params, args, out, Y):
+        view = View(X, Y, loss, sizes, mask, penalty, n_columns, isinstance(loss, _GivenLoss))
+        if not view.certified and mask is not None and not _uniform_in_units(mask, penalty.labels, loss.n_coupled):
+            continue
+        if not view.certified and not _uniform_in_units(mask, penalty.labels, loss.n_coupled):
+            continue
+        if _agrees(view, solver.unregularized_loss, params, args):
+            return view
+    return None
+
+
+def _glm_shape(params, args):
+    """Features and targets as matrices, sizes of the leaves and shape of an output; None if it is none."""
+    if not (hasattr(params, "coef") and hasattr(params, "intercept")) or len(args) != 2:
+        return None
+    X, coef = jax.tree.leaves(args[0]), jax.tree.leaves(params.coef)
+    y, intercept = args[1], params.intercept
+    if not X or len(X) != len(coef) or not hasattr(y, "shape") or not hasattr(intercept, "shape"):
+        return None
+    out = coef[0].shape[1:]
+    good = all(x.ndim == 2 and c.shape == (x.shape[1], *out) for x, c in zip(X, coef, strict=True))
+    if not good or y.shape != (len(X[0]), *out) or intercept.shape != (out or (1,)) or len(y) < 2:
+        return None
+    double = intercept.dtype == np.float64
+    dtype = np.float64 if double else np.float32
+    matrices = [np.asarray(x, dtype) for x in X]
+    design = matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
+    return design, np.asarray(y, dtype).reshape(len(y), -1), tuple(x.shape[1] for x in X), out
+
+
+def _read_penalty(solver: SAGA, params, n_columns: int) -> Penalties | None:
+    """Strengths per coefficient, from the gradient of NeMoS's penalty at all ones and all twos."""
+    regularizer = solver.regularizer
+    name = type(regularizer).__name__
+    if name not in REGULARIZERS or type(regularizer) is not getattr(nemos.regularizer, name, None):
+        return None
+    value = regularizer.penalized_loss(lambda *_: 0.0, params=params, strength=solver.regularizer_strength)
+
+    def slope(at):
+        there = jax.tree.map(lambda a: jnp.full_like(a, at), params)
+        leaves = jax.tree.leaves(jax.grad(value)(there).coef)
+        return np.concatenate([np.asarray(g, np.float64).reshape(len(g), -1) for g in leaves])
+
+    if name == "UnRegularized":
+        zero = np.zeros((sum(len(c) for c in jax.tree.leaves(params.coef)), n_columns))
+        return Penalties(name, zero, zero)
+    one = slope(1.0)
+    if name == "Ridge":
+        return Penalties(name, np.zeros_like(one), one)
+    if name == "Lasso":
+        return Penalties(name, one, np.zeros_like(one))
+    if name == "ElasticNet":
+        ridge = np.maximum(slope(2.0) - one, 0.0)
+        ridge[ridge < 1e-6 * one] = 0.0
+        return Penalties(name, one - ridge, ridge)
+    labels = _group_labels(regularizer.mask, params)
+    return None if labels is None else Penalties(name, one, np.zeros_like(one), labels)
+
+
+def _group_labels(mask, params) -> np.ndarray | None:
+    """Group of every coefficient within its column; None if a group reaches over columns."""
+    leaves = [np.asarray(m) for m in jax.tree.leaves(mask)]
+    shapes = [c.shape for c in jax.tree.leaves(params.coef)]
+    if [m.shape[1:] for m in leaves] != shapes:
+        return None
+    member = np.concatenate([m.reshape(len(m), shape[0], -1) for m, shape in zip(leaves, shapes, strict=True)], axis=1)
+    if np.any(np.sum(np.any(member != 0, axis=1), axis=1) > 1):
+        return None
+    labels = np.where(np.any(member != 0, axis=0), np.argmax(member, axis=0), -1)
+    # Numbered within a column in order of appearance, so that columns with the same groups look the same.
+    for column in labels.T:
+        found, first = np.unique(column[column >= 0], return_index=True)
+        number = {g: i for i, g in enumerate(found[np.argsort(first)])}
+        column[:] = [number.get(g, -1) for g in column]
+    return labels
+
+
+def _read_mask(model, params, n_columns: int) -> np.ndarray | None:
+    mask = getattr(model, "_feature_mask", None)
+    if mask is None:
+        return None
+    coef = jax.tree.leaves(params.coef)
+    whole = [
+        np.broadcast_to(np.asarray(m), c.shape).reshape(len(c), -1)
+        for m, c in zip(jax.tree.leaves(mask), coef, strict=True)
+    ]
+    mask = np.concatenate(whole) != 0
+    return None if mask.all() else mask
+
+
+def _uniform_in_units(mask, labels, n_coupled: int) -> bool:
+    """Whether coupled columns share features and groups."""
+    for layout in (mask, labels):
+        if layout is not None:
+            units = layout.reshape(len(layout), -1, n_coupled)
+            if np.any(units != units[..., :1]):
+                return False
+    return True
+
+
+def _candidates(solver: SAGA, model, params, args, out, Y):
+    """What the loss of a row may be, the best first; each is verified before it is used."""
+    observation, link = getattr(model, "observation_model", None), getattr(model, "inverse_link_function", None)
+    if observation is not None and callable(link):
+        known = type(observation) is nemos.observation_models.PoissonObservations
+        ours = _CERTIFIED.get(getattr(link, "__name__", None))
+        if known and ours is not None and Y.min() >= 0:
+            yield ours
+        coupled = isinstance(observation, nemos.observation_models.CategoricalObservations)
+        settings = _settings(observation)
+        if settings is not None:
+            yield _NemosLoss(type(observation), settings, link, out, out[-1] if coupled else 1)
+    if jax.tree.structure(params) == jax.tree.structure(type(params)(params.coef, params.intercept)):
+        yield _GivenLoss(solver.unregularized_loss, jax.tree.map(lambda a: (a.shape, a.dtype), params), params, args, out)
+
+
+def _settings(observation) -> tuple | None:
+    """Constructor parameters of an observation model, hashable."""
+    try:
+        return tuple(sorted((name, float(value)) for name, value in observation.get_params().items()))
+    except (TypeError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class _NemosLoss(RowLoss):
+    """Loss of a row by a NeMoS observation model; equal for equal models, so that nothing is compiled twice."""
+
+    observation: type
+    settings: tuple
+    link: Callable
+    out: tuple[int, ...]
+    n_coupled: int
+
+    def total(self, y, eta, weight):
+        model = self.observation(**dict(self.settings))
+        shape = (-1, *self.out)
+
+        def add(scores):
+            return jnp.sum(scores * weight.reshape((-1,) + (1,) * (scores.ndim - 1)))
+
+        return model._negative_log_likelihood(
+            y.reshape(shape), self.link(eta.reshape(shape)), aggregate_sample_scores=add
+        )
+
+    def select(self, n_columns: int) -> _NemosLoss:
+        """Return the loss of fewer columns of the same kind."""
+        whole = int(np.prod(self.out, dtype=int))
+        if n_columns == whole:
+            return self
+        out = (n_columns // self.n_coupled, self.n_coupled) if self.n_coupled > 1 else (n_columns,)
+        return _NemosLoss(self.observation, self.settings, self.link, out, self.n_coupled)
+
+
+class _GivenLoss(RowLoss):
+    """Loss of a row by the function NeMoS gave, at coefficients 0: the intercept is the linear predictor."""
+
+    def __init__(self, loss, _, params, args, out):
+        self.loss, self.out = loss, out
+        self.n_coupled = int(np.prod(out, dtype=int))
+        self.params = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), params)
+        self.X = jax.tree.map(lambda a: np.zeros((1, a.shape[1]), a.dtype), args[0])
+
+    def total(self, y, eta, weight):
+        def one(y, eta):
+            params = eqx.tree_at(lambda p: p.intercept, self.params, eta.reshape(self.params.intercept.shape))
+            return self.loss(params, self.X, y.reshape((1, *self.out)))
+
+        return jnp.sum(jax.vmap(one)(y, eta) * weight[:, 0])
+
+    def select(self, n_columns: int) -> _GivenLoss:
+        """Return the loss itself: its columns stay together."""
+        return self
+
+
+def _agrees(view: View, loss: Callable, params, args) -> bool:
+    """Whether our loss equals the given one at two parameters on some rows."""
+    n = len(view.Y)
+    busy = np.argmax(np.abs(view.Y).max(axis=1))
+    rows = np.unique(np.r_[np.linspace(0, n - 1, min(n, 6)).astype(int), busy])
+    some = jax.tree.map(lambda a: a[rows], args)
+    X = view.X[rows].astype(np.float64)
+    here = view.columns(params)
+    size = 0.3 / max(np.sqrt(X.shape[1]) * np.abs(X).max(initial=0.0), 1e-30)
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        at = Params(here.coef + size * rng.normal(size=here.coef.shape), here.intercept + 0.1 * rng.normal(size=here.intercept.shape))
+        given = float(loss(view.tree(at, params), *some))
+        mask = 1.0 if view.mask is None else view.mask
+        eta = X @ (at.coef * mask) + at.intercept
+        y = view.Y[rows]
+        if view.certified:
+            ours = float(np.sum(view.loss.loss(y.astype(np.float64), eta)) / len(rows))
+        else:
+            try:
+                weight = np.full((len(rows), 1), 1 / len(rows), view.dtype)
+                ours = float(view.loss.total(y, eta.astype(view.dtype), weight))
+            except Exception:
+                return False  # a loss that cannot be called row by row
+        tolerance = 1e-4 if view.dtype == np.float32 else 1e-8
+        if not abs(given - ours) <= tolerance * (abs(given) + np.abs(y).mean() + 1e-3):
+            return False
+    return True
+
+
+# ------------------------------------------------------------------------------------- small things
+
+
+def _own_kernels():
+    """Kernels of a run that go with it, and with them the model whose loss they hold."""
+    fresh = [
+        jax.jit(lambda *a, f=joint_sweep.__wrapped__: f(*a)),
+        jax.jit(lambda *a, n_steps, f=joint_blocks.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
+        jax.jit(lambda *a, n_steps, f=joint_spectrum.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
+    ]
+    epoch = jax.jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets")
+    return tuple(fresh), epoch
+
+
+def _is_traced(tree) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def _key(key):
+    """Key of jax from what the user gave: None, a seed, an old or a new key."""
+    if key is None:
+        return jax.random.key(0)
+    if isinstance(key, int):
+        return jax.random.key(key)
+    is_new = jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return key if is_new else jax.random.wrap_key_data(jnp.asarray(key, jnp.uint32))
+
+
+def _check_options(stepsize, batch_size, tol, maxiter) -> None:
+    if stepsize is not None and not stepsize > 0:
+        raise ValueError(f"stepsize is {stepsize!r}; it must be positive, or None for the certified step.")
+    if batch_size is not None and (batch_size < 1 or int(batch_size) != batch_size):
+        raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number of at least 1, or None.")
+    if not tol > 0:
+        raise ValueError(f"tol is {tol!r}; it must be positive, for example 1e-6.")
+    if maxiter is not None and (maxiter < 1 or int(maxiter) != maxiter):
+        raise ValueError(f"maxiter is {maxiter!r}; it must be a whole number of at least 1, or None.")
+
+
+register()
