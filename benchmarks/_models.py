@@ -10,23 +10,29 @@ from _problems import STRENGTH, Problem, gaps
 
 
 def make_model(kind: str, link: str = "softplus", strength=STRENGTH, **parameters):
-    """Make an unfitted model: "glmfit", "nemos" (L-BFGS, 400 iterations) or "sklearn" (one neuron, exp)."""
+    """Make an unfitted model.
+
+    "glmfit"; "nemos" (L-BFGS, 400 iterations); "nemos+glmfit" (NeMoS with our solver); "sklearn" (one neuron, exp).
+    """
     if kind == "glmfit":
         from glmfit import PopulationGLM
 
         strength = np.asarray(strength) if isinstance(strength, list) else strength
         return PopulationGLM(inverse_link_function=link, regularizer_strength=strength, **parameters)
-    if kind == "nemos":
+    if kind in ("nemos", "nemos+glmfit"):
         import jax
         import nemos
 
+        solver = {"solver_name": "LBFGS", "solver_kwargs": {"maxiter": 400, "tol": 1e-12}}
+        if kind == "nemos+glmfit":
+            import glmfit.plugins.nemos  # noqa: F401  registers the solver
+
+            solver = {"solver_name": "SAGA[glmfit]"}
         return nemos.glm.PopulationGLM(
             inverse_link_function={"softplus": jax.nn.softplus, "exp": jax.numpy.exp}[link],
             regularizer="Ridge",
             regularizer_strength=strength,
-            solver_name="LBFGS",
-            solver_kwargs={"maxiter": 400, "tol": 1e-12},
-            **parameters,
+            **(solver | parameters),
         )
     if kind == "sklearn":
         from sklearn.linear_model import PoissonRegressor

@@ -6,6 +6,7 @@ inside.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 
@@ -28,7 +29,21 @@ def fit(kind: str, x_file: str, y_file: str, out: str | None = None, fits: int =
     return {"seconds": seconds, "baseline_bytes": before, "peak_bytes": peak, **summary}
 
 
-TASKS = {"fit": fit}
+def many_fits(kind: str, n_fits: int, n_rows: int, n_features: int, n_neurons: int) -> dict:
+    """Fit fresh models of one shape again and again; memory after the first tenth and at the end."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, n_features)).astype(np.float32)
+    after = []
+    for k in range(n_fits):
+        Y = rng.poisson(np.logaddexp(0, X[:, :n_neurons] - 1)).astype(np.float32)
+        fit_quietly(make_model(kind), X, Y)
+        if k + 1 in (1, n_fits // 10, n_fits):
+            gc.collect()
+            after.append(memory_bytes("VmRSS"))
+    return {"bytes_after_first": after[0], "bytes_after_tenth": after[1], "bytes_at_the_end": after[2]}
+
+
+TASKS = {"fit": fit, "many_fits": many_fits}
 
 if __name__ == "__main__":
     print(json.dumps(plain(TASKS[sys.argv[1]](**json.loads(sys.argv[2])))))

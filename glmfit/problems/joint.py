@@ -15,8 +15,8 @@ from ..bounds import bound_largest_eigenvalue
 from ..penalties import Penalty
 from ._joint_rows import JointSweep, joint_blocks, joint_spectrum, joint_sweep
 from ._metric import Metric
-from .base import Evaluation, Params
-from .population import PopulationProblem
+from ._spectral_view import SpectralView
+from .base import Evaluation
 
 
 class Outlook(NamedTuple):
@@ -28,10 +28,10 @@ class Outlook(NamedTuple):
     objective: float
 
 
-class JointProblem(PopulationProblem):
+class JointProblem(SpectralView):
     """Data, loss of a row and penalty of a model whose columns are fitted together.
 
-    It shares the spectral view of :class:`PopulationProblem`, and none of its certificates: curvatures are those at the
+    It shares the spectral view of a population, and none of its certificates: curvatures are those at the
     present parameters, not bounds, and so is all that follows from them.
 
     Parameters
@@ -86,7 +86,9 @@ class JointProblem(PopulationProblem):
         """Largest eigenvalue of any block's Hessian at v, in the metric."""
         start = np.random.default_rng([seed, 3, number]).normal(size=(v.size, 1))
         start = (start / np.linalg.norm(start)).astype(self.dtype)
-        alpha, beta = (np.asarray(a).T for a in compiled(self._blocks_of)(rows, v, metric.scale, start, n_steps=n_steps))
+        alpha, beta = (
+            np.asarray(a).T for a in compiled(self._blocks_of)(rows, v, metric.scale, start, n_steps=n_steps)
+        )
         return float(np.max(bound_largest_eigenvalue(alpha, beta, v.size, 1e-3 / rows.n_blocks)))
 
     def residual(self, at: Outlook) -> np.ndarray:
@@ -115,7 +117,7 @@ class JointProblem(PopulationProblem):
         return float(norm**2 * np.sum(vectors[0] ** 2 / np.maximum(np.abs(values), floor)) / 2)
 
     def calls_of_a_joint_fit(self, batch_size: int, n_steps: int = 8, n_gap: int = 16) -> list:
-        """Calls of kernels that a fit will make."""
+        """List the calls of kernels that a fit will make."""
         shapes = self.shapes(batch_size)
         start = jax.ShapeDtypeStruct((shapes.columns.size, 1), self.dtype)
         rows = shapes.rows
@@ -124,4 +126,3 @@ class JointProblem(PopulationProblem):
             (self._blocks_of, (rows, shapes.columns, shapes.columns, start), {"n_steps": n_steps}),
             (self._spectrum, (rows, shapes.columns, shapes.columns, start), {"n_steps": n_gap}),
         ]
-

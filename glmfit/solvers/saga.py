@@ -6,7 +6,6 @@ Algorithm, unbiasedness, sampling and the anchored certificate: docs/theory/saga
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +23,7 @@ from ..bounds import (
 )
 from ..problems.base import FiniteSum, Params
 from ._check import check_choice, check_real, check_whole
+from ._epoch import saga_epoch
 from ._sampling import SAMPLINGS, epoch_order
 from .base import OptStep, Solver
 
@@ -53,32 +53,6 @@ class SagaState(NamedTuple):
     n_certificates: int  # of smoothness, so far
     n_rows: int
     fresh: bool  # whether the last check belongs to the present columns
-
-
-@partial(jax.jit, static_argnames="subsets", donate_argnames=("v", "table", "mean_gradient", "memory"))
-def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subsets: bool):
-    """One epoch: for each draw, new derivatives, the SAGA estimator, a proximal step, table and mean updated."""
-    shape = table.shape
-    if subsets:
-        flat = jax.tree.map(lambda a: a.reshape(-1, a.shape[-1]), (rows.Z, rows.Y, rows.weight))
-        table = table.reshape(-1, shape[-1])
-        factor = rows.n_rows / order.shape[1]
-    else:
-        flat = (rows.Z, rows.Y, rows.weight)
-        factor = float(rows.n_blocks)
-
-    def visit(carry, index):
-        v, table, mean_gradient, memory = carry
-        z, y, w = (a[index] for a in flat)
-        old = table[index]
-        change = w * rows.observation.derivative(y, rows.eta(z, v)) - old
-        delta = rows.pull(z, change) / rows.n_rows
-        v, memory = rows.descend(v, mean_gradient + factor * delta, metric, step, memory)
-        # `old + change`, not the new value: XLA updates the table in place only when the write depends on the read.
-        return (v, table.at[index].set(old + change), mean_gradient + delta, memory), None
-
-    (v, table, mean_gradient, memory), _ = jax.lax.scan(visit, (v, table, mean_gradient, memory), order)
-    return v, table.reshape(shape), mean_gradient, memory
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""SAGA for rows whose loss is known by its value alone: the table holds the loss's gradient in each linear predictor."""
+"""SAGA for rows whose loss is known by its value alone: its table holds gradients in the linear predictor."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .._compile import compile_ahead, compiled, like
 from ..bounds import check_batch_size
 from ..problems.base import Params
 from ._check import check_real, check_whole
+from ._epoch import saga_epoch
 from ._sampling import epoch_order
-from .saga import saga_epoch
 
 _STALLED = 10  # epochs without progress
 _MOVED = 4.0  # fall of the gradient's norm after which the curvature is looked at anew
@@ -80,8 +80,13 @@ class TableSAGA:
         if self.step_limit != float("inf"):
             check_real("step_limit", self.step_limit, float("inf"))
 
-    def run(self, problem, start: Params, *, key, tol: float = 1e-6, max_epochs: int = 1000) -> TableSolution:
-        """Fit until the estimated gap is below ``tol`` times the improvement over the start, or nothing improves."""
+    def run(
+        self, problem, start: Params, *, key, tol: float = 1e-6, max_epochs: int = 1000, reference: Params | None = None
+    ) -> TableSolution:
+        """Fit until the estimated gap is below ``tol`` times the improvement over the start, or nothing improves.
+
+        With 0 epochs it only looks. ``reference`` takes the place of the start in the improvement.
+        """
         seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
         size = self.batch_size or problem.default_batch_size
         check_batch_size(size, problem.n_rows)
@@ -92,6 +97,9 @@ class TableSAGA:
         v = problem.to_columns(start)
         at = problem.look(rows, v, rows.start_memory(v))
         first = lowest = at.objective
+        if reference is not None:
+            v = problem.to_columns(reference)
+            first = problem.look(rows, v, rows.start_memory(v)).objective
         shrink, best, since, seen = 1.0, np.inf, 0, np.inf
         metric = step = None
         number, inflation, gap = 0, 1.0, np.inf
@@ -138,7 +146,7 @@ class TableSAGA:
     @staticmethod
     def _target(problem, first, objective, tol, eps) -> float:
         negligible = 1e-2 / problem.n_rows * min(1.0, tol / 1e-6)
-        return max(tol * max(first - objective, 0.0), negligible, 8 * eps**2 * abs(objective))
+        return max(tol * max(first - objective, 0.0), negligible, max(8 * eps**2, 4e-15) * abs(objective))
 
     def _compile_ahead(self, problem, size, saga) -> None:
         shapes = problem.shapes(size)

@@ -1,0 +1,122 @@
+"""glmfit as a solver of NeMoS beside glmfit alone and NeMoS' own L-BFGS, in one run: see README.md beside this file.
+
+python benchmarks/nemos_backend.py [--scale 1.0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import _problems
+import numpy as np
+from _common import RESULTS, ROOT, CompileCount, Section, environment, fresh, median, timed, write_json
+from _models import fit_quietly, judge, make_model, timed_fit
+
+GAP = 1e-6
+KINDS = {"glmfit": {"solver_name": "SAGA"}, "nemos+glmfit": {}, "nemos": {}}
+
+
+def p1(cache: Path, scale: float, section: Section) -> None:
+    """P1 three ways, in turns; gaps against the float64 reference."""
+    problem = _problems.load("P1", cache, scale)
+    optimum = _problems.reference(problem, cache)
+    files = {"x_file": str(problem.x_file), "y_file": str(problem.y_file)}
+    cold = {kind: [] for kind in KINDS}
+    for kind in ("nemos+glmfit", "glmfit", "nemos", "nemos+glmfit", "glmfit"):
+        cold[kind] += fresh("fit", kind=kind, **files, **KINDS[kind])["seconds"]
+    warm, models, programs = {kind: [] for kind in KINDS}, {}, {}
+    for round_ in range(4):
+        for kind, parameters in KINDS.items():
+            if kind == "nemos" and round_ > 1:
+                continue
+            with CompileCount() as compiled:
+                spent, models[kind] = timed_fit(kind, problem, **parameters)
+            if round_:  # the first compiles
+                warm[kind].append(spent)
+                programs[kind] = compiled.programs
+    facts = {kind: judge(model, problem, optimum) for kind, model in models.items()}
+    section.note(cold_seconds=cold, warm_seconds=warm, programs_compiled_by_last_fit=programs, **facts)
+    ours, alone, rival = (median(warm[kind]) for kind in ("nemos+glmfit", "glmfit", "nemos"))
+    section.require(
+        "P1 through NeMoS, true gap", facts["nemos+glmfit"]["gap"], GAP, limit=1, against="limit", unit="", topic="gap"
+    )
+    section.require("P1 through NeMoS, warm", ours, alone, limit=1.3, against="glmfit alone")
+    section.require("P1 through NeMoS, warm", ours, rival, limit=1 / 10, against="NeMoS L-BFGS, 400 iterations")
+    section.require(
+        "P1 through NeMoS, programs a second fit compiles",
+        programs["nemos+glmfit"],
+        0,
+        limit=1,
+        against="limit",
+        unit="",
+    )
+
+
+def small(_cache: Path, _scale: float, section: Section) -> None:
+    """One neuron, 5 000 rows, 20 features: the second fit; and what 100 fits leave in memory."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5000, 20)).astype(np.float32)
+    Y = rng.poisson(np.logaddexp(0, X @ rng.normal(size=(20, 1)) * 0.2 - 1)).astype(np.float32)
+    seconds = {}
+    for kind in ("nemos+glmfit", "nemos"):
+        fit_quietly(make_model(kind), X, Y)
+        seconds[kind] = [timed(lambda kind=kind: fit_quietly(make_model(kind), X, Y))[0] for _ in range(7)]
+    grown = {}
+    for kind, n_fits in (("nemos+glmfit", 100), ("nemos", 20)):
+        facts = fresh("many_fits", kind=kind, n_fits=n_fits, n_rows=5000, n_features=20, n_neurons=1)
+        grown[kind] = facts["bytes_at_the_end"] - facts["bytes_after_first"]
+        section.note(**{f"memory of {n_fits} fits, {kind}": facts})
+    section.note(seconds=seconds)
+    section.require(
+        "T = 5 000, d = 20, N = 1 through NeMoS, second fit",
+        median(seconds["nemos+glmfit"]),
+        0.06,
+        limit=1,
+        against="limit",
+    )
+    section.require(
+        "100 such fits in one process, memory grown",
+        grown["nemos+glmfit"],
+        50e6,
+        limit=1,
+        against="limit",
+        unit="bytes",
+    )
+
+
+SECTIONS = {"p1": p1, "small": small}
+
+
+def main(arguments=None) -> int:
+    """Run the sections and keep their figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sections", default=",".join(SECTIONS))
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the rows; below 1 nothing is written")
+    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "glmfit-benchmarks"))
+    options = parser.parse_args(arguments)
+    cache, path = Path(options.cache), RESULTS / "nemos_backend.json"
+    cache.mkdir(parents=True, exist_ok=True)
+    content = json.loads(path.read_text()) if path.exists() else {"sections": {}}
+    content["order"] = list(SECTIONS)
+    met = True
+    for name in options.sections.split(","):
+        section = Section(name)
+        record = environment()
+        print(f"{name}: {SECTIONS[name].__doc__}", flush=True)
+        SECTIONS[name](cache, options.scale, section)
+        met &= all(e["met"] for e in section.requirements)
+        content["sections"][name] = {
+            "environment": record, "figures": section.figures, "requirements": section.requirements
+        }  # fmt: skip
+        if options.scale == 1.0:
+            write_json(path, content)
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""The spectral view of a design: rows laid out on the device in whitened coordinates, and the way back.
+
+What is fitted to the rows is another matter; docs/theory/spectral_basis.md has the mathematics.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from .._compile import like
+from ..penalties import Penalty
+from ._basis import floored_basis, spectral_basis
+from ._chunks import aligned_empty, over_chunks
+from ._metric import Metric
+from ._rows import AdmmState, Rows, Splitting
+from .base import Evaluation, Params
+
+_ADMM_RHO, _ADMM_INNER = 0.2, 10
+
+
+class Shapes(NamedTuple):
+    """Shapes and dtypes of rows, columns, warm start, metric, one number per neuron, and a random column."""
+
+    rows: Rows
+    columns: jax.ShapeDtypeStruct
+    memory: AdmmState | None
+    metric: Metric
+    per_neuron: jax.ShapeDtypeStruct
+    start: jax.ShapeDtypeStruct
+
+
+class SpectralView:
+    """Data and penalty seen in the spectral basis; parameters as in :class:`PopulationProblem`."""
+
+    def __init__(self, X, Y, observation, penalty: Penalty, weights=None, dtype=np.float32):
+        self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
+        self.dtype = np.dtype(dtype)
+        self._kept_rows = None
+        self.n_rows, self.n_features = X.shape
+        self.n_neurons = Y.shape[1]
+        self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
+
+    @property
+    def default_batch_size(self) -> int:
+        """Rows per block when nobody names a number: 1/50 of the recording, between 256 and 4096."""
+        return int(min(self.n_rows, max(256, min(4096, self.n_rows // 50))))
+
+    @cached_property
+    def basis(self):
+        """Spectral basis of the design; see docs/theory/spectral_basis.md."""
+        if self.penalty.rotation_invariant:
+            return spectral_basis(self.X, self.weights)
+        groups = getattr(self.penalty, "groups", None)
+        labels = np.arange(self.n_features) if groups is None else np.asarray(groups)
+        # An unpenalised feature (label -1) shares its scale with nobody.
+        return floored_basis(self.X, self.weights, np.where(labels < 0, -1 - np.arange(len(labels)), labels))
+
+    def rows(self, batch_size: int, seed: int) -> Rows:
+        """Return whitened rows on the device, permuted by ``seed``, in blocks of about ``batch_size`` (kept)."""
+        if self._kept_rows is None or self._kept_rows[0] != (batch_size, seed):
+            self._kept_rows = None  # let go before building anew
+            self._kept_rows = (batch_size, seed), self._build_rows(batch_size, seed)
+        return self._kept_rows[1]
+
+    def _blocks(self, batch_size: int) -> tuple[int, int]:
+        """Return the number of blocks and of rows in each, the last one padded."""
+        n_blocks = -(-self.n_rows // batch_size)
+        return n_blocks, -(-self.n_rows // n_blocks)
+
+    def shapes(self, batch_size: int) -> Shapes:
+        """Shapes of all that the kernels take and give, known before any of it exists."""
+        (n_blocks, size), d, n = self._blocks(batch_size), self.n_features, self.n_neurons
+
+        def array(*shape):
+            return jax.ShapeDtypeStruct(shape, self.dtype)
+
+        square, splitting, memory = array(d, d), None, None
+        if not self.penalty.rotation_invariant:
+            splitting = Splitting(square, square, array(d, d), square, array(d), _ADMM_RHO, _ADMM_INNER)
+            memory = AdmmState(array(d, n), array(d, n))
+        rows = Rows(
+            array(n_blocks, size, d + 1), array(n_blocks, size, self.Y.shape[1]), array(n_blocks, size, 1),
+            array(d + 1, n), like(self.penalty), splitting, self.observation, self.n_rows,
+        )  # fmt: skip
+        return Shapes(rows, array(d + 1, n), memory, Metric(array(d + 1, n), array(d, n)), array(n), array(d + 1, 1))
+
+    def _build_rows(self, batch_size: int, seed: int) -> Rows:
+        n_blocks, size = self._blocks(batch_size)
+        order = np.random.default_rng(int(seed)).permutation(self.n_rows)
+        d, basis = self.n_features, self.basis
+        Z, Y, weight = (aligned_empty((n_blocks * size, n), self.dtype) for n in (d + 1, self.Y.shape[1], 1))
+        # Single precision products where conditioning leaves them harmless.
+        single = self.X.dtype == self.dtype == np.float32 and basis.tame
+        mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
+
+        def chunk(rows):
+            chosen = order[rows]
+            Z[rows, :d] = (self.X[chosen] - mean) @ whiten
+            Z[rows, d] = 1
+            Y[rows] = self.Y[chosen]
+            weight[rows, 0] = 1 if self.weights is None else self.weights[chosen]
+
+        list(over_chunks(chunk, self.n_rows))
+        self.pad(Z, Y, weight)
+        return Rows(
+            Z=jax.device_put(Z.reshape(n_blocks, size, d + 1)),
+            Y=jax.device_put(Y.reshape(n_blocks, size, self.Y.shape[1])),
+            weight=jax.device_put(weight.reshape(n_blocks, size, 1)),
+            ridge=jax.device_put(self._column_ridge().astype(self.dtype)),
+            penalty=self.penalty,
+            splitting=self._splitting(),
+            observation=self.observation,
+            n_rows=self.n_rows,
+        )
+
+    def pad(self, Z, Y, weight) -> None:
+        """Fill the last block up with rows that count nothing."""
+        for padded in (Z, Y, weight):
+            padded[self.n_rows :] = 0
+
+    def _column_ridge(self) -> np.ndarray:
+        ridge = np.zeros((self.n_features + 1, self.n_neurons))
+        if self.penalty.rotation_invariant:
+            variance = self.basis.variance
+            inverse = np.where(variance > 0, 1 / np.where(variance > 0, variance, 1.0), 0.0)
+            # Below the largest number of single precision, and strong enough to hold a column at 0.
+            ridge[:-1] = np.minimum(np.asarray(self.penalty.ridge_strength, np.float64) * inverse[:, None], 1e30)
+        return ridge
+
+    def _splitting(self) -> Splitting | None:
+        if self.penalty.rotation_invariant:
+            return None
+        basis = self.basis
+        expand = basis.scale[:, None] * basis.whiten
+        gain = expand / (1 + _ADMM_RHO * np.sum(expand**2, axis=0))  # B'B is diagonal in this basis
+        constants = (expand, basis.unwhiten / basis.scale, gain, _ADMM_RHO * gain @ expand.T, basis.scale)
+        return Splitting(*(jax.device_put(c.astype(self.dtype)) for c in constants), _ADMM_RHO, _ADMM_INNER)
+
+    def to_columns(self, params: Params) -> np.ndarray:
+        """Whitened coordinates of parameters, intercept last, (column, neuron)."""
+        intercept = params.intercept + self.basis.mean @ params.coef
+        return np.concatenate([self.basis.unwhiten @ params.coef, intercept[None]]).astype(self.dtype)
+
+    def from_columns(self, v, memory=None) -> Params:
+        """Parameters of whitened coordinates, in float64; exact zeros come from the proximal step's state."""
+        v = np.asarray(v, np.float64)
+        if memory is None:
+            coef = self.basis.whiten @ v[:-1]
+        else:
+            coef = np.asarray(memory.z, np.float64) / self.basis.scale[:, None]
+        return Params(coef, v[-1] - self.basis.mean @ coef)
+
+    def residual_columns(self, params: Params, evaluation: Evaluation) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient plus smallest subgradient in whitened coordinates, and its part outside of them.
+
+        Returns
+        -------
+        columns, outside :
+            (column, neuron), and the squared norm (neuron,) of what no kept direction sees.
+        """
+        g = self.penalty.subgradient_residual(params.coef, evaluation.grad_coef)
+        g = np.asarray(g, np.float64) - self.basis.mean[:, None] * evaluation.grad_intercept
+        columns = self.basis.whiten.T @ g
+        outside = np.sum((g - self.basis.unwhiten.T @ columns) ** 2, axis=0)
+        return np.concatenate([columns, evaluation.grad_intercept[None]]), outside

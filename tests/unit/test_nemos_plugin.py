@@ -1,0 +1,521 @@
+"""NeMoS models fitted by glmfit, against the real NeMoS."""
+
+import copy
+import gc
+import subprocess
+import sys
+import warnings
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import recording
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline
+
+nmo = pytest.importorskip("nemos", minversion="0.2.8")
+
+from glmfit import PopulationGLM, Status  # noqa: E402
+from glmfit._compile import compiled_programs  # noqa: E402
+from glmfit.plugins import nemos as plugin  # noqa: E402
+
+T, D, N, K = 400, 4, 2, 3
+NAME = "SAGA[glmfit]"
+MODELS = {
+    "GLM": (nmo.glm.GLM, {}),
+    "PopulationGLM": (nmo.glm.PopulationGLM, {}),
+    "ClassifierGLM": (nmo.glm.ClassifierGLM, {"n_classes": K}),
+    "ClassifierPopulationGLM": (nmo.glm.ClassifierPopulationGLM, {"n_classes": K}),
+}
+STRENGTHS = {"UnRegularized": None, "Ridge": 0.02, "Lasso": 0.02, "ElasticNet": (0.03, 0.4), "GroupLasso": 0.02}
+OBSERVATIONS = {
+    ("Poisson", "softplus"): "certified",
+    ("Poisson", "exp"): "certified",
+    ("Bernoulli", "logistic"): "table",
+    ("Bernoulli", "norm.cdf"): "table",
+    ("Gaussian", "identity"): "table",
+    ("Gaussian", "softplus"): "table",
+    ("Gamma", "exp"): "table",
+    ("NegativeBinomial", "exp"): "table",
+    ("NegativeBinomial", "softplus"): "table",
+}
+
+
+@pytest.fixture(autouse=True)
+def ordinary_jax():
+    """NeMoS broadcasts freely, and says what it has to say in warnings."""
+    with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
+        warnings.filterwarnings("ignore", message="Mask has not been set")
+        warnings.filterwarnings("ignore", message="JAXopt is no longer maintained")
+        yield
+
+
+def data(kind="Poisson", seed=0):
+    """Features, and targets of N units that depend on them."""
+    rng = np.random.default_rng([seed, 5])
+    X, _ = recording(seed=seed, t=T, d=D, n=N)
+    eta = (X - X.mean(axis=0)) @ rng.normal(size=(D, N)) * 0.4
+    if kind == "Poisson" or kind == "NegativeBinomial":
+        return X, rng.poisson(np.logaddexp(0, eta) * rng.gamma(2, 0.5, (T, 1))).astype(float)
+    if kind == "Bernoulli":
+        return X, (rng.random((T, N)) < 1 / (1 + np.exp(-eta))).astype(float)
+    if kind == "Gamma":
+        return X, rng.gamma(2.0, np.exp(eta) / 2) + 1e-3
+    if kind == "Gaussian":
+        return X, 2 + eta + 0.3 * rng.normal(size=(T, N))
+    scores = (X - X.mean(axis=0)) @ rng.normal(size=(D, N * K)) * 0.4 + rng.gumbel(size=(T, N * K))
+    return X, scores.reshape(T, N, K).argmax(axis=-1)
+
+
+def make(model="PopulationGLM", regularizer="Ridge", solver=NAME, groups=None, strength=None, **parameters):
+    cls, needed = MODELS[model]
+    if regularizer == "GroupLasso":
+        regularizer = nmo.regularizer.GroupLasso(mask=groups)
+    name = regularizer if isinstance(regularizer, str) else type(regularizer).__name__
+    strength = STRENGTHS[name] if strength is None else strength
+    with_strength = {} if strength is None else {"regularizer_strength": strength}
+    kwargs = parameters.pop("solver_kwargs", {})
+    return cls(
+        regularizer=regularizer, solver_name=solver, solver_kwargs=kwargs, **needed, **with_strength, **parameters
+    )
+
+
+def of_units(Y, model):
+    return Y if "Population" in model else Y[:, 0]
+
+
+def groups_of(model):
+    """First two and last two features of every output, one output after the other."""
+    out = {"GLM": (), "PopulationGLM": (N,), "ClassifierGLM": (K,), "ClassifierPopulationGLM": (N, K)}[model]
+    n = int(np.prod(out, dtype=int))
+    mask = np.zeros((2 * n, D, n))
+    for column in range(n):
+        mask[2 * column, :2, column] = 1
+        mask[2 * column + 1, 2:, column] = 1
+    return mask.reshape(2 * n, D, *out)
+
+
+def penalised(model, X, Y):
+    """NeMoS's own penalised loss at a fitted model."""
+    params = model._get_model_params()
+    loss = model.regularizer.penalized_loss(model._compute_loss, params=params, strength=model.regularizer_strength)
+    return float(loss(params, *model._preprocess_inputs(X, Y)))
+
+
+def best_of_nemos(model, X, Y, steps=100_000):
+    """The same model fitted by NeMoS itself, as far as it gets."""
+    smooth = type(model.regularizer).__name__ in ("UnRegularized", "Ridge")
+    best = clone(model).set_params(solver_kwargs={})
+    best.set_params(solver_name="LBFGS" if smooth else "ProximalGradient")
+    best.set_params(solver_kwargs={"tol": 1e-12, "maxiter": steps})
+    if getattr(model, "feature_mask", None) is not None and best.feature_mask is None:
+        best.feature_mask = model.feature_mask
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return best.fit(X, Y)
+
+
+def assert_same_answer(model, X, Y, atol=1e-5):
+    best = best_of_nemos(model, X, Y)
+    for ours, theirs in zip(
+        jax.tree.leaves((model.coef_, model.intercept_)), jax.tree.leaves((best.coef_, best.intercept_)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=atol * max(1.0, float(jnp.abs(theirs).max())))
+    assert penalised(model, X, Y) <= penalised(best, X, Y) + 1e-10
+
+
+# ------------------------------------------------------------------------- the answer
+
+
+@pytest.mark.parametrize("regularizer", STRENGTHS)
+@pytest.mark.parametrize("model, link", [("GLM", "softplus"), ("PopulationGLM", "exp"), ("ClassifierGLM", None),
+                                         ("ClassifierPopulationGLM", None)])  # fmt: skip
+def test_coefficients_are_those_of_nemos_run_to_the_end(model, link, regularizer, x64):
+    X, Y = data("classes" if "Classifier" in model else "Poisson")
+    Y = of_units(Y, model)
+    parameters = {} if link is None else {"inverse_link_function": link}
+    ours = make(model, regularizer, groups=groups_of(model), solver_kwargs={"tol": 1e-8}, **parameters).fit(X, Y)
+    assert ours.solver_state_.route == ("table" if link is None else "certified")
+    assert ours.solver_state_.stats.converged
+    assert_same_answer(ours, X, Y)
+
+
+@pytest.mark.parametrize("kind, link", OBSERVATIONS)
+def test_every_observation_model_and_link_is_fitted(kind, link, x64):
+    X, Y = data(kind)
+    observation = getattr(nmo.observation_models, f"{kind}Observations")()
+    ours = make(observation_model=observation, inverse_link_function=link, solver_kwargs={"tol": 1e-8}).fit(X, Y)
+    assert ours.solver_state_.route == OBSERVATIONS[kind, link] and ours.solver_state_.stats.converged
+    assert_same_answer(ours, X, Y)
+
+
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "GroupLasso"])
+@pytest.mark.parametrize("kind", ["Poisson", "Bernoulli"])
+def test_a_feature_mask_leaves_what_it_masks_at_zero(regularizer, kind, x64):
+    X, Y = data(kind)
+    mask = np.array([[1, 0], [1, 1], [0, 1], [1, 1]])
+    observation = getattr(nmo.observation_models, f"{kind}Observations")()
+    ours = make(regularizer=regularizer, groups=groups_of("PopulationGLM"), observation_model=observation,
+                feature_mask=mask, solver_kwargs={"tol": 1e-8}).fit(X, Y)  # fmt: skip
+    assert ours.solver_state_.stats.converged
+    assert np.all(np.asarray(ours.coef_)[mask == 0] == 0)
+    assert_same_answer(ours, X, Y)
+
+
+def test_a_unit_without_any_feature_gets_its_mean_rate(x64):
+    X, Y = data()
+    ours = make(feature_mask=np.array([[1, 0]] * D), inverse_link_function="exp").fit(X, Y)
+    assert np.all(np.asarray(ours.coef_)[:, 1] == 0)
+    np.testing.assert_allclose(np.exp(ours.intercept_[1]), Y[:, 1].mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "ElasticNet"])
+def test_strengths_per_coefficient(regularizer, x64):
+    X, Y = data()
+    strength = np.outer([0.0, 0.01, 0.03, 0.1], [1.0, 2.0])
+    given = (strength, 0.3) if regularizer == "ElasticNet" else strength
+    ours = make(regularizer=regularizer, strength=given, solver_kwargs={"tol": 1e-8}).fit(X, Y)
+    assert ours.solver_state_.route == "certified" and ours.solver_state_.stats.converged
+    assert_same_answer(ours, X, Y)
+
+
+def test_strengths_per_group(x64):
+    X, Y = data()
+    ours = make(regularizer="GroupLasso", groups=groups_of("PopulationGLM"), strength=np.array([0.0, 0.01, 0.02, 0.1]),
+                solver_kwargs={"tol": 1e-8}).fit(X, Y)  # fmt: skip
+    assert ours.solver_state_.route == "certified" and ours.solver_state_.stats.converged
+    assert_same_answer(ours, X, Y)
+
+
+@pytest.mark.parametrize("model", ["PopulationGLM", "ClassifierGLM"])
+def test_features_in_a_dict_are_the_same_features(model):
+    X, Y = data("classes" if "Classifier" in model else "Poisson")
+    Y = of_units(Y, model)
+    tree = nmo.pytrees.FeaturePytree(position=X[:, :3], speed=X[:, 3:])
+    whole, parts = make(model).fit(X, Y), make(model).fit(tree, Y)
+    assert parts.solver_state_.route == whole.solver_state_.route
+    assert set(parts.coef_) == {"position", "speed"}
+    np.testing.assert_array_equal(jnp.concatenate([parts.coef_["position"], parts.coef_["speed"]]), whole.coef_)
+
+
+def test_a_fit_through_nemos_is_the_fit_of_glmfit():
+    X, Y = (a.astype(np.float32) for a in data())
+    ours = make(inverse_link_function="softplus").fit(X, Y)
+    alone = PopulationGLM(regularizer_strength=STRENGTHS["Ridge"]).fit(X, Y)
+    np.testing.assert_allclose(ours.coef_, alone.coef_, rtol=1e-6)
+    certificate = ours.solver_state_.certificate
+    np.testing.assert_allclose(certificate.gap, alone.report_.gap, rtol=1e-5)
+    assert certificate.gap_is_bound.all() and np.all(certificate.status == Status.CONVERGED)
+
+
+# ------------------------------------------------------------------------- where NeMoS's SVRG goes wrong
+
+
+@pytest.mark.parametrize(
+    "X, strength",
+    [("small", 1e-6), ("opposite", 0.01), ("plain", 100.0)],
+    ids=["features of scale 0.01", "columns (a, -a)", "ridge of strength 100"],
+)
+def test_right_where_svrg_takes_a_wrong_step(X, strength, x64):
+    """It ends at loss 28 instead of 0.66, or with NaN, or diverges (measured on NeMoS 0.2.8)."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(T, 2))
+    design = {"small": 0.01 * a, "opposite": np.column_stack([a[:, 0], -a[:, 0]]), "plain": a}[X]
+    y = rng.poisson(np.logaddexp(0, a[:, 0]))
+    ours = make("GLM", strength=strength, inverse_link_function="softplus", solver_kwargs={"tol": 1e-8}).fit(design, y)
+    assert ours.solver_state_.stats.converged
+    assert_same_answer(ours, design, y, atol=2e-4 if X == "small" else 1e-5)
+
+
+# ------------------------------------------------------------------------- three routes
+
+
+class Odd:
+    """Parameters that are not those of a linear model."""
+
+
+def quadratic(params, X, y):
+    return jnp.mean((X @ params["w"] - y) ** 2)
+
+
+def test_what_is_no_linear_model_goes_the_proximal_way(x64):
+    X, Y = data("Gaussian")
+    solver = plugin.SAGA(quadratic, nmo.regularizer.Ridge(), 0.1, False, tol=1e-12)
+    params, state, aux = solver.run({"w": jnp.zeros(D)}, jnp.asarray(X), jnp.asarray(Y[:, 0]))
+    exact = np.linalg.solve(2 * X.T @ X / T + 0.1 * np.eye(D), 2 * X.T @ Y[:, 0] / T)
+    assert state.route == "proximal" and state.stats.converged and aux is None and state.certificate is None
+    np.testing.assert_allclose(params["w"], exact, atol=1e-9)
+
+
+def test_a_closure_over_a_model_is_seen_to_be_a_linear_model(x64):
+    X, Y = data("Bernoulli")
+    model = make(observation_model="Bernoulli").fit(X, Y)
+    loss = model._compute_loss
+    start = jax.tree.map(jnp.zeros_like, model._get_model_params())
+    solver = plugin.SAGA(lambda p, X, y: loss(p, X, y), model.regularizer, STRENGTHS["Ridge"], False, tol=1e-8)
+    params, state, _ = solver.run(start, jnp.asarray(X), jnp.asarray(Y))
+    assert state.route == "table" and state.stats.converged
+    best = best_of_nemos(model, X, Y)
+    np.testing.assert_allclose(params.coef, best.coef_, atol=1e-5)
+
+
+def test_a_loss_that_only_looks_linear_is_found_out(x64):
+    """Twice the loss, a sum instead of a mean, or features squared: never fitted as what it is not."""
+    X, Y = (jnp.asarray(a) for a in data())
+    model = make(inverse_link_function="softplus").fit(X, Y)
+    start = jax.tree.map(jnp.zeros_like, model._get_model_params())
+
+    class Disguise:
+        observation_model, inverse_link_function = model.observation_model, model.inverse_link_function
+
+        def __init__(self, change):
+            self.change = change
+
+        def loss(self, params, X, y):
+            return self.change(params, X, y)
+
+    changes = {
+        "table": lambda p, X, y: 2 * model._compute_loss(p, X, y),
+        "proximal": lambda p, X, y: len(y) * model._compute_loss(p, X, y) / T,
+    }
+    for route, change in changes.items():
+        solver = plugin.SAGA(Disguise(change).loss, model.regularizer, STRENGTHS["Ridge"], False, tol=1e-10)
+        params, state, _ = solver.run(start, X, Y)
+        total = lambda p, change=change: change(p, X, Y) + STRENGTHS["Ridge"] / 2 * jnp.sum(p.coef**2)  # noqa: E731
+        assert state.route == route and state.stats.converged
+        for leaf in jax.tree.leaves(jax.grad(total)(params)):
+            np.testing.assert_allclose(leaf, 0, atol=2e-5)
+
+
+def test_a_run_under_jit_is_traced(x64):
+    X, Y = (jnp.asarray(a) for a in data("Gaussian"))
+    solver = plugin.SAGA(quadratic, nmo.regularizer.Ridge(), 0.1, False, tol=1e-12)
+    params, state, _ = jax.jit(solver.run)({"w": jnp.zeros(D)}, X, Y[:, 0])
+    alone, _, _ = solver.run({"w": jnp.zeros(D)}, X, Y[:, 0])
+    assert state.converged
+    np.testing.assert_allclose(params["w"], alone["w"], atol=1e-10)
+
+
+def test_a_group_over_several_units_is_left_to_the_proximal_way(x64):
+    X, Y = data()
+    mask = np.zeros((2, D, N))
+    mask[0, :2], mask[1, 2:] = 1, 1
+    ours = make(regularizer="GroupLasso", groups=mask, solver_kwargs={"tol": 1e-9}).fit(X, Y)
+    assert ours.solver_state_.route == "proximal" and ours.solver_state_.stats.converged
+    assert_same_answer(ours, X, Y)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_objective_never_ends_above_its_start(model):
+    X, Y = data("classes" if "Classifier" in model else "Poisson")
+    Y = of_units(Y, model)
+    for budget in (1, 2, 1000):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            ours = make(model, solver_kwargs={"maxiter": budget, "tol": 1e-4}).fit(X, Y)
+        end = penalised(ours, X, Y)
+        again = make(model, solver_kwargs={"maxiter": 1, "tol": 1e-4})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            again.fit(X, Y, init_params=(ours.coef_, ours.intercept_))
+        assert penalised(again, X, Y) <= end * (1 + 1e-6) + 1e-6
+
+
+def test_a_start_with_nan_is_reported_and_never_called_converged():
+    X, Y = (jnp.asarray(a) for a in data())
+    model = make().fit(X, Y)
+    solver = plugin.SAGA(model._compute_loss, model.regularizer, 0.1, False)
+    start = jax.tree.map(lambda a: jnp.full_like(a, jnp.nan), model._get_model_params())
+    _, state, _ = solver.run(start, X, Y)
+    assert not state.stats.converged
+
+
+# ------------------------------------------------------------------------- options, state, updates
+
+
+def test_options_by_the_names_of_nemos():
+    X, Y = data()
+    assert plugin.SAGA.get_accepted_arguments() == {"stepsize", "batch_size", "tol", "maxiter", "key"}
+    nothing = dict.fromkeys(plugin.SAGA.get_accepted_arguments())
+    plain, none = make().fit(X, Y), make(solver_kwargs=nothing).fit(X, Y)
+    np.testing.assert_array_equal(plain.coef_, none.coef_)
+    for kwargs in ({"batch_size": 50}, {"stepsize": 0.05}, {"batch_size": 10_000}, {"key": jax.random.PRNGKey(1)}):
+        other = make(solver_kwargs={**kwargs, "tol": 1e-3}).fit(X, Y)
+        assert other.solver_state_.stats.converged
+        np.testing.assert_allclose(other.coef_, plain.coef_, atol=5e-3)
+    limited = make(solver_kwargs={"stepsize": 0.01}).fit(X, Y).solver_state_
+    assert limited.solver == "SAGA" and limited.step <= 0.01 and limited.certificate.step.certified
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        ({"stepsize": -1.0}, "stepsize is -1.0; it must be positive"),
+        ({"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1"),
+        ({"tol": 0.0}, "tol is 0.0; it must be positive"),
+        ({"maxiter": 0}, "maxiter is 0; it must be a whole number of at least 1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make(solver_kwargs=kwargs).fit(*data())
+
+
+def test_the_budget_is_kept_and_told():
+    X, Y = data("classes")
+    with pytest.warns(RuntimeWarning, match="did not converge"):
+        model = make("ClassifierGLM", solver_kwargs={"maxiter": 2, "tol": 1e-5}).fit(X, Y[:, 0])
+    stats = model.solver_state_.stats
+    assert not stats.converged
+    assert float(stats.function_val) >= 0
+
+
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
+def test_updates_on_batches_descend_on_every_batch(regularizer):
+    X, Y = data()
+    model = make(regularizer=regularizer)
+    params = model.initialize_params(X, Y)
+    start = getattr(model, "initialize_solver_and_state", None)
+    state = start(X, Y, params) if start else model.initialize_optimizer_and_state(params, X, Y)
+    for k in range(8):
+        rows = slice(50 * k, 50 * k + 50)
+        before = penalised_at(model, params, X[rows], Y[rows])
+        params, state = model.update(params, state, X[rows], Y[rows])
+        assert penalised_at(model, params, X[rows], Y[rows]) <= before * (1 + 1e-6)
+    assert int(state.num_steps) == 8
+
+
+def penalised_at(model, params, X, Y):
+    params = model._validator.to_model_params(params)
+    loss = model.regularizer.penalized_loss(model._compute_loss, params=params, strength=model.regularizer_strength)
+    return float(loss(params, jnp.asarray(X), jnp.asarray(Y)))
+
+
+# ------------------------------------------------------------------------- compilations and memory
+
+
+@pytest.mark.parametrize("model, regularizer", [("PopulationGLM", "Ridge"), ("PopulationGLM", "Lasso"),
+                                                ("ClassifierGLM", "Ridge")])  # fmt: skip
+def test_a_second_fit_of_the_same_shapes_compiles_nothing(model, regularizer):
+    X, Y = data("classes" if "Classifier" in model else "Poisson")
+    Y = of_units(Y, model)
+    make(model, regularizer).fit(X, Y)
+    before = compiled_programs()
+    make(model, regularizer, strength=0.05).fit(X + 1e-3, Y)
+    assert compiled_programs() == before
+
+
+@pytest.mark.parametrize("model", ["PopulationGLM", "ClassifierGLM"])
+def test_models_are_freed_after_use(model):
+    X, Y = data("classes" if "Classifier" in model else "Poisson")
+    fitted = make(model).fit(X, of_units(Y, model))
+    gone = weakref.ref(fitted)
+    del fitted
+    gc.collect()
+    assert gone() is None
+
+
+# ------------------------------------------------------------------------- living with NeMoS and scikit-learn
+
+
+def test_registration_can_be_repeated_and_importing_glmfit_does_not_import_nemos():
+    plugin.register()
+    plugin.register()
+    assert nmo.solvers.get_solver(NAME).implementation is plugin.SAGA
+    for name in plugin.REGULARIZERS:
+        assert getattr(nmo.regularizer, name)._allowed_solvers.count("SAGA") == 1
+    code = "import glmfit, sys; assert 'nemos' not in sys.modules; import glmfit.plugins.nemos, nemos; "
+    code += "assert nemos.solvers.get_solver('SAGA[glmfit]')"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
+def test_clone_deepcopy_and_set_params():
+    X, Y = data()
+    model = make(solver_kwargs={"tol": 1e-4}).fit(X, Y)
+    for twin in (clone(model), copy.deepcopy(model)):
+        assert twin.solver_name.startswith("SAGA") and twin.solver_kwargs == {"tol": 1e-4}
+        np.testing.assert_array_equal(twin.fit(X, Y).coef_, model.coef_)
+    other = make("PopulationGLM", solver="GradientDescent").set_params(solver_name=NAME).fit(X, Y)
+    np.testing.assert_allclose(other.coef_, model.coef_, atol=1e-3)
+
+
+def test_saved_models_come_back(tmp_path):
+    X, Y = data()
+    model = make().fit(X, Y)
+    model.save_params(tmp_path / "model.npz")
+    again = nmo.load_model(tmp_path / "model.npz")
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    assert again.solver_name.startswith("SAGA")
+    np.testing.assert_allclose(again.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_grid_search_also_in_other_processes(n_jobs):
+    X, Y = data()
+    search = GridSearchCV(make("GLM"), {"regularizer_strength": [1e-3, 10.0]}, cv=2, n_jobs=n_jobs)
+    search.fit(X, Y[:, 0])
+    assert search.best_params_ == {"regularizer_strength": 1e-3}
+    assert search.best_estimator_.solver_state_.route == "certified"
+
+
+def test_a_pipeline_with_a_basis():
+    rng = np.random.default_rng(0)
+    position = rng.random((T, 1))
+    y = rng.poisson(np.logaddexp(0, 3 * np.cos(6 * position[:, 0])))
+    basis = nmo.basis.RaisedCosineLinearEval(n_basis_funcs=5).to_transformer()
+    pipe = Pipeline([("basis", basis), ("glm", make("GLM", strength=1e-4, inverse_link_function="softplus"))])
+    pipe.fit(position, y)
+    assert pipe["glm"].solver_state_.stats.converged and pipe.score(position, y) > -1.5
+
+
+# ------------------------------------------------------------------------- canaries
+
+
+def test_canary_the_loss_is_a_bound_method_of_the_model():
+    seen = []
+
+    class Spy(plugin.SAGA):
+        def __init__(self, unregularized_loss, *args, **kwargs):
+            seen.append(getattr(unregularized_loss, "__self__", None))
+            super().__init__(unregularized_loss, *args, **kwargs)
+
+    model = make("GLM")
+    nmo.solvers.register("SAGA", Spy, backend="spy", replace=True, validate=False)
+    try:
+        model.set_params(solver_name="SAGA[spy]").fit(data()[0], data()[1][:, 0])
+    finally:
+        del nmo.solvers._solver_registry._registry["SAGA"]["spy"]
+    assert seen[-1] is model, (
+        "NeMoS no longer hands its loss over as a bound method of the model: Poisson models are not recognised any "
+        "more (they take the table route). Find the model elsewhere, in glmfit/plugins/nemos.py, _view."
+    )
+
+
+def test_canary_rates_are_clipped_before_the_logarithm():
+    poisson = nmo.observation_models.PoissonObservations()
+    loss = poisson._negative_log_likelihood(jnp.ones(1), jnp.zeros(1))
+    eps = float(jnp.finfo(loss.dtype).eps)
+    assert float(loss) == pytest.approx(eps - np.log(eps), rel=1e-5), (
+        "NeMoS no longer clips rates at the machine epsilon: docs/how_to/use_with_nemos.md says that it does."
+    )
+
+
+def test_canary_observation_models_take_their_own_aggregation():
+    total = nmo.observation_models.PoissonObservations()._negative_log_likelihood(
+        jnp.ones((3, 2)), jnp.ones((3, 2)), aggregate_sample_scores=lambda s: s.shape
+    )
+    assert total == (3, 2), (
+        "aggregate_sample_scores no longer gets a score per row: the table route falls back to automatic row losses. "
+        "See _NemosLoss in glmfit/plugins/nemos.py."
+    )
+
+
+def test_canary_a_feature_mask_is_where_we_look():
+    model = make(feature_mask=np.ones((D, N)))
+    assert getattr(model, "_feature_mask", None) is not None, (
+        "PopulationGLM no longer keeps its mask in _feature_mask: masked models take the proximal route. See "
+        "_read_mask in glmfit/plugins/nemos.py."
+    )
