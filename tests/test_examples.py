@@ -20,7 +20,6 @@ EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 pytest.importorskip("matplotlib")
 pytest.importorskip("nitime")
 
-# Another package's code, run as it is meant to be run.
 pytestmark = pytest.mark.usefixtures("close_figures")
 
 
@@ -44,7 +43,9 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_example_runs_and_draws(path, tmp_path, monkeypatch, capsys):
+def test_example_runs_and_draws(path, tmp_path, monkeypatch, capsys, request):
+    if "nemos" in path.stem:
+        request.getfixturevalue("loose_shapes")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(path)])
     names = runpy.run_path(str(path), run_name="__main__")

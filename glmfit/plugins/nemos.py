@@ -435,8 +435,8 @@ class View:
         """Matrices as parameters of a model."""
         leaves, structure = jax.tree.flatten(like.coef)
         pieces = np.split(params.coef, np.cumsum(self.sizes)[:-1])
-        coef = [jnp.asarray(p.reshape(leaf.shape), leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)]
-        intercept = jnp.asarray(params.intercept.reshape(like.intercept.shape), like.intercept.dtype)
+        coef = [_put(p, leaf) for p, leaf in zip(pieces, leaves, strict=True)]
+        intercept = _put(params.intercept, like.intercept)
         return eqx.tree_at(lambda p: (p.coef, p.intercept), like, (jax.tree.unflatten(structure, coef), intercept))
 
     def parts(self) -> list[Part]:
@@ -549,7 +549,7 @@ def _read_penalty(solver: SAGA, params, n_columns: int) -> Penalties | None:
     value = regularizer.penalized_loss(lambda *_: 0.0, params=params, strength=solver.regularizer_strength)
 
     def slope(at):
-        there = jax.tree.map(lambda a: jnp.full_like(a, at), params)
+        there = jax.tree.map(lambda a: jax.device_put(np.full(a.shape, at, a.dtype)), params)
         leaves = jax.tree.leaves(jax.grad(value)(there).coef)
         return np.concatenate([np.asarray(g, np.float64).reshape(len(g), -1) for g in leaves])
 
@@ -699,7 +699,7 @@ def _agrees(view: View, loss: Callable, params, args) -> bool:
     n = len(view.Y)
     busy = np.argmax(np.abs(view.Y).max(axis=1))
     rows = np.unique(np.r_[np.linspace(0, n - 1, min(n, 6)).astype(int), busy])
-    some = jax.tree.map(lambda a: a[rows], args)
+    some = jax.tree.map(lambda a: jax.device_put(np.asarray(a)[rows]), args)
     X = view.X[rows].astype(np.float64)
     here = view.columns(params)
     size = 0.3 / max(np.sqrt(X.shape[1]) * np.abs(X).max(initial=0.0), 1e-30)
@@ -739,6 +739,11 @@ def _own_kernels():
     ]
     epoch = jax.jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets")
     return tuple(fresh), epoch
+
+
+def _put(values: np.ndarray, like) -> jax.Array:
+    """Array of jax of the shape and precision of another; nothing is compiled for it."""
+    return jax.device_put(values.reshape(like.shape).astype(like.dtype))
 
 
 def _is_traced(tree) -> bool:
