@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -15,8 +16,9 @@ _PREFIX = "/jax/core/compile/"
 _lock = threading.Lock()
 _programs = 0
 _waited = threading.local()
-_ahead: dict[Callable, Future] = {}
-_known: set[tuple] = set()
+# Weak: kernels made for one fit take what they were compiled for with them.
+_ahead: weakref.WeakKeyDictionary[Callable, Future] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Callable, set[tuple]] = weakref.WeakKeyDictionary()
 
 
 def _listen(event: str, seconds: float, **_) -> None:
@@ -53,9 +55,10 @@ def compile_ahead(calls: Iterable[tuple[Callable, tuple, dict[str, Any]]]) -> No
     fresh = []
     for kernel, args, static in calls:
         leaves, structure = jax.tree.flatten(args)
-        key = kernel, structure, tuple((a.shape, str(a.dtype)) for a in leaves), tuple(static.items()), x64
-        if key not in _known:
-            _known.add(key)
+        key = structure, tuple((a.shape, str(a.dtype)) for a in leaves), tuple(static.items()), x64
+        known = _known.setdefault(kernel, set())
+        if key not in known:
+            known.add(key)
             fresh.append((kernel, args, static))
     if not fresh:
         return

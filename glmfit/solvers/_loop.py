@@ -17,14 +17,15 @@ _STALLED = 8  # checks without a smaller estimate
 _NEAR = 100  # times the target: an epoch or two away, so look after each
 
 
-def stopping_target(problem, objective, tol: float) -> np.ndarray:
+def stopping_target(problem, objective, options: LoopOptions) -> np.ndarray:
     """Gap below which a neuron counts as converged, (neuron,).
 
-    The largest of ``tol`` times the improvement over the null model, a hundredth of a nat over the whole
-    recording (1e-2 / T; it tightens with ``tol`` below 1e-6), and the rounding of F in float64.
+    The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
+    recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and the rounding of F in float64.
     """
+    tol = options.tol
     improvement = np.maximum(problem.null_objective - objective, 0.0)
-    negligible = 1e-2 / problem.n_rows * min(1.0, tol / _DEFAULT_TOL)
+    negligible = options.negligible / problem.n_rows * min(1.0, tol / _DEFAULT_TOL)
     return np.maximum(np.maximum(tol * improvement, negligible), 4e-15 * np.abs(objective))
 
 
@@ -102,7 +103,7 @@ class Verdict:
         self.gap = np.where(silent, 0.0, np.nan)
         self.is_bound = silent.copy()
         self.objective = problem.null_objective.copy()
-        self.target = stopping_target(problem, self.objective, options.tol)
+        self.target = stopping_target(problem, self.objective, options)
         self.epochs = np.zeros(n, int)
         self.attempts, self.failure_probability = 0, 0.0
         self.near = False  # whether every open neuron is about to be ready
@@ -185,7 +186,7 @@ class Verdict:
         self.objective = np.where(where, objective, self.objective)
         self.gap = np.where(where, gap, self.gap)
         self.is_bound = np.where(where, is_bound, self.is_bound)
-        self.target = np.where(where, stopping_target(self.problem, self.objective, self.options.tol), self.target)
+        self.target = np.where(where, stopping_target(self.problem, self.objective, self.options), self.target)
 
     def _keep(self, where, params: Params) -> None:
         self.params = Params(*(np.where(where, new, old) for new, old in zip(params, self.params, strict=True)))

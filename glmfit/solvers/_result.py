@@ -22,6 +22,8 @@ class LoopOptions:
         Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop.
     max_epochs :
         Budget in passes over the data.
+    negligible :
+        Log-likelihood of the whole recording, in nats, not worth more work; it shrinks with ``tol`` below 1e-6.
     verbose :
         Show a progress bar.
     callback :
@@ -30,6 +32,7 @@ class LoopOptions:
 
     tol: float = 1e-6
     max_epochs: int = 200
+    negligible: float = 1e-2
     verbose: bool = False
     callback: Callable | None = None
 

@@ -26,6 +26,8 @@ class ProximalResult(NamedTuple):
         Loss plus penalty there.
     residual : jax.Array
         Norm of the gradient mapping (the gradient, without a penalty) over that of the parameters plus one.
+    mapping : jax.Array
+        Norm of the gradient mapping itself.
     step : jax.Array
         Last step.
     n_steps : jax.Array
@@ -37,6 +39,7 @@ class ProximalResult(NamedTuple):
     params: Any
     objective: jax.Array
     residual: jax.Array
+    mapping: jax.Array
     step: jax.Array
     n_steps: jax.Array
     converged: jax.Array
@@ -111,7 +114,7 @@ def proximal_gradient(
         return x, s, good, jnp.linalg.norm(x - y) / s
 
     def body(carry):
-        x, y, t, s, F, _, n, still, _ = carry
+        x, y, t, s, F, *_, n, still, _ = carry
         new, s, good, mapping = advance(y, s)
         F_new = total(new)
         taken = good & (F_new <= F)
@@ -126,15 +129,16 @@ def proximal_gradient(
         done = (residual <= tol) & good & taken
         t_new = jnp.where(taken, t_new, jnp.ones_like(t))
         s = jnp.minimum(1.1 * s, _LONGEST)
-        return x_new, y_new, t_new, s, jnp.where(taken, F_new, F), residual, n + 1, still, done
+        return x_new, y_new, t_new, s, jnp.where(taken, F_new, F), residual, mapping, n + 1, still, done
 
     def go_on(carry):
-        return ~carry[8] & (carry[7] < 20) & (carry[6] < max_steps)
+        return ~carry[9] & (carry[8] < 20) & (carry[7] < max_steps)
 
     one = jnp.ones((), x0.dtype)
     F0 = total(x0)
-    start_ = (x0, x0, one, one * step, F0, one * jnp.inf, jnp.zeros((), int), jnp.zeros((), int), jnp.array(False))
-    x, _, _, s, F, residual, n, still, done = jax.lax.while_loop(go_on, body, start_)
+    far, none = one * jnp.inf, jnp.zeros((), int)
+    start_ = (x0, x0, one, one * step, F0, far, far, none, none, jnp.array(False))
+    x, _, _, s, F, residual, mapping, n, still, done = jax.lax.while_loop(go_on, body, start_)
     # At the rounding of the objective no step descends any more; far from an optimum that would be a failure.
     settled = (still >= 20) & (residual <= jnp.sqrt(eps))
-    return ProximalResult(unravel(x), F, residual, s, n, jnp.isfinite(F) & (done | settled))
+    return ProximalResult(unravel(x), F, residual, mapping, s, n, jnp.isfinite(F) & (done | settled))

@@ -19,6 +19,10 @@ _STALLED = 10  # epochs without progress
 _MOVED = 4.0  # fall of the gradient's norm after which the curvature is looked at anew
 
 
+def _finite_first(pair) -> float:
+    return pair[0] if np.isfinite(pair[0]) else np.inf
+
+
 class TableSolution(NamedTuple):
     """Outcome of a joint fit.
 
@@ -85,7 +89,9 @@ class TableSAGA:
     ) -> TableSolution:
         """Fit until the estimated gap is below ``tol`` times the improvement over the start, or nothing improves.
 
-        With 0 epochs it only looks. ``reference`` takes the place of the start in the improvement.
+        With 0 epochs it only looks. ``reference`` takes the place of the start in the improvement; from coefficients
+        other than 0 the improvement is that over no coefficients, so that a start near the optimum asks for no more
+        than one far from it, and a worse one for no less.
         """
         seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
         size = self.batch_size or problem.default_batch_size
@@ -94,12 +100,23 @@ class TableSAGA:
         self._compile_ahead(problem, size, saga)
         rows = problem.rows(size, seed)
         eps = float(np.finfo(problem.dtype).eps)
-        v = problem.to_columns(start)
-        at = problem.look(rows, v, rows.start_memory(v))
-        first = lowest = at.objective
+
+        def look(params):
+            v = problem.to_columns(params)
+            return problem.look(rows, v, rows.start_memory(v))
+
+        at = look(start)
+        begun = first = at.objective
         if reference is not None:
-            v = problem.to_columns(reference)
-            first = problem.look(rows, v, rows.start_memory(v)).objective
+            first = look(reference).objective
+        reference = start if reference is None else reference
+        if np.any(reference.coef):
+            plain = reference._replace(coef=np.zeros_like(reference.coef))
+            centred = plain._replace(intercept=reference.intercept + problem.basis.mean @ reference.coef)
+            first, no_coef = min(((o.objective, o) for o in (look(plain), look(centred))), key=_finite_first)
+            if max_epochs > 0 and not at.objective <= first:
+                at = no_coef
+        lowest = at.objective
         shrink, best, since, seen = 1.0, np.inf, 0, np.inf
         metric = step = None
         number, inflation, gap = 0, 1.0, np.inf
@@ -113,7 +130,7 @@ class TableSAGA:
                 norm = float(np.sum(metric.squared_norm(problem.residual(at))))
                 L = problem.smoothness(rows, at.v, metric, seed, number)
                 step, seen = min(1 / (3 * max(L, 1e-12)), self.step_limit), norm
-            target = self._target(problem, first, at.objective, tol, eps)
+            target = self._target(first, at.objective, tol, eps)
             last = epoch == max_epochs or since >= _STALLED
             if inflation * norm / 2 <= 4 * target or last:
                 gap = problem.joint_gap(rows, at, metric)
@@ -139,14 +156,15 @@ class TableSAGA:
             since = 0 if better else since + 1
             if better:
                 best, lowest = min(best, norm), min(lowest, at.objective)
-        params = problem.from_columns(at.v, at.memory) if at.objective <= first else start
-        converged = bool(gap <= target and np.isfinite(at.objective))
-        return TableSolution(params, min(at.objective, first), first, gap, target, converged, epoch, shrink * step)
+        worse = at.objective > begun
+        params = start if worse else problem.from_columns(at.v, at.memory)
+        converged = bool(gap <= target and np.isfinite(at.objective) and not worse)
+        objective = begun if worse else at.objective
+        return TableSolution(params, objective, begun, gap, target, converged, epoch, shrink * step)
 
     @staticmethod
-    def _target(problem, first, objective, tol, eps) -> float:
-        negligible = 1e-2 / problem.n_rows * min(1.0, tol / 1e-6)
-        return max(tol * max(first - objective, 0.0), negligible, max(8 * eps**2, 4e-15) * abs(objective))
+    def _target(first, objective, tol, eps) -> float:
+        return max(tol * max(first - objective, 0.0), max(8 * eps**2, 4e-15) * abs(objective))
 
     def _compile_ahead(self, problem, size, saga) -> None:
         shapes = problem.shapes(size)

@@ -292,6 +292,60 @@ def test_a_loss_that_only_looks_linear_is_found_out(x64):
             np.testing.assert_allclose(leaf, 0, atol=2e-5)
 
 
+def softplus(x):
+    """A user's own link of a well-known name, which bends away from it above 2."""
+    return jnp.where(x < 2, jax.nn.softplus(x), jax.nn.softplus(2.0) * (1 + 0.1 * jnp.tanh(x - 2)))
+
+
+def test_a_link_is_known_by_what_it_is_not_by_its_name():
+    X, Y = data()
+    ours = make("GLM", inverse_link_function=softplus, strength=1e-4).fit(4 * X, Y[:, 0])
+    assert ours.solver_state_.route == "table" and not ours.solver_state_.certificate.gap_is_bound.any()
+    np.testing.assert_allclose(ours.solver_state_.stats.function_val, penalised(ours, 4 * X, Y[:, 0]), rtol=1e-5)
+
+
+class Penalising(nmo.glm.GLM):
+    """A penalty of its own hides in the loss, too small to be seen on a few rows."""
+
+    def _compute_loss(self, params, X, y, *args, **kwargs):
+        return super()._compute_loss(params, X, y, *args, **kwargs) + 10 * jnp.sum(params.coef**2)
+
+
+class Weighting(nmo.glm.GLM):
+    """A loss of exactly T rows."""
+
+    def _compute_loss(self, params, X, y, *args, **kwargs):
+        rate = self._predict(params, X)
+        return jnp.mean(jnp.linspace(0.5, 1.5, T) * (rate - y * jnp.log(rate)))
+
+
+@pytest.mark.parametrize("kind", [Penalising, Weighting])
+def test_a_loss_changed_in_a_subclass_is_minimised_as_it_is(kind):
+    rng = np.random.default_rng(0)
+    X = 30 * rng.normal(size=(T, D))
+    y = rng.poisson(np.exp(0.02 * X[:, 0]))
+    model = kind(regularizer="UnRegularized", solver_name=NAME, solver_kwargs={"tol": 1e-3}).fit(X, y)
+    assert model.solver_state_.route == "proximal"
+    np.testing.assert_allclose(model.solver_state_.stats.function_val, penalised(model, X, y), rtol=1e-5)
+
+
+FLOOR = {"rate": 0.1}
+
+
+def floored(x):
+    """A link that reads a number from outside."""
+    return jnp.exp(x) + FLOOR["rate"]
+
+
+def test_nothing_compiled_for_a_users_link_outlives_what_it_reads(monkeypatch, x64):
+    X, Y = data()
+    Y = Y + 2  # every mean can be reached
+    for rate in (0.1, 1.0):
+        monkeypatch.setitem(FLOOR, "rate", rate)
+        model = make("GLM", inverse_link_function=floored).fit(X, Y[:, 0])
+        np.testing.assert_allclose(model.solver_state_.stats.function_val, penalised(model, X, Y[:, 0]), rtol=1e-5)
+
+
 def test_a_run_under_jit_is_traced(x64):
     X, Y = (jnp.asarray(a) for a in data("Gaussian"))
     solver = plugin.SAGA(quadratic, nmo.regularizer.Ridge(), 0.1, False, tol=1e-12)
@@ -335,6 +389,41 @@ def test_a_start_with_nan_is_reported_and_never_called_converged():
     assert not state.stats.converged
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-6])
+def test_the_answer_does_not_depend_on_the_unit_of_the_targets(scale, x64):
+    X, Y = data("Gaussian")
+    exact = np.linalg.lstsq(X - X.mean(axis=0), Y[:, 0] - Y[:, 0].mean(), rcond=None)[0]
+    model = make("GLM", "UnRegularized", observation_model="Gaussian").fit(X, scale * Y[:, 0])
+    assert model.solver_state_.stats.converged
+    np.testing.assert_allclose(model.coef_ / scale, exact, atol=5e-3 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("link", ["exp", "softplus"])
+def test_converged_means_the_relative_gap_the_docs_name(link, x64):
+    """Or a ten-thousandth of a nat over the whole recording."""
+    for seed in range(4):
+        X, Y = (a[:60] for a in data(seed=seed))
+        model = make("GLM", "UnRegularized", inverse_link_function=link).fit(X, Y[:, 0])
+        null = make("GLM", "UnRegularized", inverse_link_function=link).fit(0 * X, Y[:, 0])
+        state = model.solver_state_
+        improvement = float(null.solver_state_.stats.function_val - state.stats.function_val)
+        assert state.stats.converged and state.certificate.gap[0] <= max(1e-6 * improvement, 1e-4 / 60)
+
+
+@pytest.mark.parametrize("observation", ["Poisson", "Bernoulli"])
+@pytest.mark.parametrize("size", [100.0, 1e3])
+def test_a_bad_start_does_no_harm(observation, size):
+    X, Y = data(observation)
+    parameters = {"observation_model": observation}
+    if observation == "Poisson":
+        parameters["inverse_link_function"] = "softplus"
+    plain = make("GLM", **parameters).fit(X, Y[:, 0])
+    bad = make("GLM", **parameters).fit(X, Y[:, 0], init_params=(np.full(D, size), np.zeros(1)))
+    assert bad.solver_state_.route == plain.solver_state_.route and bad.solver_state_.stats.converged
+    assert np.all(bad.solver_state_.certificate.status == Status.CONVERGED)
+    np.testing.assert_allclose(bad.coef_, plain.coef_, atol=2e-3)
+
+
 # ------------------------------------------------------------------------- options, state, updates
 
 
@@ -344,7 +433,8 @@ def test_options_by_the_names_of_nemos():
     nothing = dict.fromkeys(plugin.SAGA.get_accepted_arguments())
     plain, none = make().fit(X, Y), make(solver_kwargs=nothing).fit(X, Y)
     np.testing.assert_array_equal(plain.coef_, none.coef_)
-    for kwargs in ({"batch_size": 50}, {"stepsize": 0.05}, {"batch_size": 10_000}, {"key": jax.random.PRNGKey(1)}):
+    some = ({"batch_size": 50.0}, {"stepsize": jnp.array(0.05)}, {"key": jax.random.PRNGKey(1)}, {"key": np.int64(2)})
+    for kwargs in some:
         other = make(solver_kwargs={**kwargs, "tol": 1e-3}).fit(X, Y)
         assert other.solver_state_.stats.converged
         np.testing.assert_allclose(other.coef_, plain.coef_, atol=5e-3)
@@ -355,10 +445,14 @@ def test_options_by_the_names_of_nemos():
 @pytest.mark.parametrize(
     "kwargs, message",
     [
-        ({"stepsize": -1.0}, "stepsize is -1.0; it must be positive"),
+        ({"stepsize": -1.0}, "stepsize is -1.0; it must be a positive number, or None for the certified step"),
+        ({"stepsize": "a"}, "stepsize is 'a'; it must be a positive number"),
         ({"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1"),
-        ({"tol": 0.0}, "tol is 0.0; it must be positive"),
+        ({"batch_size": 2.5}, "batch_size is 2.5; it must be a whole number of at least 1"),
+        ({"tol": 0.0}, "tol is 0.0; it must be a positive number, or None for 0.001"),
+        ({"tol": np.inf}, "tol is inf; it must be a positive number"),
         ({"maxiter": 0}, "maxiter is 0; it must be a whole number of at least 1"),
+        ({"key": "abc"}, "key is 'abc'; it must be a key of jax.random.key, a whole number"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(kwargs, message):
@@ -416,6 +510,21 @@ def test_models_are_freed_after_use(model):
     fitted = make(model).fit(X, of_units(Y, model))
     gone = weakref.ref(fitted)
     del fitted
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_link_of_a_users_own_is_freed_after_use():
+    X, Y = data()
+
+    def fit():
+        held = np.ones(10)
+        link = lambda x: jnp.exp(x) + 1e-3 * jnp.asarray(held)[0]  # noqa: E731
+        make("GLM", inverse_link_function=link).fit(X, Y[:, 0])
+        return weakref.ref(link)
+
+    gone = fit()
+    jax.clear_caches()  # jax keeps what it traced for a while
     gc.collect()
     assert gone() is None
 
