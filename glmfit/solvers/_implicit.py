@@ -1,0 +1,251 @@
+"""Proximal maps of a sampled softmax loss: what one implicit step does to the scores of the classes it touches.
+
+Every function sees one row. A class whose score is s gives way by `mobility` per unit of impulse pushed on it
+(mobility: squared norm of the row in the metric of the step, 0 for a frozen class), and all unknowns follow
+from one number: a concave increasing equation, solved by Newton's method from the left, where it never
+overshoots. Derivations: docs/theory/implicit_sgd.md. Batches: `jax.vmap`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._lambert import hsolve, log1p_sum_exp, p_of, uprox
+
+_TYPICAL, _EXTREME = 8, 11  # Newton steps that reach 1e-12 on the ranges of the theory page
+
+
+class Impulse(NamedTuple):
+    """What a step pushes on the classes it touches: ``w_k -= push_k x`` for negatives, ``w_y += pull x``."""
+
+    push: jax.Array  # (negative,)
+    pull: jax.Array  # number, the sum of the pushes
+    u: jax.Array  # auxiliary variable after the step
+
+
+def _tiny(x):
+    return 1e-37 if x.dtype.itemsize == 4 else 1e-300
+
+
+def _safe_exp(x):
+    return jnp.exp(jnp.minimum(x, 80.0 if x.dtype.itemsize == 4 else 700.0))
+
+
+def implicit_pair(c, log_a, delta, mobility, u, n_newton: int = _TYPICAL) -> Impulse:
+    """Implicit step with one negative class: the root of a bracketed equation in the auxiliary variable.
+
+    Parameters
+    ----------
+    c : number
+        Step times weight of the row.
+    log_a : number
+        Logarithm of the weight of the negative.
+    delta : number
+        Score of the negative minus that of the label, weights already shrunk by the ridge.
+    mobility : number
+        Of the negative plus that of the label.
+    u : number
+        Auxiliary variable before the step, at least 0.
+    n_newton : int
+        Newton steps.
+
+    Returns
+    -------
+    Impulse
+        With ``push`` a number.
+
+    References
+    ----------
+    F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), Algorithm 1 (its bracket; solved by Newton's
+    method from the lower end in place of bisection).
+    """
+    level = jnp.log(jnp.maximum(c, _tiny(delta))) + log_a + delta
+
+    def excess(v):
+        p, moved = p_of(level - v, mobility)
+        return c * -jnp.expm1(-v) + v - u - p, 1 + c * jnp.exp(-v) + p / (1 + moved), moved
+
+    rises = excess(u)[0] < 0
+    free = uprox(c, jax.nn.softplus(log_a + delta), u)
+    held = uprox(c, jax.nn.softplus(log_a + delta - c * mobility), u)
+    low, high = jnp.where(rises, u, jnp.minimum(held, u)), jnp.where(rises, jnp.maximum(free, u), u)
+    # Two more lower ends: the label's class gives way no more than at `low`; the push is no more than at `high`.
+    most = jnp.maximum(c * -jnp.expm1(-high) + high - u, _tiny(delta))
+    start = jnp.maximum(low, uprox(c, jax.nn.softplus(log_a + delta - excess(low)[2]), u))
+    start = jnp.maximum(start, level - mobility * most - jnp.log(most))
+
+    def newton(_, v):
+        value, slope, _ = excess(v)
+        return jnp.clip(v - value / slope, low, high)
+
+    v = jax.lax.fori_loop(0, n_newton, newton, jnp.clip(start, low, high), unroll=True)
+    push = p_of(level - v, mobility)[0]
+    return Impulse(push, push, v)
+
+
+def implicit_step(c, log_a, delta, mobility, mobility_label, u, n_newton: int = _EXTREME) -> Impulse:
+    """Implicit step with any number of negative classes, exact.
+
+    Minimises ``c (v + exp(-v) + sum_k a_k exp(delta_k - v)) + (v - u)^2 / 2`` plus half the squared change of
+    the weights, over v and the weights together.
+
+    Parameters
+    ----------
+    c : number
+        Step times weight of the row, at least 0.
+    log_a : array
+        Logarithm of the weight of each negative, (negative,) or a number; -inf leaves one out.
+    delta : array
+        Scores of the negatives minus that of the label, weights already shrunk, (negative,).
+    mobility : array
+        Of the negatives, (negative,) or a number.
+    mobility_label : number
+        Of the label.
+    u : number
+        Auxiliary variable before the step.
+    n_newton : int
+        Newton steps.
+
+    Returns
+    -------
+    Impulse
+
+    Notes
+    -----
+    With ``t = v + mobility_label * pull`` the pushes are ``log p_k + mobility_k p_k = log(c a_k) + delta_k - t``, and
+    ``v + c (1 - exp(-v)) = u + pull`` is the equation left. It is concave and increasing in t with slope at least 1.
+    """
+    level = jnp.log(jnp.maximum(c, _tiny(delta))) + log_a + delta
+    mobility = jnp.broadcast_to(mobility, delta.shape)
+    lowest = jnp.minimum(u, 0.0)
+
+    def relaxed(v):
+        """Value and slope of 1 - exp(-v), continued by its tangent below what v can be."""
+        inside = jnp.maximum(v, lowest)
+        slope = _safe_exp(-inside)
+        return slope * (v - inside) - jnp.expm1(-inside), slope
+
+    def pushes(t):
+        p, moved = p_of(level - t, mobility)
+        return p, moved, jnp.sum(p), jnp.sum(p / (1 + moved))
+
+    def newton(t):
+        _, moved, pull, slope = pushes(t)
+        v = t - mobility_label * pull
+        rise, e = relaxed(v)
+        value = c * rise + v - u - pull
+        return t - value / ((1 + c * e) * (1 + mobility_label * slope) + slope), moved, pull
+
+    def balance(v):
+        return jnp.maximum(c * -jnp.expm1(-v) + v - u, 0.0)
+
+    # v lies between its values with no push and with classes that do not give way; each push is at most what it
+    # would be alone. From the largest pull follows the smallest t.
+    least = hsolve(c, u)
+    highest = jnp.maximum(uprox(c, log1p_sum_exp(log_a + delta), u), u)
+    alone = p_of(level - least, mobility + mobility_label)[0]
+    most = jnp.maximum(jnp.minimum(balance(highest), jnp.sum(alone)), _tiny(delta))
+    start = jax.nn.logsumexp(level - mobility * jnp.minimum(alone, most)) - jnp.log(most)
+    start = jnp.maximum(least, start)
+    # The first step also tries a bound from the pushes at the start, which are the largest possible: it jumps over
+    # the stretch where Newton's method advances by one only.
+    step, moved, pull = newton(start)
+    v = uprox(c, log1p_sum_exp(log_a + delta - moved - mobility_label * pull), u)
+    start = jnp.maximum(jnp.maximum(start, step), v + mobility_label * balance(v))
+
+    t = jax.lax.fori_loop(0, n_newton, lambda _, t: newton(t)[0], start)
+    p, _, pull, _ = pushes(t)
+    v = t - mobility_label * pull
+    # Of the two expressions for v the one whose terms cancel less.
+    better = (jnp.abs(u) + pull) / (1 + c * _safe_exp(-v)) < jnp.abs(t) + mobility_label * pull
+    return Impulse(p, pull, jnp.where(better, hsolve(c, u + pull), v))
+
+
+class CountImpulse(NamedTuple):
+    """What a step on a row of counts pushes: ``w_j += (c target_j - push_j) x``."""
+
+    push: jax.Array  # (class,)
+    v: jax.Array  # auxiliary variable after the step
+
+
+def implicit_counts(c, log_a, score, target, mobility, v, n_newton: int = _TYPICAL) -> CountImpulse:
+    """Implicit step for a row of counts in the form with one auxiliary variable per row (alpha = 1).
+
+    Minimises ``c (z - sum_j target_j s_j + exp(-z) sum_j a_j exp(s_j)) + (z - v)^2 / 2`` plus half the squared
+    change of the weights.
+
+    Parameters
+    ----------
+    c : number
+        Step times weight and total count of the row.
+    log_a : array
+        Logarithm of the weights of the classes touched (0 on the support, of the sampled complement its weight),
+        (class,); -inf leaves one out.
+    score : array
+        Scores at shrunk weights, (class,).
+    target : array
+        Shares of the counts, (class,), summing to 1.
+    mobility : array
+        (class,) or a number.
+    v : number
+        Auxiliary variable (log of the normaliser) before the step.
+    n_newton : int
+        Newton steps.
+
+    Returns
+    -------
+    CountImpulse
+    """
+    mobility = jnp.broadcast_to(mobility, score.shape)
+    level = jnp.log(jnp.maximum(c, _tiny(score))) + log_a + score + mobility * c * target
+    highest = uprox(c, jax.nn.logsumexp(level) - jnp.log(jnp.maximum(c, _tiny(score))), v)
+    most = jnp.maximum(highest - v + c, _tiny(score))
+    start = jnp.maximum(v - c, jax.nn.logsumexp(level - mobility * most) - jnp.log(most))
+
+    def newton(_, z):
+        p, moved = p_of(level - z, mobility)
+        return z - (z - v + c - jnp.sum(p)) / (1 + jnp.sum(p / (1 + moved)))
+
+    z = jax.lax.fori_loop(0, n_newton, newton, start)
+    return CountImpulse(p_of(level - z, mobility)[0], z)
+
+
+def softmax_prox(c, score, target, mobility, n_newton: int = _TYPICAL) -> jax.Array:
+    """Exact proximal step of a row's softmax loss over all classes: no sampling, no auxiliary variable.
+
+    Minimises ``c (logsumexp(s) - sum_k target_k s_k)`` plus half the squared change of the weights.
+
+    Parameters
+    ----------
+    c : number
+        Step times weight (and total count) of the row.
+    score : array
+        At shrunk weights, (class,).
+    target : array
+        Shares of the label or counts, (class,), summing to 1.
+    mobility : array
+        (class,) or a number.
+    n_newton : int
+        Newton steps.
+
+    Returns
+    -------
+    push : jax.Array
+        (class,), summing to c: ``w_k += (c target_k - push_k) x``.
+    """
+    mobility = jnp.broadcast_to(mobility, score.shape)
+    gain = mobility * c * target
+    level = jnp.log(jnp.maximum(c, _tiny(score))) + score + gain
+
+    def newton(_, z):
+        p, moved = p_of(level - z, mobility)
+        slope = jnp.sum(p / (1 + moved))
+        step = (jnp.sum(p) - c) / jnp.where(slope > 0, slope, 1.0)
+        return jnp.where(slope > 0, z + step, z)
+
+    start = jax.nn.logsumexp(score + gain - mobility * c)
+    z = jax.lax.fori_loop(0, n_newton, newton, start)
+    return p_of(level - z, mobility)[0]

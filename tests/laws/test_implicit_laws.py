@@ -1,0 +1,197 @@
+"""Proximal maps of sampled softmax losses: their equations, a generic minimiser, limits (identities 5 to 9, 13)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import softmax as oracle
+from scipy.special import logsumexp
+
+from glmfit.solvers import _implicit
+
+MOBILITY = [0.0, 1e-10, 1e-4, 1e-2, 1.0, 10.0, 1e4]
+
+
+def to_numpy(tree):
+    return jax.tree.map(np.asarray, tree)
+
+
+def random_step(rng):
+    d, m = rng.integers(1, 6), rng.integers(1, 7)
+    K = rng.integers(m + 1, 51)
+    step = {
+        "c": 10 ** rng.uniform(-3, 2),
+        "a": np.full(m, (K - 1) / m),
+        "x": rng.normal(size=d),
+        "u": rng.uniform(0, 4),
+        "w": 2 * rng.normal(size=(m, d)),
+        "w_label": rng.normal(size=d),
+        "ridge": rng.choice([0.0, 0.3]),
+        "offset": rng.normal(size=m),
+    }
+    return step
+
+
+def test_the_step_is_the_minimum_of_the_sampled_objective(x64, rng):
+    """And with one negative the bracketed root is the same; identity 6."""
+    for _ in range(60):
+        s = random_step(rng)
+        v, w, w_label = oracle.implicit_by_minimiser(**s)
+        shrink = 1 + s["ridge"]
+        mobility = s["x"] @ s["x"] / shrink
+        delta = (s["w"] - s["w_label"]) @ s["x"] / shrink + s["offset"]
+        step = to_numpy(
+            _implicit.implicit_step(s["c"], jnp.log(s["a"]), jnp.asarray(delta), mobility, mobility, s["u"])
+        )
+        np.testing.assert_allclose(step.u, v, atol=1e-8)
+        np.testing.assert_allclose((s["w"] - step.push[:, None] * s["x"]) / shrink, w, atol=1e-8)
+        np.testing.assert_allclose((s["w_label"] + step.pull * s["x"]) / shrink, w_label, atol=1e-8)
+        if len(s["a"]) == 1:
+            pair = to_numpy(_implicit.implicit_pair(s["c"], np.log(s["a"][0]), delta[0], 2 * mobility, s["u"]))
+            np.testing.assert_allclose((pair.push, pair.u), (step.push[0], step.u), rtol=1e-11, atol=1e-13)
+
+
+def extreme(rng, n, m, dtype):
+    """Steps, scores and mobilities far beyond any fit."""
+    c = 10 ** rng.uniform(-8, 6, n)
+    log_a = np.log(10 ** rng.uniform(1, 9, n) / m)
+    delta = 1e4 * rng.uniform(-1, 1, (n, m))
+    u = rng.uniform(0, 1, n) * np.where(rng.random(n) < 0.5, 1, 1e4)
+    numbers = c, log_a, delta, rng.choice(MOBILITY, (n, m)), rng.choice(MOBILITY, n), u
+    return tuple(a.astype(dtype) for a in numbers)
+
+
+def off(numbers, step):
+    """How far a step is from its two equations, relative to the terms in them."""
+    c, log_a, delta, mobility, mobility_label, u = numbers
+    level = (np.log(c) + log_a)[:, None] + delta
+    t = (step.u + mobility_label * step.pull)[:, None]
+    seen = step.push > 1e-290
+    left = np.log(np.where(seen, step.push, 1.0)) + mobility * step.push - level + t
+    pushes = np.where(seen, np.abs(left) / (1 + np.abs(level) + t + mobility * step.push), 0.0).max(axis=1)
+    return pushes, np.abs(step.u - c * np.expm1(-step.u) - u - step.pull) / (1 + u + c + step.pull)
+
+
+def test_both_equations_hold_to_rounding_for_ordinary_steps(x64, rng):
+    """Identity 5: c in [1e-3, 1e3], scores to 100, mobilities to 5."""
+    n, m = 20_000, 5
+    numbers = (
+        10 ** rng.uniform(-3, 3, n), np.log(10 ** rng.uniform(1, 6, n) / m), 100 * rng.uniform(-1, 1, (n, m)),
+        rng.uniform(0, 5, (n, m)), rng.uniform(0, 5, n), rng.uniform(0, 30, n),
+    )  # fmt: skip
+    for equation in off(numbers, to_numpy(jax.jit(jax.vmap(_implicit.implicit_step))(*numbers))):
+        assert equation.max() < 1e-11
+
+
+def test_both_equations_hold_for_extreme_steps(x64, rng):
+    numbers = extreme(rng, 20_000, 5, np.float64)
+    pushes, auxiliary = off(numbers, to_numpy(jax.jit(jax.vmap(_implicit.implicit_step))(*numbers)))
+    assert np.mean(pushes > 1e-11) < 2e-4 and pushes.max() < 1e-3 and auxiliary.max() < 1e-11
+    more = jax.jit(jax.vmap(lambda *a: _implicit.implicit_step(*a, n_newton=20)))
+    assert max(equation.max() for equation in off(numbers, to_numpy(more(*numbers)))) < 1e-11
+
+
+def test_single_precision_is_finite_and_close(rng):
+    numbers = extreme(rng, 5_000, 5, np.float32)
+    step = to_numpy(jax.jit(jax.vmap(_implicit.implicit_step))(*numbers))
+    assert all(a.dtype == np.float32 and np.all(np.isfinite(a)) for a in step)
+    assert np.all(step.u >= 0) and np.all(step.push >= 0)
+    n = 5_000
+    ordinary = (
+        10 ** rng.uniform(-3, 3, n), np.log(10 ** rng.uniform(1, 6, n) / 5), 30 * rng.uniform(-1, 1, (n, 5)),
+        rng.uniform(0, 5, (n, 5)), rng.uniform(0, 5, n), rng.uniform(0, 30, n),
+    )  # fmt: skip
+    ordinary = tuple(a.astype(np.float32) for a in ordinary)
+    pushes, auxiliary = off(ordinary, to_numpy(jax.jit(jax.vmap(_implicit.implicit_step))(*ordinary)))
+    assert pushes.max() < 1e-4 and auxiliary.max() < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_bracketed_root_is_that_of_the_equation_for_extreme_steps(dtype, x64, rng):
+    """Identity 8, both signs of g at the start."""
+    c, log_a, delta, mobility, mobility_label, u = extreme(rng, 5_000, 1, dtype)
+    numbers = c, log_a, delta[:, 0], mobility[:, 0] + mobility_label, u
+    pair = to_numpy(jax.jit(jax.vmap(_implicit.implicit_pair))(*numbers))
+    assert np.all(np.isfinite(pair.u)) and np.all(pair.u >= 0)
+    if dtype == np.float64:
+        one = jax.jit(jax.vmap(lambda *a: _implicit.implicit_step(*a, n_newton=30)))
+        step = to_numpy(one(c, log_a, delta, mobility, mobility_label, u))
+        np.testing.assert_allclose(pair.u, step.u, rtol=1e-3)
+        assert np.mean(np.abs(pair.u - step.u) > 1e-9 * (1 + step.u)) < 1e-3
+        pair = to_numpy(jax.jit(jax.vmap(lambda *a: _implicit.implicit_pair(*a, n_newton=16)))(*numbers))
+        np.testing.assert_allclose(pair.u, step.u, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(pair.push, step.pull, rtol=1e-9, atol=1e-11)
+        assert np.mean(pair.u > u) > 0.1 and np.mean(pair.u < u) > 0.1
+
+
+def test_a_frozen_class_and_a_row_of_zeros_move_the_auxiliary_variable_only(x64, rng):
+    """Identity 7: mobility 0 leaves u = uprox."""
+    from glmfit._lambert import log1p_sum_exp, uprox
+
+    delta, u = rng.normal(size=4), 0.7
+    step = _implicit.implicit_step(2.0, np.log(3.0), jnp.asarray(delta), 0.0, 0.0, u)
+    expected = uprox(2.0, log1p_sum_exp(np.log(3.0) + delta), u)
+    np.testing.assert_allclose(step.u, expected, rtol=1e-12)
+    np.testing.assert_allclose(step.push, 2.0 * 3.0 * np.exp(delta - expected), rtol=1e-11)
+
+
+def test_a_negative_left_out_counts_nothing(x64, rng):
+    delta = rng.normal(size=4)
+    some = _implicit.implicit_step(2.0, jnp.array([0.5, -jnp.inf, 0.5, -jnp.inf]), jnp.asarray(delta), 1.0, 1.0, 0.3)
+    less = _implicit.implicit_step(2.0, 0.5, jnp.asarray(delta[::2]), 1.0, 1.0, 0.3)
+    np.testing.assert_array_equal(some.push[1::2], 0)
+    np.testing.assert_allclose(some.push[::2], less.push, rtol=1e-14)
+
+
+def test_short_steps_go_along_the_gradient_of_the_sample(x64, rng):
+    """Identity 9: the difference shrinks tenfold with the step."""
+    s = random_step(rng) | {"ridge": 0.0}
+    mobility, delta = s["x"] @ s["x"], (s["w"] - s["w_label"]) @ s["x"]
+    errors = []
+    for c in (1e-3, 1e-4, 1e-5):
+        step = _implicit.implicit_step(c, jnp.log(s["a"]), jnp.asarray(delta), mobility, mobility, s["u"])
+        slope = s["a"] * np.exp(delta - s["u"])
+        errors.append(
+            np.abs(step.push / c - slope).max() + abs((s["u"] - step.u) / c - (1 - np.exp(-s["u"]) - slope.sum()))
+        )
+    assert 8 < errors[0] / errors[1] < 12 and 8 < errors[1] / errors[2] < 12
+
+
+# ------------------------------------------------------------------------- all classes, counts
+
+
+def test_softmax_prox_is_stationary_and_spends_its_step(x64, rng):
+    """Identity 13: pushes sum to c, and each is c times the new probability."""
+    for _ in range(40):
+        K, c = rng.integers(2, 30), 10 ** rng.uniform(-3, 3)
+        score, mobility, target = 5 * rng.normal(size=K), rng.uniform(0, 4, K), rng.dirichlet(np.ones(K))
+        push = np.asarray(_implicit.softmax_prox(c, jnp.asarray(score), target, mobility))
+        np.testing.assert_allclose(push.sum(), c, rtol=1e-11)
+        moved = score + mobility * (c * target - push)
+        np.testing.assert_allclose(push, c * np.exp(moved - logsumexp(moved)), rtol=1e-9, atol=1e-14 * c)
+
+
+def test_many_negatives_and_a_fast_auxiliary_variable_give_the_softmax_prox(x64, rng):
+    """Identity 13: all K - 1 negatives, u moving R times as fast as the weights; difference about 20/R."""
+    K, label = 6, 2
+    score, mobility, eta = rng.normal(size=K), 1.3, 0.8
+    push = np.asarray(_implicit.softmax_prox(eta, jnp.asarray(score), np.eye(K)[label], mobility))
+    others = np.arange(K) != label
+    delta = jnp.asarray(score[others] - score[label])
+    errors = []
+    for R in (1e3, 1e4):
+        fast = _implicit.implicit_step(R * eta, 0.0, delta, mobility / R, mobility / R, 1.0, n_newton=20)
+        errors.append(np.abs(np.asarray(fast.push) / R - push[others]).max() / push[others].max())
+    assert errors[0] < 0.05 and 5 < errors[0] / errors[1] < 20
+
+
+def test_counts_step_is_the_minimum(x64, rng):
+    """Stationary in v and in every class; identity 6 for the form with one variable per row."""
+    for _ in range(40):
+        K, c = rng.integers(2, 12), 10 ** rng.uniform(-3, 2)
+        score, mobility, v = 3 * rng.normal(size=K), rng.uniform(0, 4, K), 2 * rng.normal()
+        target, a = rng.dirichlet(np.ones(K)), rng.uniform(1, 5, K)
+        step = to_numpy(_implicit.implicit_counts(c, np.log(a), jnp.asarray(score), target, mobility, v))
+        moved = score + mobility * (c * target - step.push)
+        np.testing.assert_allclose(step.push, c * a * np.exp(moved - step.v), rtol=1e-9, atol=1e-14)
+        np.testing.assert_allclose(step.v - v + c - step.push.sum(), 0, atol=1e-10 * (1 + c))

@@ -1,0 +1,132 @@
+"""Softmax models written down slowly: losses by loops, gradients by hand, proximal steps by a generic minimiser."""
+
+import itertools
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+# ------------------------------------------------------------------- the model, W (class, feature), sums over rows
+
+
+def scores(W, X, offset=None):
+    s = X @ W.T
+    return s if offset is None else s + offset
+
+
+def nll(W, X, Y, offset=None, weight=None, mu=0.0):
+    """Negative log-likelihood of counts Y (row, class), without the multinomial coefficient, plus ridge."""
+    s = scores(W, X, offset)
+    weight = np.ones(len(X)) if weight is None else weight
+    rows = Y.sum(axis=1) * logsumexp(s, axis=1) - (Y * s).sum(axis=1)
+    return float(weight @ rows + mu / 2 * np.sum(W**2))
+
+
+def nll_gradient(W, X, Y, offset=None, weight=None, mu=0.0):
+    s = scores(W, X, offset)
+    weight = np.ones(len(X)) if weight is None else weight
+    pi = np.exp(s - logsumexp(s, axis=1, keepdims=True))
+    return (weight[:, None] * (Y.sum(axis=1, keepdims=True) * pi - Y)).T @ X + mu * W
+
+
+def one_hot(y, K):
+    return np.eye(K)[np.asarray(y)]
+
+
+# ------------------------------------------------------------------------- the double sum
+
+
+def row_term(s, y, v, alpha=0.0):
+    """Term of one labelled row in the double sum, with v = u + alpha s_y."""
+    total = v - alpha * s[y] + np.exp(alpha * s[y] - v)
+    return total + sum(np.exp(s[k] - (1 - alpha) * s[y] - v) for k in range(len(s)) if k != y)
+
+
+def double_sum(v, W, X, y, alpha=0.0, offset=None, weight=None, mu=0.0):
+    s = scores(W, X, offset)
+    weight = np.ones(len(X)) if weight is None else weight
+    return sum(weight[i] * row_term(s[i], y[i], v[i], alpha) for i in range(len(X))) + mu / 2 * np.sum(W**2)
+
+
+def best_auxiliary(W, X, y, alpha=0.0, offset=None):
+    s = scores(W, X, offset)
+    return logsumexp(s, axis=1) - (1 - alpha) * s[np.arange(len(X)), y]
+
+
+def double_sum_gradient(v, W, X, y, alpha=0.0, offset=None, weight=None, mu=0.0):
+    """Gradient in v and in W, term by term."""
+    s = scores(W, X, offset)
+    weight = np.ones(len(X)) if weight is None else weight
+    gv, gW = np.zeros(len(X)), mu * W
+    for i in range(len(X)):
+        label = np.exp(alpha * s[i, y[i]] - v[i])
+        gv[i] = weight[i] * (1 - label)
+        gW[y[i]] += weight[i] * (-alpha + alpha * label) * X[i]
+        for k in range(W.shape[0]):
+            if k == y[i]:
+                continue
+            e = np.exp(s[i, k] - (1 - alpha) * s[i, y[i]] - v[i])
+            gv[i] -= weight[i] * e
+            gW[k] += weight[i] * e * X[i]
+            gW[y[i]] -= weight[i] * (1 - alpha) * e * X[i]
+    return gv, gW
+
+
+def subsets(items, m):
+    """Every subset of m of the items; all equally likely."""
+    return list(itertools.combinations(items, m))
+
+
+# ------------------------------------------------------------------------- proximal steps by a generic minimiser
+
+
+def implicit_objective(theta, c, a, x, u, w, w_label, ridge=0.0, offset=None):
+    """c (v + exp(-v) + sum a_k exp(s_k - s_y - v)) + ridge and distances; theta = (v, w_k of all, w_y)."""
+    m, d = w.shape
+    v, wk, wy = theta[0], theta[1 : 1 + m * d].reshape(m, d), theta[1 + m * d :]
+    delta = wk @ x - wy @ x + (0 if offset is None else offset)
+    value = c * (v + np.exp(-v) + np.sum(a * np.exp(delta - v)))
+    value += ridge / 2 * (np.sum(wk**2) + np.sum(wy**2))
+    return value + ((v - u) ** 2 + np.sum((wk - w) ** 2) + np.sum((wy - w_label) ** 2)) / 2
+
+
+def implicit_by_minimiser(c, a, x, u, w, w_label, ridge=0.0, offset=None):
+    """Return v, w_k (negative, feature), w_y at the minimum."""
+    m, d = w.shape
+
+    def parts(theta):
+        v, wk, wy = theta[0], theta[1 : 1 + m * d].reshape(m, d), theta[1 + m * d :]
+        delta = wk @ x - wy @ x + (0 if offset is None else offset)
+        return v, wk, wy, a * np.exp(delta - v)
+
+    def gradient(theta):
+        v, wk, wy, e = parts(theta)
+        gv = c * (1 - np.exp(-v) - e.sum()) + v - u
+        gk = c * e[:, None] * x + ridge * wk + wk - w
+        gy = -c * e.sum() * x + ridge * wy + wy - w_label
+        return np.concatenate([[gv], gk.ravel(), gy])
+
+    def hessian(theta):
+        v, _, _, e = parts(theta)
+        n = len(theta)
+        H = np.eye(n)
+        H[1:, 1:] += ridge * np.eye(n - 1)
+        H[0, 0] += c * np.exp(-v)
+        for k in range(m):
+            g = np.zeros(n)
+            g[0] = -1
+            g[1 + k * d : 1 + (k + 1) * d] = x
+            g[1 + m * d :] = -x
+            H += c * e[k] * np.outer(g, g)
+        return H
+
+    theta = np.concatenate([[u], w.ravel(), w_label])
+    args = (c, a, x, u, w, w_label, ridge, offset)
+    found = minimize(
+        implicit_objective, theta, args=args, jac=lambda t, *_: gradient(t), hess=lambda t, *_: hessian(t),
+        method="trust-exact", options={"gtol": 1e-13, "maxiter": 2000},
+    ).x  # fmt: skip
+    for _ in range(5):  # polish
+        found = found - np.linalg.solve(hessian(found), gradient(found))
+    v, wk, wy, _ = parts(found)
+    return v, wk, wy
