@@ -1,0 +1,197 @@
+"""Rows of a softmax model on the device, dense or sparse, and the two things a sampling solver does with one row.
+
+Weights live in one array ``V`` (class, column): the class's coefficients divided by a global scale, and last its
+intercept, undivided, if there is one. The scale lets a ridge shrink all coefficients at the cost of one product.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+
+_WIDTH = 64  # nonzeros per segment of a sparse row: wide enough for XLA to amortise its loop, narrow enough not to pad
+
+
+class DenseRows(NamedTuple):
+    """Features as a matrix.
+
+    Attributes
+    ----------
+    x : jax.Array
+        (row, column), last a column of ones if there is an intercept.
+    penalised : jax.Array
+        (column,): 1, but 0 for the intercept.
+    norm : jax.Array
+        Squared norm of the row's penalised part, (row,).
+    """
+
+    x: jax.Array
+    penalised: jax.Array
+    norm: jax.Array
+
+    @property
+    def free(self):
+        """1 if there is an intercept, else 0: what an unpenalised column adds to the mobility."""
+        return 1 - self.penalised[-1]
+
+    def _scaled(self, i, scale):
+        """Row, or rows, with their penalised columns multiplied."""
+        return self.x[i] * jnp.where(self.penalised > 0, scale, jnp.ones_like(scale))
+
+    def score(self, V, i, classes, scale):
+        """Scores of some classes at row i, (class,)."""
+        return V[classes] @ self._scaled(i, scale)
+
+    def add(self, V, i, classes, amount, scale):
+        """Add ``amount * row`` to some classes, distinct ones, whose coefficients are stored divided by the scale."""
+        change = amount[:, None] * self._scaled(i, 1 / scale)[None]
+        return V.at[classes].add(change, mode="promise_in_bounds", unique_indices=True)
+
+    def add_many(self, V, i, classes, amount, scale):
+        """Add for several rows, classes and amounts (row, class); classes may repeat between rows."""
+        change = amount[:, :, None] * self._scaled(i, 1 / scale)[:, None]
+        return V.at[classes].add(change, mode="promise_in_bounds")
+
+    def scores_shared(self, V, i, shared, own, scale):
+        """Scores of several rows at shared classes, (row, class), and at one of their own, (row,)."""
+        x = self._scaled(i, scale)
+        return x @ V[shared].T, jnp.sum(x * V[own], axis=1)
+
+    def add_shared(self, V, i, shared, own, amount, amount_own, scale):
+        """Add for several rows to shared classes, distinct ones, and to one of their own each."""
+        x = self._scaled(i, 1 / scale)
+        V = V.at[shared].add(amount.T @ x, mode="promise_in_bounds", unique_indices=True)
+        return V.at[own].add(amount_own[:, None] * x, mode="promise_in_bounds")
+
+    def gather(self, i):
+        """Features of several rows, (row, column)."""
+        return self.x[i]
+
+
+class SparseRows(NamedTuple):
+    """Features as segments of nonzeros: a row is one or more consecutive segments, padded with zeros.
+
+    Attributes
+    ----------
+    column, value : jax.Array
+        (segment, nonzero).
+    first, count : jax.Array
+        First segment of a row and their number, (row,).
+    intercept : jax.Array
+        Number of the intercept's column, or -1.
+    penalised : jax.Array
+        (column,): 1, but 0 for the intercept.
+    norm : jax.Array
+        Squared norm of the row's penalised part, (row,).
+    """
+
+    column: jax.Array
+    value: jax.Array
+    first: jax.Array
+    count: jax.Array
+    intercept: jax.Array
+    penalised: jax.Array
+    norm: jax.Array
+
+    @property
+    def free(self):
+        """1 if there is an intercept, else 0: what an unpenalised column adds to the mobility."""
+        return (self.intercept >= 0).astype(self.value.dtype)
+
+    def _segment(self, s, scale):
+        column = jax.lax.dynamic_index_in_dim(self.column, s, keepdims=False)
+        value = jax.lax.dynamic_index_in_dim(self.value, s, keepdims=False)
+        return column, value * jnp.where(column == self.intercept, jnp.ones_like(scale), scale)
+
+    def score(self, V, i, classes, scale):
+        """Scores of some classes at row i, (class,)."""
+
+        def add(s, total):
+            column, value = self._segment(s, scale)
+            return total + V[classes[:, None], column[None]] @ value
+
+        first = self.first[i]
+        return jax.lax.fori_loop(first, first + self.count[i], add, jnp.zeros(classes.shape, V.dtype))
+
+    def add(self, V, i, classes, amount, scale):
+        """Add ``amount * row`` to some classes, distinct ones, whose coefficients are stored divided by the scale."""
+
+        def add(s, V):
+            column, value = self._segment(s, 1 / scale)
+            return V.at[classes[:, None], column[None]].add(amount[:, None] * value[None], mode="promise_in_bounds")
+
+        first = self.first[i]
+        return jax.lax.fori_loop(first, first + self.count[i], add, V)
+
+    def add_many(self, V, i, classes, amount, scale):
+        """Add for several rows, classes and amounts (row, class); classes may repeat between rows."""
+        return jax.lax.fori_loop(0, i.shape[0], lambda j, V: self.add(V, i[j], classes[j], amount[j], scale), V)
+
+    def scores_shared(self, V, i, shared, own, scale):
+        """Scores of several rows at shared classes, (row, class), and at one of their own, (row,)."""
+
+        def one(carry, drawn):
+            i, own = drawn
+            return carry, self.score(V, i, jnp.append(shared, own), scale)
+
+        s = jax.lax.scan(one, None, (i, own))[1]
+        return s[:, :-1], s[:, -1]
+
+    def add_shared(self, V, i, shared, own, amount, amount_own, scale):
+        """Add for several rows to shared classes, distinct ones, and to one of their own each."""
+
+        def one(j, V):
+            return self.add(V, i[j], jnp.append(shared, own[j]), jnp.append(amount[j], amount_own[j]), scale)
+
+        return jax.lax.fori_loop(0, i.shape[0], one, V)
+
+    def gather(self, i):
+        """Features of several rows, (row, column): a scratch of the minibatch, never more."""
+
+        def one(carry, i):
+            row = jnp.zeros(self.penalised.shape, self.value.dtype)
+
+            def add(s, row):
+                column, value = self._segment(s, jnp.ones((), row.dtype))
+                return row.at[column].add(value)
+
+            return carry, jax.lax.fori_loop(self.first[i], self.first[i] + self.count[i], add, row)
+
+        return jax.lax.scan(one, None, i)[1]
+
+
+def dense_rows(X: np.ndarray, intercept: bool, dtype) -> DenseRows:
+    """Lay out a matrix of features."""
+    x = np.ones((X.shape[0], X.shape[1] + intercept), dtype)
+    x[:, : X.shape[1]] = X
+    penalised = np.ones(x.shape[1], dtype)
+    penalised[X.shape[1] :] = 0
+    norm = np.einsum("td,td->t", X, X, dtype=np.float64).astype(dtype)
+    return DenseRows(*map(jax.device_put, (x, penalised, norm)))
+
+
+def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows:
+    """Lay out a sparse matrix of features; costs its nonzeros."""
+    d = X.shape[1]
+    norm = np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64).ravel().astype(dtype)
+    nonzeros = np.diff(X.indptr) + intercept
+    width = int(min(_WIDTH, max(1, nonzeros.max(initial=1))))
+    count = np.maximum(-(-nonzeros // width), 0)
+    first = np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int32)
+    column = np.zeros(int(count.sum()) * width, np.int32)
+    value = np.zeros(column.shape, dtype)
+    start = first * width  # where a row's nonzeros begin in the flat arrays
+    place = np.repeat(start - X.indptr[:-1], np.diff(X.indptr)) + np.arange(X.nnz)
+    column[place], value[place] = X.indices, X.data
+    if intercept:
+        last = start + np.diff(X.indptr)
+        column[last], value[last] = d, 1
+    shape = (-1, width)
+    arrays = column.reshape(shape), value.reshape(shape), first, count.astype(np.int32)
+    penalised = np.ones(d + intercept, dtype)
+    penalised[d:] = 0
+    return SparseRows(*map(jax.device_put, (*arrays, np.int32(d if intercept else -1), penalised, norm)))

@@ -1,0 +1,257 @@
+"""What every solver that samples classes shares: draws, the layout of its state, and the steps themselves.
+
+The kernels are compiled once per shape and rule. Every state array is read before it is added to, so that XLA
+writes it in place: no step copies weights or auxiliary variables, whatever their number.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ._implicit_minibatch import Batch, dual_ascent, jacobi_ascent, newton_cg
+
+
+class ClassData(NamedTuple):
+    """Data of a softmax model on the device: labelled pairs of rows and classes.
+
+    A row with one label is one pair; a row of counts is one pair per class that was seen.
+
+    Attributes
+    ----------
+    rows : DenseRows or SparseRows
+        Features.
+    label : jax.Array
+        Class of each pair, (pair,).
+    row : jax.Array
+        Row of each pair, (pair,).
+    weight : jax.Array
+        Weight of each pair, (pair,).
+    auxiliary : jax.Array
+        Which auxiliary variable belongs to each pair, (pair,): its own, or that of its row.
+    offset : jax.Array or None
+        Offsets of the scores, (row, class).
+    """
+
+    rows: Any
+    label: jax.Array
+    row: jax.Array
+    weight: jax.Array
+    auxiliary: jax.Array
+    offset: jax.Array | None
+
+
+def distinct_negatives(key, label, n_classes: int, m: int):
+    """Draw m distinct classes other than the label, uniformly, for every entry of ``label``: (..., m).
+
+    Each draw is from the classes not yet taken, numbered without gaps, and is then moved past those taken.
+    """
+    bits = jax.random.split(key, m)
+    lowest = jnp.full(label.shape, -1, jnp.int32)
+    taken = jnp.full((*label.shape, m + 1), jnp.iinfo(jnp.int32).max, jnp.int32).at[..., 0].set(label)
+    rank = jnp.arange(m + 1, dtype=jnp.int32)
+    drawn = []
+    for j in range(m):
+        free = jax.random.randint(bits[j], label.shape, 0, n_classes - 1 - j, jnp.int32)
+        # The sorted k-th taken class is passed where the draw, moved past k others, reaches it.
+        new = free + jnp.sum(free[..., None] >= taken - rank, axis=-1, dtype=jnp.int32)
+        before = jnp.concatenate([lowest[..., None], taken[..., :-1]], axis=-1)
+        taken = jnp.minimum(taken, jnp.maximum(before, new[..., None]))  # insert, sorted
+        drawn.append(new)
+    return jnp.stack(drawn, axis=-1)
+
+
+class Weights(NamedTuple):
+    """Parameters of a sampling solver.
+
+    Attributes
+    ----------
+    V : jax.Array
+        Coefficients over ``scale`` and intercepts, (class, column).
+    u : jax.Array
+        Auxiliary variable of every pair (or row), of size 0 for a method without.
+    scale : jax.Array
+        Number.
+    """
+
+    V: jax.Array
+    u: jax.Array
+    scale: jax.Array
+
+
+class Schedule(NamedTuple):
+    """Numbers of an epoch, none of which compiles anything anew.
+
+    Attributes
+    ----------
+    start, stop : int
+        Steps to take of those drawn.
+    c : number
+        Step size times number of rows.
+    strength : number
+        Of the ridge, in the package's convention (mean over rows).
+    log_a : number
+        Logarithm of the weight of a negative.
+    """
+
+    start: Any
+    stop: Any
+    c: Any
+    strength: Any
+    log_a: Any
+
+
+def _shrink(rule, schedule: Schedule):
+    """Factor by which a step's ridge divides all coefficients."""
+    change = schedule.c * schedule.strength
+    return 1 + change if rule.implicit else 1 / (1 - change)
+
+
+def _scores(data: ClassData, V, i, classes, scale):
+    s = data.rows.score(V, i, classes, scale)
+    return s if data.offset is None else s + data.offset[i, classes]
+
+
+@partial(jax.jit, static_argnames="rule", donate_argnames="weights")
+def single_steps(data: ClassData, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
+    """Visit rows one by one, each with its own negatives.
+
+    Parameters
+    ----------
+    data : ClassData
+    weights : Weights
+    order : jax.Array
+        Pairs in the order of their visits, (step,).
+    negatives : jax.Array
+        Distinct classes other than the pair's label, (step, negative).
+    schedule : Schedule
+    rule :
+        What a step does: see ``_class_rules``.
+    """
+    rows, shrink = data.rows, _shrink(rule, schedule)
+
+    def visit(t, carry):
+        V, u, scale = carry
+        pair, negative = order[t], negatives[t]
+        i, y, k = data.row[pair], data.label[pair], data.auxiliary[pair]
+        classes = jnp.concatenate([negative, y[None]])
+        new_scale = scale / shrink
+        # An implicit step starts from weights already shrunk; an explicit one uses the old ones throughout.
+        s = _scores(data, V, i, classes, new_scale if rule.implicit else scale)
+        mobility = rows.norm[i] / shrink + rows.free
+        old = u[k] if rule.auxiliary else jnp.zeros((), V.dtype)
+        step = rule.step(schedule.c * data.weight[pair], schedule.log_a, s[:-1], s[-1], mobility, old)
+        V = rows.add(V, i, classes, jnp.append(-step.push, step.pull), scale if rule.implicit else new_scale)
+        if rule.auxiliary:
+            u = u.at[k].add(step.u - old)
+        return V, u, new_scale
+
+    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+
+
+@partial(jax.jit, static_argnames="rule", donate_argnames="weights")
+def averaged_steps(data: ClassData, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
+    """Visit minibatches; of each, the mean of what its rows would do alone from the same weights.
+
+    ``order`` is (step, row) and ``negatives`` (step, row, negative). Of proximal steps the mean is firmly
+    nonexpansive, hence stable for any step size.
+    """
+    rows, shrink, n = data.rows, _shrink(rule, schedule), order.shape[1]
+
+    def visit(t, carry):
+        V, u, scale = carry
+        pairs = order[t]
+        i, k = data.row[pairs], data.auxiliary[pairs]
+        classes = jnp.concatenate([negatives[t], data.label[pairs][:, None]], axis=1)
+        new_scale = scale / shrink
+        s = jax.vmap(_scores, (None, None, 0, 0, None))(data, V, i, classes, new_scale if rule.implicit else scale)
+        mobility = rows.norm[i] / shrink + rows.free
+        old = u[k] if rule.auxiliary else jnp.zeros(n, V.dtype)
+        c = schedule.c * data.weight[pairs]
+        step = jax.vmap(rule.step, (0, None, 0, 0, 0, 0))(c, schedule.log_a, s[:, :-1], s[:, -1], mobility, old)
+        amount = jnp.concatenate([-step.push, step.pull[:, None]], axis=1) / n
+        V = rows.add_many(V, i, classes, amount, scale if rule.implicit else new_scale)
+        if rule.auxiliary:
+            u = u.at[k].add((step.u - old) / n)
+        return V, u, new_scale
+
+    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+
+
+@partial(jax.jit, static_argnames="rule", donate_argnames="weights")
+def shared_steps(data: ClassData, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
+    """Visit minibatches with shared negatives by explicit steps: two matrix products each.
+
+    ``order`` is (step, row) and ``negatives`` (step, negative), distinct, drawn from all classes; one that is a
+    row's own label counts nothing for that row, unless the rule wants it.
+    """
+    rows, shrink, n = data.rows, _shrink(rule, schedule), order.shape[1]
+
+    def visit(t, carry):
+        V, u, scale = carry
+        pairs, negative = order[t], negatives[t]
+        i, y, k = data.row[pairs], data.label[pairs], data.auxiliary[pairs]
+        s, own = rows.scores_shared(V, i, negative, y, scale)
+        if data.offset is not None:
+            s, own = s + data.offset[i[:, None], negative[None]], own + data.offset[i, y]
+        if not getattr(rule, "hits", False):
+            s = jnp.where(negative[None] == y[:, None], -jnp.inf, s)
+        old = u[k] if rule.auxiliary else jnp.zeros(n, V.dtype)
+        c = schedule.c * data.weight[pairs] / n
+        step = jax.vmap(rule.step, (0, None, 0, 0, None, 0))(c, schedule.log_a, s, own, 0.0, old)
+        V = rows.add_shared(V, i, negative, y, -step.push, step.pull, scale / shrink)
+        if rule.auxiliary:
+            u = u.at[k].add(step.u - old)
+        return V, u, scale / shrink
+
+    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+
+
+COUPLED = {"dual": dual_ascent, "jacobi": jacobi_ascent, "newton": newton_cg}
+
+
+@partial(jax.jit, static_argnames=("method", "budget"), donate_argnames="weights")
+def coupled_steps(
+    data: ClassData, weights: Weights, order, negatives, schedule: Schedule, method: str, budget: int
+) -> Weights:
+    """Visit minibatches with shared negatives by the exact proximal step of the whole batch.
+
+    Shapes as in `shared_steps`; ``method`` is one of "dual", "jacobi" (``budget`` sweeps) and "newton" (steps).
+    """
+    rows, n = data.rows, order.shape[1]
+    n_classes = weights.V.shape[0]
+    shrink = 1 + schedule.c * schedule.strength
+
+    def visit(t, carry):
+        V, u, scale = carry
+        pairs, negative = order[t], negatives[t]
+        i, y, k = data.row[pairs], data.label[pairs], data.auxiliary[pairs]
+        # The classes touched, each once; the rest of the list names a class that does not exist.
+        touched = jnp.unique(jnp.concatenate([y, negative]), size=n + negative.shape[0], fill_value=n_classes)
+        drawn = jnp.any(touched[:, None] == negative[None], axis=1)
+        label = jnp.searchsorted(touched, y).astype(jnp.int32)
+        use = drawn[None] & (touched[None] != y[:, None])
+        log_a = jnp.where(use, schedule.log_a, -jnp.inf)
+        x = rows.gather(i)
+        scaled = x * jnp.where(rows.penalised > 0, scale / shrink, 1.0)
+        base = scaled @ V.at[touched].get(mode="fill", fill_value=0).T
+        if data.offset is not None:
+            base = base + data.offset.at[i[:, None], touched[None]].get(mode="fill", fill_value=0)
+        mobility = (x * jnp.where(rows.penalised > 0, 1 / shrink, 1.0)) @ x.T
+        batch = Batch(base, mobility, label, log_a, schedule.c * data.weight[pairs] / n, u[k])
+        G, new = COUPLED[method](batch, budget)
+        change = G.T @ (x * jnp.where(rows.penalised > 0, 1 / scale, 1.0))
+        V = V.at[touched].add(-change, mode="drop", unique_indices=True)
+        return V, u.at[k].add(new - batch.u), scale / shrink
+
+    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+
+
+@partial(jax.jit, donate_argnames="weights")
+def merge_scale(weights: Weights, penalised) -> Weights:
+    """Multiply the scale into the coefficients, before it becomes too small."""
+    V = weights.V * jnp.where(penalised > 0, weights.scale, 1.0)[None]
+    return Weights(V, weights.u, jnp.ones_like(weights.scale))

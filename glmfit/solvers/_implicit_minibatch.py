@@ -1,0 +1,158 @@
+"""Proximal step of a minibatch: several rows with shared negatives, coupled through their inner products.
+
+All three solvers see scores only: ``S = base - M G``, with base the scores (row, class) at shrunk weights, M the
+mobility (row, row), the inner products of the rows in the metric of the step, and G the pushes (row, class), of
+which those on a row's label balance the others. Derivations: docs/theory/implicit_sgd.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._lambert import log1p_sum_exp, uprox
+from ._implicit import implicit_step
+
+
+class Batch(NamedTuple):
+    """Sampled objective of a minibatch.
+
+    Attributes
+    ----------
+    base : jax.Array
+        Scores before the pushes, (row, class).
+    mobility : jax.Array
+        (row, row).
+    label : jax.Array
+        Place of each row's label among the classes, (row,).
+    log_a : jax.Array
+        Logarithms of the weights of the negatives, -inf for the label and what was not drawn, (row, class).
+    c : jax.Array
+        Step times weight, (row,).
+    u : jax.Array
+        Auxiliary variables before the step, (row,).
+    """
+
+    base: jax.Array
+    mobility: jax.Array
+    label: jax.Array
+    log_a: jax.Array
+    c: jax.Array
+    u: jax.Array
+
+
+def _pushes(label, step):
+    """Pushes of a row on every class, its label's balancing the others."""
+    return step.push.at[label].add(-step.pull)
+
+
+def _solve_row(batch: Batch, i, base, mobility):
+    """Solve for one row alone, as if the others' pushes stood."""
+    delta = base - base[batch.label[i]]
+    return implicit_step(batch.c[i], batch.log_a[i], delta, mobility, mobility, batch.u[i])
+
+
+def dual_ascent(batch: Batch, n_sweeps: int):
+    """Cycle through the rows, each solved exactly with the others' pushes fixed: (pushes, auxiliary variables).
+
+    One sweep from no pushes is exactly as many steps of single rows, one after the other.
+    """
+
+    def visit(t, carry):
+        G, u = carry
+        i = t % len(batch.c)
+        others = batch.base[i] - batch.mobility[i] @ G + batch.mobility[i, i] * G[i]
+        step = _solve_row(batch, i, others, batch.mobility[i, i])
+        return G.at[i].set(_pushes(batch.label[i], step)), u.at[i].set(step.u)
+
+    return jax.lax.fori_loop(0, n_sweeps * len(batch.c), visit, (jnp.zeros_like(batch.base), batch.u))
+
+
+def jacobi_ascent(batch: Batch, n_sweeps: int):
+    """Solve all rows at once in a metric that bounds their coupling: monotone, without a line search.
+
+    The diagonal of absolute row sums of the mobility bounds it from above.
+    """
+    reach = jnp.sum(jnp.abs(batch.mobility), axis=1)
+    rows = jnp.arange(len(batch.c))
+
+    def sweep(_, carry):
+        G, _u = carry
+        base = batch.base + reach[:, None] * G - batch.mobility @ G
+        step = jax.vmap(_solve_row, (None, 0, 0, 0))(batch, rows, base, reach)
+        return jax.vmap(_pushes)(batch.label, step), step.u
+
+    return jax.lax.fori_loop(0, n_sweeps, sweep, (jnp.zeros_like(batch.base), batch.u))
+
+
+def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-12):
+    """Newton's method on the pushes, its systems solved by conjugate gradients in the metric of the mobility.
+
+    No inverse and no factorisation is needed, and a singular mobility does no harm.
+    """
+    M, c, at = batch.mobility, batch.c, jnp.arange(len(batch.c))
+
+    def parts(G):
+        S = batch.base - M @ G
+        delta = S - S[at, batch.label][:, None]
+        log_total = log1p_sum_exp(batch.log_a + delta)
+        u = uprox(c, log_total, batch.u)
+        push = c[:, None] * jnp.exp(batch.log_a + delta - u[:, None])
+        value = c * (u + jnp.exp(log_total - u)) + (u - batch.u) ** 2 / 2
+        return u, push, jnp.sum(value) + jnp.sum(G * (M @ G)) / 2
+
+    def balanced(push):
+        return push.at[at, batch.label].add(-jnp.sum(push, axis=1))
+
+    def curved(u, push, V):
+        """Product with the Hessian of the rows' objectives in their scores."""
+        change = V - V[at, batch.label][:, None]
+        mean = jnp.sum(push * change, axis=1) / (c * jnp.exp(-u) + 1 + jnp.sum(push, axis=1))
+        return balanced(push * (change - mean[:, None]))
+
+    def inner(a, b):
+        return jnp.sum(a * (M @ b))
+
+    def newton(carry):
+        G, _, k = carry
+        u, push, value = parts(G)
+        residual = balanced(push) - G
+        size = inner(residual, residual)
+
+        def conjugate(state):
+            x, r, p, rr, j = state
+            q = curved(u, push, M @ p) + p
+            step = rr / jnp.maximum(inner(p, q), _tiny(rr))
+            r_new = r - step * q
+            rr_new = inner(r_new, r_new)
+            return x + step * p, r_new, r_new + rr_new / jnp.maximum(rr, _tiny(rr)) * p, rr_new, j + 1
+
+        def unsolved(state):
+            return (state[3] > jnp.minimum(1e-4, size) * 1e-4 * size) & (state[4] < n_cg)
+
+        zero = jnp.zeros_like(G)
+        d, *_ = jax.lax.while_loop(unsolved, conjugate, (zero, residual, residual, size, 0))
+        slope = -inner(residual, d)
+
+        def too_long(state):
+            s, j = state
+            rounding = 8 * jnp.finfo(G.dtype).eps * jnp.abs(value)
+            return (parts(G + s * d)[2] > value + 1e-4 * s * slope + rounding) & (j < 40)
+
+        s, _ = jax.lax.while_loop(too_long, lambda state: (state[0] / 2, state[1] + 1), (jnp.ones_like(size), 0))
+        return G + s * d, size, k + 1
+
+    def unfinished(carry):
+        G, size, k = carry
+        return (size > tol**2 * (1 + inner(G, G))) & (k < n_newton)
+
+    start = jnp.zeros_like(batch.base), jnp.full((), jnp.inf, batch.base.dtype), 0
+    G, *_ = jax.lax.while_loop(unfinished, newton, start)
+    u, push, _ = parts(G)
+    return balanced(push), u
+
+
+def _tiny(x):
+    return 1e-37 if x.dtype.itemsize == 4 else 1e-300

@@ -1,0 +1,197 @@
+"""The double-sum form of softmax: its optimum is the likelihood, and every sampled gradient is unbiased."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import softmax as oracle
+
+from glmfit.problems import double_sum
+from glmfit.solvers import _class_rules as rules
+
+N, D, K = 5, 3, 4
+every_alpha = pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+
+
+@pytest.fixture
+def model(rng):
+    """Rows, labels (one class is never seen), weights, offsets, coefficients and auxiliary variables."""
+    X, W, v = rng.normal(size=(N, D)), rng.normal(size=(K, D)), rng.uniform(0, 2, N)
+    return X, np.array([0, 2, 2, 1, 0]), W, v, rng.normal(size=(N, K)), rng.uniform(0.5, 2, N)
+
+
+@every_alpha
+def test_at_the_best_auxiliary_variables_it_is_the_likelihood(alpha, model):
+    """Identity 3: value, gradient in v, gradient in W."""
+    X, y, W, _, offset, weight = model
+    score = oracle.scores(W, X, offset)
+    v = double_sum.best_auxiliary(score, y, alpha)
+    np.testing.assert_allclose(v, oracle.best_auxiliary(W, X, y, alpha, offset), atol=1e-13)
+    rows = double_sum.double_sum_rows(score, y, v, alpha)
+    np.testing.assert_allclose(weight @ (rows - 1), oracle.nll(W, X, oracle.one_hot(y, K), offset, weight), rtol=1e-13)
+    gv, gW = oracle.double_sum_gradient(v, W, X, y, alpha, offset, weight, mu=0.3)
+    np.testing.assert_allclose(gv, 0, atol=1e-12)
+    exact = oracle.nll_gradient(W, X, oracle.one_hot(y, K), offset, weight, mu=0.3)
+    np.testing.assert_allclose(gW, exact, atol=1e-12)
+
+
+@every_alpha
+def test_value_and_gradient_are_those_written_down_term_by_term(alpha, model, x64):
+    X, y, W, v, offset, weight = model
+
+    def total(v, W):
+        return jnp.sum(weight * double_sum.double_sum_rows(X @ W.T + offset, y, v, alpha))
+
+    np.testing.assert_allclose(
+        total(v, jnp.asarray(W)), oracle.double_sum(v, W, X, y, alpha, offset, weight), rtol=1e-12
+    )
+    gv, gW = jax.grad(total, (0, 1))(jnp.asarray(v), jnp.asarray(W))
+    exact_v, exact_W = oracle.double_sum_gradient(v, W, X, y, alpha, offset, weight)
+    np.testing.assert_allclose(gv, exact_v, atol=1e-12)
+    np.testing.assert_allclose(gW, exact_W, atol=1e-12)
+
+
+def sampled(rule, log_a, X, y, score, v, weight, i, C):
+    """Gradient in v and W that a step of a rule at row i with negatives C stands for."""
+    gv, gW = np.zeros(N), np.zeros((K, D))
+    step = rule.step(weight[i], log_a, jnp.asarray(score[i, C]), score[i, y[i]], 0.0, v[i])
+    gv[i] = v[i] - float(step.u)
+    for k, push in zip(C, np.asarray(step.push), strict=True):
+        gW[k] += push * X[i]
+    gW[y[i]] -= float(step.pull) * X[i]
+    return gv, gW
+
+
+def mean(pairs):
+    pairs = list(pairs)
+    return tuple(sum(part) / len(pairs) for part in zip(*pairs, strict=True))
+
+
+def counts(y):
+    return np.bincount(y, minlength=K)
+
+
+@every_alpha
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_one_row_with_distinct_negatives_is_unbiased(alpha, m, model, x64):
+    """Identity 4, over every row and every set of negatives."""
+    X, y, W, v, offset, weight = model
+    v = v + 3.0  # so that no auxiliary variable is stopped at 0
+    score = oracle.scores(W, X, offset)
+    scheme = double_sum.single_row_weights(counts(y), m)
+    rule = rules.ExplicitRule(alpha)
+    draws = [(i, list(C)) for i in range(N) for C in oracle.subsets([k for k in range(K) if k != y[i]], m)]
+    log_a = np.log(scheme.negative / scheme.row)
+    gv, gW = mean(sampled(rule, log_a, X, y, score, v, weight, i, C) for i, C in draws)
+    exact = oracle.double_sum_gradient(v, W, X, y, alpha, offset, weight)
+    np.testing.assert_allclose(scheme.row * gv, exact[0], atol=1e-11)
+    np.testing.assert_allclose(scheme.row * gW, exact[1], atol=1e-11)
+    touched = np.mean([[k in C or k == y[i] for k in range(K)] for i, C in draws], axis=0)
+    np.testing.assert_allclose(scheme.touched, touched, atol=1e-13)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_negatives_with_replacement_are_unbiased(m, model, x64):
+    X, y, W, v, offset, weight = model
+    v = v + 3.0
+    score = oracle.scores(W, X, offset)
+    scheme = double_sum.with_replacement_weights(counts(y), m)
+    draws = [(i, list(C)) for i in range(N) for C in itertools.product([k for k in range(K) if k != y[i]], repeat=m)]
+    log_a = np.log(scheme.negative / scheme.row)
+    gv, gW = mean(sampled(rules.ExplicitRule(), log_a, X, y, score, v, weight, i, C) for i, C in draws)
+    exact = oracle.double_sum_gradient(v, W, X, y, 0.0, offset, weight)
+    np.testing.assert_allclose(scheme.row * gv, exact[0], atol=1e-11)
+    np.testing.assert_allclose(scheme.row * gW, exact[1], atol=1e-11)
+    touched = np.mean([[k in C or k == y[i] for k in range(K)] for i, C in draws], axis=0)
+    np.testing.assert_allclose(scheme.touched, touched, atol=1e-13)
+
+
+@every_alpha
+@pytest.mark.parametrize("n, m", [(1, 2), (2, 2), (3, 1), (5, 4)])
+def test_rows_that_share_negatives_are_unbiased(alpha, n, m, model, x64):
+    X, y, W, v, offset, weight = model
+    v = v + 3.0
+    score = oracle.scores(W, X, offset)
+    scheme = double_sum.shared_weights(counts(y), n, m)
+    rule, log_a = rules.ExplicitRule(alpha), np.log(scheme.negative / scheme.row)
+    draws = list(itertools.product(oracle.subsets(range(N), n), oracle.subsets(range(K), m)))
+
+    def masked(rows, C):
+        """A row's own label among the negatives counts nothing."""
+        parts = []
+        for i in rows:
+            parts.append(sampled(rule, log_a, X, y, score, v, weight, i, [k for k in C if k != y[i]]))
+        return tuple(sum(part) for part in zip(*parts, strict=True))
+
+    gv, gW = mean(masked(rows, C) for rows, C in draws)
+    exact = oracle.double_sum_gradient(v, W, X, y, alpha, offset, weight)
+    np.testing.assert_allclose(scheme.row * gv, exact[0], atol=1e-11)
+    np.testing.assert_allclose(scheme.row * gW, exact[1], atol=1e-11)
+    touched = np.mean([[k in C or k in y[list(rows)] for k in range(K)] for rows, C in draws], axis=0)
+    np.testing.assert_allclose(scheme.touched, touched, atol=1e-13)
+
+
+def test_the_estimators_called_biased_are(model, x64):
+    """OVE, NCE and sampled softmax do not have the softmax gradient as their mean; sizes as in the spec's table."""
+    X, y, W, _, _, _ = model
+    score, weight = oracle.scores(W, X), np.ones(N)
+    exact = oracle.nll_gradient(W, X, oracle.one_hot(y, K))
+    m = 2
+    for rule, log_a in (
+        (rules.OneVersusEach(), np.log((K - 1) / m)),
+        (rules.NoiseContrastive(np.log(m / K)), 0.0),
+        (rules.SampledSoftmax(), 0.0),
+        (rules.SampledSoftmax(weighted=True), np.log((K - 1) / m)),
+    ):
+        draws = [(i, list(C)) for i in range(N) for C in oracle.subsets([k for k in range(K) if k != y[i]], m)]
+        _, gW = mean(sampled(rule, log_a, X, y, score, np.zeros(N), weight, i, C) for i, C in draws)
+        bias = np.linalg.norm(N * gW - exact) / np.linalg.norm(exact)
+        assert 0.05 < bias < 3
+
+
+def test_baseline_steps_are_the_gradients_of_their_losses(x64, rng):
+    score, own, log_a, m = rng.normal(size=3), 0.4, 0.7, np.log(0.3)
+    losses = {
+        rules.OneVersusEach(): lambda s, o: jnp.exp(log_a) * jnp.sum(jax.nn.softplus(s - o)),
+        rules.NoiseContrastive(m): lambda s, o: jax.nn.softplus(m - o) + jnp.sum(jax.nn.softplus(s - m)),
+        rules.SampledSoftmax(): lambda s, o: jax.nn.logsumexp(jnp.append(s, o)) - o,
+        rules.SampledSoftmax(True): lambda s, o: jax.nn.logsumexp(jnp.append(s + log_a, o)) - o,
+    }
+    for rule, loss in losses.items():
+        slope, slope_own = jax.grad(loss, (0, 1))(jnp.asarray(score), own)
+        step = rule.step(2.0, log_a, jnp.asarray(score), own, 0.0, 0.0)
+        np.testing.assert_allclose(step.push, 2 * slope, rtol=1e-12)
+        np.testing.assert_allclose(step.pull, -2 * slope_own, rtol=1e-12)
+
+
+# ------------------------------------------------------------------------- what makes U-max safe
+
+
+@every_alpha
+def test_after_raising_exponentials_are_bounded_and_the_objective_is_lower(alpha, x64, rng):
+    """Identity 11: with distinct classes a raise by h lowers the objective by at least h^2 / 2."""
+    rule = rules.ExplicitRule(alpha, raise_at=1.0)
+    for _ in range(200):
+        score, label, v = 4 * rng.normal(size=6), rng.integers(6), rng.uniform(-1, 3)
+        others = np.arange(6) != label
+        C = rng.choice(np.flatnonzero(others), 3, replace=False)
+        delta, own = score[C] - (1 - alpha) * score[label], alpha * score[label]
+        known = np.logaddexp(own, np.logaddexp.reduce(delta))
+        raised = known if v < known - 1 else v
+        step = rule.step(1.0, 0.0, jnp.asarray(score[C]), score[label], 0.0, v)
+        np.testing.assert_allclose(step.push, np.exp(delta - raised), rtol=1e-12)
+        assert np.max(delta - raised) <= 1 + 1e-12
+        if raised > v:
+            before, after = (oracle.row_term(score, label, z, alpha) for z in (v, raised))
+            assert before - after >= (raised - v) ** 2 / 2 - 1e-9
+
+
+def test_repeated_negatives_would_prove_too_much(x64):
+    """Why the raise uses distinct classes (erratum F7): counted twice they can push u above its optimum."""
+    score = np.array([0.0, 3.0, -5.0])
+    best = np.log1p(np.exp(3.0) + np.exp(-5.0))
+    twice, once = np.log1p(2 * np.exp(3.0)), np.log1p(np.exp(3.0))
+    assert once <= best < twice
+    assert oracle.row_term(score, 0, twice) > oracle.row_term(score, 0, best)

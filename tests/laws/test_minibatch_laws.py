@@ -1,0 +1,101 @@
+"""Proximal step of a minibatch: three solvers, one answer (identity 10 of the softmax spec)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from glmfit.solvers import _implicit, _implicit_minibatch
+
+SOLVERS = {
+    "dual": lambda batch: _implicit_minibatch.dual_ascent(batch, 60),
+    "jacobi": lambda batch: _implicit_minibatch.jacobi_ascent(batch, 3000),
+    "newton": lambda batch: _implicit_minibatch.newton_cg(batch, 40, 200),
+}
+JITTED = {name: jax.jit(solver) for name, solver in SOLVERS.items()}
+
+
+def random_batch(rng, n=6, q=7, d=4, c=1.0, orthogonal=False):
+    """A batch of n rows of d features and q touched classes; d below n makes the mobility singular."""
+    X = rng.normal(size=(n, d))
+    if orthogonal:
+        X = np.linalg.qr(rng.normal(size=(n, n)))[0] * rng.uniform(0.5, 2, n)[:, None]
+    label = rng.integers(0, q, n)
+    log_a = np.where(rng.random((n, q)) < 0.7, np.log(5.0), -np.inf)
+    log_a[np.arange(n), label] = -np.inf
+    base = 2 * rng.normal(size=(n, q))
+    numbers = base, X @ X.T, label, log_a, c * rng.uniform(0.5, 2, n), rng.uniform(0, 3, n)
+    return _implicit_minibatch.Batch(*map(jnp.asarray, numbers))
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize("d", [4, 9])
+def test_three_solvers_agree(c, d, x64, rng):
+    batch = random_batch(rng, c=c, d=d)
+    answers = {name: solver(batch) for name, solver in JITTED.items()}
+    scores = {name: batch.base - batch.mobility @ G for name, (G, _) in answers.items()}
+    for name in ("jacobi", "newton"):
+        np.testing.assert_allclose(scores[name], scores["dual"], atol=1e-8)
+        np.testing.assert_allclose(answers[name][0], answers["dual"][0], atol=1e-8)
+        np.testing.assert_allclose(answers[name][1], answers["dual"][1], atol=1e-8)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_answer_is_stationary(name, x64, rng):
+    batch = random_batch(rng)
+    G, u = map(np.asarray, JITTED[name](batch))
+    at = np.arange(len(u))
+    S = np.asarray(batch.base - batch.mobility @ G)
+    delta = S - S[at, batch.label][:, None]
+    c, log_a = np.asarray(batch.c)[:, None], np.asarray(batch.log_a)
+    push = c * np.exp(log_a + delta - u[:, None])
+    push[at, batch.label] = -push.sum(axis=1)
+    np.testing.assert_allclose(G, push, atol=1e-8)
+    pull = -push[at, batch.label]
+    np.testing.assert_allclose(u + c[:, 0] * (1 - np.exp(-u)), batch.u + pull, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_orthogonal_rows_are_solved_one_by_one(name, x64, rng):
+    batch = random_batch(rng, orthogonal=True)
+    G, u = JITTED[name](batch)
+    for i in range(len(batch.c)):
+        delta = batch.base[i] - batch.base[i, batch.label[i]]
+        mobility = batch.mobility[i, i]
+        one = _implicit.implicit_step(batch.c[i], batch.log_a[i], delta, mobility, mobility, batch.u[i])
+        np.testing.assert_allclose(G[i].at[batch.label[i]].set(0), one.push, atol=1e-9)
+        np.testing.assert_allclose(u[i], one.u, atol=1e-9)
+
+
+def test_the_first_dual_sweep_is_a_sequence_of_single_steps(x64, rng):
+    batch = random_batch(rng)
+    G, u = jax.jit(lambda b: _implicit_minibatch.dual_ascent(b, 1))(batch)
+    scores = np.array(batch.base)
+    for i in range(len(batch.c)):
+        y, mobility = int(batch.label[i]), batch.mobility[i, i]
+        step = _implicit.implicit_step(
+            batch.c[i], batch.log_a[i], jnp.asarray(scores[i] - scores[i, y]), mobility, mobility, batch.u[i]
+        )
+        push = np.array(step.push)
+        push[y] = -step.pull
+        np.testing.assert_allclose(G[i], push, atol=1e-13)
+        np.testing.assert_allclose(u[i], step.u, atol=1e-13)
+        scores -= np.outer(batch.mobility[:, i], push)
+
+
+def test_a_few_jacobi_sweeps_already_descend(x64, rng):
+    """Every sweep lowers the objective of the step: monotone without a line search."""
+    batch = random_batch(rng, c=10.0)
+
+    def objective(G):
+        S = batch.base - batch.mobility @ G
+        delta = S - S[jnp.arange(6), batch.label][:, None]
+        total = jnp.log1p(jnp.sum(jnp.exp(batch.log_a + delta), axis=1))
+        from glmfit._lambert import uprox
+
+        u = uprox(batch.c, total, batch.u)
+        value = batch.c * (u + jnp.exp(total - u)) + (u - batch.u) ** 2 / 2
+        return float(jnp.sum(value) + jnp.sum(G * (batch.mobility @ G)) / 2)
+
+    values = [objective(_implicit_minibatch.jacobi_ascent(batch, k)[0]) for k in (0, 1, 3, 8, 30)]
+    assert np.all(np.diff(values) < 0)
