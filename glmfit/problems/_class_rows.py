@@ -40,7 +40,8 @@ class DenseRows(NamedTuple):
 
     def _scaled(self, i, scale):
         """Row, or rows, with their penalised columns multiplied."""
-        return self.x[i] * jnp.where(self.penalised > 0, scale, jnp.ones_like(scale))
+        x = self.x[i]
+        return x * jnp.broadcast_to(jnp.where(self.penalised > 0, scale, jnp.ones_like(scale)), x.shape)
 
     def score(self, V, i, classes, scale):
         """Scores of some classes at row i, (class,)."""

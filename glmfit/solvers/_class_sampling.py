@@ -57,7 +57,7 @@ def distinct_negatives(key, label, n_classes: int, m: int):
     for j in range(m):
         free = jax.random.randint(bits[j], label.shape, 0, n_classes - 1 - j, jnp.int32)
         # The sorted k-th taken class is passed where the draw, moved past k others, reaches it.
-        new = free + jnp.sum(free[..., None] >= taken - rank, axis=-1, dtype=jnp.int32)
+        new = free + jnp.sum(free[..., None] >= taken - jnp.broadcast_to(rank, taken.shape), axis=-1, dtype=jnp.int32)
         before = jnp.concatenate([lowest[..., None], taken[..., :-1]], axis=-1)
         taken = jnp.minimum(taken, jnp.maximum(before, new[..., None]))  # insert, sorted
         drawn.append(new)
@@ -236,14 +236,15 @@ def coupled_steps(
         use = drawn[None] & (touched[None] != y[:, None])
         log_a = jnp.where(use, schedule.log_a, -jnp.inf)
         x = rows.gather(i)
-        scaled = x * jnp.where(rows.penalised > 0, scale / shrink, 1.0)
+        penalised = jnp.broadcast_to(rows.penalised, x.shape) > 0
+        scaled = x * jnp.where(penalised, scale / shrink, 1.0)
         base = scaled @ V.at[touched].get(mode="fill", fill_value=0).T
         if data.offset is not None:
             base = base + data.offset.at[i[:, None], touched[None]].get(mode="fill", fill_value=0)
-        mobility = (x * jnp.where(rows.penalised > 0, 1 / shrink, 1.0)) @ x.T
+        mobility = (x * jnp.where(penalised, 1 / shrink, 1.0)) @ x.T
         batch = Batch(base, mobility, label, log_a, schedule.c * data.weight[pairs] / n, u[k])
         G, new = COUPLED[method](batch, budget)
-        change = G.T @ (x * jnp.where(rows.penalised > 0, 1 / scale, 1.0))
+        change = G.T @ (x * jnp.where(penalised, 1 / scale, 1.0))
         V = V.at[touched].add(-change, mode="drop", unique_indices=True)
         return V, u.at[k].add(new - batch.u), scale / shrink
 

@@ -1,0 +1,282 @@
+"""Steps that sample classes: as loops over rows in slow NumPy would take them (identities 7, 11, 12, 14, 20)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from glmfit._lambert import log1p_sum_exp
+from glmfit.problems._class_rows import dense_rows, sparse_rows
+from glmfit.solvers import _class_rules as rules
+from glmfit.solvers import _class_sampling as sampling
+
+N, D, K, M = 40, 5, 7, 3
+LOG_A = float(np.log((K - 1) / M))
+RULES = {
+    "implicit": rules.ImplicitRule(),
+    "implicit, absolute": rules.ImplicitRule(alpha=1.0),
+    "umax": rules.ExplicitRule(raise_at=1.0),
+    "gradient": rules.ExplicitRule(),
+    "gradient, absolute": rules.ExplicitRule(alpha=1.0),
+    "ove": rules.OneVersusEach(),
+    "nce": rules.NoiseContrastive(float(np.log(M / K))),
+    "sampled softmax": rules.SampledSoftmax(),
+}
+LENGTH = {"gradient": 1e-3, "gradient, absolute": 1e-3}  # longer plain gradient steps overflow, as they must
+every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+every_layout = pytest.mark.parametrize("layout", ["dense", "sparse"])
+
+
+@pytest.fixture
+def features(rng):
+    X = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.7)
+    X[3] = 0
+    return X
+
+
+def make(rng, X, layout="dense", intercept=True, offset=True, dtype=np.float64):
+    rows = dense_rows(X, intercept, dtype) if layout == "dense" else sparse_rows(sp.csr_array(X), intercept, dtype)
+    numbers = rng.uniform(0.5, 2, N).astype(dtype), np.arange(N, dtype=np.int32)
+    label, offsets = rng.integers(0, K, N).astype(np.int32), rng.normal(size=(N, K)).astype(dtype)
+    row = np.arange(N, dtype=np.int32)
+    arrays = label, row, *numbers, offsets if offset else None
+    return sampling.ClassData(rows, *(None if a is None else jnp.asarray(a) for a in arrays))
+
+
+def start(rng, intercept=True, dtype=np.float64):
+    V = 0.5 * rng.normal(size=(K, D + intercept))
+    return V.astype(dtype), rng.uniform(0, 2, N).astype(dtype)
+
+
+def weights(V, u):
+    return sampling.Weights(jnp.array(V), jnp.array(u), jnp.ones((), V.dtype))
+
+
+def length(rule):
+    return next((LENGTH[name] for name in LENGTH if RULES[name] == rule), 0.5)
+
+
+def schedule(stop, c=0.5, strength=0.0, begin=0, log_a=LOG_A):
+    return sampling.Schedule(begin, stop, c, strength, log_a)
+
+
+def finished(weights, intercept=True):
+    W = np.array(weights.V)
+    W[:, : W.shape[1] - intercept] *= float(weights.scale)
+    return W, np.array(weights.u)
+
+
+def draws(rng, data, steps, m=M):
+    order = rng.integers(0, N, steps).astype(np.int32)
+    label = np.asarray(data.label)[order]
+    C = np.stack([rng.choice(np.delete(np.arange(K), y), m, replace=False) for y in label]).astype(np.int32)
+    return jnp.asarray(order), jnp.asarray(C)
+
+
+def loop(data, X, V, u, order, C, c, strength, rule, intercept=True):
+    """Same steps on plain weights, every ridge applied to all classes at once."""
+    W, u = V.copy(), u.copy()
+    jitted = jax.jit(rule.step)
+    x1 = np.column_stack([X, np.ones(N)]) if intercept else X
+    free = np.zeros(x1.shape[1], bool)
+    free[D:] = True
+    label, weight = np.asarray(data.label), np.asarray(data.weight)
+    for i, negative in zip(np.asarray(order), np.asarray(C), strict=True):
+        y, x = label[i], x1[i]
+        d = np.where(free, 1.0, 1 + c * strength)
+        before = W / d if rule.implicit else W
+        s = before @ x + (0 if data.offset is None else np.asarray(data.offset)[i])
+        step = jitted(c * weight[i], LOG_A, s[negative], s[y], np.sum(x**2 / d), u[i])
+        W = before if rule.implicit else W * np.where(free, 1.0, 1 - c * strength)
+        metric = x / d if rule.implicit else x
+        for k, push in zip(negative, np.asarray(step.push), strict=True):
+            W[k] -= push * metric
+        W[y] += float(step.pull) * metric
+        if rule.auxiliary:
+            u[i] = float(step.u)
+    return W, u
+
+
+@every_rule
+@every_layout
+@pytest.mark.parametrize("strength", [0.0, 0.02])
+def test_single_steps_are_those_of_a_loop(rule, layout, strength, features, rng, x64):
+    """Identity 12 among them: a ridge by a global scale is the ridge."""
+    data = make(rng, features, layout)
+    V, u = start(rng)
+    order, C = draws(rng, data, 200)
+    args = data, weights(V, u), order, C
+    c = length(rule)
+    W, u_new = finished(sampling.single_steps(*args, schedule(200, c, strength), rule))
+    W_loop, u_loop = loop(data, features, V, u, order, C, c, strength, rule)
+    np.testing.assert_allclose(W, W_loop, atol=1e-11)
+    np.testing.assert_allclose(u_new, u_loop, atol=1e-11)
+
+
+@every_rule
+@pytest.mark.parametrize("intercept", [True, False])
+def test_the_sum_over_classes_is_conserved(rule, intercept, features, rng, x64):
+    """Identity 14: without a ridge nothing is gained or lost; true of scores relative to the label's, not of NCE."""
+    data = make(rng, features, intercept=intercept)
+    V, u = start(rng, intercept)
+    order, C = draws(rng, data, 100)
+    args = data, weights(V, u), order, C, schedule(100, length(rule))
+    W, _ = finished(sampling.single_steps(*args, rule), intercept)
+    if isinstance(rule, rules.NoiseContrastive) or getattr(rule, "alpha", 0.0) == 1.0:
+        assert np.abs(W.sum(axis=0) - V.sum(axis=0)).max() > 1e-4
+    else:
+        np.testing.assert_allclose(W.sum(axis=0), V.sum(axis=0), atol=1e-10)
+
+
+def test_two_halves_of_an_epoch_are_the_epoch(features, rng, x64):
+    data, rule = make(rng, features), rules.ImplicitRule()
+    V, u = start(rng)
+    order, C = draws(rng, data, 60)
+    whole = sampling.single_steps(data, weights(V, u), order, C, schedule(60, strength=0.1), rule)
+    half = sampling.single_steps(data, weights(V, u), order, C, schedule(30, strength=0.1), rule)
+    both = sampling.single_steps(data, half, order, C, schedule(60, strength=0.1, begin=30), rule)
+    for a, b in zip(whole, both, strict=True):
+        np.testing.assert_array_equal(a, b)
+    merged = sampling.merge_scale(sampling.Weights(*map(jnp.array, whole)), data.rows.penalised)
+    assert merged.scale == 1
+    np.testing.assert_allclose(finished(merged)[0], finished(whole)[0], rtol=1e-14)
+
+
+def test_a_row_of_zeros_moves_only_its_auxiliary_variable(features, rng, x64):
+    data = make(rng, features, intercept=False)
+    V, u = start(rng, intercept=False)
+    C = draws(rng, data, 1)[1]
+    C = jnp.where(C == data.label[3], (C + 1) % K, C)
+    args = data, weights(V, u), jnp.array([3], jnp.int32), C[:1]
+    W, u_new = finished(sampling.single_steps(*args, schedule(1), rules.ImplicitRule()), False)
+    np.testing.assert_array_equal(W, V)
+    assert u_new[3] != u[3] and np.array_equal(np.delete(u_new, 3), np.delete(u, 3))
+
+
+# ------------------------------------------------------------------------- minibatches
+
+
+@every_rule
+@every_layout
+def test_averaged_steps_are_the_mean_of_single_ones(rule, layout, features, rng, x64):
+    data = make(rng, features, layout)
+    V, u = start(rng)
+    order = jnp.asarray(rng.choice(N, 4, replace=False).astype(np.int32))
+    C = sampling.distinct_negatives(jax.random.key(2), data.label[order], K, M)
+    one = schedule(1, length(rule), 0.1)
+    W, u_new = finished(sampling.averaged_steps(data, weights(V, u), order[None], C[None], one, rule))
+    alone = [
+        finished(sampling.single_steps(data, weights(V, u), order[j : j + 1], C[j : j + 1], one, rule))
+        for j in range(4)
+    ]
+    np.testing.assert_allclose(W, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
+    np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
+
+
+def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
+    """Identity 20: two starts never end farther apart."""
+    data, rule = make(rng, features), rules.ImplicitRule()
+    for c in (0.1, 10.0, 1000.0):
+        order = jnp.asarray(rng.choice(N, 6, replace=False).astype(np.int32))
+        C = sampling.distinct_negatives(jax.random.key(0), data.label[order], K, M)
+        for _ in range(20):
+            (V, u), (V2, u2) = start(rng), start(rng)
+            V2, u2 = V + 0.3 * (V2 - V), u + 0.3 * (u2 - u)
+            ends = [
+                finished(sampling.averaged_steps(data, weights(*s), order[None], C[None], schedule(1, c), rule))
+                for s in ((V, u), (V2, u2))
+            ]
+            (W, u_new), (W2, u2_new) = ends
+            before = np.sum((V - V2) ** 2) + np.sum((u - u2) ** 2)
+            after = np.sum((W - W2) ** 2) + np.sum((u_new - u2_new) ** 2)
+            assert after <= before * (1 + 1e-9)
+
+
+@every_layout
+@pytest.mark.parametrize("name", ["umax", "gradient", "ove", "nce", "sampled softmax"])
+def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
+    """Identity 11: repeated labels and negatives that are labels included; all exponentials use the old weights."""
+    data, rule = make(rng, features, layout), RULES[name]
+    V, u = start(rng)
+    steps, n = 5, 12
+    order = np.stack([rng.choice(N, n, replace=False) for _ in range(steps)]).astype(np.int32)
+    C = np.stack([rng.choice(K, M, replace=False) for _ in range(steps)]).astype(np.int32)
+    c, strength = 4 * length(rule), 0.05
+    args = data, weights(V, u), jnp.asarray(order), jnp.asarray(C), schedule(steps, c, strength)
+    W, u_new = finished(sampling.shared_steps(*args, rule))
+
+    x1 = np.column_stack([features, np.ones(N)])
+    label, weight, offset = (np.asarray(a) for a in (data.label, data.weight, data.offset))
+    hits = name in ("nce", "sampled softmax")
+    for rows, negatives in zip(order, C, strict=True):
+        new = V * np.append(np.full(D, 1 - c * strength), 1.0)
+        for i in rows:
+            s = V @ x1[i] + offset[i]
+            chosen = [k for k in negatives if hits or k != label[i]]
+            step = rule.step(c * weight[i] / n, LOG_A, jnp.asarray(s[chosen]), s[label[i]], 0.0, u[i])
+            for k, push in zip(chosen, np.asarray(step.push), strict=True):
+                new[k] -= push * x1[i]
+            new[label[i]] += float(step.pull) * x1[i]
+            if rule.auxiliary:
+                u[i] = float(step.u)
+        V = new
+    np.testing.assert_allclose(W, V, atol=1e-11)
+    np.testing.assert_allclose(u_new, u, atol=1e-11)
+
+
+@every_layout
+def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(layout, features, rng, x64):
+    data = make(rng, features, layout)
+    V, u = start(rng)
+    order = np.stack([rng.choice(N, 8, replace=False) for _ in range(3)]).astype(np.int32)
+    C = np.stack([rng.choice(K, 4, replace=False) for _ in range(3)]).astype(np.int32)
+    args = jnp.asarray(order), jnp.asarray(C)
+
+    def fit(method, budget, strength=0.05):
+        return finished(
+            sampling.coupled_steps(data, weights(V, u), *args, schedule(3, 4.0, strength), method=method, budget=budget)
+        )
+
+    exact = fit("dual", 60)
+    for method, budget in (("jacobi", 2000), ("newton", 30)):
+        for a, b in zip(fit(method, budget), exact, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-8)
+
+    W, u_new = fit("dual", 1, strength=0.0)
+    single = weights(V, u)
+    for rows, negatives in zip(order, C, strict=True):
+        for i in rows:
+            chosen = negatives[negatives != np.asarray(data.label)[i]].astype(np.int32)
+            single = sampling.single_steps(
+                data, single, jnp.array([i]), jnp.asarray(chosen)[None], schedule(1, 4.0 / 8), rules.ImplicitRule()
+            )
+    W_loop, u_loop = finished(single)
+    np.testing.assert_allclose(W, W_loop, atol=1e-12)
+    np.testing.assert_allclose(u_new, u_loop, atol=1e-12)
+
+
+# ------------------------------------------------------------------------- draws
+
+
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_negatives_are_distinct_uniform_and_never_the_label(m):
+    label = jnp.repeat(jnp.arange(5, dtype=jnp.int32), 20_000)
+    C = np.asarray(sampling.distinct_negatives(jax.random.key(1), label, 5, m))
+    assert C.min() >= 0 and C.max() < 5 and np.all(C != np.asarray(label)[:, None])
+    assert np.all(np.diff(np.sort(C, axis=1), axis=1) > 0)
+    for y in range(5):
+        mine = C[np.asarray(label) == y]
+        expected = len(mine) / 4  # every other class, at every place
+        for place in range(m):
+            seen = np.delete(np.bincount(mine[:, place], minlength=5), y)
+            assert np.all(np.abs(seen - expected) < 6 * np.sqrt(expected))
+
+
+def test_single_precision_survives_a_long_epoch_with_a_ridge(features, rng):
+    data, rule = make(rng, features, dtype=np.float32), rules.ImplicitRule()
+    V, u = start(rng, dtype=np.float32)
+    order, C = draws(rng, data, 2000)
+    W, u_new = finished(sampling.single_steps(data, weights(V, u), order, C, schedule(2000, strength=0.02), rule))
+    assert np.all(np.isfinite(W)) and np.all(u_new >= 0)
+    assert np.all(log1p_sum_exp(W @ np.ones(D + 1)) < 1e3)
