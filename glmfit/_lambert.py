@@ -51,7 +51,15 @@ def wexp(z: Any) -> Any:
 
 def _wexp(z):
     xp, limit = namespace(z), _limits(z).iterate
-    inside = xp.clip(z, -30.0, limit)
+    tiny = xp.exp(xp.minimum(z, 0.0))
+    w = xp.where(z > limit, z - xp.log(xp.maximum(z, 1.0)), _wexp_between(z))
+    return xp.where(z < -18, tiny * (1 - tiny), w)
+
+
+def _wexp_between(z):
+    """Solve where z is neither below -18 nor beyond what the iteration takes; finite in any case."""
+    xp = namespace(z)
+    inside = xp.clip(z, -30.0, _limits(z).iterate)
     small = xp.exp(xp.minimum(inside, 1.0))
     large = xp.maximum(inside, 1.0)
     log = xp.log(large)
@@ -60,9 +68,7 @@ def _wexp(z):
         t = inside - xp.log(w) - w
         q = 2 * (1 + w) * (1 + w + 2 * t / 3)
         w = w * (1 + t / (1 + w) * (q - t) / (q - 2 * t))
-    tiny = xp.exp(xp.minimum(z, 0.0))
-    w = xp.where(z > limit, z - xp.log(xp.maximum(z, 1.0)), w)
-    return xp.where(z < -18, tiny * (1 - tiny), w)
+    return w
 
 
 def hsolve(c: Any, q: Any) -> Any:
@@ -149,7 +155,7 @@ def _p_of(level, mobility):
     xp = namespace(level, mobility)
     free = mobility > 0
     safe = xp.where(free, mobility, 1.0)
-    moved = xp.where(free, _wexp(level + xp.log(safe)), 0.0)
+    moved = xp.where(free, _wexp_between(level + xp.log(safe)), 0.0)
     # The quotient is exact where the class moves; the exponential where it hardly does.
     p = xp.where(moved > 1e-2, moved / safe, xp.exp(xp.minimum(level - moved, _limits(level).impulse)))
     return p, mobility * p

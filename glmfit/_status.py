@@ -19,6 +19,7 @@ class Status(IntEnum):
     SEPARABLE = 4
     NON_FINITE = 5
     INTERRUPTED = 6
+    SCHEDULE_DONE = 7
 
     @property
     def label(self) -> str:
@@ -32,8 +33,8 @@ class Status(IntEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether the user should be warned, as of every neuron but a converged or a silent one."""
-        return self not in (Status.CONVERGED, Status.NO_SPIKES)
+        """Whether the user should be warned: not of a converged or silent neuron, nor of a schedule that was run."""
+        return self not in (Status.CONVERGED, Status.NO_SPIKES, Status.SCHEDULE_DONE)
 
 
 _ADVICE = {
@@ -50,4 +51,8 @@ _ADVICE = {
     ),
     Status.NON_FINITE: "A number overflowed or was not finite: check the scale of X and the counts of this neuron.",
     Status.INTERRUPTED: "The fit was stopped by the user: the coefficients are usable, the gap is what it says.",
+    Status.SCHEDULE_DONE: (
+        "A sampling solver has run its epochs: nothing to do if the gap or the held-out score is good enough, "
+        "else more epochs or another step."
+    ),
 }

@@ -6,14 +6,14 @@ intercept, undivided, if there is one. The scale lets a ridge shrink all coeffic
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-_WIDTH = 64  # nonzeros per segment of a sparse row: wide enough for XLA to amortise its loop, narrow enough not to pad
+_SEGMENT_COST = 60  # a segment's overhead in a step on a CPU, in nonzeros
 
 
 class DenseRows(NamedTuple):
@@ -165,6 +165,35 @@ class SparseRows(NamedTuple):
         return jax.lax.scan(one, None, i)[1]
 
 
+class ClassData(NamedTuple):
+    """Data of a softmax model on the device: labelled pairs of rows and classes.
+
+    A row with one label is one pair; a row of counts is one pair per class that was seen.
+
+    Attributes
+    ----------
+    rows : DenseRows or SparseRows
+        Features.
+    label : jax.Array
+        Class of each pair, (pair,).
+    row : jax.Array
+        Row of each pair, (pair,).
+    weight : jax.Array
+        Weight of each pair, (pair,).
+    auxiliary : jax.Array
+        Which auxiliary variable belongs to each pair, (pair,): its own, or that of its row.
+    offset : jax.Array or None
+        Offsets of the scores, (row, class).
+    """
+
+    rows: Any
+    label: jax.Array
+    row: jax.Array
+    weight: jax.Array
+    auxiliary: jax.Array
+    offset: jax.Array | None
+
+
 def dense_rows(X: np.ndarray, intercept: bool, dtype) -> DenseRows:
     """Lay out a matrix of features."""
     x = np.ones((X.shape[0], X.shape[1] + intercept), dtype)
@@ -180,7 +209,7 @@ def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows
     d = X.shape[1]
     norm = np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64).ravel().astype(dtype)
     nonzeros = np.diff(X.indptr) + intercept
-    width = int(min(_WIDTH, max(1, nonzeros.max(initial=1))))
+    width = _width(nonzeros)
     count = np.maximum(-(-nonzeros // width), 0)
     first = np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int32)
     column = np.zeros(int(count.sum()) * width, np.int32)
@@ -196,3 +225,11 @@ def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows
     penalised = np.ones(d + intercept, dtype)
     penalised[d:] = 0
     return SparseRows(*map(jax.device_put, (*arrays, np.int32(d if intercept else -1), penalised, norm)))
+
+
+def _width(nonzeros: np.ndarray) -> int:
+    """Nonzeros per segment that make a pass over the rows cheapest, padding and overhead counted."""
+    longest = max(1, int(nonzeros.max(initial=1)))
+    widths = np.unique(np.minimum(16 * np.arange(1, 33), longest))
+    cost = [np.sum(-(-nonzeros // width)) * (width + _SEGMENT_COST) for width in widths]
+    return int(widths[np.argmin(cost)])

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 from .._lambert import log1p_sum_exp
 from ._implicit import Impulse, implicit_counts, implicit_pair, implicit_step
 
-_NEWTON = 8  # enough for steps and scores of a fit; docs/theory/implicit_sgd.md
-
 
 @dataclass(frozen=True)
 class ImplicitRule:
@@ -37,13 +35,13 @@ class ImplicitRule:
         if self.alpha == 1:
             score, log_a = jnp.append(score, score_label), jnp.append(jnp.full_like(score, log_a), 0.0)
             target = jnp.zeros_like(score).at[-1].set(1.0)
-            step = implicit_counts(c, log_a, score, target, mobility, u, _NEWTON)
+            step = implicit_counts(c, log_a, score, target, mobility, u)
             return Impulse(step.push[:-1], c - step.push[-1], step.v)
         delta = score - score_label
         if delta.shape[-1] == 1:
-            pair = implicit_pair(c, log_a, delta[0], 2 * mobility, u, _NEWTON)
+            pair = implicit_pair(c, log_a, delta[0], 2 * mobility, u)
             return Impulse(pair.push[None], pair.pull, pair.u)
-        return implicit_step(c, log_a, delta, mobility, mobility, u, _NEWTON)
+        return implicit_step(c, log_a, delta, mobility, mobility, u)
 
 
 @dataclass(frozen=True)

@@ -15,35 +15,6 @@ import jax.numpy as jnp
 from ._implicit_minibatch import Batch, dual_ascent, jacobi_ascent, newton_cg
 
 
-class ClassData(NamedTuple):
-    """Data of a softmax model on the device: labelled pairs of rows and classes.
-
-    A row with one label is one pair; a row of counts is one pair per class that was seen.
-
-    Attributes
-    ----------
-    rows : DenseRows or SparseRows
-        Features.
-    label : jax.Array
-        Class of each pair, (pair,).
-    row : jax.Array
-        Row of each pair, (pair,).
-    weight : jax.Array
-        Weight of each pair, (pair,).
-    auxiliary : jax.Array
-        Which auxiliary variable belongs to each pair, (pair,): its own, or that of its row.
-    offset : jax.Array or None
-        Offsets of the scores, (row, class).
-    """
-
-    rows: Any
-    label: jax.Array
-    row: jax.Array
-    weight: jax.Array
-    auxiliary: jax.Array
-    offset: jax.Array | None
-
-
 def distinct_negatives(key, label, n_classes: int, m: int):
     """Draw m distinct classes other than the label, uniformly, for every entry of ``label``: (..., m).
 
@@ -110,18 +81,19 @@ def _shrink(rule, schedule: Schedule):
     return 1 + change if rule.implicit else 1 / (1 - change)
 
 
-def _scores(data: ClassData, V, i, classes, scale):
+def _scores(data, V, i, classes, scale):
     s = data.rows.score(V, i, classes, scale)
     return s if data.offset is None else s + data.offset[i, classes]
 
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="weights")
-def single_steps(data: ClassData, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
+def single_steps(data, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
     """Visit rows one by one, each with its own negatives.
 
     Parameters
     ----------
     data : ClassData
+        Of the problem.
     weights : Weights
     order : jax.Array
         Pairs in the order of their visits, (step,).
@@ -153,7 +125,7 @@ def single_steps(data: ClassData, weights: Weights, order, negatives, schedule: 
 
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="weights")
-def averaged_steps(data: ClassData, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
+def averaged_steps(data, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
     """Visit minibatches; of each, the mean of what its rows would do alone from the same weights.
 
     ``order`` is (step, row) and ``negatives`` (step, row, negative). Of proximal steps the mean is firmly
@@ -182,7 +154,7 @@ def averaged_steps(data: ClassData, weights: Weights, order, negatives, schedule
 
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="weights")
-def shared_steps(data: ClassData, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
+def shared_steps(data, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
     """Visit minibatches with shared negatives by explicit steps: two matrix products each.
 
     ``order`` is (step, row) and ``negatives`` (step, negative), distinct, drawn from all classes; one that is a
@@ -214,9 +186,7 @@ COUPLED = {"dual": dual_ascent, "jacobi": jacobi_ascent, "newton": newton_cg}
 
 
 @partial(jax.jit, static_argnames=("method", "budget"), donate_argnames="weights")
-def coupled_steps(
-    data: ClassData, weights: Weights, order, negatives, schedule: Schedule, method: str, budget: int
-) -> Weights:
+def coupled_steps(data, weights: Weights, order, negatives, schedule: Schedule, method: str, budget: int) -> Weights:
     """Visit minibatches with shared negatives by the exact proximal step of the whole batch.
 
     Shapes as in `shared_steps`; ``method`` is one of "dual", "jacobi" (``budget`` sweeps) and "newton" (steps).

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from glmfit._lambert import log1p_sum_exp
-from glmfit.problems._class_rows import dense_rows, sparse_rows
+from glmfit.problems._class_rows import ClassData, dense_rows, sparse_rows
 from glmfit.solvers import _class_rules as rules
 from glmfit.solvers import _class_sampling as sampling
 
@@ -41,7 +41,7 @@ def make(rng, X, layout="dense", intercept=True, offset=True, dtype=np.float64):
     label, offsets = rng.integers(0, K, N).astype(np.int32), rng.normal(size=(N, K)).astype(dtype)
     row = np.arange(N, dtype=np.int32)
     arrays = label, row, *numbers, offsets if offset else None
-    return sampling.ClassData(rows, *(None if a is None else jnp.asarray(a) for a in arrays))
+    return ClassData(rows, *(None if a is None else jnp.asarray(a) for a in arrays))
 
 
 def start(rng, intercept=True, dtype=np.float64):

@@ -1,0 +1,270 @@
+r"""Softmax and multinomial models: rows, labels or counts, a ridge.
+
+F(W, b) = (1/N) sum_i [ n_i log sum_k exp(s_ik) - sum_k y_ik s_ik ] + (strength / 2) |W|^2,   s_i = W'x_i + b + o_i
+
+with n_i = sum_k y_ik. Rows of one label have one y_ik = 1. The gap at any parameters is bounded by the dual problem:
+docs/theory/softmax_gap.md.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import scipy.sparse
+import scipy.special
+
+from ._class_rows import ClassData, dense_rows, sparse_rows
+from .base import Evaluation, Params
+
+_CHUNK = 4_000_000  # scores in memory at a time
+GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
+
+
+class Pairs(NamedTuple):
+    """Rows and classes that were seen together.
+
+    Attributes
+    ----------
+    row, label : numpy.ndarray
+        (pair,), sorted by row.
+    weight : numpy.ndarray
+        Count times weight of the row, (pair,), positive.
+    """
+
+    row: np.ndarray
+    label: np.ndarray
+    weight: np.ndarray
+
+
+class SoftmaxGap(NamedTuple):
+    """Distance from the optimum.
+
+    Attributes
+    ----------
+    objective : float
+        F.
+    bound : float
+        Proved upper bound of F - F*; infinite without a ridge.
+    gradient_norm : float
+        Of F, over coefficients and intercepts.
+    theorem : str
+        What the bound rests on.
+    """
+
+    objective: float
+    bound: float
+    gradient_norm: float
+    theorem: str
+
+
+class SoftmaxProblem:
+    """Data and ridge of a softmax model; parameters are coefficients (feature, class) and intercepts (class,).
+
+    Parameters
+    ----------
+    X : numpy.ndarray or scipy.sparse.csr_array
+        Features, (row, feature), finite.
+    pairs : Pairs
+        Labels or counts.
+    n_classes : int
+        At least 2.
+    strength : float
+        Of the ridge, at least 0.
+    fit_intercept : bool
+        Whether intercepts are fitted (never penalised) or stay 0.
+    offset : numpy.ndarray, optional
+        Added to the scores, (row, class).
+    dtype : numpy dtype
+        Precision of what solvers do on the device; objectives and gaps are float64 in either case.
+    """
+
+    def __init__(
+        self,
+        X,
+        pairs: Pairs,
+        n_classes: int,
+        strength: float,
+        fit_intercept: bool = True,
+        offset=None,
+        dtype=np.float32,
+    ):
+        self.X, self.pairs, self.n_classes, self.strength = X, pairs, int(n_classes), float(strength)
+        self.fit_intercept, self.offset, self.dtype = bool(fit_intercept), offset, np.dtype(dtype)
+        self.n_rows, self.n_features = X.shape
+
+    @property
+    def n_pairs(self) -> int:
+        """Rows and classes seen together; the rows, if each has one label."""
+        return len(self.pairs.label)
+
+    def class_data(self, auxiliary: str = "pair") -> ClassData:
+        """Put the data on the device, for solvers that sample classes; kept.
+
+        Parameters
+        ----------
+        auxiliary : str
+            "pair": each pair has an auxiliary variable of its own (form B of the theory page); "row": the pairs of a
+            row of counts share one (form A).
+        """
+        data = self._class_data
+        return data if auxiliary == "pair" else data._replace(auxiliary=data.row)
+
+    @cached_property
+    def _class_data(self) -> ClassData:
+        layout = sparse_rows if scipy.sparse.issparse(self.X) else dense_rows
+        index = np.arange(self.n_pairs, dtype=np.int32)
+        label, row = (a.astype(np.int32) for a in (self.pairs.label, self.pairs.row))
+        offset = None if self.offset is None else jax.device_put(self.offset.astype(self.dtype))
+        arrays = map(jax.device_put, (label, row, self.pairs.weight.astype(self.dtype), index))
+        return ClassData(layout(self.X, self.fit_intercept, self.dtype), *arrays, offset)
+
+    @cached_property
+    def totals(self) -> np.ndarray:
+        """Total weight of every row, n_i, (row,)."""
+        return np.bincount(self.pairs.row, self.pairs.weight, self.n_rows)
+
+    @cached_property
+    def class_totals(self) -> np.ndarray:
+        """Total weight of every class, (class,)."""
+        return np.bincount(self.pairs.label, self.pairs.weight, self.n_classes)
+
+    @cached_property
+    def counts(self) -> scipy.sparse.csr_array:
+        """Weighted counts, (row, class)."""
+        shape = self.n_rows, self.n_classes
+        return scipy.sparse.csr_array((self.pairs.weight, (self.pairs.row, self.pairs.label)), shape)
+
+    def null_params(self) -> Params:
+        """Model of class frequencies alone: the optimum without features, where there are no offsets.
+
+        A class that was never seen gets the weight of a hundredth of a row.
+        """
+        zero = np.zeros((self.n_features, self.n_classes))
+        if not self.fit_intercept:
+            return Params(zero, np.zeros(self.n_classes))
+        log = np.log(np.maximum(self.class_totals, 1e-2))
+        return Params(zero, log - log.mean())
+
+    @cached_property
+    def null_objective(self) -> float:
+        """F of the model of class frequencies."""
+        if self.offset is not None:
+            return self.evaluate(self.null_params()).objective
+        b = self.null_params().intercept
+        total = self.class_totals
+        return float(total.sum() * scipy.special.logsumexp(b) - total @ b) / self.n_rows
+
+    def scores(self, params: Params, rows=slice(None)) -> np.ndarray:
+        """Linear predictor of some rows, (row, class), float64."""
+        s = np.asarray(self.X[rows] @ params.coef, np.float64) + params.intercept[None]
+        return s if self.offset is None else s + self.offset[rows]
+
+    def objective(self, params: Params, rows=None) -> float:
+        """F, or on some rows only an unbiased estimate of it."""
+        chosen = np.arange(self.n_rows) if rows is None else np.asarray(rows)
+        total = 0.0
+        for part in self._chunks(len(chosen)):
+            total += self._loss(params, chosen[part])
+        return total / len(chosen) + self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
+
+    def evaluate(self, params: Params) -> Evaluation:
+        """Compute F and its gradient in float64: ``objective`` is a number. Cost: one pass over rows and classes."""
+        objective, gradient, *_ = self._pass(params)
+        return Evaluation(objective, gradient.coef + self.strength * params.coef, gradient.intercept)
+
+    def certify_gap(self, params: Params) -> SoftmaxGap:
+        r"""Bound F - F* at any parameters by a feasible point of the dual.
+
+        Returns
+        -------
+        SoftmaxGap
+
+        Notes
+        -----
+        The dual point is the model's own probabilities, mixed with just enough of a fixed distribution that the
+        expected count of every class is the observed one, as the free intercepts demand. Where the intercepts are
+        optimal no mixing is needed and the bound is ``|gradient in W|^2 / (2 strength)``, what strong convexity gives.
+        Cost: one pass over rows and classes.
+        """
+        objective, gradient, entropy, tilt = self._pass(params)
+        grad_coef = gradient.coef + self.strength * params.coef
+        norm = float(np.sqrt(np.sum(grad_coef**2) + np.sum(gradient.intercept**2)))
+        if self.strength <= 0 or not np.isfinite(objective):
+            return SoftmaxGap(objective, np.inf, norm, "none: without a ridge nothing bounds the distance")
+        share, mix = self._feasible_mix(gradient.intercept)
+        # Residuals of the mixed point: (1 - t) R + t (n q' - Y), whose columns sum to 0.
+        pulled = (1 - share) * gradient.coef
+        if share > 0:
+            toward = np.outer(self._rows_times(self.totals), mix) - self._rows_times(self.counts)
+            pulled = pulled + share * toward / self.n_rows
+        # Entropy is concave: the mixture's is at least the mixture of the two.
+        value = (1 - share) * entropy + share * self.totals.sum() / self.n_rows * scipy.special.entr(mix).sum()
+        if self.offset is not None:
+            toward = (self.totals @ self.offset) @ mix - self.counts.multiply(self.offset).sum()
+            value += (1 - share) * tilt + share * toward / self.n_rows
+        drop = np.sum(pulled**2) / (2 * self.strength)
+        rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + drop)
+        value -= drop
+        return SoftmaxGap(objective, max(objective - value, 0.0) + rounding, norm, GAP_THEOREM)
+
+    def _feasible_mix(self, grad_intercept) -> tuple[float, np.ndarray]:
+        """Share t and distribution q that make expected counts of ``(1 - t) pi + t q`` the observed ones."""
+        total = self.class_totals
+        if not self.fit_intercept:
+            return 0.0, np.full(self.n_classes, 1 / self.n_classes)
+        missing = -self.n_rows * grad_intercept  # observed minus expected
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.max(np.where(missing < 0, -missing / total, 0.0))
+        if not ratio > 0:
+            return 0.0, total / total.sum()
+        if not np.isfinite(ratio):  # a class never seen: nothing may be expected of it
+            return 1.0, total / total.sum()
+        share = ratio / (1 + ratio)
+        q = np.maximum((share * total + (1 - share) * missing) / (share * total.sum()), 0.0)
+        return share, q / q.sum()
+
+    # ---------------------------------------------------------------- passes
+
+    def _chunks(self, n: int):
+        size = max(1, _CHUNK // self.n_classes)
+        return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+    def _loss(self, params: Params, rows) -> float:
+        s, y = self.scores(params, rows), self.counts[rows]
+        return float(self.totals[rows] @ scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum())
+
+    def _rows_times(self, weights) -> np.ndarray:
+        """X' times weights, (feature,) or (feature, class)."""
+        product = self.X.T @ weights
+        return np.asarray(product.toarray() if scipy.sparse.issparse(product) else product, np.float64)
+
+    def _pass(self, params: Params) -> tuple[float, Params, float, float]:
+        """F, the gradient of its loss, the mean entropy of the probabilities, and the residuals' mean offset."""
+        loss = entropy = tilt = 0.0
+        grad_coef = np.zeros((self.n_features, self.n_classes))
+        grad_intercept = np.zeros(self.n_classes)
+        for rows in self._chunks(self.n_rows):
+            s, y, n = self.scores(params, rows), self.counts[rows], self.totals[rows]
+            log_norm = scipy.special.logsumexp(s, axis=1)
+            p = np.exp(s - log_norm[:, None])
+            loss += float(n @ log_norm - y.multiply(s).sum())
+            entropy += float(n @ (log_norm - np.sum(p * s, axis=1)))
+            residual = n[:, None] * p
+            residual[self._places(rows)] -= y.data
+            if self.offset is not None:
+                tilt += float(np.sum(residual * self.offset[rows]))
+            grad_coef += self.X[rows].T @ residual
+            grad_intercept += residual.sum(axis=0)
+        ridge = self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
+        if not self.fit_intercept:
+            grad_intercept = np.zeros(self.n_classes)
+        gradient = Params(grad_coef / self.n_rows, grad_intercept / self.n_rows)
+        return loss / self.n_rows + ridge, gradient, entropy / self.n_rows, tilt / self.n_rows
+
+    def _places(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Row within a chunk and class of every count in it."""
+        y = self.counts[rows]
+        return np.repeat(np.arange(y.shape[0]), np.diff(y.indptr)), y.indices

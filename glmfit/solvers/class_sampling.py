@@ -1,0 +1,427 @@
+"""Solvers of softmax models whose cost per step does not grow with the number of classes.
+
+All of them follow a schedule: a number of epochs, a step that shrinks from one to the next. They come near the
+optimum and do not converge to it in a finite time; how near is a matter for the problem's own certificate.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm.auto import tqdm
+
+from .._compile import compile_seconds
+from .._status import Status
+from ..problems.base import Params
+from . import _class_rules as rules
+from . import _class_sampling as kernels
+from ._check import check_real, check_whole
+
+MINIBATCHES = ("averaged", "jacobi", "dual", "newton")
+
+
+class SamplerState(NamedTuple):
+    """Everything the next epoch depends on; its leaves can be saved and loaded.
+
+    Attributes
+    ----------
+    weights : Weights
+        On the device.
+    epoch : int
+        Epochs done.
+    seed : int
+        Of all draws.
+    """
+
+    weights: Any
+    epoch: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and with what steps to go.
+
+    Attributes
+    ----------
+    epochs : int
+        Passes over the rows.
+    step : float
+        Step size times number of rows, c, of the first epoch.
+    decay : float
+        Factor of c from one epoch to the next, in (0, 1].
+    """
+
+    epochs: int = 50
+    step: float = 10.0
+    decay: float = 0.9
+
+    def __post_init__(self):
+        check_whole("epochs", self.epochs, 0)
+        check_real("step", self.step, math.inf)
+        check_real("decay", self.decay, 1.0, closed=True)
+
+
+class SampledSolution(NamedTuple):
+    """Outcome of a schedule.
+
+    Attributes
+    ----------
+    params : Params
+        Coefficients (feature, class) and intercepts (class,), in the solver's precision and always finite.
+    status : Status
+        SCHEDULE_DONE, NON_FINITE (a number overflowed: the parameters are those before) or INTERRUPTED.
+    epochs, steps : int
+        Done.
+    seconds_run, seconds_compile : float
+        Wall time without and of compilation.
+    state : SamplerState
+        To go on from.
+    """
+
+    params: Params
+    status: Status
+    epochs: int
+    steps: int
+    seconds_run: float
+    seconds_compile: float
+    state: SamplerState
+
+
+@dataclass(frozen=True)
+class ClassSampler:
+    """Common part of the solvers that sample classes.
+
+    Attributes
+    ----------
+    n_negatives : int
+        Classes sampled per step besides the label; at most all others are.
+    batch_size : int
+        Rows per step.
+    """
+
+    n_negatives: int = 5
+    batch_size: int = 1
+    shared: ClassVar[bool] = True  # whether the rows of a batch share their negatives
+
+    def __post_init__(self):
+        check_whole("n_negatives", self.n_negatives, 1)
+        check_whole("batch_size", self.batch_size, 1)
+
+    def rule(self, problem) -> Any:
+        """Return what a step does, hashable."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------- verbs
+
+    def init_state(self, problem, params: Params | None, *, key) -> SamplerState:
+        """Lay out weights and auxiliary variables."""
+        data = problem.class_data(self._auxiliary)
+        V = np.zeros((problem.n_classes, problem.n_features + problem.fit_intercept), problem.dtype)
+        if params is not None:
+            V[:, : problem.n_features] = np.asarray(params.coef).T
+            V[:, problem.n_features :] = np.asarray(params.intercept)[:, None]
+        size = int(data.auxiliary.max(initial=-1)) + 1 if self.rule(problem).auxiliary else 0
+        u = jnp.zeros(size, problem.dtype)
+        seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
+        return SamplerState(kernels.Weights(jax.device_put(V), u, jnp.ones((), problem.dtype)), 0, seed)
+
+    def update(self, problem, state: SamplerState, c: float) -> SamplerState:
+        """Do one epoch at step size c / N.
+
+        Raises
+        ------
+        ValueError
+            If an explicit step is so long that the ridge would turn the coefficients around.
+        """
+        rule, data = self.rule(problem), problem.class_data(self._auxiliary)
+        # The ridge in terms of sampled pairs: a row of counts is several.
+        strength = problem.strength * problem.n_rows / problem.n_pairs
+        change = c * strength
+        if not rule.implicit and change >= 1:
+            raise ValueError(
+                f"step is {c:.3g}; times the ridge strength {strength:.3g} it must stay below 1 for an explicit step. "
+                "Use a shorter step, or ImplicitSGD, which takes any."
+            )
+        key = jax.random.fold_in(jax.random.key(state.seed), state.epoch)
+        m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, len(data.label))
+        order, negatives = _draw(key, data.label, problem.n_classes, m, n, self._sharing(n))
+        total = problem.n_classes if self._sharing(n) else problem.n_classes - 1
+        log_a = problem.dtype.type(math.log(total / m))
+        weights, n_steps = state.weights, len(order)
+        # The scale may fall by this many steps before it has to be merged into the coefficients.
+        safe = _orders_of_magnitude(problem.dtype) / max(abs(math.log1p(change if rule.implicit else -change)), 1e-300)
+        stride = int(min(n_steps, max(1.0, safe)))
+        for start in range(0, n_steps, stride):
+            stop = min(start + stride, n_steps)
+            span = kernels.Schedule(start, stop, problem.dtype.type(c), problem.dtype.type(strength), log_a)
+            weights = self._steps(data, weights, order, negatives, span, rule, n)
+            if change > 0:
+                weights = kernels.merge_scale(weights, data.rows.penalised)
+        return SamplerState(weights, state.epoch + 1, state.seed)
+
+    def run(self, problem, params: Params | None = None, *, key, schedule: Schedule | None = None,
+            callback: Callable | None = None, verbose: bool = False, state: SamplerState | None = None,
+            ) -> SampledSolution:  # fmt: skip
+        """Follow the schedule.
+
+        Parameters
+        ----------
+        problem : SoftmaxProblem
+            Data and ridge.
+        params : Params, optional
+            Where to start; zeros when left out.
+        key : jax key
+            Of all draws: the same key gives the same answer.
+        schedule : Schedule, optional
+            Epochs and steps.
+        callback : callable, optional
+            Called as ``callback(epoch, seconds, params)`` after every epoch, the seconds without its own.
+        verbose : bool
+            Show a progress bar.
+        state : SamplerState, optional
+            To go on from, of an earlier run with the same problem: its epochs count as done.
+
+        Returns
+        -------
+        SampledSolution
+        """
+        schedule = schedule or Schedule()
+        clock, compiled = time.perf_counter(), compile_seconds()
+        if state is None:
+            state = self.init_state(problem, params, key=key)
+        else:  # perhaps read from a file
+            state = SamplerState(jax.tree.map(jnp.array, state.weights), int(state.epoch), int(state.seed))
+        status, told = Status.SCHEDULE_DONE, 0.0
+        kept = _copy(state)
+        bar = tqdm(total=schedule.epochs, initial=state.epoch, disable=not verbose, unit="epoch", desc="glmfit")
+        try:
+            while state.epoch < schedule.epochs:
+                state = self.update(problem, state, schedule.step * schedule.decay**state.epoch)
+                if not bool(_finite(state.weights)):
+                    status, state = Status.NON_FINITE, kept
+                    break
+                kept = _copy(state)
+                bar.update(1)
+                if callback is not None:
+                    before = time.perf_counter()
+                    callback(state.epoch, before - clock - told, user_params(problem, state))
+                    told += time.perf_counter() - before
+        except KeyboardInterrupt:
+            status, state = Status.INTERRUPTED, kept
+        finally:
+            bar.close()
+        compiling = compile_seconds() - compiled
+        params = user_params(problem, state)
+        steps = state.epoch * (problem.n_pairs // min(self.batch_size, problem.n_pairs))
+        seconds = time.perf_counter() - clock - told - compiling
+        return SampledSolution(params, status, state.epoch, steps, seconds, compiling, state)
+
+    # ---------------------------------------------------------------- how
+
+    @property
+    def _auxiliary(self) -> str:
+        # In the absolute form the pairs of a row estimate the same number.
+        return "row" if getattr(self, "alpha", 0.0) == 1 else "pair"
+
+    def _sharing(self, n: int) -> bool:
+        return self.shared and n > 1
+
+    def _steps(self, data, weights, order, negatives, span, rule, n: int):
+        if n == 1:
+            return kernels.single_steps(data, weights, order, negatives, span, rule)
+        kernel = kernels.shared_steps if self._sharing(n) else kernels.averaged_steps
+        return kernel(data, weights, order, negatives, span, rule)
+
+
+@dataclass(frozen=True)
+class ImplicitSGD(ClassSampler):
+    """Implicit stochastic gradient steps: exact proximal steps of the sampled double sum, stable at any length.
+
+    Parameters
+    ----------
+    n_negatives : int
+        Classes sampled per step besides the label.
+    batch_size : int
+        Rows per step.
+    minibatch : str
+        With more than one row: "averaged" (each row by itself, with its own negatives, and the mean of what they would
+        do), or the exact step of the batch with shared negatives by "dual" block ascent, "jacobi" sweeps or "newton"
+        with conjugate gradients.
+    sweeps : int
+        Sweeps of "dual" and "jacobi", or steps of "newton". One dual sweep is as good as single steps; 3 to 5 Jacobi
+        sweeps are a conservative step.
+    alpha : float
+        0 for scores relative to the label's, 1 for absolute ones (single rows and "averaged" only).
+
+    Notes
+    -----
+    Cost per step O(m D), whatever the number of classes and rows. Unbiased: the sampled objective's mean is the softmax
+    likelihood's. Tolerates steps a hundred times too long. Theory: docs/theory/implicit_sgd.md.
+
+    References
+    ----------
+    F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), section 3.2; Algorithm 1 for one row and one
+    negative.
+    """
+
+    minibatch: str = "averaged"
+    sweeps: int = 3
+    alpha: float = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_whole("sweeps", self.sweeps, 1)
+        if self.minibatch not in MINIBATCHES:
+            raise ValueError(f"minibatch is {self.minibatch!r}; it must be one of {', '.join(MINIBATCHES)}.")
+        if self.alpha not in (0, 1) or (self.alpha == 1 and self.batch_size > 1 and self.minibatch != "averaged"):
+            raise ValueError(
+                f"alpha is {self.alpha!r} with minibatch={self.minibatch!r}; it must be 0, or 1 with single rows or "
+                'minibatch="averaged".'
+            )
+
+    def rule(self, problem) -> rules.ImplicitRule:
+        """Return what a step does."""
+        return rules.ImplicitRule(float(self.alpha))
+
+    def _sharing(self, n: int) -> bool:
+        return n > 1 and self.minibatch != "averaged"
+
+    def _steps(self, data, weights, order, negatives, span, rule, n: int):
+        if self._sharing(n):
+            return kernels.coupled_steps(
+                data, weights, order, negatives, span, method=self.minibatch, budget=self.sweeps
+            )
+        return super()._steps(data, weights, order, negatives, span, rule, n)
+
+
+@dataclass(frozen=True)
+class UMax(ClassSampler):
+    """Explicit stochastic gradient steps whose auxiliary variables are first raised to what the sample proves.
+
+    Parameters
+    ----------
+    n_negatives : int
+        Classes sampled per step besides the label.
+    batch_size : int
+        Rows per step; they share their negatives, and a step is two matrix products.
+    delta : float
+        An auxiliary variable is raised where it is this far too low, so that no exponential exceeds ``exp(delta)``.
+    alpha : float
+        Of the family of double sums: 0 for scores relative to the label's, 1 for absolute ones.
+
+    Notes
+    -----
+    Cost per step O(m D). The direction is unbiased once no raise fires, which is so at the optimum; before, it is not.
+
+    References
+    ----------
+    F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), Algorithm 2, with distinct negatives (with
+    repeated ones a raise can go too far).
+    """
+
+    delta: float = 1.0
+    alpha: float = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_real("delta", self.delta, math.inf)
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha is {self.alpha!r}; it must be between 0 and 1.")
+
+    def rule(self, problem) -> rules.ExplicitRule:
+        """Return what a step does."""
+        return rules.ExplicitRule(float(self.alpha), float(self.delta))
+
+
+@dataclass(frozen=True)
+class SGD(ClassSampler):
+    """Plain stochastic gradient steps of the double sum, for comparison: they overflow unless very short."""
+
+    def rule(self, problem) -> rules.ExplicitRule:
+        """Return what a step does."""
+        return rules.ExplicitRule()
+
+
+@dataclass(frozen=True)
+class OVE(ClassSampler):
+    """Stochastic gradient steps of the one-versus-each bound, for comparison: it has another optimum than softmax."""
+
+    def rule(self, problem) -> rules.OneVersusEach:
+        """Return what a step does."""
+        return rules.OneVersusEach()
+
+
+@dataclass(frozen=True)
+class NCE(ClassSampler):
+    """Noise-contrastive estimation with uniform noise, for comparison: biased for finitely many negatives."""
+
+    def rule(self, problem) -> rules.NoiseContrastive:
+        """Return what a step does."""
+        return rules.NoiseContrastive(math.log(min(self.n_negatives, problem.n_classes - 1) / problem.n_classes))
+
+
+@dataclass(frozen=True)
+class ImportanceSampling(ClassSampler):
+    """Softmax over the label and the sampled classes only, for comparison: biased for finitely many negatives.
+
+    Parameters
+    ----------
+    weighted : bool
+        Weight the negatives by the inverse of their probability to be sampled.
+    """
+
+    weighted: bool = False
+
+    def rule(self, problem) -> rules.SampledSoftmax:
+        """Return what a step does."""
+        return rules.SampledSoftmax(bool(self.weighted))
+
+
+# ------------------------------------------------------------------------- small things
+
+
+def user_params(problem, state: SamplerState) -> Params:
+    """Coefficients (feature, class) and intercepts (class,) of a state, intercepts centred."""
+    V = np.array(state.weights.V)
+    d = problem.n_features
+    coef = V[:, :d].T * problem.dtype.type(state.weights.scale)
+    if not problem.fit_intercept:
+        return Params(coef, np.zeros(problem.n_classes, V.dtype))
+    return Params(coef, V[:, d] - V[:, d].mean(dtype=np.float64).astype(V.dtype))
+
+
+def _orders_of_magnitude(dtype) -> float:
+    """How far, as a logarithm, the scale may fall: coefficients over it must not overflow."""
+    return 50.0 if dtype.itemsize == 4 else 500.0
+
+
+def _draw(key, label, n_classes: int, m: int, n: int, shared: bool):
+    """Order of an epoch and the negatives of its steps; rows that do not fill a batch wait for the next epoch."""
+    for_order, for_classes = jax.random.split(key)
+    n_steps = label.shape[0] // n
+    order = jax.random.permutation(for_order, label.shape[0])[: n_steps * n].astype(jnp.int32)
+    if shared:  # out of all classes: as if the label were a class of its own
+        none = jnp.full(n_steps, n_classes, jnp.int32)
+        return order.reshape(n_steps, n), kernels.distinct_negatives(for_classes, none, n_classes + 1, m)
+    negatives = kernels.distinct_negatives(for_classes, label[order], n_classes, m)
+    return (order, negatives) if n == 1 else (order.reshape(n_steps, n), negatives.reshape(n_steps, n, m))
+
+
+_draw = jax.jit(_draw, static_argnames=("n_classes", "m", "n", "shared"))
+
+
+@jax.jit
+def _finite(weights):
+    return jnp.isfinite(jnp.sum(weights.V)) & jnp.isfinite(jnp.sum(weights.u)) & (weights.scale > 0)
+
+
+def _copy(state: SamplerState) -> SamplerState:
+    return state._replace(weights=jax.tree.map(jnp.array, state.weights))

@@ -1,0 +1,208 @@
+"""Solvers that sample classes: near the optimum, repeatable, resumable, and never handing out NaN."""
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import LogisticRegression
+
+from glmfit import Status
+from glmfit.problems.softmax import Pairs, SoftmaxProblem
+from glmfit.solvers import class_sampling
+from glmfit.solvers.class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, Schedule, UMax
+
+N, D, K = 600, 4, 6
+SOLVERS = {
+    "implicit, one negative": (ImplicitSGD(n_negatives=1), 0.5),
+    "implicit": (ImplicitSGD(n_negatives=3), 1.0),
+    "implicit, absolute": (ImplicitSGD(n_negatives=3, alpha=1.0), 1.0),
+    "implicit, averaged": (ImplicitSGD(n_negatives=3, batch_size=4), 5.0),
+    "implicit, dual": (ImplicitSGD(n_negatives=3, batch_size=4, minibatch="dual", sweeps=2), 3.0),
+    "implicit, jacobi": (ImplicitSGD(n_negatives=3, batch_size=4, minibatch="jacobi"), 3.0),
+    "implicit, newton": (ImplicitSGD(n_negatives=3, batch_size=4, minibatch="newton"), 3.0),
+    "umax": (UMax(n_negatives=3), 0.1),
+    "umax, batch": (UMax(n_negatives=3, batch_size=4), 0.1),
+    "umax, absolute": (UMax(n_negatives=3, alpha=1.0), 0.3),
+    "sgd": (SGD(n_negatives=3), 0.01),
+}
+every_solver = pytest.mark.parametrize("solver, step", SOLVERS.values(), ids=SOLVERS)
+
+
+def make(seed=0, strength=1e-3, n=N, dtype=np.float32, sparse=False):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, D))
+    score = X @ rng.normal(size=(D, K)) + rng.normal(size=K)
+    label = np.argmax(score + rng.gumbel(size=score.shape), axis=1)
+    pairs = Pairs(np.arange(n), label, np.ones(n))
+    return SoftmaxProblem(sp.csr_array(X) if sparse else X, pairs, K, strength, dtype=dtype), X, label
+
+
+def lowest(problem, X, label):
+    """Optimum by scikit-learn."""
+    model = LogisticRegression(C=1 / (len(X) * problem.strength), tol=1e-10, max_iter=5000).fit(X, label)
+    from glmfit.problems.base import Params
+
+    return problem.objective(Params(model.coef_.T, model.intercept_))
+
+
+@every_solver
+def test_a_schedule_ends_near_the_optimum(solver, step):
+    """Within 6 % of the improvement over class frequencies: sampling leaves a rest that the step's decay shrinks."""
+    problem, X, label = make()
+    best = lowest(problem, X, label)
+    found = solver.run(problem, key=jax.random.key(0), schedule=Schedule(40, step, 0.9))
+    assert found.status == Status.SCHEDULE_DONE and found.epochs == 40
+    excess = (problem.objective(found.params) - best) / (problem.null_objective - best)
+    assert 0 <= excess < (0.06 if not isinstance(solver, SGD) else 0.5)
+
+
+@pytest.mark.parametrize("solver", [OVE(3, 10), NCE(3, 10), ImportanceSampling(3, 10), ImportanceSampling(3, 10, True)])
+def test_biased_methods_improve_and_end_elsewhere(solver):
+    problem, X, label = make()
+    best = lowest(problem, X, label)
+    found = solver.run(problem, key=jax.random.key(0), schedule=Schedule(60, 30.0, 0.93))
+    excess = (problem.objective(found.params) - best) / (problem.null_objective - best)
+    assert 0.005 < excess < 0.9
+
+
+def test_more_negatives_come_nearer():
+    problem, X, label = make()
+    best = lowest(problem, X, label)
+    excess = []
+    for m in (1, 5):
+        ends = [
+            problem.objective(ImplicitSGD(m).run(problem, key=jax.random.key(s), schedule=Schedule(30, 1.0)).params)
+            for s in range(3)
+        ]
+        excess.append(np.mean(ends) - best)
+    assert excess[1] < excess[0]
+
+
+def equal(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+@every_solver
+def test_the_same_key_gives_the_same_answer_and_halves_make_the_whole(solver, step):
+    problem, *_ = make(n=100)
+
+    def run(seed, epochs, state=None):
+        return solver.run(problem, key=jax.random.key(seed), schedule=Schedule(epochs, step), state=state)
+
+    whole = run(3, 4)
+    assert equal(whole.params, run(3, 4).params) and not equal(whole.params, run(4, 4).params)
+    stored = jax.tree.map(np.asarray, run(3, 2).state)  # as a file would hold it
+    assert equal(whole.params, run(3, 4, stored).params)
+
+
+def test_sparse_features_give_the_answer_of_dense_ones(x64):
+    for solver in (ImplicitSGD(3), UMax(3, 4), ImplicitSGD(3, 4, "dual")):
+        ends = []
+        for sparse in (False, True):
+            problem, *_ = make(n=100, dtype=np.float64, sparse=sparse)
+            ends.append(solver.run(problem, key=jax.random.key(0), schedule=Schedule(3, 0.2)).params)
+        for a, b in zip(*ends, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-10)
+
+
+def test_steps_that_overflow_are_reported_and_undone():
+    problem, *_ = make()
+    for step in (1.0, 100.0):
+        found = SGD(3).run(problem, key=jax.random.key(0), schedule=Schedule(20, step))
+        assert found.status == Status.NON_FINITE
+        assert np.all(np.isfinite(found.params.coef)) and np.all(np.isfinite(found.params.intercept))
+
+
+@pytest.mark.parametrize("step", [1e-3, 1e3, 1e6])
+def test_implicit_steps_never_overflow(step):
+    problem, *_ = make(strength=1e-2)
+    found = ImplicitSGD(3).run(problem, key=jax.random.key(0), schedule=Schedule(3, step))
+    assert found.status == Status.SCHEDULE_DONE and np.all(np.isfinite(found.params.coef))
+
+
+def test_an_explicit_step_beyond_the_ridge_is_refused():
+    problem, *_ = make(strength=0.1)
+    with pytest.raises(ValueError, match=r"step is 10; times the ridge strength 0.1 it must stay below 1"):
+        UMax(3).run(problem, key=jax.random.key(0), schedule=Schedule(3, 10.0))
+
+
+def test_two_classes_one_row_and_more_negatives_than_classes():
+    X = np.array([[1.0, -1.0], [0.5, 2.0], [1.0, 1.0]])
+    two = SoftmaxProblem(X, Pairs(np.arange(3), np.array([0, 1, 0]), np.ones(3)), 2, 0.1)
+    one = SoftmaxProblem(X[:1], Pairs(np.arange(1), np.array([1]), np.ones(1)), 3, 0.1)
+    for problem in (two, one):
+        for solver in (ImplicitSGD(20), UMax(20), ImplicitSGD(2, batch_size=8), ImplicitSGD(2, 8, "jacobi")):
+            found = solver.run(problem, key=jax.random.key(0), schedule=Schedule(50, 5.0))
+            assert problem.objective(found.params) < problem.null_objective + 0.2
+            assert np.all(np.isfinite(found.params.coef))
+
+
+def test_counts_are_pairs_and_may_share_an_auxiliary_variable():
+    """Forms A and B have the same optimum, that of the multinomial likelihood."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, D))
+    p = np.exp(X @ rng.normal(size=(D, K)))
+    Y = np.stack([rng.multinomial(rng.integers(0, 5), q) for q in p / p.sum(axis=1, keepdims=True)])
+    row, label = np.nonzero(Y)
+    problem = SoftmaxProblem(X, Pairs(row, label, Y[row, label].astype(float)), K, 1e-3)
+    alone, joined = (
+        ImplicitSGD(3, alpha=alpha).run(problem, key=jax.random.key(0), schedule=Schedule(40, 1.0, 0.9))
+        for alpha in (0.0, 1.0)
+    )
+    assert alone.state.weights.u.shape == (len(row),) and joined.state.weights.u.shape == (N,)
+    values = [problem.objective(found.params) for found in (alone, joined)]
+    gain = problem.null_objective - min(values)
+    assert abs(values[0] - values[1]) < 0.05 * gain and gain > 0.1
+
+
+def test_interrupted_runs_keep_the_last_epoch():
+    problem, *_ = make(n=100)
+    seen = []
+
+    def stop(epoch, seconds, params):
+        seen.append(params)
+        if epoch == 3:
+            raise KeyboardInterrupt
+
+    found = ImplicitSGD(3).run(problem, key=jax.random.key(0), schedule=Schedule(10, 5.0), callback=stop)
+    assert found.status == Status.INTERRUPTED and found.epochs == 3
+    assert equal(found.params, seen[-1])
+
+
+@pytest.mark.parametrize(
+    "make_it, message",
+    [
+        (lambda: ImplicitSGD(0), "n_negatives is 0"),
+        (lambda: UMax(batch_size=0), "batch_size is 0"),
+        (
+            lambda: ImplicitSGD(minibatch="exact"),
+            "minibatch is 'exact'; it must be one of averaged, jacobi",
+        ),
+        (lambda: ImplicitSGD(alpha=0.5), "alpha is 0.5"),
+        (lambda: UMax(alpha=2), "alpha is 2; it must be between 0 and 1"),
+        (lambda: UMax(delta=-1), "delta is -1"),
+        (lambda: Schedule(step=0), "step is 0"),
+        (lambda: Schedule(decay=1.5), "decay is 1.5"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(make_it, message):
+    with pytest.raises(ValueError, match=message):
+        make_it()
+
+
+def test_a_second_run_of_the_same_shapes_compiles_nothing():
+    from glmfit._compile import compiled_programs
+
+    problem, *_ = make(n=100)
+    ImplicitSGD(3).run(problem, key=jax.random.key(0), schedule=Schedule(2, 5.0))
+    before = compiled_programs()
+    other, *_ = make(seed=1, n=100, strength=1e-2)
+    ImplicitSGD(3).run(other, key=jax.random.key(1), schedule=Schedule(2, 50.0))
+    assert compiled_programs() == before
+
+
+def test_draws_depend_on_seed_and_epoch_alone():
+    label = np.zeros(50, np.int32)
+    one, two, other = (class_sampling._draw(jax.random.key(k), label, K, 3, 1, False) for k in (0, 0, 1))
+    assert equal(one, two) and not equal(one, other)
+    assert np.array_equal(np.sort(one[0]), np.arange(50))

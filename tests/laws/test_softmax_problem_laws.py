@@ -1,0 +1,116 @@
+"""Softmax problems: objective and gradient as written down, and a bound of the gap that holds at any parameters."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from oracles import softmax as oracle
+from scipy.optimize import minimize
+
+from glmfit.problems import softmax
+from glmfit.problems.base import Params
+
+N, D, K = 60, 4, 5
+
+
+def make(rng, strength=0.01, intercept=True, offset=False, sparse=False, labels=False):
+    X = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.8)
+    Y = rng.multinomial(1, np.ones(K) / K, N) if labels else rng.poisson(0.7, (N, K))
+    Y[:K] += np.eye(K, dtype=int)  # every class is seen
+    weight = rng.uniform(0.5, 2, N)
+    shift = rng.normal(size=(N, K)) if offset else None
+    row, label = np.nonzero(Y)
+    pairs = softmax.Pairs(row, label, Y[row, label] * weight[row])
+    problem = softmax.SoftmaxProblem(sp.csr_array(X) if sparse else X, pairs, K, strength, intercept, shift, np.float64)
+    return problem, X, Y, weight, shift
+
+
+def solve(problem):
+    """Minimise F by BFGS, for reference."""
+    n = problem.n_features + problem.fit_intercept
+
+    def split(theta):
+        W = theta.reshape(n, problem.n_classes)
+        return Params(W[: problem.n_features], W[-1] if problem.fit_intercept else np.zeros(problem.n_classes))
+
+    def value(theta):
+        e = problem.evaluate(split(theta))
+        parts = [e.grad_coef, e.grad_intercept[None]] if problem.fit_intercept else [e.grad_coef]
+        return e.objective, np.concatenate(parts).ravel()
+
+    found = minimize(value, np.zeros(n * problem.n_classes), jac=True, method="BFGS", options={"gtol": 1e-11})
+    return split(found.x), found.fun
+
+
+def random_params(rng, problem):
+    intercept = rng.normal(size=K) if problem.fit_intercept else np.zeros(K)
+    return Params(rng.normal(size=(D, K)), intercept)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_objective_and_gradient_are_those_written_down(sparse, offset, intercept, rng, monkeypatch):
+    monkeypatch.setattr(softmax, "_CHUNK", 7 * K)  # several chunks
+    problem, X, Y, weight, shift = make(rng, 0.3, intercept, offset, sparse)
+    params = random_params(rng, problem)
+    total = params.intercept[None] + (0 if shift is None else shift)
+    W = params.coef.T
+    exact = oracle.nll(W, X, Y, total, weight) / N + 0.15 * np.sum(W**2)
+    np.testing.assert_allclose(problem.objective(params), exact, rtol=1e-13)
+    e = problem.evaluate(params)
+    np.testing.assert_allclose(e.objective, exact, rtol=1e-13)
+    gradient = oracle.nll_gradient(W, X, Y, total, weight) / N + 0.3 * W
+    np.testing.assert_allclose(e.grad_coef.T, gradient, atol=1e-13)
+    ones = oracle.nll_gradient(np.zeros((K, 1)), np.ones((N, 1)), Y, X @ W.T + total, weight)[:, 0] / N
+    np.testing.assert_allclose(e.grad_intercept, ones * intercept, atol=1e-13)
+
+
+def test_the_objective_on_some_rows_is_unbiased(rng):
+    problem, *_ = make(rng)
+    params = random_params(rng, problem)
+    parts = [problem.objective(params, np.arange(k, N, 6)) for k in range(6)]
+    np.testing.assert_allclose(np.mean(parts), problem.objective(params), rtol=1e-13)
+
+
+def test_the_null_model_is_the_optimum_without_features(rng):
+    problem, *_ = make(rng)
+    assert problem.null_objective == pytest.approx(problem.evaluate(problem.null_params()).objective, rel=1e-13)
+    np.testing.assert_allclose(problem.evaluate(problem.null_params()).grad_intercept, 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("strength", [1e-3, 0.1])
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_the_bound_of_the_gap_holds_and_closes(strength, offset, intercept, rng):
+    """Far away, near, and at the optimum, where it is rounding."""
+    problem, *_ = make(rng, strength, intercept, offset)
+    best, lowest = solve(problem)
+    far = random_params(rng, problem)
+    for share in (1.0, 0.5, 0.1, 1e-2, 1e-4, 0.0):
+        params = Params(*((1 - share) * b + share * f for b, f in zip(best, far, strict=True)))
+        gap = problem.certify_gap(params)
+        assert gap.bound >= gap.objective - lowest >= -1e-12
+        assert gap.theorem == softmax.GAP_THEOREM
+    assert gap.bound < 1e-6
+
+
+def test_the_bound_is_that_of_strong_convexity_where_intercepts_are_optimal(rng):
+    problem, *_ = make(rng, 0.05, intercept=False)
+    params = random_params(rng, problem)
+    gap, gradient = problem.certify_gap(params), problem.evaluate(params).grad_coef
+    np.testing.assert_allclose(gap.bound, np.sum(gradient**2) / 0.1, rtol=1e-9)
+
+
+def test_without_a_ridge_there_is_no_bound(rng):
+    gap = make(rng, 0.0)[0].certify_gap(Params(np.zeros((D, K)), np.zeros(K)))
+    assert gap.bound == np.inf and "without a ridge" in gap.theorem and gap.gradient_norm > 0
+
+
+def test_a_class_never_seen_makes_the_bound_loose_and_still_a_bound(rng):
+    problem, X, *_ = make(rng, 0.1, labels=True)
+    more = softmax.SoftmaxProblem(X, problem.pairs, K + 1, 0.1, True, None, np.float64)
+    _, lowest = solve(more)
+    for b in (0.0, -3.0, -30.0):
+        params = Params(np.zeros((D, K + 1)), np.append(np.zeros(K), b))
+        assert np.isfinite(more.certify_gap(params).bound)
+        assert more.certify_gap(params).bound >= more.objective(params) - lowest
