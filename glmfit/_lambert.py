@@ -1,6 +1,6 @@
 """Scalar roots behind implicit steps: the Lambert function of an exponential and what is built on it.
 
-Derivations and error bounds: docs/theory/softmax_kernels.md. Each function works elementwise on NumPy or JAX
+Derivations and error bounds: docs/theory/implicit_sgd.md. Each function works elementwise on NumPy or JAX
 arrays, in single or double precision, without branches, so that it can sit in the innermost loop of a solver.
 """
 

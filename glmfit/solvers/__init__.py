@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from ._result import LoopOptions, Solution
 from .base import OptStep, Solver
+from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SampledSolution, Schedule, UMax
 from .lbfgs import LBFGS
 from .newton import Newton
 from .saga import SAGA
 
-__all__ = ["LBFGS", "SAGA", "LoopOptions", "Newton", "OptStep", "Solution", "Solver"]
+__all__ = [
+    "LBFGS",
+    "NCE",
+    "OVE",
+    "SAGA",
+    "SGD",
+    "ImplicitSGD",
+    "ImportanceSampling",
+    "LoopOptions",
+    "Newton",
+    "OptStep",
+    "SampledSolution",
+    "Schedule",
+    "Solution",
+    "Solver",
+    "UMax",
+]

@@ -31,11 +31,8 @@ def _tiny(x):
 
 
 def _climb(newton, start, n_newton: int):
-    """Newton's method from the left of a concave increasing equation, until the next step is rounding.
-
-    The steps shrink quadratically: one below the root of the precision is the last that counts.
-    """
-    close = 0.1 * jnp.finfo(start.dtype).eps ** 0.5
+    """Newton's method from the left of a concave increasing equation, until the steps are rounding."""
+    close = 30 * jnp.finfo(start.dtype).eps
 
     def go_on(carry):
         t, before, k = carry
@@ -160,10 +157,10 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u, n_newton: int = 
     def balance(v):
         return jnp.maximum(c * -jnp.expm1(-v) + v - u, 0.0)
 
-    # v lies between its values with no push and with classes that do not give way; each push is at most what it
-    # would be alone. From the largest pull follows the smallest t.
-    least = hsolve(c, u)
-    highest = jnp.maximum(uprox(c, log1p_sum_exp(log_a + delta), u), u)
+    # v is at least what it would be without a push, and at most what the scores would have it; each push is at most
+    # what it would be alone. From the largest pull follows the smallest t.
+    least = jnp.maximum(u / (1 + c), u - c)
+    highest = jnp.maximum(log1p_sum_exp(log_a + delta), u)
     alone = p_of(level - least, mobility + mobility_label)[0]
     most = jnp.maximum(jnp.minimum(balance(highest), jnp.sum(alone)), _tiny(delta))
     start = jax.nn.logsumexp(level - mobility * jnp.minimum(alone, most)) - jnp.log(most)
