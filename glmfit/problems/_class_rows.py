@@ -68,6 +68,14 @@ class DenseRows(NamedTuple):
         V = V.at[shared].add(amount.T @ x, mode="promise_in_bounds", unique_indices=True)
         return V.at[own].add(amount_own[:, None] * x, mode="promise_in_bounds")
 
+    def score_all(self, V, i, scale):
+        """Scores of every class at several rows, (row, class)."""
+        return self._scaled(i, scale) @ V.T
+
+    def add_all(self, V, i, amount, scale):
+        """Add several rows to every class, amounts (row, class)."""
+        return V + amount.T @ self._scaled(i, 1 / scale)
+
     def gather(self, i):
         """Features of several rows, (row, column)."""
         return self.x[i]
@@ -147,6 +155,32 @@ class SparseRows(NamedTuple):
 
         def one(j, V):
             return self.add(V, i[j], jnp.append(shared, own[j]), jnp.append(amount[j], amount_own[j]), scale)
+
+        return jax.lax.fori_loop(0, i.shape[0], one, V)
+
+    def score_all(self, V, i, scale):
+        """Scores of every class at several rows, (row, class)."""
+
+        def one(carry, i):
+            def add(s, total):
+                column, value = self._segment(s, scale)
+                return total + V[:, column] @ value
+
+            first, zero = self.first[i], jnp.zeros(V.shape[0], V.dtype)
+            return carry, jax.lax.fori_loop(first, first + self.count[i], add, zero)
+
+        return jax.lax.scan(one, None, i)[1]
+
+    def add_all(self, V, i, amount, scale):
+        """Add several rows to every class, amounts (row, class)."""
+
+        def one(j, V):
+            def add(s, V):
+                column, value = self._segment(s, 1 / scale)
+                return V.at[:, column].add(amount[j][:, None] * value[None], mode="promise_in_bounds")
+
+            first = self.first[i[j]]
+            return jax.lax.fori_loop(first, first + self.count[i[j]], add, V)
 
         return jax.lax.fori_loop(0, i.shape[0], one, V)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._result import LoopOptions, Solution
 from .base import OptStep, Solver
-from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SampledSolution, Schedule, UMax
+from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SampledSolution, Schedule, SoftmaxProx, UMax
 from .lbfgs import LBFGS
 from .newton import Newton
 from .saga import SAGA
@@ -22,6 +22,7 @@ __all__ = [
     "OptStep",
     "SampledSolution",
     "Schedule",
+    "SoftmaxProx",
     "Solution",
     "Solver",
     "UMax",

@@ -45,6 +45,14 @@ class ImplicitRule:
 
 
 @dataclass(frozen=True)
+class AllClasses:
+    """Exact proximal step over all classes: it needs the scores of all, so the formula stands with the kernel."""
+
+    implicit: ClassVar[bool] = True
+    auxiliary: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
 class ExplicitRule:
     """Gradient step of the sampled double sum; with ``raise_at`` the step of U-max.
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ._implicit import softmax_prox
 from ._implicit_minibatch import Batch, dual_ascent, jacobi_ascent, newton_cg
 
 
@@ -217,6 +218,27 @@ def coupled_steps(data, weights: Weights, order, negatives, schedule: Schedule, 
         change = G.T @ (x * jnp.where(penalised, 1 / scale, 1.0))
         V = V.at[touched].add(-change, mode="drop", unique_indices=True)
         return V, u.at[k].add(new - batch.u), scale / shrink
+
+    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+
+
+@partial(jax.jit, donate_argnames="weights")
+def all_class_steps(data, weights: Weights, order, schedule: Schedule) -> Weights:
+    """Visit minibatches, ``order`` (step, row); of each, the mean of its rows' proximal steps over all classes."""
+    rows, shrink, n = data.rows, 1 + schedule.c * schedule.strength, order.shape[1]
+
+    def visit(t, carry):
+        V, u, scale = carry
+        pairs = order[t]
+        i, y = data.row[pairs], data.label[pairs]
+        s = rows.score_all(V, i, scale / shrink)
+        if data.offset is not None:
+            s = s + data.offset[i]
+        target = jax.nn.one_hot(y, V.shape[0], dtype=V.dtype)
+        c = schedule.c * data.weight[pairs]
+        push = jax.vmap(softmax_prox)(c, s, target, rows.norm[i] / shrink + rows.free)
+        V = rows.add_all(V, i, (c[:, None] * target - push) / n, scale)
+        return V, u, scale / shrink
 
     return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
 

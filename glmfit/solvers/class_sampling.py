@@ -303,6 +303,33 @@ class ImplicitSGD(ClassSampler):
 
 
 @dataclass(frozen=True)
+class SoftmaxProx(ClassSampler):
+    """Exact proximal steps of the rows' softmax losses over all classes: nothing sampled but the rows.
+
+    Parameters
+    ----------
+    n_negatives : int
+        Not used: every other class is one.
+    batch_size : int
+        Rows per step, which takes the mean of what they would do alone.
+
+    Notes
+    -----
+    Cost per row O(K D): for few classes, where it has less noise than any method that samples them. Stable at any
+    length of the step. Theory: docs/theory/implicit_sgd.md, last section.
+    """
+
+    n_negatives: int = 1
+
+    def rule(self, problem) -> rules.AllClasses:
+        """Return what a step is: implicit, without auxiliary variables."""
+        return rules.AllClasses()
+
+    def _steps(self, data, weights, order, negatives, span, rule, n: int):
+        return kernels.all_class_steps(data, weights, order.reshape(len(order), n), span)
+
+
+@dataclass(frozen=True)
 class UMax(ClassSampler):
     """Explicit stochastic gradient steps whose auxiliary variables are first raised to what the sample proves.
 

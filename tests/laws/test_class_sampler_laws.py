@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from glmfit import Status
 from glmfit.problems.softmax import Pairs, SoftmaxProblem
 from glmfit.solvers import class_sampling
-from glmfit.solvers.class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, Schedule, UMax
+from glmfit.solvers.class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, Schedule, SoftmaxProx, UMax
 
 N, D, K = 600, 4, 6
 SOLVERS = {
@@ -23,6 +23,8 @@ SOLVERS = {
     "umax": (UMax(n_negatives=3), 0.1),
     "umax, batch": (UMax(n_negatives=3, batch_size=4), 0.1),
     "umax, absolute": (UMax(n_negatives=3, alpha=1.0), 0.3),
+    "all classes": (SoftmaxProx(), 1.0),
+    "all classes, batch": (SoftmaxProx(batch_size=4), 4.0),
     "sgd": (SGD(n_negatives=3), 0.01),
 }
 every_solver = pytest.mark.parametrize("solver, step", SOLVERS.values(), ids=SOLVERS)
@@ -96,7 +98,7 @@ def test_the_same_key_gives_the_same_answer_and_halves_make_the_whole(solver, st
 
 
 def test_sparse_features_give_the_answer_of_dense_ones(x64):
-    for solver in (ImplicitSGD(3), UMax(3, 4), ImplicitSGD(3, 4, "dual")):
+    for solver in (ImplicitSGD(3), UMax(3, 4), ImplicitSGD(3, 4, "dual"), SoftmaxProx(batch_size=3)):
         ends = []
         for sparse in (False, True):
             problem, *_ = make(n=100, dtype=np.float64, sparse=sparse)
@@ -131,7 +133,13 @@ def test_two_classes_one_row_and_more_negatives_than_classes():
     two = SoftmaxProblem(X, Pairs(np.arange(3), np.array([0, 1, 0]), np.ones(3)), 2, 0.1)
     one = SoftmaxProblem(X[:1], Pairs(np.arange(1), np.array([1]), np.ones(1)), 3, 0.1)
     for problem in (two, one):
-        for solver in (ImplicitSGD(20), UMax(20), ImplicitSGD(2, batch_size=8), ImplicitSGD(2, 8, "jacobi")):
+        for solver in (
+            ImplicitSGD(20),
+            UMax(20),
+            ImplicitSGD(2, batch_size=8),
+            ImplicitSGD(2, 8, "jacobi"),
+            SoftmaxProx(),
+        ):
             found = solver.run(problem, key=jax.random.key(0), schedule=Schedule(50, 5.0))
             assert problem.objective(found.params) < problem.null_objective + 0.2
             assert np.all(np.isfinite(found.params.coef))

@@ -10,6 +10,7 @@ from glmfit._lambert import log1p_sum_exp
 from glmfit.problems._class_rows import ClassData, dense_rows, sparse_rows
 from glmfit.solvers import _class_rules as rules
 from glmfit.solvers import _class_sampling as sampling
+from glmfit.solvers import _implicit
 
 N, D, K, M = 40, 5, 7, 3
 LOG_A = float(np.log((K - 1) / M))
@@ -254,6 +255,27 @@ def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(la
     W_loop, u_loop = finished(single)
     np.testing.assert_allclose(W, W_loop, atol=1e-12)
     np.testing.assert_allclose(u_new, u_loop, atol=1e-12)
+
+
+@every_layout
+@pytest.mark.parametrize("strength", [0.0, 0.05])
+def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, rng, x64):
+    data = make(rng, features, layout)
+    V, u = start(rng)
+    order, c, n = rng.choice(N, (6, 3), replace=False).astype(np.int32), 2.0, 3
+    args = data, weights(V, u), jnp.asarray(order), schedule(6, c, strength)
+    W, _ = finished(sampling.all_class_steps(*args))
+    x1, free = np.column_stack([features, np.ones(N)]), np.append(np.zeros(D), 1)
+    d = np.where(free, 1.0, 1 + c * strength)
+    for rows in order:
+        ends = []
+        for i in rows:
+            y, c_i = int(data.label[i]), c * float(data.weight[i])
+            score = (V / d) @ x1[i] + np.asarray(data.offset)[i]
+            push = np.asarray(_implicit.softmax_prox(c_i, jnp.asarray(score), np.eye(K)[y], np.sum(x1[i] ** 2 / d)))
+            ends.append(V / d + np.outer(c_i * np.eye(K)[y] - push, x1[i] / d))
+        V = np.mean(ends, axis=0)
+    np.testing.assert_allclose(W, V, atol=1e-11)
 
 
 # ------------------------------------------------------------------------- draws
