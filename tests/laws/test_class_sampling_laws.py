@@ -262,7 +262,7 @@ def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(la
 def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, rng, x64):
     data = make(rng, features, layout)
     V, u = start(rng)
-    order, c, n = rng.choice(N, (6, 3), replace=False).astype(np.int32), 2.0, 3
+    order, c = rng.choice(N, (6, 3), replace=False).astype(np.int32), 2.0
     args = data, weights(V, u), jnp.asarray(order), schedule(6, c, strength)
     W, _ = finished(sampling.all_class_steps(*args))
     x1, free = np.column_stack([features, np.ones(N)]), np.append(np.zeros(D), 1)
