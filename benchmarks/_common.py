@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -243,3 +244,33 @@ def describe(entry: dict) -> str:
 def _short(value) -> str:
     text = json.dumps(value)
     return text if len(text) <= 160 else text[:157] + "..."
+
+
+def run_sections(doc: str, sections: dict[str, Callable], file_name: str, arguments=None) -> int:
+    """Run the sections a user names, all if none, and keep their figures: 0 if every requirement is met.
+
+    A section is called with the folder of cached data, the scale of the problem, and the `Section` to fill.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--sections", default=",".join(sections))
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the rows; below 1 nothing is written")
+    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "glmfit-benchmarks"))
+    options = parser.parse_args(arguments)
+    cache, path = Path(options.cache), RESULTS / file_name
+    cache.mkdir(parents=True, exist_ok=True)
+    content = json.loads(path.read_text()) if path.exists() else {"sections": {}}
+    content["order"] = list(sections)
+    met = True
+    for name in options.sections.split(","):
+        section = Section(name)
+        record = environment()
+        print(f"{name}: {sections[name].__doc__}", flush=True)
+        sections[name](cache, options.scale, section)
+        met &= all(e["met"] for e in section.requirements)
+        content["sections"][name] = {
+            "environment": record, "figures": section.figures, "requirements": section.requirements
+        }  # fmt: skip
+        if options.scale == 1.0:
+            write_json(path, content)
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 0 if met else 1

@@ -5,15 +5,12 @@ python benchmarks/nemos_backend.py [--scale 1.0]
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
 from pathlib import Path
 
 import _problems
 import numpy as np
-from _common import RESULTS, ROOT, CompileCount, Section, environment, fresh, median, timed, write_json
+from _common import CompileCount, Section, fresh, median, run_sections, timed
 from _models import fit_quietly, judge, make_model, timed_fit
 
 GAP = 1e-6
@@ -91,32 +88,5 @@ def small(_cache: Path, _scale: float, section: Section) -> None:
 SECTIONS = {"p1": p1, "small": small}
 
 
-def main(arguments=None) -> int:
-    """Run the sections and keep their figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sections", default=",".join(SECTIONS))
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the rows; below 1 nothing is written")
-    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "glmfit-benchmarks"))
-    options = parser.parse_args(arguments)
-    cache, path = Path(options.cache), RESULTS / "nemos_backend.json"
-    cache.mkdir(parents=True, exist_ok=True)
-    content = json.loads(path.read_text()) if path.exists() else {"sections": {}}
-    content["order"] = list(SECTIONS)
-    met = True
-    for name in options.sections.split(","):
-        section = Section(name)
-        record = environment()
-        print(f"{name}: {SECTIONS[name].__doc__}", flush=True)
-        SECTIONS[name](cache, options.scale, section)
-        met &= all(e["met"] for e in section.requirements)
-        content["sections"][name] = {
-            "environment": record, "figures": section.figures, "requirements": section.requirements
-        }  # fmt: skip
-        if options.scale == 1.0:
-            write_json(path, content)
-            print(f"wrote {path.relative_to(ROOT)}")
-    return 0 if met else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_sections(__doc__, SECTIONS, "nemos_backend.json"))

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .base import Evaluation, FiniteSum, Params, Problem
 from .population import PopulationProblem
+from .softmax import Pairs, SoftmaxProblem
 
-__all__ = ["Evaluation", "FiniteSum", "Params", "PopulationProblem", "Problem"]
+__all__ = ["Evaluation", "FiniteSum", "Pairs", "Params", "PopulationProblem", "Problem", "SoftmaxProblem"]
