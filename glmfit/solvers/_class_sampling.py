@@ -105,18 +105,19 @@ def single_steps(data, weights: Weights, order, negatives, schedule: Schedule, r
         What a step does: see ``_class_rules``.
     """
     rows, shrink = data.rows, _shrink(rule, schedule)
+    # Looked up for all steps at once, many at a time: inside the loop each would wait for the memory.
+    row, auxiliary, c = data.row[order], data.auxiliary[order], schedule.c * data.weight[order]
+    touched = jnp.concatenate([negatives, data.label[order][:, None]], axis=1)
+    reach = rows.norm[row] / shrink + rows.free
 
     def visit(t, carry):
         V, u, scale = carry
-        pair, negative = order[t], negatives[t]
-        i, y, k = data.row[pair], data.label[pair], data.auxiliary[pair]
-        classes = jnp.concatenate([negative, y[None]])
+        i, k, classes = row[t], auxiliary[t], touched[t]
         new_scale = scale / shrink
         # An implicit step starts from weights already shrunk; an explicit one uses the old ones throughout.
         s = _scores(data, V, i, classes, new_scale if rule.implicit else scale)
-        mobility = rows.norm[i] / shrink + rows.free
         old = u[k] if rule.auxiliary else jnp.zeros((), V.dtype)
-        step = rule.step(schedule.c * data.weight[pair], schedule.log_a, s[:-1], s[-1], mobility, old)
+        step = rule.step(c[t], schedule.log_a, s[:-1], s[-1], reach[t], old)
         V = rows.add(V, i, classes, jnp.append(-step.push, step.pull), scale if rule.implicit else new_scale)
         if rule.auxiliary:
             u = u.at[k].add(step.u - old)
