@@ -36,7 +36,7 @@ class Stepper:
         self.weights = solver.init_state(problem, None, key=jax.random.key(0)).weights
         m, f32 = min(solver.n_negatives, problem.n_classes - 1), np.float32
         log_a = f32(math.log((problem.n_classes - 1) / m))
-        self.span = kernels.Schedule(0, n_steps, f32(1.0), f32(problem.strength), log_a)
+        self.span = kernels.Span(0, n_steps, f32(1.0), f32(problem.strength), log_a)
         n_pairs, n_classes = problem.n_pairs, problem.n_classes
 
         @jax.jit

@@ -12,15 +12,17 @@ from glmfit._numerics import elementwise, namespace
 
 
 class Limits(NamedTuple):
-    """Largest arguments a precision can take: of exp, of wexp's iteration, of an impulse's logarithm."""
+    """Largest arguments a precision can take, of exp, wexp's iteration and an impulse's logarithm; smallest divisor."""
 
     exp: float
     iterate: float
     impulse: float
+    smallest: float
 
 
-def _limits(x) -> Limits:
-    return Limits(80.0, 1e8, 40.0) if x.dtype.itemsize == 4 else Limits(700.0, 1e15, 350.0)
+def limits(x: Any) -> Limits:
+    """Give the limits of an array's precision."""
+    return Limits(80.0, 1e8, 40.0, 1e-37) if x.dtype.itemsize == 4 else Limits(700.0, 1e15, 350.0, 1e-300)
 
 
 def wexp(z: Any) -> Any:
@@ -50,7 +52,7 @@ def wexp(z: Any) -> Any:
 
 
 def _wexp(z):
-    xp, limit = namespace(z), _limits(z).iterate
+    xp, limit = namespace(z), limits(z).iterate
     tiny = xp.exp(xp.minimum(z, 0.0))
     w = xp.where(z > limit, z - xp.log(xp.maximum(z, 1.0)), _wexp_between(z))
     return xp.where(z < -18, tiny * (1 - tiny), w)
@@ -59,7 +61,7 @@ def _wexp(z):
 def _wexp_between(z):
     """Solve where z is neither below -18 nor beyond what the iteration takes; finite in any case."""
     xp = namespace(z)
-    inside = xp.clip(z, -30.0, _limits(z).iterate)
+    inside = xp.clip(z, -30.0, limits(z).iterate)
     small = xp.exp(xp.minimum(inside, 1.0))
     large = xp.maximum(inside, 1.0)
     log = xp.log(large)
@@ -96,8 +98,8 @@ def hsolve(c: Any, q: Any) -> Any:
 
 def _hsolve(c, q):
     xp = namespace(c, q)
-    log_c = xp.log(xp.maximum(c, _tiny(c)))
-    floor = xp.maximum(log_c, 0.0) - _limits(c).exp  # c exp(-delta) must not overflow
+    log_c = xp.log(xp.maximum(c, limits(c).smallest))
+    floor = xp.maximum(log_c, 0.0) - limits(c).exp  # c exp(-delta) must not overflow
     delta = q - c + xp.where(c > 0, _wexp(log_c + c - q), 0.0)
     lowest, highest = q / (1 + c), xp.maximum(q, 0.0)
     delta = xp.clip(delta, lowest, highest)
@@ -157,12 +159,8 @@ def _p_of(level, mobility):
     safe = xp.where(free, mobility, 1.0)
     moved = xp.where(free, _wexp_between(level + xp.log(safe)), 0.0)
     # The quotient is exact where the class moves; the exponential where it hardly does.
-    p = xp.where(moved > 1e-2, moved / safe, xp.exp(xp.minimum(level - moved, _limits(level).impulse)))
+    p = xp.where(moved > 1e-2, moved / safe, xp.exp(xp.minimum(level - moved, limits(level).impulse)))
     return p, mobility * p
-
-
-def _tiny(x):
-    return 1e-37 if x.dtype.itemsize == 4 else 1e-300
 
 
 def log1p_sum_exp(terms: Any, axis: int = -1) -> Any:

@@ -41,9 +41,9 @@ _ROUNDING = 1e-2  # share of the improvement below which a gap that no step less
 _NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
 # A link is known by what it is, not by its name: a user's own `softplus` may bend anywhere.
 _LINKS = inverse_link_function_utils.LINK_NAME_TO_FUNC
-_SOFTPLUS, _EXP = (
+_SOFTPLUS, _EXP, _LOG_SOFTMAX = (
     [function, *(f for name, f in _LINKS.items() if name.rsplit(".", 1)[-1] == function.__name__)]
-    for function in (jax.nn.softplus, jnp.exp)
+    for function in (jax.nn.softplus, jnp.exp, jax.nn.log_softmax)
 )
 
 
@@ -714,7 +714,7 @@ class _NemosLoss(RowLoss):
     @property
     def shift_invariant(self) -> bool:
         """Whether the linear predictors of coupled columns matter only up to a common constant."""
-        return self.n_coupled > 1 and getattr(self.link, "__name__", "") == "log_softmax"
+        return self.n_coupled > 1 and _is_one_of(self.link, _LOG_SOFTMAX)
 
     def total(self, y, eta, weight):
         model = self.observation(**dict(self.settings))

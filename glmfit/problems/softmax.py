@@ -17,6 +17,7 @@ import scipy.sparse
 import scipy.special
 
 from ._class_rows import ClassData, dense_rows, sparse_rows
+from ._double_sum import negative_weight
 from .base import Evaluation, Params
 
 _CHUNK = 4_000_000  # scores in memory at a time
@@ -99,6 +100,10 @@ class SoftmaxProblem:
     def n_pairs(self) -> int:
         """Rows and classes seen together; the rows, if each has one label."""
         return len(self.pairs.label)
+
+    def negative_weight(self, m: int, shared: bool) -> float:
+        """Weight of a sampled class that keeps the double sum unbiased; see docs/theory/double_sum.md."""
+        return negative_weight(self.n_classes, m, shared)
 
     def class_data(self, auxiliary: str = "pair") -> ClassData:
         """Put the data on the device, for solvers that sample classes; kept.
@@ -187,7 +192,7 @@ class SoftmaxProblem:
         The dual point is the model's own probabilities, mixed with just enough of a fixed distribution that the
         expected count of every class is the observed one, as the free intercepts demand. Where the intercepts are
         optimal no mixing is needed and the bound is ``|gradient in W|^2 / (2 strength)``, what strong convexity gives.
-        Cost: one pass over rows and classes.
+        64 epsilons of the sums are added for rounding. Cost: one pass over rows and classes.
         """
         objective, gradient, entropy, tilt = self._pass(params)
         grad_coef = gradient.coef + self.strength * params.coef

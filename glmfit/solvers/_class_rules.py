@@ -1,7 +1,8 @@
 """What one step of each solver that samples classes does: the only place where their formulas stand.
 
-A rule sees scores and returns pushes; it knows neither features nor weights. Rules are static arguments of the
-kernels, so they hold what never changes during a fit.
+A rule sees scores and returns pushes; it knows neither features nor weights. It says whether its steps are
+``implicit``, use an ``auxiliary`` variable, and count ``hits``, shared negatives that are a row's own label. Rules are
+static arguments of the kernels, so they hold what never changes during a fit.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class ImplicitRule:
     alpha: float = 0.0
     implicit: ClassVar[bool] = True
     auxiliary: ClassVar[bool] = True
+    hits: ClassVar[bool] = False
 
     def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
         """Step of one row: scores of its negatives and of its label, all at weights already shrunk."""
@@ -72,6 +74,7 @@ class ExplicitRule:
     u_bound: float = float("inf")
     implicit: ClassVar[bool] = False
     auxiliary: ClassVar[bool] = True
+    hits: ClassVar[bool] = False
 
     def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
         """Step of one row; all exponentials use the old weights, and U-max's are at most ``exp(raise_at)``."""

@@ -54,8 +54,8 @@ class Weights(NamedTuple):
     scale: jax.Array
 
 
-class Schedule(NamedTuple):
-    """Numbers of an epoch, none of which compiles anything anew.
+class Span(NamedTuple):
+    """Steps of an epoch to take and the numbers they need, none of which compiles anything anew.
 
     Attributes
     ----------
@@ -76,9 +76,9 @@ class Schedule(NamedTuple):
     log_a: Any
 
 
-def _shrink(rule, schedule: Schedule):
+def _shrink(rule, span: Span):
     """Factor by which a step's ridge divides all coefficients."""
-    change = schedule.c * schedule.strength
+    change = span.c * span.strength
     return 1 + change if rule.implicit else 1 / (1 - change)
 
 
@@ -88,7 +88,7 @@ def _scores(data, V, i, classes, scale):
 
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="weights")
-def single_steps(data, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
+def single_steps(data, weights: Weights, order, negatives, span: Span, rule) -> Weights:
     """Visit rows one by one, each with its own negatives.
 
     Parameters
@@ -100,13 +100,13 @@ def single_steps(data, weights: Weights, order, negatives, schedule: Schedule, r
         Pairs in the order of their visits, (step,).
     negatives : jax.Array
         Distinct classes other than the pair's label, (step, negative).
-    schedule : Schedule
+    span : Span
     rule :
         What a step does: see ``_class_rules``.
     """
-    rows, shrink = data.rows, _shrink(rule, schedule)
+    rows, shrink = data.rows, _shrink(rule, span)
     # Looked up for all steps at once, many at a time: inside the loop each would wait for the memory.
-    row, auxiliary, c = data.row[order], data.auxiliary[order], schedule.c * data.weight[order]
+    row, auxiliary, c = data.row[order], data.auxiliary[order], span.c * data.weight[order]
     touched = jnp.concatenate([negatives, data.label[order][:, None]], axis=1)
     reach = rows.norm[row] / shrink + rows.free
 
@@ -117,23 +117,23 @@ def single_steps(data, weights: Weights, order, negatives, schedule: Schedule, r
         # An implicit step starts from weights already shrunk; an explicit one uses the old ones throughout.
         s = _scores(data, V, i, classes, new_scale if rule.implicit else scale)
         old = u[k] if rule.auxiliary else jnp.zeros((), V.dtype)
-        step = rule.step(c[t], schedule.log_a, s[:-1], s[-1], reach[t], old)
+        step = rule.step(c[t], span.log_a, s[:-1], s[-1], reach[t], old)
         V = rows.add(V, i, classes, jnp.append(-step.push, step.pull), scale if rule.implicit else new_scale)
         if rule.auxiliary:
             u = u.at[k].add(step.u - old)
         return V, u, new_scale
 
-    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+    return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="weights")
-def averaged_steps(data, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
+def averaged_steps(data, weights: Weights, order, negatives, span: Span, rule) -> Weights:
     """Visit minibatches; of each, the mean of what its rows would do alone from the same weights.
 
     ``order`` is (step, row) and ``negatives`` (step, row, negative). Of proximal steps the mean is firmly
     nonexpansive, hence stable for any step size.
     """
-    rows, shrink, n = data.rows, _shrink(rule, schedule), order.shape[1]
+    rows, shrink, n = data.rows, _shrink(rule, span), order.shape[1]
 
     def visit(t, carry):
         V, u, scale = carry
@@ -144,25 +144,25 @@ def averaged_steps(data, weights: Weights, order, negatives, schedule: Schedule,
         s = jax.vmap(_scores, (None, None, 0, 0, None))(data, V, i, classes, new_scale if rule.implicit else scale)
         mobility = rows.norm[i] / shrink + rows.free
         old = u[k] if rule.auxiliary else jnp.zeros(n, V.dtype)
-        c = schedule.c * data.weight[pairs]
-        step = jax.vmap(rule.step, (0, None, 0, 0, 0, 0))(c, schedule.log_a, s[:, :-1], s[:, -1], mobility, old)
+        c = span.c * data.weight[pairs]
+        step = jax.vmap(rule.step, (0, None, 0, 0, 0, 0))(c, span.log_a, s[:, :-1], s[:, -1], mobility, old)
         amount = jnp.concatenate([-step.push, step.pull[:, None]], axis=1) / n
         V = rows.add_many(V, i, classes, amount, scale if rule.implicit else new_scale)
         if rule.auxiliary:
             u = u.at[k].add((step.u - old) / n)
         return V, u, new_scale
 
-    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+    return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 
 
 @partial(jax.jit, static_argnames="rule", donate_argnames="weights")
-def shared_steps(data, weights: Weights, order, negatives, schedule: Schedule, rule) -> Weights:
+def shared_steps(data, weights: Weights, order, negatives, span: Span, rule) -> Weights:
     """Visit minibatches with shared negatives by explicit steps: two matrix products each.
 
     ``order`` is (step, row) and ``negatives`` (step, negative), distinct, drawn from all classes; one that is a
     row's own label counts nothing for that row, unless the rule wants it.
     """
-    rows, shrink, n = data.rows, _shrink(rule, schedule), order.shape[1]
+    rows, shrink, n = data.rows, _shrink(rule, span), order.shape[1]
 
     def visit(t, carry):
         V, u, scale = carry
@@ -171,31 +171,31 @@ def shared_steps(data, weights: Weights, order, negatives, schedule: Schedule, r
         s, own = rows.scores_shared(V, i, negative, y, scale)
         if data.offset is not None:
             s, own = s + data.offset[i[:, None], negative[None]], own + data.offset[i, y]
-        if not getattr(rule, "hits", False):
+        if not rule.hits:
             s = jnp.where(negative[None] == y[:, None], -jnp.inf, s)
         old = u[k] if rule.auxiliary else jnp.zeros(n, V.dtype)
-        c = schedule.c * data.weight[pairs] / n
-        step = jax.vmap(rule.step, (0, None, 0, 0, None, 0))(c, schedule.log_a, s, own, 0.0, old)
+        c = span.c * data.weight[pairs] / n
+        step = jax.vmap(rule.step, (0, None, 0, 0, None, 0))(c, span.log_a, s, own, 0.0, old)
         V = rows.add_shared(V, i, negative, y, -step.push, step.pull, scale / shrink)
         if rule.auxiliary:
             u = u.at[k].add(step.u - old)
         return V, u, scale / shrink
 
-    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+    return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 
 
 COUPLED = {"dual": dual_ascent, "jacobi": jacobi_ascent, "newton": newton_cg}
 
 
 @partial(jax.jit, static_argnames=("method", "budget"), donate_argnames="weights")
-def coupled_steps(data, weights: Weights, order, negatives, schedule: Schedule, method: str, budget: int) -> Weights:
+def coupled_steps(data, weights: Weights, order, negatives, span: Span, method: str, budget: int) -> Weights:
     """Visit minibatches with shared negatives by the exact proximal step of the whole batch.
 
     Shapes as in `shared_steps`; ``method`` is one of "dual", "jacobi" (``budget`` sweeps) and "newton" (steps).
     """
     rows, n = data.rows, order.shape[1]
     n_classes = weights.V.shape[0]
-    shrink = 1 + schedule.c * schedule.strength
+    shrink = 1 + span.c * span.strength
 
     def visit(t, carry):
         V, u, scale = carry
@@ -206,7 +206,7 @@ def coupled_steps(data, weights: Weights, order, negatives, schedule: Schedule, 
         drawn = jnp.any(touched[:, None] == negative[None], axis=1)
         label = jnp.searchsorted(touched, y).astype(jnp.int32)
         use = drawn[None] & (touched[None] != y[:, None])
-        log_a = jnp.where(use, schedule.log_a, -jnp.inf)
+        log_a = jnp.where(use, span.log_a, -jnp.inf)
         x = rows.gather(i)
         penalised = jnp.broadcast_to(rows.penalised, x.shape) > 0
         scaled = x * jnp.where(penalised, scale / shrink, 1.0)
@@ -214,19 +214,19 @@ def coupled_steps(data, weights: Weights, order, negatives, schedule: Schedule, 
         if data.offset is not None:
             base = base + data.offset.at[i[:, None], touched[None]].get(mode="fill", fill_value=0)
         mobility = (x * jnp.where(penalised, 1 / shrink, 1.0)) @ x.T
-        batch = Batch(base, mobility, label, log_a, schedule.c * data.weight[pairs] / n, u[k])
+        batch = Batch(base, mobility, label, log_a, span.c * data.weight[pairs] / n, u[k])
         G, new = COUPLED[method](batch, budget)
         change = G.T @ (x * jnp.where(penalised, 1 / scale, 1.0))
         V = V.at[touched].add(-change, mode="drop", unique_indices=True)
         return V, u.at[k].add(new - batch.u), scale / shrink
 
-    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+    return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 
 
 @partial(jax.jit, donate_argnames="weights")
-def all_class_steps(data, weights: Weights, order, schedule: Schedule) -> Weights:
+def all_class_steps(data, weights: Weights, order, span: Span) -> Weights:
     """Visit minibatches, ``order`` (step, row); of each, the mean of its rows' proximal steps over all classes."""
-    rows, shrink, n = data.rows, 1 + schedule.c * schedule.strength, order.shape[1]
+    rows, shrink, n = data.rows, 1 + span.c * span.strength, order.shape[1]
 
     def visit(t, carry):
         V, u, scale = carry
@@ -236,12 +236,12 @@ def all_class_steps(data, weights: Weights, order, schedule: Schedule) -> Weight
         if data.offset is not None:
             s = s + data.offset[i]
         target = jax.nn.one_hot(y, V.shape[0], dtype=V.dtype)
-        c = schedule.c * data.weight[pairs]
+        c = span.c * data.weight[pairs]
         push = jax.vmap(softmax_prox)(c, s, target, rows.norm[i] / shrink + rows.free)
         V = rows.add_all(V, i, (c[:, None] * target - push) / n, scale)
         return V, u, scale / shrink
 
-    return Weights(*jax.lax.fori_loop(schedule.start, schedule.stop, visit, tuple(weights)))
+    return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 
 
 @partial(jax.jit, donate_argnames="weights")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._lambert import hsolve, log1p_sum_exp, p_of, uprox
+from .._lambert import hsolve, limits, log1p_sum_exp, p_of, uprox
 
 _MOST = 30  # Newton steps: two or three do for ordinary numbers, a dozen for absurd ones
 
@@ -24,10 +24,6 @@ class Impulse(NamedTuple):
     push: jax.Array  # (negative,)
     pull: jax.Array  # number, the sum of the pushes
     u: jax.Array  # auxiliary variable after the step
-
-
-def _tiny(x):
-    return 1e-37 if x.dtype.itemsize == 4 else 1e-300
 
 
 def _climb(newton, start, n_newton: int):
@@ -49,7 +45,7 @@ def _climb(newton, start, n_newton: int):
 
 
 def _safe_exp(x):
-    return jnp.exp(jnp.minimum(x, 80.0 if x.dtype.itemsize == 4 else 700.0))
+    return jnp.exp(jnp.minimum(x, limits(x).exp))
 
 
 def implicit_pair(c, log_a, delta, mobility, u, n_newton: int = _MOST) -> Impulse:
@@ -80,7 +76,7 @@ def implicit_pair(c, log_a, delta, mobility, u, n_newton: int = _MOST) -> Impuls
     F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), Algorithm 1 (its bracket; solved by Newton's
     method from the lower end in place of bisection).
     """
-    level = jnp.log(jnp.maximum(c, _tiny(delta))) + log_a + delta
+    level = jnp.log(jnp.maximum(c, limits(delta).smallest)) + log_a + delta
 
     def excess(v):
         p, moved = p_of(level - v, mobility)
@@ -91,7 +87,7 @@ def implicit_pair(c, log_a, delta, mobility, u, n_newton: int = _MOST) -> Impuls
     held = uprox(c, jax.nn.softplus(log_a + delta - c * mobility), u)
     low, high = jnp.where(rises, u, jnp.minimum(held, u)), jnp.where(rises, jnp.maximum(free, u), u)
     # Two more lower ends: the label's class gives way no more than at `low`; the push is no more than at `high`.
-    most = jnp.maximum(c * -jnp.expm1(-high) + high - u, _tiny(delta))
+    most = jnp.maximum(c * -jnp.expm1(-high) + high - u, limits(delta).smallest)
     start = jnp.maximum(low, uprox(c, jax.nn.softplus(log_a + delta - excess(low)[2]), u))
     start = jnp.maximum(start, level - mobility * most - jnp.log(most))
 
@@ -136,7 +132,7 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u, n_newton: int = 
     With ``t = v + mobility_label * pull`` the pushes are ``log p_k + mobility_k p_k = log(c a_k) + delta_k - t``, and
     ``v + c (1 - exp(-v)) = u + pull`` is the equation left. It is concave and increasing in t with slope at least 1.
     """
-    level = jnp.log(jnp.maximum(c, _tiny(delta))) + log_a + delta
+    level = jnp.log(jnp.maximum(c, limits(delta).smallest)) + log_a + delta
     mobility = jnp.broadcast_to(mobility, delta.shape)
     lowest = jnp.minimum(u, 0.0)
 
@@ -165,7 +161,7 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u, n_newton: int = 
     least = jnp.maximum(u / (1 + c), u - c)
     highest = jnp.maximum(log1p_sum_exp(log_a + delta), u)
     alone = p_of(level - least, mobility + mobility_label)[0]
-    most = jnp.maximum(jnp.minimum(balance(highest), jnp.sum(alone)), _tiny(delta))
+    most = jnp.maximum(jnp.minimum(balance(highest), jnp.sum(alone)), limits(delta).smallest)
     start = jax.nn.logsumexp(level - mobility * jnp.minimum(alone, most)) - jnp.log(most)
     start = jnp.maximum(least, start)
     t = _climb(newton, start, n_newton)
@@ -212,9 +208,9 @@ def implicit_counts(c, log_a, score, target, mobility, v, n_newton: int = _MOST)
     CountImpulse
     """
     mobility = jnp.broadcast_to(mobility, score.shape)
-    level = jnp.log(jnp.maximum(c, _tiny(score))) + log_a + score + mobility * c * target
-    highest = uprox(c, jax.nn.logsumexp(level) - jnp.log(jnp.maximum(c, _tiny(score))), v)
-    most = jnp.maximum(highest - v + c, _tiny(score))
+    level = jnp.log(jnp.maximum(c, limits(score).smallest)) + log_a + score + mobility * c * target
+    highest = uprox(c, jax.nn.logsumexp(level) - jnp.log(jnp.maximum(c, limits(score).smallest)), v)
+    most = jnp.maximum(highest - v + c, limits(score).smallest)
     start = jnp.maximum(v - c, jax.nn.logsumexp(level - mobility * most) - jnp.log(most))
 
     def newton(z):
@@ -250,7 +246,7 @@ def softmax_prox(c, score, target, mobility, n_newton: int = _MOST) -> jax.Array
     """
     mobility = jnp.broadcast_to(mobility, score.shape)
     gain = mobility * c * target
-    level = jnp.log(jnp.maximum(c, _tiny(score))) + score + gain
+    level = jnp.log(jnp.maximum(c, limits(score).smallest)) + score + gain
 
     def newton(z):
         p, moved = p_of(level - z, mobility)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._lambert import log1p_sum_exp, uprox
+from .._lambert import limits, log1p_sum_exp, uprox
 from ._implicit import implicit_step
 
 
@@ -124,10 +124,10 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
         def conjugate(state):
             x, r, p, rr, j = state
             q = curved(u, push, M @ p) + p
-            step = rr / jnp.maximum(inner(p, q), _tiny(rr))
+            step = rr / jnp.maximum(inner(p, q), limits(rr).smallest)
             r_new = r - step * q
             rr_new = inner(r_new, r_new)
-            return x + step * p, r_new, r_new + rr_new / jnp.maximum(rr, _tiny(rr)) * p, rr_new, j + 1
+            return x + step * p, r_new, r_new + rr_new / jnp.maximum(rr, limits(rr).smallest) * p, rr_new, j + 1
 
         def unsolved(state):
             return (state[3] > jnp.minimum(1e-4, size) * 1e-4 * size) & (state[4] < n_cg)
@@ -152,7 +152,3 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
     G, *_ = jax.lax.while_loop(unfinished, newton, start)
     u, push, _ = parts(G)
     return balanced(push), u
-
-
-def _tiny(x):
-    return 1e-37 if x.dtype.itemsize == 4 else 1e-300

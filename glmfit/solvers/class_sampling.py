@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -96,7 +97,7 @@ class SampledSolution(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ClassSampler:
+class ClassSampler(ABC):
     """Common part of the solvers that sample classes.
 
     Attributes
@@ -110,14 +111,15 @@ class ClassSampler:
     n_negatives: int = 5
     batch_size: int = 1
     shared: ClassVar[bool] = True  # whether the rows of a batch share their negatives
+    alpha = 0.0  # of the family of double sums; a field only where there is a choice
 
     def __post_init__(self):
         check_whole("n_negatives", self.n_negatives, 1)
         check_whole("batch_size", self.batch_size, 1)
 
+    @abstractmethod
     def rule(self, problem) -> Any:
         """Return what a step does, hashable."""
-        raise NotImplementedError
 
     # ---------------------------------------------------------------- verbs
 
@@ -153,15 +155,14 @@ class ClassSampler:
         key = jax.random.fold_in(jax.random.key(state.seed), state.epoch)
         m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, len(data.label))
         order, negatives = _draw(key, data.label, problem.n_classes, m, n, self._sharing(n))
-        total = problem.n_classes if self._sharing(n) else problem.n_classes - 1
-        log_a = problem.dtype.type(math.log(total / m))
+        log_a = problem.dtype.type(math.log(problem.negative_weight(m, self._sharing(n))))
         weights, n_steps = state.weights, len(order)
         # The scale may fall by this many steps before it has to be merged into the coefficients.
         safe = _orders_of_magnitude(problem.dtype) / max(abs(math.log1p(change if rule.implicit else -change)), 1e-300)
         stride = int(min(n_steps, max(1.0, safe)))
         for start in range(0, n_steps, stride):
             stop = min(start + stride, n_steps)
-            span = kernels.Schedule(start, stop, problem.dtype.type(c), problem.dtype.type(strength), log_a)
+            span = kernels.Span(start, stop, problem.dtype.type(c), problem.dtype.type(strength), log_a)
             weights = self._steps(data, weights, order, negatives, span, rule, n)
             if change > 0:
                 weights = kernels.merge_scale(weights, data.rows.penalised)
@@ -229,7 +230,7 @@ class ClassSampler:
     @property
     def _auxiliary(self) -> str:
         # In the absolute form the pairs of a row estimate the same number.
-        return "row" if getattr(self, "alpha", 0.0) == 1 else "pair"
+        return "row" if self.alpha == 1 else "pair"
 
     def _sharing(self, n: int) -> bool:
         return self.shared and n > 1

@@ -59,7 +59,7 @@ def length(rule):
 
 
 def schedule(stop, c=0.5, strength=0.0, begin=0, log_a=LOG_A):
-    return sampling.Schedule(begin, stop, c, strength, log_a)
+    return sampling.Span(begin, stop, c, strength, log_a)
 
 
 def finished(weights, intercept=True):

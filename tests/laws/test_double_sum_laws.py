@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracles import softmax as oracle
 
-from glmfit.problems import double_sum
+from glmfit.problems import _double_sum as double_sum
 from glmfit.solvers import _class_rules as rules
 
 N, D, K = 5, 3, 4

@@ -41,6 +41,21 @@ class SamplingWeights(NamedTuple):
     touched: np.ndarray
 
 
+def negative_weight(n_classes: int, m: int, shared: bool) -> float:
+    """Weight of a sampled exponential beside what the row contributes by itself.
+
+    Parameters
+    ----------
+    n_classes : int
+        K.
+    m : int
+        Sampled classes.
+    shared : bool
+        Whether they are drawn from all classes, a row's own label counting nothing, rather than from the others.
+    """
+    return (n_classes if shared else n_classes - 1) / m
+
+
 def single_row_weights(label_counts, m: int) -> SamplingWeights:
     """Weights of one row and m distinct negatives other than its label, both uniform.
 
@@ -55,7 +70,7 @@ def single_row_weights(label_counts, m: int) -> SamplingWeights:
     n_rows, n_classes = label_counts.sum(), len(label_counts)
     share = label_counts / n_rows
     touched = share + (1 - share) * m / (n_classes - 1)
-    return SamplingWeights(n_rows, n_rows * (n_classes - 1) / m, touched)
+    return SamplingWeights(n_rows, n_rows * negative_weight(n_classes, m, False), touched)
 
 
 def with_replacement_weights(label_counts, m: int) -> SamplingWeights:
@@ -64,7 +79,7 @@ def with_replacement_weights(label_counts, m: int) -> SamplingWeights:
     n_rows, n_classes = label_counts.sum(), len(label_counts)
     share = label_counts / n_rows
     touched = share + (1 - share) * (1 - (1 - 1 / (n_classes - 1)) ** m)
-    return SamplingWeights(n_rows, n_rows * (n_classes - 1) / m, touched)
+    return SamplingWeights(n_rows, n_rows * negative_weight(n_classes, m, False), touched)
 
 
 def shared_weights(label_counts, n: int, m: int) -> SamplingWeights:
@@ -74,7 +89,8 @@ def shared_weights(label_counts, n: int, m: int) -> SamplingWeights:
     as_negative = m / n_classes
     missed = np.prod([1 - label_counts / (n_rows - j) for j in range(n)], axis=0)
     as_label = 1 - np.maximum(missed, 0.0)
-    return SamplingWeights(n_rows / n, n_rows / n * n_classes / m, as_negative + as_label - as_negative * as_label)
+    touched = as_negative + as_label - as_negative * as_label
+    return SamplingWeights(n_rows / n, n_rows / n * negative_weight(n_classes, m, True), touched)
 
 
 def best_auxiliary(score, label, alpha: float = 0.0):
