@@ -16,18 +16,18 @@ from threadpoolctl import ThreadpoolController
 CHUNK = 4096
 
 
-def chunks(n_rows: int) -> list[slice]:
+def chunks(n_rows: int, size: int = CHUNK) -> list[slice]:
     """Slices of the rows."""
-    return [slice(i, min(i + CHUNK, n_rows)) for i in range(0, n_rows, CHUNK)]
+    return [slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size)]
 
 
-def over_chunks(function: Callable[[slice], Any], n_rows: int) -> Iterator[Any]:
+def over_chunks(function: Callable[[slice], Any], n_rows: int, size: int = CHUNK) -> Iterator[Any]:
     """Apply a function to every chunk and yield the results in order, whatever the threads do.
 
     NumPy lets go of the interpreter lock, so threads over chunks also share the elementwise work, which BLAS
     threads would not; BLAS itself is held to one thread meanwhile.
     """
-    pieces = chunks(n_rows)
+    pieces = chunks(n_rows, size)
     workers = min(_n_cores(), len(pieces))
     if workers == 1:
         yield from map(function, pieces)

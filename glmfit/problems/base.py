@@ -97,3 +97,19 @@ class ExactHessian(Problem):
     @abstractmethod
     def newton_step(self, iterate: Any, neuron: int) -> Any:
         """Take one Newton step that never goes uphill, forming a new Hessian where the old one serves no more."""
+
+
+class CoupledClasses(Problem):
+    """A softmax model, one column in all for a solver's book-keeping: what Newton with conjugate gradients needs."""
+
+    @abstractmethod
+    def start_newton(self, params: Params) -> Any:
+        """Evaluate a start: a NamedTuple with v (the solver's coordinates), objective and norm."""
+
+    @abstractmethod
+    def newton_step(self, point: Any, max_products: int) -> Any:
+        """Take one step that never goes uphill: a NamedTuple with point, passes and stuck."""
+
+    @abstractmethod
+    def user_params(self, v: Any) -> Params:
+        """Map the solver's coordinates to parameters."""

@@ -18,6 +18,7 @@ import scipy.special
 
 from ._class_rows import ClassData, dense_rows, sparse_rows
 from ._double_sum import negative_weight
+from ._softmax_exact import ExactSoftmax
 from .base import Evaluation, Params
 
 _CHUNK = 4_000_000  # scores in memory at a time
@@ -95,6 +96,11 @@ class SoftmaxProblem:
         self.X, self.pairs, self.n_classes, self.strength = X, pairs, int(n_classes), float(strength)
         self.fit_intercept, self.offset, self.dtype = bool(fit_intercept), offset, np.dtype(dtype)
         self.n_rows, self.n_features = X.shape
+
+    @cached_property
+    def exact(self) -> ExactSoftmax:
+        """The problem as SAGA and NewtonCG see it."""
+        return ExactSoftmax(self)
 
     @property
     def n_pairs(self) -> int:
@@ -174,6 +180,22 @@ class SoftmaxProblem:
         for part in self._chunks(len(chosen)):
             total += self._loss(params, chosen[part])
         return total / len(chosen) + self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
+
+    def loss(self, params: Params) -> float:
+        """F without its ridge."""
+        return self.objective(params) - self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
+
+    def subset(self, rows) -> SoftmaxProblem:
+        """Problem of some rows, each once."""
+        rows = np.sort(rows)
+        place = np.full(self.n_rows, -1)
+        place[rows] = np.arange(len(rows))
+        kept = place[self.pairs.row] >= 0
+        pairs = Pairs(place[self.pairs.row[kept]], self.pairs.label[kept], self.pairs.weight[kept])
+        offset = None if self.offset is None else self.offset[rows]
+        return SoftmaxProblem(
+            self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype
+        )
 
     def evaluate(self, params: Params) -> Evaluation:
         """Compute F and its gradient in float64: ``objective`` is a number. Cost: one pass over rows and classes."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from ._result import LoopOptions, Solution
+from ._schedule import Schedule
+from ._tuning import TunedStep, tune_step
 from .base import OptStep, Solver
-from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SampledSolution, Schedule, SoftmaxProx, UMax
+from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SampledSolution, SoftmaxProx, UMax
 from .lbfgs import LBFGS
 from .newton import Newton
+from .newton_cg import NewtonCG
 from .saga import SAGA
 
 __all__ = [
@@ -19,11 +22,14 @@ __all__ = [
     "ImportanceSampling",
     "LoopOptions",
     "Newton",
+    "NewtonCG",
     "OptStep",
     "SampledSolution",
     "Schedule",
     "SoftmaxProx",
     "Solution",
     "Solver",
+    "TunedStep",
     "UMax",
+    "tune_step",
 ]

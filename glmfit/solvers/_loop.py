@@ -14,7 +14,7 @@ from ._result import History, LoopOptions, Solution
 
 _DEFAULT_TOL = 1e-6
 _STALLED = 8  # checks without a smaller estimate
-_NEAR = 100  # times the target: an epoch or two away, so look after each
+_NEAR = 3  # epochs from the target, at the pace of late: look after each
 
 
 def stopping_target(problem, objective, options: LoopOptions) -> np.ndarray:
@@ -109,6 +109,7 @@ class Verdict:
         self.near = False  # whether every open neuron is about to be ready
         self._inflation = np.ones(n)  # bound over estimate, as last seen
         self._best, self._lowest, self._since = np.full(n, np.inf), np.full(n, np.inf), np.zeros(n, int)
+        self._seen = (0, np.full(n, np.inf))  # epoch and estimate at the last look
 
     def look(self, columns, state, last: bool) -> None:
         """Read a fresh check of the solver, and certify when every open neuron looks ready."""
@@ -128,10 +129,18 @@ class Verdict:
         self._lowest = np.minimum(self._lowest, np.where(better, state.objective, np.inf))
         stalled = self._since >= _STALLED
         ready = self._inflation * state.estimate <= self.target
-        self.near = bool(np.all((self._inflation * state.estimate <= _NEAR * self.target)[open_]))
+        self.near = bool(np.all(self._is_near(state)[open_]))
         # Exact-Hessian bounds are at hand at every check: no neuron need wait for the others.
         if open_.any() and (last or self.solver.exact_hessian or (ready | stalled)[open_].all()):
             self._certify(columns, state, open_, stalled, final=last or bool(stalled[open_].all()))
+
+    def _is_near(self, state) -> np.ndarray:
+        """Whether each neuron will be ready within a few epochs if its estimate goes on falling as it did."""
+        epoch, before = self._seen
+        self._seen = state.epoch, state.estimate
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            fall = np.minimum(state.estimate / before, 1.0) ** (_NEAR / max(state.epoch - epoch, 1))
+            return self._inflation * state.estimate * fall <= self.target
 
     def interrupt(self) -> None:
         """Label the open neurons; their parameters, objective and gap are those of the last check."""

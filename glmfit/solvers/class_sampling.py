@@ -24,6 +24,7 @@ from ..problems.base import Params
 from . import _class_rules as rules
 from . import _class_sampling as kernels
 from ._check import check_real, check_whole
+from ._schedule import Schedule
 
 MINIBATCHES = ("averaged", "jacobi", "dual", "newton")
 
@@ -44,30 +45,6 @@ class SamplerState(NamedTuple):
     weights: Any
     epoch: int
     seed: int
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How long and with what steps to go.
-
-    Attributes
-    ----------
-    epochs : int
-        Passes over the rows.
-    step : float
-        Step size times number of rows, c, of the first epoch.
-    decay : float
-        Factor of c from one epoch to the next, in (0, 1].
-    """
-
-    epochs: int = 50
-    step: float = 10.0
-    decay: float = 0.9
-
-    def __post_init__(self):
-        check_whole("epochs", self.epochs, 0)
-        check_real("step", self.step, math.inf)
-        check_real("decay", self.decay, 1.0, closed=True)
 
 
 class SampledSolution(NamedTuple):

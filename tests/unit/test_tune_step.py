@@ -1,0 +1,41 @@
+"""The first step of a sampling solver is the one that predicts rows left out best."""
+
+import jax
+import numpy as np
+import pytest
+
+from glmfit.problems import Pairs, SoftmaxProblem
+from glmfit.solvers import SGD, ImplicitSGD, UMax, tune_step
+
+
+@pytest.fixture
+def problem(rng):
+    X = rng.normal(size=(500, 3)).astype(np.float32)
+    y = np.argmax(X @ rng.normal(size=(3, 4)) + rng.gumbel(size=(500, 4)), axis=1)
+    return SoftmaxProblem(X, Pairs(np.arange(500), y, np.ones(500)), 4, 1e-3)
+
+
+def test_step_chosen_has_the_least_loss(problem):
+    tuned = tune_step(ImplicitSGD(), problem, key=jax.random.key(0), steps=(1e-4, 1e-2, 1.0))
+    assert tuned.steps == (1e-4, 1e-2, 1.0)
+    assert tuned.step == tuned.steps[int(np.argmin(tuned.loss))]
+    assert tuned.loss[0] > tuned.loss.min() + 0.1  # far too short a step learns nothing
+    again = tune_step(ImplicitSGD(), problem, key=jax.random.key(0), steps=(1e-4, 1e-2, 1.0))
+    np.testing.assert_array_equal(again.loss, tuned.loss)
+
+
+def test_steps_that_overflow_or_turn_coefficients_around_are_never_chosen(problem):
+    problem.X[:] *= 100
+    tuned = tune_step(SGD(), problem, key=jax.random.key(0), steps=(1e-6, 1e3, 1e4))
+    assert tuned.step == 1e-6
+    assert np.isinf(tuned.loss[1:]).all()
+    assert tune_step(UMax(), problem, key=jax.random.key(0), steps=(0.1, 1e4)).loss[1] == np.inf
+
+
+def test_subset_has_the_rows_asked_for(problem):
+    rows = np.array([7, 3, 400])
+    part = problem.subset(rows)
+    np.testing.assert_array_equal(part.X, problem.X[[3, 7, 400]])
+    np.testing.assert_array_equal(part.counts.toarray(), problem.counts.toarray()[[3, 7, 400]])
+    params = problem.null_params()
+    assert part.loss(params) == pytest.approx(problem.objective(params, [3, 7, 400]))
