@@ -1,8 +1,18 @@
-"""Certified Poisson GLMs for populations of neurons."""
+"""Certified GLMs for populations of neurons: Poisson counts, softmax and multinomial models of classes."""
 
 from ._status import Status
-from .estimators import FitReport, PopulationGLM
+from .estimators import ClassReport, FitReport, MultinomialGLM, PopulationGLM, SoftmaxGLM
+from .spikes import spike_identities
 
-__all__ = ["FitReport", "PopulationGLM", "Status", "__version__"]
+__all__ = [
+    "ClassReport",
+    "FitReport",
+    "MultinomialGLM",
+    "PopulationGLM",
+    "SoftmaxGLM",
+    "Status",
+    "__version__",
+    "spike_identities",
+]
 
 __version__ = "0.1.0"

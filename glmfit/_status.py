@@ -46,10 +46,13 @@ _ADVICE = {
     ),
     Status.NO_SPIKES: "No spike in the training rows: the optimum is at rate 0, which is what predict returns.",
     Status.SEPARABLE: (
-        "Some direction of the features silences the neuron without losing a spike, so no finite optimum "
-        "exists: add a ridge penalty, or remove the feature."
+        "Some direction of the features silences the neuron without losing a spike, or sets all classes apart, so no "
+        "finite optimum exists: add a ridge penalty, or remove the feature."
     ),
-    Status.NON_FINITE: "A number overflowed or was not finite: check the scale of X and the counts of this neuron.",
+    Status.NON_FINITE: (
+        "A number overflowed or was not finite: check the scale of X and of the counts; a sampling solver needs a "
+        "shorter step."
+    ),
     Status.INTERRUPTED: "The fit was stopped by the user: the coefficients are usable, the gap is what it says.",
     Status.SCHEDULE_DONE: (
         "A sampling solver has run its epochs: nothing to do if the gap or the held-out score is good enough, "

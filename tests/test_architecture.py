@@ -18,7 +18,7 @@ LAYERS = (
     {"problems"},
     {"solvers"},
     {"estimators"},
-    {"plotting", "batch", "plugins"},
+    {"plotting", "batch", "plugins", "spikes"},
     {"demo", "_demo"},
     {"__main__"},
 )

@@ -9,7 +9,16 @@ import pytest
 
 import glmfit
 
-PUBLIC = ["FitReport", "PopulationGLM", "Status", "__version__"]
+PUBLIC = [
+    "ClassReport",
+    "FitReport",
+    "MultinomialGLM",
+    "PopulationGLM",
+    "SoftmaxGLM",
+    "Status",
+    "__version__",
+    "spike_identities",
+]
 SUBPACKAGES = ("bounds", "observations", "penalties", "problems", "solvers")
 
 

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from ._auto import choose_solver
+from ._class_auto import choose_class_solver
+from ._class_report import ClassReport
 from ._report import FitReport
+from .multinomial_glm import MultinomialGLM
 from .population_glm import PopulationGLM
+from .softmax_glm import SoftmaxGLM
 
-__all__ = ["FitReport", "PopulationGLM", "choose_solver"]
+__all__ = [
+    "ClassReport",
+    "FitReport",
+    "MultinomialGLM",
+    "PopulationGLM",
+    "SoftmaxGLM",
+    "choose_class_solver",
+    "choose_solver",
+]

@@ -17,7 +17,7 @@ def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
     header: dict[str, Any] = {"class": type(model).__name__, "parameters": {}, "n_iter": model.n_iter_}
     arrays = {"coef": model.coef_, "intercept": np.asarray(model.intercept_)}
     for name, value in model.get_params(deep=False).items():
-        header["parameters"][name] = _jsonable(value, name)
+        header["parameters"][name] = to_json(value, name)
     if hasattr(model, "feature_names_in_"):
         header["feature_names"] = [str(n) for n in model.feature_names_in_]
     columns = getattr(model._neurons, "columns", None)
@@ -30,7 +30,7 @@ def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
         if f.name == "history":
             arrays.update({f"history.{k}": v for k, v in value.items()})
         elif f.name == "step_certificate":
-            report[f.name] = None if value is None else _certificate(value, arrays)
+            report[f.name] = None if value is None else certificate_to_file(value, arrays)
         elif isinstance(value, np.ndarray):
             arrays[f"report.{f.name}"] = value
         else:
@@ -50,7 +50,7 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
 
 
 def _rebuild(cls, header: dict, arrays: dict[str, np.ndarray]):
-    parameters = {name: _from_json(value) for name, value in header["parameters"].items()}
+    parameters = {name: from_json(value) for name, value in header["parameters"].items()}
     model = cls(**parameters)
     model.coef_ = arrays["coef"]
     model.intercept_ = float(arrays["intercept"]) if arrays["coef"].ndim == 1 else arrays["intercept"]
@@ -60,18 +60,21 @@ def _rebuild(cls, header: dict, arrays: dict[str, np.ndarray]):
         model.feature_names_in_ = np.asarray(header["feature_names"], object)
     report = dict(header["report"])
     if report["step_certificate"] is not None:
-        scalars = {
-            **report["step_certificate"],
-            "assumptions": tuple(report["step_certificate"]["assumptions"]),
-        }
-        report["step_certificate"] = StepCertificate(**scalars, **_section(arrays, "step."))
-    model.report_ = FitReport(**report, **_section(arrays, "report."), history=_section(arrays, "history."))
+        report["step_certificate"] = certificate_from_file(report["step_certificate"], arrays)
+    model.report_ = FitReport(**report, **section(arrays, "report."), history=section(arrays, "history."))
     columns = header.get("columns")
     model._neurons = None if columns is None else TimeAxis(np.empty(0), None, np.asarray(columns))
     return model
 
 
-def _certificate(certificate: StepCertificate, arrays: dict) -> dict:
+def certificate_from_file(scalars: dict, arrays: dict) -> StepCertificate:
+    """Rebuild a certificate."""
+    scalars = {**scalars, "assumptions": tuple(scalars["assumptions"])}
+    return StepCertificate(**scalars, **section(arrays, "step."))
+
+
+def certificate_to_file(certificate: StepCertificate, arrays: dict) -> dict:
+    """Scalars of a certificate; its arrays go to ``arrays``."""
     scalars = {}
     for f in fields(StepCertificate):
         value = getattr(certificate, f.name)
@@ -82,22 +85,23 @@ def _certificate(certificate: StepCertificate, arrays: dict) -> dict:
     return scalars
 
 
-def _section(arrays: dict, prefix: str) -> dict:
+def section(arrays: dict, prefix: str) -> dict:
+    """Arrays whose names begin with the prefix, without it."""
     return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
 
 
-def _jsonable(value: Any, name: str) -> Any:
+def to_json(value: Any, name: str) -> Any:
     """Turn constructor parameters into JSON; arrays and tuples are tagged so that they come back as they were."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, tuple):
-        return {"tuple": [_jsonable(v, name) for v in value]}
+        return {"tuple": [to_json(v, name) for v in value]}
     if isinstance(value, list):
-        return [_jsonable(v, name) for v in value]
+        return [to_json(v, name) for v in value]
     if isinstance(value, dict):
-        return {"items": [[_jsonable(k, name), _jsonable(v, name)] for k, v in value.items()]}
+        return {"items": [[to_json(k, name), to_json(v, name)] for k, v in value.items()]}
     if name == "random_state":
         return None  # a generator has moved on since the fit, and a key is not a number
     if isinstance(value, range):
@@ -112,13 +116,14 @@ def _jsonable(value: Any, name: str) -> Any:
     )
 
 
-def _from_json(value: Any) -> Any:
+def from_json(value: Any) -> Any:
+    """Undo `to_json`."""
     if isinstance(value, list):
-        return [_from_json(v) for v in value]
+        return [from_json(v) for v in value]
     if isinstance(value, dict):
         if "tuple" in value:
-            return tuple(_from_json(v) for v in value["tuple"])
+            return tuple(from_json(v) for v in value["tuple"])
         if "array" in value:
             return np.asarray(value["array"], dtype=value["dtype"])
-        return {_from_json(k): _from_json(v) for k, v in value["items"]}
+        return {from_json(k): from_json(v) for k, v in value["items"]}
     return value

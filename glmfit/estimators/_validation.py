@@ -88,8 +88,8 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
     _refuse_sparse(X, "X")
     _refuse_sparse(y, "y")
     axis_x, axis_y = time_axis(X), time_axis(y)
-    _check_aligned(axis_x, axis_y)
-    _check_aligned(axis_x or axis_y, time_axis(sample_weight), "sample_weight")
+    check_aligned(axis_x, axis_y)
+    check_aligned(axis_x or axis_y, time_axis(sample_weight), "sample_weight")
     names = _neuron_names(y)
     X = _features(estimator, X, reset=True)
     Y = _counts(y)
@@ -100,7 +100,7 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
         )
     weights = None
     if sample_weight is not None:
-        weights = _weights(sample_weight, X)
+        weights = check_weights(sample_weight, X)
     one_neuron = Y.ndim == 1
     Y = Y[:, None] if one_neuron else Y
     X, Y, weights, n_dropped = _drop_nan_rows(X, Y, weights)
@@ -128,14 +128,14 @@ def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:
 
 def check_scoring(estimator, X, y, sample_weight=None):
     """Check features, counts and weights for a score; rows with NaN are left out."""
-    _check_aligned(time_axis(X), time_axis(y))
-    _check_aligned(time_axis(X) or time_axis(y), time_axis(sample_weight), "sample_weight")
+    check_aligned(time_axis(X), time_axis(y))
+    check_aligned(time_axis(X) or time_axis(y), time_axis(sample_weight), "sample_weight")
     _refuse_sparse(X, "X")
     _check_same_neurons(estimator.report_.neuron, _neuron_names(y))
     X, Y = _features(estimator, X, reset=False), _counts(y)
     if len(X) != len(Y):
         raise ValueError(f"X has {len(X)} rows but y has {len(Y)}; both need one row per time bin.")
-    weights = None if sample_weight is None else _weights(sample_weight, X)
+    weights = None if sample_weight is None else check_weights(sample_weight, X)
     X, Y, weights, _ = _drop_nan_rows(X, Y[:, None] if Y.ndim == 1 else Y, weights)
     _check_counts(Y, warn=False)
     return X, Y, weights
@@ -154,12 +154,13 @@ def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, na
     return nap.TsdFrame(t=axis.t, d=values, time_support=axis.time_support, columns=columns, metadata=metadata)
 
 
-def _weights(sample_weight, X) -> np.ndarray:
+def check_weights(sample_weight, X) -> np.ndarray:
+    """Check weights of rows: finite, not negative."""
     return _check_sample_weight(plain(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
 
 
 def _features(estimator, X, reset: bool) -> np.ndarray:
-    _refuse_words_and_times(X, "X")
+    refuse_words_and_times(X, "X")
     X = validate_data(
         estimator,
         plain(X),
@@ -172,7 +173,8 @@ def _features(estimator, X, reset: bool) -> np.ndarray:
     return X
 
 
-def _refuse_words_and_times(value: Any, name: str) -> None:
+def refuse_words_and_times(value: Any, name: str) -> None:
+    """Raise for arrays of words, times or complex numbers."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     if kind in "mMcUS":
         raise ValueError(
@@ -187,7 +189,7 @@ def _refuse_words_and_times(value: Any, name: str) -> None:
 
 
 def _counts(y) -> np.ndarray:
-    _refuse_words_and_times(y, "y")
+    refuse_words_and_times(y, "y")
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
         raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
     Y = check_array(
@@ -246,7 +248,7 @@ def _refuse_sparse(value: Any, name: str) -> None:
         )
 
 
-def _check_aligned(x: TimeAxis | None, y: TimeAxis | None, what: str = "y") -> None:
+def check_aligned(x: TimeAxis | None, y: TimeAxis | None, what: str = "y") -> None:
     """Raise unless both time axes agree to a thousandth of a bin."""
     if x is None or y is None:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import warnings
 from collections.abc import Mapping
 
@@ -18,6 +17,7 @@ from ..problems import Params, PopulationProblem
 from ..solvers import LBFGS, SAGA, LoopOptions, Newton
 from ._auto import choose_solver
 from ._files import load_npz, save_npz
+from ._parameters import read_count, read_number, read_seed
 from ._report import FitReport
 from ._validation import check_features, check_scoring, check_training, wrap
 
@@ -170,8 +170,12 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
         problem = self._make_problem(data)
         if solver is None:
             solver = SOLVERS[choose_solver(problem)]()
-        options = LoopOptions(tol=self._number("tol", 0.0), max_epochs=self._epochs(), verbose=bool(self.verbose))
-        solution = solver.run(problem, key=jax.random.key(self._seed()), options=options)
+        options = LoopOptions(
+            tol=read_number("tol", self.tol),
+            max_epochs=read_count("max_epochs", self.max_epochs),
+            verbose=bool(self.verbose),
+        )
+        solution = solver.run(problem, key=jax.random.key(read_seed(self.random_state)), options=options)
 
         silent = solution.status == Status.NO_SPIKES
         coef = np.where(silent, 0.0, solution.params.coef)
@@ -216,34 +220,6 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
         double = data.X.dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
         dtype = np.float64 if double else np.float32
         return PopulationProblem(data.X, data.Y, observation, penalty, data.weights, dtype)
-
-    def _number(self, name: str, above: float) -> float:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not above < value < np.inf:
-            raise ValueError(f"{name} is {value!r}; it must be a finite number above {above:g}.")
-        return float(value)
-
-    def _epochs(self) -> int:
-        whole = isinstance(self.max_epochs, numbers.Integral) and not isinstance(self.max_epochs, bool)
-        if not whole or self.max_epochs < 1:
-            raise ValueError(f"max_epochs is {self.max_epochs!r}; it must be a whole number of at least 1.")
-        return int(self.max_epochs)
-
-    def _seed(self) -> int:
-        state = self.random_state
-        if state is None:
-            return 0
-        if isinstance(state, numbers.Integral) and state >= 0:
-            return int(state) % 2**32
-        if isinstance(state, np.random.RandomState):
-            return int(state.randint(2**31 - 1))
-        if isinstance(state, np.random.Generator):
-            return int(state.integers(2**31 - 1))
-        if isinstance(state, jax.Array):
-            is_key = jax.dtypes.issubdtype(state.dtype, jax.dtypes.prng_key)
-            data = jax.random.key_data(state) if is_key else state
-            return int(np.asarray(data, np.uint32).ravel()[-1])
-        raise ValueError(f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None.")
 
     def _warn(self) -> None:
         status = self.report_.status
@@ -341,7 +317,7 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
             raise ValueError(
                 f"X has {int(np.isnan(eta).any(axis=-1).sum())} rows with NaN; counts cannot be drawn there."
             )
-        seed = self._seed() if random_state is None else type(self)(random_state=random_state)._seed()
+        seed = read_seed(self.random_state if random_state is None else random_state)
         observation = observations.from_inverse_link(self.inverse_link_function)
         counts = np.asarray(observation.sample(jax.random.key(seed), eta.astype(np.float32)), np.float64)
         return wrap(counts, axis, self._neurons, self.report_.neuron)

@@ -25,7 +25,8 @@ from ._spectral_view import Shapes, SpectralView
 from .base import CoupledClasses, Evaluation, FiniteSum, Params
 
 _FINISH_SCORES = 20_000_000  # scores up to which Newton steps in float64 end what single precision began
-_FINISH_STEPS, _PRODUCTS = 30, 100
+_FINISH_STEPS, _PRODUCTS, _THOROUGH = 30, 100, 1e-4
+_SETTLED = 1e-10  # of the improvement: what more Newton steps will not change
 _GOOD_ENOUGH = 1e-6  # of the improvement: a bound below needs no second one
 
 
@@ -91,9 +92,9 @@ class ExactSoftmax(FiniteSum, CoupledClasses):
         """Evaluate a start, in the view's coordinates."""
         return self.view.at(self.view.to_columns(params))
 
-    def newton_step(self, point: SoftmaxPoint, max_products: int) -> NewtonCGStep:
+    def newton_step(self, point: SoftmaxPoint, max_products: int, inverse=None) -> NewtonCGStep:
         """Take one step; see docs/theory/softmax_newton.md."""
-        return newton_cg_step(self.view, point, max_products)
+        return newton_cg_step(self.view, point, max_products, inverse)
 
     def user_params(self, v) -> Params:
         """Parameters of the view's coordinates."""
@@ -105,13 +106,12 @@ class ExactSoftmax(FiniteSum, CoupledClasses):
 
     def finish_neuron(self, params: Params, neuron: int, target: float) -> FinishedSoftmax:
         """Take Newton steps until the bound is below the target, or nothing helps."""
-        point, estimate = self.start_newton(params), np.inf
+        point, estimate, inverse = self.start_newton(params), np.inf, None
         for _ in range(_FINISH_STEPS):
-            # Half the target, for what intercepts and rounding add.
-            if self._dual_gap(point) <= target / 2 or estimate <= 1e-16 * abs(point.objective):
+            if self._foresee_bound(point) <= target / 2 or estimate <= 1e-16 * abs(point.objective):
                 break
-            step = self.newton_step(point, _PRODUCTS)
-            point, estimate = step.point, step.decrease
+            step = newton_cg_step(self.view, point, _PRODUCTS, inverse, _THOROUGH)
+            point, estimate, inverse = step.point, step.decrease, step.inverse
             if step.stuck:
                 break
         params = self.user_params(point.v)
@@ -119,10 +119,15 @@ class ExactSoftmax(FiniteSum, CoupledClasses):
         separable = self.view.is_separated(point)
         return FinishedSoftmax(params, gap.objective, float(gap.bound[0]), float(gap.estimate[0]), separable)
 
-    def _dual_gap(self, point: SoftmaxPoint) -> float:
-        """Bound of the gap were the intercepts optimal; no certificate."""
-        strength = self.problem.strength
-        return float(np.sum(point.gradient[:-1] ** 2)) / (2 * strength) if strength > 0 else np.inf
+    def _foresee_bound(self, point: SoftmaxPoint) -> float:
+        """Say about how large the bound by duality will be; no certificate."""
+        problem, strength = self.problem, self.problem.strength
+        if not strength > 0:
+            return np.inf
+        with np.errstate(divide="ignore", invalid="ignore"):
+            excess = np.max(np.nan_to_num(self.n_rows * point.gradient[-1] / problem.class_totals, posinf=1.0))
+        mixing = min(max(excess, 0.0), 1.0) * problem.totals.mean() * np.log(problem.n_classes)
+        return float(np.sum(point.gradient[:-1] ** 2)) / (2 * strength) + mixing
 
     def is_separable(self, params: Params, neuron: int) -> bool:
         """Whether the model sets every row's class apart from all others, so that no finite one is the best."""
@@ -141,7 +146,9 @@ class ExactSoftmax(FiniteSum, CoupledClasses):
         if not bound <= _GOOD_ENOUGH * improvement and np.isfinite(gap.objective):
             point = self.start_newton(params)
             estimate = newton_gap(self.view, point, _PRODUCTS)
-            if estimate <= _GOOD_ENOUGH * improvement and self.view.has_small_hessian:
+            # A ridge makes the first bound good after one more step, which is cheaper; unless it is next to none.
+            near = (_GOOD_ENOUGH if self.problem.strength == 0 else _SETTLED) * improvement
+            if estimate <= near and self.view.has_small_hessian:
                 by_hessian = self.view.bound_by_hessian(point)
                 if by_hessian < bound:
                     bound, theorem = by_hessian, HESSIAN_THEOREM

@@ -14,6 +14,7 @@ from ._softmax_view import SoftmaxPoint, SoftmaxView
 _FORCING = 0.25  # of the gradient's norm that is left for the next step, at most
 _ARMIJO = 1e-4
 _HALVINGS = 40
+_PATIENCE = 10  # products more than columns, after which blocks are formed
 
 
 class NewtonCGStep(NamedTuple):
@@ -25,21 +26,32 @@ class NewtonCGStep(NamedTuple):
         Never higher than before.
     decrease : float
         What the quadratic model promised: nearly the gap before the step, once near.
+    estimate : float
+        Of the gap at the point, by the preconditioner: not a bound, and often too small.
     passes : int
         Over the rows.
     stuck : bool
         Whether rounding leaves nothing to gain.
+    inverse : numpy.ndarray or None
+        Inverses of the classes' blocks, if they were formed: for the next step.
     """
 
     point: SoftmaxPoint
     decrease: float
+    estimate: float
     passes: int
     stuck: bool
+    inverse: np.ndarray | None
 
 
-def newton_cg_step(view: SoftmaxView, at: SoftmaxPoint, max_products: int) -> NewtonCGStep:
-    """Take one step: conjugate gradients on the quadratic model, then a line search that never goes uphill."""
-    direction, decrease, products = _solve(view, at, max_products)
+def newton_cg_step(view: SoftmaxView, at: SoftmaxPoint, max_products: int, inverse=None, most=_FORCING) -> NewtonCGStep:
+    """Take one step: conjugate gradients on the quadratic model, then a line search that never goes uphill.
+
+    At most the share ``most`` of the gradient's norm is left by the former.
+    """
+    # Superlinear: what is left of the gradient falls like its power 3/2.
+    forcing = min(most, np.sqrt(at.norm))
+    direction, decrease, products = _solve(view, at, max_products, forcing, inverse)
     move = view.change_of_scores(direction)
     slope = float(np.sum(at.gradient * direction))
     t, passes = 1.0, products + 2
@@ -49,18 +61,31 @@ def newton_cg_step(view: SoftmaxView, at: SoftmaxPoint, max_products: int) -> Ne
             break
         t, passes = t / 2, passes + 1
     else:
-        return NewtonCGStep(at, decrease, passes, True)
-    return NewtonCGStep(view.at(at.v + t * direction, at.scores + t * move), decrease, passes, False)
+        return NewtonCGStep(at, decrease, decrease, passes, True, inverse)
+    after = view.at(at.v + t * direction, at.scores + t * move)
+    columns = len(at.v)
+    if products > columns + _PATIENCE and view.has_blocks:
+        # Had they been at hand, this step would have cost less.
+        inverse, passes = view.invert_blocks(after), passes + columns // 2
+    estimate = float(np.sum(after.gradient * _precondition(after, after.gradient, inverse))) / 2
+    return NewtonCGStep(after, decrease, estimate, passes, False, inverse)
 
 
-def _solve(view: SoftmaxView, at: SoftmaxPoint, max_products: int):
-    """Solve for the Newton direction to a share of the gradient that shrinks with it; preconditioned by the scale."""
+def newton_gap(view: SoftmaxView, at: SoftmaxPoint, max_products: int) -> float:
+    """Second-order estimate of F - F*: what a Newton step from here promises. Not a bound."""
+    return _solve(view, at, max_products, _FORCING / 2, None)[1]
+
+
+def _precondition(at: SoftmaxPoint, r, inverse):
+    return r / at.scale if inverse is None else np.matmul(inverse, r.T[:, :, None])[:, :, 0].T
+
+
+def _solve(view: SoftmaxView, at: SoftmaxPoint, max_products: int, forcing: float, inverse):
+    """Solve for the Newton direction until this share of the gradient's norm is left, by preconditioned products."""
     x, r = np.zeros_like(at.v), -at.gradient
-    z = r / at.scale
+    z = _precondition(at, r, inverse)
     p, rz = z, float(np.sum(r * z))
-    start = rz
-    # Superlinear: what is left of the gradient falls like its power 3/2.
-    enough = min(_FORCING, np.sqrt(rz)) ** 2 * rz
+    enough = max(forcing**2, 1e-28) * rz
     decrease = 0.0
     for product in range(1, max_products + 1):
         curved = view.curve(at, p)
@@ -72,14 +97,9 @@ def _solve(view: SoftmaxView, at: SoftmaxPoint, max_products: int):
         x = x + a * p
         decrease += a * rz / 2
         r = r - a * curved
-        z = r / at.scale
+        z = _precondition(at, r, inverse)
         new = float(np.sum(r * z))
-        if new <= enough or new <= 1e-28 * start:
+        if new <= enough:
             break
         p, rz = z + new / rz * p, new
     return x, decrease, product
-
-
-def newton_gap(view: SoftmaxView, at: SoftmaxPoint, max_products: int) -> float:
-    """Second-order estimate of F - F*: what a Newton step from here promises. Not a bound."""
-    return _solve(view, at, max_products)[1]

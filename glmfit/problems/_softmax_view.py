@@ -25,6 +25,7 @@ _ROTATED = 2048  # features up to which eigenvectors are worth their price
 _SCORES_AT_ONCE = 1_000_000
 _DENSE_HESSIAN = 2000  # parameters up to which the whole Hessian is formed for a bound
 _DENSE_WORK = 5e10
+_BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
 
 
 class SoftmaxPoint(NamedTuple):
@@ -66,19 +67,20 @@ class SoftmaxView:
         self.fit_intercept = problem.fit_intercept
         self.sparse = scipy.sparse.issparse(X)
         self._chunk = int(np.clip(_SCORES_AT_ONCE // self.n_classes, 16, 4096))
+        weight = problem.totals / problem.totals.sum()
         # Without intercepts nothing could make up for a shift.
-        self.mean = np.asarray(X.mean(axis=0), np.float64).ravel() * self.fit_intercept
+        self.mean = np.asarray(X.T @ weight, np.float64).ravel() * self.fit_intercept
         self.rotation = None
         if self.sparse:
             self.rows = X
-            square = np.asarray(X.multiply(X).mean(axis=0), np.float64).ravel()
+            square = np.asarray(X.multiply(X).T @ weight, np.float64).ravel()
             self.variance = np.maximum(square - self.mean**2, 0.0)
             return
         self.rows = np.asarray(X, np.float64) - self.mean
         if X.shape[1] > _ROTATED:
-            self.variance = np.mean(self.rows**2, axis=0)
+            self.variance = weight @ self.rows**2
             return
-        variance, self.rotation = np.linalg.eigh(self.rows.T @ self.rows / self.n_rows)
+        variance, self.rotation = np.linalg.eigh(self.rows.T @ (weight[:, None] * self.rows))
         self.variance = np.maximum(variance, 0.0)
         self.rows = self.rows @ self.rotation
 
@@ -184,6 +186,31 @@ class SoftmaxView:
         coef = self.rows[rows].T @ residual
         coef = coef - np.outer(self.mean, total) if self.sparse else coef
         return np.vstack([coef, total if self.fit_intercept else np.zeros_like(total)])
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether every class's own block of the Hessian may be formed."""
+        return not self.sparse and self.n_classes * (len(self.variance) + 1) ** 2 <= _BLOCKS
+
+    def invert_blocks(self, at: SoftmaxPoint) -> np.ndarray:
+        """Invert every class's own block of the Hessian, (class, feature + 1, feature + 1).
+
+        Directions of next to no curvature get a share of the largest, so that all are positive definite. Cost:
+        (feature + 1) / 2 products of `curve`.
+        """
+        d = len(self.variance)
+
+        def chunk(rows):
+            z = np.hstack([self.rows[rows], np.ones((len(at.p[rows]), 1))])
+            bend = self.totals[rows] * at.p[rows] * (1 - at.p[rows])
+            return (np.stack([z.T @ (bend[:, k, None] * z) for k in range(self.n_classes)]),)
+
+        (blocks,) = (total / self.n_rows for total in self._sum(chunk))
+        blocks[:, range(d), range(d)] += self.strength
+        values, vectors = np.linalg.eigh(blocks)
+        largest = np.maximum(values[:, -1:], 1e-8 * values.max())
+        values = np.maximum(values, 1e-9 * largest)
+        return vectors / values[:, None] @ vectors.transpose(0, 2, 1)
 
     # ------------------------------------------------------------------------------ how far from the optimum
 

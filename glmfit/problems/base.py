@@ -107,8 +107,8 @@ class CoupledClasses(Problem):
         """Evaluate a start: a NamedTuple with v (the solver's coordinates), objective and norm."""
 
     @abstractmethod
-    def newton_step(self, point: Any, max_products: int) -> Any:
-        """Take one step that never goes uphill: a NamedTuple with point, passes and stuck."""
+    def newton_step(self, point: Any, max_products: int, inverse: Any = None) -> Any:
+        """Take one step that never goes uphill: a NamedTuple with point, estimate, passes, and inverse for the next."""
 
     @abstractmethod
     def user_params(self, v: Any) -> Params:

@@ -22,6 +22,7 @@ from ._softmax_exact import ExactSoftmax
 from .base import Evaluation, Params
 
 _CHUNK = 4_000_000  # scores in memory at a time
+_SAMPLED_CLASSES = 64
 GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
 
 
@@ -196,6 +197,31 @@ class SoftmaxProblem:
         return SoftmaxProblem(
             self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype
         )
+
+    def start_auxiliary(self, params: Params, alpha: float, rng: np.random.Generator) -> np.ndarray:
+        """Estimate the best auxiliary variable of every pair at some parameters, from up to 64 classes, (pair,)."""
+        K, m = self.n_classes, min(self.n_classes, _SAMPLED_CLASSES)
+        some = np.arange(K) if m == K else rng.choice(K, m, replace=False)
+        coef, intercept = np.asarray(params.coef, np.float64), np.asarray(params.intercept, np.float64)
+        out = np.empty(self.n_pairs)
+        size = max(1, _CHUNK // max(m, self.n_features))
+        for start in range(0, self.n_pairs, size):
+            part = slice(start, start + size)
+            row, label = self.pairs.row[part], self.pairs.label[part]
+            x = self.X[row]
+            s = np.asarray(x @ coef[:, some], np.float64) + intercept[some]
+            if scipy.sparse.issparse(x):
+                own = np.asarray(x.multiply(coef.T[label]).sum(axis=1)).ravel()
+            else:
+                own = np.einsum("id,id->i", x, coef.T[label])
+            own = own + intercept[label]
+            if self.offset is not None:
+                s, own = s + self.offset[row[:, None], some], own + self.offset[row, label]
+            others = some != label[:, None]
+            share = (K - 1) / np.maximum(others.sum(axis=1), 1)
+            delta = np.where(others, s - own[:, None], -np.inf) + np.log(share)[:, None]
+            out[part] = np.logaddexp(0, scipy.special.logsumexp(delta, axis=1)) + alpha * own
+        return out
 
     def evaluate(self, params: Params) -> Evaluation:
         """Compute F and its gradient in float64: ``objective`` is a number. Cost: one pass over rows and classes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import jax
@@ -26,11 +27,14 @@ class TunedStep(NamedTuple):
         Tried.
     loss : numpy.ndarray
         Mean loss of the rows left out, for every step; infinite where numbers overflowed.
+    seconds : float
+        Wall time of all trials.
     """
 
     step: float
     steps: tuple
     loss: np.ndarray
+    seconds: float
 
 
 def tune_step(solver, problem, *, key, steps=STEPS, fraction: float = 0.1, decay: float = 0.9) -> TunedStep:
@@ -60,6 +64,7 @@ def tune_step(solver, problem, *, key, steps=STEPS, fraction: float = 0.1, decay
     Up to 10 rows per class, and 20 000 at least, are tried, for 3 to 20 epochs: few compared with a fit to many rows.
     c is step size times rows, so what is best on some rows is about right for all. The loss has no ridge in it.
     """
+    clock = time.perf_counter()
     rng = np.random.default_rng(int(np.asarray(jax.random.key_data(key)).ravel()[-1]))
     chosen = rng.permutation(problem.n_rows)[: max(_ROWS_PER_CLASS * problem.n_classes, _LEAST_ROWS)]
     most = max(_MOST_SCORES // problem.n_classes, 1)
@@ -74,4 +79,4 @@ def tune_step(solver, problem, *, key, steps=STEPS, fraction: float = 0.1, decay
         if not solution.status.is_failure:
             loss[number] = held.loss(solution.params)
     best = int(np.argmin(np.where(np.isnan(loss), np.inf, loss)))
-    return TunedStep(float(steps[best]), tuple(steps), loss)
+    return TunedStep(float(steps[best]), tuple(steps), loss, time.perf_counter() - clock)

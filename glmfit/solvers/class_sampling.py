@@ -101,16 +101,19 @@ class ClassSampler(ABC):
     # ---------------------------------------------------------------- verbs
 
     def init_state(self, problem, params: Params | None, *, key) -> SamplerState:
-        """Lay out weights and auxiliary variables."""
+        """Lay out weights and auxiliary variables: 0, or what suits the parameters if there are any."""
         data = problem.class_data(self._auxiliary)
         V = np.zeros((problem.n_classes, problem.n_features + problem.fit_intercept), problem.dtype)
         if params is not None:
             V[:, : problem.n_features] = np.asarray(params.coef).T
             V[:, problem.n_features :] = np.asarray(params.intercept)[:, None]
         size = int(data.auxiliary.max(initial=-1)) + 1 if self.rule(problem).auxiliary else 0
-        u = jnp.zeros(size, problem.dtype)
         seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
-        return SamplerState(kernels.Weights(jax.device_put(V), u, jnp.ones((), problem.dtype)), 0, seed)
+        u = np.zeros(size, problem.dtype)
+        if params is not None and size:
+            # Pairs that share a variable estimate the same number.
+            u[np.asarray(data.auxiliary)] = problem.start_auxiliary(params, self.alpha, np.random.default_rng(seed))
+        return SamplerState(kernels.Weights(jax.device_put(V), jax.device_put(u), jnp.ones((), problem.dtype)), 0, seed)
 
     def update(self, problem, state: SamplerState, c: float) -> SamplerState:
         """Do one epoch at step size c / N.

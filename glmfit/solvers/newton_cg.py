@@ -19,6 +19,7 @@ class NewtonCGState(NamedTuple):
     epoch: int
     row_evals: int
     point: Any  # the problem's
+    inverse: Any  # the problem's preconditioner, if it made one
     objective: np.ndarray
     estimate: np.ndarray
     active: np.ndarray
@@ -49,21 +50,22 @@ class NewtonCG(Solver):
     def init_state(self, problem: CoupledClasses, params: Params, *, key=None) -> OptStep:
         """Evaluate the start."""
         point = problem.start_newton(params)
-        return OptStep(point.v, _read(NewtonCGState(0, problem.n_rows, point, None, None, np.ones(1, bool), True)))
+        objective, estimate = np.array([point.objective]), np.array([point.norm / 2])
+        state = NewtonCGState(0, problem.n_rows, point, None, objective, estimate, np.ones(1, bool), True)
+        return OptStep(point.v, state)
 
     def update(self, problem: CoupledClasses, params, state: NewtonCGState) -> OptStep:
         """Take one step."""
-        step = problem.newton_step(state.point, self.max_products)
-        return OptStep(
-            step.point.v,
-            _read(
-                state._replace(
-                    epoch=state.epoch + 1,
-                    row_evals=state.row_evals + step.passes * problem.n_rows,
-                    point=step.point,
-                )
-            ),
+        step = problem.newton_step(state.point, self.max_products, state.inverse)
+        state = state._replace(
+            epoch=state.epoch + 1,
+            row_evals=state.row_evals + step.passes * problem.n_rows,
+            point=step.point,
+            inverse=step.inverse,
+            objective=np.array([step.point.objective]),
+            estimate=np.array([step.estimate]),
         )
+        return OptStep(step.point.v, state)
 
     def user_params(self, problem: CoupledClasses, params, state: NewtonCGState) -> Params:
         """Coefficients (feature, class) and intercepts (class,)."""
@@ -72,8 +74,3 @@ class NewtonCG(Solver):
     def certify_gap(self, problem: CoupledClasses, params, state: NewtonCGState, attempt: int = 1) -> GapCertificate:
         """Ask the problem for its bound at the parameters that would be returned."""
         return problem.certify_gap(problem.user_params(params))
-
-
-def _read(state: NewtonCGState) -> NewtonCGState:
-    point = state.point
-    return state._replace(objective=np.array([point.objective]), estimate=np.array([point.norm / 2]))

@@ -114,3 +114,17 @@ def test_a_class_never_seen_makes_the_bound_loose_and_still_a_bound(rng):
         params = Params(np.zeros((D, K + 1)), np.append(np.zeros(K), b))
         assert np.isfinite(more.certify_gap(params).bound)
         assert more.certify_gap(params).bound >= more.objective(params) - lowest
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_auxiliary_variables_start_where_they_are_best(sparse, alpha, rng, monkeypatch):
+    problem, X, _, _, shift = make(rng, offset=True, sparse=sparse)
+    params = random_params(rng, problem)
+    monkeypatch.setattr(softmax, "_CHUNK", 7 * K)  # several chunks
+    row, label = problem.pairs.row, problem.pairs.label
+    best = oracle.best_auxiliary(params.coef.T, X[row], label, alpha, params.intercept[None] + shift[row])
+    np.testing.assert_allclose(problem.start_auxiliary(params, alpha, rng), best, rtol=1e-12)
+    monkeypatch.setattr(softmax, "_SAMPLED_CLASSES", 3)
+    drawn = np.mean([np.exp(problem.start_auxiliary(params, alpha, rng)) for _ in range(4000)], axis=0)
+    np.testing.assert_allclose(drawn, np.exp(best), rtol=0.15)  # unbiased before the logarithm

@@ -1,0 +1,406 @@
+"""What softmax and multinomial estimators share: choosing a solver, fitting, reporting, predicting, files."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from .._status import Status
+from ..problems import Pairs, Params, SoftmaxProblem
+from ..solvers import (
+    NCE,
+    OVE,
+    SAGA,
+    SGD,
+    ImplicitSGD,
+    ImportanceSampling,
+    LoopOptions,
+    NewtonCG,
+    Schedule,
+    SoftmaxProx,
+    UMax,
+    tune_step,
+)
+from ._class_auto import choose_class_solver
+from ._class_report import ClassReport
+from ._class_validation import ClassTraining, check_class_features, check_offset
+from ._files import load_npz, save_npz
+from ._parameters import read_count, read_number, read_seed
+from ._validation import time_axis
+
+EXACT = {"NewtonCG": NewtonCG, "SAGA": SAGA}
+SAMPLING = {
+    "ImplicitSGD": ImplicitSGD,
+    "UMax": UMax,
+    "SoftmaxProx": SoftmaxProx,
+    "SGD": SGD,
+    "OVE": OVE,
+    "NCE": NCE,
+    "ImportanceSampling": ImportanceSampling,
+}
+SOLVERS = {**EXACT, **SAMPLING}
+# Bohning's bound is one matrix for all classes: certified once, and few looks.
+_DEFAULTS = {"SAGA": {"certificate": "global", "check_every": 10}}
+REGULARIZERS = ("Ridge", "UnRegularized")
+_EXACT_EPOCHS, _SAMPLING_EPOCHS = 500, 50
+_CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
+_UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
+_SCORES_AT_ONCE = 4_000_000
+_STREAM_STEP = 10.0
+_THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
+
+
+class ClassModel(BaseEstimator):
+    """Common part of `SoftmaxGLM` and `MultinomialGLM`."""
+
+    def __init__(
+        self,
+        regularizer="Ridge",
+        regularizer_strength=None,
+        solver_name="auto",
+        solver_kwargs=None,
+        tol=1e-6,
+        max_epochs=None,
+        step="tune",
+        step_decay=0.9,
+        certify=True,
+        random_state=0,
+        verbose=False,
+    ):
+        self.regularizer = regularizer
+        self.regularizer_strength = regularizer_strength
+        self.solver_name = solver_name
+        self.solver_kwargs = solver_kwargs
+        self.tol = tol
+        self.max_epochs = max_epochs
+        self.step = step
+        self.step_decay = step_decay
+        self.certify = certify
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ------------------------------------------------------------------------------------------ fit
+
+    def _fit_safely(self, work, *arguments) -> None:
+        """Do the work, or leave everything as it was."""
+        before = dict(vars(self))
+        try:
+            work(*arguments)
+        except BaseException:
+            vars(self).clear()  # nothing half-done: checks have set n_features_in_ already
+            vars(self).update(before)
+            raise
+        status = self.report_.status
+        if status.is_failure:
+            message = f"the fit did not converge: {status.label} ({status.advice})"
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+
+    def _fit_training(self, data: ClassTraining) -> None:
+        """Fit classes that were seen; the others get probability 0."""
+        solver = self._make_solver()
+        epochs = None if self.max_epochs is None else read_count("max_epochs", self.max_epochs)
+        tol, step = read_number("tol", self.tol), self._read_step()
+        seed, strength = read_seed(self.random_state), self._strength()
+        seen = np.flatnonzero(data.class_totals > 0)
+        if len(seen) < 2:
+            self._keep(data, Params(np.zeros((data.X.shape[1], len(seen))), np.zeros(len(seen))), seen)
+            self.report_ = _trivial_report(data)
+            return
+        problem = self._make_problem(data, seen, strength)
+        if solver is None:
+            name = choose_class_solver(problem)
+            solver = SOLVERS[name](**_DEFAULTS.get(name, {}))
+        key = jax.random.key(seed)
+        if type(solver) in EXACT.values():
+            options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=bool(self.verbose))
+            solution = solver.run(problem.exact, key=key, options=options)
+            params, report = solution.params, _exact_report(problem, solution, data)
+        else:
+            tuned = step == "tune"
+            seconds = 0.0
+            if tuned:
+                tuning = tune_step(solver, problem, key=key, decay=self.step_decay)
+                step, seconds = tuning.step, tuning.seconds
+            schedule = Schedule(epochs or _SAMPLING_EPOCHS, step, self.step_decay)
+            solution = solver.run(problem, key=key, schedule=schedule, verbose=bool(self.verbose))
+            params = _centred(solution.params)
+            report = self._sampled_report(problem, solver, solution, params, data, step, tuned, seconds)
+        self._keep(data, params, seen)
+        self.report_ = report
+
+    def _keep(self, data, params: Params, seen) -> None:
+        n_classes = len(data.class_totals)
+        self.coef_ = np.zeros((data.X.shape[1], n_classes))
+        self.intercept_ = np.full(n_classes, _UNSEEN)
+        self.coef_[:, seen] = params.coef
+        self.intercept_[seen] = params.intercept
+
+    def _make_problem(self, data: ClassTraining, seen, strength: float) -> SoftmaxProblem:
+        pairs, offset = data.pairs, data.offset
+        if len(seen) < len(data.class_totals):
+            place = np.full(len(data.class_totals), -1)
+            place[seen] = np.arange(len(seen))
+            pairs = Pairs(pairs.row, place[pairs.label], pairs.weight)
+            offset = None if offset is None else offset[:, seen]
+        double = data.X.dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+        dtype = np.float64 if double else np.float32
+        return SoftmaxProblem(data.X, pairs, len(seen), strength, True, offset, dtype)
+
+    def _make_solver(self, streaming: bool = False):
+        allowed = SAMPLING if streaming else SOLVERS
+        known = isinstance(self.solver_name, str) and self.solver_name in ("auto", *allowed)
+        if not known:
+            what = "partial_fit needs a solver that samples: solver_name" if streaming else "solver_name"
+            raise ValueError(f'{what} is {self.solver_name!r}; it must be "auto" or one of {", ".join(allowed)}.')
+        if not isinstance(self.solver_kwargs, Mapping | None):
+            raise TypeError(
+                f"solver_kwargs is {self.solver_kwargs!r}; it must be a dict of the solver's hyper-parameters, or None."
+            )
+        kwargs = dict(self.solver_kwargs or {})
+        if self.solver_name == "auto":
+            if kwargs:
+                raise ValueError(
+                    f'solver_kwargs {sorted(kwargs)} were given with solver_name="auto"; name the solver they are for.'
+                )
+            return ImplicitSGD() if streaming else None
+        solver = allowed[self.solver_name]
+        try:
+            return solver(**{**_DEFAULTS.get(self.solver_name, {}), **kwargs})
+        except TypeError as error:
+            names = ", ".join(solver.__dataclass_fields__)
+            raise ValueError(f"solver_kwargs of {self.solver_name} may be {names}; got {sorted(kwargs)}.") from error
+
+    def _strength(self) -> float:
+        if self.regularizer not in REGULARIZERS:
+            raise ValueError(
+                f"regularizer is {self.regularizer!r}; a model of classes takes one of {', '.join(REGULARIZERS)}."
+            )
+        given = self.regularizer_strength
+        if self.regularizer == "UnRegularized":
+            if given not in (None, 0):
+                raise ValueError(f"regularizer_strength is {given!r} with UnRegularized; leave it out, or use Ridge.")
+            return 0.0
+        if given is None:
+            return 1.0
+        number = isinstance(given, numbers.Real | np.ndarray) and np.ndim(given) == 0 and not isinstance(given, bool)
+        if not number or not 0 <= float(given) < np.inf:
+            raise ValueError(
+                f"regularizer_strength is {given!r}; a model of classes takes one finite number of at least 0."
+            )
+        return float(given)
+
+    def _read_step(self):
+        if isinstance(self.step, str):
+            if self.step != "tune":
+                raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
+            return "tune"
+        return read_number("step", self.step)
+
+    def _sampled_report(self, problem, solver, solution, params, data, step, tuned, seconds) -> ClassReport:
+        gap = None
+        if self.certify and problem.n_rows * problem.n_classes <= _CERTIFIABLE:
+            gap = problem.certify_gap(params)
+        objective = gap.objective if gap is not None else _estimate_objective(problem, params)
+        bounded = gap is not None and np.isfinite(gap.bound)
+        return _report(
+            problem,
+            data,
+            status=solution.status,
+            gap=gap.bound if bounded else np.nan,
+            gap_is_bound=bounded,
+            gap_theorem=gap.theorem if bounded else "",
+            target=np.nan,
+            objective=objective,
+            solver_name=type(solver).__name__,
+            epochs=solution.epochs,
+            row_evals=solution.epochs * problem.n_pairs,
+            step=float(step),
+            step_tuned=tuned,
+            step_certificate=None,
+            failure_probability=0.0,
+            seconds_run=solution.seconds_run + seconds,
+            seconds_compile=solution.seconds_compile,
+        )
+
+    def _stream(self, data: ClassTraining, strength: float) -> None:
+        """One pass over more rows, from where the model stands."""
+        solver, step = self._make_solver(streaming=True), self._read_step()
+        if len(data.class_totals) < 2:
+            self._keep(data, Params(np.zeros((data.X.shape[1], 1)), np.zeros(1)), np.arange(1))
+            self.report_ = _trivial_report(data)
+            return
+        problem = self._make_problem(data, np.arange(len(data.class_totals)), strength)
+        start = Params(self.coef_, self.intercept_) if hasattr(self, "coef_") else None
+        seen = getattr(self, "n_batches_", 0)
+        key = jax.random.fold_in(jax.random.key(read_seed(self.random_state)), seen)
+        schedule = Schedule(1, _STREAM_STEP if step == "tune" else step, 1.0)
+        solution = solver.run(problem, start, key=key, schedule=schedule)
+        self.coef_, self.intercept_ = _centred(solution.params)
+        self.n_batches_ = seen + 1
+        params = Params(self.coef_, self.intercept_)
+        report = self._sampled_report(problem, solver, solution, params, data, schedule.step, False, 0.0)
+        self.report_ = report
+
+    # -------------------------------------------------------------------------------------- predict
+
+    def _chunks(self, X, offset):
+        """Scores of chunks of rows, float64, with the rows' slices."""
+        size = max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_)))
+        for start in range(0, X.shape[0], size):
+            rows = slice(start, min(start + size, X.shape[0]))
+            with np.errstate(invalid="ignore"):
+                scores = np.asarray(X[rows] @ self.coef_, np.float64) + self.intercept_
+            yield rows, scores if offset is None else scores + offset[rows]
+
+    def _prepare(self, X, offset):
+        check_is_fitted(self)
+        axis = time_axis(X)
+        X = check_class_features(self, X, reset=False)
+        return X, check_offset(offset, X.shape[0], len(self.intercept_)), axis
+
+    def _log_probabilities(self, X, offset) -> np.ndarray:
+        out = np.empty((X.shape[0], len(self.intercept_)))
+        for rows, scores in self._chunks(X, offset):
+            with np.errstate(invalid="ignore"):  # rows with NaN
+                out[rows] = log_softmax(scores, axis=1)
+        return out
+
+    # ------------------------------------------------------------------------------------ save, load
+
+    def save(self, path):
+        """Save the fitted model to one .npz file (arrays and a JSON header; no pickle), atomically.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            Where to; ".npz" is added if missing.
+
+        Returns
+        -------
+        pathlib.Path
+            The file written.
+
+        Raises
+        ------
+        NotFittedError, FileNotFoundError, TypeError
+            Before anything is written; the last for class labels a file cannot keep.
+        """
+        check_is_fitted(self)
+        from ._class_file import class_model_to_file
+
+        return save_npz(path, *class_model_to_file(self))
+
+    @classmethod
+    def load(cls, path):
+        """Load a model that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            The file.
+
+        Returns
+        -------
+        SoftmaxGLM or MultinomialGLM
+            Fitted.
+
+        Raises
+        ------
+        ValueError
+            If the file is not such a model.
+        """
+        from ._class_file import class_model_from_file
+
+        return class_model_from_file(cls, *load_npz(path))
+
+    @abstractmethod
+    def fit(self, X, y, sample_weight=None, offset=None):
+        """Fit the model."""
+
+    def __sklearn_tags__(self):
+        """Tags: NaN rows are allowed, sparse features too."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _centred(params: Params) -> Params:
+    """Take away the common shift, which changes no probability and only adds to the ridge."""
+    coef, intercept = (np.asarray(a, np.float64) for a in params)
+    return Params(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean())
+
+
+def _estimate_objective(problem: SoftmaxProblem, params: Params) -> float:
+    """F from as many rows as are quickly seen."""
+    n = min(problem.n_rows, max(1, int(_CERTIFIABLE / 50 // problem.n_classes)))
+    rows = np.random.default_rng(0).choice(problem.n_rows, n, replace=False)
+    return problem.objective(params, np.sort(rows))
+
+
+def _exact_report(problem: SoftmaxProblem, solution, data: ClassTraining) -> ClassReport:
+    gap_is_bound = bool(solution.gap_is_bound[0])
+    return _report(
+        problem,
+        data,
+        status=Status(int(solution.status[0])),
+        gap=float(solution.gap[0]),
+        gap_is_bound=gap_is_bound,
+        gap_theorem=_THEOREM if gap_is_bound else "",
+        target=float(solution.target[0]),
+        objective=float(solution.objective[0]),
+        solver_name=solution.solver_name,
+        epochs=int(solution.epochs[0]),
+        row_evals=int(solution.row_evals),
+        step=np.nan,
+        step_tuned=False,
+        step_certificate=solution.step_certificate,
+        failure_probability=float(solution.failure_probability),
+        seconds_run=solution.seconds_run,
+        seconds_compile=solution.seconds_compile,
+        history=solution.history,
+        params=solution.params,
+    )
+
+
+def _report(problem, data: ClassTraining, objective, gap, params=None, **facts) -> ClassReport:
+    null = problem.null_objective
+    improvement = max(null - objective, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = 0.0 if gap == 0 else float(np.float64(gap) / improvement)
+    ridge = 0.0 if params is None else problem.strength / 2 * float(np.sum(params.coef**2))
+    return ClassReport(
+        gap=gap,
+        relative_gap=relative,
+        objective=objective,
+        null_objective=null,
+        pseudo_r2=1 - (objective - ridge) / null if null > 0 else np.nan,
+        class_totals=data.class_totals,
+        n_rows=data.n_rows,
+        n_dropped=data.n_dropped,
+        n_empty=data.n_empty,
+        n_features=problem.n_features,
+        n_classes=len(data.class_totals),
+        **facts,
+    )
+
+
+def _trivial_report(data: ClassTraining) -> ClassReport:
+    """Report of a model of one class: it is certain of it."""
+    return ClassReport(
+        status=Status.CONVERGED, gap=0.0, gap_is_bound=True, gap_theorem="one class has probability 1",
+        relative_gap=0.0, target=0.0, objective=0.0, null_objective=0.0, pseudo_r2=np.nan,
+        class_totals=data.class_totals, n_rows=data.n_rows, n_dropped=data.n_dropped, n_empty=data.n_empty,
+        n_features=data.X.shape[1], n_classes=len(data.class_totals), solver_name="none", epochs=0, row_evals=0,
+        step=np.nan, step_tuned=False, step_certificate=None, failure_probability=0.0, seconds_run=0.0,
+        seconds_compile=0.0,
+    )  # fmt: skip

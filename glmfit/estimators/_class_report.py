@@ -1,0 +1,118 @@
+"""What a fit of a model of classes says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .._status import Status
+from ..bounds import StepCertificate
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    """Report of a softmax or multinomial fit; all classes are fitted together, so there is one of everything.
+
+    Attributes
+    ----------
+    status : Status
+        Outcome.
+    gap : float
+        ``F - F*`` in nats per row: a proved upper bound if ``gap_is_bound``, else an estimate; nan where it was not
+        looked at (``certify=False``, or too many rows times classes).
+    gap_is_bound : bool
+        Whether ``gap`` is a certificate.
+    gap_theorem : str
+        What the bound rests on.
+    relative_gap : float
+        ``gap / (F_null - F)``, what ``tol`` is compared with.
+    target : float
+        Gap below which an exact fit counts as converged; nan for solvers that follow a schedule.
+    objective, null_objective : float
+        F at the solution and of the model of class frequencies alone, nats per row.
+    pseudo_r2 : float
+        ``1 - loss / loss of class frequencies`` on the training rows (McFadden's).
+    class_totals : numpy.ndarray
+        (Weighted) rows or counts of every class, (class,).
+    n_rows, n_dropped, n_empty : int
+        Rows fitted, rows left out because of a NaN, and rows left out because they have no counts.
+    n_features, n_classes : int
+        Features and classes.
+    solver_name : str
+        Solver that ran.
+    epochs, row_evals : int
+        Steps of Newton or passes of a sampling solver; rows evaluated, all passes counted (a sampling solver sees a
+        handful of classes at each).
+    step : float
+        Step size times rows, c, of the first epoch of a sampling solver; nan for others.
+    step_tuned : bool
+        Whether it was chosen on rows left out.
+    step_certificate : StepCertificate or None
+        Theorem and constants of the step size; None for solvers without one.
+    failure_probability : float
+        That a certificate fails (random starts of Lanczos).
+    history : dict of numpy.ndarray
+        epoch, row_evals, seconds, objective, gap, gap_is_bound of an exact fit's checks.
+    seconds_run, seconds_compile : float
+        Wall time of the fit without, and of, compilation.
+    """
+
+    status: Status
+    gap: float
+    gap_is_bound: bool
+    gap_theorem: str
+    relative_gap: float
+    target: float
+    objective: float
+    null_objective: float
+    pseudo_r2: float
+    class_totals: np.ndarray
+    n_rows: int
+    n_dropped: int
+    n_empty: int
+    n_features: int
+    n_classes: int
+    solver_name: str
+    epochs: int
+    row_evals: int
+    step: float
+    step_tuned: bool
+    step_certificate: StepCertificate | None
+    failure_probability: float
+    seconds_run: float
+    seconds_compile: float
+    history: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the gap is below its target."""
+        return self.status == Status.CONVERGED
+
+    def __str__(self) -> str:
+        """Readable summary: what was fitted, how far from the optimum, advice, certificate."""
+        left_out = [f"{n} {what}" for n, what in ((self.n_dropped, "with NaN"), (self.n_empty, "without counts")) if n]
+        kind = "bound" if self.gap_is_bound else "estimate"
+        if np.isnan(self.gap):
+            gap = "not looked at (too many rows times classes, or certify=False)"
+        else:
+            gap = f"{self.gap:.1e} nats per row ({kind}), {self.relative_gap:.1e} of what the model explains"
+        least, most = (f"{x:.6g}" for x in (self.class_totals.min(), self.class_totals.max()))
+        lines = [
+            f"{self.solver_name}: {self.status.label}; {self.n_rows} rows"
+            + (f" ({', '.join(left_out)} left out)" if left_out else "")
+            + f", {self.n_features} features, {self.n_classes} classes ({least} to {most} rows or counts each)",
+            f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {self.epochs} epochs",
+            f"gap F-F*: {gap}",
+            f"objective {self.objective:.6g}, class frequencies alone {self.null_objective:.6g}, "
+            f"pseudo-R2 {self.pseudo_r2:.4f}",
+        ]
+        if not np.isnan(self.step):
+            lines.append(f"step c {self.step:g}" + (", chosen on rows left out" if self.step_tuned else ""))
+        if self.status != Status.CONVERGED:
+            lines.append(f"{self.status.label}: {self.status.advice}")
+        if self.step_certificate is not None:
+            lines.append(str(self.step_certificate))
+        if self.gap_is_bound:
+            lines.append(f"gap bound: {self.gap_theorem}")
+        return "\n".join(lines)

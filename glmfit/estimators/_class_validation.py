@@ -1,0 +1,311 @@
+"""The only door for data of softmax and multinomial models: features dense or sparse, labels of any kind, counts."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers as numbers_abc
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from ..problems import Pairs
+from ._validation import check_aligned, check_weights, plain, refuse_words_and_times, time_axis
+
+
+@dataclass(frozen=True)
+class ClassTraining:
+    """Checked training data of a model of classes."""
+
+    X: Any  # (row, feature), array or CSR
+    pairs: Pairs  # weights of mean one over the rows times counts
+    rows: np.ndarray  # which of those given, (row,)
+    n_dropped: int  # rows with a NaN
+    n_empty: int  # rows without counts
+    offset: np.ndarray | None  # (row, class)
+    class_totals: np.ndarray  # (weighted) rows or counts of every class, (class,)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that count."""
+        return len(self.rows)
+
+
+class UnseenLabelsError(ValueError):
+    """Labels that the fit did not see."""
+
+
+# ------------------------------------------------------------------------------------------ features
+
+
+def check_class_features(estimator, X, reset: bool):
+    """Check features, dense or sparse; NaN is allowed in dense ones, and stays."""
+    refuse_words_and_times(X, "X")
+    X = validate_data(
+        estimator,
+        plain(X),
+        reset=reset,
+        accept_sparse="csr",
+        accept_large_sparse=False,
+        dtype=[np.float64, np.float32],
+        ensure_all_finite="allow-nan",
+        order="C",
+    )
+    if scipy.sparse.issparse(X):
+        X = scipy.sparse.csr_array(X)
+        X.sum_duplicates()
+        if np.isnan(X.data).any():
+            raise ValueError(
+                f"X is sparse and holds {int(np.isnan(X.data).sum())} NaN; Input X contains NaN. Leave those rows out."
+            )
+    return X
+
+
+# -------------------------------------------------------------------------------------------- labels
+
+
+def read_labels(y) -> np.ndarray:
+    """Read labels as a 1-D array: numbers, strings, or objects of any hashable kind."""
+    y = plain(y)
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None: give one label per row.")
+    if scipy.sparse.issparse(y):
+        raise TypeError(
+            f"y is a sparse matrix of shape {y.shape}; labels are one per row. Counts are for MultinomialGLM."
+        )
+    if hasattr(y, "to_numpy"):
+        y = y.to_numpy()
+    if isinstance(y, list | tuple):
+        y = _from_list(y)
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        _warn_column()
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise ValueError(
+            f"y has shape {y.shape}; a softmax model needs one label per row, (row,). bad input shape for labels: for "
+            "counts over categories use MultinomialGLM."
+        )
+    if y.dtype.kind == "c":
+        raise ValueError("y has dtype complex. Complex data not supported.")
+    if y.dtype.kind in "fiub":
+        _check_numbers(y)
+    return y
+
+
+def _from_list(y) -> np.ndarray:
+    """Array of a list: of numbers, of strings, or else of objects as they are."""
+    numbers = all(isinstance(v, numbers_abc.Number | np.bool_) for v in y)
+    if numbers or all(isinstance(v, str) for v in y) or any(isinstance(v, list | np.ndarray) for v in y):
+        return np.asarray(y)
+    return _object_array(y)
+
+
+def _warn_column() -> None:
+    warnings.warn(
+        "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,).",
+        DataConversionWarning,
+        stacklevel=6,
+    )
+
+
+def _check_numbers(y: np.ndarray) -> None:
+    """Refuse infinite labels and measured quantities."""
+    if y.dtype.kind != "f":
+        return
+    if np.isinf(y).any():
+        raise ValueError(f"Input y contains infinity: {int(np.isinf(y).sum())} labels. Remove those rows.")
+    finite = y[~np.isnan(y)]
+    if not np.array_equal(finite, np.rint(finite)):
+        first = finite[finite != np.rint(finite)][0]
+        raise ValueError(
+            f"Unknown label type: continuous. y holds numbers that are no integers (the first is {first:g}): those are "
+            "measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into strings."
+        )
+    check_classification_targets(finite)
+
+
+def missing_labels(y: np.ndarray) -> np.ndarray:
+    """Rows without a label, NaN or None, (row,)."""
+    if y.dtype.kind == "f":
+        return np.isnan(y)
+    if y.dtype.kind == "O":
+        return np.array([v is None or (isinstance(v, float) and v != v) for v in y], bool)
+    return np.zeros(len(y), bool)
+
+
+def find_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct labels, sorted where they can be and else in order of appearance, and every row's index of them."""
+    if y.dtype.kind != "O":
+        return np.unique(y, return_inverse=True)
+    try:
+        distinct = list(dict.fromkeys(y))
+    except TypeError as error:
+        raise TypeError(
+            f"y holds labels that cannot be hashed ({error}); use numbers, strings or tuples instead."
+        ) from None
+    with contextlib.suppress(TypeError):  # kinds that do not compare
+        distinct = sorted(distinct)
+    return _object_array(distinct), lookup(_object_array(distinct), y)
+
+
+def _object_array(values) -> np.ndarray:
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+def lookup(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Index of every label among the classes, -1 where it is none of them."""
+    place = {label: i for i, label in enumerate(classes.tolist())}
+    return np.array([place.get(label, -1) for label in y.tolist()], int)
+
+
+def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray) -> None:
+    """Raise if labels are not among the classes."""
+    unseen = index < 0
+    if unseen.any():
+        names = list(dict.fromkeys(y[unseen].tolist()))
+        shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+        raise UnseenLabelsError(
+            f"y holds {len(names)} labels that the model does not know ({shown}), in {int(unseen.sum())} rows; it "
+            f"knows {len(classes)}. Leave those rows out, or fit with them (in a stream: name all classes at the first "
+            "partial_fit)."
+        )
+
+
+# -------------------------------------------------------------------------------------------- counts
+
+
+def read_counts(Y):
+    """Read counts as an array or CSR matrix, (row, category), finite where not NaN, checked for signs."""
+    if Y is None:
+        raise ValueError("requires y to be passed, but the target y is None: give counts, (row, category).")
+    if scipy.sparse.issparse(Y):
+        Y = scipy.sparse.csr_array(Y).astype(np.float64)
+        Y.sum_duplicates()
+        values = Y.data
+    else:
+        refuse_words_and_times(Y, "y")
+        Y = np.asarray(plain(Y))
+        if Y.dtype.kind not in "fiub":
+            Y = Y.astype(np.float64)
+        if Y.ndim != 2 or Y.shape[1] == 0:
+            raise ValueError(
+                f"y has shape {Y.shape}; a multinomial model needs counts (row, category), dense or sparse. For one "
+                "label per row use SoftmaxGLM."
+            )
+        Y = Y.astype(np.float64)
+        values = Y.ravel()
+    if np.isinf(values).any():
+        raise ValueError(f"Input y contains infinity, {int(np.isinf(values).sum())} times. Remove those rows.")
+    negative = values < 0
+    if negative.any():
+        if scipy.sparse.issparse(Y):
+            row, category = (a[np.flatnonzero(Y.data < 0)[0]] for a in Y.tocoo().coords)
+        else:
+            row, category = np.argwhere(Y < 0)[0]
+        raise ValueError(
+            f"y has {int(negative.sum())} negative counts (first at row {row}, category {category}); a multinomial "
+            "model needs counts >= 0."
+        )
+    return Y
+
+
+def rows_with_nan(values) -> np.ndarray:
+    """Whether each row of an array or CSR matrix has a NaN, (row,)."""
+    if values is None:
+        return np.zeros(0, bool)
+    if scipy.sparse.issparse(values):
+        bad = np.zeros(values.shape[0], bool)
+        bad[np.repeat(np.arange(values.shape[0]), np.diff(values.indptr))[np.isnan(values.data)]] = True
+        return bad
+    return np.isnan(values).any(axis=1)
+
+
+# ------------------------------------------------------------------------------------------ together
+
+
+def check_offset(offset, n_rows: int, n_classes: int) -> np.ndarray | None:
+    """Check offsets of the scores, (row, class)."""
+    if offset is None:
+        return None
+    refuse_words_and_times(offset, "offset")
+    offset = np.asarray(plain(offset), np.float64)
+    if offset.shape != (n_rows, n_classes):
+        raise ValueError(
+            f"offset has shape {offset.shape}; it needs one number per row and class, ({n_rows}, {n_classes}), with "
+            "classes in the order of classes_."
+        )
+    if not np.isfinite(offset).all():
+        raise ValueError(f"offset has {int(np.sum(~np.isfinite(offset)))} values that are not finite.")
+    return offset
+
+
+def check_lengths(X, y, sample_weight) -> None:
+    """Raise unless features, targets and weights are aligned in time, where they have one."""
+    check_aligned(time_axis(X), time_axis(y))
+    check_aligned(time_axis(X) or time_axis(y), time_axis(sample_weight), "sample_weight")
+
+
+def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int) -> ClassTraining:
+    """Rows that count, from labels' indices."""
+    n = X.shape[0]
+    _same_length(n, len(index))
+    weight = np.ones(n) if sample_weight is None else check_weights(sample_weight, X)
+    nan = missing | (np.zeros(n, bool) if scipy.sparse.issparse(X) else np.isnan(X).any(axis=1))
+    keep = _keep(nan, weight > 0, np.ones(n, bool))
+    weight = weight[keep] / weight[keep].mean()
+    label = index[keep]
+    pairs = Pairs(np.arange(len(label)), label, weight)
+    totals = np.bincount(label, weight, n_classes)
+    offset = None if offset is None else offset[keep]
+    return ClassTraining(_rows(X, keep), pairs, keep, int(nan.sum()), 0, offset, totals)
+
+
+def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
+    """Rows that count, from counts."""
+    n, n_classes = Y.shape
+    _same_length(X.shape[0], n)
+    weight = np.ones(n) if sample_weight is None else check_weights(sample_weight, X)
+    nan = rows_with_nan(Y) | (np.zeros(n, bool) if scipy.sparse.issparse(X) else np.isnan(X).any(axis=1))
+    total = np.where(nan, 1.0, np.asarray(Y.sum(axis=1)).ravel())
+    keep = _keep(nan, weight > 0, total > 0)
+    weight = weight[keep] / weight[keep].mean()
+    # A copy: it is sorted in place.
+    Y = scipy.sparse.csr_array(Y[keep])
+    Y.eliminate_zeros()
+    Y.sort_indices()
+    row = np.repeat(np.arange(Y.shape[0]), np.diff(Y.indptr))
+    pairs = Pairs(row, Y.indices.astype(int), Y.data * weight[row])
+    totals = np.bincount(pairs.label, pairs.weight, n_classes)
+    offset = None if offset is None else offset[keep]
+    n_empty = int(np.sum((total == 0) & (~nan)))
+    return ClassTraining(_rows(X, keep), pairs, keep, int(nan.sum()), n_empty, offset, totals)
+
+
+def _rows(X, keep):
+    return X if len(keep) == X.shape[0] else X[keep]
+
+
+def _same_length(n_x: int, n_y: int) -> None:
+    if n_x != n_y:
+        raise ValueError(f"X has {n_x} rows but y has {n_y}: inconsistent numbers of samples. Both need one per row.")
+
+
+def _keep(nan, weighted, counted) -> np.ndarray:
+    keep = np.flatnonzero(~nan & weighted & counted)
+    if len(keep):
+        return keep
+    if nan.all():
+        why = "every row has a NaN in X or y"
+    elif not weighted[~nan].any():
+        why = "sample_weight is zero on all rows without NaN"
+    else:
+        why = "no row without NaN has a count"
+    raise ValueError(f"{why}; nothing is left to fit.")

@@ -1,0 +1,40 @@
+"""Constructor parameters that several estimators have, read and checked."""
+
+from __future__ import annotations
+
+import numbers
+
+import jax
+import numpy as np
+
+
+def read_number(name: str, value, above: float = 0.0) -> float:
+    """Return a finite number above a limit, or raise ValueError."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not above < value < np.inf:
+        raise ValueError(f"{name} is {value!r}; it must be a finite number above {above:g}.")
+    return float(value)
+
+
+def read_count(name: str, value) -> int:
+    """Return a whole number of at least 1, or raise ValueError."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+    return int(value)
+
+
+def read_seed(state) -> int:
+    """Return the seed behind ``random_state``: None is 0; a generator is drawn from."""
+    if state is None:
+        return 0
+    if isinstance(state, numbers.Integral) and state >= 0:
+        return int(state) % 2**32
+    if isinstance(state, np.random.RandomState):
+        return int(state.randint(2**31 - 1))
+    if isinstance(state, np.random.Generator):
+        return int(state.integers(2**31 - 1))
+    if isinstance(state, jax.Array):
+        is_key = jax.dtypes.issubdtype(state.dtype, jax.dtypes.prng_key)
+        data = jax.random.key_data(state) if is_key else state
+        return int(np.asarray(data, np.uint32).ravel()[-1])
+    raise ValueError(f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None.")

@@ -1,0 +1,266 @@
+"""The multinomial model of counts over categories as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import scipy.sparse
+from sklearn.base import RegressorMixin
+
+from ..observations.softmax import Multinomial
+from ._class_model import ClassModel
+from ._class_validation import check_class_features, check_lengths, check_offset, read_counts, training_of_counts
+from ._parameters import read_seed
+from ._validation import time_axis, wrap
+
+SCORES = ("D2", "log-likelihood")
+
+
+class MultinomialGLM(RegressorMixin, ClassModel):
+    r"""Multinomial model of counts over categories given each row's total: how spikes share out over neurons.
+
+    With scores :math:`s_i = W^\top x_i + b` and totals :math:`n_i = \sum_k y_{ik}` it minimises
+
+    .. math:: F(W, b) = \frac1N\sum_i \Big[n_i\log\sum_k e^{s_{ik}} - \sum_k y_{ik}s_{ik}\Big]
+              + \frac{\text{strength}}2 |W|^2
+
+    over the N rows that have counts. The intercepts are never penalised.
+
+    Parameters
+    ----------
+    regularizer, regularizer_strength, solver_name, solver_kwargs, tol, max_epochs, step, step_decay, certify :
+        As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of.
+    random_state, verbose :
+        As in `SoftmaxGLM`.
+
+    Attributes
+    ----------
+    classes_ : numpy.ndarray
+        Names of the categories: columns of y where it has any, else numbers, (category,).
+    coef_ : numpy.ndarray
+        (feature, category), float64; sums to 0 over categories.
+    intercept_ : numpy.ndarray
+        (category,); -1e4 (probability 0) for a category without counts.
+    report_ : ClassReport
+        Status, certified gap and more; ``print(model.report_)``.
+    n_features_in_, feature_names_in_ :
+        As in scikit-learn.
+
+    Notes
+    -----
+    Guarantee: as in `SoftmaxGLM`. Rows with a NaN are left out and counted, and so are rows without counts, which say
+    nothing of shares. Counts need not be integers: weights of any kind are shares all the same. Counts given as a
+    sparse matrix are never made dense but by "SAGA".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit import MultinomialGLM
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 2))
+    >>> drive = np.exp(X @ rng.normal(size=(2, 4)))
+    >>> counts = np.stack([rng.multinomial(5, d / d.sum()) for d in drive])
+    >>> model = MultinomialGLM(regularizer_strength=1e-3).fit(X, counts)
+    >>> model.predict(X[:1]).shape
+    (1, 4)
+    """
+
+    def fit(self, X, y, sample_weight=None, offset=None):
+        """Fit the coefficients of all categories.
+
+        Parameters
+        ----------
+        X : array-like or SciPy sparse, (row, feature)
+            Features.
+        y : array-like or SciPy sparse, (row, category)
+            Counts, >= 0; also a pynapple TsdFrame whose times are those of X.
+        sample_weight : array-like, (row,), optional
+            Weight of each row, >= 0; the loss is divided by their sum.
+        offset : array-like, (row, category), optional
+            Added to the scores.
+
+        Returns
+        -------
+        MultinomialGLM
+            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For data or parameters that make no sense; the message says what to do. The model stays as it was.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If an exact solver did not converge, or numbers overflowed.
+        """
+        self._fit_safely(self._fit, X, y, sample_weight, offset)
+        return self
+
+    def _fit(self, X, y, sample_weight, offset) -> None:
+        check_lengths(X, y, sample_weight)
+        names, axis = _names(y), time_axis(y)
+        X, Y = check_class_features(self, X, reset=True), read_counts(y)
+        offset = check_offset(offset, X.shape[0], Y.shape[1])
+        data = training_of_counts(X, Y, sample_weight, offset)
+        self.classes_ = np.arange(Y.shape[1]) if names is None else names
+        self._columns = axis
+        self._fit_training(data)
+        if (data.class_totals <= 0).any():
+            warnings.warn(
+                f"{int(np.sum(data.class_totals <= 0))} of {Y.shape[1]} categories have no counts: their probability "
+                "is 0.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def partial_fit(self, X, y, sample_weight=None, offset=None):
+        """Take one pass over more rows by a solver that samples categories, from where the model stands.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset :
+            As in :meth:`fit`; always the same categories.
+
+        Returns
+        -------
+        MultinomialGLM
+            self; its report is about these rows.
+
+        Notes
+        -----
+        The step is ``step`` (10 for "tune") at every call; lower it with ``set_params`` as the stream goes on.
+        """
+        self._fit_safely(self._partial_fit, X, y, sample_weight, offset)
+        return self
+
+    def _partial_fit(self, X, y, sample_weight, offset) -> None:
+        check_lengths(X, y, sample_weight)
+        first = not hasattr(self, "classes_")
+        names, axis = _names(y), time_axis(y)
+        X, Y = check_class_features(self, X, reset=first), read_counts(y)
+        if first:
+            self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
+        self._check_categories(Y.shape[1])
+        offset = check_offset(offset, X.shape[0], Y.shape[1])
+        self._stream(training_of_counts(X, Y, sample_weight, offset), self._strength())
+
+    def _check_categories(self, n: int) -> None:
+        if n != len(self.classes_):
+            raise ValueError(f"y has {n} categories but the model was fitted to {len(self.classes_)}.")
+
+    # -------------------------------------------------------------------------------------- predict
+
+    def predict(self, X, total=None, offset=None):
+        """Compute the expected counts of rows of given totals.
+
+        Parameters
+        ----------
+        X : array-like or SciPy sparse, (row, feature)
+            Features; NaN rows are allowed.
+        total : array-like, (row,), optional
+            Counts of each row over all categories; 1 when left out, so that probabilities come back.
+        offset : array-like, (row, category), optional
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        array or pynapple TsdFrame
+            (row, category), NaN where X has a NaN; a frame with the times of X when X is one.
+        """
+        X, offset, axis = self._prepare(X, offset)
+        p = np.exp(self._log_probabilities(X, offset))
+        if total is not None:
+            total = np.asarray(total, np.float64)
+            if total.shape != (X.shape[0],) or not np.all(total >= 0):
+                raise ValueError(f"total has shape {total.shape}; it needs one number >= 0 per row, ({X.shape[0]},).")
+            p = p * total[:, None]
+        return p if axis is None else wrap(p, axis, self._columns, list(self.classes_))
+
+    def score(self, X, y, sample_weight=None, score_type="D2", offset=None):
+        """Score the predicted shares of counts.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset :
+            As in :meth:`fit`; rows with NaN or without counts are left out.
+        score_type : {"D2", "log-likelihood"}
+            Share of the deviance explained over the best constant shares of these rows; or mean log-likelihood per
+            row, with the multinomial coefficient.
+
+        Returns
+        -------
+        float
+            Larger is better; D2 is at most 1, and nan where constant shares are exact.
+        """
+        if score_type not in SCORES:
+            raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
+        check_lengths(X, y, sample_weight)
+        X, offset, _ = self._prepare(X, offset)
+        Y = read_counts(y)
+        self._check_categories(Y.shape[1])
+        data = training_of_counts(X, Y, sample_weight, offset)
+        weight = np.ones(data.n_rows) if sample_weight is None else np.asarray(sample_weight, np.float64)[data.rows]
+        weight = weight / weight.mean()
+        Y = Y[data.rows]
+        of = Multinomial(Y.shape[1])
+        share = np.maximum(np.asarray(weight @ Y).ravel(), 0)
+        null_scores = np.log(np.maximum(share / share.sum(), 1e-300))[None]
+        model = null = 0.0
+        for rows, scores in self._chunks(data.X, data.offset):
+            counts = Y[rows].toarray() if scipy.sparse.issparse(Y) else Y[rows]
+            if score_type == "D2":
+                model += weight[rows] @ of.deviance(counts, scores)
+                null += weight[rows] @ of.deviance(counts, np.broadcast_to(null_scores, counts.shape))
+            else:
+                model += weight[rows] @ of.log_likelihood(counts, scores)
+        if score_type == "log-likelihood":
+            return float(model / weight.sum())
+        return float(1 - model / null) if null > 1e-12 else np.nan
+
+    def simulate(self, X, total, random_state=None, offset=None):
+        """Draw counts from the fitted model.
+
+        Parameters
+        ----------
+        X, offset :
+            As in :meth:`predict`; no NaN.
+        total : array-like of int, (row,)
+            Counts of each row over all categories.
+        random_state : optional
+            Seed as in the constructor; None takes the constructor's.
+
+        Returns
+        -------
+        numpy.ndarray
+            Counts, (row, category); the same seed draws the same ones.
+        """
+        X, offset, _ = self._prepare(X, offset)
+        total = np.asarray(total)
+        if total.shape != (X.shape[0],) or total.dtype.kind not in "iu" or (total < 0).any():
+            raise ValueError(f"total must be one integer >= 0 per row, ({X.shape[0]},); got shape {total.shape}.")
+        rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
+        counts = np.empty((X.shape[0], len(self.classes_)))
+        for rows, scores in self._chunks(X, offset):
+            if np.isnan(scores).any():
+                raise ValueError(
+                    f"X has {int(np.isnan(scores).any(axis=1).sum())} rows with NaN; nothing to draw there."
+                )
+            counts[rows] = Multinomial(len(self.classes_)).sample(rng, total[rows], scores)
+        return counts
+
+    def __sklearn_tags__(self):
+        """Tags: y has many columns, none negative."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        tags.target_tags.positive_only = True
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+def _names(y) -> np.ndarray | None:
+    """Columns of a frame, None for anything else."""
+    columns = getattr(y, "columns", None)
+    return None if columns is None else np.asarray(columns)

@@ -1,0 +1,382 @@
+"""The softmax model of labels as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.base import ClassifierMixin
+
+from ._class_model import ClassModel
+from ._class_validation import (
+    check_class_features,
+    check_lengths,
+    check_offset,
+    check_seen,
+    find_classes,
+    lookup,
+    missing_labels,
+    read_labels,
+    training_of_labels,
+)
+from ._parameters import read_count, read_seed
+from ._validation import wrap
+
+SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
+
+
+class SoftmaxGLM(ClassifierMixin, ClassModel):
+    r"""Softmax model of labels: which neuron fired, which place, which choice; from two classes to a million.
+
+    With scores :math:`s_i = W^\top x_i + b` it minimises
+
+    .. math:: F(W, b) = \frac1N\sum_i \Big[\log\sum_k e^{s_{ik}} - s_{i,y_i}\Big] + \frac{\text{strength}}2 |W|^2
+
+    The intercepts are never penalised. (The papers on sampling classes write a sum over rows with a ridge mu: mu is
+    N times the strength.)
+
+    Parameters
+    ----------
+    regularizer : {"Ridge", "UnRegularized"}
+        Penalty of the coefficients.
+    regularizer_strength : float, optional
+        At least 0; 1.0 when left out.
+    solver_name : str
+        "auto" takes NewtonCG while rows times classes are moderate and ImplicitSGD beyond
+        (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "NewtonCG", "SAGA" (dense features).
+        Sampling classes, for very many: "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with:
+        "SGD", "OVE", "NCE", "ImportanceSampling".
+    solver_kwargs : dict, optional
+        Hyper-parameters of the solver, for example ``{"n_negatives": 10}``.
+    tol : float
+        Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`.
+    max_epochs : int, optional
+        Exact solvers: budget, 500 when left out. Sampling solvers: epochs of the schedule, 50 when left out.
+    step : "tune" or float
+        Sampling solvers: step size times rows, c, of the first epoch; "tune" tries some on rows left out.
+    step_decay : float
+        Factor of the step from one epoch to the next, in (0, 1].
+    certify : bool
+        Sampling solvers: whether to bound the distance from the optimum at the end, where a pass over all rows and
+        classes is affordable.
+    random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
+        Seed of all draws. None is 0: the same call gives the same answer.
+    verbose : bool
+        Show a progress bar.
+
+    Attributes
+    ----------
+    classes_ : numpy.ndarray
+        Labels, sorted where they can be, else in order of appearance, (class,).
+    coef_ : numpy.ndarray
+        (feature, class), float64; sums to 0 over classes.
+    intercept_ : numpy.ndarray
+        (class,); -1e4 (probability 0) for a class all of whose rows have weight 0.
+    report_ : ClassReport
+        Status, certified gap and more; ``print(model.report_)``.
+    n_features_in_, feature_names_in_ :
+        As in scikit-learn.
+
+    Notes
+    -----
+    Guarantee: with ``report_.gap_is_bound``, ``F - F* <= report_.gap``, proved by duality or self-concordance in
+    float64. Sampling solvers come near the optimum and do not converge in a finite time; the report says how near.
+    Rows with a NaN in X or without a label (NaN, None) are left out and counted.
+    Cost: exact solvers some tens of passes of N D K products (nonzeros in place of N D); sampling solvers m D per
+    step, whatever the number of classes and rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit import SoftmaxGLM
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(500, 2))
+    >>> place = np.where(X[:, 0] > 0.5, "arm", np.where(X[:, 1] > 0, "centre", "home"))
+    >>> model = SoftmaxGLM(regularizer_strength=1e-3).fit(X, place)
+    >>> model.classes_.tolist()
+    ['arm', 'centre', 'home']
+    >>> model.report_.converged
+    True
+    >>> model.top_k(X[:1], 2)[0].shape
+    (1, 2)
+    """
+
+    def fit(self, X, y, sample_weight=None, offset=None):
+        """Fit the coefficients of all classes.
+
+        Parameters
+        ----------
+        X : array-like or SciPy sparse, (row, feature)
+            Features: NumPy, JAX, lists, pandas, pynapple TsdFrame, or sparse (kept sparse).
+        y : array-like, (row,)
+            Labels: integers, strings, or anything hashable; also a pynapple Tsd whose times are those of X.
+        sample_weight : array-like, (row,), optional
+            Weight of each row, >= 0; the loss is divided by their sum.
+        offset : array-like, (row, class), optional
+            Added to the scores, classes in the order of ``classes_``.
+
+        Returns
+        -------
+        SoftmaxGLM
+            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For data or parameters that make no sense; the message says what to do. The model stays as it was.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If an exact solver did not converge, or numbers overflowed.
+        UserWarning
+            If there is one class only.
+        """
+        self._fit_safely(self._fit, X, y, sample_weight, offset)
+        return self
+
+    def _fit(self, X, y, sample_weight, offset) -> None:
+        check_lengths(X, y, sample_weight)
+        labels = read_labels(y)
+        X = check_class_features(self, X, reset=True)
+        missing = missing_labels(labels)
+        index = np.zeros(len(labels), int)
+        self.classes_, index[~missing] = find_classes(labels[~missing])
+        offset = check_offset(offset, X.shape[0], len(self.classes_))
+        data = training_of_labels(X, index, missing, sample_weight, offset, len(self.classes_))
+        self._fit_training(data)
+        self._warn_one_class()
+
+    def partial_fit(self, X, y, classes=None, sample_weight=None, offset=None):
+        """Take one pass over more rows by a solver that samples classes, from where the model stands.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset :
+            As in :meth:`fit`.
+        classes : sequence, optional
+            All labels of the stream; needed at the first call, unless all of them are in its y.
+
+        Returns
+        -------
+        SoftmaxGLM
+            self; its report is about these rows.
+
+        Notes
+        -----
+        The step is ``step`` (10 for "tune") at every call; lower it with ``set_params`` as the stream goes on. "auto"
+        is ImplicitSGD here.
+
+        Raises
+        ------
+        ValueError
+            For labels that are not among the classes, besides what :meth:`fit` refuses.
+        """
+        self._fit_safely(self._partial_fit, X, y, classes, sample_weight, offset)
+        return self
+
+    def _partial_fit(self, X, y, classes, sample_weight, offset) -> None:
+        check_lengths(X, y, sample_weight)
+        first = not hasattr(self, "classes_")
+        labels = read_labels(y)
+        X = check_class_features(self, X, reset=first)
+        missing = missing_labels(labels)
+        if first:
+            self.classes_ = find_classes(labels[~missing] if classes is None else read_labels(classes))[0]
+        elif classes is not None and (lookup(self.classes_, read_labels(classes)) < 0).any():
+            raise ValueError(
+                "classes names labels that were not named at the first partial_fit; name all of them then."
+            )
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"a stream needs at least two classes, and classes_ is {self.classes_.tolist()}: name all of them with "
+                "classes= at the first partial_fit."
+            )
+        index = lookup(self.classes_, labels)
+        check_seen(self.classes_, labels[~missing], index[~missing])
+        offset = check_offset(offset, X.shape[0], len(self.classes_))
+        data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
+        self._stream(data, self._strength())
+
+    # -------------------------------------------------------------------------------------- predict
+
+    def decision_function(self, X, offset=None):
+        """Compute the scores, up to a constant per row the log-probabilities.
+
+        Parameters
+        ----------
+        X : array-like or SciPy sparse, (row, feature)
+            Features; NaN rows are allowed.
+        offset : array-like, (row, class), optional
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        numpy.ndarray
+            (row, class); for two classes, as everywhere in scikit-learn, the difference of the second and the first,
+            (row,).
+        """
+        X, offset, _ = self._prepare(X, offset)
+        scores = np.concatenate([s for _, s in self._chunks(X, offset)]) if X.shape[0] else np.empty((0, 2))
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict_log_proba(self, X, offset=None):
+        """Compute log-probabilities, (row, class); see :meth:`predict_proba`."""
+        X, offset, axis = self._prepare(X, offset)
+        return self._wrapped(self._log_probabilities(X, offset), axis)
+
+    def predict_proba(self, X, offset=None):
+        """Compute the probability of every class.
+
+        Parameters
+        ----------
+        X, offset :
+            As in :meth:`decision_function`.
+
+        Returns
+        -------
+        array or pynapple TsdFrame
+            (row, class), NaN where X has a NaN; a frame with the times of X, classes as columns, when X is one.
+        """
+        X, offset, axis = self._prepare(X, offset)
+        return self._wrapped(np.exp(self._log_probabilities(X, offset)), axis)
+
+    def _wrapped(self, values, axis):
+        return values if axis is None else wrap(values, axis, None, list(self.classes_))
+
+    def predict(self, X, offset=None):
+        """Predict the most probable class.
+
+        Parameters
+        ----------
+        X, offset :
+            As in :meth:`decision_function`; here NaN is refused, as there is no label for it.
+
+        Returns
+        -------
+        array or pynapple Tsd
+            Labels, (row,); a Tsd with the times of X when X is one and labels are numbers.
+        """
+        X, offset, axis = self._prepare(X, offset)
+        best = np.empty(X.shape[0], int)
+        for rows, scores in self._chunks(X, offset):
+            _refuse_nan(scores)
+            best[rows] = np.argmax(scores, axis=1)
+        labels = self.classes_[best]
+        return wrap(labels, axis, None, None) if axis is not None and labels.dtype.kind in "fiub" else labels
+
+    def top_k(self, X, k=5, offset=None):
+        """Find the k most probable classes of every row.
+
+        Parameters
+        ----------
+        X, offset :
+            As in :meth:`predict`.
+        k : int
+            At most all classes are returned.
+
+        Returns
+        -------
+        labels : numpy.ndarray
+            (row, k), most probable first.
+        probability : numpy.ndarray
+            (row, k).
+        """
+        X, offset, _ = self._prepare(X, offset)
+        k = min(read_count("k", k), len(self.classes_))
+        best, probability = np.empty((X.shape[0], k), int), np.empty((X.shape[0], k))
+        for rows, scores in self._chunks(X, offset):
+            _refuse_nan(scores)
+            some = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+            order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
+            best[rows] = np.take_along_axis(some, order, axis=1)
+            top = scores.max(axis=1, keepdims=True)
+            total = np.exp(scores - top).sum(axis=1, keepdims=True)
+            probability[rows] = np.exp(np.take_along_axis(scores, best[rows], axis=1) - top) / total
+        return self.classes_[best], probability
+
+    def score(self, X, y, sample_weight=None, score_type="accuracy", offset=None):
+        """Score the predictions of labels.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset :
+            As in :meth:`fit`; rows with NaN are left out.
+        score_type : {"accuracy", "log-likelihood", "pseudo-r2-McFadden"}
+            Share of right labels (labels the fit did not see count as wrong); mean log-probability of the labels;
+            1 - log-likelihood / log-likelihood of the class frequencies of the training rows.
+
+        Returns
+        -------
+        float
+            Larger is better.
+
+        Raises
+        ------
+        ValueError
+            For labels the fit did not see, whose log-likelihood would be minus infinity.
+        """
+        if score_type not in SCORES:
+            raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
+        check_lengths(X, y, sample_weight)
+        X, offset, _ = self._prepare(X, offset)
+        labels = read_labels(y)
+        missing = missing_labels(labels)
+        index = lookup(self.classes_, labels)
+        if score_type != "accuracy":
+            check_seen(self.classes_, labels[~missing], index[~missing])
+        data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
+        truth, weight = index[data.rows], data.pairs.weight
+        right = np.empty(data.n_rows)
+        for rows, scores in self._chunks(data.X, data.offset):
+            if score_type == "accuracy":
+                right[rows] = np.argmax(scores, axis=1) == truth[rows]
+            else:
+                right[rows] = np.take_along_axis(log_softmax(scores, axis=1), truth[rows, None], axis=1)[:, 0]
+        value = float(weight @ right / weight.sum())
+        if score_type != "pseudo-r2-McFadden":
+            return value
+        share = self.report_.class_totals / self.report_.class_totals.sum()
+        null = float(weight @ np.log(np.maximum(share[truth], 1e-300)) / weight.sum())
+        return 1 - value / null if null < 0 else np.nan
+
+    def simulate(self, X, random_state=None, offset=None):
+        """Draw labels from the fitted model.
+
+        Parameters
+        ----------
+        X, offset :
+            As in :meth:`predict`.
+        random_state : optional
+            Seed as in the constructor; None takes the constructor's.
+
+        Returns
+        -------
+        numpy.ndarray
+            Labels, (row,); the same seed draws the same ones.
+        """
+        X, offset, _ = self._prepare(X, offset)
+        rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
+        drawn = np.empty(X.shape[0], int)
+        for rows, scores in self._chunks(X, offset):
+            _refuse_nan(scores)
+            drawn[rows] = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
+        return self.classes_[drawn]
+
+    def _warn_one_class(self) -> None:
+        if len(self.classes_) == 1:
+            warnings.warn(
+                f"y has one class only ({self.classes_[0]!r}): there is nothing to fit, its probability is 1.",
+                UserWarning,
+                stacklevel=5,
+            )
+
+
+def _refuse_nan(scores: np.ndarray) -> None:
+    bad = np.isnan(scores).any(axis=1)
+    if bad.any():
+        raise ValueError(
+            f"Input X contains NaN in {int(bad.sum())} rows; no label can be given there. Leave them out, or use "
+            "predict_proba, which answers NaN."
+        )

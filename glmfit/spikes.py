@@ -1,0 +1,107 @@
+"""From spike trains to rows of a softmax model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+METHODS = ("nearest", "linear")
+
+
+def spike_identities(spikes, features, ep=None, method="nearest", max_distance_s=None):
+    """Make one row per spike: the covariates at its time, and which unit fired it.
+
+    Parameters
+    ----------
+    spikes : pynapple.TsGroup
+        Spike times of every unit.
+    features : pynapple.Tsd or pynapple.TsdFrame
+        Covariates over time, (time,) or (time, feature), at any sampling.
+    ep : pynapple.IntervalSet, optional
+        Spikes outside are left out. Those outside of the features' time support always are.
+    method : {"nearest", "linear"}
+        Whether a spike gets the covariates of the sample nearest in time, within the epoch, or those interpolated
+        between two samples.
+    max_distance_s : float, optional
+        Spikes farther than this from the nearest sample (a lost tracker) are left out.
+
+    Returns
+    -------
+    X : pynapple.TsdFrame
+        Covariates, (spike, feature), at the spikes' times in order.
+    unit : pynapple.Tsd
+        Unit of each spike, an index of the group, (spike,): the labels of a `SoftmaxGLM`.
+
+    Raises
+    ------
+    TypeError
+        For anything but pynapple objects.
+    ValueError
+        If no spike is left.
+
+    Notes
+    -----
+    The softmax of the units' log-rates is the probability that a given spike is theirs, whatever the overall rate: if
+    units fire as independent Poisson processes of rate exp(w'x + b), which one fired is exactly softmax(W'x + b). The
+    common factor of all rates cannot be seen this way. Spikes at the same time stay in the order of the units. Cost:
+    sorting all spikes, and one row of features each.
+
+    Examples
+    --------
+    >>> import numpy as np, pynapple as nap
+    >>> from glmfit import spike_identities
+    >>> spikes = nap.TsGroup({3: nap.Ts([0.1, 0.9]), 8: nap.Ts([0.4, 0.6])})
+    >>> place = nap.Tsd(t=np.linspace(0, 1, 11), d=np.arange(11.0))
+    >>> X, unit = spike_identities(spikes, place)
+    >>> X.values.ravel().tolist(), unit.values.tolist()
+    ([1.0, 4.0, 6.0, 9.0], [3, 8, 8, 3])
+    """
+    import pynapple as nap
+
+    _check(spikes, features, ep, method, max_distance_s, nap)
+    support = features.time_support if ep is None else features.time_support.intersect(ep)
+    groups = {int(name): unit.restrict(support).t for name, unit in spikes.items()}
+    times = np.concatenate([np.empty(0), *groups.values()])
+    units = np.repeat(np.array(list(groups), int), [len(t) for t in groups.values()])
+    order = np.argsort(times, kind="stable")
+    times, units = times[order], units[order]
+    if max_distance_s is not None:
+        near = _distance(times, features.t) <= max_distance_s
+        times, units = times[near], units[near]
+    if not len(times):
+        raise ValueError(
+            "no spike is left: none falls into the time support of the features"
+            + (" and ep" if ep is not None else "")
+            + ("" if max_distance_s is None else f" within max_distance_s = {max_distance_s:g} s of a sample")
+            + ". Are both on the same clock, in seconds?"
+        )
+    # Each time once: what to do with equal ones is not for the library to guess.
+    once, back = np.unique(times, return_inverse=True)
+    ts = nap.Ts(t=once, time_support=support)
+    at = ts.value_from(features, support) if method == "nearest" else features.interpolate(ts, support)
+    place = np.searchsorted(at.t, once)
+    found = (place < len(at.t)) & (at.t[np.minimum(place, len(at.t) - 1)] == once)  # none before the first sample
+    kept = found[back]
+    values = np.asarray(at.values).reshape(len(at.t), -1)[place[back[kept]]]
+    columns = list(getattr(features, "columns", ["feature"]))
+    X = nap.TsdFrame(t=times[kept], d=values, columns=columns, time_support=support)
+    return X, nap.Tsd(t=times[kept], d=units[kept], time_support=support)
+
+
+def _distance(times: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Distance of every time from the nearest sample."""
+    right = np.clip(np.searchsorted(samples, times), 1, max(len(samples) - 1, 1))
+    left = samples[right - 1]
+    return np.minimum(np.abs(times - left), np.abs(times - samples[np.minimum(right, len(samples) - 1)]))
+
+
+def _check(spikes, features, ep, method, max_distance_s, nap) -> None:
+    if not isinstance(spikes, nap.TsGroup):
+        raise TypeError(f"spikes is a {type(spikes).__name__}; it must be a pynapple TsGroup: one Ts per unit.")
+    if not isinstance(features, nap.Tsd | nap.TsdFrame):
+        raise TypeError(f"features is a {type(features).__name__}; it must be a pynapple Tsd or TsdFrame.")
+    if not isinstance(ep, nap.IntervalSet | None):
+        raise TypeError(f"ep is a {type(ep).__name__}; it must be a pynapple IntervalSet or None.")
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}.")
+    if max_distance_s is not None and not max_distance_s > 0:
+        raise ValueError(f"max_distance_s is {max_distance_s!r}; it must be positive, or None for no limit.")

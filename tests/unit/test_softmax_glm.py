@@ -1,0 +1,624 @@
+"""SoftmaxGLM and MultinomialGLM as a scientist meets them."""
+
+import pickle
+import warnings
+
+import jax
+import numpy as np
+import pandas as pd
+import pynapple as nap
+import pytest
+import scipy.sparse as sp
+from scipy.special import log_softmax, softmax
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import check_estimator
+
+from glmfit import MultinomialGLM, SoftmaxGLM, Status
+from glmfit.estimators import choose_class_solver
+from glmfit.problems import Pairs, SoftmaxProblem
+
+N, D, K = 400, 3, 4
+SAMPLERS = ("ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
+
+
+@pytest.fixture
+def data(rng):
+    X = rng.normal(size=(N, D))
+    y = np.argmax(X @ rng.normal(size=(D, K)) * 1.5 + rng.gumbel(size=(N, K)), axis=1)
+    return X, y
+
+
+@pytest.fixture
+def counts(rng):
+    X = rng.normal(size=(N, D))
+    p = softmax(X @ rng.normal(size=(D, K)), axis=1)
+    return X, np.stack([rng.multinomial(n, q) for n, q in zip(rng.integers(0, 5, N), p, strict=True)])
+
+
+def soft(**parameters):
+    return SoftmaxGLM(**{"regularizer_strength": 1e-2, **parameters})
+
+
+def mult(**parameters):
+    return MultinomialGLM(**{"regularizer_strength": 1e-2, **parameters})
+
+
+# ------------------------------------------------------------------------------- scikit-learn manners
+
+EXPECTED = {
+    SoftmaxGLM: {"check_estimators_pickle": "predicts labels for rows with NaN, which have none: that is an error"},
+    MultinomialGLM: {"check_regressor_multioutput": "passes a normal y although the tag positive_only is set"},
+}
+
+
+@pytest.mark.parametrize("cls", [SoftmaxGLM, MultinomialGLM])
+def test_check_estimator_passes_but_for_the_failures_listed(cls):
+    # The checks compare fits to 1e-7, more than the default tolerance promises.
+    model = cls(tol=1e-14)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*one class only")
+        warnings.filterwarnings("ignore", message=".*categories have no counts")
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        results = check_estimator(model, expected_failed_checks=EXPECTED[cls], on_fail=None, on_skip=None)
+    wrong = {r["check_name"]: r["exception"] for r in results if r["status"] not in ("passed", "xfail", "skipped")}
+    assert not wrong
+    assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED[cls])
+    assert len(results) > 40
+
+
+def test_clone_and_pickle_keep_what_they_should(data):
+    model = soft(solver_kwargs={"max_products": 50}, solver_name="NewtonCG").fit(*data)
+    assert clone(model).get_params() == model.get_params()
+    assert not hasattr(clone(model), "coef_")
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(data[0]), model.predict(data[0]))
+
+
+def test_unfitted_models_say_so(data, tmp_path):
+    X, y = data
+    for use in (
+        lambda m: m.predict(X), lambda m: m.predict_proba(X), lambda m: m.decision_function(X), lambda m: m.top_k(X),
+        lambda m: m.score(X, y), lambda m: m.simulate(X), lambda m: m.save(tmp_path / "m"),
+    ):  # fmt: skip
+        with pytest.raises(NotFittedError):
+            use(soft())
+
+
+# ----------------------------------------------------------------------------------- what comes out
+
+
+@pytest.mark.parametrize("solver", ["auto", "NewtonCG", "SAGA"])
+def test_answer_is_that_of_scikit_learn_to_the_gap(solver, data):
+    X, y = data
+    model = soft(solver_name=solver, tol=1e-9).fit(X, y)
+    other = LogisticRegression(C=1 / (N * 1e-2), tol=1e-10, max_iter=1000).fit(X, y)
+    np.testing.assert_allclose(model.predict_proba(X), other.predict_proba(X), atol=1e-4)
+    np.testing.assert_allclose(model.coef_.sum(axis=1), 0, atol=1e-9)
+    report = model.report_
+    assert report.converged and report.gap_is_bound and report.gap <= report.target
+    assert report.solver_name == ("SAGA" if solver == "SAGA" else "NewtonCG")
+    scores = X @ other.coef_.T + other.intercept_
+    loss = -np.mean(log_softmax(scores, axis=1)[np.arange(N), y])
+    assert report.objective <= loss + 5e-3 * np.sum(other.coef_**2) + report.gap + 1e-12
+    assert report.pseudo_r2 == pytest.approx(model.score(X, y, score_type="pseudo-r2-McFadden"), abs=1e-10)
+    assert "bound" in str(report) and "converged" in str(report)
+    if solver == "SAGA":
+        assert "Gazagnadou" in str(report)
+
+
+@pytest.mark.parametrize("solver", SAMPLERS)
+def test_every_sampling_solver_fits_and_reports(solver, data):
+    X, y = data
+    step = 0.02 if solver == "SGD" else 0.5  # which overflows otherwise
+    model = soft(solver_name=solver, step=step, max_epochs=15, step_decay=0.8).fit(X, y)
+    report = model.report_
+    assert report.status == Status.SCHEDULE_DONE and report.solver_name == solver
+    assert report.step == step and not report.step_tuned
+    exact = soft(tol=1e-9).fit(X, y)
+    assert report.gap_is_bound and report.gap >= report.objective - exact.report_.objective
+    assert report.objective < 0.9 * report.null_objective  # it has learned
+    again = soft(solver_name=solver, step=step, max_epochs=15, step_decay=0.8).fit(X, y)
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    other = soft(solver_name=solver, step=step, max_epochs=15, step_decay=0.8, random_state=1).fit(X, y)
+    assert np.any(other.coef_ != model.coef_)
+
+
+def test_step_is_tuned_unless_given(data):
+    report = soft(solver_name="ImplicitSGD", max_epochs=3).fit(*data).report_
+    assert report.step_tuned and report.step > 0
+    assert "chosen on rows left out" in str(report)
+
+
+def test_predictions_agree_with_each_other_and_with_the_formula(data):
+    X, y = data
+    model = soft().fit(X, y)
+    scores = X @ model.coef_ + model.intercept_
+    np.testing.assert_allclose(model.decision_function(X), scores, rtol=1e-12)
+    np.testing.assert_allclose(model.predict_log_proba(X), log_softmax(scores, axis=1), rtol=1e-10)
+    np.testing.assert_allclose(model.predict_proba(X), softmax(scores, axis=1), rtol=1e-10)
+    np.testing.assert_array_equal(model.predict(X), np.argmax(scores, axis=1))
+    labels, probability = model.top_k(X, 3)
+    np.testing.assert_array_equal(labels, np.argsort(-scores, axis=1)[:, :3])
+    np.testing.assert_allclose(probability, -np.sort(-softmax(scores, axis=1), axis=1)[:, :3], rtol=1e-10)
+    assert model.top_k(X, 99)[0].shape == (N, K)
+    assert model.score(X, y) == np.mean(model.predict(X) == y)
+    mean = np.mean(log_softmax(scores, axis=1)[np.arange(N), y])
+    assert model.score(X, y, score_type="log-likelihood") == pytest.approx(mean)
+
+
+def test_two_classes_are_scored_as_everywhere_in_scikit_learn(data):
+    X, y = data
+    model = soft().fit(X, y > 1)
+    assert model.classes_.tolist() == [False, True]
+    difference = model.decision_function(X)
+    assert difference.shape == (N,)
+    np.testing.assert_array_equal(difference > 0, model.predict(X))
+    np.testing.assert_allclose(model.predict_proba(X)[:, 1], 1 / (1 + np.exp(-difference)), rtol=1e-9)
+
+
+def test_simulated_labels_have_the_models_frequencies(data):
+    X, y = data
+    model = soft().fit(X, y)
+    row = np.repeat(X[:1], 20_000, axis=0)
+    drawn = model.simulate(row, random_state=3)
+    share = np.bincount(drawn, minlength=K) / len(drawn)
+    np.testing.assert_allclose(share, model.predict_proba(X[:1])[0], atol=0.015)
+    np.testing.assert_array_equal(drawn, model.simulate(row, random_state=3))
+
+
+# ------------------------------------------------------------------------------------ what goes in
+
+LABELS = {
+    "integers with holes": lambda y: y * 10 - 7,
+    "whole floats": lambda y: y.astype(float),
+    "strings": lambda y: np.array(["d", "a", "c", "b"])[y],
+    "list of strings": lambda y: [["d", "a", "c", "b"][k] for k in y],
+    "tuples": lambda y: [[("x", 1), ("x", 0), ("a", 2), ("b", 1)][k] for k in y],
+    "mixed kinds": lambda y: [["left", 3, ("a",), frozenset({1})][k] for k in y],
+    "bytes": lambda y: [[b"d", b"a", b"c", b"b"][k] for k in y],
+    "categorical": lambda y: pd.Series(np.array(["d", "a", "c", "b"])[y], dtype="category"),
+    "dates": lambda y: np.datetime64("2026-01-01") + y.astype("timedelta64[D]"),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_of_any_hashable_kind(kind, data, tmp_path):
+    X, y = data
+    labels = LABELS[kind](y)
+    model, plain = soft(tol=1e-9).fit(X, labels), soft(tol=1e-9).fit(X, y)
+    assert len(model.classes_) == K
+    predicted = model.predict(X)
+    truth = list(labels)
+    assert model.score(X, labels) == plain.score(X, y)
+    names = {k: truth[i] for k, i in enumerate(np.unique(y, return_index=True)[1])}
+    right = sum(a == names[b] for a, b in zip(predicted.tolist() if kind != "dates" else predicted, plain.predict(X)))
+    assert right == N
+    if kind not in ("mixed kinds", "bytes"):
+        again = SoftmaxGLM.load(model.save(tmp_path / "m"))
+        assert again.classes_.tolist() == model.classes_.tolist()
+    else:
+        with pytest.raises(TypeError, match="classes_ holds"):
+            model.save(tmp_path / "m")
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("solver", ["NewtonCG", "ImplicitSGD", "UMax"])
+def test_sparse_features_are_as_good_as_dense_ones(solver, data, rng):
+    X, y = data
+    X = X * (rng.random(X.shape) < 0.5)
+    X[3] = 0  # a row of zeros
+    kwargs = {} if solver == "NewtonCG" else {"step": 1.0, "max_epochs": 5}
+    dense = soft(solver_name=solver, tol=1e-10, **kwargs).fit(X, y)
+    for make in (sp.csr_array, sp.csc_matrix, sp.coo_array, sp.lil_matrix):
+        model = soft(solver_name=solver, tol=1e-10, **kwargs).fit(make(X), y)
+        np.testing.assert_allclose(model.predict_proba(make(X)), dense.predict_proba(X), atol=2e-4)
+
+
+def test_sparse_features_are_never_made_dense(rng, monkeypatch):
+    X = sp.random_array((300, 50), density=0.05, format="csr", rng=rng)
+    y = rng.integers(0, 5, 300)
+
+    def refuse(self, *_, **__):
+        raise AssertionError("made dense")
+
+    monkeypatch.setattr(sp.csr_array, "toarray", refuse)
+    monkeypatch.setattr(sp.csr_array, "todense", refuse)
+    monkeypatch.setattr("glmfit.problems._softmax_view._DENSE_HESSIAN", 0)
+    for solver in ("NewtonCG", "ImplicitSGD", "UMax", "SoftmaxProx"):
+        soft(solver_name=solver, step=1.0, max_epochs=20).fit(X, y).predict(X)
+
+
+def test_pandas_jax_and_lists_are_welcome(data):
+    X, y = data
+    expected = soft().fit(X, y).predict_proba(X)
+    frame = pd.DataFrame(X, columns=list("abc"))
+    model = soft().fit(frame, pd.Series(y))
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    np.testing.assert_allclose(model.predict_proba(frame), expected, atol=1e-9)
+    np.testing.assert_allclose(soft().fit(X.tolist(), y.tolist()).predict_proba(X), expected, atol=1e-9)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(soft().fit(jax.numpy.array(X), jax.numpy.array(y)).coef_, model.coef_, atol=1e-6)
+
+
+def test_pynapple_in_pynapple_out(data):
+    X, y = data
+    t = np.arange(N) * 0.02
+    frame, labels = nap.TsdFrame(t=t, d=X, columns=["a", "b", "c"]), nap.Tsd(t=t, d=y)
+    model = soft().fit(frame, labels)
+    np.testing.assert_allclose(model.coef_, soft().fit(X, y).coef_, atol=1e-9)
+    proba, predicted = model.predict_proba(frame), model.predict(frame)
+    assert isinstance(proba, nap.TsdFrame) and list(proba.columns) == [0, 1, 2, 3]
+    assert isinstance(predicted, nap.Tsd)
+    np.testing.assert_array_equal(predicted.t, t)
+    assert isinstance(soft().fit(frame, np.array(list("abcd"))[y]).predict(frame), np.ndarray)
+    with pytest.raises(ValueError, match="times of X and y differ"):
+        model.fit(nap.TsdFrame(t=t + 0.5, d=X), labels)
+
+
+def test_rows_without_features_or_labels_are_left_out_and_counted(data):
+    X, y = data
+    Xn, yn = X.copy(), y.astype(float)
+    Xn[5, 1], yn[7], yn[5] = np.nan, np.nan, np.nan
+    keep = np.delete(np.arange(N), [5, 7])
+    model = soft(tol=1e-10).fit(Xn, yn)
+    assert model.report_.n_dropped == 2 and "2 with NaN" in str(model.report_)
+    np.testing.assert_allclose(model.coef_, soft(tol=1e-10).fit(X[keep], y[keep]).coef_, atol=1e-6)
+    named = [None if np.isnan(v) else "abcd"[int(v)] for v in yn]
+    assert soft().fit(Xn, named).report_.n_dropped == 2
+    assert np.isnan(model.predict_proba(Xn)[5]).all()
+    with pytest.raises(ValueError, match="contains NaN in 1 rows; no label"):
+        model.predict(Xn)
+    assert model.score(Xn, yn) == pytest.approx(model.score(X[keep], y[keep]))
+
+
+@pytest.mark.parametrize("solver", ["NewtonCG", "SAGA"])
+def test_weights_repeat_rows_and_offsets_shift_scores(solver, data, rng):
+    X, y = data
+    times = rng.integers(0, 3, N)
+    weighted = soft(solver_name=solver, tol=1e-10).fit(X, y, sample_weight=times)
+    repeated = soft(solver_name=solver, tol=1e-10).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=2e-5)
+    # Part of the model given as an offset, and nothing else to explain.
+    truth = rng.normal(size=(D, K))
+    labels = np.argmax(X @ truth + rng.gumbel(size=(N, K)), axis=1)
+    model = soft(solver_name=solver, tol=1e-10).fit(X, labels, offset=X @ truth)
+    assert np.abs(model.coef_).max() < 0.35 < np.abs(truth).max()
+    shifted = model.predict_proba(X, offset=X @ truth)
+    np.testing.assert_allclose(shifted, softmax(X @ model.coef_ + model.intercept_ + X @ truth, axis=1), rtol=1e-8)
+    assert model.score(X, labels, offset=X @ truth) > model.score(X, labels)
+
+
+def test_a_class_of_rows_without_weight_has_no_probability(data):
+    X, y = data
+    weight = (y != 2).astype(float)
+    model = soft().fit(X, y, sample_weight=weight)
+    assert model.classes_.tolist() == [0, 1, 2, 3]
+    assert np.all(model.predict_proba(X)[:, 2] == 0)
+    assert np.isfinite(model.coef_).all()
+
+
+# ------------------------------------------------------------------------------------------- streams
+
+
+@pytest.mark.parametrize("solver", ["auto", "UMax"])
+def test_stream_learns_from_every_batch(solver, data):
+    X, y = data
+    model = soft(solver_name=solver, step=1.0, regularizer_strength=1e-3)
+    model.partial_fit(X[:50], y[:50], classes=range(K))
+    first = model.score(X, y, score_type="log-likelihood")
+    for _ in range(6):
+        for start in range(0, N, 50):
+            model.partial_fit(X[start : start + 50], y[start : start + 50])
+        model.set_params(step=model.step * 0.6)
+    assert model.n_batches_ == 49
+    last = model.score(X, y, score_type="log-likelihood")
+    assert last > first
+    assert last > soft(regularizer_strength=1e-3).fit(X, y).score(X, y, score_type="log-likelihood") - 0.1
+    assert model.report_.n_rows == 50
+
+
+def test_stream_goes_on_after_a_file(data, tmp_path):
+    X, y = data
+    model = soft(step=1.0).partial_fit(X[:100], y[:100])
+    again = SoftmaxGLM.load(model.save(tmp_path / "m"))
+    a, b = (m.partial_fit(X[100:], y[100:]).coef_ for m in (model, again))
+    np.testing.assert_array_equal(a, b)
+
+
+def test_stream_refuses_what_it_cannot_take(data):
+    X, y = data
+    with pytest.raises(ValueError, match="partial_fit needs a solver that samples"):
+        soft(solver_name="NewtonCG").partial_fit(X, y)
+    model = soft(step=1.0).partial_fit(X, y)
+    before = model.coef_.copy()
+    with pytest.raises(ValueError, match=r"1 labels that the model does not know \(9\)"):
+        model.partial_fit(X, np.where(y == 1, 9, y))
+    with pytest.raises(ValueError, match="not named at the first"):
+        model.partial_fit(X, y, classes=[0, 1, 77])
+    with pytest.raises(ValueError, match="at least two classes"):
+        soft().partial_fit(X, np.zeros(N, int))
+    np.testing.assert_array_equal(model.coef_, before)
+
+
+# --------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("solver", ["NewtonCG", "SAGA", "ImplicitSGD"])
+def test_saved_models_come_back_whole(solver, data, tmp_path):
+    X, y = data
+    model = soft(solver_name=solver, max_epochs=30, step=1.0, tol=1e-3).fit(pd.DataFrame(X, columns=list("abc")), y)
+    again = SoftmaxGLM.load(model.save(tmp_path / "model"))
+    frame = pd.DataFrame(X, columns=list("abc"))
+    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+    assert str(again.report_) == str(model.report_)
+    assert again.report_.status is model.report_.status
+    assert again.get_params() == model.get_params()
+    with pytest.raises(ValueError, match="holds a SoftmaxGLM"):
+        MultinomialGLM.load(tmp_path / "model.npz")
+
+
+# -------------------------------------------------------------------------------------------- counts
+
+
+@pytest.mark.parametrize("solver", ["NewtonCG", "SAGA", "ImplicitSGD"])
+def test_counts_dense_and_sparse_give_one_answer(solver, counts):
+    X, Y = counts
+    kwargs = {"solver_name": solver, "tol": 1e-9, "step": 1.0, "max_epochs": 200 if solver != "ImplicitSGD" else 5}
+    model = mult(**kwargs).fit(X, Y)
+    assert model.report_.n_empty == np.sum(Y.sum(axis=1) == 0) > 0
+    assert "without counts" in str(model.report_)
+    for make in (sp.csr_array, sp.csc_array, sp.coo_matrix, sp.lil_array):
+        np.testing.assert_allclose(mult(**kwargs).fit(X, make(Y)).coef_, model.coef_, atol=1e-6)
+    assert mult(**kwargs).fit(X, sp.csr_array(Y)).score(X, sp.csr_array(Y)) == pytest.approx(model.score(X, Y))
+
+
+def test_counts_are_rows_of_labels_taken_together(counts):
+    X, Y = counts
+    row, label = np.nonzero(Y)
+    model = mult(tol=1e-10).fit(X, Y)
+    # Each row as often as it has counts; the mean over rows becomes one over counts.
+    repeat = np.repeat(np.arange(len(row)), Y[row, label])
+    n_rows = np.sum(Y.sum(axis=1) > 0)
+    other = soft(tol=1e-10, regularizer_strength=1e-2 * n_rows / len(repeat)).fit(X[row][repeat], label[repeat])
+    np.testing.assert_allclose(model.coef_, other.coef_, atol=1e-5)
+
+
+def test_multinomial_predictions_scores_and_draws(counts, rng):
+    X, Y = counts
+    model = mult(regularizer_strength=1e-3).fit(X, Y)
+    p = softmax(X @ model.coef_ + model.intercept_, axis=1)
+    np.testing.assert_allclose(model.predict(X), p, rtol=1e-9)
+    np.testing.assert_allclose(model.predict(X, total=np.arange(N)), p * np.arange(N)[:, None], rtol=1e-9)
+    from scipy.stats import multinomial
+
+    kept = Y.sum(axis=1) > 0
+    log = multinomial.logpmf(Y[kept], Y[kept].sum(axis=1), p[kept])
+    assert model.score(X, Y, score_type="log-likelihood") == pytest.approx(log.mean())
+    share = Y.sum(axis=0) / Y.sum()
+    null = multinomial.logpmf(Y[kept], Y[kept].sum(axis=1), np.broadcast_to(share, p[kept].shape))
+    full = multinomial.logpmf(Y[kept], Y[kept].sum(axis=1), Y[kept] / Y[kept].sum(axis=1, keepdims=True))
+    assert model.score(X, Y) == pytest.approx(1 - (full - log).sum() / (full - null).sum())
+    drawn = model.simulate(np.repeat(X[:1], 500, axis=0), np.full(500, 40))
+    np.testing.assert_array_equal(drawn.sum(axis=1), 40)
+    np.testing.assert_allclose(drawn.mean(axis=0) / 40, p[0], atol=0.02)
+
+
+def test_multinomial_pynapple_and_names(counts, tmp_path):
+    X, Y = counts
+    t = np.arange(N) * 0.1
+    frame = nap.TsdFrame(t=t, d=Y, columns=["u1", "u2", "u3", "u4"])
+    model = mult().fit(nap.TsdFrame(t=t, d=X), frame)
+    assert model.classes_.tolist() == ["u1", "u2", "u3", "u4"]
+    shares = model.predict(nap.TsdFrame(t=t, d=X))
+    assert isinstance(shares, nap.TsdFrame) and list(shares.columns) == ["u1", "u2", "u3", "u4"]
+    again = MultinomialGLM.load(model.save(tmp_path / "m"))
+    assert list(again.predict(nap.TsdFrame(t=t, d=X)).columns) == ["u1", "u2", "u3", "u4"]
+
+
+def test_multinomial_streams(counts):
+    X, Y = counts
+    model = mult(step=1.0, regularizer_strength=1e-3)
+    for _ in range(5):
+        model.partial_fit(X[:200], Y[:200]).partial_fit(X[200:], sp.csr_array(Y[200:]))
+        model.set_params(step=model.step * 0.6)
+    assert model.score(X, Y) > 0.8 * mult(regularizer_strength=1e-3).fit(X, Y).score(X, Y)
+    with pytest.raises(ValueError, match="3 categories but the model was fitted to 4"):
+        model.partial_fit(X, Y[:, :3])
+
+
+def test_a_category_without_counts_has_no_probability(counts):
+    X, Y = counts
+    Y = np.insert(Y, 2, 0, axis=1)
+    with pytest.warns(UserWarning, match="1 of 5 categories have no counts"):
+        model = mult(tol=1e-10).fit(X, Y)
+    assert np.all(model.predict(X)[:, 2] == 0)
+    assert model.report_.gap_is_bound
+    np.testing.assert_allclose(np.delete(model.coef_, 2, axis=1), mult(tol=1e-10).fit(*counts).coef_, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------- awkward data
+
+
+def test_one_class_is_certain_and_said_so(data):
+    X, _ = data
+    with pytest.warns(UserWarning, match="one class only"):
+        model = soft().fit(X, ["a"] * N)
+    assert model.predict_proba(X).tolist() == [[1.0]] * N
+    assert set(model.predict(X)) == {"a"}
+    assert "one class" in str(model.report_)
+
+
+@pytest.mark.parametrize("solver", ["NewtonCG", "SAGA", "ImplicitSGD", "UMax"])
+def test_few_rows_and_many_classes(solver, rng):
+    X = rng.normal(size=(12, 2))
+    y = np.r_[0, 0, np.arange(10)]  # ten classes, nine of one row, fewer rows than weights
+    model = soft(solver_name=solver, step=1.0, max_epochs=200, solver_kwargs={"n_negatives": 50}
+                 if solver in SAMPLERS else None).fit(X, y)  # fmt: skip
+    assert np.isfinite(model.coef_).all()
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+    assert model.report_.gap_is_bound
+    if solver in ("NewtonCG", "SAGA"):
+        assert model.report_.converged
+
+
+def test_separable_labels_without_a_ridge_have_no_optimum(rng):
+    X = rng.normal(size=(80, 2))
+    with pytest.warns(ConvergenceWarning, match="separable"):
+        model = SoftmaxGLM(regularizer="UnRegularized").fit(X, X[:, 0] > 0)
+    assert model.report_.status == Status.SEPARABLE
+    assert model.score(X, X[:, 0] > 0) == 1
+
+
+def test_scores_of_ten_thousand_stay_finite(rng):
+    X = rng.normal(size=(60, 2)) * 1e4
+    y = (X[:, 0] > 0) + 0
+    y[:3] = 1 - y[:3]  # not separable
+    for solver in ("NewtonCG", "ImplicitSGD", "UMax", "SoftmaxProx"):
+        model = SoftmaxGLM(
+            regularizer_strength=1e-3, solver_name=solver, step=1e-3 if solver == "UMax" else 1.0, max_epochs=100
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(X, y)
+        assert np.isfinite(model.coef_).all()
+        assert np.isfinite(model.predict_proba(X)).all()
+    model.coef_ = np.array([[1.0, -1.0], [0.0, 0.0]])
+    assert np.isfinite(model.predict_log_proba(X)).all()
+    assert np.isfinite(model.score(X, y, score_type="log-likelihood"))
+
+
+def test_overflow_is_a_status_with_advice_and_the_coefficients_stay_finite(data):
+    X, y = data
+    with pytest.warns(ConvergenceWarning, match="non finite"):
+        model = SoftmaxGLM(solver_name="SGD", step=1e4, regularizer_strength=1e-6).fit(X * 100, y)
+    assert model.report_.status == Status.NON_FINITE
+    assert np.isfinite(model.coef_).all() and np.isfinite(model.predict_proba(X)).all()
+
+
+def test_auto_rule_follows_work_and_memory():
+    def problem(n, d, k):
+        X = np.broadcast_to(np.float32(0), (n, d))
+        return SoftmaxProblem(X, Pairs(np.zeros(1, int), np.zeros(1, int), np.ones(1)), k, 1.0)
+
+    assert choose_class_solver(problem(10_000, 50, 100)) == "NewtonCG"
+    assert choose_class_solver(problem(2_000_000, 16, 20_000)) == "ImplicitSGD"  # memory
+    assert choose_class_solver(problem(50_000, 1_000, 1_000)) == "ImplicitSGD"  # work
+
+
+# ----------------------------------------------------------------------------------------- bad input
+
+BAD_LABELS = {
+    "unhashable": (lambda y: [[1], [2, 3]] * (N // 2), ValueError, "inhomogeneous"),
+    "sets": (lambda y: [{k} for k in y], TypeError, "cannot be hashed"),
+    "measurements": (lambda y: y + 0.25, ValueError, "measurements, not classes"),
+    "infinite": (lambda y: np.where(y == 1, np.inf, y), ValueError, "infinity"),
+    "too few": (lambda y: y[:-1], ValueError, "400 rows but y has 399"),
+    "matrix": (lambda y: np.eye(K)[y], ValueError, "MultinomialGLM"),
+    "sparse": (lambda y: sp.csr_array(np.eye(K)[y]), TypeError, "MultinomialGLM"),
+    "none": (lambda y: None, ValueError, "y is None"),
+    "all missing": (lambda y: np.full(N, np.nan), ValueError, "every row has a NaN"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_LABELS)
+def test_bad_labels_are_an_error_that_says_what_to_do(kind, data):
+    X, y = data
+    make, error, message = BAD_LABELS[kind]
+    model = soft().fit(X, y)
+    before = dict(vars(model))
+    with pytest.raises(error, match=message):
+        model.fit(X, make(y))
+    assert vars(model) == before
+
+
+BAD_COUNTS = {
+    "negative": (lambda Y: Y - 1, ValueError, "negative counts .first at row"),
+    "negative sparse": (lambda Y: sp.csr_array(Y - 1), ValueError, "negative counts .first at row 0, category"),
+    "infinite": (lambda Y: np.where(Y == 1, np.inf, Y), ValueError, "infinity"),
+    "labels": (lambda Y: Y[:, 0], ValueError, "use SoftmaxGLM"),
+    "no category": (lambda Y: Y[:, :0], ValueError, "shape"),
+    "all empty": (lambda Y: 0 * Y, ValueError, "no row without NaN has a count"),
+    "too few": (lambda Y: Y[:-1], ValueError, "400 rows but y has 399"),
+    "none": (lambda Y: None, ValueError, "y is None"),
+    "words": (lambda Y: Y.astype(str), ValueError, "dtype"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_COUNTS)
+def test_bad_counts_are_an_error_that_says_what_to_do(kind, counts):
+    X, Y = counts
+    make, error, message = BAD_COUNTS[kind]
+    with pytest.raises(error, match=message):
+        mult().fit(X, make(Y))
+
+
+def test_counts_with_nan_are_rows_left_out(counts):
+    X, Y = counts
+    Yn = Y.astype(float)
+    Yn[3, 1] = np.nan
+    for given in (Yn, sp.csr_array(Yn)):
+        model = mult(tol=1e-10).fit(X, given)
+        assert model.report_.n_dropped == 1
+        np.testing.assert_allclose(
+            model.coef_, mult(tol=1e-10).fit(np.delete(X, 3, 0), np.delete(Y, 3, 0)).coef_, atol=1e-6
+        )
+
+
+BAD_PARAMETERS = [
+    ({"solver_name": "Adam"}, ValueError, "solver_name is 'Adam'"),
+    ({"solver_name": "UMax", "solver_kwargs": {"deltas": 1}}, ValueError, "solver_kwargs of UMax may be"),
+    ({"solver_kwargs": {"delta": 1}}, ValueError, "name the solver"),
+    ({"solver_name": "UMax", "solver_kwargs": 3}, TypeError, "must be a dict"),
+    ({"regularizer": "Lasso"}, ValueError, "takes one of Ridge, UnRegularized"),
+    ({"regularizer": "UnRegularized", "regularizer_strength": 1.0}, ValueError, "with UnRegularized"),
+    ({"regularizer_strength": -1}, ValueError, "one finite number of at least 0"),
+    ({"regularizer_strength": [1, 2]}, ValueError, "one finite number of at least 0"),
+    ({"tol": 0}, ValueError, "tol is 0"),
+    ({"max_epochs": 0}, ValueError, "max_epochs is 0"),
+    ({"step": "fast"}, ValueError, "step is 'fast'"),
+    ({"step": -1.0}, ValueError, "step is -1.0"),
+    ({"solver_name": "ImplicitSGD", "step": 1.0, "step_decay": 1.5}, ValueError, "decay is 1.5"),
+    ({"random_state": "x"}, ValueError, "random_state is 'x'"),
+    ({"solver_name": "UMax", "step": 200.0}, ValueError, "Use a shorter step"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "error", "message"), BAD_PARAMETERS, ids=str)
+def test_parameters_that_make_no_sense_are_refused(parameters, error, message, data):
+    with pytest.raises(error, match=message):
+        soft(**parameters).fit(*data)
+
+
+def test_saga_says_it_cannot_take_sparse_features(data):
+    with pytest.raises(ValueError, match=r"sparse features\. Use NewtonCG"):
+        soft(solver_name="SAGA").fit(sp.csr_array(data[0]), data[1])
+
+
+def test_other_bad_input_is_refused(data):
+    X, y = data
+    model = soft().fit(X, y)
+    with pytest.raises(ValueError, match=r"labels that the model does not know \(7\)"):
+        model.score(X, np.full(N, 7), score_type="log-likelihood")
+    assert model.score(X, np.full(N, 7)) == 0
+    with pytest.raises(ValueError, match="score_type is 'r2'"):
+        model.score(X, y, score_type="r2")
+    with pytest.raises(ValueError, match="offset has shape"):
+        model.predict(X, offset=np.zeros(N))
+    with pytest.raises(ValueError, match="not finite"):
+        model.fit(X, y, offset=np.full((N, K), np.inf))
+    with pytest.raises(ValueError, match="k is 0"):
+        model.top_k(X, 0)
+    with pytest.raises(ValueError, match="features"):
+        model.predict(X[:, :2])
+    sparse = sp.csr_array(X)
+    sparse.data[3] = np.nan
+    with pytest.raises(ValueError, match="contains NaN"):
+        model.fit(sparse, y)
+    with pytest.raises(ValueError, match="non-zero number"):
+        model.fit(X, y, sample_weight=np.zeros(N))
+    with pytest.raises(ValueError, match="Negative values"):
+        model.fit(X, y, sample_weight=-np.ones(N))
+    with pytest.raises(ValueError, match="one number >= 0 per row"):
+        mult().fit(X, np.eye(K)[y]).predict(X, total=[1, 2])
