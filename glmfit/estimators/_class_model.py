@@ -131,7 +131,8 @@ class ClassModel(BaseEstimator):
                 tuning = tune_step(solver, problem, key=key, decay=self.step_decay)
                 step, seconds = tuning.step, tuning.seconds
             schedule = Schedule(epochs or _SAMPLING_EPOCHS, step, self.step_decay)
-            solution = solver.run(problem, key=key, schedule=schedule, verbose=bool(self.verbose))
+            start = problem.null_params()
+            solution = solver.run(problem, start, key=key, schedule=schedule, verbose=bool(self.verbose))
             params = _centred(solution.params)
             report = self._sampled_report(problem, solver, solution, params, data, step, tuned, seconds)
         self._keep(data, params, seen)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ._schedule import Schedule
 
-STEPS = (0.1, 1.0, 10.0, 100.0, 1000.0)
+STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 200_000, 20, 3
 _ROWS_PER_CLASS, _LEAST_ROWS = 10, 20_000
 _MOST_SCORES = 40_000_000
@@ -37,7 +37,9 @@ class TunedStep(NamedTuple):
     seconds: float
 
 
-def tune_step(solver, problem, *, key, steps=STEPS, fraction: float = 0.1, decay: float = 0.9) -> TunedStep:
+def tune_step(
+    solver, problem, *, key, steps=STEPS, fraction: float = 0.1, decay: float = 0.9, from_frequencies: bool = True
+) -> TunedStep:
     """Try step sizes on some of the rows and take the one whose model predicts other rows best.
 
     Parameters
@@ -54,6 +56,8 @@ def tune_step(solver, problem, *, key, steps=STEPS, fraction: float = 0.1, decay
         Share of the rows tried that is left out for judging.
     decay : float
         As in `Schedule`.
+    from_frequencies : bool
+        Whether to start from the model of class frequencies, or from zeros.
 
     Returns
     -------
@@ -71,11 +75,12 @@ def tune_step(solver, problem, *, key, steps=STEPS, fraction: float = 0.1, decay
     n_held = min(max(1, int(fraction * len(chosen))), most)
     held, tried = problem.subset(chosen[:n_held]), problem.subset(chosen[n_held:])
     epochs = int(np.clip(_MOST_STEPS // tried.n_rows, _LEAST_EPOCHS, _MOST_EPOCHS))
+    start = tried.null_params() if from_frequencies else None
     loss = np.full(len(steps), np.inf)
     for number, step in enumerate(steps):
         if not solver.rule(tried).implicit and step * problem.strength >= 1:
             continue
-        solution = solver.run(tried, key=key, schedule=Schedule(epochs, step, decay))
+        solution = solver.run(tried, start, key=key, schedule=Schedule(epochs, step, decay))
         if not solution.status.is_failure:
             loss[number] = held.loss(solution.params)
     best = int(np.argmin(np.where(np.isnan(loss), np.inf, loss)))

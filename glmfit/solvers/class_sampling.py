@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from . import _class_sampling as kernels
 from ._check import check_real, check_whole
 from ._schedule import Schedule
 
+_PORTION = 1 << 18  # steps
 MINIBATCHES = ("averaged", "jacobi", "dual", "newton")
 
 
@@ -134,18 +136,26 @@ class ClassSampler(ABC):
             )
         key = jax.random.fold_in(jax.random.key(state.seed), state.epoch)
         m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, len(data.label))
-        order, negatives = _draw(key, data.label, problem.n_classes, m, n, self._sharing(n))
         log_a = problem.dtype.type(math.log(problem.negative_weight(m, self._sharing(n))))
-        weights, n_steps = state.weights, len(order)
+        # Negatives are drawn a portion of the steps at a time: for all of them they would need more room than the data.
+        n_steps = len(data.label) // n
+        size = -(-n_steps // -(-n_steps // _PORTION))
+        for_order, for_classes = jax.random.split(key)
+        order = _order(for_order, len(data.label), n, size)
         # The scale may fall by this many steps before it has to be merged into the coefficients.
         safe = _orders_of_magnitude(problem.dtype) / max(abs(math.log1p(change if rule.implicit else -change)), 1e-300)
-        stride = int(min(n_steps, max(1.0, safe)))
-        for start in range(0, n_steps, stride):
-            stop = min(start + stride, n_steps)
-            span = kernels.Span(start, stop, problem.dtype.type(c), problem.dtype.type(strength), log_a)
-            weights = self._steps(data, weights, order, negatives, span, rule, n)
-            if change > 0:
-                weights = kernels.merge_scale(weights, data.rows.penalised)
+        stride = int(min(size, max(1.0, safe)))
+        weights = state.weights
+        for first in range(0, n_steps, size):
+            draw = jax.random.fold_in(for_classes, first)
+            part, negatives = _draw(draw, data.label, order, first, size, problem.n_classes, m, self._sharing(n))
+            last = min(size, n_steps - first)
+            for start in range(0, last, stride):
+                stop = min(start + stride, last)
+                span = kernels.Span(start, stop, problem.dtype.type(c), problem.dtype.type(strength), log_a)
+                weights = self._steps(data, weights, part, negatives, span, rule, n)
+                if change > 0:
+                    weights = kernels.merge_scale(weights, data.rows.penalised)
         return SamplerState(weights, state.epoch + 1, state.seed)
 
     def run(self, problem, params: Params | None = None, *, key, schedule: Schedule | None = None,
@@ -411,19 +421,26 @@ def _orders_of_magnitude(dtype) -> float:
     return 50.0 if dtype.itemsize == 4 else 500.0
 
 
-def _draw(key, label, n_classes: int, m: int, n: int, shared: bool):
-    """Order of an epoch and the negatives of its steps; rows that do not fill a batch wait for the next epoch."""
-    for_order, for_classes = jax.random.split(key)
-    n_steps = label.shape[0] // n
-    order = jax.random.permutation(for_order, label.shape[0])[: n_steps * n].astype(jnp.int32)
+@partial(jax.jit, static_argnames=("n_pairs", "n", "size"))
+def _order(key, n_pairs: int, n: int, size: int):
+    """Order of an epoch, (step, row of the batch); pairs that do not fill a batch wait for the next.
+
+    Filled up to a multiple of ``size`` steps, with steps never taken.
+    """
+    n_steps = n_pairs // n
+    order = jax.random.permutation(key, n_pairs)[: n_steps * n].astype(jnp.int32).reshape(n_steps, n)
+    return jnp.concatenate([order, order[: -n_steps % size]])
+
+
+@partial(jax.jit, static_argnames=("size", "n_classes", "m", "shared"))
+def _draw(key, label, order, start, size: int, n_classes: int, m: int, shared: bool):
+    """Pairs and negatives of some of an epoch's steps; single rows without the axis of the batch."""
+    order = jax.lax.dynamic_slice_in_dim(order, start, size)
     if shared:  # out of all classes: as if the label were a class of its own
-        none = jnp.full(n_steps, n_classes, jnp.int32)
-        return order.reshape(n_steps, n), kernels.distinct_negatives(for_classes, none, n_classes + 1, m)
-    negatives = kernels.distinct_negatives(for_classes, label[order], n_classes, m)
-    return (order, negatives) if n == 1 else (order.reshape(n_steps, n), negatives.reshape(n_steps, n, m))
-
-
-_draw = jax.jit(_draw, static_argnames=("n_classes", "m", "n", "shared"))
+        none = jnp.full(size, n_classes, jnp.int32)
+        return order, kernels.distinct_negatives(key, none, n_classes + 1, m)
+    negatives = kernels.distinct_negatives(key, label[order], n_classes, m)
+    return (order[:, 0], negatives[:, 0]) if order.shape[1] == 1 else (order, negatives)
 
 
 @jax.jit

@@ -211,6 +211,22 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing():
 
 def test_draws_depend_on_seed_and_epoch_alone():
     label = np.zeros(50, np.int32)
-    one, two, other = (class_sampling._draw(jax.random.key(k), label, K, 3, 1, False) for k in (0, 0, 1))
+    order = class_sampling._order(jax.random.key(0), 50, 1, 50)
+    assert np.array_equal(np.sort(order[:, 0]), np.arange(50))
+    keys = [jax.random.key(k) for k in (0, 0, 1)]
+    one, two, other = (class_sampling._draw(k, label, order, 0, 50, K, 3, False) for k in keys)
     assert equal(one, two) and not equal(one, other)
-    assert np.array_equal(np.sort(one[0]), np.arange(50))
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_an_epoch_in_portions_visits_every_pair_once(batch, monkeypatch):
+    """Steps whose effect is their count: with c tiny, every visit adds the same to its own auxiliary variable."""
+    problem, *_ = make(seed=0, n=100)
+    solver = ImplicitSGD(3, batch_size=batch)
+    visited = []
+    for portion in (1 << 18, 9):
+        monkeypatch.setattr(class_sampling, "_PORTION", portion)
+        state = solver.update(problem, solver.init_state(problem, None, key=jax.random.key(0)), 1e-3)
+        visited.append(np.asarray(state.weights.u) > 0)
+    np.testing.assert_array_equal(*visited)
+    assert visited[0].sum() == 100 // batch * batch
