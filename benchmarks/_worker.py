@@ -43,7 +43,54 @@ def many_fits(kind: str, n_fits: int, n_rows: int, n_features: int, n_neurons: i
     return {"bytes_after_first": after[0], "bytes_after_tenth": after[1], "bytes_at_the_end": after[2]}
 
 
-TASKS = {"fit": fit, "many_fits": many_fits}
+def which_neuron(n_spikes: int, n_units: int, n_covariates: int = 16, n_states: int = 4000) -> dict:
+    """Fit which unit fired each spike, given covariates; score spikes at states of the covariates never seen.
+
+    Units fire with log-rates linear in the covariates; a tenth of the states is held out.
+    """
+    from glmfit import SoftmaxGLM
+
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(n_states, n_covariates)).astype(np.float32)
+    W = 1.5 / np.sqrt(n_covariates) * rng.normal(size=(n_covariates, n_units))
+    b = rng.normal(size=n_units)
+    each = n_spikes // n_states
+    unit = np.empty((n_states, each), np.int32)
+    for state, row in enumerate(states):
+        scores = row.astype(float) @ W + b
+        share = np.cumsum(np.exp(scores - scores.max()))
+        unit[state] = np.searchsorted(share / share[-1], rng.random(each))
+    n_train = n_states - n_states // 10
+    order = rng.permutation(n_train * each)
+    X, y = states[order // each], unit[:n_train].ravel()[order]
+    model = SoftmaxGLM(regularizer_strength=1e-8, max_epochs=12, step_decay=0.7)
+    seconds = timed(lambda: model.fit(X, y))[0]
+    peak = memory_bytes("VmHWM")
+
+    held = rng.permutation((n_states - n_train) * each)[:4000]
+    x, truth = states[n_train + held // each].astype(float), unit[n_train:].ravel()[held]
+
+    def loss(coef, intercept):
+        total = 0.0
+        for i in range(0, len(x), 500):
+            s = x[i : i + 500] @ coef + intercept
+            top = s.max(axis=1)
+            normaliser = top + np.log(np.exp(s - top[:, None]).sum(axis=1))
+            total += np.sum(normaliser - s[np.arange(len(s)), truth[i : i + 500]])
+        return total / len(x)
+
+    coef, intercept = np.zeros((n_covariates, n_units)), np.full(n_units, -30.0)
+    coef[:, model.classes_], intercept[model.classes_] = model.coef_, model.intercept_
+    frequency = np.log(np.bincount(y, minlength=n_units) + 0.5)
+    report = model.report_
+    return {
+        "seconds": seconds, "peak_bytes": peak, "solver": report.solver_name, "epochs": report.epochs,
+        "step": report.step, "step_tuned": report.step_tuned, "n_train": len(y), "loss": loss(coef, intercept),
+        "null_loss": loss(0 * coef, frequency), "generating_loss": loss(W, b),
+    }  # fmt: skip
+
+
+TASKS = {"fit": fit, "many_fits": many_fits, "which_neuron": which_neuron}
 
 if __name__ == "__main__":
     print(json.dumps(plain(TASKS[sys.argv[1]](**json.loads(sys.argv[2])))))
