@@ -1,4 +1,4 @@
-"""Fits of softmax models: exact ones beside scikit-learn, the crossover to sampling classes, which of 20 000 neurons fired.
+"""Fits of softmax models: exact beside scikit-learn, the crossover to sampling, which of 20 000 neurons fired.
 
     python benchmarks/softmax_fits.py [--sections exact,crossover,neurons]
 

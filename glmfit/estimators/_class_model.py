@@ -6,6 +6,7 @@ import numbers
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -125,16 +126,15 @@ class ClassModel(BaseEstimator):
             solution = solver.run(problem.exact, key=key, options=options)
             params, report = solution.params, _exact_report(problem, solution, data)
         else:
-            tuned = step == "tune"
-            seconds = 0.0
+            tuned, seconds = step == "tune", 0.0
+            schedule = Schedule(epochs or _SAMPLING_EPOCHS, 1.0 if tuned else step, self.step_decay)
             if tuned:
-                tuning = tune_step(solver, problem, key=key, decay=self.step_decay)
-                step, seconds = tuning.step, tuning.seconds
-            schedule = Schedule(epochs or _SAMPLING_EPOCHS, step, self.step_decay)
+                tuning = tune_step(solver, problem, key=key, schedule=schedule)
+                schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
             start = problem.null_params()
             solution = solver.run(problem, start, key=key, schedule=schedule, verbose=bool(self.verbose))
             params = _centred(solution.params)
-            report = self._sampled_report(problem, solver, solution, params, data, step, tuned, seconds)
+            report = self._sampled_report(problem, solver, solution, params, data, schedule.step, tuned, seconds)
         self._keep(data, params, seen)
         self.report_ = report
 

@@ -38,8 +38,9 @@ class TunedStep(NamedTuple):
 
 
 def tune_step(
-    solver, problem, *, key, steps=STEPS, fraction: float = 0.1, decay: float = 0.9, from_frequencies: bool = True
-) -> TunedStep:
+    solver, problem, *, key, schedule: Schedule | None = None, steps=STEPS, fraction: float = 0.1,
+    from_frequencies: bool = True,
+) -> TunedStep:  # fmt: skip
     """Try step sizes on some of the rows and take the one whose model predicts other rows best.
 
     Parameters
@@ -50,12 +51,13 @@ def tune_step(
         At least 2 rows.
     key : jax key
         Of the choice of rows and of all draws.
+    schedule : Schedule, optional
+        To be followed with the step chosen. Trials are shorter, and their steps shrink by as much in all: what is too
+        long a step at first may be the best to end with.
     steps : sequence of float
         Step sizes times number of rows, c, to try.
     fraction : float
         Share of the rows tried that is left out for judging.
-    decay : float
-        As in `Schedule`.
     from_frequencies : bool
         Whether to start from the model of class frequencies, or from zeros.
 
@@ -75,6 +77,8 @@ def tune_step(
     n_held = min(max(1, int(fraction * len(chosen))), most)
     held, tried = problem.subset(chosen[:n_held]), problem.subset(chosen[n_held:])
     epochs = int(np.clip(_MOST_STEPS // tried.n_rows, _LEAST_EPOCHS, _MOST_EPOCHS))
+    schedule = schedule or Schedule()
+    decay = schedule.decay ** (schedule.epochs / epochs)
     start = tried.null_params() if from_frequencies else None
     loss = np.full(len(steps), np.inf)
     for number, step in enumerate(steps):
