@@ -28,6 +28,7 @@ _FINISH_SCORES = 20_000_000  # scores up to which Newton steps in float64 end wh
 _FINISH_STEPS, _PRODUCTS, _THOROUGH = 30, 100, 1e-4
 _SETTLED = 1e-10  # of the improvement: what more Newton steps will not change
 _GOOD_ENOUGH = 1e-6  # of the improvement: a bound below needs no second one
+_NEGLIGIBLE = 1e-2  # nats over all rows: nor does a bound below this
 
 
 class SoftmaxSmoothness(NamedTuple):
@@ -143,11 +144,12 @@ class ExactSoftmax(FiniteSum, CoupledClasses):
         gap = self.problem.certify_gap(params)
         bound, theorem, estimate = gap.bound, gap.theorem, gap.bound
         improvement = max(self.problem.null_objective - gap.objective, 0.0)
-        if not bound <= _GOOD_ENOUGH * improvement and np.isfinite(gap.objective):
+        enough = max(_GOOD_ENOUGH * improvement, _NEGLIGIBLE / self.n_rows)
+        if not bound <= enough and np.isfinite(gap.objective):
             point = self.start_newton(params)
             estimate = newton_gap(self.view, point, _PRODUCTS)
             # A ridge makes the first bound good after one more step, which is cheaper; unless it is next to none.
-            near = (_GOOD_ENOUGH if self.problem.strength == 0 else _SETTLED) * improvement
+            near = enough if self.problem.strength == 0 else _SETTLED * improvement
             if estimate <= near and self.view.has_small_hessian:
                 by_hessian = self.view.bound_by_hessian(point)
                 if by_hessian < bound:
