@@ -63,7 +63,7 @@ def which_neuron(n_spikes: int, n_units: int, n_covariates: int = 16, n_states: 
     n_train = n_states - n_states // 10
     order = rng.permutation(n_train * each)
     X, y = states[order // each], unit[:n_train].ravel()[order]
-    model = SoftmaxGLM(regularizer_strength=1e-8, max_epochs=12, step_decay=0.7)
+    model = SoftmaxGLM(regularizer_strength=1e-8, max_epochs=8, step_decay=0.55)
     seconds = timed(lambda: model.fit(X, y))[0]
     peak = memory_bytes("VmHWM")
 

@@ -1,6 +1,6 @@
 """What a step costs that samples classes, however many, also on sparse features: see README.md beside this file.
 
-python benchmarks/softmax_steps.py [--sections bibtex,growth,baselines]
+python benchmarks/softmax_steps.py [--sections bibtex,growth,batches]
 
 The section "bibtex" needs bibtex_train.npz in ../shared/data beside the checkout.
 """
@@ -16,9 +16,8 @@ import numpy as np
 import scipy.sparse
 from _common import ROOT, Section, median, run_sections, timed
 
-from glmfit import Status
 from glmfit.problems.softmax import Pairs, SoftmaxProblem
-from glmfit.solvers import NCE, OVE, ImplicitSGD, ImportanceSampling, Schedule, UMax
+from glmfit.solvers import ImplicitSGD, Schedule, UMax
 from glmfit.solvers import _class_sampling as kernels
 
 METHODS = {
@@ -121,50 +120,30 @@ def growth(_cache, scale: float, section: Section) -> None:
         section.require(f"{name}, a step", max(steps), min(steps), limit=3, against="the cheapest N and K")
 
 
-def baselines(_cache, scale: float, section: Section) -> None:
-    """Bibtex, 50 epochs: log-loss beside the biased methods with 100 rows a step, tuned as in the paper and at best."""
-    problem, epochs = bibtex_problem(), max(1, int(50 * scale))
-    some = np.sort(np.random.default_rng(0).permutation(problem.n_rows)[: problem.n_rows // 10])
-    tenth = SoftmaxProblem(
-        problem.X[some], Pairs(np.arange(len(some)), problem.pairs.label[some], np.ones(len(some))),
-        problem.n_classes, 0.0, False,
-    )  # fmt: skip
-    methods = {
-        "Implicit, n = m = 1": ImplicitSGD(n_negatives=1),
-        "Implicit, m = 5": ImplicitSGD(n_negatives=5),
-        "U-max, m = 5": UMax(n_negatives=5),
-        "OVE, n = 100": OVE(5, 100),
-        "NCE, n = 100": NCE(5, 100),
-        "importance sampling, n = 100": ImportanceSampling(5, 100),
-        "OVE, n = 1": OVE(5),
-        "NCE, n = 1": NCE(5),
-        "importance sampling, n = 1": ImportanceSampling(5),
-    }
-    tuned, best = {}, {}
-    for name, solver in methods.items():
-        losses = {}
-        for kind, data in (("on a tenth", tenth), ("on all rows", problem)):
-            losses[kind] = {}
-            for step in 10.0 ** np.arange(-3, 4):
-                run = solver.run(data, key=jax.random.key(0), schedule=Schedule(epochs, float(step)))
-                fine = run.status == Status.SCHEDULE_DONE
-                losses[kind][f"{step:g}"] = float(data.objective(run.params)) if fine else math.inf
-        chosen = min(losses["on a tenth"], key=losses["on a tenth"].get)
-        tuned[name], best[name] = losses["on all rows"][chosen], min(losses["on all rows"].values())
-        section.note(**{name: {"step_tuned_on_a_tenth": chosen, **losses}})
-    section.note(tuned_on_a_tenth=tuned, best_step_on_all_rows=best)
-    ours, rivals = "Implicit, n = m = 1", [name for name in methods if name.endswith("n = 100")]
-    section.require(
-        "Bibtex, log-loss of Implicit n = m = 1, tuned on a tenth", tuned[ours], min(tuned[name] for name in rivals),
-        limit=1 / 2.5, against="the best biased method with n = 100", unit="", topic="loss",
-    )  # fmt: skip
-    section.require(
-        "Bibtex, log-loss of Implicit m = 5, tuned on a tenth", tuned["Implicit, m = 5"], tuned[ours], limit=1,
-        against="m = 1", unit="", topic="loss",
-    )  # fmt: skip
+def batches(_cache, scale: float, section: Section) -> None:
+    """100 000 classes, 64 features, batches of 64 to 4 096 rows, 256 negatives: rows per second on any device."""
+    rng, n_rows, n_classes = np.random.default_rng(0), int(200_000 * scale), int(100_000 * scale)
+    X = (rng.normal(size=(n_rows, 64)) / 8).astype(np.float32)
+    problem = SoftmaxProblem(
+        X, Pairs(np.arange(n_rows), rng.integers(0, n_classes, n_rows), np.ones(n_rows)), n_classes, 1e-6
+    )
+    for size in (64, 512, 4096):
+        solvers = {
+            "U-max": UMax(256, size), "Implicit, jacobi, 3 sweeps": ImplicitSGD(256, size, "jacobi", 3)
+        }  # fmt: skip
+        for name, solver in solvers.items():
+            if name != "U-max" and size > 512:
+                continue  # a matrix of rows by all classes touched
+            state = solver.init_state(problem, None, key=jax.random.key(0))
+            state = jax.block_until_ready(solver.update(problem, state, 0.1))  # compiles
+            spent = []
+            for _ in range(3):
+                seconds, state = timed(lambda s=state, by=solver: jax.block_until_ready(by.update(problem, s, 0.1)))
+                spent.append(seconds)
+            section.note(**{f"{name}, {size} rows a step, rows per second": n_rows / median(spent)})
 
 
-SECTIONS = {"bibtex": bibtex, "growth": growth, "baselines": baselines}
+SECTIONS = {"bibtex": bibtex, "growth": growth, "batches": batches}
 
 if __name__ == "__main__":
     sys.exit(run_sections(__doc__, SECTIONS, "softmax_steps.json"))

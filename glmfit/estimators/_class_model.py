@@ -51,6 +51,8 @@ SAMPLING = {
 SOLVERS = {**EXACT, **SAMPLING}
 # Bohning's bound is one matrix for all classes: certified once, and few looks.
 _DEFAULTS = {"SAGA": {"certificate": "global", "check_every": 10}}
+# More negatives than by default: with classes so many that nothing exact can be done, five see little of them.
+_AUTO = {"ImplicitSGD": {"n_negatives": 20}}
 REGULARIZERS = ("Ridge", "UnRegularized")
 _EXACT_EPOCHS, _SAMPLING_EPOCHS = 500, 50
 _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
@@ -119,7 +121,7 @@ class ClassModel(BaseEstimator):
         problem = self._make_problem(data, seen, strength)
         if solver is None:
             name = choose_class_solver(problem)
-            solver = SOLVERS[name](**_DEFAULTS.get(name, {}))
+            solver = SOLVERS[name](**_AUTO.get(name, {}))
         key = jax.random.key(seed)
         if type(solver) in EXACT.values():
             options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=bool(self.verbose))
@@ -172,7 +174,7 @@ class ClassModel(BaseEstimator):
                 raise ValueError(
                     f'solver_kwargs {sorted(kwargs)} were given with solver_name="auto"; name the solver they are for.'
                 )
-            return ImplicitSGD() if streaming else None
+            return ImplicitSGD(**_AUTO["ImplicitSGD"]) if streaming else None
         solver = allowed[self.solver_name]
         try:
             return solver(**{**_DEFAULTS.get(self.solver_name, {}), **kwargs})

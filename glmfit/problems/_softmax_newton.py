@@ -77,7 +77,9 @@ def newton_gap(view: SoftmaxView, at: SoftmaxPoint, max_products: int) -> float:
 
 
 def _precondition(at: SoftmaxPoint, r, inverse):
-    return r / at.scale if inverse is None else np.matmul(inverse, r.T[:, :, None])[:, :, 0].T
+    """Divide by the curvature of classes by themselves, across the common shift, on both sides: r has no part in it."""
+    z = r / at.scale if inverse is None else np.matmul(inverse, r.T[:, :, None])[:, :, 0].T
+    return z - z.mean(axis=1, keepdims=True)
 
 
 def _solve(view: SoftmaxView, at: SoftmaxPoint, max_products: int, forcing: float, inverse):

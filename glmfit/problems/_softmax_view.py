@@ -201,7 +201,7 @@ class SoftmaxView:
         d = len(self.variance)
 
         def chunk(rows):
-            z = np.hstack([self.rows[rows], np.ones((len(at.p[rows]), 1))])
+            z = np.hstack([self.rows[rows], np.full((len(at.p[rows]), 1), float(self.fit_intercept))])
             bend = self.totals[rows] * at.p[rows] * (1 - at.p[rows])
             return (np.stack([z.T @ (bend[:, k, None] * z) for k in range(self.n_classes)]),)
 
@@ -210,7 +210,10 @@ class SoftmaxView:
         values, vectors = np.linalg.eigh(blocks)
         largest = np.maximum(values[:, -1:], 1e-8 * values.max())
         values = np.maximum(values, 1e-9 * largest)
-        return vectors / values[:, None] @ vectors.transpose(0, 2, 1)
+        inverse = vectors / values[:, None] @ vectors.transpose(0, 2, 1)
+        if not self.fit_intercept:
+            inverse[:, d] = inverse[:, :, d] = 0
+        return inverse
 
     # ------------------------------------------------------------------------------ how far from the optimum
 

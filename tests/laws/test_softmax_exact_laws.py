@@ -123,6 +123,36 @@ def test_newton_reaches_the_optimum_and_its_bound_is_true_and_tight(variant, rng
     np.testing.assert_allclose(solution.params.coef.sum(axis=1), 0, atol=1e-10)
 
 
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if not v["sparse"]], ids=str)
+def test_blocks_of_the_hessian_precondition_and_change_nothing_else(variant, rng, monkeypatch):
+    problem = make(rng, **variant)
+    plain = NewtonCG().run(problem.exact, key=jax.random.key(0), options=LoopOptions(tol=1e-9))
+    monkeypatch.setattr("glmfit.problems._softmax_newton._PATIENCE", -1000)  # formed at once
+    state = NewtonCG().init_state(problem.exact, problem.null_params())
+    for _ in range(6):
+        before = state.state
+        state = NewtonCG().update(problem.exact, *state)
+        assert state.state.inverse is not None
+        assert state.state.objective[0] <= before.objective[0] + 1e-14
+        # What the solver says of F is F at the parameters it would hand out.
+        params = problem.exact.user_params(state.params)
+        assert problem.objective(params) == pytest.approx(state.state.objective[0], rel=1e-10)
+    assert state.state.objective[0] <= plain.objective[0] + 2e-9
+    assert np.abs(state.params.mean(axis=1)).max() < 1e-12
+
+
+def test_blocks_are_those_of_the_hessian(rng):
+    problem = make(rng, 0.02)
+    view = SoftmaxView(problem)
+    at = view.at(view.to_columns(Params(rng.normal(size=(D, K)), rng.normal(size=K))))
+    inverse = view.invert_blocks(at)
+    for k in range(K):
+        for j in range(D + 1):
+            p = np.zeros_like(at.v)
+            p[j, k] = 1
+            np.testing.assert_allclose(inverse[k] @ view.curve(at, p)[:, k], p[:, k], atol=1e-9)
+
+
 @pytest.mark.parametrize("strength", [0.0, 1e-7, 1e-3])
 def test_bounds_hold_all_the_way_and_are_tight_at_the_end(strength, rng):
     problem = make(rng, strength)
