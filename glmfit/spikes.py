@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 import numpy as np
 
 METHODS = ("nearest", "linear")
@@ -103,5 +105,5 @@ def _check(spikes, features, ep, method, max_distance_s, nap) -> None:
         raise TypeError(f"ep is a {type(ep).__name__}; it must be a pynapple IntervalSet or None.")
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}.")
-    if max_distance_s is not None and not max_distance_s > 0:
+    if max_distance_s is not None and not (isinstance(max_distance_s, numbers.Real) and max_distance_s > 0):
         raise ValueError(f"max_distance_s is {max_distance_s!r}; it must be positive, or None for no limit.")

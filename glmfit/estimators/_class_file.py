@@ -16,11 +16,14 @@ def class_model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
     """Header and arrays of a fitted model."""
     header = {"class": type(model).__name__}
     header["parameters"] = {name: to_json(value, name) for name, value in model.get_params(deep=False).items()}
-    header["n_batches"] = getattr(model, "n_batches_", 0)
     header["pynapple_columns"] = getattr(model, "_columns", None) is not None
     if hasattr(model, "feature_names_in_"):
         header["feature_names"] = [str(n) for n in model.feature_names_in_]
     arrays = {"coef": model.coef_, "intercept": model.intercept_}
+    if hasattr(model, "stream_"):
+        *header["stream"], arrays["stream_totals"] = model.stream_
+    if hasattr(model, "stream_step_"):
+        header["stream_step"] = model.stream_step_
     if model.classes_.dtype.kind == "O":
         header["classes"] = [to_json(label, "classes_") for label in model.classes_.tolist()]
     else:
@@ -61,8 +64,10 @@ def _rebuild(cls, header: dict, arrays: dict[str, np.ndarray]):
     else:
         model.classes_ = np.empty(len(header["classes"]), object)
         model.classes_[:] = [from_json(label) for label in header["classes"]]
-    if header["n_batches"]:
-        model.n_batches_ = header["n_batches"]
+    if "stream_totals" in arrays:
+        model.stream_ = (*header["stream"], arrays["stream_totals"])
+    if "stream_step" in header:
+        model.stream_step_ = header["stream_step"]
     if cls.__name__ == "MultinomialGLM":
         model._columns = TimeAxis(np.empty(0), None, model.classes_) if header["pynapple_columns"] else None
     report = dict(header["report"])

@@ -6,7 +6,7 @@ import numbers
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jax
 import numpy as np
@@ -58,7 +58,7 @@ _EXACT_EPOCHS, _SAMPLING_EPOCHS = 500, 50
 _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
 _SCORES_AT_ONCE = 4_000_000
-_STREAM_STEP = 10.0
+_TUNABLE_ROWS = 100
 _THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
 
 
@@ -135,7 +135,7 @@ class ClassModel(BaseEstimator):
                 schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
             start = problem.null_params()
             solution = solver.run(problem, start, key=key, schedule=schedule, verbose=bool(self.verbose))
-            params = _centred(solution.params)
+            params = _centred(_not_worse(problem, solution))
             report = self._sampled_report(problem, solver, solution, params, data, schedule.step, tuned, seconds)
         self._keep(data, params, seen)
         self.report_ = report
@@ -179,11 +179,11 @@ class ClassModel(BaseEstimator):
         try:
             return solver(**{**_DEFAULTS.get(self.solver_name, {}), **kwargs})
         except TypeError as error:
-            names = ", ".join(solver.__dataclass_fields__)
+            names = ", ".join(f.name for f in fields(solver))
             raise ValueError(f"solver_kwargs of {self.solver_name} may be {names}; got {sorted(kwargs)}.") from error
 
     def _strength(self) -> float:
-        if self.regularizer not in REGULARIZERS:
+        if not isinstance(self.regularizer, str) or self.regularizer not in REGULARIZERS:
             raise ValueError(
                 f"regularizer is {self.regularizer!r}; a model of classes takes one of {', '.join(REGULARIZERS)}."
             )
@@ -237,21 +237,43 @@ class ClassModel(BaseEstimator):
     def _stream(self, data: ClassTraining, strength: float) -> None:
         """One pass over more rows, from where the model stands."""
         solver, step = self._make_solver(streaming=True), self._read_step()
-        if len(data.class_totals) < 2:
+        before, rows, totals = getattr(self, "stream_", (0, 0.0, None)), data.n_rows, data.class_totals
+        batches, seen, past = before if before[2] is not None else (0, 0.0, np.zeros(len(totals)))
+        if len(totals) < 2:
             self._keep(data, Params(np.zeros((data.X.shape[1], 1)), np.zeros(1)), np.arange(1))
             self.report_ = _trivial_report(data)
             return
-        problem = self._make_problem(data, np.arange(len(data.class_totals)), strength)
-        start = Params(self.coef_, self.intercept_) if hasattr(self, "coef_") else None
-        seen = getattr(self, "n_batches_", 0)
-        key = jax.random.fold_in(jax.random.key(read_seed(self.random_state)), seen)
-        schedule = Schedule(1, _STREAM_STEP if step == "tune" else step, 1.0)
-        solution = solver.run(problem, start, key=key, schedule=schedule)
-        self.coef_, self.intercept_ = _centred(solution.params)
-        self.n_batches_ = seen + 1
+        problem = self._make_problem(data, np.arange(len(totals)), strength)
+        key = jax.random.fold_in(jax.random.key(read_seed(self.random_state)), batches)
+        tuned = step == "tune"
+        if tuned:
+            if batches == 0:
+                self.stream_step_ = self._first_stream_step(solver, problem, key)
+            step = self.stream_step_
+        # As if all rows seen were those of one epoch: steps fall as one over their number.
+        schedule = Schedule(1, step * rows / (seen + rows), 1.0)
+        solution = solver.run(problem, self._stream_start(problem), key=key, schedule=schedule)
+        self.coef_, self.intercept_ = _centred(_not_worse(problem, solution))
+        self.stream_ = batches + 1, seen + rows, past + totals
         params = Params(self.coef_, self.intercept_)
-        report = self._sampled_report(problem, solver, solution, params, data, schedule.step, False, 0.0)
-        self.report_ = report
+        report = self._sampled_report(problem, solver, solution, params, data, step, tuned, 0.0)
+        self.report_ = replace(report, class_totals=past + totals)
+
+    @staticmethod
+    def _first_stream_step(solver, problem, key) -> float:
+        if problem.n_rows < _TUNABLE_ROWS:
+            return 1.0 if solver.rule(problem).implicit else 0.1
+        return tune_step(solver, problem, key=key, schedule=Schedule(1, 1.0, 1.0), epochs=1).step
+
+    def _stream_start(self, problem) -> Params:
+        if not hasattr(self, "coef_"):
+            return problem.null_params() if problem.n_rows >= _TUNABLE_ROWS else Params(
+                np.zeros((problem.n_features, problem.n_classes)), np.zeros(problem.n_classes)
+            )  # fmt: skip
+        # A class the fit gave no probability gets the least of the others.
+        unseen = self.intercept_ <= _UNSEEN
+        least = np.min(self.intercept_[~unseen], initial=0.0)
+        return Params(self.coef_, np.where(unseen, least, self.intercept_))
 
     # -------------------------------------------------------------------------------------- predict
 
@@ -335,6 +357,14 @@ class ClassModel(BaseEstimator):
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
         return tags
+
+
+def _not_worse(problem: SoftmaxProblem, solution) -> Params:
+    """Parameters of a run, or the class frequencies if it overflowed and had gone astray before."""
+    null = problem.null_params()
+    if solution.status != Status.NON_FINITE:
+        return solution.params
+    return solution.params if _estimate_objective(problem, solution.params) <= problem.null_objective else null
 
 
 def _centred(params: Params) -> Params:

@@ -17,6 +17,8 @@ from sklearn.utils.validation import validate_data
 from ..problems import Pairs
 from ._validation import check_aligned, check_weights, plain, refuse_words_and_times, time_axis
 
+_LARGEST = 1e100
+
 
 @dataclass(frozen=True)
 class ClassTraining:
@@ -46,9 +48,14 @@ class UnseenLabelsError(ValueError):
 def check_class_features(estimator, X, reset: bool):
     """Check features, dense or sparse; NaN is allowed in dense ones, and stays."""
     refuse_words_and_times(X, "X")
+    X = plain(X)
+    if scipy.sparse.issparse(X) and X.format in ("csr", "csc", "coo"):
+        X = scipy.sparse.csr_array(X)
+        if max(X.nnz, *X.shape) < 2**31:  # what NumPy's default integers make of them
+            X = scipy.sparse.csr_array((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), X.shape)
     X = validate_data(
         estimator,
-        plain(X),
+        X,
         reset=reset,
         accept_sparse="csr",
         accept_large_sparse=False,
@@ -63,6 +70,12 @@ def check_class_features(estimator, X, reset: bool):
             raise ValueError(
                 f"X is sparse and holds {int(np.isnan(X.data).sum())} NaN; Input X contains NaN. Leave those rows out."
             )
+    values = X.data if scipy.sparse.issparse(X) else X
+    largest = max(float(np.nanmax(values, initial=0.0)), -float(np.nanmin(values, initial=0.0)))
+    if largest > _LARGEST:
+        raise ValueError(
+            f"X holds values up to {largest:.1e}, whose squares cannot be summed; rescale its columns to about 1."
+        )
     return X
 
 
@@ -131,12 +144,28 @@ def _check_numbers(y: np.ndarray) -> None:
 
 
 def missing_labels(y: np.ndarray) -> np.ndarray:
-    """Rows without a label, NaN or None, (row,)."""
+    """Rows without a label (NaN, None, NaT, NA), (row,)."""
     if y.dtype.kind == "f":
         return np.isnan(y)
     if y.dtype.kind == "O":
-        return np.array([v is None or (isinstance(v, float) and v != v) for v in y], bool)
+        return np.array([_is_missing(v) for v in y], bool)
+    if y.dtype.kind in "mM":
+        return np.isnat(y)
     return np.zeros(len(y), bool)
+
+
+def _is_missing(value) -> bool:
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and value != value
+
+
+def read_classes(classes) -> np.ndarray:
+    """Read the labels a stream will have."""
+    classes = read_labels(list(classes) if isinstance(classes, range | set | frozenset) else classes)
+    if missing_labels(classes).any():
+        raise ValueError("classes holds NaN or None, which mark rows without a label; leave them out.")
+    return classes
 
 
 def find_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -162,6 +191,8 @@ def _object_array(values) -> np.ndarray:
 
 def lookup(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Index of every label among the classes, -1 where it is none of them."""
+    if classes.dtype.kind in "mM" and y.dtype.kind == classes.dtype.kind:
+        y = y.astype(classes.dtype)  # days and nanoseconds
     place = {label: i for i, label in enumerate(classes.tolist())}
     return np.array([place.get(label, -1) for label in y.tolist()], int)
 
@@ -187,6 +218,7 @@ def read_counts(Y):
     if Y is None:
         raise ValueError("requires y to be passed, but the target y is None: give counts, (row, category).")
     if scipy.sparse.issparse(Y):
+        refuse_words_and_times(Y, "y")
         Y = scipy.sparse.csr_array(Y).astype(np.float64)
         Y.sum_duplicates()
         values = Y.data
@@ -247,10 +279,11 @@ def check_offset(offset, n_rows: int, n_classes: int) -> np.ndarray | None:
     return offset
 
 
-def check_lengths(X, y, sample_weight) -> None:
-    """Raise unless features, targets and weights are aligned in time, where they have one."""
+def check_lengths(X, y, sample_weight, offset=None) -> None:
+    """Raise unless features, targets, weights and offsets are aligned in time, where they have one."""
     check_aligned(time_axis(X), time_axis(y))
     check_aligned(time_axis(X) or time_axis(y), time_axis(sample_weight), "sample_weight")
+    check_aligned(time_axis(X) or time_axis(y), time_axis(offset), "offset")
 
 
 def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int) -> ClassTraining:
@@ -260,7 +293,7 @@ def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int)
     weight = np.ones(n) if sample_weight is None else check_weights(sample_weight, X)
     nan = missing | (np.zeros(n, bool) if scipy.sparse.issparse(X) else np.isnan(X).any(axis=1))
     keep = _keep(nan, weight > 0, np.ones(n, bool))
-    weight = weight[keep] / weight[keep].mean()
+    weight = _mean_one(weight[keep])
     label = index[keep]
     pairs = Pairs(np.arange(len(label)), label, weight)
     totals = np.bincount(label, weight, n_classes)
@@ -276,7 +309,7 @@ def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
     nan = rows_with_nan(Y) | (np.zeros(n, bool) if scipy.sparse.issparse(X) else np.isnan(X).any(axis=1))
     total = np.where(nan, 1.0, np.asarray(Y.sum(axis=1)).ravel())
     keep = _keep(nan, weight > 0, total > 0)
-    weight = weight[keep] / weight[keep].mean()
+    weight = _mean_one(weight[keep])
     # A copy: it is sorted in place.
     Y = scipy.sparse.csr_array(Y[keep])
     Y.eliminate_zeros()
@@ -287,6 +320,11 @@ def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
     offset = None if offset is None else offset[keep]
     n_empty = int(np.sum((total == 0) & (~nan)))
     return ClassTraining(_rows(X, keep), pairs, keep, int(nan.sum()), n_empty, offset, totals)
+
+
+def _mean_one(weight: np.ndarray) -> np.ndarray:
+    weight = weight / weight.max()  # sums of the largest would overflow
+    return weight / weight.mean()
 
 
 def _rows(X, keep):

@@ -99,7 +99,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         return self
 
     def _fit(self, X, y, sample_weight, offset) -> None:
-        check_lengths(X, y, sample_weight)
+        check_lengths(X, y, sample_weight, offset)
         names, axis = _names(y), time_axis(y)
         X, Y = check_class_features(self, X, reset=True), read_counts(y)
         offset = check_offset(offset, X.shape[0], Y.shape[1])
@@ -130,13 +130,14 @@ class MultinomialGLM(RegressorMixin, ClassModel):
 
         Notes
         -----
-        The step is ``step`` (10 for "tune") at every call; lower it with ``set_params`` as the stream goes on.
+        A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
+        are 100 at least.
         """
         self._fit_safely(self._partial_fit, X, y, sample_weight, offset)
         return self
 
     def _partial_fit(self, X, y, sample_weight, offset) -> None:
-        check_lengths(X, y, sample_weight)
+        check_lengths(X, y, sample_weight, offset)
         first = not hasattr(self, "classes_")
         names, axis = _names(y), time_axis(y)
         X, Y = check_class_features(self, X, reset=first), read_counts(y)
@@ -174,7 +175,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         if total is not None:
             total = np.asarray(total, np.float64)
             if total.shape != (X.shape[0],) or not np.all(total >= 0):
-                raise ValueError(f"total has shape {total.shape}; it needs one number >= 0 per row, ({X.shape[0]},).")
+                raise ValueError(
+                    f"total, of shape {total.shape}, must be one number >= 0 per row, ({X.shape[0]},), and not NaN."
+                )
             p = p * total[:, None]
         return p if axis is None else wrap(p, axis, self._columns, list(self.classes_))
 
@@ -196,7 +199,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         """
         if score_type not in SCORES:
             raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
-        check_lengths(X, y, sample_weight)
+        check_lengths(X, y, sample_weight, offset)
         X, offset, _ = self._prepare(X, offset)
         Y = read_counts(y)
         self._check_categories(Y.shape[1])
@@ -239,7 +242,10 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         X, offset, _ = self._prepare(X, offset)
         total = np.asarray(total)
         if total.shape != (X.shape[0],) or total.dtype.kind not in "iu" or (total < 0).any():
-            raise ValueError(f"total must be one integer >= 0 per row, ({X.shape[0]},); got shape {total.shape}.")
+            raise ValueError(
+                f"total, of shape {total.shape} and dtype {total.dtype}, must be one integer >= 0 per row, "
+                f"({X.shape[0]},)."
+            )
         rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
         counts = np.empty((X.shape[0], len(self.classes_)))
         for rows, scores in self._chunks(X, offset):

@@ -17,6 +17,7 @@ from ._class_validation import (
     find_classes,
     lookup,
     missing_labels,
+    read_classes,
     read_labels,
     training_of_labels,
 )
@@ -137,7 +138,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return self
 
     def _fit(self, X, y, sample_weight, offset) -> None:
-        check_lengths(X, y, sample_weight)
+        check_lengths(X, y, sample_weight, offset)
         labels = read_labels(y)
         X = check_class_features(self, X, reset=True)
         missing = missing_labels(labels)
@@ -165,8 +166,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
 
         Notes
         -----
-        The step is ``step`` (10 for "tune") at every call; lower it with ``set_params`` as the stream goes on. "auto"
-        is ImplicitSGD here.
+        A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
+        are 100 at least. "auto" is ImplicitSGD here.
 
         Raises
         ------
@@ -177,14 +178,14 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return self
 
     def _partial_fit(self, X, y, classes, sample_weight, offset) -> None:
-        check_lengths(X, y, sample_weight)
+        check_lengths(X, y, sample_weight, offset)
         first = not hasattr(self, "classes_")
         labels = read_labels(y)
         X = check_class_features(self, X, reset=first)
         missing = missing_labels(labels)
         if first:
-            self.classes_ = find_classes(labels[~missing] if classes is None else read_labels(classes))[0]
-        elif classes is not None and (lookup(self.classes_, read_labels(classes)) < 0).any():
+            self.classes_ = find_classes(labels[~missing] if classes is None else read_classes(classes))[0]
+        elif classes is not None and (lookup(self.classes_, read_classes(classes)) < 0).any():
             raise ValueError(
                 "classes names labels that were not named at the first partial_fit; name all of them then."
             )
@@ -319,7 +320,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         """
         if score_type not in SCORES:
             raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
-        check_lengths(X, y, sample_weight)
+        check_lengths(X, y, sample_weight, offset)
         X, offset, _ = self._prepare(X, offset)
         labels = read_labels(y)
         missing = missing_labels(labels)

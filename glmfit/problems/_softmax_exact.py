@@ -151,7 +151,7 @@ class ExactSoftmax(FiniteSum, CoupledClasses):
             # A ridge makes the first bound good after one more step, which is cheaper; unless it is next to none.
             near = enough if self.problem.strength == 0 else _SETTLED * improvement
             if estimate <= near and self.view.has_small_hessian:
-                by_hessian = self.view.bound_by_hessian(point)
+                by_hessian = self.view.bound_by_hessian(point) + self.problem.rounding_of_scores(params)
                 if by_hessian < bound:
                     bound, theorem = by_hessian, HESSIAN_THEOREM
         one = np.ones(1)

@@ -52,15 +52,14 @@ def newton_cg_step(view: SoftmaxView, at: SoftmaxPoint, max_products: int, inver
     # Superlinear: what is left of the gradient falls like its power 3/2.
     forcing = min(most, np.sqrt(at.norm))
     direction, decrease, products = _solve(view, at, max_products, forcing, inverse)
-    move = view.change_of_scores(direction)
-    slope = float(np.sum(at.gradient * direction))
-    t, passes = 1.0, products + 2
-    for _ in range(_HALVINGS):
-        new = view.objective_along(at, direction, move, t)
-        if new <= at.objective + _ARMIJO * t * slope:
-            break
-        t, passes = t / 2, passes + 1
-    else:
+    move, t, tried = _search(view, at, direction)
+    passes = products + 1 + tried
+    if t == 0:
+        # Rows that are all but certain have next to no curvature here, and a lot of it farther on.
+        direction = -_precondition(at._replace(scale=view.surest_scale), at.gradient, None)
+        move, t, tried = _search(view, at, direction)
+        passes += 1 + tried
+    if t == 0:
         return NewtonCGStep(at, decrease, decrease, passes, True, inverse)
     after = view.at(at.v + t * direction, at.scores + t * move)
     columns = len(at.v)
@@ -71,9 +70,21 @@ def newton_cg_step(view: SoftmaxView, at: SoftmaxPoint, max_products: int, inver
     return NewtonCGStep(after, decrease, estimate, passes, False, inverse)
 
 
+def _search(view: SoftmaxView, at: SoftmaxPoint, direction):
+    """Scores of the direction, a length that lowers F enough (0 if there is none), and how many were tried."""
+    move = view.change_of_scores(direction)
+    slope, t = float(np.sum(at.gradient * direction)), 1.0
+    for tried in range(1, _HALVINGS + 1):
+        if view.objective_along(at, direction, move, t) <= at.objective + _ARMIJO * t * slope:
+            return move, t, tried
+        t /= 2
+    return move, 0.0, _HALVINGS
+
+
 def newton_gap(view: SoftmaxView, at: SoftmaxPoint, max_products: int) -> float:
     """Second-order estimate of F - F*: what a Newton step from here promises. Not a bound."""
-    return _solve(view, at, max_products, _FORCING / 2, None)[1]
+    # Where curvature vanishes next to the gradient the step promises nothing, and that is no news.
+    return max(_solve(view, at, max_products, _FORCING / 2, None)[1], at.norm / 2)
 
 
 def _precondition(at: SoftmaxPoint, r, inverse):

@@ -173,6 +173,16 @@ class SoftmaxView:
         (loss,) = self._sum(chunk)
         return loss / self.n_rows + self.strength / 2 * float(np.sum((at.v[:-1] + t * direction[:-1]) ** 2))
 
+    @property
+    def surest_scale(self) -> np.ndarray:
+        """Diagonal of Bohning's bound of the curvature, whatever the parameters, (feature + 1, 1).
+
+        Along the eigenvectors a step by its inverse never goes uphill; without them (sparse features) it may.
+        """
+        scale = np.append(self.variance, 1.0) * self.totals.mean() / 2
+        scale[:-1] += max(self.strength, 1e-12 * scale.max())
+        return scale[:, None]
+
     def _sum(self, chunk) -> tuple:
         pieces = over_chunks(chunk, self.n_rows, self._chunk)
         return tuple(sum(parts) for parts in zip(*pieces, strict=True))

@@ -240,7 +240,8 @@ class SoftmaxProblem:
         The dual point is the model's own probabilities, mixed with just enough of a fixed distribution that the
         expected count of every class is the observed one, as the free intercepts demand. Where the intercepts are
         optimal no mixing is needed and the bound is ``|gradient in W|^2 / (2 strength)``, what strong convexity gives.
-        64 epsilons of the sums are added for rounding. Cost: one pass over rows and classes.
+        64 epsilons of the sums are added for rounding, and what rounding of the scores can do. Cost: one pass over rows
+        and classes.
         """
         objective, gradient, entropy, tilt = self._pass(params)
         grad_coef = gradient.coef + self.strength * params.coef
@@ -260,8 +261,18 @@ class SoftmaxProblem:
             value += (1 - share) * tilt + share * toward / self.n_rows
         drop = np.sum(pulled**2) / (2 * self.strength)
         rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + drop)
+        rounding += self.rounding_of_scores(params)
         value -= drop
         return SoftmaxGap(objective, max(objective - value, 0.0) + rounding, norm, GAP_THEOREM)
+
+    def rounding_of_scores(self, params: Params) -> float:
+        """Bound what float64 scores ``x'w + b``, whose terms may cancel, can do to F."""
+        squares = self.X.multiply(self.X).sum(axis=1) if scipy.sparse.issparse(self.X) else np.sum(self.X**2, axis=1)
+        length = np.sqrt(np.asarray(squares, np.float64).ravel())
+        widest = float(np.max(np.linalg.norm(params.coef, axis=0), initial=0.0))
+        largest = widest * float(self.totals @ length) / self.n_rows
+        largest += float(np.max(np.abs(params.intercept), initial=0.0)) * float(self.totals.mean())
+        return 2 * (self.n_features + 2) * np.finfo(float).eps * largest
 
     def _feasible_mix(self, grad_intercept) -> tuple[float, np.ndarray]:
         """Share t and distribution q that make expected counts of ``(1 - t) pi + t q`` the observed ones."""

@@ -39,7 +39,7 @@ class TunedStep(NamedTuple):
 
 def tune_step(
     solver, problem, *, key, schedule: Schedule | None = None, steps=STEPS, fraction: float = 0.1,
-    from_frequencies: bool = True,
+    from_frequencies: bool = True, epochs: int | None = None,
 ) -> TunedStep:  # fmt: skip
     """Try step sizes on some of the rows and take the one whose model predicts other rows best.
 
@@ -60,6 +60,8 @@ def tune_step(
         Share of the rows tried that is left out for judging.
     from_frequencies : bool
         Whether to start from the model of class frequencies, or from zeros.
+    epochs : int, optional
+        Of a trial; 3 to 20, fewer for more rows, when left out.
 
     Returns
     -------
@@ -76,7 +78,7 @@ def tune_step(
     most = max(_MOST_SCORES // problem.n_classes, 1)
     n_held = min(max(1, int(fraction * len(chosen))), most)
     held, tried = problem.subset(chosen[:n_held]), problem.subset(chosen[n_held:])
-    epochs = int(np.clip(_MOST_STEPS // tried.n_rows, _LEAST_EPOCHS, _MOST_EPOCHS))
+    epochs = epochs or int(np.clip(_MOST_STEPS // tried.n_rows, _LEAST_EPOCHS, _MOST_EPOCHS))
     schedule = schedule or Schedule()
     decay = schedule.decay ** (schedule.epochs / epochs)
     start = tried.null_params() if from_frequencies else None

@@ -28,6 +28,7 @@ from ._check import check_real, check_whole
 from ._schedule import Schedule
 
 _PORTION = 1 << 18  # steps
+_NEWTON_STEPS = 30
 MINIBATCHES = ("averaged", "jacobi", "dual", "newton")
 
 
@@ -247,8 +248,8 @@ class ImplicitSGD(ClassSampler):
         do), or the exact step of the batch with shared negatives by "dual" block ascent, "jacobi" sweeps or "newton"
         with conjugate gradients.
     sweeps : int
-        Sweeps of "dual" and "jacobi", or steps of "newton". One dual sweep is as good as single steps; 3 to 5 Jacobi
-        sweeps are a conservative step.
+        Sweeps of "dual" and "jacobi"; "newton" goes on to the exact step. One dual sweep is as good as single steps; 3
+        to 5 Jacobi sweeps are a conservative step.
     alpha : float
         0 for scores relative to the label's, 1 for absolute ones (single rows and "averaged" only).
 
@@ -282,13 +283,18 @@ class ImplicitSGD(ClassSampler):
         """Return what a step does."""
         return rules.ImplicitRule(float(self.alpha))
 
+    @property
+    def _budget(self) -> int:
+        # Newton's method ends by itself; cut short, its steps are no proximal steps.
+        return max(self.sweeps, _NEWTON_STEPS) if self.minibatch == "newton" else self.sweeps
+
     def _sharing(self, n: int) -> bool:
         return n > 1 and self.minibatch != "averaged"
 
     def _steps(self, data, weights, order, negatives, span, rule, n: int):
         if self._sharing(n):
             return kernels.coupled_steps(
-                data, weights, order, negatives, span, method=self.minibatch, budget=self.sweeps
+                data, weights, order, negatives, span, method=self.minibatch, budget=self._budget
             )
         return super()._steps(data, weights, order, negatives, span, rule, n)
 

@@ -311,8 +311,7 @@ def test_stream_learns_from_every_batch(solver, data):
     for _ in range(6):
         for start in range(0, N, 50):
             model.partial_fit(X[start : start + 50], y[start : start + 50])
-        model.set_params(step=model.step * 0.6)
-    assert model.n_batches_ == 49
+    assert model.stream_[:2] == (49, 50 * 49)
     last = model.score(X, y, score_type="log-likelihood")
     assert last > first
     assert last > soft(regularizer_strength=1e-3).fit(X, y).score(X, y, score_type="log-likelihood") - 0.1
@@ -422,7 +421,6 @@ def test_multinomial_streams(counts):
     model = mult(step=1.0, regularizer_strength=1e-3)
     for _ in range(5):
         model.partial_fit(X[:200], Y[:200]).partial_fit(X[200:], sp.csr_array(Y[200:]))
-        model.set_params(step=model.step * 0.6)
     assert model.score(X, Y) > 0.8 * mult(regularizer_strength=1e-3).fit(X, Y).score(X, Y)
     with pytest.raises(ValueError, match="3 categories but the model was fitted to 4"):
         model.partial_fit(X, Y[:, :3])
@@ -622,3 +620,102 @@ def test_other_bad_input_is_refused(data):
         model.fit(X, y, sample_weight=-np.ones(N))
     with pytest.raises(ValueError, match="one number >= 0 per row"):
         mult().fit(X, np.eye(K)[y]).predict(X, total=[1, 2])
+
+
+# ----------------------------------------------------------------------------- what a second reader broke
+
+
+def test_sparse_features_with_long_indices_are_welcome():
+    X = sp.csr_array((np.ones(6), np.array([2, 0, 0, 1, 1, 2]), np.array([0, 3, 6])), shape=(2, 3))
+    assert X.indices.dtype == np.int64
+    assert soft().fit(X, [0, 1]).classes_.tolist() == [0, 1]
+
+
+def test_a_stream_after_a_fit_that_missed_a_category_recovers_it(counts):
+    X, Y = counts
+    missing = Y.copy()
+    missing[:, 3] = 0
+    model = mult(regularizer_strength=1e-3)
+    with pytest.warns(UserWarning, match="no counts"):
+        model.fit(X, missing)
+    for _ in range(10):
+        model.partial_fit(X, Y)
+    assert np.abs(model.intercept_).max() < 5
+    assert model.score(X, Y) > 0.9 * mult(regularizer_strength=1e-3).fit(X, Y).score(X, Y)
+
+
+@pytest.mark.parametrize("solver", ["auto", "UMax", "SoftmaxProx", "OVE", "ImportanceSampling"])
+@pytest.mark.parametrize("batch", [2000, 100])
+def test_one_pass_of_a_stream_comes_near_the_fit(solver, batch, rng):
+    X = rng.normal(size=(2000, 3))
+    y = np.argmax(X @ (2 * rng.normal(size=(3, 3))) + rng.gumbel(size=(2000, 3)), axis=1)
+    model = soft(regularizer_strength=1e-3, solver_name=solver)
+    for start in range(0, 2000, batch):
+        model.partial_fit(X[start : start + batch], y[start : start + batch], classes=[0, 1, 2])
+    best = soft(regularizer_strength=1e-3).fit(X, y).score(X, y, score_type="pseudo-r2-McFadden")
+    assert model.score(X, y, score_type="pseudo-r2-McFadden") > best - 0.15
+    np.testing.assert_allclose(model.report_.class_totals, np.bincount(y))
+
+
+@pytest.mark.parametrize("minibatch", ["averaged", "jacobi", "dual", "newton"])
+def test_minibatches_learn(minibatch, data):
+    X, y = data
+    kwargs = {"batch_size": 16, "minibatch": minibatch, "n_negatives": 3}
+    model = soft(regularizer_strength=1e-3, solver_name="ImplicitSGD", solver_kwargs=kwargs, step=10.0, max_epochs=20)
+    report = model.fit(X, y).report_
+    assert report.objective < report.null_objective - 0.8 * (
+        report.null_objective - soft(regularizer_strength=1e-3).fit(X, y).report_.objective
+    )
+
+
+@pytest.mark.parametrize("strength", [0.0, 1e-4, 1.0])
+def test_saturated_rows_do_not_stop_newton(strength, data, rng):
+    X, y = data
+    offset = 300 * rng.normal(size=(N, K))
+    model = SoftmaxGLM(regularizer_strength=strength).fit(X, y, offset=offset)
+    assert model.report_.converged and model.report_.gap_is_bound
+
+
+def test_missing_labels_of_every_kind_are_left_out(data):
+    X, y = data
+    text = pd.Series([pd.NA if i < 3 else str(k) for i, k in enumerate(y)], dtype="string")
+    model = soft().fit(X, text)
+    assert model.classes_.tolist() == ["0", "1", "2", "3"] and model.report_.n_dropped == 3
+    dates = np.array(["2020-01-01", "NaT", "2022-01-01", "2023-01-01"], "M8[D]")[y]
+    model = soft().fit(X, dates)
+    assert len(model.classes_) == 3 and model.report_.n_dropped == np.sum(y == 1)
+    with pytest.raises(ValueError, match="classes holds NaN or None"):
+        soft().partial_fit(X, y, classes=[0, 1, 2, None])
+
+
+def test_dates_in_another_unit_are_the_same_labels(data):
+    X, y = data
+    days = np.array(["2020-01-01", "2021-01-01", "2022-01-01", "2023-01-01"], "M8[D]")[y]
+    model = soft().fit(X, days)
+    assert model.score(X, days) == model.score(X, days.astype("M8[ns]")) == model.score(X, pd.Series(days)) > 0.4
+
+
+def test_offsets_of_another_time_are_refused(counts):
+    X, Y = counts
+    t = np.arange(N) * 0.1
+    with pytest.raises(ValueError, match="times of X and offset differ"):
+        mult().fit(nap.TsdFrame(t=t, d=X), Y, offset=nap.TsdFrame(t=t + 50, d=np.zeros((N, K))))
+
+
+def test_huge_weights_and_huge_features(data):
+    X, y = data
+    same = soft(tol=1e-9).fit(X, y, sample_weight=np.full(N, 1e308))
+    np.testing.assert_allclose(same.coef_, soft(tol=1e-9).fit(X, y).coef_, rtol=1e-6)
+    with pytest.raises(ValueError, match="rescale its columns"):
+        soft().fit(X * 1e160, y)
+
+
+def test_the_bound_allows_for_scores_that_cancel(data):
+    X, y = data
+    far, near = soft().fit(X + 1e8, y), soft(tol=1e-12).fit(X, y)
+    W, b = far.coef_.astype(np.longdouble), far.intercept_.astype(np.longdouble)
+    scores = (X + 1e8).astype(np.longdouble) @ W + b
+    scores -= scores.max(axis=1, keepdims=True)
+    loss = np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(N), y]) + 5e-3 * np.sum(W**2)
+    assert float(loss) - near.report_.objective + near.report_.gap <= far.report_.gap
+    assert far.report_.gap < 1e-4
