@@ -144,6 +144,24 @@ class SoftmaxProblem:
         return np.bincount(self.pairs.label, self.pairs.weight, self.n_classes)
 
     @cached_property
+    def coef_bound(self) -> float:
+        """Bound of the norm of the optimal coefficients: their ridge alone is at most F without features."""
+        zero = Params(np.zeros((self.n_features, self.n_classes)), np.zeros(self.n_classes))
+        best = self.null_objective if self.fit_intercept else self.objective(zero)
+        return float(np.sqrt(2 * best / self.strength)) if self.strength > 0 else np.inf
+
+    @cached_property
+    def auxiliary_bound(self) -> float:
+        """Bound of the optimal auxiliary variables, relative form; infinite with intercepts, which nothing bounds."""
+        if self.fit_intercept:
+            return np.inf
+        squares = self.X.multiply(self.X).sum(axis=1) if scipy.sparse.issparse(self.X) else np.sum(self.X**2, axis=1)
+        longest = float(np.sqrt(np.max(squares)))
+        shift = 0.0 if self.offset is None else float(np.max(np.ptp(self.offset, axis=1)))
+        # Two classes' coefficients differ by at most sqrt 2 times the norm of all.
+        return float(np.logaddexp(0, np.log(self.n_classes - 1) + np.sqrt(2) * longest * self.coef_bound + shift))
+
+    @cached_property
     def counts(self) -> scipy.sparse.csr_array:
         """Weighted counts, (row, class)."""
         shape = self.n_rows, self.n_classes

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._lambert import limits
 from ._implicit import softmax_prox
 from ._implicit_minibatch import Batch, dual_ascent, jacobi_ascent, newton_cg
 
@@ -249,3 +250,10 @@ def merge_scale(weights: Weights, penalised) -> Weights:
     """Multiply the scale into the coefficients, before it becomes too small."""
     V = weights.V * jnp.where(penalised > 0, weights.scale, 1.0)[None]
     return Weights(V, weights.u, jnp.ones_like(weights.scale))
+
+
+@partial(jax.jit, donate_argnames="weights")
+def project(weights: Weights, penalised, radius) -> Weights:
+    """Shrink the coefficients to a norm of at most ``radius``; the scale alone changes."""
+    norm = weights.scale * jnp.sqrt(jnp.sum(jnp.where(penalised[None] > 0, weights.V, 0.0) ** 2))
+    return weights._replace(scale=weights.scale * jnp.minimum(1.0, radius / jnp.maximum(norm, limits(norm).smallest)))

@@ -340,6 +340,9 @@ class UMax(ClassSampler):
         An auxiliary variable is raised where it is this far too low, so that no exponential exceeds ``exp(delta)``.
     alpha : float
         Of the family of double sums: 0 for scores relative to the label's, 1 for absolute ones.
+    bounded : bool
+        Whether to keep auxiliary variables (after every step; without intercepts only) and coefficients (after every
+        epoch) within bounds that the optimum is proved to obey. They need a ridge, and are very loose.
 
     Notes
     -----
@@ -353,6 +356,7 @@ class UMax(ClassSampler):
 
     delta: float = 1.0
     alpha: float = 0.0
+    bounded: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -362,7 +366,17 @@ class UMax(ClassSampler):
 
     def rule(self, problem) -> rules.ExplicitRule:
         """Return what a step does."""
-        return rules.ExplicitRule(float(self.alpha), float(self.delta))
+        limit = problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
+        return rules.ExplicitRule(float(self.alpha), float(self.delta), limit)
+
+    def update(self, problem, state: SamplerState, c: float) -> SamplerState:
+        """Do one epoch at step size c / N; see `ClassSampler.update`."""
+        state = super().update(problem, state, c)
+        if not self.bounded or problem.coef_bound == math.inf:
+            return state
+        data = problem.class_data(self._auxiliary)
+        weights = kernels.project(state.weights, data.rows.penalised, problem.dtype.type(problem.coef_bound))
+        return state._replace(weights=weights)
 
 
 @dataclass(frozen=True)

@@ -230,3 +230,16 @@ def test_an_epoch_in_portions_visits_every_pair_once(batch, monkeypatch):
         visited.append(np.asarray(state.weights.u) > 0)
     np.testing.assert_array_equal(*visited)
     assert visited[0].sum() == 100 // batch * batch
+
+
+def test_bounded_umax_stays_within_its_bounds():
+    problem, *_ = make(n=100, strength=1e-2)
+    problem = SoftmaxProblem(problem.X, problem.pairs, K, 1e-2, fit_intercept=False)
+    problem.coef_bound, problem.auxiliary_bound = 0.5, 0.8  # far tighter than the true ones
+    free, held = (
+        UMax(3, bounded=bounded).run(problem, key=jax.random.key(0), schedule=Schedule(3, 5.0, 1.0))
+        for bounded in (False, True)
+    )
+    assert np.linalg.norm(free.params.coef) > 1 and np.max(free.state.weights.u) > 1
+    assert np.linalg.norm(held.params.coef) == pytest.approx(0.5, rel=1e-5)
+    assert np.max(held.state.weights.u) <= np.float32(0.8)

@@ -128,3 +128,18 @@ def test_auxiliary_variables_start_where_they_are_best(sparse, alpha, rng, monke
     monkeypatch.setattr(softmax, "_SAMPLED_CLASSES", 3)
     drawn = np.mean([np.exp(problem.start_auxiliary(params, alpha, rng)) for _ in range(4000)], axis=0)
     np.testing.assert_allclose(drawn, np.exp(best), rtol=0.15)  # unbiased before the logarithm
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("offset", [False, True])
+def test_the_optimum_obeys_the_bounds_of_coefficients_and_auxiliary_variables(intercept, offset, rng):
+    problem, X, _, _, shift = make(rng, 0.05, intercept, offset)
+    params, _ = solve(problem)
+    assert np.linalg.norm(params.coef) <= problem.coef_bound < 20 * np.linalg.norm(params.coef)
+    row = problem.pairs.row
+    total = params.intercept[None] + (0 if shift is None else shift[row])
+    best = oracle.best_auxiliary(params.coef.T, X[row], problem.pairs.label, 0.0, total)
+    assert best.max() <= problem.auxiliary_bound
+    assert np.isinf(problem.auxiliary_bound) == intercept
+    free = make(rng, 0.0, intercept, offset)[0]
+    assert np.isinf(free.coef_bound) and np.isinf(free.auxiliary_bound)
