@@ -23,4 +23,5 @@ def test_every_penalty_is_registered():
 
 
 def test_every_solver_is_registered():
-    assert {type(s) for s in cases.SOLVERS.values()} == members(solvers, solvers.Solver)
+    of_classes = {solvers.NewtonCG}  # whose laws stand in test_softmax_exact_laws.py
+    assert {type(s) for s in cases.SOLVERS.values()} == members(solvers, solvers.Solver) - of_classes
