@@ -17,7 +17,7 @@ class ClassReport:
     Attributes
     ----------
     status : Status
-        Outcome.
+        Outcome; the property ``converged`` says whether it is CONVERGED.
     gap : float
         ``F - F*`` in nats per row: a proved upper bound if ``gap_is_bound``, else an estimate; nan where it was not
         looked at (``certify=False``, or too many rows times classes).
