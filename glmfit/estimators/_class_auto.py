@@ -15,8 +15,8 @@ def choose_class_solver(problem) -> str:
     - a pass over the rows is: rows (nonzeros, for sparse features) times features times classes at most 1e10, a
       second or two on two cores, of which a fit takes some tens.
 
-    ImplicitSGD beyond, whose steps do not grow with the number of classes. The thresholds are set by what fits in memory
-    and ends in minutes; the section "crossover" of benchmarks/softmax_fits.py times both solvers.
+    ImplicitSGD beyond, whose steps do not grow with the number of classes. The thresholds are set by what fits in
+    memory and ends in minutes; the section "crossover" of benchmarks/softmax_fits.py times both solvers.
     """
     n, K = problem.n_rows, problem.n_classes
     products = getattr(problem.X, "nnz", n * problem.n_features)
