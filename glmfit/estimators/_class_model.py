@@ -217,6 +217,7 @@ class ClassModel(BaseEstimator):
         return _report(
             problem,
             data,
+            params,
             status=solution.status,
             gap=gap.bound if bounded else np.nan,
             gap_is_bound=bounded,
@@ -385,6 +386,7 @@ def _exact_report(problem: SoftmaxProblem, solution, data: ClassTraining) -> Cla
     return _report(
         problem,
         data,
+        solution.params,
         status=Status(int(solution.status[0])),
         gap=float(solution.gap[0]),
         gap_is_bound=gap_is_bound,
@@ -401,16 +403,15 @@ def _exact_report(problem: SoftmaxProblem, solution, data: ClassTraining) -> Cla
         seconds_run=solution.seconds_run,
         seconds_compile=solution.seconds_compile,
         history=solution.history,
-        params=solution.params,
     )
 
 
-def _report(problem, data: ClassTraining, objective, gap, params=None, **facts) -> ClassReport:
+def _report(problem, data: ClassTraining, params: Params, objective, gap, **facts) -> ClassReport:
     null = problem.null_objective
     improvement = max(null - objective, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = 0.0 if gap == 0 else float(np.float64(gap) / improvement)
-    ridge = 0.0 if params is None else problem.strength / 2 * float(np.sum(params.coef**2))
+    ridge = problem.strength / 2 * float(np.sum(params.coef**2))
     return ClassReport(
         gap=gap,
         relative_gap=relative,

@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
 from glmfit.estimators import choose_class_solver
 from glmfit.problems import Pairs, SoftmaxProblem
+from glmfit.solvers import ImplicitSGD, NewtonCG
 
 N, D, K = 400, 3, 4
 SAMPLERS = ("ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
@@ -119,6 +120,7 @@ def test_every_sampling_solver_fits_and_reports(solver, data):
     exact = soft(tol=1e-9).fit(X, y)
     assert report.gap_is_bound and report.gap >= report.objective - exact.report_.objective
     assert report.objective < 0.9 * report.null_objective  # it has learned
+    assert report.pseudo_r2 == pytest.approx(model.score(X, y, score_type="pseudo-r2-McFadden"), abs=1e-6)
     again = soft(solver_name=solver, step=step, max_epochs=15, step_decay=0.8).fit(X, y)
     np.testing.assert_array_equal(again.coef_, model.coef_)
     other = soft(solver_name=solver, step=step, max_epochs=15, step_decay=0.8, random_state=1).fit(X, y)
@@ -493,6 +495,26 @@ def test_overflow_is_a_status_with_advice_and_the_coefficients_stay_finite(data)
         model = SoftmaxGLM(solver_name="SGD", step=1e4, regularizer_strength=1e-6).fit(X * 100, y)
     assert model.report_.status == Status.NON_FINITE
     assert np.isfinite(model.coef_).all() and np.isfinite(model.predict_proba(X)).all()
+
+
+@pytest.mark.parametrize("solver", ["NewtonCG", "ImplicitSGD"])
+def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(solver, data, monkeypatch):
+    X, y = data
+    cls, calls = (NewtonCG, []) if solver == "NewtonCG" else (ImplicitSGD, [])
+    update = cls.update
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) > 2:
+            raise KeyboardInterrupt
+        return update(self, *arguments)
+
+    monkeypatch.setattr(cls, "update", interrupted)
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = soft(solver_name=solver, step=1.0, tol=1e-12).fit(X, y)
+    assert model.report_.status == Status.INTERRUPTED
+    assert 0 < np.abs(model.coef_).max() < np.inf
+    assert model.report_.objective < model.report_.null_objective
 
 
 def test_auto_rule_follows_work_and_memory():
