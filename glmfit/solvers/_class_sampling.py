@@ -105,18 +105,21 @@ def single_steps(data, weights: Weights, order, negatives, span: Span, rule) -> 
     rule :
         What a step does: see ``_class_rules``.
     """
-    rows, shrink = data.rows, _shrink(rule, span)
+    shrink = _shrink(rule, span)
     # Looked up for all steps at once, many at a time: inside the loop each would wait for the memory.
-    row, auxiliary, c = data.row[order], data.auxiliary[order], span.c * data.weight[order]
+    rows, place = data.rows.in_order(data.row[order])
+    auxiliary, c = data.auxiliary[order], span.c * data.weight[order]
     touched = jnp.concatenate([negatives, data.label[order][:, None]], axis=1)
-    reach = rows.norm[row] / shrink + rows.free
+    reach = rows.norm[place] / shrink + rows.free
+    offset = None if data.offset is None else data.offset[data.row[order][:, None], touched]
 
     def visit(t, carry):
         V, u, scale = carry
-        i, k, classes = row[t], auxiliary[t], touched[t]
+        i, k, classes = place[t], auxiliary[t], touched[t]
         new_scale = scale / shrink
         # An implicit step starts from weights already shrunk; an explicit one uses the old ones throughout.
-        s = _scores(data, V, i, classes, new_scale if rule.implicit else scale)
+        s = rows.score(V, i, classes, new_scale if rule.implicit else scale)
+        s = s if offset is None else s + offset[t]
         old = u[k] if rule.auxiliary else jnp.zeros((), V.dtype)
         step = rule.step(c[t], span.log_a, s[:-1], s[-1], reach[t], old)
         V = rows.add(V, i, classes, jnp.append(-step.push, step.pull), scale if rule.implicit else new_scale)

@@ -27,7 +27,7 @@ from . import _class_sampling as kernels
 from ._check import check_real, check_whole
 from ._schedule import Schedule
 
-_PORTION = 1 << 18  # steps
+_PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 _NEWTON_STEPS = 30
 MINIBATCHES = ("averaged", "jacobi", "dual", "newton")
 
@@ -138,9 +138,10 @@ class ClassSampler(ABC):
         key = jax.random.fold_in(jax.random.key(state.seed), state.epoch)
         m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, len(data.label))
         log_a = problem.dtype.type(math.log(problem.negative_weight(m, self._sharing(n))))
-        # Negatives are drawn a portion of the steps at a time: for all of them they would need more room than the data.
+        # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
         n_steps = len(data.label) // n
-        size = -(-n_steps // -(-n_steps // _PORTION))
+        most = max(1, _PORTION // (n * (m + 1) + problem.n_features))
+        size = -(-n_steps // -(-n_steps // most))
         for_order, for_classes = jax.random.split(key)
         order = _order(for_order, len(data.label), n, size)
         # The scale may fall by this many steps before it has to be merged into the coefficients.
