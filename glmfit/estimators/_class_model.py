@@ -5,13 +5,11 @@ from __future__ import annotations
 import numbers
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import jax
 import numpy as np
 from scipy.special import log_softmax
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
@@ -34,8 +32,9 @@ from ..solvers import (
 from ._class_auto import choose_class_solver
 from ._class_report import ClassReport
 from ._class_validation import ClassTraining, check_class_features, check_offset
-from ._files import load_npz, save_npz
-from ._parameters import read_count, read_number, read_seed
+from ._model import Model
+from ._model_file import from_json, to_json
+from ._parameters import read_count, read_number, read_seed, read_solver
 from ._validation import time_axis
 
 EXACT = {"NewtonCG": NewtonCG, "SAGA": SAGA}
@@ -62,8 +61,10 @@ _TUNABLE_ROWS = 100
 _THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
 
 
-class ClassModel(BaseEstimator):
+class ClassModel(Model):
     """Common part of `SoftmaxGLM` and `MultinomialGLM`."""
+
+    report_class = ClassReport
 
     def __init__(
         self,
@@ -95,13 +96,7 @@ class ClassModel(BaseEstimator):
 
     def _fit_safely(self, work, *arguments) -> None:
         """Do the work, or leave everything as it was."""
-        before = dict(vars(self))
-        try:
-            work(*arguments)
-        except BaseException:
-            vars(self).clear()  # nothing half-done: checks have set n_features_in_ already
-            vars(self).update(before)
-            raise
+        self._do_or_undo(work, *arguments)
         status = self.report_.status
         if status.is_failure:
             message = f"the fit did not converge: {status.label} ({status.advice})"
@@ -159,28 +154,11 @@ class ClassModel(BaseEstimator):
         return SoftmaxProblem(data.X, pairs, len(seen), strength, True, offset, dtype)
 
     def _make_solver(self, streaming: bool = False):
-        allowed = SAMPLING if streaming else SOLVERS
-        known = isinstance(self.solver_name, str) and self.solver_name in ("auto", *allowed)
-        if not known:
-            what = "partial_fit needs a solver that samples: solver_name" if streaming else "solver_name"
-            raise ValueError(f'{what} is {self.solver_name!r}; it must be "auto" or one of {", ".join(allowed)}.')
-        if not isinstance(self.solver_kwargs, Mapping | None):
-            raise TypeError(
-                f"solver_kwargs is {self.solver_kwargs!r}; it must be a dict of the solver's hyper-parameters, or None."
-            )
-        kwargs = dict(self.solver_kwargs or {})
-        if self.solver_name == "auto":
-            if kwargs:
-                raise ValueError(
-                    f'solver_kwargs {sorted(kwargs)} were given with solver_name="auto"; name the solver they are for.'
-                )
-            return ImplicitSGD(**_AUTO["ImplicitSGD"]) if streaming else None
-        solver = allowed[self.solver_name]
-        try:
-            return solver(**{**_DEFAULTS.get(self.solver_name, {}), **kwargs})
-        except TypeError as error:
-            names = ", ".join(f.name for f in fields(solver))
-            raise ValueError(f"solver_kwargs of {self.solver_name} may be {names}; got {sorted(kwargs)}.") from error
+        if not streaming:
+            return read_solver(self.solver_name, self.solver_kwargs, SOLVERS, defaults=_DEFAULTS)
+        what = "partial_fit needs a solver that samples: solver_name"
+        solver = read_solver(self.solver_name, self.solver_kwargs, SAMPLING, what)
+        return ImplicitSGD(**_AUTO["ImplicitSGD"]) if solver is None else solver
 
     def _strength(self) -> float:
         if not isinstance(self.regularizer, str) or self.regularizer not in REGULARIZERS:
@@ -300,53 +278,28 @@ class ClassModel(BaseEstimator):
                 out[rows] = log_softmax(scores, axis=1)
         return out
 
-    # ------------------------------------------------------------------------------------ save, load
+    # ------------------------------------------------------------------------------------------ files
 
-    def save(self, path):
-        """Save the fitted model to one .npz file (arrays and a JSON header; no pickle), atomically.
+    def _write_state(self, header: dict, arrays: dict) -> None:
+        if hasattr(self, "stream_"):
+            *header["stream"], arrays["stream_totals"] = self.stream_
+        if hasattr(self, "stream_step_"):
+            header["stream_step"] = self.stream_step_
+        if self.classes_.dtype.kind == "O":
+            header["classes"] = [to_json(label, "classes_") for label in self.classes_.tolist()]
+        else:
+            arrays["classes"] = self.classes_
 
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            Where to; ".npz" is added if missing.
-
-        Returns
-        -------
-        pathlib.Path
-            The file written.
-
-        Raises
-        ------
-        NotFittedError, FileNotFoundError, TypeError
-            Before anything is written; the last for class labels a file cannot keep.
-        """
-        check_is_fitted(self)
-        from ._class_file import class_model_to_file
-
-        return save_npz(path, *class_model_to_file(self))
-
-    @classmethod
-    def load(cls, path):
-        """Load a model that :meth:`save` wrote.
-
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            The file.
-
-        Returns
-        -------
-        SoftmaxGLM or MultinomialGLM
-            Fitted.
-
-        Raises
-        ------
-        ValueError
-            If the file is not such a model.
-        """
-        from ._class_file import class_model_from_file
-
-        return class_model_from_file(cls, *load_npz(path))
+    def _read_state(self, header: dict, arrays: dict) -> None:
+        if "classes" in arrays:
+            self.classes_ = arrays["classes"]
+        else:
+            self.classes_ = np.empty(len(header["classes"]), object)
+            self.classes_[:] = [from_json(label) for label in header["classes"]]
+        if "stream_totals" in arrays:
+            self.stream_ = (*header["stream"], arrays["stream_totals"])
+        if "stream_step" in header:
+            self.stream_step_ = header["stream_step"]
 
     @abstractmethod
     def fit(self, X, y, sample_weight=None, offset=None):

@@ -38,10 +38,6 @@ class ClassTraining:
         return len(self.rows)
 
 
-class UnseenLabelsError(ValueError):
-    """Labels that the fit did not see."""
-
-
 # ------------------------------------------------------------------------------------------ features
 
 
@@ -203,7 +199,7 @@ def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray) -> None:
     if unseen.any():
         names = list(dict.fromkeys(y[unseen].tolist()))
         shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-        raise UnseenLabelsError(
+        raise ValueError(
             f"y holds {len(names)} labels that the model does not know ({shown}), in {int(unseen.sum())} rows; it "
             f"knows {len(classes)}. Leave those rows out, or fit with them (in a stream: name all classes at the first "
             "partial_fit)."
@@ -217,22 +213,18 @@ def read_counts(Y):
     """Read counts as an array or CSR matrix, (row, category), finite where not NaN, checked for signs."""
     if Y is None:
         raise ValueError("requires y to be passed, but the target y is None: give counts, (row, category).")
+    refuse_words_and_times(Y, "y")
     if scipy.sparse.issparse(Y):
-        refuse_words_and_times(Y, "y")
         Y = scipy.sparse.csr_array(Y).astype(np.float64)
         Y.sum_duplicates()
         values = Y.data
     else:
-        refuse_words_and_times(Y, "y")
-        Y = np.asarray(plain(Y))
-        if Y.dtype.kind not in "fiub":
-            Y = Y.astype(np.float64)
+        Y = np.asarray(plain(Y)).astype(np.float64)
         if Y.ndim != 2 or Y.shape[1] == 0:
             raise ValueError(
                 f"y has shape {Y.shape}; a multinomial model needs counts (row, category), dense or sparse. For one "
                 "label per row use SoftmaxGLM."
             )
-        Y = Y.astype(np.float64)
         values = Y.ravel()
     if np.isinf(values).any():
         raise ValueError(f"Input y contains infinity, {int(np.isinf(values).sum())} times. Remove those rows.")
@@ -251,8 +243,6 @@ def read_counts(Y):
 
 def rows_with_nan(values) -> np.ndarray:
     """Whether each row of an array or CSR matrix has a NaN, (row,)."""
-    if values is None:
-        return np.zeros(0, bool)
     if scipy.sparse.issparse(values):
         bad = np.zeros(values.shape[0], bool)
         bad[np.repeat(np.arange(values.shape[0]), np.diff(values.indptr))[np.isnan(values.data)]] = True

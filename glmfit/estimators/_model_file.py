@@ -1,4 +1,4 @@
-"""A fitted PopulationGLM as a JSON header and arrays, and back."""
+"""A fitted model as a JSON header and arrays, and back."""
 
 from __future__ import annotations
 
@@ -7,35 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from .._status import Status
 from ..bounds import StepCertificate
-from ._report import FitReport
-from ._validation import TimeAxis
 
 
 def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
     """Header and arrays of a fitted model."""
-    header: dict[str, Any] = {"class": type(model).__name__, "parameters": {}, "n_iter": model.n_iter_}
-    arrays = {"coef": model.coef_, "intercept": np.asarray(model.intercept_)}
-    for name, value in model.get_params(deep=False).items():
-        header["parameters"][name] = to_json(value, name)
+    header: dict[str, Any] = {"class": type(model).__name__}
+    header["parameters"] = {name: to_json(value, name) for name, value in model.get_params(deep=False).items()}
     if hasattr(model, "feature_names_in_"):
         header["feature_names"] = [str(n) for n in model.feature_names_in_]
-    columns = getattr(model._neurons, "columns", None)
-    columns = [] if columns is None else [c.item() if isinstance(c, np.generic) else c for c in columns]
-    if columns and all(isinstance(c, int | float | str) for c in columns):
-        header["columns"] = columns
-    report = {}
-    for f in fields(FitReport):
-        value = getattr(model.report_, f.name)
-        if f.name == "history":
-            arrays.update({f"history.{k}": v for k, v in value.items()})
-        elif f.name == "step_certificate":
-            report[f.name] = None if value is None else certificate_to_file(value, arrays)
-        elif isinstance(value, np.ndarray):
-            arrays[f"report.{f.name}"] = value
-        else:
-            report[f.name] = value
-    header["report"] = report
+    arrays = {"coef": model.coef_, "intercept": np.asarray(model.intercept_)}
+    header["report"] = _report_to_file(model.report_, arrays)
+    model._write_state(header, arrays)
     return header, arrays
 
 
@@ -44,27 +28,41 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
     if header.get("class") != cls.__name__:
         raise ValueError(f"the file holds a {header.get('class')}, not a {cls.__name__}; load it with that class.")
     try:
-        return _rebuild(cls, header, arrays)
+        model = cls(**{name: from_json(value) for name, value in header["parameters"].items()})
+        model.coef_, model.intercept_ = arrays["coef"], arrays["intercept"]
+        model.n_features_in_ = len(model.coef_)
+        if "feature_names" in header:
+            model.feature_names_in_ = np.asarray(header["feature_names"], object)
+        model.report_ = _report_from_file(cls.report_class, header["report"], arrays)
+        model._read_state(header, arrays)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"the file is not a whole {cls.__name__} ({type(error).__name__}: {error}).") from error
-
-
-def _rebuild(cls, header: dict, arrays: dict[str, np.ndarray]):
-    parameters = {name: from_json(value) for name, value in header["parameters"].items()}
-    model = cls(**parameters)
-    model.coef_ = arrays["coef"]
-    model.intercept_ = float(arrays["intercept"]) if arrays["coef"].ndim == 1 else arrays["intercept"]
-    model.n_iter_ = header["n_iter"]
-    model.n_features_in_ = len(arrays["coef"])
-    if "feature_names" in header:
-        model.feature_names_in_ = np.asarray(header["feature_names"], object)
-    report = dict(header["report"])
-    if report["step_certificate"] is not None:
-        report["step_certificate"] = certificate_from_file(report["step_certificate"], arrays)
-    model.report_ = FitReport(**report, **section(arrays, "report."), history=section(arrays, "history."))
-    columns = header.get("columns")
-    model._neurons = None if columns is None else TimeAxis(np.empty(0), None, np.asarray(columns))
     return model
+
+
+def _report_to_file(report, arrays: dict) -> dict:
+    """Scalars of a report; its arrays go to ``arrays``."""
+    scalars = {}
+    for f in fields(report):
+        value = getattr(report, f.name)
+        if f.name == "history":
+            arrays.update({f"history.{k}": v for k, v in value.items()})
+        elif f.name == "step_certificate":
+            scalars[f.name] = None if value is None else certificate_to_file(value, arrays)
+        elif isinstance(value, np.ndarray):
+            arrays[f"report.{f.name}"] = value
+        else:
+            scalars[f.name] = value.item() if isinstance(value, np.generic) else value
+    return scalars
+
+
+def _report_from_file(cls, scalars: dict, arrays: dict):
+    scalars = dict(scalars)
+    if scalars["step_certificate"] is not None:
+        scalars["step_certificate"] = certificate_from_file(scalars["step_certificate"], arrays)
+    if "status" in scalars:
+        scalars["status"] = Status(scalars["status"])
+    return cls(**scalars, **section(arrays, "report."), history=section(arrays, "history."))
 
 
 def certificate_from_file(scalars: dict, arrays: dict) -> StepCertificate:

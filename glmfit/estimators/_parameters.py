@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Mapping
+from dataclasses import fields
 
 import jax
 import numpy as np
@@ -38,3 +40,35 @@ def read_seed(state) -> int:
         data = jax.random.key_data(state) if is_key else state
         return int(np.asarray(data, np.uint32).ravel()[-1])
     raise ValueError(f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None.")
+
+
+def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", defaults: dict | None = None):
+    """Return the solver of a name with its hyper-parameters; None for "auto".
+
+    Parameters
+    ----------
+    name, kwargs :
+        ``solver_name`` and ``solver_kwargs`` as given.
+    allowed : dict
+        Name -> class of solver.
+    what : str
+        What errors call the name.
+    defaults : dict, optional
+        Name -> hyper-parameters that differ from the solver's own.
+    """
+    if not isinstance(name, str) or name not in ("auto", *allowed):
+        raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')
+    if not isinstance(kwargs, Mapping | None):
+        raise TypeError(f"solver_kwargs is {kwargs!r}; it must be a dict of the solver's hyper-parameters, or None.")
+    kwargs = dict(kwargs or {})
+    if name == "auto":
+        if kwargs:
+            raise ValueError(
+                f'solver_kwargs {sorted(kwargs)} were given with solver_name="auto"; name the solver they are for.'
+            )
+        return None
+    try:
+        return allowed[name](**{**(defaults or {}).get(name, {}), **kwargs})
+    except TypeError as error:
+        names = ", ".join(f.name for f in fields(allowed[name]))
+        raise ValueError(f"solver_kwargs of {name} may be {names}; got {sorted(kwargs)}.") from error

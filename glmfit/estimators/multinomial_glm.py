@@ -12,7 +12,7 @@ from ..observations.softmax import Multinomial
 from ._class_model import ClassModel
 from ._class_validation import check_class_features, check_lengths, check_offset, read_counts, training_of_counts
 from ._parameters import read_seed
-from ._validation import time_axis, wrap
+from ._validation import TimeAxis, time_axis, wrap
 
 SCORES = ("D2", "log-likelihood")
 
@@ -255,6 +255,14 @@ class MultinomialGLM(RegressorMixin, ClassModel):
                 )
             counts[rows] = Multinomial(len(self.classes_)).sample(rng, total[rows], scores)
         return counts
+
+    def _write_state(self, header: dict, arrays: dict) -> None:
+        super()._write_state(header, arrays)
+        header["pynapple_columns"] = self._columns is not None
+
+    def _read_state(self, header: dict, arrays: dict) -> None:
+        super()._read_state(header, arrays)
+        self._columns = TimeAxis(np.empty(0), None, self.classes_) if header["pynapple_columns"] else None
 
     def __sklearn_tags__(self):
         """Tags: y has many columns, none negative."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,10 +15,10 @@ from .._status import Status
 from ..problems import Params, PopulationProblem
 from ..solvers import LBFGS, SAGA, LoopOptions, Newton
 from ._auto import choose_solver
-from ._files import load_npz, save_npz
-from ._parameters import read_count, read_number, read_seed
+from ._model import Model
+from ._parameters import read_count, read_number, read_seed, read_solver
 from ._report import FitReport
-from ._validation import check_features, check_scoring, check_training, wrap
+from ._validation import TimeAxis, check_features, check_scoring, check_training, wrap
 
 SOLVERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton}
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
@@ -27,7 +26,7 @@ _SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
 _NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 
 
-class PopulationGLM(RegressorMixin, BaseEstimator):
+class PopulationGLM(RegressorMixin, Model):
     r"""Poisson GLM of one or many neurons' spike counts, fitted to a certified distance from the optimum.
 
     Per neuron n, with rate f(eta) per bin and eta = X coef + intercept, it minimises
@@ -101,6 +100,8 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
     (3,)
     """
 
+    report_class = FitReport
+
     def __init__(
         self,
         inverse_link_function="softplus",
@@ -154,19 +155,13 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
         ConvergenceWarning
             Once, if some neurons did not converge.
         """
-        before = dict(vars(self))
-        try:
-            self._fit(X, y, sample_weight)
-        except BaseException:
-            vars(self).clear()  # nothing half-done: checks have set n_features_in_ already
-            vars(self).update(before)
-            raise
+        self._do_or_undo(self._fit, X, y, sample_weight)
         self._warn()
         return self
 
     def _fit(self, X, y, sample_weight) -> None:
         data = check_training(self, X, y, sample_weight)
-        solver = self._make_solver()
+        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
         problem = self._make_problem(data)
         if solver is None:
             solver = SOLVERS[choose_solver(problem)]()
@@ -185,27 +180,6 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
         self.n_iter_ = int(solution.epochs.max())
         self.report_ = _report(problem, solution, data, Params(coef, intercept))
         self._neurons = data.neurons
-
-    def _make_solver(self):
-        known = isinstance(self.solver_name, str) and self.solver_name in ("auto", *SOLVERS)
-        if not known:
-            raise ValueError(f'solver_name is {self.solver_name!r}; it must be "auto" or one of {", ".join(SOLVERS)}.')
-        if not isinstance(self.solver_kwargs, Mapping | None):
-            raise TypeError(
-                f"solver_kwargs is {self.solver_kwargs!r}; it must be a dict of the solver's hyper-parameters, or None."
-            )
-        kwargs = dict(self.solver_kwargs or {})
-        if self.solver_name == "auto":
-            if kwargs:
-                raise ValueError(
-                    f'solver_kwargs {sorted(kwargs)} were given with solver_name="auto"; name the solver they are for.'
-                )
-            return None
-        try:
-            return SOLVERS[self.solver_name](**kwargs)
-        except TypeError as error:
-            allowed = ", ".join(SOLVERS[self.solver_name].__dataclass_fields__)
-            raise ValueError(f"solver_kwargs of {self.solver_name} may be {allowed}; got {sorted(kwargs)}.") from error
 
     def _make_problem(self, data) -> PopulationProblem:
         observation = observations.from_inverse_link(self.inverse_link_function)
@@ -325,53 +299,21 @@ class PopulationGLM(RegressorMixin, BaseEstimator):
     def _matrix(self):
         return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))
 
-    # ------------------------------------------------------------------------------------ save, load
+    # ------------------------------------------------------------------------------------------ files
 
-    def save(self, path):
-        """Save the fitted model to one .npz file (arrays and a JSON header; no pickle), atomically.
+    def _write_state(self, header: dict, arrays: dict) -> None:
+        header["n_iter"] = self.n_iter_
+        columns = getattr(self._neurons, "columns", None)
+        columns = [] if columns is None else [c.item() if isinstance(c, np.generic) else c for c in columns]
+        if columns and all(isinstance(c, int | float | str) for c in columns):
+            header["columns"] = columns
 
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            Where to; ".npz" is added if missing.
-
-        Returns
-        -------
-        pathlib.Path
-            The file written.
-
-        Raises
-        ------
-        NotFittedError, FileNotFoundError
-            Before anything is written.
-        """
-        check_is_fitted(self)
-        from ._model_file import model_to_file
-
-        return save_npz(path, *model_to_file(self))
-
-    @classmethod
-    def load(cls, path):
-        """Load a model that :meth:`save` wrote.
-
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            The file.
-
-        Returns
-        -------
-        PopulationGLM
-            Fitted: coefficients, report and neuron names; pynapple metadata of the neurons is not stored.
-
-        Raises
-        ------
-        ValueError
-            If the file is not such a model.
-        """
-        from ._model_file import model_from_file
-
-        return model_from_file(cls, *load_npz(path))
+    def _read_state(self, header: dict, arrays: dict) -> None:
+        if self.coef_.ndim == 1:
+            self.intercept_ = float(self.intercept_)
+        self.n_iter_ = header["n_iter"]
+        columns = header.get("columns")
+        self._neurons = None if columns is None else TimeAxis(np.empty(0), None, np.asarray(columns))
 
     # ---------------------------------------------------------------------------------- scikit-learn
 

@@ -1,0 +1,75 @@
+"""What all estimators share: a fit that is done whole or not at all, and files."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from ._files import load_npz, save_npz
+from ._model_file import model_from_file, model_to_file
+
+
+class Model(BaseEstimator):
+    """Common part of all estimators; their fits set ``coef_``, ``intercept_`` and ``report_``."""
+
+    report_class: ClassVar[type]
+
+    def _do_or_undo(self, work, *arguments) -> None:
+        """Do the work, or leave everything as it was."""
+        before = dict(vars(self))
+        try:
+            work(*arguments)
+        except BaseException:
+            vars(self).clear()  # nothing half-done: checks have set n_features_in_ already
+            vars(self).update(before)
+            raise
+
+    def save(self, path):
+        """Save the fitted model to one .npz file (arrays and a JSON header; no pickle), atomically.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            Where to; ".npz" is added if missing.
+
+        Returns
+        -------
+        pathlib.Path
+            The file written.
+
+        Raises
+        ------
+        NotFittedError, FileNotFoundError, TypeError
+            Before anything is written; the last for parameters or labels that a file without pickle cannot keep.
+        """
+        check_is_fitted(self)
+        return save_npz(path, *model_to_file(self))
+
+    @classmethod
+    def load(cls, path):
+        """Load a model that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            The file.
+
+        Returns
+        -------
+        PopulationGLM, SoftmaxGLM or MultinomialGLM
+            Fitted: coefficients, report and names; pynapple metadata is not stored.
+
+        Raises
+        ------
+        ValueError
+            If the file is not such a model.
+        """
+        return model_from_file(cls, *load_npz(path))
+
+    def _write_state(self, header: dict, arrays: dict) -> None:
+        """Add to a file what it holds besides parameters, coefficients and report."""
+
+    def _read_state(self, header: dict, arrays: dict) -> None:
+        """Set what `_write_state` wrote."""
