@@ -41,7 +41,7 @@ class Stepper:
         @jax.jit
         def draw(key, label):
             order = jax.random.randint(key, n_steps, 0, n_pairs, jnp.int32)
-            return order, kernels.distinct_negatives(key, label[order], n_classes, m)
+            return order, kernels.distinct_negatives(key, label[order][:, None], n_classes, m)
 
         self.draw = draw
         self.once(0)  # compiles

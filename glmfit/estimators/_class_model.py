@@ -204,7 +204,7 @@ class ClassModel(Model):
             objective=objective,
             solver_name=type(solver).__name__,
             epochs=solution.epochs,
-            row_evals=solution.epochs * problem.n_pairs,
+            row_evals=solution.steps * solver.batch_size,
             step=float(step),
             step_tuned=tuned,
             step_certificate=None,

@@ -242,6 +242,22 @@ class ClassData(NamedTuple):
     offset: jax.Array | None
 
 
+class CountRows(NamedTuple):
+    """Where a row's counts are among the pairs.
+
+    Attributes
+    ----------
+    first, size : jax.Array
+        First pair of a row and their number, (row,).
+    total : jax.Array
+        Sum of their weights, (row,).
+    """
+
+    first: jax.Array
+    size: jax.Array
+    total: jax.Array
+
+
 def dense_rows(X: np.ndarray, intercept: bool, dtype) -> DenseRows:
     """Lay out a matrix of features."""
     x = np.ones((X.shape[0], X.shape[1] + intercept), dtype)

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse
 import scipy.special
 
-from ._class_rows import ClassData, dense_rows, sparse_rows
+from ._class_rows import ClassData, CountRows, dense_rows, sparse_rows
 from ._double_sum import negative_weight
 from ._softmax_exact import ExactSoftmax
 from .base import Evaluation, Params
@@ -32,7 +32,7 @@ class Pairs(NamedTuple):
     Attributes
     ----------
     row, label : numpy.ndarray
-        (pair,), sorted by row.
+        (pair,), each combination once, sorted by row and then label.
     weight : numpy.ndarray
         Count times weight of the row, (pair,), positive.
     """
@@ -118,8 +118,7 @@ class SoftmaxProblem:
         Parameters
         ----------
         auxiliary : str
-            "pair": each pair has an auxiliary variable of its own (form B of the theory page); "row": the pairs of a
-            row of counts share one (form A).
+            "pair": each pair has an auxiliary variable of its own; "row": the pairs of a row of counts share one.
         """
         data = self._class_data
         return data if auxiliary == "pair" else data._replace(auxiliary=data.row)
@@ -132,6 +131,14 @@ class SoftmaxProblem:
         offset = None if self.offset is None else jax.device_put(self.offset.astype(self.dtype))
         arrays = map(jax.device_put, (label, row, self.pairs.weight.astype(self.dtype), index))
         return ClassData(layout(self.X, self.fit_intercept, self.dtype), *arrays, offset)
+
+    @cached_property
+    def count_rows(self) -> tuple[CountRows, int]:
+        """Where each row's counts are, on the device, and the most classes any row has counts of."""
+        size = np.bincount(self.pairs.row, minlength=self.n_rows)
+        first = np.minimum(np.cumsum(size) - size, self.n_pairs - 1)
+        arrays = first.astype(np.int32), size.astype(np.int32), self.totals.astype(self.dtype)
+        return CountRows(*map(jax.device_put, arrays)), int(size.max())
 
     @cached_property
     def totals(self) -> np.ndarray:

@@ -1,8 +1,9 @@
 """What one step of each solver that samples classes does: the only place where their formulas stand.
 
 A rule sees scores and returns pushes; it knows neither features nor weights. It says whether its steps are
-``implicit``, use an ``auxiliary`` variable, and count ``hits``, shared negatives that are a row's own label. Rules are
-static arguments of the kernels, so they hold what never changes during a fit.
+``implicit``, use an ``auxiliary`` variable, and count ``hits``, shared negatives that are a row's own label. Those of
+the double sum also know steps on whole rows of counts. Rules are static arguments of the kernels, so they hold what
+never changes during a fit.
 """
 
 from __future__ import annotations
@@ -37,13 +38,18 @@ class ImplicitRule:
         if self.alpha == 1:
             score, log_a = jnp.append(score, score_label), jnp.append(jnp.full_like(score, log_a), 0.0)
             target = jnp.zeros_like(score).at[-1].set(1.0)
-            step = implicit_counts(c, log_a, score, target, mobility, u)
-            return Impulse(step.push[:-1], c - step.push[-1], step.v)
+            amount, u = self.step_counts(c, log_a, score, target, mobility, u)
+            return Impulse(-amount[:-1], amount[-1], u)
         delta = score - score_label
         if delta.shape[-1] == 1:
             pair = implicit_pair(c, log_a, delta[0], 2 * mobility, u)
             return Impulse(pair.push[None], pair.pull, pair.u)
         return implicit_step(c, log_a, delta, mobility, mobility, u)
+
+    def step_counts(self, c, log_a, score, target, mobility, u):
+        """Step of a row of counts, absolute form: what is added per class touched, in rows, and the new variable."""
+        step = implicit_counts(c, log_a, score, target, mobility, u)
+        return c * target - step.push, step.v
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,20 @@ class ExplicitRule:
             moved = jnp.maximum(moved, 0.0)  # where its optimum lies, whatever the weights
         pull = self.alpha * (1 - label) + (1 - self.alpha) * total
         return Impulse(c * push, c * pull, jnp.minimum(moved, self.u_bound))
+
+    def step_counts(self, c, log_a, score, target, mobility, u):
+        """Step of a row of counts; scores are relative to their mean over the counts (alpha = 0) or absolute (1)."""
+        relative = score - (1 - self.alpha) * jnp.sum(target * score)
+        if self.raise_at < jnp.inf:
+            known = jax.nn.logsumexp(jnp.where(log_a > -jnp.inf, relative, -jnp.inf))
+            u = jnp.where(u < known - self.raise_at, known, u)
+        push = jnp.exp(log_a + relative - u)
+        total = jnp.sum(push)
+        moved = u - c * (1 - total)
+        if self.alpha == 0:
+            moved = jnp.maximum(moved, 0.0)  # its optimum is at least the entropy of the counts
+        amount = c * ((self.alpha + (1 - self.alpha) * total) * target - push)
+        return amount, jnp.minimum(moved, self.u_bound)
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,37 @@ from .._lambert import limits
 from ._implicit import softmax_prox
 from ._implicit_minibatch import Batch, dual_ascent, jacobi_ascent, newton_cg
 
+_NONE = jnp.iinfo(jnp.int32).max  # no class
 
-def distinct_negatives(key, label, n_classes: int, m: int):
-    """Draw m distinct classes other than the label, uniformly, for every entry of ``label``: (..., m).
+
+def distinct_negatives(key, known, n_classes: int, m: int, n_known=1):
+    """Draw m distinct classes other than those known, uniformly.
 
     Each draw is from the classes not yet taken, numbered without gaps, and is then moved past those taken.
+
+    Parameters
+    ----------
+    key : jax key
+    known : jax.Array
+        Distinct classes in increasing order, filled up with the largest integer, (..., known).
+    n_classes, m : int
+        Classes in all, and to draw.
+    n_known : int or jax.Array
+        How many are known, (...).
+
+    Returns
+    -------
+    jax.Array
+        (..., m); where fewer than m other classes exist, numbers from ``n_classes`` on stand for the rest.
     """
     bits = jax.random.split(key, m)
-    lowest = jnp.full(label.shape, -1, jnp.int32)
-    taken = jnp.full((*label.shape, m + 1), jnp.iinfo(jnp.int32).max, jnp.int32).at[..., 0].set(label)
-    rank = jnp.arange(m + 1, dtype=jnp.int32)
+    *shape, width = known.shape
+    lowest = jnp.full(shape, -1, jnp.int32)
+    taken = jnp.full((*shape, width + m), _NONE, jnp.int32).at[..., :width].set(known)
+    rank = jnp.arange(width + m, dtype=jnp.int32)
     drawn = []
     for j in range(m):
-        free = jax.random.randint(bits[j], label.shape, 0, n_classes - 1 - j, jnp.int32)
+        free = jax.random.randint(bits[j], shape, 0, n_classes - n_known - j, jnp.int32)
         # The sorted k-th taken class is passed where the draw, moved past k others, reaches it.
         new = free + jnp.sum(free[..., None] >= taken - jnp.broadcast_to(rank, taken.shape), axis=-1, dtype=jnp.int32)
         before = jnp.concatenate([lowest[..., None], taken[..., :-1]], axis=-1)
@@ -155,6 +173,61 @@ def averaged_steps(data, weights: Weights, order, negatives, span: Span, rule) -
         if rule.auxiliary:
             u = u.at[k].add((step.u - old) / n)
         return V, u, new_scale
+
+    return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
+
+
+def support_of(data, seen, i, width: int):
+    """Classes with counts in row i, ``_NONE`` beyond them, and their shares, 0 beyond, (width,)."""
+    place = seen.first[i] + jnp.arange(width, dtype=jnp.int32)
+    real = jnp.arange(width) < seen.size[i]
+    place = jnp.minimum(place, data.label.shape[0] - 1)
+    share = data.weight[place] / jnp.maximum(seen.total[i], limits(seen.total).smallest)
+    return jnp.where(real, data.label[place], _NONE), jnp.where(real, share, 0.0)
+
+
+@partial(jax.jit, static_argnames=("rule", "width"), donate_argnames="weights")
+def count_steps(data, seen, weights: Weights, order, negatives, span: Span, rule, width: int) -> Weights:
+    """Visit whole rows of counts: every class with counts and sampled others; of a batch, the mean of its rows' steps.
+
+    Parameters
+    ----------
+    data : ClassData
+        Of the problem.
+    seen : CountRows
+        Where the rows' counts are.
+    weights : Weights
+        One auxiliary variable per row.
+    order : jax.Array
+        Rows, (step, row of the batch).
+    negatives : jax.Array
+        Distinct classes without counts, (step, row of the batch, negative); numbers that are no class count nothing.
+    span : Span
+        Its weight of a negative is not used: it depends on the row.
+    rule :
+        What a step does.
+    width : int
+        Most classes with counts in a row.
+    """
+    rows, shrink, n = data.rows, _shrink(rule, span), order.shape[1]
+    n_classes, m = weights.V.shape[0], negatives.shape[2]
+
+    def visit(t, carry):
+        V, u, scale = carry
+        i, drawn = order[t], negatives[t]
+        support, target = jax.vmap(support_of, (None, None, 0, None))(data, seen, i, width)
+        others = n_classes - seen.size[i]
+        log_a = jnp.log((others / jnp.maximum(jnp.minimum(others, m), 1)).astype(V.dtype))
+        log_a = jnp.where(drawn < n_classes, log_a[:, None], -jnp.inf)
+        log_a = jnp.concatenate([jnp.where(support < n_classes, 0.0, -jnp.inf).astype(V.dtype), log_a], axis=1)
+        classes = jnp.minimum(jnp.concatenate([support, drawn], axis=1), n_classes - 1)
+        target = jnp.concatenate([target, jnp.zeros((n, m), V.dtype)], axis=1)
+        new_scale = scale / shrink
+        s = jax.vmap(_scores, (None, None, 0, 0, None))(data, V, i, classes, new_scale if rule.implicit else scale)
+        mobility = rows.norm[i] / shrink + rows.free
+        amount, new = jax.vmap(rule.step_counts)(span.c * seen.total[i], log_a, s, target, mobility, u[i])
+        V = rows.add_many(V, i, classes, amount / n, scale if rule.implicit else new_scale)
+        return V, u.at[i].add((new - u[i]) / n), new_scale
 
     return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 

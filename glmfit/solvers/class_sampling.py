@@ -30,6 +30,7 @@ from ._schedule import Schedule
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 _NEWTON_STEPS = 30
 MINIBATCHES = ("averaged", "jacobi", "dual", "newton")
+VISITS = ("pair", "row")
 
 
 class SamplerState(NamedTuple):
@@ -91,7 +92,9 @@ class ClassSampler(ABC):
     n_negatives: int = 5
     batch_size: int = 1
     shared: ClassVar[bool] = True  # whether the rows of a batch share their negatives
-    alpha = 0.0  # of the family of double sums; a field only where there is a choice
+    # Fields only where there is a choice: member of the family of double sums, and what a step visits.
+    alpha = 0.0
+    visit = "pair"
 
     def __post_init__(self):
         check_whole("n_negatives", self.n_negatives, 1)
@@ -105,17 +108,20 @@ class ClassSampler(ABC):
 
     def init_state(self, problem, params: Params | None, *, key) -> SamplerState:
         """Lay out weights and auxiliary variables: 0, or what suits the parameters if there are any."""
-        data = problem.class_data(self._auxiliary)
         V = np.zeros((problem.n_classes, problem.n_features + problem.fit_intercept), problem.dtype)
         if params is not None:
             V[:, : problem.n_features] = np.asarray(params.coef).T
             V[:, problem.n_features :] = np.asarray(params.intercept)[:, None]
-        size = int(data.auxiliary.max(initial=-1)) + 1 if self.rule(problem).auxiliary else 0
+        per_row = self._auxiliary == "row"
+        size = (problem.n_rows if per_row else problem.n_pairs) if self.rule(problem).auxiliary else 0
         seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
         u = np.zeros(size, problem.dtype)
         if params is not None and size:
-            # Pairs that share a variable estimate the same number.
-            u[np.asarray(data.auxiliary)] = problem.start_auxiliary(params, self.alpha, np.random.default_rng(seed))
+            best = problem.start_auxiliary(params, self.alpha, np.random.default_rng(seed))
+            if per_row:  # the mean over counts: what is best for pairs is the log of the normaliser less their scores
+                best = np.bincount(problem.pairs.row, problem.pairs.weight * best, size)
+                best /= np.maximum(problem.totals, np.finfo(float).tiny)
+            u[:] = best
         return SamplerState(kernels.Weights(jax.device_put(V), jax.device_put(u), jnp.ones((), problem.dtype)), 0, seed)
 
     def update(self, problem, state: SamplerState, c: float) -> SamplerState:
@@ -127,8 +133,9 @@ class ClassSampler(ABC):
             If an explicit step is so long that the ridge would turn the coefficients around.
         """
         rule, data = self.rule(problem), problem.class_data(self._auxiliary)
-        # The ridge in terms of sampled pairs: a row of counts is several.
-        strength = problem.strength * problem.n_rows / problem.n_pairs
+        # The ridge in terms of what is sampled: a row of counts is several pairs.
+        n_visits = self._n_visits(problem)
+        strength = problem.strength * problem.n_rows / n_visits
         change = c * strength
         if not rule.implicit and change >= 1:
             raise ValueError(
@@ -136,26 +143,33 @@ class ClassSampler(ABC):
                 "Use a shorter step, or ImplicitSGD, which takes any."
             )
         key = jax.random.fold_in(jax.random.key(state.seed), state.epoch)
-        m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, len(data.label))
+        m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, n_visits)
         log_a = problem.dtype.type(math.log(problem.negative_weight(m, self._sharing(n))))
         # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
-        n_steps = len(data.label) // n
-        most = max(1, _PORTION // (n * (m + 1) + problem.n_features))
+        n_steps, by_row = n_visits // n, self.visit == "row"
+        seen, width = problem.count_rows if by_row else (None, 1)
+        most = max(1, _PORTION // (n * (m + width) + problem.n_features))
         size = -(-n_steps // -(-n_steps // most))
         for_order, for_classes = jax.random.split(key)
-        order = _order(for_order, len(data.label), n, size)
+        order = _order(for_order, n_visits, n, size)
         # The scale may fall by this many steps before it has to be merged into the coefficients.
         safe = _orders_of_magnitude(problem.dtype) / max(abs(math.log1p(change if rule.implicit else -change)), 1e-300)
         stride = int(min(size, max(1.0, safe)))
         weights = state.weights
         for first in range(0, n_steps, size):
             draw = jax.random.fold_in(for_classes, first)
-            part, negatives = _draw(draw, data.label, order, first, size, problem.n_classes, m, self._sharing(n))
+            if by_row:
+                part, negatives = _draw_others(draw, data, seen, order, first, size, problem.n_classes, m, width)
+            else:
+                part, negatives = _draw(draw, data.label, order, first, size, problem.n_classes, m, self._sharing(n))
             last = min(size, n_steps - first)
             for start in range(0, last, stride):
                 stop = min(start + stride, last)
                 span = kernels.Span(start, stop, problem.dtype.type(c), problem.dtype.type(strength), log_a)
-                weights = self._steps(data, weights, part, negatives, span, rule, n)
+                if by_row:
+                    weights = kernels.count_steps(data, seen, weights, part, negatives, span, rule, width)
+                else:
+                    weights = self._steps(data, weights, part, negatives, span, rule, n)
                 if change > 0:
                     weights = kernels.merge_scale(weights, data.rows.penalised)
         return SamplerState(weights, state.epoch + 1, state.seed)
@@ -213,7 +227,8 @@ class ClassSampler(ABC):
             bar.close()
         compiling = compile_seconds() - compiled
         params = user_params(problem, state)
-        steps = state.epoch * (problem.n_pairs // min(self.batch_size, problem.n_pairs))
+        n_visits = self._n_visits(problem)
+        steps = state.epoch * (n_visits // min(self.batch_size, n_visits))
         seconds = time.perf_counter() - clock - told - compiling
         return SampledSolution(params, status, state.epoch, steps, seconds, compiling, state)
 
@@ -222,7 +237,15 @@ class ClassSampler(ABC):
     @property
     def _auxiliary(self) -> str:
         # In the absolute form the pairs of a row estimate the same number.
-        return "row" if self.alpha == 1 else "pair"
+        return "row" if self.alpha == 1 or self.visit == "row" else "pair"
+
+    def _n_visits(self, problem) -> int:
+        """Visits of an epoch."""
+        return problem.n_rows if self.visit == "row" else problem.n_pairs
+
+    def _check_visit(self) -> None:
+        if self.visit not in VISITS:
+            raise ValueError(f"visit is {self.visit!r}; it must be one of {', '.join(VISITS)}.")
 
     def _sharing(self, n: int) -> bool:
         return self.shared and n > 1
@@ -253,6 +276,9 @@ class ImplicitSGD(ClassSampler):
         to 5 Jacobi sweeps are a conservative step.
     alpha : float
         0 for scores relative to the label's, 1 for absolute ones (single rows and "averaged" only).
+    visit : str
+        Of a row of counts: "pair" visits one class with counts at a time, "row" all of them at once (``alpha=1`` only,
+        and the mean over a batch).
 
     Notes
     -----
@@ -268,16 +294,22 @@ class ImplicitSGD(ClassSampler):
     minibatch: str = "averaged"
     sweeps: int = 3
     alpha: float = 0.0
+    visit: str = "pair"
 
     def __post_init__(self):
         super().__post_init__()
         check_whole("sweeps", self.sweeps, 1)
+        self._check_visit()
         if self.minibatch not in MINIBATCHES:
             raise ValueError(f"minibatch is {self.minibatch!r}; it must be one of {', '.join(MINIBATCHES)}.")
         if self.alpha not in (0, 1) or (self.alpha == 1 and self.batch_size > 1 and self.minibatch != "averaged"):
             raise ValueError(
                 f"alpha is {self.alpha!r} with minibatch={self.minibatch!r}; it must be 0, or 1 with single rows or "
                 'minibatch="averaged".'
+            )
+        if self.visit == "row" and self.alpha != 1:
+            raise ValueError(
+                f'visit is "row" with alpha={self.alpha!r}; implicit steps on rows of counts need alpha=1.'
             )
 
     def rule(self, problem) -> rules.ImplicitRule:
@@ -341,6 +373,9 @@ class UMax(ClassSampler):
         An auxiliary variable is raised where it is this far too low, so that no exponential exceeds ``exp(delta)``.
     alpha : float
         Of the family of double sums: 0 for scores relative to the label's, 1 for absolute ones.
+    visit : str
+        Of a row of counts: "pair" visits one class with counts at a time, "row" all of them at once (of a batch, the
+        mean, each row with its own negatives; for ``alpha=0`` scores are relative to their mean over the counts).
     bounded : bool
         Whether to keep auxiliary variables (after every step; without intercepts only) and coefficients (after every
         epoch) within bounds that the optimum is proved to obey. They need a ridge, and are very loose.
@@ -358,12 +393,14 @@ class UMax(ClassSampler):
     delta: float = 1.0
     alpha: float = 0.0
     bounded: bool = False
+    visit: str = "pair"
 
     def __post_init__(self):
         super().__post_init__()
         check_real("delta", self.delta, math.inf)
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha is {self.alpha!r}; it must be between 0 and 1.")
+        self._check_visit()
 
     def rule(self, problem) -> rules.ExplicitRule:
         """Return what a step does."""
@@ -458,10 +495,19 @@ def _draw(key, label, order, start, size: int, n_classes: int, m: int, shared: b
     """Pairs and negatives of some of an epoch's steps; single rows without the axis of the batch."""
     order = jax.lax.dynamic_slice_in_dim(order, start, size)
     if shared:  # out of all classes: as if the label were a class of its own
-        none = jnp.full(size, n_classes, jnp.int32)
+        none = jnp.full((size, 1), n_classes, jnp.int32)
         return order, kernels.distinct_negatives(key, none, n_classes + 1, m)
-    negatives = kernels.distinct_negatives(key, label[order], n_classes, m)
+    negatives = kernels.distinct_negatives(key, label[order][..., None], n_classes, m)
     return (order[:, 0], negatives[:, 0]) if order.shape[1] == 1 else (order, negatives)
+
+
+@partial(jax.jit, static_argnames=("size", "n_classes", "m", "width"))
+def _draw_others(key, data, seen, order, start, size: int, n_classes: int, m: int, width: int):
+    """Rows of counts of some of an epoch's steps, and classes without counts in them."""
+    order = jax.lax.dynamic_slice_in_dim(order, start, size)
+    of_step = jax.vmap(kernels.support_of, (None, None, 0, None))
+    known = jax.vmap(of_step, (None, None, 0, None))(data, seen, order, width)[0]
+    return order, kernels.distinct_negatives(key, known, n_classes, m, seen.size[order])
 
 
 @jax.jit

@@ -164,7 +164,7 @@ def test_averaged_steps_are_the_mean_of_single_ones(rule, layout, features, rng,
     data = make(rng, features, layout)
     V, u = start(rng)
     order = jnp.asarray(rng.choice(N, 4, replace=False).astype(np.int32))
-    C = sampling.distinct_negatives(jax.random.key(2), data.label[order], K, M)
+    C = sampling.distinct_negatives(jax.random.key(2), data.label[order][..., None], K, M)
     one = schedule(1, length(rule), 0.1)
     W, u_new = finished(sampling.averaged_steps(data, weights(V, u), order[None], C[None], one, rule))
     alone = [
@@ -180,7 +180,7 @@ def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
     data, rule = make(rng, features), rules.ImplicitRule()
     for c in (0.1, 10.0, 1000.0):
         order = jnp.asarray(rng.choice(N, 6, replace=False).astype(np.int32))
-        C = sampling.distinct_negatives(jax.random.key(0), data.label[order], K, M)
+        C = sampling.distinct_negatives(jax.random.key(0), data.label[order][..., None], K, M)
         for _ in range(20):
             (V, u), (V2, u2) = start(rng), start(rng)
             V2, u2 = V + 0.3 * (V2 - V), u + 0.3 * (u2 - u)
@@ -284,7 +284,7 @@ def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, 
 @pytest.mark.parametrize("m", [1, 2, 4])
 def test_negatives_are_distinct_uniform_and_never_the_label(m):
     label = jnp.repeat(jnp.arange(5, dtype=jnp.int32), 20_000)
-    C = np.asarray(sampling.distinct_negatives(jax.random.key(1), label, 5, m))
+    C = np.asarray(sampling.distinct_negatives(jax.random.key(1), label[:, None], 5, m))
     assert C.min() >= 0 and C.max() < 5 and np.all(C != np.asarray(label)[:, None])
     assert np.all(np.diff(np.sort(C, axis=1), axis=1) > 0)
     for y in range(5):

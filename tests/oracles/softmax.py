@@ -72,6 +72,26 @@ def double_sum_gradient(v, W, X, y, alpha=0.0, offset=None, weight=None, mu=0.0)
     return gv, gW
 
 
+def count_term(s, y, v, alpha=0.0):
+    """Term of one row of counts with a single auxiliary variable v = u + alpha m, m the mean score of its counts."""
+    mean = sum(y[k] * s[k] for k in range(len(s))) / y.sum()
+    return y.sum() * (v - alpha * mean + sum(np.exp(s[k] - (1 - alpha) * mean - v) for k in range(len(s))))
+
+
+def count_gradient(v, W, X, Y, alpha=0.0, offset=None, weight=None):
+    """Gradient of the sum of `count_term` in v and in W, term by term."""
+    s = scores(W, X, offset)
+    weight = np.ones(len(X)) if weight is None else weight
+    gv, gW = np.zeros(len(X)), np.zeros_like(W)
+    for i in range(len(X)):
+        n, share = weight[i] * Y[i].sum(), Y[i] / Y[i].sum()
+        e = np.exp(s[i] - (1 - alpha) * share @ s[i] - v[i])
+        gv[i] = n * (1 - e.sum())
+        for k in range(W.shape[0]):
+            gW[k] += n * (e[k] - alpha * share[k] - (1 - alpha) * share[k] * e.sum()) * X[i]
+    return gv, gW
+
+
 def subsets(items, m):
     """Every subset of m of the items; all equally likely."""
     return list(itertools.combinations(items, m))
