@@ -28,7 +28,7 @@ SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
 
 
 class SoftmaxGLM(ClassifierMixin, ClassModel):
-    r"""Softmax model of labels: which neuron fired, which place, which choice; from two classes to a million.
+    r"""Softmax model of labels: which neuron fired, which place, which choice; from two classes to very many.
 
     With scores :math:`s_i = W^\top x_i + b` it minimises
 

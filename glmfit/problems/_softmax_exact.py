@@ -226,7 +226,7 @@ class ExactSoftmax(FiniteSum, CoupledClasses):
         return np.array([float(pass_.loss) + self.problem.strength / 2 * float(np.sum(coef**2))])
 
     def descend_surely(self, rows: Rows, v, memory, radius: float, max_steps: int):
-        """Take no steps: the curvature of class frequencies alone is never far below that of the optimum."""
+        """Take no steps: the start's curvature, bounded for every class, is the scale to begin with."""
         pass_ = self.sweep(rows, v)
         bend = max(float(np.mean(np.abs(np.asarray(pass_.bend, np.float64)))), 1e-12)
         scale = 1 / (bend + np.asarray(rows.ridge, np.float64))

@@ -291,7 +291,7 @@ class SoftmaxProblem:
         return SoftmaxGap(objective, max(objective - value, 0.0) + rounding, norm, GAP_THEOREM)
 
     def rounding_of_scores(self, params: Params) -> float:
-        """Bound what float64 scores ``x'w + b``, whose terms may cancel, can do to F."""
+        """Allow for what float64 scores ``x'w + b``, whose terms may cancel, can do to F."""
         squares = self.X.multiply(self.X).sum(axis=1) if scipy.sparse.issparse(self.X) else np.sum(self.X**2, axis=1)
         length = np.sqrt(np.asarray(squares, np.float64).ravel())
         widest = float(np.max(np.linalg.norm(params.coef, axis=0), initial=0.0))
