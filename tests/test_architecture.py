@@ -18,7 +18,7 @@ LAYERS = (
     {"problems"},
     {"solvers"},
     {"estimators"},
-    {"plotting", "batch", "plugins", "spikes"},
+    {"plotting", "batch", "plugins", "spikes", "inference"},
     {"demo", "_demo"},
     {"__main__"},
 )

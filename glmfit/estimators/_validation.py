@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,7 @@ def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:
 
 def check_scoring(estimator, X, y, sample_weight=None):
     """Check features, counts and weights for a score; rows with NaN are left out."""
+    check_is_fitted(estimator)
     check_aligned(time_axis(X), time_axis(y))
     check_aligned(time_axis(X) or time_axis(y), time_axis(sample_weight), "sample_weight")
     _refuse_sparse(X, "X")

@@ -255,7 +255,6 @@ class PopulationGLM(RegressorMixin, Model):
         """
         if score_type not in SCORES:
             raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
-        check_is_fitted(self)
         X, Y, weights = check_scoring(self, X, y, sample_weight)
         coef, intercept = self._matrix()
         if Y.shape[1] != coef.shape[1]:

@@ -1,0 +1,201 @@
+"""Standard errors and tests of groups of features: against NumPy's linear algebra, and by how often they are right."""
+
+import numpy as np
+import pytest
+import scipy.stats
+from oracles import population as oracle
+from sklearn.exceptions import NotFittedError
+
+from glmfit import PopulationGLM, SoftmaxGLM, Status
+from glmfit.inference import drop_groups, wald_table
+
+LINKS = {"exp": np.exp, "softplus": lambda eta: np.logaddexp(0, eta)}
+every_link = pytest.mark.parametrize("link", LINKS)
+
+
+def make(link, T=1500, N=3, seed=0, d=4):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(T, d)) * [1, 30, 0.1, 1][:d] + 2
+    W = np.zeros((d, N))
+    W[:2] = [[0.4], [-0.01]]
+    eta = (X - 2) @ W - 0.5
+    return X, rng.poisson(LINKS[link](eta)), W, rng
+
+
+def errors_of(cov):
+    return np.sqrt(np.diag(cov))
+
+
+@every_link
+@pytest.mark.parametrize("strength", [0.0, 0.02])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_errors_are_those_of_the_information_matrix(link, strength, weighted):
+    X, Y, _, rng = make(link)
+    weights = rng.uniform(0.5, 3, len(X)) if weighted else None
+    model = PopulationGLM(link, "Ridge" if strength else "UnRegularized", strength or None).fit(X, Y, weights)
+    w = oracle.mean_one(weights, len(X))
+    Z = np.column_stack([X, np.ones(len(X))])
+    P = len(X) * strength * np.diag([1.0] * 4 + [0])
+    for covariance in ("fisher", "observed", "robust"):
+        table = wald_table(model, X, Y, weights, covariance=covariance)
+        for n in range(Y.shape[1]):
+            eta = X @ model.coef_[:, n] + model.intercept_[n]
+            at = LINKS[link](eta) if covariance != "observed" else Y[:, n]
+            J = (Z * (w * oracle.curvature(link, at, eta))[:, None]).T @ Z
+            inverse = np.linalg.inv(J + P)
+            cov = inverse
+            if covariance == "robust":
+                G = Z * (w * oracle.derivative(link, Y[:, n], eta))[:, None]
+                cov = inverse @ (G.T @ G) @ inverse
+            np.testing.assert_allclose(table.standard_error[:, n], errors_of(cov)[:-1], rtol=1e-7)
+            np.testing.assert_allclose(table.intercept_standard_error[n], errors_of(cov)[-1], rtol=1e-7)
+            assert table.effective_df[n] == pytest.approx(np.trace(inverse @ J), rel=1e-9)
+            mu = LINKS[link](eta)
+            pearson = np.sum(w * (Y[:, n] - mu) ** 2 / mu) / (len(X) - table.effective_df[n])
+            assert table.dispersion[n] == pytest.approx(pearson, rel=1e-9)
+        np.testing.assert_allclose(table.high - table.low, 2 * 1.959964 * table.standard_error, rtol=1e-6)
+        np.testing.assert_allclose(table.p_value, 2 * scipy.stats.norm.sf(np.abs(model.coef_ / table.standard_error)))
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Four hundred neurons of one design whose last two features drive none of them."""
+    X, Y, W, _ = make("softplus", T=1200, N=400, seed=1)
+    return X, Y, W, PopulationGLM("softplus", "UnRegularized").fit(X, Y)
+
+
+def test_intervals_cover_as_often_as_they_say(many):
+    """Of 400 intervals at 90 % between 85 and 95 % hold the truth: five standard errors of that share are 7.5 %."""
+    X, Y, W, model = many
+    table = wald_table(model, X, Y, level=0.9)
+    share = np.mean((table.low < W) & (table.high > W), axis=1)
+    assert np.all(np.abs(share - 0.9) < 0.05)
+    assert abs(table.dispersion.mean() - 1) < 0.01
+    np.testing.assert_allclose(table.effective_df, 5, rtol=1e-9)
+
+
+def test_robust_errors_stay_right_where_counts_vary_more_than_poisson():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(1500, 2))
+    rate = np.exp(0.3 * X[:, :1] - 0.2) * rng.gamma(0.5, 2, size=(1500, 300))
+    Y = rng.poisson(rate)
+    model = PopulationGLM("exp", "UnRegularized").fit(X, Y)
+    kinds = {name: wald_table(model, X, Y, covariance=name) for name in ("fisher", "robust")}
+    share = {name: np.mean((t.low[0] < 0.3) & (t.high[0] > 0.3)) for name, t in kinds.items()}
+    assert share["fisher"] < 0.85 and abs(share["robust"] - 0.95) < 0.05
+    assert kinds["fisher"].dispersion.mean() > 2
+
+
+def test_features_that_say_nothing_are_rejected_as_rarely_as_chance_has_it(many):
+    X, Y, _, model = many
+    table = drop_groups(model, X, Y, {"drives": [0, 1], "nothing": [2, 3]})
+    assert scipy.stats.kstest(table.p_value[1], "uniform").pvalue > 0.01
+    assert np.median(table.p_value[0]) < 1e-6
+    np.testing.assert_array_equal(table.df, 2)
+    assert table.converged.all() and not table.approximate
+
+
+def test_the_statistic_lies_where_it_is_proved_to(many):
+    """Against exact optima by Newton's method in NumPy; deviances against their definition."""
+    X, Y, _, model = many
+    few = Y[:, :3]
+    model = PopulationGLM("softplus", "UnRegularized", tol=1e-3).fit(X, few)  # loose, so that the ends are apart
+    table = drop_groups(model, X, few, {"first": [0], "all": [0, 1, 2, 3]})
+    standard = (X - X.mean(axis=0)) / X.std(axis=0)
+
+    def lowest(Z):
+        return oracle.objective("softplus", Z, few, *oracle.newton("softplus", Z, few)[:2], name="UnRegularized")
+
+    full, less = lowest(standard), lowest(standard[:, 1:])
+    null_eta = oracle.null_intercept("softplus", few)
+    null = np.mean(oracle.loss("softplus", few, null_eta), axis=0)
+    for g, rest in ((0, less), (1, null)):
+        exact = 2 * len(X) * (rest - full)
+        assert np.all(table.statistic_low[g] <= exact + 1e-6) and np.all(exact <= table.statistic_high[g] + 1e-6)
+    saturated = oracle.saturated(few)
+    found = 1 - (full - saturated) / (null - saturated)
+    np.testing.assert_allclose(table.deviance_explained, found, atol=1e-3)
+    np.testing.assert_allclose(table.deviance_explained_without[1], 0, atol=1e-9)
+    np.testing.assert_array_equal(table.df, [[1] * 3, [4] * 3])
+
+
+def test_a_ridge_takes_effective_degrees_of_freedom():
+    X, Y, _, _ = make("softplus")
+    model = PopulationGLM("softplus", "Ridge", 0.05).fit(X, Y)
+    table = drop_groups(model, X, Y, np.array(["a", "b", "c", "c"]))
+    assert table.group == ["a", "b", "c"] and table.approximate
+    assert np.all((table.df > 0) & (table.df < [[1], [1 + 1e-9], [2]])) and np.isnan(table.statistic_low).all()
+    strengths = np.full((4, 3), 0.05)
+    again = drop_groups(
+        PopulationGLM("softplus", "Ridge", strengths).fit(X, Y), X, Y, {"a": [0], "b": [1], "c": [2, 3]}
+    )
+    np.testing.assert_allclose(again.statistic, table.statistic, atol=1e-2)
+
+
+def test_coefficients_the_data_do_not_determine_have_no_finite_error():
+    X, Y, _, _ = make("softplus")
+    twice = np.column_stack([X, X[:, 0], np.full(len(X), 3.0)])
+    model = PopulationGLM("softplus", "UnRegularized").fit(twice, Y)
+    table = wald_table(model, twice, Y)
+    assert np.all(np.isinf(table.standard_error[[0, 4, 5]])) and np.all(table.p_value[[0, 4, 5]] == 1)
+    alone = wald_table(PopulationGLM("softplus", "UnRegularized").fit(X, Y), X, Y)
+    np.testing.assert_allclose(table.standard_error[1:4], alone.standard_error[1:4], rtol=1e-5)
+    np.testing.assert_allclose(table.effective_df, 5, rtol=1e-9)
+
+
+def test_silent_neurons_have_no_errors_and_leave_others_as_they_are():
+    X, Y, _, _ = make("exp")
+    Y = np.column_stack([Y, np.zeros(len(Y))])
+    model = PopulationGLM("exp", "UnRegularized").fit(X, Y)
+    assert model.report_.status[3] == Status.NO_SPIKES
+    table, groups = wald_table(model, X, Y), drop_groups(model, X, Y, {"first": [0]})
+    assert np.isnan(table.standard_error[:, 3]).all() and np.isfinite(table.standard_error[:, :3]).all()
+    assert np.isnan(groups.p_value[0, 3]) and np.isfinite(groups.p_value[0, :3]).all()
+
+
+def test_tables_take_pandas_pynapple_and_rows_with_nan():
+    import pandas as pd
+    import pynapple as nap
+
+    X, Y, _, _ = make("softplus")
+    X[7, 2] = np.nan
+    t = np.arange(len(X)) * 0.01
+    features = nap.TsdFrame(t=t, d=X, columns=["speed", "x", "y", "theta"])
+    counts = nap.TsdFrame(t=t, d=Y, columns=["u1", "u2", "u5"])
+    model = PopulationGLM("softplus", "UnRegularized").fit(features, counts)
+    frame = wald_table(model, features, counts).to_frame()
+    assert isinstance(frame, pd.DataFrame) and frame.index.names == ["neuron", "feature"]
+    assert frame.loc[("u2", "x"), "coef"] == model.coef_[1, 1]
+    groups = drop_groups(model, features, counts, {"place": ["x", "y"], "speed": "speed"}).to_frame()
+    assert groups.loc[("u5", "place"), "df"] == 2 and groups.loc[("u5", "speed"), "df"] == 1
+    one = PopulationGLM("softplus", "UnRegularized").fit(X, Y[:, 0])
+    np.testing.assert_allclose(wald_table(one, X, Y[:, 0]).coef[:, 0], one.coef_)
+
+
+def test_what_makes_no_sense_is_refused():
+    X, Y, _, _ = make("softplus", T=200)
+    model = PopulationGLM(regularizer="UnRegularized").fit(X, Y)
+    for arguments, message in (
+        ({"covariance": "white"}, "covariance is 'white'; it must be one of fisher"),
+        ({"level": 95}, "level is 95; it must be a number between 0 and 1"),
+        ({"X": X[:100], "y": Y[:100]}, "X has 100 rows that count, the fit had 200"),
+        ({"y": Y + 1}, "other numbers of spikes than the fit had"),
+        ({"sample_weight": np.linspace(1, 2, 200)}, "other numbers of spikes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            wald_table(model, **{"X": X, "y": Y, **arguments})
+    for groups, message in (
+        ({"a": [4]}, r"group 'a' holds \[4\]"),
+        ({"a": ["speed"]}, r"group 'a' holds \['speed'\]"),
+        ({"a": []}, "group 'a' holds nothing"),
+        ({}, "groups is empty"),
+        ([0, 1], "groups has shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            drop_groups(model, X, Y, groups)
+    with pytest.raises(ValueError, match="fitted with Lasso, which selects"):
+        wald_table(PopulationGLM(regularizer="Lasso", regularizer_strength=0.1).fit(X, Y), X, Y)
+    with pytest.raises(NotFittedError):
+        wald_table(PopulationGLM(), X, Y)
+    with pytest.raises(TypeError, match="model is a SoftmaxGLM"):
+        wald_table(SoftmaxGLM(), X, Y)
