@@ -1,7 +1,7 @@
 """Certified GLMs for populations of neurons: Poisson counts, softmax and multinomial models of classes."""
 
 from ._status import Status
-from .estimators import ClassReport, FitReport, MultinomialGLM, PopulationGLM, SoftmaxGLM
+from .estimators import ClassReport, FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
 from .spikes import spike_identities
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "FitReport",
     "MultinomialGLM",
     "PopulationGLM",
+    "PopulationGLMCV",
     "SoftmaxGLM",
     "Status",
     "__version__",

@@ -14,6 +14,7 @@ PUBLIC = [
     "FitReport",
     "MultinomialGLM",
     "PopulationGLM",
+    "PopulationGLMCV",
     "SoftmaxGLM",
     "Status",
     "__version__",

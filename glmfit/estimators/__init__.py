@@ -8,6 +8,7 @@ from ._class_report import ClassReport
 from ._report import FitReport
 from .multinomial_glm import MultinomialGLM
 from .population_glm import PopulationGLM
+from .population_glm_cv import PopulationGLMCV
 from .softmax_glm import SoftmaxGLM
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "FitReport",
     "MultinomialGLM",
     "PopulationGLM",
+    "PopulationGLMCV",
     "SoftmaxGLM",
     "choose_class_solver",
     "choose_solver",

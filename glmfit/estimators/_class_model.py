@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import warnings
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -28,6 +27,7 @@ from ..solvers import (
     SoftmaxProx,
     UMax,
     tune_step,
+    untuned_step,
 )
 from ._class_auto import choose_class_solver
 from ._class_report import ClassReport
@@ -36,6 +36,7 @@ from ._model import Model
 from ._model_file import from_json, to_json
 from ._parameters import read_count, read_number, read_seed, read_solver
 from ._validation import time_axis
+from ._warn import warn_user
 
 EXACT = {"NewtonCG": NewtonCG, "SAGA": SAGA}
 SAMPLING = {
@@ -58,6 +59,7 @@ _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
 _SCORES_AT_ONCE = 4_000_000
 _TUNABLE_ROWS = 100
+_LITTLE = 1e-3  # share of the loss of class frequencies
 _THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
 
 
@@ -100,7 +102,7 @@ class ClassModel(Model):
         status = self.report_.status
         if status.is_failure:
             message = f"the fit did not converge: {status.label} ({status.advice})"
-            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+            warn_user(message, ConvergenceWarning)
 
     def _fit_training(self, data: ClassTraining) -> None:
         """Fit classes that were seen; the others get probability 0."""
@@ -108,6 +110,8 @@ class ClassModel(Model):
         epochs = None if self.max_epochs is None else read_count("max_epochs", self.max_epochs)
         tol, step = read_number("tol", self.tol), self._read_step()
         seed, strength = read_seed(self.random_state), self._strength()
+        for name in ("stream_", "stream_step_"):  # of a model that is replaced
+            vars(self).pop(name, None)
         seen = np.flatnonzero(data.class_totals > 0)
         if len(seen) < 2:
             self._keep(data, Params(np.zeros((data.X.shape[1], len(seen))), np.zeros(len(seen))), seen)
@@ -124,13 +128,21 @@ class ClassModel(Model):
             params, report = solution.params, _exact_report(problem, solution, data)
         else:
             tuned, seconds = step == "tune", 0.0
-            schedule = Schedule(epochs or _SAMPLING_EPOCHS, 1.0 if tuned else step, self.step_decay)
+            schedule = Schedule(epochs or _SAMPLING_EPOCHS, 1.0 if tuned else step, self._read_decay())
             if tuned:
                 tuning = tune_step(solver, problem, key=key, schedule=schedule)
                 schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
             start = problem.null_params()
             solution = solver.run(problem, start, key=key, schedule=schedule, verbose=bool(self.verbose))
-            params = _centred(_not_worse(problem, solution))
+            params, astray = _not_worse(problem, solution)
+            if astray and not solution.status.is_failure:
+                warn_user(
+                    "the fit ended worse than class frequencies alone, which are kept: its steps are too long for "
+                    f"features or counts of this scale (the first was {schedule.step:g}). Scale X to about 1, or give "
+                    "a shorter step.",
+                    ConvergenceWarning,
+                )
+            params = _centred(params)
             report = self._sampled_report(problem, solver, solution, params, data, schedule.step, tuned, seconds)
         self._keep(data, params, seen)
         self.report_ = report
@@ -186,6 +198,12 @@ class ClassModel(Model):
             return "tune"
         return read_number("step", self.step)
 
+    def _read_decay(self) -> float:
+        decay = self.step_decay
+        if isinstance(decay, bool) or not isinstance(decay, numbers.Real) or not 0 < decay <= 1:
+            raise ValueError(f"step_decay is {decay!r}; it must be a number in (0, 1].")
+        return float(decay)
+
     def _sampled_report(self, problem, solver, solution, params, data, step, tuned, seconds) -> ClassReport:
         gap = None
         if self.certify and problem.n_rows * problem.n_classes <= _CERTIFIABLE:
@@ -204,7 +222,7 @@ class ClassModel(Model):
             objective=objective,
             solver_name=type(solver).__name__,
             epochs=solution.epochs,
-            row_evals=solution.steps * solver.batch_size,
+            row_evals=solution.steps * min(solver.batch_size, solver.n_visits(problem)),
             step=float(step),
             step_tuned=tuned,
             step_certificate=None,
@@ -232,7 +250,8 @@ class ClassModel(Model):
         # As if all rows seen were those of one epoch: steps fall as one over their number.
         schedule = Schedule(1, step * rows / (seen + rows), 1.0)
         solution = solver.run(problem, self._stream_start(problem), key=key, schedule=schedule)
-        self.coef_, self.intercept_ = _centred(_not_worse(problem, solution))
+        overflowed = solution.status == Status.NON_FINITE
+        self.coef_, self.intercept_ = _centred(_not_worse(problem, solution)[0] if overflowed else solution.params)
         self.stream_ = batches + 1, seen + rows, past + totals
         params = Params(self.coef_, self.intercept_)
         report = self._sampled_report(problem, solver, solution, params, data, step, tuned, 0.0)
@@ -241,7 +260,7 @@ class ClassModel(Model):
     @staticmethod
     def _first_stream_step(solver, problem, key) -> float:
         if problem.n_rows < _TUNABLE_ROWS:
-            return 1.0 if solver.rule(problem).implicit else 0.1
+            return untuned_step(solver, problem)
         return tune_step(solver, problem, key=key, schedule=Schedule(1, 1.0, 1.0), epochs=1).step
 
     def _stream_start(self, problem) -> Params:
@@ -296,6 +315,8 @@ class ClassModel(Model):
         else:
             self.classes_ = np.empty(len(header["classes"]), object)
             self.classes_[:] = [from_json(label) for label in header["classes"]]
+        if self.coef_.shape[1] != len(self.classes_) or self.intercept_.shape != self.classes_.shape:
+            raise IndexError(f"{len(self.classes_)} classes, but coefficients of shape {self.coef_.shape}")
         if "stream_totals" in arrays:
             self.stream_ = (*header["stream"], arrays["stream_totals"])
         if "stream_step" in header:
@@ -313,12 +334,12 @@ class ClassModel(Model):
         return tags
 
 
-def _not_worse(problem: SoftmaxProblem, solution) -> Params:
-    """Parameters of a run, or the class frequencies if it overflowed and had gone astray before."""
+def _not_worse(problem: SoftmaxProblem, solution) -> tuple[Params, bool]:
+    """Parameters of a run, or class frequencies where those are better; and whether they are by more than a little."""
     null = problem.null_params()
-    if solution.status != Status.NON_FINITE:
-        return solution.params
-    return solution.params if _estimate_objective(problem, solution.params) <= problem.null_objective else null
+    value, floor = (_estimate_objective(problem, params) for params in (solution.params, null))
+    astray = not value <= floor + _LITTLE * abs(floor)
+    return (solution.params if value <= floor else null), astray
 
 
 def _centred(params: Params) -> Params:

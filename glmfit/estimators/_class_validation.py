@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import numbers as numbers_abc
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from ..problems import Pairs
 from ._validation import check_aligned, check_weights, plain, refuse_words_and_times, time_axis
+from ._warn import warn_user
 
 _LARGEST = 1e100
 
@@ -116,10 +116,9 @@ def _from_list(y) -> np.ndarray:
 
 
 def _warn_column() -> None:
-    warnings.warn(
+    warn_user(
         "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,).",
         DataConversionWarning,
-        stacklevel=6,
     )
 
 
@@ -228,6 +227,9 @@ def read_counts(Y):
         values = Y.ravel()
     if np.isinf(values).any():
         raise ValueError(f"Input y contains infinity, {int(np.isinf(values).sum())} times. Remove those rows.")
+    largest = float(np.max(values, initial=0.0, where=~np.isnan(values)))
+    if largest > _LARGEST:
+        raise ValueError(f"y has counts up to {largest:.1e}, whose sums overflow; divide all of them by a number.")
     negative = values < 0
     if negative.any():
         if scipy.sparse.issparse(Y):

@@ -35,7 +35,7 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
             model.feature_names_in_ = np.asarray(header["feature_names"], object)
         model.report_ = _report_from_file(cls.report_class, header["report"], arrays)
         model._read_state(header, arrays)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ValueError(f"the file is not a whole {cls.__name__} ({type(error).__name__}: {error}).") from error
     return model
 
@@ -100,13 +100,13 @@ def to_json(value: Any, name: str) -> Any:
         return [to_json(v, name) for v in value]
     if isinstance(value, dict):
         return {"items": [[to_json(k, name), to_json(v, name)] for k, v in value.items()]}
-    if name == "random_state":
-        return None  # a generator has moved on since the fit, and a key is not a number
-    if isinstance(value, range):
+    if name in ("random_state", "cv"):
+        return None  # a generator has moved on since the fit, a key is not a number, and a splitter is code
+    if isinstance(value, range) and name != "classes_":
         return list(value)
     if hasattr(value, "__array__") and np.asarray(value).dtype != object:
         return {"array": np.asarray(value).tolist(), "dtype": str(np.asarray(value).dtype)}
-    if callable(value) and hasattr(value, "__name__"):
+    if callable(value) and hasattr(value, "__name__") and name != "classes_":
         return value.__name__  # a link
     raise TypeError(
         f"{name} holds {value!r}, a {type(value).__name__}, which a file without pickle cannot keep. Use numbers, "

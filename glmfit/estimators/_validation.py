@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+
+from ._warn import warn_user
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Training:
     one_neuron: bool  # y was 1-D
     neurons: TimeAxis | None  # y's axis when it was a pynapple object
     neuron_names: list
+    rows: np.ndarray  # which of those given, (time,)
+    n_given: int  # rows given
 
 
 def is_pynapple(value: Any) -> bool:
@@ -103,7 +106,9 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
         weights = check_weights(sample_weight, X)
     one_neuron = Y.ndim == 1
     Y = Y[:, None] if one_neuron else Y
-    X, Y, weights, n_dropped = _drop_nan_rows(X, Y, weights)
+    n_given = len(X)
+    X, Y, weights, rows = _drop_nan_rows(X, Y, weights)
+    n_dropped = n_given - len(rows)
     _check_counts(Y)
     if weights is not None and not weights.sum() > 0:
         raise ValueError(
@@ -111,13 +116,14 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
         )
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
-        X, Y, weights = (a[weights > 0] for a in (X, Y, weights))
+        X, Y, rows, weights = (a[weights > 0] for a in (X, Y, rows, weights))
     if len(X) < 2:
         raise ValueError(
             f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
             "needs at least 2, of positive weight."
         )
-    return Training(X, Y, weights, n_dropped, one_neuron, axis_y, names or [str(i) for i in range(Y.shape[1])])
+    names = names or [str(i) for i in range(Y.shape[1])]
+    return Training(X, Y, weights, n_dropped, one_neuron, axis_y, names, rows, n_given)
 
 
 def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:
@@ -215,12 +221,10 @@ def _check_counts(Y: np.ndarray, warn: bool = True) -> None:
         )
     if warn and not np.array_equal(Y, np.rint(Y)):
         n_neurons = int(np.sum(np.any(Y != np.rint(Y), axis=0)))
-        warnings.warn(
+        warn_user(
             f"y has counts that are not integers, in {n_neurons} of {Y.shape[1]} neurons: fitting the Poisson "
             "quasi-likelihood. This is right for deconvolved calcium; if you passed firing rates, multiply by the "
             "bin width (and check the scale).",
-            UserWarning,
-            stacklevel=5,  # the caller of fit
         )
 
 
@@ -238,7 +242,7 @@ def _drop_nan_rows(X, Y, weights):
         weights = None if weights is None else weights[~bad]
     if n_dropped and n_dropped == len(bad):
         raise ValueError(f"every row has a NaN in X or y; nothing is left to fit.{blame}")
-    return X, Y, weights, n_dropped
+    return X, Y, weights, np.flatnonzero(~bad)
 
 
 def _refuse_sparse(value: Any, name: str) -> None:

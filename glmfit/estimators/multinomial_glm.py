@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import scipy.sparse
 from sklearn.base import RegressorMixin
@@ -13,6 +11,7 @@ from ._class_model import ClassModel
 from ._class_validation import check_class_features, check_lengths, check_offset, read_counts, training_of_counts
 from ._parameters import read_seed
 from ._validation import TimeAxis, time_axis, wrap
+from ._warn import warn_user
 
 SCORES = ("D2", "log-likelihood")
 
@@ -30,7 +29,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     Parameters
     ----------
     regularizer, regularizer_strength, solver_name, solver_kwargs, tol, max_epochs, step, step_decay, certify :
-        As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of.
+        As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of, or
+        with ``solver_kwargs={"visit": "row", ...}`` every row.
     random_state, verbose :
         As in `SoftmaxGLM`.
 
@@ -108,11 +108,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         self._columns = axis
         self._fit_training(data)
         if (data.class_totals <= 0).any():
-            warnings.warn(
+            warn_user(
                 f"{int(np.sum(data.class_totals <= 0))} of {Y.shape[1]} categories have no counts: their probability "
                 "is 0.",
-                UserWarning,
-                stacklevel=4,
             )
 
     def partial_fit(self, X, y, sample_weight=None, offset=None):

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
-
 import jax
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
 from .. import observations, penalties
-from .._status import Status
-from ..problems import Params, PopulationProblem
+from ..problems import PopulationProblem
 from ..solvers import LBFGS, SAGA, LoopOptions, Newton
 from ._auto import choose_solver
-from ._model import Model
 from ._parameters import read_count, read_number, read_seed, read_solver
-from ._report import FitReport
-from ._validation import TimeAxis, check_features, check_scoring, check_training, wrap
+from ._population_model import PopulationModel
+from ._validation import check_training
 
 SOLVERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton}
-SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
-_SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
-_NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 
 
-class PopulationGLM(RegressorMixin, Model):
+class PopulationGLM(PopulationModel):
     r"""Poisson GLM of one or many neurons' spike counts, fitted to a certified distance from the optimum.
 
     Per neuron n, with rate f(eta) per bin and eta = X coef + intercept, it minimises
@@ -100,8 +90,6 @@ class PopulationGLM(RegressorMixin, Model):
     (3,)
     """
 
-    report_class = FitReport
-
     def __init__(
         self,
         inverse_link_function="softplus",
@@ -172,14 +160,7 @@ class PopulationGLM(RegressorMixin, Model):
         )
         solution = solver.run(problem, key=jax.random.key(read_seed(self.random_state)), options=options)
 
-        silent = solution.status == Status.NO_SPIKES
-        coef = np.where(silent, 0.0, solution.params.coef)
-        intercept = np.where(silent, _SILENT_INTERCEPT, solution.params.intercept)
-        self.coef_ = coef[:, 0] if data.one_neuron else coef
-        self.intercept_ = float(intercept[0]) if data.one_neuron else intercept
-        self.n_iter_ = int(solution.epochs.max())
-        self.report_ = _report(problem, solution, data, Params(coef, intercept))
-        self._neurons = data.neurons
+        self._keep(problem, solution, data)
 
     def _make_problem(self, data) -> PopulationProblem:
         observation = observations.from_inverse_link(self.inverse_link_function)
@@ -194,186 +175,3 @@ class PopulationGLM(RegressorMixin, Model):
         double = data.X.dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
         dtype = np.float64 if double else np.float32
         return PopulationProblem(data.X, data.Y, observation, penalty, data.weights, dtype)
-
-    def _warn(self) -> None:
-        status = self.report_.status
-        counts = {s: int(np.sum(status == s)) for s in Status if s.is_failure and np.any(status == s)}
-        if counts:
-            parts = [f"{n} {s.label} ({s.advice})" for s, n in counts.items()]
-            warnings.warn(
-                f"{sum(counts.values())} of {len(status)} neurons did not converge: {'; '.join(parts)}",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-
-    # -------------------------------------------------------------------------------------- predict
-
-    def predict(self, X):
-        """Compute the expected count per bin.
-
-        Parameters
-        ----------
-        X : array-like of shape (time, feature)
-            Features, as in :meth:`fit`; NaN rows are allowed.
-
-        Returns
-        -------
-        array or pynapple Tsd / TsdFrame
-            Rates (time,) or (time, neuron), NaN where X has a NaN; a pynapple object with the times of X (and the
-            columns and metadata y had in :meth:`fit`) when X is one.
-        """
-        eta, axis = self._predictor(X)
-        rate = observations.from_inverse_link(self.inverse_link_function).rate(eta)
-        # A silent neuron has rate 0, not the smallest number.
-        rate = np.where(eta <= _SILENT_INTERCEPT, 0.0, rate)
-        return wrap(rate, axis, self._neurons, self.report_.neuron)
-
-    def _predictor(self, X):
-        check_is_fitted(self)
-        X, axis = check_features(self, X)
-        with np.errstate(invalid="ignore"):
-            return np.asarray(X, np.float64) @ self.coef_ + self.intercept_, axis
-
-    def score(self, X, y, sample_weight=None, score_type="D2", per_neuron=False):
-        """Score the predictions of counts.
-
-        Parameters
-        ----------
-        X, y, sample_weight :
-            As in :meth:`fit`; rows with NaN are left out.
-        score_type : {"D2", "pseudo-r2-McFadden", "log-likelihood"}
-            D2: share of the Poisson deviance explained over the best constant rate of these rows. McFadden: 1 -
-            log-likelihood / log-likelihood of that constant. log-likelihood: mean per bin, with the log-factorial.
-        per_neuron : bool
-            Return one score per neuron instead of one over the population (deviances and log-likelihoods are
-            summed over neurons before the ratio; for the log-likelihood the mean over neurons is returned).
-
-        Returns
-        -------
-        float or numpy.ndarray of shape (neuron,)
-            Larger is better; D2 and McFadden are at most 1, and nan for a neuron without spikes in these rows.
-        """
-        if score_type not in SCORES:
-            raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
-        X, Y, weights = check_scoring(self, X, y, sample_weight)
-        coef, intercept = self._matrix()
-        if Y.shape[1] != coef.shape[1]:
-            raise ValueError(f"y has {Y.shape[1]} neurons but the model was fitted to {coef.shape[1]}.")
-        observation = observations.from_inverse_link(self.inverse_link_function)
-        model, null = _sums(observation, X, Y, weights, coef, intercept, score_type)
-        if score_type == "log-likelihood":
-            return model if per_neuron else float(model.mean())
-        if not per_neuron:
-            model, null = model.sum(), null.sum()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            value = 1 - model / null
-        value = np.where(np.abs(null) < _NO_DEVIANCE, np.nan, value)
-        return value if per_neuron else float(value)
-
-    def simulate(self, X, random_state=None):
-        """Draw spike counts from the fitted model.
-
-        Parameters
-        ----------
-        X : array-like of shape (time, feature)
-            Features; no NaN.
-        random_state : optional
-            Seed as in the constructor; None takes the constructor's.
-
-        Returns
-        -------
-        array or pynapple Tsd / TsdFrame
-            Counts (time,) or (time, neuron), float; the same seed draws the same counts.
-        """
-        eta, axis = self._predictor(X)
-        if np.isnan(eta).any():
-            raise ValueError(
-                f"X has {int(np.isnan(eta).any(axis=-1).sum())} rows with NaN; counts cannot be drawn there."
-            )
-        seed = read_seed(self.random_state if random_state is None else random_state)
-        observation = observations.from_inverse_link(self.inverse_link_function)
-        counts = np.asarray(observation.sample(jax.random.key(seed), eta.astype(np.float32)), np.float64)
-        return wrap(counts, axis, self._neurons, self.report_.neuron)
-
-    def _matrix(self):
-        return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))
-
-    # ------------------------------------------------------------------------------------------ files
-
-    def _write_state(self, header: dict, arrays: dict) -> None:
-        header["n_iter"] = self.n_iter_
-        columns = getattr(self._neurons, "columns", None)
-        columns = [] if columns is None else [c.item() if isinstance(c, np.generic) else c for c in columns]
-        if columns and all(isinstance(c, int | float | str) for c in columns):
-            header["columns"] = columns
-
-    def _read_state(self, header: dict, arrays: dict) -> None:
-        if self.coef_.ndim == 1:
-            self.intercept_ = float(self.intercept_)
-        self.n_iter_ = header["n_iter"]
-        columns = header.get("columns")
-        self._neurons = None if columns is None else TimeAxis(np.empty(0), None, np.asarray(columns))
-
-    # ---------------------------------------------------------------------------------- scikit-learn
-
-    def __sklearn_tags__(self):
-        """Tags: NaN rows are allowed, y is non-negative and may have many columns."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = True
-        tags.target_tags.positive_only = True
-        tags.regressor_tags.poor_score = True
-        return tags
-
-
-def _report(problem, solution, data, params: Params) -> FitReport:
-    improvement = np.maximum(solution.null_objective - solution.objective, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(solution.gap == 0, 0.0, solution.gap / improvement)
-    penalty = np.asarray(problem.penalty.value(params.coef), np.float64)
-    deviance = solution.objective - penalty - problem.saturated_loss
-    null = solution.null_objective - problem.saturated_loss
-    return FitReport(
-        neuron=data.neuron_names,
-        status=solution.status,
-        gap=solution.gap,
-        gap_is_bound=solution.gap_is_bound,
-        relative_gap=relative,
-        target=solution.target,
-        objective=solution.objective,
-        null_objective=solution.null_objective,
-        pseudo_r2=1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan),
-        spike_count=problem.mean_count * problem.n_rows,
-        epochs=solution.epochs,
-        row_evals=solution.row_evals,
-        n_rows=problem.n_rows,
-        n_dropped=data.n_dropped,
-        rank=problem.design_rank,
-        n_features=problem.n_features,
-        solver_name=solution.solver_name,
-        step_certificate=solution.step_certificate,
-        failure_probability=solution.failure_probability,
-        seconds_run=solution.seconds_run,
-        seconds_compile=solution.seconds_compile,
-        history=solution.history,
-    )
-
-
-def _sums(observation, X, Y, weights, coef, intercept, score_type):
-    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron."""
-    w = np.ones(len(X)) if weights is None else weights
-    mean = w @ Y / w.sum()
-    null_eta = observation.intercept(mean)
-    totals = np.zeros((2, Y.shape[1]))
-    size = 8192
-    for start in range(0, len(X), size):
-        rows = slice(start, start + size)
-        y = np.asarray(Y[rows], np.float64)
-        eta = np.asarray(X[rows], np.float64) @ coef + intercept
-        of = observation.deviance if score_type == "D2" else observation.log_likelihood
-        totals[0] += w[rows] @ of(y, eta)
-        totals[1] += w[rows] @ of(y, np.broadcast_to(null_eta, y.shape))
-    if score_type == "log-likelihood":
-        return totals[0] / w.sum(), None
-    return totals

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
@@ -23,6 +21,7 @@ from ._class_validation import (
 )
 from ._parameters import read_count, read_seed
 from ._validation import wrap
+from ._warn import warn_user
 
 SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
 
@@ -367,10 +366,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
 
     def _warn_one_class(self) -> None:
         if len(self.classes_) == 1:
-            warnings.warn(
+            warn_user(
                 f"y has one class only ({self.classes_[0]!r}): there is nothing to fit, its probability is 1.",
-                UserWarning,
-                stacklevel=5,
             )
 
 

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from ._population import PopulationProblem
 from .base import Evaluation, FiniteSum, Params, Problem
-from .population import PopulationProblem
+from .folds import FoldedProblem
 from .softmax import Pairs, SoftmaxProblem
 
-__all__ = ["Evaluation", "FiniteSum", "Pairs", "Params", "PopulationProblem", "Problem", "SoftmaxProblem"]
+__all__ = [
+    "Evaluation",
+    "FiniteSum",
+    "FoldedProblem",
+    "Pairs",
+    "Params",
+    "PopulationProblem",
+    "Problem",
+    "SoftmaxProblem",
+]

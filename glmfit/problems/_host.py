@@ -14,7 +14,8 @@ from ._chunks import over_chunks
 def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64):
     """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64.
 
-    ``dtype`` is the precision of the products within a chunk; all else is float64.
+    ``weights`` are (time,), or (time, neuron). ``dtype`` is the precision of the products within a chunk; all else is
+    float64.
     """
     product_coef = coef.astype(dtype)
 
@@ -23,7 +24,8 @@ def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtyp
         eta = np.asarray(x @ product_coef, np.float64) + intercept
         value, r = observation.loss_and_derivative(np.asarray(Y[rows], np.float64), eta)
         if weights is not None:
-            w = weights[rows][:, None]
+            w = weights[rows]
+            w = w[:, None] if w.ndim == 1 else w
             value, r = value * w, r * w
         return value.sum(axis=0), x.T @ r.astype(dtype, copy=False), r.sum(axis=0)
 

@@ -50,7 +50,7 @@ class Rows(eqx.Module):
 
     Z: jax.Array  # (block, row, column), the last column is 1
     Y: jax.Array  # (block, row, neuron)
-    weight: jax.Array  # (block, row, 1), mean 1 over the T rows, 0 on padding
+    weight: jax.Array  # (block, row, 1 or neuron), mean 1 over the T rows, 0 on padding
     ridge: jax.Array  # (column, neuron) strength of the ridge in whitened coordinates, 0 on the intercept
     penalty: Penalty
     splitting: Splitting | None
@@ -211,7 +211,8 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
 
     def prepare(longest, data):
         z, y, w = data
-        square = jnp.sum(jnp.where(w > 0, z[:, :-1], 0) ** 2, axis=1)
+        counts = jnp.any(w > 0, axis=1, keepdims=True)
+        square = jnp.sum(jnp.where(counts, z[:, :-1], 0) ** 2, axis=1)
         return jnp.maximum(longest, jnp.max(square)), w * rows.observation.curvature(y, rows.eta(z, v))
 
     longest, bend = jax.lax.scan(prepare, jnp.zeros((), v.dtype), rows.blocks)

@@ -43,6 +43,7 @@ class SpectralView:
         self.n_rows, self.n_features = X.shape
         self.n_neurons = Y.shape[1]
         self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
+        self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
 
     @property
     def default_batch_size(self) -> int:
@@ -83,7 +84,8 @@ class SpectralView:
             splitting = Splitting(square, square, array(d, d), square, array(d), _ADMM_RHO, _ADMM_INNER)
             memory = AdmmState(array(d, n), array(d, n))
         rows = Rows(
-            array(n_blocks, size, d + 1), array(n_blocks, size, self.Y.shape[1]), array(n_blocks, size, 1),
+            array(n_blocks, size, d + 1), array(n_blocks, size, self.Y.shape[1]),
+            array(n_blocks, size, 1 if self.row_weights is None else self.row_weights.shape[1]),
             array(d + 1, n), like(self.penalty), splitting, self.observation, self.n_rows,
         )  # fmt: skip
         return Shapes(rows, array(d + 1, n), memory, Metric(array(d + 1, n), array(d, n)), array(n), array(d + 1, 1))
@@ -92,7 +94,8 @@ class SpectralView:
         n_blocks, size = self._blocks(batch_size)
         order = np.random.default_rng(int(seed)).permutation(self.n_rows)
         d, basis = self.n_features, self.basis
-        Z, Y, weight = (aligned_empty((n_blocks * size, n), self.dtype) for n in (d + 1, self.Y.shape[1], 1))
+        widths = d + 1, self.Y.shape[1], 1 if self.row_weights is None else self.row_weights.shape[1]
+        Z, Y, weight = (aligned_empty((n_blocks * size, n), self.dtype) for n in widths)
         # Single precision products where conditioning leaves them harmless.
         single = self.X.dtype == self.dtype == np.float32 and basis.tame
         mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
@@ -102,14 +105,14 @@ class SpectralView:
             Z[rows, :d] = (self.X[chosen] - mean) @ whiten
             Z[rows, d] = 1
             Y[rows] = self.Y[chosen]
-            weight[rows, 0] = 1 if self.weights is None else self.weights[chosen]
+            weight[rows] = 1 if self.row_weights is None else self.row_weights[chosen]
 
         list(over_chunks(chunk, self.n_rows))
         self.pad(Z, Y, weight)
         return Rows(
             Z=jax.device_put(Z.reshape(n_blocks, size, d + 1)),
             Y=jax.device_put(Y.reshape(n_blocks, size, self.Y.shape[1])),
-            weight=jax.device_put(weight.reshape(n_blocks, size, 1)),
+            weight=jax.device_put(weight.reshape(n_blocks, size, -1)),
             ridge=jax.device_put(self._column_ridge().astype(self.dtype)),
             penalty=self.penalty,
             splitting=self._splitting(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._result import LoopOptions, Solution
 from ._schedule import Schedule
-from ._tuning import TunedStep, tune_step
+from ._tuning import TunedStep, tune_step, untuned_step
 from .base import OptStep, Solver
 from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SampledSolution, SoftmaxProx, UMax
 from .lbfgs import LBFGS
@@ -32,4 +32,5 @@ __all__ = [
     "TunedStep",
     "UMax",
     "tune_step",
+    "untuned_step",
 ]

@@ -9,13 +9,31 @@ never changes during a fit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from .._lambert import log1p_sum_exp
 from ._implicit import Impulse, implicit_counts, implicit_pair, implicit_step
+
+
+class CountStep(NamedTuple):
+    """Step on a row of counts.
+
+    Attributes
+    ----------
+    amount : jax.Array
+        What is added per class touched, in rows, (class,).
+    raised : number
+        Auxiliary variable before the step proper.
+    u : number
+        Auxiliary variable after it.
+    """
+
+    amount: jax.Array
+    raised: jax.Array
+    u: jax.Array
 
 
 @dataclass(frozen=True)
@@ -38,18 +56,18 @@ class ImplicitRule:
         if self.alpha == 1:
             score, log_a = jnp.append(score, score_label), jnp.append(jnp.full_like(score, log_a), 0.0)
             target = jnp.zeros_like(score).at[-1].set(1.0)
-            amount, u = self.step_counts(c, log_a, score, target, mobility, u)
-            return Impulse(-amount[:-1], amount[-1], u)
+            step = self.step_counts(c, log_a, score, target, mobility, u)
+            return Impulse(-step.amount[:-1], step.amount[-1], step.u)
         delta = score - score_label
         if delta.shape[-1] == 1:
             pair = implicit_pair(c, log_a, delta[0], 2 * mobility, u)
             return Impulse(pair.push[None], pair.pull, pair.u)
         return implicit_step(c, log_a, delta, mobility, mobility, u)
 
-    def step_counts(self, c, log_a, score, target, mobility, u):
-        """Step of a row of counts, absolute form: what is added per class touched, in rows, and the new variable."""
+    def step_counts(self, c, log_a, score, target, mobility, u) -> CountStep:
+        """Step of a row of counts, absolute form."""
         step = implicit_counts(c, log_a, score, target, mobility, u)
-        return c * target - step.push, step.v
+        return CountStep(c * target - step.push, u, step.v)
 
 
 @dataclass(frozen=True)
@@ -97,7 +115,7 @@ class ExplicitRule:
         pull = self.alpha * (1 - label) + (1 - self.alpha) * total
         return Impulse(c * push, c * pull, jnp.minimum(moved, self.u_bound))
 
-    def step_counts(self, c, log_a, score, target, mobility, u):
+    def step_counts(self, c, log_a, score, target, mobility, u) -> CountStep:
         """Step of a row of counts; scores are relative to their mean over the counts (alpha = 0) or absolute (1)."""
         relative = score - (1 - self.alpha) * jnp.sum(target * score)
         if self.raise_at < jnp.inf:
@@ -109,7 +127,7 @@ class ExplicitRule:
         if self.alpha == 0:
             moved = jnp.maximum(moved, 0.0)  # its optimum is at least the entropy of the counts
         amount = c * ((self.alpha + (1 - self.alpha) * total) * target - push)
-        return amount, jnp.minimum(moved, self.u_bound)
+        return CountStep(amount, u, jnp.minimum(moved, self.u_bound))
 
 
 @dataclass(frozen=True)

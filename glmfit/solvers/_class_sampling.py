@@ -106,7 +106,42 @@ def _scores(data, V, i, classes, scale):
     return s if data.offset is None else s + data.offset[i, classes]
 
 
-@partial(jax.jit, static_argnames="rule", donate_argnames="weights")
+class Visits(NamedTuple):
+    """What visits to single rows need, looked up for many at once: inside the loop each would wait for the memory.
+
+    Attributes
+    ----------
+    rows : DenseRows or SparseRows
+        Features, in the order of the visits where they can be.
+    place, auxiliary : jax.Array
+        Which of ``rows`` is visited, and which auxiliary variable belongs to it, (step,).
+    weight, norm : jax.Array
+        Of the pair, and of the row's penalised part squared, (step,).
+    touched : jax.Array
+        Negatives and, last, the label, (step, class).
+    offset : jax.Array or None
+        Of the scores of these, (step, class).
+    """
+
+    rows: Any
+    place: jax.Array
+    auxiliary: jax.Array
+    weight: jax.Array
+    norm: jax.Array
+    touched: jax.Array
+    offset: jax.Array | None
+
+
+@jax.jit
+def look_up(data, order, negatives) -> Visits:
+    """Look up what visits to pairs in some order, (step,), with negatives (step, negative), need."""
+    row = data.row[order]
+    rows, place = data.rows.in_order(row)
+    touched = jnp.concatenate([negatives, data.label[order][:, None]], axis=1)
+    offset = None if data.offset is None else data.offset[row[:, None], touched]
+    return Visits(rows, place, data.auxiliary[order], data.weight[order], data.rows.norm[row], touched, offset)
+
+
 def single_steps(data, weights: Weights, order, negatives, span: Span, rule) -> Weights:
     """Visit rows one by one, each with its own negatives.
 
@@ -123,23 +158,24 @@ def single_steps(data, weights: Weights, order, negatives, span: Span, rule) -> 
     rule :
         What a step does: see ``_class_rules``.
     """
-    shrink = _shrink(rule, span)
-    # Looked up for all steps at once, many at a time: inside the loop each would wait for the memory.
-    rows, place = data.rows.in_order(data.row[order])
-    auxiliary, c = data.auxiliary[order], span.c * data.weight[order]
-    touched = jnp.concatenate([negatives, data.label[order][:, None]], axis=1)
-    reach = rows.norm[place] / shrink + rows.free
-    offset = None if data.offset is None else data.offset[data.row[order][:, None], touched]
+    return visit_singly(look_up(data, order, negatives), weights, span, rule)
+
+
+@partial(jax.jit, static_argnames="rule", donate_argnames="weights")
+def visit_singly(visits: Visits, weights: Weights, span: Span, rule) -> Weights:
+    """Take the steps of a span, of visits already looked up."""
+    rows, shrink = visits.rows, _shrink(rule, span)
 
     def visit(t, carry):
         V, u, scale = carry
-        i, k, classes = place[t], auxiliary[t], touched[t]
+        i, k, classes = visits.place[t], visits.auxiliary[t], visits.touched[t]
         new_scale = scale / shrink
         # An implicit step starts from weights already shrunk; an explicit one uses the old ones throughout.
         s = rows.score(V, i, classes, new_scale if rule.implicit else scale)
-        s = s if offset is None else s + offset[t]
+        s = s if visits.offset is None else s + visits.offset[t]
+        reach = visits.norm[t] / shrink + rows.free
         old = u[k] if rule.auxiliary else jnp.zeros((), V.dtype)
-        step = rule.step(c[t], span.log_a, s[:-1], s[-1], reach[t], old)
+        step = rule.step(span.c * visits.weight[t], span.log_a, s[:-1], s[-1], reach, old)
         V = rows.add(V, i, classes, jnp.append(-step.push, step.pull), scale if rule.implicit else new_scale)
         if rule.auxiliary:
             u = u.at[k].add(step.u - old)
@@ -207,7 +243,7 @@ def count_steps(data, seen, weights: Weights, order, negatives, span: Span, rule
     rule :
         What a step does.
     width : int
-        Most classes with counts in a row.
+        Most classes with counts in a row: every row costs as much as the one that has them.
     """
     rows, shrink, n = data.rows, _shrink(rule, span), order.shape[1]
     n_classes, m = weights.V.shape[0], negatives.shape[2]
@@ -225,9 +261,11 @@ def count_steps(data, seen, weights: Weights, order, negatives, span: Span, rule
         new_scale = scale / shrink
         s = jax.vmap(_scores, (None, None, 0, 0, None))(data, V, i, classes, new_scale if rule.implicit else scale)
         mobility = rows.norm[i] / shrink + rows.free
-        amount, new = jax.vmap(rule.step_counts)(span.c * seen.total[i], log_a, s, target, mobility, u[i])
-        V = rows.add_many(V, i, classes, amount / n, scale if rule.implicit else new_scale)
-        return V, u.at[i].add((new - u[i]) / n), new_scale
+        old = u[i]
+        step = jax.vmap(rule.step_counts)(span.c * seen.total[i], log_a, s, target, mobility, old)
+        V = rows.add_many(V, i, classes, step.amount / n, scale if rule.implicit else new_scale)
+        # What was raised is raised whatever the batch; of the step the mean is taken.
+        return V, u.at[i].add(step.raised - old + (step.u - step.raised) / n), new_scale
 
     return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 

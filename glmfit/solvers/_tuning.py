@@ -14,6 +14,8 @@ STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 200_000, 20, 3
 _ROWS_PER_CLASS, _LEAST_ROWS = 10, 20_000
 _MOST_SCORES = 40_000_000
+_TOO_FEW = 4  # rows, below which none can be left out
+_SHORTER = 6  # times a tenth of the shortest step is tried while that is the best
 
 
 class TunedStep(NamedTuple):
@@ -24,7 +26,7 @@ class TunedStep(NamedTuple):
     step : float
         The best one, c.
     steps : tuple of float
-        Tried.
+        Tried; the shortest are tenths of it while that was the best.
     loss : numpy.ndarray
         Mean loss of the rows left out, for every step; infinite where numbers overflowed.
     seconds : float
@@ -48,7 +50,7 @@ def tune_step(
     solver : ClassSampler
         Whose steps they are.
     problem : SoftmaxProblem
-        At least 2 rows.
+        With fewer than 4 rows nothing is tried, and the answer is `untuned_step`.
     key : jax key
         Of the choice of rows and of all draws.
     schedule : Schedule, optional
@@ -73,6 +75,8 @@ def tune_step(
     c is step size times rows, so what is best on some rows is about right for all. The loss has no ridge in it.
     """
     clock = time.perf_counter()
+    if problem.n_rows < _TOO_FEW:
+        return TunedStep(untuned_step(solver, problem), (), np.empty(0), 0.0)
     rng = np.random.default_rng(int(np.asarray(jax.random.key_data(key)).ravel()[-1]))
     chosen = rng.permutation(problem.n_rows)[: max(_ROWS_PER_CLASS * problem.n_classes, _LEAST_ROWS)]
     most = max(_MOST_SCORES // problem.n_classes, 1)
@@ -82,12 +86,24 @@ def tune_step(
     schedule = schedule or Schedule()
     decay = schedule.decay ** (schedule.epochs / epochs)
     start = tried.null_params() if from_frequencies else None
-    loss = np.full(len(steps), np.inf)
-    for number, step in enumerate(steps):
+
+    def trial(step: float) -> float:
         if not solver.rule(tried).implicit and step * problem.strength >= 1:
-            continue
+            return np.inf
         solution = solver.run(tried, start, key=key, schedule=Schedule(epochs, step, decay))
-        if not solution.status.is_failure:
-            loss[number] = held.loss(solution.params)
-    best = int(np.argmin(np.where(np.isnan(loss), np.inf, loss)))
-    return TunedStep(float(steps[best]), tuple(steps), loss, time.perf_counter() - clock)
+        value = np.inf if solution.status.is_failure else held.loss(solution.params)
+        return np.inf if np.isnan(value) else value
+
+    steps = sorted(map(float, steps))
+    loss = [trial(step) for step in steps]
+    for _ in range(_SHORTER):
+        if int(np.argmin(loss)) > 0:
+            break
+        steps.insert(0, steps[0] / 10)
+        loss.insert(0, trial(steps[0]))
+    return TunedStep(steps[int(np.argmin(loss))], tuple(steps), np.array(loss), time.perf_counter() - clock)
+
+
+def untuned_step(solver, problem) -> float:
+    """Return a step that does no harm where there are too few rows to try any: 1 for implicit ones, else shorter."""
+    return 1.0 if solver.rule(problem).implicit else min(0.1, 0.5 / max(problem.strength, 1e-12))

@@ -7,6 +7,7 @@ optimum and do not converge to it in a finite time; how near is a matter for the
 from __future__ import annotations
 
 import math
+import numbers
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -134,7 +135,7 @@ class ClassSampler(ABC):
         """
         rule, data = self.rule(problem), problem.class_data(self._auxiliary)
         # The ridge in terms of what is sampled: a row of counts is several pairs.
-        n_visits = self._n_visits(problem)
+        n_visits = self.n_visits(problem)
         strength = problem.strength * problem.n_rows / n_visits
         change = c * strength
         if not rule.implicit and change >= 1:
@@ -160,16 +161,17 @@ class ClassSampler(ABC):
             draw = jax.random.fold_in(for_classes, first)
             if by_row:
                 part, negatives = _draw_others(draw, data, seen, order, first, size, problem.n_classes, m, width)
+                steps = partial(
+                    kernels.count_steps, data, seen, order=part, negatives=negatives, rule=rule, width=width
+                )
             else:
                 part, negatives = _draw(draw, data.label, order, first, size, problem.n_classes, m, self._sharing(n))
+                steps = self._steps(data, part, negatives, n, rule)
             last = min(size, n_steps - first)
             for start in range(0, last, stride):
                 stop = min(start + stride, last)
                 span = kernels.Span(start, stop, problem.dtype.type(c), problem.dtype.type(strength), log_a)
-                if by_row:
-                    weights = kernels.count_steps(data, seen, weights, part, negatives, span, rule, width)
-                else:
-                    weights = self._steps(data, weights, part, negatives, span, rule, n)
+                weights = steps(weights=weights, span=span)
                 if change > 0:
                     weights = kernels.merge_scale(weights, data.rows.penalised)
         return SamplerState(weights, state.epoch + 1, state.seed)
@@ -227,7 +229,7 @@ class ClassSampler(ABC):
             bar.close()
         compiling = compile_seconds() - compiled
         params = user_params(problem, state)
-        n_visits = self._n_visits(problem)
+        n_visits = self.n_visits(problem)
         steps = state.epoch * (n_visits // min(self.batch_size, n_visits))
         seconds = time.perf_counter() - clock - told - compiling
         return SampledSolution(params, status, state.epoch, steps, seconds, compiling, state)
@@ -239,8 +241,8 @@ class ClassSampler(ABC):
         # In the absolute form the pairs of a row estimate the same number.
         return "row" if self.alpha == 1 or self.visit == "row" else "pair"
 
-    def _n_visits(self, problem) -> int:
-        """Visits of an epoch."""
+    def n_visits(self, problem) -> int:
+        """Visits of an epoch: pairs of a row and a class with counts, or rows."""
         return problem.n_rows if self.visit == "row" else problem.n_pairs
 
     def _check_visit(self) -> None:
@@ -250,11 +252,12 @@ class ClassSampler(ABC):
     def _sharing(self, n: int) -> bool:
         return self.shared and n > 1
 
-    def _steps(self, data, weights, order, negatives, span, rule, n: int):
+    def _steps(self, data, order, negatives, n: int, rule) -> Callable:
+        """Return what takes some of the steps drawn, given weights and span."""
         if n == 1:
-            return kernels.single_steps(data, weights, order, negatives, span, rule)
+            return partial(kernels.visit_singly, kernels.look_up(data, order, negatives), rule=rule)
         kernel = kernels.shared_steps if self._sharing(n) else kernels.averaged_steps
-        return kernel(data, weights, order, negatives, span, rule)
+        return partial(kernel, data, order=order, negatives=negatives, rule=rule)
 
 
 @dataclass(frozen=True)
@@ -278,7 +281,7 @@ class ImplicitSGD(ClassSampler):
         0 for scores relative to the label's, 1 for absolute ones (single rows and "averaged" only).
     visit : str
         Of a row of counts: "pair" visits one class with counts at a time, "row" all of them at once (``alpha=1`` only,
-        and the mean over a batch).
+        and the mean over a batch). A row then costs as much as the one with the most classes.
 
     Notes
     -----
@@ -302,7 +305,8 @@ class ImplicitSGD(ClassSampler):
         self._check_visit()
         if self.minibatch not in MINIBATCHES:
             raise ValueError(f"minibatch is {self.minibatch!r}; it must be one of {', '.join(MINIBATCHES)}.")
-        if self.alpha not in (0, 1) or (self.alpha == 1 and self.batch_size > 1 and self.minibatch != "averaged"):
+        given = isinstance(self.alpha, numbers.Real) and self.alpha in (0, 1)
+        if not given or (self.alpha == 1 and self.batch_size > 1 and self.minibatch != "averaged"):
             raise ValueError(
                 f"alpha is {self.alpha!r} with minibatch={self.minibatch!r}; it must be 0, or 1 with single rows or "
                 'minibatch="averaged".'
@@ -324,12 +328,11 @@ class ImplicitSGD(ClassSampler):
     def _sharing(self, n: int) -> bool:
         return n > 1 and self.minibatch != "averaged"
 
-    def _steps(self, data, weights, order, negatives, span, rule, n: int):
+    def _steps(self, data, order, negatives, n: int, rule) -> Callable:
         if self._sharing(n):
-            return kernels.coupled_steps(
-                data, weights, order, negatives, span, method=self.minibatch, budget=self._budget
-            )
-        return super()._steps(data, weights, order, negatives, span, rule, n)
+            kernel = partial(kernels.coupled_steps, method=self.minibatch, budget=self._budget)
+            return partial(kernel, data, order=order, negatives=negatives)
+        return super()._steps(data, order, negatives, n, rule)
 
 
 @dataclass(frozen=True)
@@ -355,8 +358,8 @@ class SoftmaxProx(ClassSampler):
         """Return what a step is: implicit, without auxiliary variables."""
         return rules.AllClasses()
 
-    def _steps(self, data, weights, order, negatives, span, rule, n: int):
-        return kernels.all_class_steps(data, weights, order.reshape(len(order), n), span)
+    def _steps(self, data, order, negatives, n: int, rule) -> Callable:
+        return partial(kernels.all_class_steps, data, order=order.reshape(len(order), n))
 
 
 @dataclass(frozen=True)
@@ -375,7 +378,8 @@ class UMax(ClassSampler):
         Of the family of double sums: 0 for scores relative to the label's, 1 for absolute ones.
     visit : str
         Of a row of counts: "pair" visits one class with counts at a time, "row" all of them at once (of a batch, the
-        mean, each row with its own negatives; for ``alpha=0`` scores are relative to their mean over the counts).
+        mean, each row with its own negatives; for ``alpha=0`` scores are relative to their mean over the counts). A row
+        then costs as much as the one with the most classes.
     bounded : bool
         Whether to keep auxiliary variables (after every step; without intercepts only) and coefficients (after every
         epoch) within bounds that the optimum is proved to obey. They need a ridge, and are very loose.
@@ -398,7 +402,9 @@ class UMax(ClassSampler):
     def __post_init__(self):
         super().__post_init__()
         check_real("delta", self.delta, math.inf)
-        if not 0 <= self.alpha <= 1:
+        if not isinstance(self.bounded, bool | np.bool_):
+            raise ValueError(f"bounded is {self.bounded!r}; it must be True or False.")
+        if not isinstance(self.alpha, numbers.Real) or not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha is {self.alpha!r}; it must be between 0 and 1.")
         self._check_visit()
 

@@ -243,3 +243,14 @@ def test_bounded_umax_stays_within_its_bounds():
     assert np.linalg.norm(free.params.coef) > 1 and np.max(free.state.weights.u) > 1
     assert np.linalg.norm(held.params.coef) == pytest.approx(0.5, rel=1e-5)
     assert np.max(held.state.weights.u) <= np.float32(0.8)
+
+
+def test_a_strong_ridge_looks_nothing_up_twice(monkeypatch):
+    """However many times the weights must be rescaled on the way."""
+    problem, *_ = make(strength=1.0)
+    calls = []
+    look_up = class_sampling.kernels.look_up
+    monkeypatch.setattr(class_sampling.kernels, "look_up", lambda *a: calls.append(1) or look_up(*a))
+    solver = ImplicitSGD(2)
+    solver.update(problem, solver.init_state(problem, None, key=jax.random.key(0)), 1000.0)
+    assert len(calls) == 1

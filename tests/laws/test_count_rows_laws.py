@@ -104,11 +104,22 @@ def test_implicit_steps_are_the_minimum_they_stand_for(sparse, rng, x64):
 def test_a_batch_takes_the_mean_of_its_rows(sparse, rng, x64):
     problem, _, W, v, *_ = make(rng, sparse)
     sets = [subsets(i)[0] for i in range(N)]
-    for rule in (rules.ImplicitRule(1.0), rules.ExplicitRule(0.0, 1.0)):
+    for rule in (rules.ImplicitRule(1.0), rules.ExplicitRule(0.0)):
         V, u = one_step(problem, W, v, list(range(N)), sets, rule, 0.1)
         alone = [one_step(problem, W, v, [i], [sets[i]], rule, 0.1) for i in range(N)]
         np.testing.assert_allclose(V, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
         np.testing.assert_allclose(u, np.mean([b for _, b in alone], axis=0), atol=1e-12)
+
+
+@every_alpha
+def test_raises_of_a_batch_count_in_full(alpha, rng, x64):
+    """Not the mean of the batch: a variable that is too low is raised whatever others do."""
+    problem, _, W, _, *_ = make(rng)
+    sets, low = [subsets(i)[0] for i in range(N)], np.full(N, -5.0)
+    _, together = one_step(problem, W, low, list(range(N)), sets, rules.ExplicitRule(alpha, 1.0), 0.0)
+    alone = [one_step(problem, W, low, [i], [sets[i]], rules.ExplicitRule(alpha, 1.0), 0.0)[1][i] for i in range(N)]
+    np.testing.assert_allclose(together, alone, atol=1e-12)
+    assert np.all(together > low)
 
 
 @every_alpha

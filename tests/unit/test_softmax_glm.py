@@ -741,3 +741,129 @@ def test_the_bound_allows_for_scores_that_cancel(data):
     loss = np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(N), y]) + 5e-3 * np.sum(W**2)
     assert float(loss) - near.report_.objective + near.report_.gap <= far.report_.gap
     assert far.report_.gap < 1e-4
+
+
+def test_warnings_point_at_the_line_of_the_user():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    two = np.arange(60) % 2
+    cases = (
+        lambda: SoftmaxGLM().fit(X, np.zeros(60)),
+        lambda: SoftmaxGLM().fit(X, two[:, None]),
+        lambda: MultinomialGLM().fit(X, np.column_stack([two, 1 - two, 0 * two])),
+        lambda: SoftmaxGLM("UnRegularized").fit(X, X[:, 0] > 0),  # separable
+    )
+    for case in cases:
+        with pytest.warns(Warning) as caught:
+            case()
+        assert [w.filename for w in caught] == [__file__]
+
+
+SAMPLING = ("ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
+
+
+@pytest.mark.filterwarnings("ignore:the fit ended worse")  # than frequencies, which are the optimum here
+@pytest.mark.parametrize("solver", SAMPLING)
+def test_one_row_of_counts_is_fitted_without_trials(solver):
+    X, Y = np.array([[1.0, -1.0]]), np.array([[1.0, 2.0, 3.0]])
+    model = MultinomialGLM(solver_name=solver, max_epochs=200).fit(X, Y)
+    assert np.all(np.isfinite(model.coef_)) and np.argmax(model.predict(X)) == 2
+    assert model.report_.step <= 1
+
+
+def test_a_new_fit_forgets_the_stream_before_it():
+    rng = np.random.default_rng(0)
+    X, three, four = rng.normal(size=(200, 2)), rng.integers(0, 3, 200), rng.integers(0, 4, 200)
+    model = SoftmaxGLM(regularizer_strength=1e-2).partial_fit(X, three, classes=[0, 1, 2])
+    model.fit(X, four)
+    assert not hasattr(model, "stream_")
+    model.partial_fit(X, four)
+    assert model.stream_[:2] == (1, 200)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SoftmaxGLM(solver_name="OVE", step=1000.0, max_epochs=5, regularizer_strength=0.0),
+        SoftmaxGLM(solver_name="ImplicitSGD", step=1e6, step_decay=1.0, max_epochs=3, regularizer_strength=0.0),
+    ],
+    ids=["biased", "implicit"],
+)
+def test_a_fit_that_ends_worse_than_class_frequencies_hands_those_out_and_says_so(model):
+    rng = np.random.default_rng(0)
+    X, y = 1e4 * rng.normal(size=(300, 3)), rng.integers(0, 4, 300)
+    with pytest.warns(ConvergenceWarning, match="ended worse than class frequencies alone, which are kept"):
+        model.fit(X, y)
+    assert model.report_.objective == pytest.approx(model.report_.null_objective)
+    assert np.all(model.coef_ == 0)
+
+
+def test_trials_go_on_to_shorter_steps_while_those_are_best():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    Y = rng.multinomial(1000, np.exp([0.5, 0.1, 0.2]) / np.exp([0.5, 0.1, 0.2]).sum(), size=400) * 1e2
+    model = MultinomialGLM(solver_name="UMax", regularizer_strength=0.0, max_epochs=10).fit(X, Y)
+    assert model.report_.step < 1e-3
+    assert model.report_.objective <= model.report_.null_objective * (1 + 1e-6)
+
+
+def test_rows_are_counted_though_the_batch_is_larger():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(150, 2)), rng.integers(0, 3, 150)
+    kwargs = {"batch_size": 1000}
+    model = SoftmaxGLM(solver_name="ImplicitSGD", solver_kwargs=kwargs, step=1.0, max_epochs=4).fit(X, y)
+    assert model.report_.row_evals == 600
+
+
+def test_labels_that_would_change_in_a_file_are_refused(tmp_path):
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    for labels in ((int, str), (range(2), range(3))):
+        y = np.empty(40, object)
+        y[:] = [labels[i % 2] for i in range(40)]
+        with pytest.raises(TypeError, match="classes_ holds"):
+            SoftmaxGLM().fit(X, y).save(tmp_path / "labels")
+
+
+def test_files_whose_parts_do_not_fit_are_refused(tmp_path):
+    import json
+
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    path = SoftmaxGLM().fit(X, np.arange(40) % 3).save(tmp_path / "model")
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    header = json.loads(arrays["header"].tobytes().decode())
+    wrong_status = json.dumps({**header, "report": {**header["report"], "status": 99}})
+    for changed in (
+        {"coef": arrays["coef"][:, :2]},
+        {"header": np.frombuffer(wrong_status.encode(), np.uint8)},
+    ):
+        np.savez(tmp_path / "other.npz", **{**arrays, **changed})
+        with pytest.raises(ValueError, match="the file is not a whole SoftmaxGLM"):
+            SoftmaxGLM.load(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize(
+    "make_it, message",
+    [
+        (
+            lambda X, y: SoftmaxGLM(solver_name="UMax", step_decay=2.0).fit(X, y),
+            r"step_decay is 2.0; it must be a number",
+        ),
+        (lambda X, y: MultinomialGLM().fit(X, np.full((60, 3), 1e307)), r"y has counts up to 1.0e\+307"),
+        (
+            lambda X, y: SoftmaxGLM(solver_name="UMax", solver_kwargs={"alpha": np.array([0, 1])}).fit(X, y),
+            "alpha is array",
+        ),
+        (
+            lambda X, y: SoftmaxGLM(solver_name="ImplicitSGD", solver_kwargs={"alpha": np.array([0, 1])}).fit(X, y),
+            "alpha is array",
+        ),
+        (
+            lambda X, y: SoftmaxGLM(solver_name="UMax", solver_kwargs={"bounded": "no"}).fit(X, y),
+            "bounded is 'no'; it must be True or False",
+        ),
+    ],
+)
+def test_more_that_makes_no_sense_is_said_clearly(make_it, message):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    with pytest.raises(ValueError, match=message):
+        make_it(X, np.arange(60) % 3)

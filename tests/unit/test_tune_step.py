@@ -27,9 +27,23 @@ def test_step_chosen_has_the_least_loss(problem):
 def test_steps_that_overflow_or_turn_coefficients_around_are_never_chosen(problem):
     problem.X[:] *= 100
     tuned = tune_step(SGD(), problem, key=jax.random.key(0), steps=(1e-6, 1e3, 1e4))
-    assert tuned.step == 1e-6
-    assert np.isinf(tuned.loss[1:]).all()
-    assert tune_step(UMax(), problem, key=jax.random.key(0), steps=(0.1, 1e4)).loss[1] == np.inf
+    assert tuned.step <= 1e-6 and tuned.steps[-3:] == (1e-6, 1e3, 1e4)
+    assert np.isinf(tuned.loss[-2:]).all()
+    assert tune_step(UMax(), problem, key=jax.random.key(0), steps=(0.1, 1e4)).loss[-1] == np.inf
+
+
+def test_shorter_steps_are_tried_while_the_shortest_is_best(problem):
+    tuned = tune_step(ImplicitSGD(), problem, key=jax.random.key(0), steps=(1e4, 1e5))
+    assert tuned.steps == tuple(sorted(tuned.steps)) and len(tuned.steps) > 2
+    best = int(np.argmin(tuned.loss))
+    assert tuned.step == tuned.steps[best] and (best > 0 or len(tuned.steps) == 8)
+
+
+def test_too_few_rows_are_not_tried(problem):
+    few = problem.subset(np.arange(3))
+    for solver, step in ((ImplicitSGD(), 1.0), (UMax(), 0.1)):
+        tuned = tune_step(solver, few, key=jax.random.key(0))
+        assert tuned.step == step and tuned.steps == () and tuned.loss.size == 0
 
 
 def test_subset_has_the_rows_asked_for(problem):

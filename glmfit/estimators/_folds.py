@@ -1,0 +1,102 @@
+"""Which rows are fitted and which are scored in every fold of a cross-validation."""
+
+from __future__ import annotations
+
+import numbers
+from typing import NamedTuple
+
+import numpy as np
+
+from ._validation import TimeAxis
+
+
+class Folds(NamedTuple):
+    """Rows of every fold.
+
+    Attributes
+    ----------
+    train, test : numpy.ndarray
+        Bool, (time, fold).
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+
+
+def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> Folds:
+    """Read ``cv``.
+
+    Parameters
+    ----------
+    cv : int, pynapple IntervalSet, splitter or iterable
+        Number of contiguous blocks; epochs; an object with ``split``; or pairs of row indices.
+    rows : numpy.ndarray
+        Which of the rows given are fitted at all; indices of splitters and pairs refer to those given.
+    n_given : int
+        Number of rows given.
+    axis : TimeAxis or None
+        Times of the rows given.
+    y : numpy.ndarray
+        Counts of the rows that are fitted, for splitters that look at them; single neuron or sum over neurons.
+    """
+    n = len(rows)
+    if isinstance(cv, numbers.Integral) and not isinstance(cv, bool):
+        if not 2 <= cv <= n:
+            raise ValueError(f"cv is {cv}; contiguous blocks must be at least 2 and at most the {n} rows that count.")
+        number = np.arange(n) * int(cv) // n
+        test = number[:, None] == np.arange(cv)
+        return Folds(~test, test)
+    if hasattr(cv, "start") and hasattr(cv, "end") and hasattr(cv, "in_interval"):
+        return _of_epochs(cv, rows, axis)
+    if hasattr(cv, "split") and not isinstance(cv, str):
+        full = np.zeros(n_given)
+        full[rows] = y
+        pairs = list(cv.split(np.zeros((n_given, 1)), full))
+    elif np.iterable(cv) and not isinstance(cv, str):
+        pairs = [tuple(pair) for pair in cv]
+    else:
+        raise ValueError(
+            f"cv is {cv!r}; it must be a number of contiguous blocks, a pynapple IntervalSet, a scikit-learn splitter, "
+            "or pairs of (train, test) row indices."
+        )
+    return _of_pairs(pairs, rows, n_given)
+
+
+def _of_epochs(epochs, rows, axis) -> Folds:
+    if axis is None:
+        raise ValueError("cv is an IntervalSet, but neither X nor y has times; give pynapple objects, or row indices.")
+    t = axis.t[rows]
+    test = (t[:, None] >= np.asarray(epochs.start)) & (t[:, None] <= np.asarray(epochs.end))
+    return _checked(~test, test, "epoch")
+
+
+def _of_pairs(pairs, rows, n_given) -> Folds:
+    masks = np.zeros((2, n_given, len(pairs)), bool)
+    for f, pair in enumerate(pairs):
+        if len(pair) != 2:
+            raise ValueError(f"cv has {len(pair)} entries in fold {f}; it needs two, train and test row indices.")
+        for mask, chosen in zip(masks, pair, strict=True):
+            chosen = np.asarray(chosen)
+            if chosen.dtype == bool and chosen.shape == (n_given,):
+                chosen = np.flatnonzero(chosen)
+            if chosen.dtype.kind not in "iu" or chosen.size == 0 or chosen.min() < 0 or chosen.max() >= n_given:
+                raise ValueError(
+                    f"cv holds no rows, or rows that do not exist, in fold {f}; indices go from 0 to {n_given - 1}."
+                )
+            mask[chosen, f] = True
+    return _checked(*masks[:, rows], "fold")
+
+
+def _checked(train, test, what: str) -> Folds:
+    if train.shape[1] < 2:
+        raise ValueError(f"cv has {train.shape[1]} {what}s; it takes at least two to compare strengths.")
+    both = np.flatnonzero((train & test).any(axis=0))
+    if both.size:
+        raise ValueError(f"{what} {both[0]} of cv has rows both to fit and to score, which says nothing.")
+    empty = np.flatnonzero((train.sum(axis=0) < 2) | ~test.any(axis=0))
+    if empty.size:
+        raise ValueError(
+            f"{what} {empty[0]} of cv has {train[:, empty[0]].sum()} rows to fit and {test[:, empty[0]].sum()} to score"
+            " (rows with NaN and of weight 0 do not count); leave it out."
+        )
+    return Folds(train, test)
