@@ -245,3 +245,50 @@ def test_new_axes_and_panel_letters(tmp_path):
     assert [ax.get_title(loc="left").split()[-1] for ax in axes.flat] == ["one", "two"]
     axes[0, 0].figure.savefig(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+# ------------------------------------------------------------------------- cross-validation
+
+
+@pytest.fixture
+def chosen():
+    """Three strengths, four folds; the last neuron cannot be scored, the second not in one fold."""
+    scores = np.random.default_rng(0).normal(size=(3, 4, 3)) * 0.1
+    scores[1, :, 0] += 1
+    scores[:, :, 2] = np.nan
+    scores[:, 1, 1] = np.nan
+    strengths = np.array([0.0, 1e-2, 1.0])
+    return SimpleNamespace(
+        cv_scores_=scores,
+        strengths_=strengths,
+        best_strength_=strengths[[1, 2, 2]],
+        one_se_strength_=strengths[[1, 2, 2]],
+        strength_=strengths[[1, 2, 2]],
+        scoring="log-likelihood",
+        report_=SimpleNamespace(neuron=["a", "b", "c"]),
+    )
+
+
+def test_cv_curves_are_means_and_standard_errors_less_the_best(chosen):
+    ax = plotting.plot_cv_curves(chosen)
+    assert texts(ax) == ["a", "b"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "0.01", "1"]
+    mean = chosen.cv_scores_[:, :, 0].mean(axis=1)
+    drawn, _, (bars,) = ax.containers[0]
+    np.testing.assert_allclose(drawn.get_ydata(), mean - mean.max())
+    error = chosen.cv_scores_[:, :, 0].std(axis=1, ddof=1) / 2
+    np.testing.assert_allclose([np.ptp(s[:, 1]) / 2 for s in bars.get_segments()], error)
+    three = chosen.cv_scores_[:, [0, 2, 3], 1].mean(axis=1)
+    np.testing.assert_allclose(ax.containers[1][0].get_ydata(), three - three.max())
+    assert texts(plotting.plot_cv_curves(chosen, 1)) == ["b"]
+    with pytest.raises(ValueError, match="the model has neurons 0 to 2"):
+        plotting.plot_cv_curves(chosen, [3])
+
+
+def test_the_map_of_strengths_orders_neurons_and_marks_the_choice(chosen):
+    ax = plotting.plot_strengths(chosen)
+    image = np.ma.filled(ax.get_images()[0].get_array().astype(float), np.nan)
+    mean = chosen.cv_scores_[:, :, 0].mean(axis=1)
+    np.testing.assert_allclose(image[:, 0], (mean - mean.max()) / np.ptp(mean))
+    assert np.isnan(image[:, 2]).all()
+    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [1, 2, 2])
