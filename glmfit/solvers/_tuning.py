@@ -105,5 +105,18 @@ def tune_step(
 
 
 def untuned_step(solver, problem) -> float:
-    """Return a step that does no harm where there are too few rows to try any: 1 for implicit ones, else shorter."""
+    """Return a step that does no harm where there are too few rows to try any.
+
+    Parameters
+    ----------
+    solver : ClassSampler
+        Whose step it is.
+    problem : SoftmaxProblem
+        Whose ridge limits explicit steps.
+
+    Returns
+    -------
+    float
+        Step size times rows, c: 1 for implicit steps, at most 0.1 for explicit ones.
+    """
     return 1.0 if solver.rule(problem).implicit else min(0.1, 0.5 / max(problem.strength, 1e-12))
