@@ -34,7 +34,7 @@ from ._class_report import ClassReport
 from ._class_validation import ClassTraining, check_class_features, check_offset
 from ._model import Model
 from ._model_file import from_json, to_json
-from ._parameters import read_count, read_number, read_seed, read_solver
+from ._parameters import precision, read_count, read_number, read_seed, read_solver
 from ._validation import time_axis
 from ._warn import warn_user
 
@@ -161,9 +161,7 @@ class ClassModel(Model):
             place[seen] = np.arange(len(seen))
             pairs = Pairs(pairs.row, place[pairs.label], pairs.weight)
             offset = None if offset is None else offset[:, seen]
-        double = data.X.dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
-        dtype = np.float64 if double else np.float32
-        return SoftmaxProblem(data.X, pairs, len(seen), strength, True, offset, dtype)
+        return SoftmaxProblem(data.X, pairs, len(seen), strength, True, offset, precision(data.X.dtype))
 
     def _make_solver(self, streaming: bool = False):
         if not streaming:

@@ -72,3 +72,9 @@ def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", defaults
     except TypeError as error:
         names = ", ".join(f.name for f in fields(allowed[name]))
         raise ValueError(f"solver_kwargs of {name} may be {names}; got {sorted(kwargs)}.") from error
+
+
+def precision(dtype) -> type:
+    """Precision of the passes of a fit to features of a dtype: double where jax keeps it and X has it."""
+    double = dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    return np.float64 if double else np.float32

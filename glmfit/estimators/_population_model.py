@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import scipy.special
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
@@ -11,10 +12,20 @@ from sklearn.utils.validation import check_is_fitted
 from .. import observations
 from .._status import Status
 from ..problems import Params
+from ..problems._host import fit_intercept
 from ._model import Model
 from ._parameters import read_seed
 from ._report import FitReport
-from ._validation import TimeAxis, check_features, check_scoring, wrap
+from ._validation import (
+    TimeAxis,
+    check_aligned,
+    check_exposure,
+    check_features,
+    check_offset,
+    check_scoring,
+    time_axis,
+    wrap,
+)
 from ._warn import warn_user
 
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
@@ -50,42 +61,55 @@ class PopulationModel(RegressorMixin, Model):
 
     # -------------------------------------------------------------------------------------- predict
 
-    def predict(self, X):
-        """Compute the expected count per bin.
+    def predict(self, X, offset=None):
+        """Compute the expected count per whole bin.
 
         Parameters
         ----------
         X : array-like of shape (time, feature)
             Features, as in :meth:`fit`; NaN rows are allowed.
+        offset : array-like of shape (time,) or (time, neuron), optional
+            Known part of the linear predictor, as in :meth:`fit`; none when left out, also after a fit with one.
 
         Returns
         -------
         array or pynapple Tsd / TsdFrame
             Rates (time,) or (time, neuron), NaN where X has a NaN; a pynapple object with the times of X (and the
-            columns and metadata y had in :meth:`fit`) when X is one.
+            columns and metadata y had in :meth:`fit`) when X is one. Times the exposure they are expected counts.
         """
-        eta, axis = self._predictor(X)
+        eta, axis = self._predictor(X, offset)
         rate = observations.from_inverse_link(self.inverse_link_function).rate(eta)
         # A silent neuron has rate 0, not the smallest number.
         rate = np.where(eta <= SILENT_INTERCEPT, 0.0, rate)
         return wrap(rate, axis, self._neurons, self.report_.neuron)
 
-    def _predictor(self, X):
+    def _predictor(self, X, offset):
         check_is_fitted(self)
+        check_aligned(time_axis(X), time_axis(offset), "offset")
         X, axis = check_features(self, X)
         with np.errstate(invalid="ignore"):
-            return np.asarray(X, np.float64) @ self.coef_ + self.intercept_, axis
+            eta = np.asarray(X, np.float64) @ self.coef_ + self.intercept_
+            if offset is not None:
+                # A silent neuron stays silent.
+                eta = np.where(self.intercept_ <= SILENT_INTERCEPT, eta, eta + self._offset_for(offset, eta))
+        return eta, axis
 
-    def score(self, X, y, sample_weight=None, score_type="D2", per_neuron=False):
+    def _offset_for(self, offset, eta):
+        """Offset in the shape of a predictor."""
+        offset = check_offset(offset, len(eta), 1 if eta.ndim == 1 else eta.shape[1])
+        return offset if eta.ndim == 2 else offset[:, 0]
+
+    def score(self, X, y, sample_weight=None, score_type="D2", per_neuron=False, offset=None, exposure=None):
         """Score the predictions of counts.
 
         Parameters
         ----------
-        X, y, sample_weight :
+        X, y, sample_weight, offset, exposure :
             As in :meth:`fit`; rows with NaN are left out.
         score_type : {"D2", "pseudo-r2-McFadden", "log-likelihood"}
-            D2: share of the Poisson deviance explained over the best constant rate of these rows. McFadden: 1 -
-            log-likelihood / log-likelihood of that constant. log-likelihood: mean per bin, with the log-factorial.
+            D2: share of the Poisson deviance explained over the best constant rate of these rows (with an offset, over
+            the best intercept). McFadden: 1 - log-likelihood / log-likelihood of that constant. log-likelihood: mean
+            per bin (by weight), with the log-factorial.
         per_neuron : bool
             Return one score per neuron instead of one over the population (deviances and log-likelihoods are
             summed over neurons before the ratio; for the log-likelihood the mean over neurons is returned).
@@ -97,12 +121,12 @@ class PopulationModel(RegressorMixin, Model):
         """
         if score_type not in SCORES:
             raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
-        X, Y, weights = check_scoring(self, X, y, sample_weight)
+        data = check_scoring(self, X, y, sample_weight, offset, exposure)
         coef, intercept = self._matrix()
-        if Y.shape[1] != coef.shape[1]:
-            raise ValueError(f"y has {Y.shape[1]} neurons but the model was fitted to {coef.shape[1]}.")
+        if data.Y.shape[1] != coef.shape[1]:
+            raise ValueError(f"y has {data.Y.shape[1]} neurons but the model was fitted to {coef.shape[1]}.")
         observation = observations.from_inverse_link(self.inverse_link_function)
-        model, null = score_sums(observation, X, Y, weights, coef, intercept, score_type)
+        model, null = score_sums(observation, data, coef, intercept, score_type)
         if score_type == "log-likelihood":
             return model if per_neuron else float(model.mean())
         if not per_neuron:
@@ -112,7 +136,7 @@ class PopulationModel(RegressorMixin, Model):
         value = np.where(np.abs(null) < _NO_DEVIANCE, np.nan, value)
         return value if per_neuron else float(value)
 
-    def simulate(self, X, random_state=None):
+    def simulate(self, X, random_state=None, offset=None, exposure=None):
         """Draw spike counts from the fitted model.
 
         Parameters
@@ -121,19 +145,25 @@ class PopulationModel(RegressorMixin, Model):
             Features; no NaN.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
+        offset, exposure :
+            As in :meth:`fit`.
 
         Returns
         -------
         array or pynapple Tsd / TsdFrame
             Counts (time,) or (time, neuron), float; the same seed draws the same counts.
         """
-        eta, axis = self._predictor(X)
+        eta, axis = self._predictor(X, offset)
         if np.isnan(eta).any():
             raise ValueError(
                 f"X has {int(np.isnan(eta).any(axis=-1).sum())} rows with NaN; counts cannot be drawn there."
             )
         seed = read_seed(self.random_state if random_state is None else random_state)
         observation = observations.from_inverse_link(self.inverse_link_function)
+        exposure = check_exposure(exposure, len(eta))
+        if exposure is not None:
+            expected = np.asarray(observation.rate(eta), np.float64) * exposure.reshape(-1, *[1] * (eta.ndim - 1))
+            eta = np.where(expected > 0, observation.intercept(expected), SILENT_INTERCEPT)
         counts = np.asarray(observation.sample(jax.random.key(seed), eta.astype(np.float32)), np.float64)
         return wrap(counts, axis, self._neurons, self.report_.neuron)
 
@@ -202,20 +232,35 @@ def _report(problem, solution, data, params: Params) -> FitReport:
     )
 
 
-def score_sums(observation, X, Y, weights, coef, intercept, score_type):
+def score_sums(observation, data, coef, intercept, score_type):
     """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron."""
-    w = np.ones(len(X)) if weights is None else weights
-    mean = w @ Y / w.sum()
-    null_eta = observation.intercept(mean)
-    totals = np.zeros((2, Y.shape[1]))
+    w, e = data.weights, data.exposure
+    seen = w * e
+    of = _deviance if score_type == "D2" else _log_likelihood
+    if data.offset is None:
+        null_eta = observation.intercept(w @ data.Y / seen.sum())
+    else:
+        per_unit = data.Y / np.where(e > 0, e, 1.0)[:, None]
+        null_eta = fit_intercept(per_unit, seen * (len(seen) / seen.sum()), observation, data.offset)[0]
+    totals = np.zeros((2, data.Y.shape[1]))
     size = 8192
-    for start in range(0, len(X), size):
+    for start in range(0, len(w), size):
         rows = slice(start, start + size)
-        y = np.asarray(Y[rows], np.float64)
-        eta = np.asarray(X[rows], np.float64) @ coef + intercept
-        of = observation.deviance if score_type == "D2" else observation.log_likelihood
-        totals[0] += w[rows] @ of(y, eta)
-        totals[1] += w[rows] @ of(y, np.broadcast_to(null_eta, y.shape))
+        y, known = np.asarray(data.Y[rows], np.float64), 0.0 if data.offset is None else data.offset[rows]
+        eta = np.asarray(data.X[rows], np.float64) @ coef + intercept + known
+        totals[0] += w[rows] @ of(observation, y, eta, e[rows, None])
+        totals[1] += w[rows] @ of(observation, y, np.broadcast_to(null_eta + known, y.shape), e[rows, None])
     if score_type == "log-likelihood":
         return totals[0] / w.sum(), None
     return totals
+
+
+def _deviance(observation, y, eta, exposure):
+    """Compute the unit deviance of a count whose expectation is exposure times the rate."""
+    return exposure * observation.deviance(y / np.where(exposure > 0, exposure, 1.0), eta)
+
+
+def _log_likelihood(observation, y, eta, exposure):
+    """Compute the log-probability of a count whose expectation is exposure times the rate."""
+    less = (1 - exposure) * observation.rate(eta)
+    return observation.log_likelihood(y, eta) + less + scipy.special.xlogy(y, exposure)

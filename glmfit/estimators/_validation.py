@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
@@ -27,7 +27,8 @@ class Training:
 
     X: np.ndarray  # (time, feature)
     Y: np.ndarray  # (time, neuron)
-    weights: np.ndarray | None  # (time,)
+    weights: np.ndarray | None  # (time,), exposure included
+    offset: np.ndarray | None  # (time, 1 or neuron)
     n_dropped: int  # rows with a NaN
     one_neuron: bool  # y was 1-D
     neurons: TimeAxis | None  # y's axis when it was a pynapple object
@@ -65,19 +66,20 @@ def plain(value: Any) -> Any:
     return np.asarray(value.values)
 
 
-def check_training(estimator, X, y, sample_weight=None) -> Training:
+def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Training:
     """Check features, counts and weights for a fit.
 
     Parameters
     ----------
     estimator :
         Gets ``n_features_in_`` and, for named columns, ``feature_names_in_``.
-    X, y, sample_weight :
+    X, y, sample_weight, offset, exposure :
         As :meth:`glmfit.PopulationGLM.fit` takes them.
 
     Returns
     -------
     Training
+        Counts are per unit of exposure, which has become part of the weights.
 
     Raises
     ------
@@ -92,7 +94,8 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
     _refuse_sparse(y, "y")
     axis_x, axis_y = time_axis(X), time_axis(y)
     check_aligned(axis_x, axis_y)
-    check_aligned(axis_x or axis_y, time_axis(sample_weight), "sample_weight")
+    for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
+        check_aligned(axis_x or axis_y, time_axis(rows), name)
     names = _neuron_names(y)
     X = _features(estimator, X, reset=True)
     Y = _counts(y)
@@ -106,24 +109,29 @@ def check_training(estimator, X, y, sample_weight=None) -> Training:
         weights = check_weights(sample_weight, X)
     one_neuron = Y.ndim == 1
     Y = Y[:, None] if one_neuron else Y
+    offset, exposure = check_offset(offset, *Y.shape), check_exposure(exposure, len(X))
     n_given = len(X)
-    X, Y, weights, rows = _drop_nan_rows(X, Y, weights)
+    rows = _rows_without_nan(X, Y, offset)
+    X, Y, weights, offset, exposure = (_take(a, rows, n_given) for a in (X, Y, weights, offset, exposure))
     n_dropped = n_given - len(rows)
     _check_counts(Y)
+    if exposure is not None:
+        Y, weights = per_exposure(Y, weights, exposure, rows)
     if weights is not None and not weights.sum() > 0:
+        what = "sample_weight" if exposure is None else "sample_weight times exposure"
         raise ValueError(
-            f"sample_weight is zero on all {len(X)} rows without NaN; at least one of them needs a positive weight."
+            f"{what} is zero on all {len(X)} rows without NaN; at least one of them needs a positive weight."
         )
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
-        X, Y, rows, weights = (a[weights > 0] for a in (X, Y, rows, weights))
+        X, Y, rows, offset, weights = (a if a is None else a[weights > 0] for a in (X, Y, rows, offset, weights))
     if len(X) < 2:
         raise ValueError(
             f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
             "needs at least 2, of positive weight."
         )
     names = names or [str(i) for i in range(Y.shape[1])]
-    return Training(X, Y, weights, n_dropped, one_neuron, axis_y, names, rows, n_given)
+    return Training(X, Y, weights, offset, n_dropped, one_neuron, axis_y, names, rows, n_given)
 
 
 def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:
@@ -132,20 +140,36 @@ def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:
     return _features(estimator, X, reset=False), time_axis(X)
 
 
-def check_scoring(estimator, X, y, sample_weight=None):
+class Scoring(NamedTuple):
+    """Checked data of a score: finite rows only."""
+
+    X: np.ndarray  # (time, feature)
+    Y: np.ndarray  # (time, neuron), counts as given
+    weights: np.ndarray  # (time,)
+    offset: np.ndarray | None  # (time, 1 or neuron)
+    exposure: np.ndarray  # (time,)
+
+
+def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Scoring:
     """Check features, counts and weights for a score; rows with NaN are left out."""
     check_is_fitted(estimator)
-    check_aligned(time_axis(X), time_axis(y))
-    check_aligned(time_axis(X) or time_axis(y), time_axis(sample_weight), "sample_weight")
+    axis = time_axis(X)
+    check_aligned(axis, time_axis(y))
+    for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
+        check_aligned(axis or time_axis(y), time_axis(rows), name)
     _refuse_sparse(X, "X")
     _check_same_neurons(estimator.report_.neuron, _neuron_names(y))
     X, Y = _features(estimator, X, reset=False), _counts(y)
     if len(X) != len(Y):
         raise ValueError(f"X has {len(X)} rows but y has {len(Y)}; both need one row per time bin.")
-    weights = None if sample_weight is None else check_weights(sample_weight, X)
-    X, Y, weights, _ = _drop_nan_rows(X, Y[:, None] if Y.ndim == 1 else Y, weights)
-    _check_counts(Y, warn=False)
-    return X, Y, weights
+    weights = np.ones(len(X)) if sample_weight is None else check_weights(sample_weight, X)
+    Y = Y[:, None] if Y.ndim == 1 else Y
+    offset, exposure = check_offset(offset, *Y.shape), check_exposure(exposure, len(X))
+    exposure = np.ones(len(X)) if exposure is None else exposure
+    rows, n = _rows_without_nan(X, Y, offset), len(X)
+    _check_counts(Y[rows], warn=False)
+    _check_unexposed(Y[rows], exposure[rows], rows)
+    return Scoring(*(_take(a, rows, n) for a in (X, Y, weights, offset, exposure)))
 
 
 def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, names) -> Any:
@@ -164,6 +188,58 @@ def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, na
 def check_weights(sample_weight, X) -> np.ndarray:
     """Check weights of rows: finite, not negative."""
     return _check_sample_weight(plain(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
+
+
+def check_offset(offset, n_rows: int, n_neurons: int) -> np.ndarray | None:
+    """Check a known part of the linear predictor: (time,) or (time, neuron), no infinities; (time, 1 or neuron)."""
+    if offset is None:
+        return None
+    refuse_words_and_times(offset, "offset")
+    values = np.asarray(plain(offset), np.float64)
+    if values.shape not in ((n_rows,), (n_rows, 1), (n_rows, n_neurons)):
+        raise ValueError(
+            f"offset has shape {values.shape}; it is added to the linear predictor of every bin and needs "
+            f"({n_rows},), or ({n_rows}, {n_neurons}) for one per neuron."
+        )
+    if np.isinf(values).any():
+        row = np.argwhere(np.isinf(values))[0][0]
+        raise ValueError(
+            f"offset is infinite at row {row}. For bins that were observed for a part of the time only, or not at all, "
+            "pass exposure (1 a whole bin, 0 none) instead of its logarithm."
+        )
+    return values.reshape(n_rows, -1)
+
+
+def check_exposure(exposure, n_rows: int) -> np.ndarray | None:
+    """Check the share of each bin that was observed: (time,), finite, not negative."""
+    if exposure is None:
+        return None
+    refuse_words_and_times(exposure, "exposure")
+    values = np.asarray(plain(exposure), np.float64)
+    if values.shape != (n_rows,):
+        raise ValueError(f"exposure has shape {values.shape}; it needs one number per bin, ({n_rows},).")
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if bad.size:
+        raise ValueError(
+            f"exposure is {values[bad[0]]:g} at row {bad[0]}; it is the share of the bin that was observed, a finite "
+            "number >= 0 (1 for a whole bin)."
+        )
+    return values
+
+
+def per_exposure(Y, weights, exposure, rows):
+    """Divide counts by the exposure, and return weights times exposure: the same likelihood, for every inverse link."""
+    _check_unexposed(Y, exposure, rows)
+    safe = np.where(exposure > 0, exposure, 1.0)[:, None].astype(Y.dtype)
+    return Y / safe, exposure if weights is None else weights * exposure
+
+
+def _check_unexposed(Y, exposure, rows) -> None:
+    bad = np.flatnonzero((exposure == 0) & (Y > 0).any(axis=1))
+    if bad.size:
+        raise ValueError(
+            f"row {rows[bad[0]]} has spikes but exposure 0: nothing can be counted in a bin that was not observed."
+        )
 
 
 def _features(estimator, X, reset: bool) -> np.ndarray:
@@ -228,21 +304,23 @@ def _check_counts(Y: np.ndarray, warn: bool = True) -> None:
         )
 
 
-def _drop_nan_rows(X, Y, weights):
+def _rows_without_nan(X, Y, offset) -> np.ndarray:
+    """Which rows have no NaN, indices."""
     bad = np.isnan(X).any(axis=1) | np.isnan(Y).any(axis=1)
+    if offset is not None:
+        bad |= np.isnan(offset).any(axis=1)
     n_dropped = int(bad.sum())
-    blame = ""
-    if n_dropped == len(bad):
+    if n_dropped and n_dropped == len(bad):
         columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(X).all(axis=0))]
         columns += [f"neuron {j}" for j in np.flatnonzero(np.isnan(Y).all(axis=0))]
-        if columns:
-            blame = f" All NaN: {', '.join(columns[:5])}; a constant column divided by its standard deviation?"
-    if n_dropped:
-        X, Y = X[~bad], Y[~bad]
-        weights = None if weights is None else weights[~bad]
-    if n_dropped and n_dropped == len(bad):
-        raise ValueError(f"every row has a NaN in X or y; nothing is left to fit.{blame}")
-    return X, Y, weights, np.flatnonzero(~bad)
+        blame = f" All NaN: {', '.join(columns[:5])}; a constant column divided by its standard deviation?"
+        raise ValueError(f"every row has a NaN in X or y; nothing is left to fit.{blame if columns else ''}")
+    return np.flatnonzero(~bad)
+
+
+def _take(values, rows, n: int):
+    """Take some rows of an array that may be missing; the array itself where these are all."""
+    return values if values is None or len(rows) == n else values[rows]
 
 
 def _refuse_sparse(value: Any, name: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import jax
-import numpy as np
 
 from .. import observations, penalties
 from ..problems import PopulationProblem
 from ..solvers import LBFGS, SAGA, LoopOptions, Newton
 from ._auto import choose_solver
-from ._parameters import read_count, read_number, read_seed, read_solver
+from ._parameters import precision, read_count, read_number, read_seed, read_solver
 from ._population_model import PopulationModel
 from ._validation import check_training
 
@@ -116,7 +115,7 @@ class PopulationGLM(PopulationModel):
 
     # ------------------------------------------------------------------------------------------ fit
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, offset=None, exposure=None):
         """Fit the coefficients of every neuron.
 
         Parameters
@@ -127,6 +126,11 @@ class PopulationGLM(PopulationModel):
             Spike counts per bin, >= 0; also a pynapple Tsd or TsdFrame, whose times must be those of X.
         sample_weight : array-like of shape (time,), optional
             Weight of each bin, >= 0; the loss is divided by their sum.
+        offset : array-like of shape (time,) or (time, neuron), optional
+            Known part of the linear predictor: eta = X coef + intercept + offset.
+        exposure : array-like of shape (time,), optional
+            Share of each bin that was observed, >= 0 (1 for a whole bin, 0.3 for one the recording ended in): the
+            expected count is exposure times the rate. The loss is divided by the sum of weights times exposure.
 
         Returns
         -------
@@ -143,12 +147,12 @@ class PopulationGLM(PopulationModel):
         ConvergenceWarning
             Once, if some neurons did not converge.
         """
-        self._do_or_undo(self._fit, X, y, sample_weight)
+        self._do_or_undo(self._fit, X, y, sample_weight, offset, exposure)
         self._warn()
         return self
 
-    def _fit(self, X, y, sample_weight) -> None:
-        data = check_training(self, X, y, sample_weight)
+    def _fit(self, X, y, sample_weight, offset, exposure) -> None:
+        data = check_training(self, X, y, sample_weight, offset, exposure)
         solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
         problem = self._make_problem(data)
         if solver is None:
@@ -172,6 +176,5 @@ class PopulationGLM(PopulationModel):
             groups=self.groups,
             feature_names=getattr(self, "feature_names_in_", None),
         )
-        double = data.X.dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
-        dtype = np.float64 if double else np.float32
-        return PopulationProblem(data.X, data.Y, observation, penalty, data.weights, dtype)
+        dtype = precision(data.X.dtype)
+        return PopulationProblem(data.X, data.Y, observation, penalty, data.weights, dtype, data.offset)

@@ -10,18 +10,22 @@ import numpy as np
 from ..observations import Observation
 from ._chunks import over_chunks
 
+_NEWTON_STEPS = 100
 
-def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64):
+
+def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64, offset=None):
     """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64.
 
-    ``weights`` are (time,), or (time, neuron). ``dtype`` is the precision of the products within a chunk; all else is
-    float64.
+    ``weights`` are (time,), or (time, neuron), ``offset`` (time, 1 or neuron). ``dtype`` is the precision of
+    the products within a chunk; all else is float64.
     """
     product_coef = coef.astype(dtype)
 
     def chunk(rows):
         x = np.asarray(X[rows], dtype)
         eta = np.asarray(x @ product_coef, np.float64) + intercept
+        if offset is not None:
+            eta += offset[rows]
         value, r = observation.loss_and_derivative(np.asarray(Y[rows], np.float64), eta)
         if weights is not None:
             w = weights[rows]
@@ -33,11 +37,12 @@ def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtyp
     return tuple(total / len(Y) for total in totals)
 
 
-def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scale, dtype=np.float64):
+def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scale, dtype=np.float64, offset=None):
     """Hessian of the mean loss of one neuron in standardised coordinates, and the largest squared row norm.
 
     Rows are ``[(x - mean) / scale, 1]``; y is (time,), coef (feature,), the Hessian float64
-    (feature + 1, feature + 1), intercept last. ``dtype`` is the precision of the products within a chunk.
+    (feature + 1, feature + 1), intercept last; ``offset`` is (time,). ``dtype`` is the precision of
+    the products within a chunk.
     """
     d = len(coef)
     shift, inverse = mean.astype(dtype), (1 / scale).astype(dtype)
@@ -48,7 +53,10 @@ def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scal
         np.subtract(X[rows], shift, out=x[:, :d], casting="same_kind")
         x[:, :d] *= inverse
         x[:, d] = 1
-        bend = observation.curvature(np.asarray(y[rows], dtype), x[:, :d] @ standard_coef + standard_intercept)
+        eta = x[:, :d] @ standard_coef + standard_intercept
+        if offset is not None:
+            eta += offset[rows].astype(dtype, copy=False)
+        bend = observation.curvature(np.asarray(y[rows], dtype), eta)
         if weights is not None:
             bend = bend * weights[rows].astype(dtype)
         reach = np.einsum("ij,ij->i", x, x).max()
@@ -60,6 +68,40 @@ def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scal
         total += gram
         reach = max(reach, float(far))
     return total / len(y), reach
+
+
+def fit_intercept(Y, weights, observation: Observation, offset):
+    """Best intercept of a model without features, its mean loss and mean curvature, (neuron,) float64 each.
+
+    ``offset`` is (time, 1 or neuron), ``weights`` (time,) or (time, neuron) of mean one, or None. A neuron without
+    counts, whose loss has no minimum, gets a rate as good as 0.
+    """
+
+    def sums(b):
+        def chunk(rows):
+            y, eta = np.asarray(Y[rows], np.float64), b + offset[rows]
+            w = 1.0 if weights is None else weights[rows].reshape(len(y), -1)
+            parts = *observation.loss_and_derivative(y, eta), observation.curvature(y, eta), y
+            return np.stack([np.sum(w * part, axis=0) for part in parts])
+
+        return sum(over_chunks(chunk, len(Y))) / len(Y)
+
+    furthest = max(over_chunks(lambda rows: np.max(offset[rows]), len(Y)))
+    mean = sums(np.zeros(Y.shape[1]))[3]
+    b = observation.intercept(mean) - furthest  # for silent neurons this is the answer
+    low, high, moving = np.full_like(b, -np.inf), np.full_like(b, np.inf), mean > 0
+    for k in range(_NEWTON_STEPS):
+        loss, slope, curvature, _ = sums(b)
+        if not moving.any():
+            break
+        low, high = np.where(slope <= 0, b, low), np.where(slope >= 0, b, high)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            limit = 4.0 * 2.0 ** min(k, 20)  # where there is little curvature it says little
+            newton = b - np.clip(slope / curvature, -limit, limit)
+            after = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
+        moving &= np.abs(after - b) > 1e-13 * (1 + np.abs(b))
+        b = np.where(moving, after, b)
+    return b, loss, curvature
 
 
 def largest_move(X, change_coef, change_intercept) -> np.ndarray:

@@ -34,8 +34,8 @@ def joint_sweep(rows: Rows, v) -> JointSweep:
 
     def block(carry, data):
         g, loss, bend = carry
-        z, y, w = data
-        eta = rows.eta(z, v)
+        z, y, w, offset = data
+        eta = rows.eta(z, v, offset)
         value, r = jax.value_and_grad(lambda e: rows.observation.total(y, e, w))(eta)
         # With random signs s, E[s (H s)] is the diagonal of H.
         curved = signs * _along(rows, y, w, eta, signs)
@@ -53,8 +53,8 @@ def joint_blocks(rows: Rows, v, scale, start, n_steps: int):
     per_block, root = rows.n_rows / rows.n_blocks, jnp.sqrt(scale)
 
     def block(_, data):
-        z, y, w = data
-        eta = rows.eta(z, v)
+        z, y, w, offset = data
+        eta = rows.eta(z, v, offset)
 
         def matvec(x):
             x = root * x.reshape(v.shape)
@@ -76,8 +76,8 @@ def joint_spectrum(rows: Rows, v, scale, start, n_steps: int):
         x = root * x.reshape(v.shape)
 
         def block(total, data):
-            z, y, w = data
-            return total + rows.pull(z, _along(rows, y, w, rows.eta(z, v), rows.eta(z, x))), None
+            z, y, w, offset = data
+            return total + rows.pull(z, _along(rows, y, w, rows.eta(z, v, offset), rows.eta(z, x))), None
 
         total, _ = jax.lax.scan(block, jnp.zeros_like(v), rows.blocks)
         return (root * (total / rows.n_rows + _ridge_of(rows, x))).reshape(-1, 1)
@@ -108,7 +108,7 @@ def bohning_blocks(rows: Rows, scale, start, n_steps: int):
     per_block, root, ridge = rows.n_rows / rows.n_blocks, jnp.sqrt(scale), rows.ridge[:, :1]
 
     def block(_, data):
-        z, y, w = data
+        z, y, w, _ = data
         bend = w * rows.observation.curvature_bound(y)[:, None]
 
         def matvec(x):
@@ -126,7 +126,7 @@ def bohning_row(rows: Rows, scale):
     """Bound the largest eigenvalue of any row's Hessian in the metric ``scale`` (column, 1), ridge included."""
 
     def block(largest, data):
-        z, y, w = data
+        z, y, w, _ = data
         reach = w * rows.observation.curvature_bound(y)[:, None] * rows.eta(z**2, scale)
         return jnp.maximum(largest, jnp.max(reach)), None
 

@@ -43,7 +43,8 @@ class OneNeuron(ExactHessian):
         penalty = jax.tree.map(lambda a: a[..., neuron : neuron + 1] if np.ndim(a) else a, self.penalty)
         Y = np.ascontiguousarray(self.Y[:, neuron : neuron + 1])
         _ = self.standard  # computed once for all neurons
-        one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype)
+        offset = None if self.offset is None else self.offset[:, [neuron if self.offset.shape[1] > 1 else 0]]
+        one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype, offset)
         one.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("standard", "basis")})
         return one
 
@@ -59,8 +60,9 @@ class OneNeuron(ExactHessian):
         """Standardised Hessian of a one-neuron problem, ridge included, and its largest squared row norm."""
         mean, scale = self.standard
         H, reach = _host.hessian(
-            self.X, self.Y[:, 0], self.weights, self.observation, coef, intercept, mean, scale, dtype
-        )
+            self.X, self.Y[:, 0], self.weights, self.observation, coef, intercept, mean, scale, dtype,
+            None if self.offset is None else self.offset[:, 0],
+        )  # fmt: skip
         inside = np.arange(self.n_features)
         H[inside, inside] += np.ravel(self.penalty.ridge_strength) / scale**2
         return H, reach
@@ -91,6 +93,8 @@ class OneNeuron(ExactHessian):
         if np.all(np.asarray(self.penalty.ridge_strength) > 0):
             return False
         eta = self.X @ coef + intercept
+        if self.offset is not None:
+            eta = eta + self.offset[:, 0]
         spikes = self.Y[:, 0] > 0
         if spikes.all():
             return False

@@ -1,6 +1,6 @@
 """Population Poisson GLM: data, observation and penalty, one independent convex problem per neuron.
 
-F_n(w, b) = (1/T) sum_t weight_t phi(x_t'w + b; y_tn) + penalty_n(w)
+F_n(w, b) = (1/T) sum_t weight_t phi(x_t'w + b + offset_tn; y_tn) + penalty_n(w)
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     dtype : numpy dtype
         Precision of the solver's passes (float32, or float64 when jax runs in x64 mode). Objectives, gaps and
         coefficients are float64 in either case.
+    offset : numpy.ndarray, optional
+        Known part of the linear predictor, (time, 1 or neuron), finite.
     """
 
     # ---------------------------------------------------------------- reference point and objective
@@ -71,15 +73,22 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
             return self.Y.mean(axis=0, dtype=np.float64)
         return self.weights @ np.asarray(self.Y, np.float64) / self.n_rows
 
+    @cached_property
+    def _null(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Intercept, objective and mean curvature of the intercept-only optimum, (neuron,) each."""
+        if self.offset is not None:
+            return _host.fit_intercept(self.Y, self.row_weights, self.observation, self.offset)
+        eta = self.observation.intercept(self.mean_count)
+        return eta, self.observation.loss(self.mean_count, eta), self.observation.curvature(self.mean_count, eta)
+
     def null_params(self) -> Params:
         """Intercept-only optimum, the reference point of relative gaps."""
-        return Params(np.zeros((self.n_features, self.n_neurons)), self.observation.intercept(self.mean_count))
+        return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0])
 
-    @cached_property
+    @property
     def null_objective(self) -> np.ndarray:
         """F of the intercept-only model, (neuron,)."""
-        eta = self.null_params().intercept
-        return self.observation.loss(self.mean_count, eta)
+        return self._null[1]
 
     @cached_property
     def saturated_loss(self) -> np.ndarray:
@@ -97,7 +106,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
         """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""
         loss, grad_coef, grad_intercept = _host.evaluate_loss(
-            self.X, self.Y, self.weights, self.observation, params.coef, params.intercept, dtype
+            self.X, self.Y, self.row_weights, self.observation, params.coef, params.intercept, dtype, self.offset
         )
         ridge = np.asarray(self.penalty.ridge_strength, np.float64)
         objective = loss + np.asarray(self.penalty.value(params.coef), np.float64)
@@ -147,7 +156,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
 
     def null_metric(self, rows: Rows) -> Metric:
         """Metric with the curvature of the intercept-only model, which needs no pass."""
-        return self.metric(rows, self.observation.curvature(self.mean_count, self.null_params().intercept))
+        return self.metric(rows, self._null[2])
 
     def descend_surely(self, rows: Rows, v, memory, radius: float, max_steps: int):
         """Take steps of a length proved to descend (docs/theory/self_concordance.md).
@@ -170,7 +179,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         null_metric = self.null_metric(rows)
         shape = (rows.n_blocks, rows.batch_size, self.n_neurons)
         # No pass at the null model; and NumPy, because every operation jax does by itself is one more to compile.
-        eta = predictor(rows, v) if v[:-1].any() else np.broadcast_to(v[-1], shape)
+        known = rows.offset is None and not v[:-1].any()
+        eta = np.broadcast_to(v[-1], shape) if known else predictor(rows, v)
         track = Track(eta, np.zeros_like(v), np.zeros_like(v), np.zeros_like(v[0]))
         n_steps, moving = 0, np.ones(self.n_neurons, bool)
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do

@@ -51,6 +51,7 @@ class Rows(eqx.Module):
     Z: jax.Array  # (block, row, column), the last column is 1
     Y: jax.Array  # (block, row, neuron)
     weight: jax.Array  # (block, row, 1 or neuron), mean 1 over the T rows, 0 on padding
+    offset: jax.Array | None  # (block, row, 1 or neuron), part of the linear predictor that is known
     ridge: jax.Array  # (column, neuron) strength of the ridge in whitened coordinates, 0 on the intercept
     penalty: Penalty
     splitting: Splitting | None
@@ -68,11 +69,12 @@ class Rows(eqx.Module):
     @property
     def blocks(self):
         """What a scan over blocks runs through."""
-        return self.Z, self.Y, self.weight
+        return self.Z, self.Y, self.weight, self.offset
 
-    def eta(self, z, v):
-        """Linear predictor of rows z, (row, neuron)."""
-        return jnp.dot(z, v, precision=_HIGHEST)
+    def eta(self, z, v, offset=None):
+        """Linear predictor of rows z, (row, neuron); without its offset, its change when the columns change by v."""
+        change = jnp.dot(z, v, precision=_HIGHEST)
+        return change if offset is None else change + offset
 
     def pull(self, z, r):
         """Gradient of the rows' residuals, (column, neuron)."""
@@ -136,8 +138,8 @@ def sweep(rows: Rows, v) -> Sweep:
 
     def block(carry, data):
         g, loss, bend = carry
-        z, y, w = data
-        eta = rows.eta(z, v)
+        z, y, w, offset = data
+        eta = rows.eta(z, v, offset)
         value, r = rows.observation.loss_and_derivative(y, eta)
         r = w * r
         value = jnp.where(w > 0, w * value, 0)  # 0 * inf must not come from padding
@@ -180,8 +182,8 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
     per_block = rows.n_rows / rows.n_blocks  # mean over a block of n_rows/n_blocks counted rows
 
     def block(row, data):
-        z, y, w = data
-        eta = rows.eta(z, anchor)
+        z, y, w, offset = data
+        eta = rows.eta(z, anchor, offset)
         wide = radius[None] + 64 * jnp.finfo(eta.dtype).eps * (1 + jnp.abs(eta))  # eta is rounded
         bound = w * rows.observation.curvature_bound(y, eta - wide, eta + wide)
 
@@ -210,10 +212,10 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
     """Run Lanczos on ``R'H R``, H the Hessian of the smooth part at v, all neurons together."""
 
     def prepare(longest, data):
-        z, y, w = data
+        z, y, w, offset = data
         counts = jnp.any(w > 0, axis=1, keepdims=True)
         square = jnp.sum(jnp.where(counts, z[:, :-1], 0) ** 2, axis=1)
-        return jnp.maximum(longest, jnp.max(square)), w * rows.observation.curvature(y, rows.eta(z, v))
+        return jnp.maximum(longest, jnp.max(square)), w * rows.observation.curvature(y, rows.eta(z, v, offset))
 
     longest, bend = jax.lax.scan(prepare, jnp.zeros((), v.dtype), rows.blocks)
 
@@ -234,7 +236,7 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
 @jax.jit
 def predictor(rows: Rows, v):
     """Linear predictor of all rows, (block, row, neuron)."""
-    return jax.lax.map(lambda z: rows.eta(z, v), rows.Z)
+    return jax.lax.map(lambda block: rows.eta(block[0], v, block[1]), (rows.Z, rows.offset))
 
 
 class Track(NamedTuple):
@@ -254,7 +256,7 @@ def sure_step(rows: Rows, v, memory, metric: Metric, moving, track: Track):
     """
 
     def gradient(g, data):
-        (z, y, w), eta = data
+        (z, y, w, _), eta = data
         return g + rows.pull(z, w * rows.observation.derivative(y, eta)) / rows.n_rows, None
 
     g = jax.lax.scan(gradient, jnp.zeros_like(v), (rows.blocks, track.eta))[0] + rows.ridge * v

@@ -36,13 +36,14 @@ class Shapes(NamedTuple):
 class SpectralView:
     """Data and penalty seen in the spectral basis; parameters as in :class:`PopulationProblem`."""
 
-    def __init__(self, X, Y, observation, penalty: Penalty, weights=None, dtype=np.float32):
+    def __init__(self, X, Y, observation, penalty: Penalty, weights=None, dtype=np.float32, offset=None):
         self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
         self.dtype = np.dtype(dtype)
         self._kept_rows = None
         self.n_rows, self.n_features = X.shape
         self.n_neurons = Y.shape[1]
         self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
+        self.offset = offset
         self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
 
     @property
@@ -86,6 +87,7 @@ class SpectralView:
         rows = Rows(
             array(n_blocks, size, d + 1), array(n_blocks, size, self.Y.shape[1]),
             array(n_blocks, size, 1 if self.row_weights is None else self.row_weights.shape[1]),
+            None if self.offset is None else array(n_blocks, size, self.offset.shape[1]),
             array(d + 1, n), like(self.penalty), splitting, self.observation, self.n_rows,
         )  # fmt: skip
         return Shapes(rows, array(d + 1, n), memory, Metric(array(d + 1, n), array(d, n)), array(n), array(d + 1, 1))
@@ -94,8 +96,10 @@ class SpectralView:
         n_blocks, size = self._blocks(batch_size)
         order = np.random.default_rng(int(seed)).permutation(self.n_rows)
         d, basis = self.n_features, self.basis
-        widths = d + 1, self.Y.shape[1], 1 if self.row_weights is None else self.row_weights.shape[1]
-        Z, Y, weight = (aligned_empty((n_blocks * size, n), self.dtype) for n in widths)
+        n_weights = 1 if self.row_weights is None else self.row_weights.shape[1]
+        n_offsets = 0 if self.offset is None else self.offset.shape[1]
+        widths = d + 1, self.Y.shape[1], n_weights, n_offsets
+        Z, Y, weight, offset = (aligned_empty((n_blocks * size, n), self.dtype) for n in widths)
         # Single precision products where conditioning leaves them harmless.
         single = self.X.dtype == self.dtype == np.float32 and basis.tame
         mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
@@ -106,13 +110,21 @@ class SpectralView:
             Z[rows, d] = 1
             Y[rows] = self.Y[chosen]
             weight[rows] = 1 if self.row_weights is None else self.row_weights[chosen]
+            if n_offsets:
+                offset[rows] = self.offset[chosen]
 
         list(over_chunks(chunk, self.n_rows))
         self.pad(Z, Y, weight)
+        offset[self.n_rows :] = 0
+        Z, Y, weight, offset = (
+            jax.device_put(a.reshape(n_blocks, size, n)) if n else None
+            for a, n in zip((Z, Y, weight, offset), widths, strict=True)
+        )
         return Rows(
-            Z=jax.device_put(Z.reshape(n_blocks, size, d + 1)),
-            Y=jax.device_put(Y.reshape(n_blocks, size, self.Y.shape[1])),
-            weight=jax.device_put(weight.reshape(n_blocks, size, -1)),
+            Z=Z,
+            Y=Y,
+            weight=weight,
+            offset=offset,
             ridge=jax.device_put(self._column_ridge().astype(self.dtype)),
             penalty=self.penalty,
             splitting=self._splitting(),

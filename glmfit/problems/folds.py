@@ -87,7 +87,7 @@ class FoldedProblem(PopulationProblem):
     def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
         """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""
         loss, grad_coef, grad_intercept = _host.evaluate_loss(
-            self.X, self.Y, self.row_weights, self.observation, params.coef, params.intercept, dtype
+            self.X, self.Y, self.row_weights, self.observation, params.coef, params.intercept, dtype, self.offset
         )
         ridge = np.asarray(self.penalty.ridge_strength, np.float64)
         return Evaluation(loss + self.penalty.value(params.coef), grad_coef + ridge * params.coef, grad_intercept)

@@ -36,7 +36,7 @@ def counts(X, seed=0):
 
 def in_order(rows, batch_size, n_rows, seed=0):
     """Rows of the device as float64 (row, column), counts and weights, in the order of the data."""
-    Z, Y, w = (np.asarray(a, float).reshape(-1, a.shape[-1]) for a in rows.blocks)
+    Z, Y, w = (np.asarray(a, float).reshape(-1, a.shape[-1]) for a in rows.blocks[:3])
     order = np.random.default_rng(seed).permutation(n_rows)
     assert np.all(w[n_rows:] == 0) and np.all(Z[n_rows:, :-1] == 0)
     place = np.argsort(order)
@@ -348,7 +348,7 @@ def test_the_saga_estimator_averaged_over_every_draw_is_the_full_gradient(size, 
     moves = [displacement(rows, at_stale, v, metric, index, subsets) for index in draws]
     full = metric.apply(np.asarray(whole.sweep(rows, v).gradient) + np.asarray(rows.ridge) * v)
     np.testing.assert_allclose(-np.mean([m for m, _, _ in moves], axis=0), full, rtol=1e-12, atol=1e-13)
-    Z, Y, w = (np.asarray(a).reshape(-1, a.shape[-1]) for a in rows.blocks)
+    Z, Y, w = (np.asarray(a).reshape(-1, a.shape[-1]) for a in rows.blocks[:3])
     old = np.asarray(at_stale.table).reshape(-1, 2)
     new = w * oracle.derivative("softplus", Y, Z @ v)
     for index, (move, table, mean) in zip(draws, moves, strict=True):

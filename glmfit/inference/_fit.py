@@ -1,0 +1,106 @@
+"""The data of a fit, checked to be those, and what the fit says of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import penalties
+from .._status import Status
+from ..estimators import PopulationGLM
+from ..estimators._validation import check_scoring, per_exposure
+from ..problems._chunks import over_chunks
+
+NO_OPTIMUM = (Status.NO_SPIKES, Status.SEPARABLE, Status.NON_FINITE)
+_MOST_FEATURES = 2000
+_SMOOTH = ("UnRegularized", "Ridge")
+
+
+class Data(NamedTuple):
+    """Rows of a fit, checked to be those."""
+
+    X: np.ndarray  # (time, feature)
+    Y: np.ndarray  # (time, neuron), counts per unit of exposure
+    weights: np.ndarray  # (time,), weights of mean one times exposure
+    offset: np.ndarray | None  # (time, 1 or neuron)
+
+    @property
+    def total(self) -> float:
+        """Sum of the weights: how many whole bins count."""
+        return float(np.sum(self.weights))
+
+    def offset_of(self, neuron: int):
+        """Offset of one neuron, (time,), or None."""
+        return None if self.offset is None else self.offset[:, neuron if self.offset.shape[1] > 1 else 0]
+
+
+def data_of_fit(model, X, y, sample_weight, offset, exposure) -> Data:
+    """Check the model and that these are the rows it was fitted to."""
+    if not isinstance(model, PopulationGLM):
+        raise TypeError(f"model is a {type(model).__name__}; standard errors are known for PopulationGLM.")
+    if model.regularizer not in (*_SMOOTH, None):
+        raise ValueError(
+            f"the model was fitted with {model.regularizer}, which selects coefficients, so that they have no standard "
+            "errors of this kind; fit the selected features again with UnRegularized or Ridge."
+        )
+    X, Y, weights, offset, exposure = check_scoring(model, X, y, sample_weight, offset, exposure)
+    if X.shape[1] > _MOST_FEATURES:
+        raise ValueError(f"X has {X.shape[1]} features; the information matrix is formed up to {_MOST_FEATURES}.")
+    rows = np.flatnonzero(weights * exposure > 0)
+    X, Y, weights, offset, exposure = (a if a is None else a[rows] for a in (X, Y, weights, offset, exposure))
+    weights = weights / weights.max()
+    weights = weights / weights.mean()
+    Y, weights = per_exposure(Y, weights, exposure, rows)
+    report = model.report_
+    if len(X) != report.n_rows:
+        raise ValueError(f"X has {len(X)} rows that count, the fit had {report.n_rows}; give the data of the fit.")
+    counts = (weights @ Y) * (len(X) / weights.sum())
+    if len(counts) != len(report.neuron) or not np.allclose(counts, report.spike_count, rtol=1e-5):
+        raise ValueError("y holds other numbers of spikes than the fit had; give the data and weights of the fit.")
+    return Data(X, Y, weights, offset)
+
+
+def coefficients(model) -> tuple[np.ndarray, np.ndarray]:
+    return model.coef_.reshape(model.n_features_in_, -1), np.atleast_1d(model.intercept_)
+
+
+def feature_names(model) -> list:
+    names = getattr(model, "feature_names_in_", range(model.n_features_in_))
+    return [str(name) for name in names]
+
+
+def strength_of(model, n_features: int, n_neurons: int) -> np.ndarray:
+    """Ridge per coefficient, (feature, neuron)."""
+    penalty = penalties.make(model.regularizer, model.regularizer_strength, n_features, n_neurons)
+    return np.broadcast_to(np.asarray(penalty.ridge_strength, np.float64), (n_features, n_neurons))
+
+
+def moments(data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the features, 1 for a constant one."""
+    mean = np.average(data.X, axis=0, weights=data.weights).astype(np.float64)
+    square = np.average((np.asarray(data.X, np.float64) - mean) ** 2, axis=0, weights=data.weights)
+    return mean, np.sqrt(np.where(square > 0, square, 1.0))
+
+
+def mean(data: Data, values) -> np.ndarray:
+    return np.average(np.asarray(values, np.float64), axis=0, weights=data.weights)
+
+
+def mean_loss(data: Data, observation, coef, intercept) -> np.ndarray:
+    """Mean loss without penalty, (neuron,)."""
+    return mean(data, observation.loss(np.asarray(data.Y, np.float64), predictor(data.X, coef, intercept, data.offset)))
+
+
+def predictor(X, coef, intercept, offset=None) -> np.ndarray:
+    """Linear predictor in float64, without a float64 copy of X."""
+    eta = np.concatenate(list(over_chunks(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))
+    return eta if offset is None else eta + offset
+
+
+def to_frame(neuron: list, second: str, names: list, values: dict):
+    """Rows of (second, neuron) arrays as a pandas DataFrame, one per neuron and name."""
+    import pandas as pd
+
+    index = pd.MultiIndex.from_product([neuron, names], names=["neuron", second])
+    return pd.DataFrame({name: array.T.ravel() for name, array in values.items()}, index=index)

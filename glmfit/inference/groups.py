@@ -1,0 +1,193 @@
+"""What a model loses without each group of features."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.stats
+
+from .. import observations
+from ..estimators import PopulationGLM
+from ._fit import (
+    NO_OPTIMUM,
+    Data,
+    coefficients,
+    data_of_fit,
+    feature_names,
+    mean,
+    mean_loss,
+    strength_of,
+    to_frame,
+)
+from ._information import degrees
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """What a model loses when a group of features is left out and the rest is fitted anew.
+
+    Attributes
+    ----------
+    group, neuron : list of str
+        Names.
+    deviance_explained : numpy.ndarray
+        Of the whole model on its training rows, (neuron,).
+    deviance_explained_without : numpy.ndarray
+        Of the model without the group, (group, neuron).
+    statistic : numpy.ndarray
+        Likelihood ratio, twice the log-likelihood lost, (group, neuron).
+    statistic_low, statistic_high : numpy.ndarray
+        Where the statistic of the exact optima is proved to lie, (group, neuron); nan where a gap is an estimate or
+        there is a ridge.
+    df : numpy.ndarray
+        Degrees of freedom lost, (group, neuron).
+    p_value : numpy.ndarray
+        Of the statistic under a chi-squared distribution with ``df`` degrees of freedom, (group, neuron).
+    converged : numpy.ndarray
+        Whether the neuron converged with and without the group, (group, neuron).
+    approximate : bool
+        Whether a ridge makes the p-values approximate.
+    """
+
+    group: list
+    neuron: list
+    deviance_explained: np.ndarray
+    deviance_explained_without: np.ndarray
+    statistic: np.ndarray
+    statistic_low: np.ndarray
+    statistic_high: np.ndarray
+    df: np.ndarray
+    p_value: np.ndarray
+    converged: np.ndarray
+    approximate: bool
+
+    def to_frame(self):
+        """Return one row per neuron and group as a pandas DataFrame."""
+        unique = self.deviance_explained - self.deviance_explained_without
+        columns = {
+            "deviance_explained_without": self.deviance_explained_without,
+            "unique_deviance_explained": unique,
+            "statistic": self.statistic,
+            "df": self.df,
+            "p_value": self.p_value,
+            "converged": self.converged,
+        }
+        return to_frame(self.neuron, "group", self.group, columns)
+
+
+def drop_groups(model: PopulationGLM, X, y, groups=None, sample_weight=None, offset=None, exposure=None) -> GroupTable:
+    r"""Fit the model anew without each group of features, and test what is lost.
+
+    Parameters
+    ----------
+    model : PopulationGLM
+        Fitted without a penalty or with a ridge.
+    X, y, sample_weight, offset, exposure :
+        The data of the fit.
+    groups : dict or array, optional
+        Name -> feature indices or names; or a label per feature, (feature,); each feature by itself when left out.
+
+    Returns
+    -------
+    GroupTable
+
+    Raises
+    ------
+    ValueError
+        As `wald_table`, and for groups that name no feature of the model.
+
+    Notes
+    -----
+    Guarantee: without a ridge the statistic of the exact optima is within the stated ends, where both fits have a
+    bound of their gap. That the statistic is chi-squared is asymptotic (Wilks), and approximate with a ridge, where the
+    degrees of freedom are differences of effective ones. One fit per group, all neurons at once.
+    """
+    data = data_of_fit(model, X, y, sample_weight, offset, exposure)
+    named = _groups(model, groups)
+    full, d, n = model.report_, model.n_features_in_, len(model.report_.neuron)
+    coef, intercept = coefficients(model)
+    ridge = bool(np.any(strength_of(model, d, n) > 0))
+    observation = observations.from_inverse_link(model.inverse_link_function)
+    saturated = mean(data, observation.saturated_loss(data.Y))
+    loss = mean_loss(data, observation, coef, intercept)
+    whole = degrees(model, data) if ridge else np.full(n, full.rank + 1.0)
+    shape = (len(named), n)
+    lost, low, high, df, converged = (np.full(shape, np.nan) for _ in range(5))
+    without = np.empty(shape)
+    null = full.null_objective - saturated
+    for g, members in enumerate(named.values()):
+        rest = np.setdiff1d(np.arange(d), members)
+        smaller = _fit_rest(model, data, rest) if len(rest) else None
+        if smaller is None:  # a constant rate, known exactly
+            loss_rest, gap, proved = full.null_objective, np.zeros(n), np.ones(n, bool)
+            left, fine = np.ones(n), np.ones(n, bool)
+        else:
+            report = smaller.report_
+            loss_rest = mean_loss(data._replace(X=data.X[:, rest]), observation, *coefficients(smaller))
+            gap, proved, fine = report.gap, report.gap_is_bound, report.converged
+            left = degrees(smaller, data._replace(X=data.X[:, rest])) if ridge else np.full(n, report.rank + 1.0)
+        lost[g], df[g] = 2 * data.total * (loss_rest - loss), np.maximum(whole - left, 0.0)
+        known = proved & full.gap_is_bound & (not ridge)
+        low[g] = np.where(known, lost[g] - 2 * data.total * gap, np.nan)
+        high[g] = np.where(known, lost[g] + 2 * data.total * full.gap, np.nan)
+        converged[g] = fine & full.converged
+        with np.errstate(divide="ignore", invalid="ignore"):
+            without[g] = 1 - (loss_rest - saturated) / null
+    silent = np.isin(full.status, NO_OPTIMUM)
+    lost[:, silent] = low[:, silent] = high[:, silent] = without[:, silent] = np.nan
+    with np.errstate(divide="ignore", invalid="ignore"):
+        explained = np.where(silent, np.nan, 1 - (loss - saturated) / null)
+        p = np.where(df > 0, scipy.stats.chi2.sf(np.maximum(lost, 0.0), np.maximum(df, 1e-12)), 1.0)
+    p[:, silent] = np.nan
+    return GroupTable(
+        group=list(named),
+        neuron=list(full.neuron),
+        deviance_explained=explained,
+        deviance_explained_without=without,
+        statistic=lost,
+        statistic_low=low,
+        statistic_high=high,
+        df=df,
+        p_value=p,
+        converged=converged.astype(bool),
+        approximate=ridge,
+    )
+
+
+def _groups(model, groups) -> dict:
+    """Name -> indices of the features."""
+    names, d = feature_names(model), model.n_features_in_
+    if groups is None:
+        return {name: [k] for k, name in enumerate(names)}
+    if not hasattr(groups, "items"):
+        labels = np.asarray(groups)
+        if labels.shape != (d,):
+            raise ValueError(f"groups has shape {labels.shape}; it needs a label per feature, ({d},), or be a dict.")
+        return {str(label): np.flatnonzero(labels == label).tolist() for label in dict.fromkeys(labels.tolist())}
+    place = {name: k for k, name in enumerate(names)}
+    found = {}
+    for name, members in groups.items():
+        members = [members] if isinstance(members, str) else list(members)
+        indices = [place.get(m, -1) if isinstance(m, str) else int(m) for m in members]
+        bad = [m for m, k in zip(members, indices, strict=True) if not 0 <= k < d]
+        if bad or not indices:
+            raise ValueError(
+                f"group {name!r} holds {bad or 'nothing'}; it needs names or indices (0 to {d - 1}) of features."
+            )
+        found[str(name)] = indices
+    if not found:
+        raise ValueError("groups is empty; name at least one group of features.")
+    return found
+
+
+def _fit_rest(model, data: Data, rest: np.ndarray):
+    """Fit some of the features only; what does not converge is said by the table, not by a warning."""
+    smaller = PopulationGLM(**model.get_params(deep=False))
+    strength = model.regularizer_strength
+    if strength is not None and np.ndim(strength) == 2:
+        smaller.set_params(regularizer_strength=np.asarray(strength)[rest])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return smaller.fit(data.X[:, rest], data.Y, data.weights, data.offset)
