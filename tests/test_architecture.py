@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "glmfit"
 
 LAYERS = (
-    {"_types", "_status", "_numerics", "_lambert", "_compile"},
+    {"_types", "_status", "_numerics", "_lambert", "_compile", "design"},
     {"observations", "penalties"},
     {"bounds"},
     {"problems"},

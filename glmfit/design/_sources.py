@@ -1,0 +1,108 @@
+"""Which objects are read a run at a time, and how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._form import check_form, served_dtype
+from ._mapped import MappedRows
+from .base import RowSource
+
+CHUNK_ROWS = (256, 65536)  # between too many small reads and too much memory
+
+
+def as_source(array) -> RowSource | None:
+    """Make a `RowSource` of what is read a run at a time.
+
+    Parameters
+    ----------
+    array : RowSource, np.memmap, h5py.Dataset, zarr.Array, or any object with ``__len__`` and ``read``
+        Rows of features or of counts, (time, column), or (time,) for one column. Arrays of other libraries that have
+        ``chunks`` (dask) are taken as well.
+
+    Returns
+    -------
+    RowSource or None
+        The object itself if it is a `RowSource`; None for what is in memory (NumPy, JAX, pandas, pynapple, lists).
+
+    Raises
+    ------
+    ValueError
+        If the array has no rows, other than one or two dimensions, a type that is not of real numbers, or lies in a
+        file in an order in which rows cannot be read.
+
+    Notes
+    -----
+    Rows come out as they are stored, float64 as float64 and every other type as float32, exact for counts below
+    16 777 216. Files stay open as long as the source lives; those of h5py and zarr are the caller's. A memory-mapped
+    file is read as a file and not through the mapping: if it is cut short, reading raises instead of ending the
+    process. A chunk that is missing from a zarr store reads as its fill value, which is how zarr has it.
+    """
+    if isinstance(array, RowSource):
+        return array
+    if isinstance(array, np.memmap):
+        return None if array._mmap is None else MappedRows(array)  # None: a copy, such as mapped[[2, 0]]
+    if isinstance(array, np.ndarray):
+        return None
+    if hasattr(array, "__len__") and callable(getattr(array, "read", None)):
+        return ReadableRows(array)
+    return ChunkedRows(array) if _is_chunked(array) else None
+
+
+def _is_chunked(array: Any) -> bool:
+    """Whether an array is stored in chunks; a dataset of HDF5 may be without and is known by its library."""
+    if type(array).__module__.split(".")[0] == "h5py":
+        if not array:
+            raise ValueError("the h5py.Dataset belongs to a file that is closed; keep the file open during the fit.")
+        return hasattr(array, "shape")
+    stored = all(hasattr(array, name) for name in ("shape", "dtype", "__getitem__"))
+    return stored and bool(getattr(array, "chunks", None))
+
+
+class ReadableRows(RowSource):
+    """Rows of an object that has ``__len__`` and ``read`` without being a `RowSource`."""
+
+    def __init__(self, rows: Any):
+        self._rows = rows
+        self._origin = f" of {type(rows).__name__}"
+        for name in ("n_columns", "chunk_rows", "left_out", "columns"):
+            if getattr(rows, name, None) is not None:
+                setattr(self, name, getattr(rows, name))
+        check_form(self.shape, self.dtype, f"the {type(rows).__name__}")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, rows: slice) -> np.ndarray:
+        """Read a run of rows."""
+        return self._rows.read(rows)
+
+
+class ChunkedRows(RowSource):
+    """Rows of an array that is stored in chunks and read by slices (h5py, zarr)."""
+
+    def __init__(self, array: Any):
+        kind = f"{type(array).__module__.split('.')[0]} {type(array).__name__}"
+        check_form(array.shape, array.dtype, f"the {kind}")
+        self._array = array
+        self._n_rows = array.shape[0]
+        self.one_column = len(array.shape) == 1
+        self.n_columns = 1 if self.one_column else array.shape[1]
+        self.dtype = served_dtype(array.dtype)
+        chunk = array.chunks[0] if array.chunks else 0
+        chunk = max(chunk) if isinstance(chunk, tuple) else chunk  # dask gives the sizes of all
+        self.chunk_rows = int(np.clip(chunk, *CHUNK_ROWS))
+        file = getattr(getattr(array, "file", None), "filename", None)
+        name = getattr(array, "name", None)
+        place = " in ".join(str(part) for part in (name, file or getattr(array, "store", None)) if part)
+        self._origin = f" of {kind} {place}".rstrip()
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def read(self, rows: slice) -> np.ndarray:
+        """Read a run of rows."""
+        block = np.asarray(self._array[rows])
+        return block[:, None] if self.one_column else block

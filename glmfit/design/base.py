@@ -1,0 +1,183 @@
+"""Rows of a design, read a run at a time."""
+
+from __future__ import annotations
+
+import abc
+import functools
+
+import numpy as np
+
+from ._form import check_real, runs_of, served_dtype
+
+
+class RowSource(abc.ABC):
+    """Rows of a design or of counts, read a run at a time.
+
+    A class of your own needs two methods: ``__len__``, the number of rows, and ``read(rows)``, a run of them. The rest
+    follows from the first row, and each part of it may be set where it is known better.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    n_columns : int
+        Read off the first row, unless a class sets it.
+    dtype : numpy.dtype
+        Of the rows that `fetch` gives: float64 where `read` gives float64, float32 for every other real type.
+    chunk_rows : int
+        Natural run of rows to read at once.
+    left_out : numpy.ndarray or None
+        Rows without features, bool (time,), such as those before a history is complete. They hold NaN, and a fit leaves
+        them out. None where there are none.
+    columns : list of str or None
+        Names of the features.
+    one_column : bool
+        Whether the one column stands for an array (time,), such as the counts of one neuron.
+
+    Notes
+    -----
+    Rows are read many times, in any order, and from a thread other than the one that made the source: `read` must give
+    the same rows each time and may not depend on the thread. NaN and infinities are not looked for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit.design import RowSource
+    >>> class Place(RowSource):
+    ...     def __init__(self, position):
+    ...         self.position = position
+    ...
+    ...     def __len__(self):
+    ...         return len(self.position)
+    ...
+    ...     def read(self, rows):
+    ...         return np.exp(-((self.position[rows, None] - np.arange(4)) ** 2))
+    >>> Place(np.linspace(0, 3, 1000))
+    <Place (1000, 4) float64>
+    """
+
+    ndim = 2
+    chunk_rows: int = 256
+    left_out: np.ndarray | None = None
+    columns: list[str] | None = None
+    one_column: bool = False
+    _origin = ""  # where the rows come from, in words: " of ..."
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Count the rows."""
+
+    @abc.abstractmethod
+    def read(self, rows: slice) -> np.ndarray:
+        """Read a run of rows.
+
+        Parameters
+        ----------
+        rows : slice
+            From a start to a stop within the source, step 1.
+
+        Returns
+        -------
+        numpy.ndarray
+            Real numbers, (row, column). What is returned may be a view; it may not be overwritten by a later read.
+        """
+
+    @functools.cached_property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self._first_row.shape[1]
+
+    @functools.cached_property
+    def dtype(self) -> np.dtype:
+        """Type of the rows that `fetch` gives."""
+        return served_dtype(self._first_row.dtype)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self), self.n_columns
+
+    def fetch(self, rows) -> np.ndarray:
+        """Read rows and check what came.
+
+        Parameters
+        ----------
+        rows : slice or array of int
+            A slice of step 1, or increasing indices, (row,). Indices are served run by run.
+
+        Returns
+        -------
+        numpy.ndarray
+            (row, column), C-contiguous, of `dtype`. Not to be written to: it may be a view of what `read` gave.
+
+        Raises
+        ------
+        OSError
+            If rows could not be read: which, and why.
+        ValueError
+            If `read` gave something else than was asked for, or rows is neither a slice nor increasing indices.
+        IndexError
+            If an index is outside.
+        """
+        blocks = [self._checked(*run) for run in runs_of(rows, len(self))]
+        if not blocks:
+            return np.empty((0, self.n_columns), self.dtype)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    def to_array(self) -> np.ndarray:
+        """Read all rows into memory.
+
+        Returns
+        -------
+        numpy.ndarray
+            (time, column), of `dtype`.
+        """
+        whole = np.empty(self.shape, self.dtype)
+        for start in range(0, len(self), self.chunk_rows):
+            rows = slice(start, start + self.chunk_rows)
+            whole[rows] = self.fetch(rows)
+        return whole
+
+    @functools.cached_property
+    def _first_row(self) -> np.ndarray:
+        if not len(self):
+            raise ValueError(f"{self._label} has no rows; it needs at least one. Is it written already?")
+        return self._read(0, 1)
+
+    def _checked(self, start: int, stop: int) -> np.ndarray:
+        """Read a run: C-contiguous, of the right shape and type."""
+        block = self._read(start, stop)
+        if block.shape[1] != self.n_columns:
+            raise ValueError(
+                f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give "
+                f"{(stop - start, self.n_columns)}, as many columns for every run as in the first row."
+            )
+        return np.ascontiguousarray(block, self.dtype)
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        """Read a run of real numbers, as they come."""
+        try:
+            block = np.asarray(self.read(slice(start, stop)))
+        except Exception as error:
+            raise OSError(
+                f"rows {start} to {stop - 1} of {self._label} could not be read: {type(error).__name__}: {error}"
+            ) from error
+        if block.ndim != 2 or len(block) != stop - start or not block.shape[1]:
+            raise ValueError(
+                f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give "
+                f"({stop - start}, column), one row for each that is asked for."
+            )
+        check_real(block.dtype, f"{self._label}: what read(slice({start}, {stop})) gave")
+        return block
+
+    @property
+    def _label(self) -> str:
+        """Name for messages, which may not read anything."""
+        return type(self).__name__ + self._origin
+
+    def __repr__(self) -> str:
+        try:
+            form = f"{self.shape} {self.dtype}"
+        except (OSError, ValueError):
+            form = "that cannot be read"
+        return f"<{type(self).__name__} {form}{self._origin}>"

@@ -1,0 +1,239 @@
+"""Histories of signals, convolved when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from ._form import check_form
+from ._sources import as_source
+from .base import RowSource
+
+_MOST_ROWS_PER_PRODUCT = 16
+_MOST_ENTRIES = 2**20  # of the matrix of shifted kernels
+_SCAN_ROWS = 65536
+
+
+class Convolution(RowSource):
+    """Convolve a signal's past with kernels, a run of rows at a time; the features never exist as a matrix.
+
+    Row t, of source s and kernel b, is ``sum_k signal[t - 1 - k, s] * basis[k, b]``: strictly causal, the present bin
+    is not seen. Features are ordered by source, then kernel: column ``s * n_basis + b``.
+
+    Parameters
+    ----------
+    signal : array, pynapple.Tsd or TsdFrame, scipy.sparse array, or what `as_source` takes
+        Spike counts or a stimulus, (time,) or (time, source). It is kept as it is given; small integer types stay
+        small. A pynapple object's time support gives the epochs.
+    basis : array or convolutional basis object
+        Kernels, (lag, basis), the first lag that of the bin before; or a basis of NeMoS that has a ``window_size``.
+        The object is not changed.
+    epochs : array of int, optional
+        Rows at which epochs begin, (epoch,). The first rows of an epoch do not see the one before.
+    name : str, optional
+        What the names of the features begin with, "x" otherwise: ``{name}{source}_{basis}``, where the sources are the
+        columns of a pynapple frame, or numbers.
+    dtype : {numpy.float32, numpy.float64}
+        Of the products and of the features.
+
+    Raises
+    ------
+    ValueError
+        For a signal or basis of another shape, not real or infinite, a basis that is not causal, epochs that do not
+        increase, or if no row's window is complete.
+
+    Notes
+    -----
+    Rows whose window reaches before their epoch's first bin, or over a NaN of the signal, are left out: they are NaN,
+    all of them. These are the features that NeMoS computes, NaN rows included, to rounding.
+
+    A row comes out the same to the last bit whatever run it is read in: rows are computed in blocks of up to 16 whose
+    place is fixed, each one product of the block's signal with shifted copies of the kernels. Cost of a row: 2 (lag +
+    15) basis source operations. A signal of floats is read once at the start, to find NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit.design import Convolution
+    >>> spikes = np.array([[1, 0], [0, 0], [0, 2], [0, 0], [0, 0]], np.uint8)
+    >>> basis = np.array([[1.0, 0.5], [0.0, 0.5]])  # the bin before; the mean of two bins before
+    >>> history = Convolution(spikes, basis)
+    >>> history
+    <Convolution (5, 4) float32 of 2 sources, 2 kernels of 2 lags>
+    >>> history.fetch(slice(1, 5))
+    array([[nan, nan, nan, nan],
+           [0. , 0.5, 0. , 0. ],
+           [0. , 0. , 2. , 1. ],
+           [0. , 0. , 0. , 1. ]], dtype=float32)
+    >>> history.columns
+    ['x0_0', 'x0_1', 'x1_0', 'x1_1']
+    """
+
+    def __init__(self, signal, basis, *, epochs=None, name=None, dtype=np.float32):
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.float32, np.float64):
+            raise ValueError(f"dtype is {dtype!r}; it must be numpy.float32 or numpy.float64.")
+        kernels = _kernels(basis, self.dtype)
+        self._lags, n_basis = kernels.shape
+        starts = _starts(signal, epochs)
+        labels = getattr(signal, "columns", None)
+        self._signal, shape = _reader(signal)
+        self._n_rows, self._n_sources = shape
+        self.n_columns = self._n_sources * n_basis
+        labels = range(self._n_sources) if labels is None else labels
+        prefix = "x" if name is None else name
+        self.columns = [f"{prefix}{source}_{b}" for source in labels for b in range(n_basis)]
+        self._block, self._shifted = _shifted(kernels)
+        missing = self._find_missing()
+        self._has_missing = missing is not None
+        self.left_out = _incomplete(self._n_rows, self._lags, starts, missing)
+        if self.left_out.all():
+            raise ValueError(
+                f"no row of the signal, {self._n_rows} rows in {len(starts)} epochs, has {self._lags} rows without NaN "
+                "before it in its epoch. Use a shorter basis or longer epochs."
+            )
+        self._origin = f" of {self._n_sources} sources, {n_basis} kernels of {self._lags} lags"
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def read(self, rows: slice) -> np.ndarray:
+        """Compute a run of rows.
+
+        Parameters
+        ----------
+        rows : slice
+            From a start to a stop, step 1.
+
+        Returns
+        -------
+        numpy.ndarray
+            Features, (row, source * basis).
+        """
+        start, stop, _ = rows.indices(len(self))
+        first, last = start // self._block, -(-stop // self._block)
+        past = self._past(first * self._block - self._lags, last * self._block - 1)
+        step = past.strides[0]
+        blocks = np.lib.stride_tricks.as_strided(
+            past,
+            (last - first, self._block + self._lags - 1, self._n_sources),
+            (self._block * step, *past.strides),
+            writeable=False,
+        )
+        products = (self._shifted @ blocks).reshape((last - first) * self._block, -1, self._n_sources)
+        asked = products[start - first * self._block :][: stop - start]
+        features = asked.transpose(0, 2, 1).reshape(stop - start, self.n_columns)
+        features[self.left_out[start:stop]] = np.nan
+        return features
+
+    def _past(self, start: int, stop: int) -> np.ndarray:
+        """Rows of the signal as floats, 0 outside and where it is NaN: no row that needs them is kept."""
+        past = np.zeros((stop - start, self._n_sources), self.dtype)
+        inside = slice(max(start, 0), min(stop, self._n_rows))
+        if inside.start < inside.stop:
+            past[inside.start - start : inside.stop - start] = self._signal(inside)
+        if self._has_missing:
+            np.nan_to_num(past, copy=False, nan=0.0)
+        return past
+
+    def _find_missing(self) -> np.ndarray | None:
+        """Rows of the signal with a NaN, bool (time,), None if there is none."""
+        missing = np.zeros(self._n_rows, bool)
+        for start in range(0, self._n_rows, _SCAN_ROWS):
+            block = self._signal(slice(start, min(start + _SCAN_ROWS, self._n_rows)))
+            if block.dtype.kind != "f":
+                return None
+            if np.isinf(block).any():
+                raise ValueError(
+                    f"the signal is infinite at row {start + np.isinf(block).any(axis=1).argmax()}; it must be finite, "
+                    "or NaN where it is missing."
+                )
+            missing[start : start + len(block)] = np.isnan(block).any(axis=1)
+        return missing if missing.any() else None
+
+
+def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
+    """Kernels of a basis, (lag, basis), of an array or of an object that evaluates them."""
+    if hasattr(basis, "evaluate"):
+        if not hasattr(basis, "window_size"):
+            raise ValueError(
+                f"basis is a {type(basis).__name__}, which has no window_size; it must be a single convolutional "
+                "basis. Make a Convolution of each part of a composite one, and put them side by side with hstack."
+            )
+        settings = getattr(basis, "conv_kwargs", None) or {}
+        if settings.get("predictor_causality", "causal") != "causal" or settings.get("shift") is False:
+            raise ValueError(
+                f"basis has conv_kwargs {settings}; only causal features without the present bin are computed. Leave "
+                "predictor_causality and shift at their defaults."
+            )
+        basis = basis.evaluate(np.linspace(0, 1, basis.window_size))
+    kernels = np.asarray(basis)
+    check_form(kernels.shape, kernels.dtype, "basis")
+    if kernels.ndim != 2:
+        raise ValueError(
+            f"basis has shape {kernels.shape}; it must be (lag, basis). Give basis[:, None] for one kernel."
+        )
+    if not np.isfinite(kernels).all():
+        raise ValueError("basis has entries that are NaN or infinite; kernels must be finite.")
+    return kernels.astype(dtype)
+
+
+def _reader(signal: Any) -> tuple[Callable[[slice], np.ndarray], tuple[int, int]]:
+    """How to get rows of a signal as a dense array (row, source), and its shape."""
+    source = as_source(signal)
+    if source is not None:
+        return source.fetch, source.shape
+    if scipy.sparse.issparse(signal):
+        check_form(signal.shape, signal.dtype, "signal")
+        by_rows = scipy.sparse.csr_array(signal)
+        return lambda rows: by_rows[rows].toarray(), by_rows.shape
+    values = np.asarray(getattr(signal, "values", signal))
+    check_form(values.shape, values.dtype, "signal")
+    values = values[:, None] if values.ndim == 1 else values
+    return values.__getitem__, values.shape
+
+
+def _starts(signal: Any, epochs: Any) -> np.ndarray:
+    """Rows at which epochs begin, the first of them 0."""
+    support = getattr(signal, "time_support", None)
+    if support is not None:
+        if epochs is not None:
+            raise ValueError("epochs are given for a pynapple signal, whose time support has them; leave epochs out.")
+        return np.unique(np.r_[0, np.searchsorted(signal.t, support.start)])
+    if epochs is None:
+        return np.zeros(1, int)
+    epochs, n = np.asarray(epochs), signal.shape[0] if hasattr(signal, "shape") else len(signal)
+    if epochs.ndim != 1 or epochs.dtype.kind not in "iu" or not np.all(np.diff(epochs.astype(int)) > 0):
+        raise ValueError(f"epochs is {epochs!r}; it must be the rows at which epochs begin, increasing integers.")
+    if len(epochs) and not (epochs[0] >= 0 and epochs[-1] < n):
+        raise ValueError(f"epochs begin at rows {epochs[0]} to {epochs[-1]}; the signal has rows 0 to {n - 1}.")
+    return np.unique(np.r_[0, epochs])
+
+
+def _incomplete(n_rows: int, lags: int, starts: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+    """Rows whose window of lags reaches over their epoch's start or over a missing row, bool (time,)."""
+    incomplete = np.zeros(n_rows, bool)
+    for start in starts:
+        incomplete[start : start + lags] = True
+    if missing is not None:
+        until = np.r_[0, np.cumsum(missing)]  # missing rows before each
+        incomplete[lags:] |= until[lags:-1] > until[: -lags - 1]
+    return incomplete
+
+
+def _shifted(kernels: np.ndarray) -> tuple[int, np.ndarray]:
+    """Rows per product, and the kernels shifted to each of them, (row * basis, row + lag - 1).
+
+    One product makes a block of rows of what the block sees of the signal, without a copy of each row's window.
+    """
+    lags, n_basis = kernels.shape
+    rows = _MOST_ROWS_PER_PRODUCT
+    while rows > 1 and rows * n_basis * (rows + lags - 1) > _MOST_ENTRIES:
+        rows //= 2
+    shifted = np.zeros((rows, n_basis, rows + lags - 1), kernels.dtype)
+    for row in range(rows):
+        shifted[row, :, row : row + lags] = kernels[::-1].T
+    return rows, shifted.reshape(rows * n_basis, -1)
