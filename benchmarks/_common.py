@@ -133,14 +133,20 @@ def memory_bytes(field: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def fresh(task: str, **arguments) -> dict:
-    """Run a task of _worker.py in a fresh process, nothing compiled before, and return what it reports."""
+def start_fresh(task: str, **arguments) -> subprocess.Popen:
+    """Start a task of _worker.py in a fresh process, nothing compiled before."""
     environment_ = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
     command = [sys.executable, str(Path(__file__).with_name("_worker.py")), task, json.dumps(arguments)]
-    done = subprocess.run(command, env=environment_, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the fresh process of task {task} ended with status {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return subprocess.Popen(command, env=environment_, stdout=subprocess.PIPE, text=True)
+
+
+def fresh(task: str, **arguments) -> dict:
+    """Run a task of _worker.py in a fresh process and return what it reports."""
+    process = start_fresh(task, **arguments)
+    told, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"the fresh process of task {task} ended with status {process.returncode}")
+    return json.loads(told.splitlines()[-1])
 
 
 # ------------------------------------------------------------------------------------------ results

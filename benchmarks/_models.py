@@ -41,11 +41,11 @@ def make_model(kind: str, link: str = "softplus", strength=STRENGTH, **parameter
     raise ValueError(f"no model is called {kind!r}")
 
 
-def fit_quietly(model, X, y):
+def fit_quietly(model, X, y, **more):
     """Fit, wait until the answer is there, drop warnings (the figures say what did not converge)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(X, y)
+        model.fit(X, y, **more)
     np.asarray(model.coef_), np.asarray(model.intercept_)
     return model
 

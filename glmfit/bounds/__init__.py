@@ -10,7 +10,9 @@ from .spectral import (
     bound_smallest_eigenvalue,
     estimate_smallest_eigenvalue,
     lanczos,
+    lanczos_step,
     random_start,
+    start_lanczos,
 )
 from .step_size import PARTITION_THEOREM, SUBSET_THEOREM, partition_step, subset_step
 
@@ -29,8 +31,10 @@ __all__ = [
     "gap_bound",
     "is_not_above_start",
     "lanczos",
+    "lanczos_step",
     "partition_step",
     "practical_batch_size",
     "random_start",
+    "start_lanczos",
     "subset_step",
 ]

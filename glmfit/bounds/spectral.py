@@ -9,6 +9,7 @@ eigenvector, and the probability of that is known exactly. Derivation: docs/theo
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,28 +40,65 @@ def lanczos(matvec: Callable, start: jax.Array, n_steps: int) -> tuple[jax.Array
     Full re-orthogonalisation keeps the recursion exact to rounding. Where the Krylov space is exhausted the next
     direction is set to zero and every later alpha and beta of that column is zero.
     """
-    dimension, n_columns = start.shape
-    tiny = 8 * jnp.finfo(start.dtype).eps
-    basis = jnp.zeros((n_steps, dimension, n_columns), start.dtype)
+    state = start_lanczos(start, n_steps)
+    state = jax.lax.fori_loop(0, n_steps, lambda j, at: lanczos_step(j, at, matvec(at.v)), state)
+    return state.alpha, state.beta
 
-    def step(j, carry):
-        basis, v, alpha, beta, scale = carry
-        basis = basis.at[j].set(v)
-        w = matvec(v)
-        a = jnp.sum(v * w, axis=0)
-        # What is large goes first: then the sweep over the basis has only rounding left to take away.
-        w = w - a[None] * v - jnp.where(j > 0, beta[j - 1][None] * basis[j - 1], 0)
-        overlap = jnp.einsum("kpn,pn->kn", basis, w, precision=_HIGHEST)
-        w = w - jnp.einsum("kpn,kn->pn", basis, overlap, precision=_HIGHEST)
-        b = jnp.sqrt(jnp.sum(w * w, axis=0))
-        scale = jnp.maximum(scale, jnp.abs(a) + b)
-        alive = b > tiny * scale
-        v = jnp.where(alive[None], w / jnp.where(alive, b, 1)[None], 0)
-        return basis, v, alpha.at[j].set(a), beta.at[j].set(jnp.where(alive, b, 0)), scale
 
-    zeros = jnp.zeros((n_steps, n_columns), start.dtype)
-    _, _, alpha, beta, _ = jax.lax.fori_loop(0, n_steps, step, (basis, start, zeros, zeros, zeros[0]))
-    return alpha, beta
+class LanczosState(NamedTuple):
+    """Recursion of Lanczos between two products; see :func:`lanczos`."""
+
+    basis: jax.Array  # (step, dimension, column)
+    v: jax.Array  # (dimension, column), what is to be multiplied next
+    alpha: jax.Array  # (step, column)
+    beta: jax.Array  # (step, column)
+    scale: jax.Array  # (column,) largest size of a product so far
+
+
+def start_lanczos(start: jax.Array, n_steps: int) -> LanczosState:
+    """Prepare the recursion for callers who make the products themselves.
+
+    Parameters
+    ----------
+    start, n_steps :
+        As in :func:`lanczos`.
+
+    Returns
+    -------
+    LanczosState
+    """
+    zeros = jnp.zeros((n_steps, start.shape[1]), start.dtype)
+    return LanczosState(jnp.zeros((n_steps, *start.shape), start.dtype), start, zeros, zeros, zeros[0])
+
+
+def lanczos_step(j, state: LanczosState, w: jax.Array) -> LanczosState:
+    """Take step ``j`` of the recursion, given the products ``w`` of the matrices with ``state.v``.
+
+    Parameters
+    ----------
+    j : int
+        Number of the step, from 0.
+    state : LanczosState
+        From :func:`start_lanczos` or the step before.
+    w : jax.Array
+        (dimension, column).
+
+    Returns
+    -------
+    LanczosState
+    """
+    basis, v, alpha, beta, scale = state
+    basis = basis.at[j].set(v)
+    a = jnp.sum(v * w, axis=0)
+    # What is large goes first: then the sweep over the basis has only rounding left to take away.
+    w = w - a[None] * v - jnp.where(j > 0, beta[j - 1][None] * basis[j - 1], 0)
+    overlap = jnp.einsum("kpn,pn->kn", basis, w, precision=_HIGHEST)
+    w = w - jnp.einsum("kpn,kn->pn", basis, overlap, precision=_HIGHEST)
+    b = jnp.sqrt(jnp.sum(w * w, axis=0))
+    scale = jnp.maximum(scale, jnp.abs(a) + b)
+    alive = b > 8 * jnp.finfo(v.dtype).eps * scale
+    v = jnp.where(alive[None], w / jnp.where(alive, b, 1)[None], 0)
+    return LanczosState(basis, v, alpha.at[j].set(a), beta.at[j].set(jnp.where(alive, b, 0)), scale)
 
 
 def random_start(rng: np.random.Generator, dimension: int, dtype) -> np.ndarray:

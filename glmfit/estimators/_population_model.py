@@ -11,11 +11,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
 from .._status import Status
+from ..design import as_source
 from ..problems import Params
+from ..problems._chunks import over_chunks
 from ..problems._host import fit_intercept
 from ._model import Model
 from ._parameters import read_seed
 from ._report import FitReport
+from ._streaming import check_columns, check_streamed_scoring, predictor_of
 from ._validation import (
     TimeAxis,
     check_aligned,
@@ -86,9 +89,14 @@ class PopulationModel(RegressorMixin, Model):
     def _predictor(self, X, offset):
         check_is_fitted(self)
         check_aligned(time_axis(X), time_axis(offset), "offset")
-        X, axis = check_features(self, X)
+        source, axis = as_source(X), None
         with np.errstate(invalid="ignore"):
-            eta = np.asarray(X, np.float64) @ self.coef_ + self.intercept_
+            if source is None:
+                X, axis = check_features(self, X)
+                eta = np.asarray(X, np.float64) @ self.coef_ + self.intercept_
+            else:
+                check_columns(self, source)
+                eta = predictor_of(source, self.coef_, self.intercept_)
             if offset is not None:
                 # A silent neuron stays silent.
                 eta = np.where(self.intercept_ <= SILENT_INTERCEPT, eta, eta + self._offset_for(offset, eta))
@@ -121,7 +129,9 @@ class PopulationModel(RegressorMixin, Model):
         """
         if score_type not in SCORES:
             raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
-        data = check_scoring(self, X, y, sample_weight, offset, exposure)
+        check_is_fitted(self)
+        check = check_scoring if as_source(X) is None and as_source(y) is None else check_streamed_scoring
+        data = check(self, X, y, sample_weight, offset, exposure)
         coef, intercept = self._matrix()
         if data.Y.shape[1] != coef.shape[1]:
             raise ValueError(f"y has {data.Y.shape[1]} neurons but the model was fitted to {coef.shape[1]}.")
@@ -229,6 +239,7 @@ def _report(problem, solution, data, params: Params) -> FitReport:
         seconds_run=solution.seconds_run,
         seconds_compile=solution.seconds_compile,
         history=solution.history,
+        memory_bytes=None if problem.in_memory else problem.peak_bytes,
     )
 
 
@@ -238,9 +249,10 @@ def score_sums(observation, data, coef, intercept, score_type):
     seen = w * e
     of = _deviance if score_type == "D2" else _log_likelihood
     if data.offset is None:
-        null_eta = observation.intercept(w @ data.Y / seen.sum())
+        sums = over_chunks(lambda rows: w[rows] @ np.asarray(data.Y[rows], np.float64), len(w))
+        null_eta = observation.intercept(sum(sums) / seen.sum())
     else:
-        per_unit = data.Y / np.where(e > 0, e, 1.0)[:, None]
+        per_unit = data.Y[:] / np.where(e > 0, e, 1.0)[:, None]
         null_eta = fit_intercept(per_unit, seen * (len(seen) / seen.sum()), observation, data.offset)[0]
     totals = np.zeros((2, data.Y.shape[1]))
     size = 8192

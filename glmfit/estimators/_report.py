@@ -52,6 +52,9 @@ class FitReport:
         epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron).
     seconds_run, seconds_compile : float
         Wall time of the fit without, and of, compilation.
+    memory_bytes : int or None
+        Of a fit whose rows were read as they were needed: bytes of rows and table held at a time. None for one in
+        memory.
     """
 
     neuron: list
@@ -76,6 +79,7 @@ class FitReport:
     seconds_run: float
     seconds_compile: float
     history: dict = field(default_factory=dict, repr=False)
+    memory_bytes: int | None = None
 
     @property
     def converged(self) -> np.ndarray:
@@ -133,6 +137,8 @@ class FitReport:
                 f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "
                 "left out, and the gaps above, estimates, are those of the other directions."
             )
+        if self.memory_bytes is not None:
+            lines.append(f"rows were read in every pass; {self.memory_bytes / 1e6:.0f} MB of rows and table at a time")
         lines.append("")
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))

@@ -96,9 +96,9 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     check_aligned(axis_x, axis_y)
     for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
         check_aligned(axis_x or axis_y, time_axis(rows), name)
-    names = _neuron_names(y)
+    names = neuron_names(y)
     X = _features(estimator, X, reset=True)
-    Y = _counts(y)
+    Y = counts_of(y)
     if len(X) != len(Y):
         raise ValueError(
             f"X has {len(X)} rows but y has {len(Y)}: inconsistent numbers of samples. Both need one row per time "
@@ -114,7 +114,7 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     rows = _rows_without_nan(X, Y, offset)
     X, Y, weights, offset, exposure = (_take(a, rows, n_given) for a in (X, Y, weights, offset, exposure))
     n_dropped = n_given - len(rows)
-    _check_counts(Y)
+    check_counts(Y)
     if exposure is not None:
         Y, weights = per_exposure(Y, weights, exposure, rows)
     if weights is not None and not weights.sum() > 0:
@@ -158,8 +158,8 @@ def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
         check_aligned(axis or time_axis(y), time_axis(rows), name)
     _refuse_sparse(X, "X")
-    _check_same_neurons(estimator.report_.neuron, _neuron_names(y))
-    X, Y = _features(estimator, X, reset=False), _counts(y)
+    _check_same_neurons(estimator.report_.neuron, neuron_names(y))
+    X, Y = _features(estimator, X, reset=False), counts_of(y)
     if len(X) != len(Y):
         raise ValueError(f"X has {len(X)} rows but y has {len(Y)}; both need one row per time bin.")
     weights = np.ones(len(X)) if sample_weight is None else check_weights(sample_weight, X)
@@ -167,8 +167,8 @@ def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     offset, exposure = check_offset(offset, *Y.shape), check_exposure(exposure, len(X))
     exposure = np.ones(len(X)) if exposure is None else exposure
     rows, n = _rows_without_nan(X, Y, offset), len(X)
-    _check_counts(Y[rows], warn=False)
-    _check_unexposed(Y[rows], exposure[rows], rows)
+    check_counts(Y[rows], warn=False)
+    check_unexposed(Y[rows], exposure[rows], rows)
     return Scoring(*(_take(a, rows, n) for a in (X, Y, weights, offset, exposure)))
 
 
@@ -229,12 +229,13 @@ def check_exposure(exposure, n_rows: int) -> np.ndarray | None:
 
 def per_exposure(Y, weights, exposure, rows):
     """Divide counts by the exposure, and return weights times exposure: the same likelihood, for every inverse link."""
-    _check_unexposed(Y, exposure, rows)
+    check_unexposed(Y, exposure, rows)
     safe = np.where(exposure > 0, exposure, 1.0)[:, None].astype(Y.dtype)
     return Y / safe, exposure if weights is None else weights * exposure
 
 
-def _check_unexposed(Y, exposure, rows) -> None:
+def check_unexposed(Y, exposure, rows) -> None:
+    """Raise for counts in bins that were not observed."""
     bad = np.flatnonzero((exposure == 0) & (Y > 0).any(axis=1))
     if bad.size:
         raise ValueError(
@@ -271,13 +272,14 @@ def refuse_words_and_times(value: Any, name: str) -> None:
             raise type(error)(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
 
 
-def _counts(y) -> np.ndarray:
+def counts_of(y, keep_type: bool = False) -> np.ndarray:
+    """Return counts as an array, (time,) or (time, neuron); small integers stay such if asked."""
     refuse_words_and_times(y, "y")
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
         raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
     Y = check_array(
         plain(y),
-        dtype=[np.float64, np.float32],
+        dtype="numeric" if keep_type else [np.float64, np.float32],
         ensure_2d=False,
         ensure_all_finite="allow-nan",
         input_name="y",
@@ -287,21 +289,24 @@ def _counts(y) -> np.ndarray:
     return Y
 
 
-def _check_counts(Y: np.ndarray, warn: bool = True) -> None:
+NOT_INTEGER = (
+    "y has counts that are not integers, in {} of {} neurons: fitting the Poisson quasi-likelihood. This is right for "
+    "deconvolved calcium; if you passed firing rates, multiply by the bin width (and check the scale)."
+)
+
+
+def check_counts(Y: np.ndarray, warn: bool = True, first_row: int = 0) -> None:
+    """Raise for negative counts, warn of counts that are not integers."""
     negative = np.argwhere(Y < 0)
     if len(negative):
         row, neuron = negative[0]
         raise ValueError(
-            f"y has {len(negative)} negative counts (first at row {row}, neuron {neuron}, value {Y[row, neuron]:g}); "
-            "Poisson needs y >= 0. Did you pass z-scored data?"
+            f"y has {len(negative)} negative counts (first at row {first_row + row}, neuron {neuron}, value "
+            f"{Y[row, neuron]:g}); Poisson needs y >= 0. Did you pass z-scored data?"
         )
     if warn and not np.array_equal(Y, np.rint(Y)):
         n_neurons = int(np.sum(np.any(Y != np.rint(Y), axis=0)))
-        warn_user(
-            f"y has counts that are not integers, in {n_neurons} of {Y.shape[1]} neurons: fitting the Poisson "
-            "quasi-likelihood. This is right for deconvolved calcium; if you passed firing rates, multiply by the "
-            "bin width (and check the scale).",
-        )
+        warn_user(NOT_INTEGER.format(n_neurons, Y.shape[1]))
 
 
 def _rows_without_nan(X, Y, offset) -> np.ndarray:
@@ -370,7 +375,8 @@ def _check_same_neurons(fitted: list, given: list | None) -> None:
     )
 
 
-def _neuron_names(y) -> list | None:
+def neuron_names(y) -> list | None:
+    """Names of the columns of counts, None where they have none."""
     columns = getattr(y, "columns", None)
     if columns is not None:
         return [str(c) for c in columns]

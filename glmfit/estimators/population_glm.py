@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
+import numpy as np
 
 from .. import observations, penalties
-from ..problems import PopulationProblem
+from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import LBFGS, SAGA, LoopOptions, Newton
 from ._auto import choose_solver
+from ._checkpoint import Checkpoint, facts_of
 from ._parameters import precision, read_count, read_number, read_seed, read_solver
 from ._population_model import PopulationModel
+from ._streaming import StreamedTraining, bytes_in_memory, load_or_stream
 from ._validation import check_training
 
+_SAMPLE_TOL = 1e-4
 SOLVERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton}
 
 
@@ -51,6 +57,8 @@ class PopulationGLM(PopulationModel):
         answer.
     verbose : bool
         Show a progress bar with epochs and gap.
+    max_memory : float
+        Bytes a fit may take; what rows are read from is loaded if it fits, and read in every pass otherwise.
 
     Attributes
     ----------
@@ -101,6 +109,7 @@ class PopulationGLM(PopulationModel):
         max_epochs=200,
         random_state=0,
         verbose=False,
+        max_memory=2e9,
     ):
         self.inverse_link_function = inverse_link_function
         self.regularizer = regularizer
@@ -112,18 +121,22 @@ class PopulationGLM(PopulationModel):
         self.max_epochs = max_epochs
         self.random_state = random_state
         self.verbose = verbose
+        self.max_memory = max_memory
 
     # ------------------------------------------------------------------------------------------ fit
 
-    def fit(self, X, y, sample_weight=None, offset=None, exposure=None):
+    def fit(self, X, y, sample_weight=None, offset=None, exposure=None, checkpoint=None):
         """Fit the coefficients of every neuron.
 
         Parameters
         ----------
         X : array-like of shape (time, feature)
-            Features: NumPy, JAX, lists, pandas, or a pynapple TsdFrame. Dense, real, no infinities.
+            Features: NumPy, JAX, lists, pandas, or a pynapple TsdFrame. Dense, real, no infinities. Or what rows are
+            read from: a memory-mapped .npy file, an h5py or zarr array, a :class:`glmfit.design.RowSource`. If a fit
+            in memory would take more than ``max_memory``, its rows are then read anew in every pass.
         y : array-like of shape (time,) or (time, neuron)
-            Spike counts per bin, >= 0; also a pynapple Tsd or TsdFrame, whose times must be those of X.
+            Spike counts per bin, >= 0; also a pynapple Tsd or TsdFrame, whose times must be those of X, or what rows
+            are read from.
         sample_weight : array-like of shape (time,), optional
             Weight of each bin, >= 0; the loss is divided by their sum.
         offset : array-like of shape (time,) or (time, neuron), optional
@@ -131,6 +144,9 @@ class PopulationGLM(PopulationModel):
         exposure : array-like of shape (time,), optional
             Share of each bin that was observed, >= 0 (1 for a whole bin, 0.3 for one the recording ended in): the
             expected count is exposure times the rate. The loss is divided by the sum of weights times exposure.
+        checkpoint : str or pathlib.Path, optional
+            File (.npz) in which SAGA writes down how far it has come, at every check. If it is there already, the fit
+            goes on from it and ends as if nothing had happened, bit for bit. It stays when the fit has ended.
 
         Returns
         -------
@@ -140,33 +156,59 @@ class PopulationGLM(PopulationModel):
         Raises
         ------
         ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do.
+            For data or parameters that make no sense; the message says what to do. Also for NaN in a row that is read
+            while fitting (the row is named), and for a checkpoint of another fit.
+        OSError
+            If rows cannot be read: which, and why. A checkpoint keeps what was reached.
 
         Warns
         -----
         ConvergenceWarning
             Once, if some neurons did not converge.
         """
-        self._do_or_undo(self._fit, X, y, sample_weight, offset, exposure)
+        self._do_or_undo(self._fit, X, y, sample_weight, offset, exposure, checkpoint)
         self._warn()
         return self
 
-    def _fit(self, X, y, sample_weight, offset, exposure) -> None:
-        data = check_training(self, X, y, sample_weight, offset, exposure)
-        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
-        problem = self._make_problem(data)
+    def _fit(self, X, y, sample_weight, offset, exposure, checkpoint) -> None:
+        max_memory = read_number("max_memory", self.max_memory)
+        arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
+        if data is None:
+            data = check_training(self, *arrays, sample_weight, offset, exposure)
+        solver = self._read_solver(data, checkpoint is not None)
+        problem = self._make_problem(data, max_memory)
         if solver is None:
             solver = SOLVERS[choose_solver(problem)]()
+        seed = read_seed(self.random_state)
         options = LoopOptions(
             tol=read_number("tol", self.tol),
             max_epochs=read_count("max_epochs", self.max_epochs),
             verbose=bool(self.verbose),
         )
-        solution = solver.run(problem, key=jax.random.key(read_seed(self.random_state)), options=options)
-
+        if checkpoint is not None:
+            file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed))
+            options = replace(options, checkpoint=file)
+        start = None
+        if not problem.in_memory and (checkpoint is None or not file.exists):
+            start = _fit_sample(problem, jax.random.key(seed), seed, max_memory / 4)
+        solution = solver.run(problem, start, key=jax.random.key(seed), options=options)
         self._keep(problem, solution, data)
 
-    def _make_problem(self, data) -> PopulationProblem:
+    def _read_solver(self, data, checkpoint: bool):
+        """Solver asked for, None for the rule's choice; only SAGA reads rows as it goes and writes checkpoints."""
+        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
+        streamed = isinstance(data, StreamedTraining)
+        if solver is None and (streamed or checkpoint):
+            return SAGA()
+        if solver is not None and not isinstance(solver, SAGA) and (streamed or checkpoint):
+            what = "a checkpoint" if checkpoint else f"rows that are read as they are fitted (X is {data.X.source!r})"
+            raise ValueError(
+                f'solver_name is {self.solver_name!r}, but {what} needs "SAGA"'
+                + ("." if checkpoint else ", or a max_memory large enough to load them.")
+            )
+        return solver
+
+    def _make_problem(self, data, max_memory=np.inf) -> PopulationProblem:
         observation = observations.from_inverse_link(self.inverse_link_function)
         penalty = penalties.make(
             self.regularizer,
@@ -176,5 +218,16 @@ class PopulationGLM(PopulationModel):
             groups=self.groups,
             feature_names=getattr(self, "feature_names_in_", None),
         )
-        dtype = precision(data.X.dtype)
-        return PopulationProblem(data.X, data.Y, observation, penalty, data.weights, dtype, data.offset)
+        common = data.X, data.Y, observation, penalty, data.weights, precision(data.X.dtype), data.offset
+        if isinstance(data, StreamedTraining):
+            return StreamedProblem(*common, run_rows=data.run_rows, max_table_bytes=max_memory / 2)
+        return PopulationProblem(*common)
+
+
+def _fit_sample(problem: StreamedProblem, key, seed: int, max_bytes: float) -> Params:
+    """Fit a random choice of the rows in memory: near enough for the fit of all to begin at."""
+    per_row = bytes_in_memory((1, problem.n_features), problem.n_neurons, problem.dtype)
+    n_rows = max(int(max_bytes // per_row), 2 * problem.run_rows)
+    sample = problem.sample(min(n_rows, problem.n_rows // 2), seed)
+    solver = SOLVERS[choose_solver(sample)]()
+    return solver.run(sample, key=key, options=LoopOptions(tol=_SAMPLE_TOL)).params

@@ -10,7 +10,7 @@ from .. import penalties
 from .._status import Status
 from ..estimators import PopulationGLM
 from ..estimators._validation import check_scoring, per_exposure
-from ..problems._chunks import over_chunks
+from ..problems import _host
 
 NO_OPTIMUM = (Status.NO_SPIKES, Status.SEPARABLE, Status.NON_FINITE)
 _MOST_FEATURES = 2000
@@ -93,8 +93,8 @@ def mean_loss(data: Data, observation, coef, intercept) -> np.ndarray:
 
 
 def predictor(X, coef, intercept, offset=None) -> np.ndarray:
-    """Linear predictor in float64, without a float64 copy of X."""
-    eta = np.concatenate(list(over_chunks(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))
+    """Linear predictor in float64, (time, ...)."""
+    eta = _host.predictor(X, coef, intercept)
     return eta if offset is None else eta + offset
 
 

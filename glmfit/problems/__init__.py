@@ -6,6 +6,7 @@ from ._population import PopulationProblem
 from .base import Evaluation, FiniteSum, Params, Problem
 from .folds import FoldedProblem
 from .softmax import Pairs, SoftmaxProblem
+from .streamed import StreamedProblem
 
 __all__ = [
     "Evaluation",
@@ -16,4 +17,5 @@ __all__ = [
     "PopulationProblem",
     "Problem",
     "SoftmaxProblem",
+    "StreamedProblem",
 ]

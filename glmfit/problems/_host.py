@@ -104,6 +104,11 @@ def fit_intercept(Y, weights, observation: Observation, offset):
     return b, loss, curvature
 
 
+def predictor(X, coef, intercept) -> np.ndarray:
+    """Linear predictor in float64 without a float64 copy of X, (time, ...)."""
+    return np.concatenate(list(over_chunks(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))
+
+
 def largest_move(X, change_coef, change_intercept) -> np.ndarray:
     """``max_t |change of eta_t|`` per neuron in float64, (neuron,)."""
 

@@ -92,10 +92,10 @@ class OneNeuron(ExactHessian):
         """Whether one neuron's predictor falls without limit at silent rows while every spike keeps its rate."""
         if np.all(np.asarray(self.penalty.ridge_strength) > 0):
             return False
-        eta = self.X @ coef + intercept
-        if self.offset is not None:
-            eta = eta + self.offset[:, 0]
         spikes = self.Y[:, 0] > 0
         if spikes.all():
             return False
+        eta = _host.predictor(self.X, coef, intercept)
+        if self.offset is not None:
+            eta = eta + self.offset[:, 0]
         return bool(np.median(eta[~spikes]) < -20 and eta[spikes].min() > np.median(eta[~spikes]) + 10)

@@ -46,7 +46,11 @@ class Splitting(eqx.Module):
 
 
 class Rows(eqx.Module):
-    """Whitened rows in blocks, counts, weights, and the penalty in whitened coordinates."""
+    """Whitened rows in blocks, counts, weights, and the penalty in whitened coordinates.
+
+    They may be a portion of all blocks: what kernels sum or maximise over blocks then belongs to the portion, and the
+    portions' results add up.
+    """
 
     Z: jax.Array  # (block, row, column), the last column is 1
     Y: jax.Array  # (block, row, neuron)
@@ -56,15 +60,12 @@ class Rows(eqx.Module):
     penalty: Penalty
     splitting: Splitting | None
     observation: Observation = eqx.field(static=True)
-    n_rows: int = eqx.field(static=True)
+    n_rows: int = eqx.field(static=True)  # of the whole
+    n_blocks: int = eqx.field(static=True)  # of the whole
 
     @property
     def batch_size(self) -> int:
         return self.Z.shape[1]
-
-    @property
-    def n_blocks(self) -> int:
-        return self.Z.shape[0]
 
     @property
     def blocks(self):
@@ -231,6 +232,21 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
 
     alpha, beta = lanczos(matvec, jnp.broadcast_to(start, v.shape), n_steps)
     return HessianSpectrum(alpha, beta, metric.bound_leverage(longest))
+
+
+@jax.jit
+def hessian_product(rows: Rows, v, x):
+    """Product of the loss's Hessian at v with x, (column, neuron), and the largest squared norm of a row."""
+
+    def block(carry, data):
+        total, longest = carry
+        z, y, w, offset = data
+        bend = w * rows.observation.curvature(y, rows.eta(z, v, offset))
+        counts = jnp.any(w > 0, axis=1, keepdims=True)
+        square = jnp.sum(jnp.where(counts, z[:, :-1], 0) ** 2, axis=1)
+        return (total + rows.pull(z, bend * rows.eta(z, x)) / rows.n_rows, jnp.maximum(longest, jnp.max(square))), None
+
+    return jax.lax.scan(block, (jnp.zeros_like(x), jnp.zeros((), v.dtype)), rows.blocks)[0]
 
 
 @jax.jit

@@ -88,7 +88,7 @@ class SpectralView:
             array(n_blocks, size, d + 1), array(n_blocks, size, self.Y.shape[1]),
             array(n_blocks, size, 1 if self.row_weights is None else self.row_weights.shape[1]),
             None if self.offset is None else array(n_blocks, size, self.offset.shape[1]),
-            array(d + 1, n), like(self.penalty), splitting, self.observation, self.n_rows,
+            array(d + 1, n), like(self.penalty), splitting, self.observation, self.n_rows, n_blocks,
         )  # fmt: skip
         return Shapes(rows, array(d + 1, n), memory, Metric(array(d + 1, n), array(d, n)), array(n), array(d + 1, 1))
 
@@ -130,6 +130,7 @@ class SpectralView:
             splitting=self._splitting(),
             observation=self.observation,
             n_rows=self.n_rows,
+            n_blocks=n_blocks,
         )
 
     def pad(self, Z, Y, weight) -> None:

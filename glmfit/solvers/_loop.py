@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 from .._compile import compile_seconds
 from .._status import Status
 from ..problems.base import Params
+from ._pack import from_arrays, to_arrays
 from ._result import History, LoopOptions, Solution
 
 _DEFAULT_TOL = 1e-6
@@ -36,18 +37,28 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
     verdict = Verdict(solver, problem, options)
     interrupted = False
     columns = state = None
+    saved = None if options.checkpoint is None else options.checkpoint.load()
     bar = tqdm(total=options.max_epochs, disable=not options.verbose, unit="epoch", desc="glmfit")
     try:
-        columns, state = solver.init_state(problem, params or problem.null_params(), key=key)
+        if saved is None:
+            columns, state = solver.init_state(problem, params or problem.null_params(), key=key)
+        else:
+            columns, state = _resume(solver, problem, saved, verdict, history)
+            clock -= history.seconds[-1]
+            bar.update(state.epoch)
         while True:
             out_of_budget = state.epoch >= options.max_epochs
             if out_of_budget and not state.fresh:
                 columns, state = solver.refresh(problem, columns, state)
-            if state.fresh:
+            if saved is not None:
+                saved = None  # this state has been looked at
+            elif state.fresh:
                 verdict.look(columns, state, last=out_of_budget)
                 seconds = time.perf_counter() - clock
                 history.add(state.epoch, state.row_evals, seconds, verdict.objective, verdict.gap, verdict.is_bound)
                 bar.set_postfix_str(verdict.words(), refresh=False)
+                if options.checkpoint is not None:
+                    options.checkpoint.save(_pack(solver, columns, state, verdict, history))
             if verdict.finished.all() or out_of_budget:
                 break
             state = state._replace(active=~verdict.finished)
@@ -86,6 +97,23 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
     )
 
 
+def _pack(solver, columns, state, verdict: Verdict, history: History) -> dict[str, np.ndarray]:
+    """Everything a fit needs to go on after a look, as named arrays."""
+    parts = {"solver": solver.pack(columns, state), "verdict": verdict.pack(), "history": history.arrays()}
+    return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+
+
+def _resume(solver, problem, saved: dict[str, np.ndarray], verdict: Verdict, history: History):
+    """Put verdict and history back and return the solver's step."""
+    parts: dict[str, dict[str, np.ndarray]] = {"solver": {}, "verdict": {}, "history": {}}
+    for name, array in saved.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = array
+    verdict.unpack(parts["verdict"])
+    history.restore(parts["history"])
+    return solver.unpack(problem, parts["solver"])
+
+
 class Verdict:
     """Judges every neuron: non-finite first, then converged, then out of budget.
 
@@ -110,6 +138,17 @@ class Verdict:
         self._inflation = np.ones(n)  # bound over estimate, as last seen
         self._best, self._lowest, self._since = np.full(n, np.inf), np.full(n, np.inf), np.zeros(n, int)
         self._seen = (0, np.full(n, np.inf))  # epoch and estimate at the last look
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """Everything it has found so far, as named arrays."""
+        return to_arrays(self._findings())
+
+    def unpack(self, arrays: dict[str, np.ndarray]) -> None:
+        """Put back what `pack` gave."""
+        vars(self).update(from_arrays(arrays, self._findings()))
+
+    def _findings(self) -> dict:
+        return {k: v for k, v in vars(self).items() if k not in ("solver", "problem", "options")}
 
     def look(self, columns, state, last: bool) -> None:
         """Read a fresh check of the solver, and certify when every open neuron looks ready."""

@@ -28,6 +28,9 @@ class LoopOptions:
         Show a progress bar.
     callback :
         Called as ``callback(epoch, seconds, params, state)`` after every epoch (benchmarks, plots).
+    checkpoint :
+        Something with ``save(arrays)`` and ``load()``: called after every check with named arrays, and asked for them
+        (or None) at the start; a fit goes on from there as if nothing had happened, bit for bit.
     """
 
     tol: float = 1e-6
@@ -35,6 +38,7 @@ class LoopOptions:
     negligible: float = 1e-2
     verbose: bool = False
     callback: Callable | None = None
+    checkpoint: Any = None
 
 
 @dataclass
@@ -56,6 +60,11 @@ class History:
         self.objective.append(np.asarray(objective, np.float64))
         self.gap.append(np.asarray(gap, np.float64))
         self.gap_is_bound.append(np.asarray(is_bound, bool))
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Put back what `arrays` gave."""
+        for name, values in arrays.items():
+            getattr(self, name)[:] = values.tolist() if values.ndim == 1 else list(values)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the trace as arrays, one row per check; objective, gap and gap_is_bound are (check, neuron)."""

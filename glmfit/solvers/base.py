@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from ..bounds import GapCertificate
 from ..problems.base import Params, Problem
 from ._loop import fit_loop
@@ -56,6 +58,14 @@ class Solver(ABC):
         ``attempt`` counts the certificates of a fit: each has its own randomness, and their failure
         probabilities add up to no more than the solver's.
         """
+
+    def pack(self, params: Any, state: Any) -> dict[str, np.ndarray]:
+        """Arrays by name from which `unpack` restores a fresh step, without what the problem can compute again."""
+        raise NotImplementedError(f"{type(self).__name__} writes no checkpoints")
+
+    def unpack(self, problem: Problem, arrays: dict[str, np.ndarray]) -> OptStep:
+        """Restore the step that `pack` was given, bit for bit."""
+        raise NotImplementedError(f"{type(self).__name__} writes no checkpoints")
 
     def certify_step(self, state: Any):
         """Certificate of the step in use, or None for a solver without a step size."""

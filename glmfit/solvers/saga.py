@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._compile import compile_ahead, compiled, like
+from .._compile import compile_ahead, like
 from ..bounds import (
     PARTITION_THEOREM,
     SUBSET_THEOREM,
@@ -24,8 +24,11 @@ from ..bounds import (
 from ..problems.base import FiniteSum, Params
 from ._check import check_choice, check_real, check_whole
 from ._epoch import saga_epoch
+from ._pack import from_arrays, to_arrays
 from ._sampling import SAMPLINGS, epoch_order
 from .base import OptStep, Solver
+
+_COUNTS = ("epoch", "row_evals", "seed", "n_certificates", "n_rows")
 
 
 class SagaState(NamedTuple):
@@ -155,8 +158,8 @@ class SAGA(Solver):
         rows = self._rows(problem, state.seed)
         order = epoch_order(self.sampling, state.seed, state.epoch, rows.n_blocks, rows.batch_size, problem.n_rows)
         step = np.where(state.active, state.step, 0.0).astype(problem.dtype)
-        v, table, mean_gradient, memory = compiled(saga_epoch)(
-            rows, params, state.table, state.mean_gradient, state.memory, state.metric, step,
+        v, table, mean_gradient, memory = problem.visit(
+            saga_epoch, rows, params, state.table, state.mean_gradient, state.memory, state.metric, step,
             order, subsets=self.sampling == "subsets",
         )  # fmt: skip
         state = state._replace(
@@ -195,6 +198,22 @@ class SAGA(Solver):
             thorough=attempt > 1,
         )
 
+    def pack(self, params, state: SagaState) -> dict[str, np.ndarray]:
+        """Columns and state but for the table, which right after a check is what a pass at the columns gives."""
+        if not state.fresh:
+            raise ValueError("only a fresh state is worth keeping: its table can be computed again from the columns.")
+        return to_arrays((params, state._replace(table=None)))
+
+    def unpack(self, problem: FiniteSum, arrays: dict[str, np.ndarray]) -> OptStep:
+        """Restore a packed step; one pass over the rows for the table."""
+        shapes = problem.shapes(self._batch_size(problem))  # for the structure of the state
+        memory, array = shapes.memory, np.zeros(0)
+        fields = dict.fromkeys(SagaState._fields, array) | dict.fromkeys(_COUNTS, 0)
+        fields |= {"memory": memory, "metric": shapes.metric, "checked": (array, memory), "table": None, "fresh": True}
+        params, state = from_arrays(arrays, (array, SagaState(**fields)))
+        table = problem.sweep(self._rows(problem, state.seed), params).table
+        return OptStep(params, state._replace(table=table))
+
     # ------------------------------------------------------------------------------------- pieces
 
     def _rows(self, problem, seed):
@@ -203,10 +222,17 @@ class SAGA(Solver):
     def _batch_size(self, problem) -> int:
         size = self.batch_size or problem.default_batch_size
         check_batch_size(size, problem.n_rows)
+        if self.sampling == "subsets" and not problem.in_memory:
+            raise ValueError(
+                'sampling="subsets" draws single rows and needs them in memory; for a recording that is read as it is '
+                'fitted use "partition" or "shuffle", or raise max_memory.'
+            )
         return size
 
     def _compile_ahead(self, problem) -> None:
         """Let the kernels compile while the host prepares the rows."""
+        if not problem.in_memory:
+            return
         shapes = problem.shapes(self._batch_size(problem))
         rows, v, memory, metric, per_neuron, _ = shapes
         order = epoch_order(self.sampling, 0, 0, rows.n_blocks, rows.batch_size, problem.n_rows)
@@ -218,11 +244,11 @@ class SAGA(Solver):
     def _check(self, problem, rows, v, state: SagaState) -> OptStep:
         """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
         memory = state.memory
-        pass_ = problem.sweep(rows, v)
+        pass_, moved = problem.sweep_and_move(rows, v, state.anchor)
         objective = problem.objective(v, memory, pass_)
         evals = 2 * problem.n_rows
         slack = 8 * np.finfo(problem.dtype).eps * np.abs(state.objective)
-        outside = ~(problem.move(rows, v, state.anchor) <= state.radius)
+        outside = ~(moved <= state.radius)
         undo = state.active & (~np.isfinite(objective) | (outside & (objective > state.objective + slack)))
         radius = np.where(undo, 1.5 * state.radius, state.radius)
         if undo.any():
