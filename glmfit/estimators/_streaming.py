@@ -83,7 +83,8 @@ class CountView:
     def __init__(self, counts, keep: np.ndarray | None, exposure: np.ndarray | None):
         self.counts, self.keep, self.exposure = counts, keep, exposure
         self.shape = tuple(counts.shape)
-        self.dtype = np.dtype(np.float64 if counts.dtype == np.float64 else np.float32)
+        # What is divided is rounded: in double precision it is the same recording as in memory.
+        self.dtype = np.dtype(np.float64 if counts.dtype == np.float64 or exposure is not None else np.float32)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -95,7 +96,7 @@ class CountView:
             y = np.where(self.keep[rows][:, None], y, np.zeros((), y.dtype))
         if self.exposure is not None:
             e = self.exposure[rows]
-            y = y / np.where(e > 0, e, 1.0)[:, None].astype(y.dtype)
+            y = y / np.where(e > 0, e, 1.0)[:, None]
         return y
 
 
@@ -156,10 +157,12 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
         estimator.feature_names_in_ = np.asarray(source.columns, object)
     elif hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
-    weights, offset, n_dropped = row_weights(source, counts.shape[1], sample_weight, offset, exposure)
-    keep = None if weights is None or weights.all() else weights > 0
+    weights, offset, n_dropped = row_weights(source, counts.shape[1], sample_weight, offset)
     exposure = check_exposure(exposure, n_rows)
-    look_at_counts(CountView(counts, keep, None), exposure)
+    look_at_counts(CountView(counts, _positive(weights), None), exposure)
+    if exposure is not None:
+        weights = exposure if weights is None else weights * exposure
+    keep = _positive(weights)
     if keep is not None and keep.sum() < 2:
         raise ValueError(f"X has {int(keep.sum())} rows that count; a fit needs at least 2, of positive weight.")
     names = names or [str(i) for i in range(counts.shape[1])]
@@ -180,23 +183,26 @@ def check_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> 
     if len(counts) != len(source):
         raise ValueError(f"X has {len(source)} rows but y has {len(counts)}; both need one row per time bin.")
     exposure = check_exposure(exposure, len(source))
-    weights, offset, _ = row_weights(source, counts.shape[1], sample_weight, offset, None)
+    weights, offset, _ = row_weights(source, counts.shape[1], sample_weight, offset)
+    keep = _positive(weights)
     weights = np.ones(len(source)) if weights is None else weights
-    keep = None if weights.all() else weights > 0
     Y = CountView(counts, keep, None)
     look_at_counts(Y, exposure, warn=False)
     return Scoring(RowView(source, keep), Y, weights, offset, np.ones(len(source)) if exposure is None else exposure)
 
 
-def row_weights(source: RowSource, n_neurons: int, sample_weight, offset, exposure):
+def _positive(weights: np.ndarray | None) -> np.ndarray | None:
+    """Which rows count; None where all do."""
+    return None if weights is None or weights.all() else weights > 0
+
+
+def row_weights(source: RowSource, n_neurons: int, sample_weight, offset):
     """Weights of the rows of a source, None where all are 1; the offset without NaN; how many rows have no features."""
     n_rows = len(source)
     weights = np.ones(n_rows)
     if sample_weight is not None:
         weights = check_weights(sample_weight, np.broadcast_to(0.0, (n_rows, 1))).astype(np.float64)
-    exposure, offset = check_exposure(exposure, n_rows), check_offset(offset, n_rows, n_neurons)
-    if exposure is not None:
-        weights = weights * exposure
+    offset = check_offset(offset, n_rows, n_neurons)
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)
     if offset is not None:
         missing = missing | np.isnan(offset).any(axis=1)

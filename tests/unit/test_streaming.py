@@ -1,0 +1,444 @@
+"""Recordings read from files or made as they are needed: the same fits, found again after a crash, clear errors."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import h5py
+import jax
+import numpy as np
+import pytest
+import zarr
+
+from glmfit import PopulationGLM, design, observations, penalties
+from glmfit.design import RowSource
+from glmfit.estimators._checkpoint import Checkpoint
+from glmfit.problems import PopulationProblem, StreamedProblem
+from glmfit.problems._portions import lay_out, read_ahead
+from glmfit.problems._rows import hessian_spectrum
+from glmfit.solvers import SAGA, LoopOptions
+
+T, D, N, SMALL = 6000, 5, 4, 1e5  # bytes that such a recording does not fit in
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def make(link="softplus", seed=0):
+    rng = np.random.default_rng(seed)
+    X = (rng.normal(size=(T, D)) @ rng.normal(size=(D, D)) * 0.4 + 1).astype(np.float32)
+    eta = X @ (0.3 * rng.normal(size=(D, N))) - 1.5
+    Y = rng.poisson(np.exp(eta) if link == "exp" else np.logaddexp(0, eta)).clip(max=200).astype(np.uint8)
+    return X, Y
+
+
+class Counted(RowSource):
+    """An array that counts how often it is read, and does as told once it has been read often enough."""
+
+    def __init__(self, X, then=None, after=0):
+        self.X, self.then, self.after, self.reads = X, then, after, 0
+
+    def __len__(self):
+        return len(self.X)
+
+    def read(self, rows):
+        self.reads += 1
+        x = self.X[rows]
+        return self.then(rows, x.copy()) if self.then is not None and self.reads > self.after else x
+
+
+def problems(weighted=True, with_offset=True, link="softplus", penalty=None, **streamed):
+    """The same problem in memory and streamed."""
+    X, Y = make(link)
+    rng = np.random.default_rng(1)
+    weights = rng.uniform(0, 2, T) * (rng.random(T) < 0.9) if weighted else None
+    offset = 0.3 * rng.normal(size=(T, N)) if with_offset else None
+    common = observations.from_inverse_link(link), penalty or penalties.Ridge(1e-2), weights, np.float32, offset
+    return PopulationProblem(X, Y, *common), StreamedProblem(X, Y, *common, **streamed)
+
+
+# ------------------------------------------------------------------------------------------ laying out and reading
+
+
+@pytest.mark.parametrize(
+    "n_rows, run, batch", [(1000, 10, 100), (1003, 10, 96), (7, 256, 7), (5000, 256, 300), (999, 1, 50)]
+)
+def test_every_row_lies_in_exactly_one_block(n_rows, run, batch):
+    layout = lay_out(n_rows, run, batch, seed=3)
+    seen = np.zeros(n_rows, int)
+    for block in range(layout.n_blocks):
+        taken = np.zeros(layout.block_rows, int)
+        for rows, place in layout.pieces(block):
+            assert rows.stop - rows.start == place.stop - place.start
+            seen[rows] += 1
+            taken[place] += 1
+        assert taken.max(initial=0) <= 1
+    np.testing.assert_array_equal(seen, 1)
+    assert layout.n_blocks % layout.portion == 0
+    full = [sum(1 for _ in layout.pieces(b)) for b in range(layout.n_blocks)]
+    assert max(full) - min(full) <= 1  # no block is left empty while others are full
+    assert layout.runs.tolist() == lay_out(n_rows, run, batch, seed=3).runs.tolist()
+    if n_rows // run > 4:
+        assert layout.runs.tolist() != lay_out(n_rows, run, batch, seed=4).runs.tolist()
+
+
+def test_reading_ahead_keeps_the_order_and_raises_where_it_failed():
+    started = []
+
+    def read(i):
+        started.append(i)
+        if i == 5:
+            raise OSError("gone")
+        time.sleep(0.002 * (i % 3))
+        return i
+
+    seen = []
+    with pytest.raises(OSError, match="gone"):
+        for value in read_ahead(read, range(10)):
+            seen.append(value)
+            assert len(started) <= len(seen) + 3  # not the whole of it
+    assert seen == [0, 1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------------------------------ the same problem
+
+
+def test_passes_over_portions_are_passes_over_everything():
+    whole, streamed = problems(run_rows=32)
+    params = whole.null_params()._replace(coef=0.1 * np.random.default_rng(2).normal(size=(D, N)))
+    v, rows = streamed.to_columns(params), streamed.rows(200, 0)
+    other = whole.rows(200, 0)
+    assert rows.layout.portion < rows.n_blocks  # several portions
+    anchor = streamed.to_columns(whole.null_params())
+    pass_, moved = streamed.sweep_and_move(rows, v, anchor)
+    expected = whole.sweep(other, v)
+    for name in ("gradient", "loss", "bend"):
+        np.testing.assert_allclose(getattr(pass_, name), getattr(expected, name), rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(moved, whole.move(other, v, anchor), rtol=1e-5)
+    np.testing.assert_allclose(
+        np.sum(pass_.table, axis=(0, 1)), np.sum(expected.table, axis=(0, 1)), rtol=1e-3, atol=1e-2
+    )
+    at, reference = streamed.evaluate(params), whole.evaluate(params)
+    np.testing.assert_allclose(at.objective, reference.objective, rtol=1e-13)
+    np.testing.assert_allclose(streamed.null_objective, whole.null_objective, rtol=1e-13)
+    np.testing.assert_allclose(streamed.saturated_loss, whole.saturated_loss, rtol=1e-13)
+    metric = whole.null_metric(other)
+    start = streamed.random_column(0, 1)
+    found = streamed._hessian_spectrum(rows, v, metric, start, 6)
+    known = hessian_spectrum(other, v, metric, start, n_steps=6)
+    for a, b in zip(found, known, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("link", ["softplus", "exp"])
+def test_certified_smoothness_of_blocks_of_runs_is_above_the_exact_one(link):
+    _, streamed = problems(link=link, run_rows=16)
+    rows, v = streamed.rows(400, 0), streamed.to_columns(streamed.null_params())
+    found = streamed.certify_smoothness(rows, v, np.full(N, 0.5), 6, 1e-6, 0, 1)
+    exact = np.zeros(N)
+    for _, part in rows.whole():
+        Z, Y, w, o = (np.asarray(a, float) for a in part.blocks)
+        for i in range(N):
+            scale = np.sqrt(np.asarray(found.metric.scale, float)[:, i])
+            eta = Z @ np.asarray(v, float)[:, i] + o[:, :, i]  # the null metric has its centre at 0
+            bend = np.max(
+                [streamed.observation.curvature(Y[:, :, i], eta + s) for s in np.linspace(-0.5, 0.5, 41)], axis=0
+            )
+            for z, q, b in zip(Z, bend, w, strict=True):
+                H = z.T * (q * b[:, 0]) @ z / (T / rows.n_blocks) + np.diag(rows.ridge[:, i])
+                exact[i] = max(exact[i], np.linalg.eigvalsh(scale[:, None] * H * scale)[-1])
+    assert np.all(found.block >= exact * (1 - 1e-6))
+    assert np.all(found.block <= 1.3 * exact)
+
+
+def test_a_mapped_table_gives_the_same_fit_to_the_last_bit_in_less_memory():
+    fits = []
+    for limit in (np.inf, 0):
+        _, streamed = problems(run_rows=32, max_table_bytes=limit)
+        fits.append(SAGA().run(streamed, key=jax.random.key(0), options=LoopOptions(tol=1e-6)))
+        assert isinstance(streamed._kept_rows[1].table, np.memmap) == (limit == 0)
+        fits.append(streamed.peak_bytes)
+    np.testing.assert_array_equal(fits[0].params.coef, fits[2].params.coef)
+    np.testing.assert_array_equal(fits[0].gap, fits[2].gap)
+    assert fits[1] > fits[3]
+
+
+def test_memory_does_not_grow_with_the_recording():
+    sizes = []
+    for times in (1, 8):
+        X, Y = (np.tile(a, (times, 1)) for a in make())
+        model = PopulationGLM(
+            regularizer_strength=1e-2, max_memory=SMALL, solver_kwargs={"batch_size": 256}, solver_name="SAGA"
+        )
+        sizes.append(model.fit(Counted(X), Y).report_.memory_bytes)
+    assert sizes[0] == sizes[1]
+    assert "at a time" in str(model.report_)
+
+
+# ------------------------------------------------------------------------------------------ the same fits
+
+
+def sources(folder, X):
+    """The same rows from everything that is read."""
+    np.save(folder / "x.npy", X)
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("x", data=X, chunks=(300, D))
+    store = zarr.create_array(folder / "x.zarr", shape=X.shape, chunks=(512, D), dtype=X.dtype)
+    store[:] = X
+    yield np.load(folder / "x.npy", mmap_mode="r")
+    with h5py.File(folder / "x.h5") as file:
+        yield file["x"]
+    yield store
+    yield Counted(X)
+
+
+def test_files_sources_and_arrays_are_fitted_alike(tmp_path):
+    X, Y = make()
+    model = PopulationGLM(regularizer_strength=1e-2).fit(X, Y)
+    for source in sources(tmp_path, X):
+        loaded = PopulationGLM(regularizer_strength=1e-2).fit(source, Y)
+        np.testing.assert_array_equal(loaded.coef_, model.coef_)  # it fits in memory
+        read = PopulationGLM(regularizer_strength=1e-2, max_memory=SMALL).fit(source, Y)
+        assert read.report_.converged.all() and read.report_.gap_is_bound.all()
+        assert read.report_.memory_bytes > 0 and model.report_.memory_bytes is None
+        assert np.all(np.abs(read.report_.objective - model.report_.objective) <= read.report_.gap + model.report_.gap)
+        np.testing.assert_allclose(read.predict(source), read.predict(X), rtol=1e-12)
+        for score_type in ("D2", "log-likelihood"):
+            assert read.score(source, Y, score_type=score_type) == pytest.approx(
+                read.score(X, Y, score_type=score_type), rel=1e-12
+            )
+
+
+@pytest.mark.parametrize("link, regularizer", [("softplus", "Lasso"), ("exp", "Ridge"), ("softplus", "UnRegularized")])
+def test_weights_exposure_offsets_and_counts_from_files_are_fitted_as_in_memory(tmp_path, link, regularizer):
+    X, Y = make(link)
+    rng = np.random.default_rng(3)
+    more = {"sample_weight": rng.uniform(0, 2, T) * (rng.random(T) < 0.8), "exposure": rng.uniform(0.5, 1, T),
+            "offset": 0.1 * rng.normal(size=T)}  # fmt: skip
+    X[more["sample_weight"] == 0] = np.nan  # what does not count may be anything
+    np.save(tmp_path / "y.npy", Y)
+    strength = None if regularizer == "UnRegularized" else 1e-3
+    given = {"inverse_link_function": link, "regularizer": regularizer, "regularizer_strength": strength, "tol": 1e-7}
+    whole = PopulationGLM(solver_name="SAGA", **given).fit(X, Y, **more)
+    read = PopulationGLM(max_memory=SMALL, **given).fit(Counted(X), np.load(tmp_path / "y.npy", mmap_mode="r"), **more)
+    assert read.report_.converged.all()
+    gap = read.report_.gap + whole.report_.gap + 1e-12
+    assert np.all(np.abs(read.report_.objective - whole.report_.objective) <= gap)
+    np.testing.assert_allclose(read.report_.pseudo_r2, whole.report_.pseudo_r2, rtol=1e-3)
+    usable = np.nan_to_num(X)
+    assert read.score(Counted(X), Y, **more) == pytest.approx(read.score(usable, Y, **more), rel=1e-12)
+
+
+def test_a_history_that_is_never_a_matrix_is_fitted_as_one(tmp_path):
+    rng = np.random.default_rng(4)
+    spikes = rng.poisson(0.2, size=(T, 3)).astype(np.uint8)
+    basis = np.exp(-np.arange(12)[:, None] / np.array([1.0, 4.0]))
+    X = design.Convolution(spikes, basis)
+    matrix = X.to_array()
+    drive = np.nan_to_num(matrix) @ (0.3 * rng.normal(size=(6, 2)))
+    Y = rng.poisson(np.logaddexp(0, drive - 1))
+    read = PopulationGLM(regularizer_strength=1e-3, max_memory=SMALL).fit(X, Y)
+    whole = PopulationGLM(regularizer_strength=1e-3).fit(matrix, Y)
+    assert read.report_.n_dropped == whole.report_.n_dropped == 12
+    assert list(read.feature_names_in_) == X.columns
+    # The mean is over all rows or over those that count: the same, but for what is left out.
+    assert np.all(np.abs(read.report_.objective - whole.report_.objective) <= read.report_.gap + whole.report_.gap)
+
+
+def test_silent_neurons_and_one_neuron():
+    X, Y = make()
+    Y[:, 1] = 0
+    model = PopulationGLM(regularizer_strength=1e-2, max_memory=SMALL).fit(Counted(X), Y)
+    assert model.report_.status[1] == 3 or model.predict(X)[:, 1].max() == 0
+    one = PopulationGLM(regularizer_strength=1e-2, max_memory=SMALL).fit(Counted(X), Y[:, 0])
+    assert one.coef_.shape == (D,)
+    np.testing.assert_allclose(one.coef_, model.coef_[:, 0], atol=2e-3)
+
+
+# ------------------------------------------------------------------------------------------ checkpoints
+
+
+@pytest.mark.parametrize("regularizer, streamed", [("Ridge", False), ("Lasso", False), ("Lasso", True)])
+def test_a_fit_that_goes_on_ends_as_if_nothing_had_happened(tmp_path, monkeypatch, streamed, regularizer):
+    X, Y = make()
+    given = {"regularizer": regularizer, "regularizer_strength": 1e-3, "solver_name": "SAGA", "tol": 1e-9,
+             "max_memory": SMALL if streamed else 2e9, "solver_kwargs": {"check_every": 1}}  # fmt: skip
+    give = Counted if streamed else np.asarray
+    file, saves, save = tmp_path / "fit.npz", [], Checkpoint.save
+
+    def crash(self, arrays):
+        save(self, arrays)
+        saves.append(int(arrays["history/epoch"][-1]))
+        if len(saves) == 2:
+            raise MemoryError("crash")
+
+    alone = PopulationGLM(**given).fit(give(X), Y)
+    monkeypatch.setattr(Checkpoint, "save", crash)
+    with pytest.raises(MemoryError, match="crash"):
+        PopulationGLM(**given).fit(give(X), Y, checkpoint=file)
+    again = PopulationGLM(**given).fit(give(X), Y, checkpoint=file)
+    assert len(saves) > 2 and np.all(np.diff(saves) > 0)
+    for one_more in (again, PopulationGLM(**given).fit(give(X), Y, checkpoint=file)):  # then it is at the end already
+        for name in ("gap", "objective", "epochs", "status"):
+            np.testing.assert_array_equal(getattr(one_more.report_, name), getattr(alone.report_, name))
+        np.testing.assert_array_equal(one_more.coef_, alone.coef_)
+        np.testing.assert_array_equal(one_more.report_.history["gap"], alone.report_.history["gap"])
+
+
+SCRIPT = """
+import sys, time
+import numpy as np
+sys.path.insert(0, {root!r})
+from glmfit import PopulationGLM
+from glmfit.design import RowSource
+
+class Slow(RowSource):
+    def __init__(self, X): self.X = X
+    def __len__(self): return len(self.X)
+    def read(self, rows):
+        time.sleep({pause})
+        return self.X[rows]
+
+X, Y = np.load("x.npy"), np.load("y.npy")
+model = PopulationGLM(regularizer_strength=1e-3, tol=1e-8, max_memory=1e5, solver_name="SAGA",
+                      solver_kwargs={{"check_every": 1}})
+model.fit(Slow(X), Y, checkpoint={checkpoint})
+np.savez({out!r}, coef=model.coef_, intercept=model.intercept_, gap=model.report_.gap)
+"""
+
+
+def test_a_fit_killed_in_the_middle_goes_on_to_the_same_last_bit(tmp_path):
+    X, Y = make()
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+
+    def start(out, checkpoint, pause=0.0):
+        text = SCRIPT.format(root=str(ROOT), out=out, checkpoint=repr(checkpoint), pause=pause)
+        return subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], cwd=tmp_path)
+
+    undisturbed = start("alone.npz", None)
+    victim, file = start("never.npz", "fit.npz", pause=0.003), tmp_path / "fit.npz"
+    deadline, checks = time.monotonic() + 120, 0
+    while victim.poll() is None and checks < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+        if file.exists():
+            with np.load(file) as saved:
+                checks = len(saved["history/epoch"])
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL
+    assert checks >= 2 and not (tmp_path / "never.npz").exists()
+    assert start("again.npz", "fit.npz").wait() == 0
+    assert undisturbed.wait() == 0
+    with np.load(tmp_path / "alone.npz") as a, np.load(tmp_path / "again.npz") as b:
+        for name in ("coef", "intercept", "gap"):
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(tmp_path):
+    X, Y = make()
+    file = tmp_path / "fit.npz"
+    PopulationGLM(regularizer_strength=1e-2, solver_name="SAGA").fit(X, Y, checkpoint=file)
+    before = file.read_bytes()
+    for given, data, different in [
+        ({"regularizer_strength": 1e-1}, (X, Y), "strength"),
+        ({"random_state": 1}, (X, Y), "seed"),
+        ({"inverse_link_function": "exp"}, (X, Y), "link"),
+        ({}, (X[:, :4], Y), "features"),
+        ({}, (X[:-1], Y[:-1]), "rows"),
+        ({}, (X + 1, Y), "data"),
+        ({"solver_kwargs": {"check_every": 2}}, (X, Y), "solver"),
+    ]:
+        with pytest.raises(ValueError, match=f"belongs to another fit; it differs in .*{different}"):
+            PopulationGLM(**{"regularizer_strength": 1e-2, "solver_name": "SAGA"} | given).fit(*data, checkpoint=file)
+    assert file.read_bytes() == before
+    saved = PopulationGLM(regularizer_strength=1e-2).fit(X[:500], Y[:500]).save(tmp_path / "model.npz")
+    with pytest.raises(ValueError, match="is a file of a PopulationGLM"):
+        PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=saved)
+    with pytest.raises(FileNotFoundError, match=r"the folder .* does not exist"):
+        PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=tmp_path / "no" / "fit.npz")
+    with pytest.raises(ValueError, match='a checkpoint needs "SAGA"'):
+        PopulationGLM(solver_name="Newton").fit(X, Y, checkpoint=file)
+
+
+# ------------------------------------------------------------------------------------------ bad input
+
+
+def test_a_file_cut_while_it_is_read_is_told_and_nothing_is_lost(tmp_path):
+    X, Y = make()
+    path, checkpoint = tmp_path / "x.npy", tmp_path / "fit.npz"
+    np.save(path, X)
+    whole = path.read_bytes()
+    mapped = np.load(path, mmap_mode="r")
+    source = design.as_source(mapped)
+
+    def cut(rows, x):
+        if checkpoint.exists() and path.stat().st_size == len(whole):
+            os.truncate(path, len(whole) // 2)
+        return source.read(rows)
+
+    model = PopulationGLM(regularizer_strength=1e-3, tol=1e-8, max_memory=SMALL)
+    with pytest.raises(OSError, match=r"rows \d+ to \d+ .* could not be read"):
+        model.fit(Counted(X, cut), Y, checkpoint=checkpoint)
+    assert not hasattr(model, "coef_") and checkpoint.exists()
+    path.write_bytes(whole)
+    again = model.fit(Counted(X), Y, checkpoint=checkpoint)
+    alone = PopulationGLM(regularizer_strength=1e-3, tol=1e-8, max_memory=SMALL).fit(Counted(X), Y)
+    np.testing.assert_array_equal(again.coef_, alone.coef_)
+
+
+def test_nan_in_a_block_is_named_by_its_row():
+    X, Y = make()
+
+    def spoil(rows, x):
+        if rows.start <= 4321 < rows.stop:
+            x[4321 - rows.start, 2] = np.nan
+        return x
+
+    with pytest.raises(ValueError, match="X is nan at row 4321, feature 2"):
+        PopulationGLM(max_memory=SMALL).fit(Counted(X, spoil), Y)
+    with pytest.raises(ValueError, match="X is nan at row 4321, feature 2"):  # in the middle of the fit
+        PopulationGLM(max_memory=SMALL).fit(Counted(X, spoil, after=100), Y)
+    weight = np.ones(T)
+    weight[4321] = 0
+    assert (
+        PopulationGLM(max_memory=SMALL, regularizer_strength=1e-2)
+        .fit(Counted(X, spoil), Y, weight)
+        .report_.converged.all()
+    )
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"Y": (7, 1, np.nan)}, "y is nan at row 7, neuron 1"),
+        ({"Y": (5000, 2, -1.0)}, "first at row 5000, neuron 2, value -1"),
+        ({"exposure": np.zeros(T)}, "has spikes but exposure 0"),
+        ({"length": T - 1}, "X has 6000 rows but y has 5999"),
+        ({"offset": np.zeros(3)}, r"offset has shape \(3,\)"),
+        ({"sample_weight": np.eye(1, T)[0]}, "X has 1 rows that count"),
+        ({"solver_name": "Newton"}, 'needs "SAGA", or a max_memory large enough'),
+        ({"solver_name": "SAGA", "solver_kwargs": {"sampling": "subsets"}}, "draws single rows"),
+        ({"max_memory": -1}, "max_memory is -1"),
+    ],
+)
+def test_errors_say_what_was_given(change, message):
+    X, Y = make()
+    Y = Y.astype(float)
+    if "Y" in change:
+        row, neuron, value = change.pop("Y")
+        Y[row, neuron] = value
+    Y = Y[: change.pop("length", T)]
+    names = ("solver_name", "solver_kwargs", "max_memory")
+    model = PopulationGLM(**{"max_memory": SMALL} | {k: v for k, v in change.items() if k in names})
+    with pytest.raises(ValueError, match=message):
+        model.fit(Counted(X), Y, **{k: v for k, v in change.items() if k not in names})
+    assert not hasattr(model, "n_features_in_")
+
+
+def test_other_features_than_those_of_the_fit_are_refused():
+    X, Y = make()
+    model = PopulationGLM(regularizer_strength=1e-2).fit(X, Y)
+    with pytest.raises(ValueError, match="X has 4 features"):
+        model.predict(Counted(X[:, :4]))
