@@ -3,8 +3,8 @@
     python benchmarks/larger_than_memory.py [--sections fit,kill]
 
 10 000 000 bins, 96 features (12 sources x 8 raised-cosine histories, the family of P1) and 16 neurons: 3.8 GB of
-features in single precision, memory-mapped, counts in a file of bytes. RssAnon is what Linux says the process holds that
-is no file.
+features in single precision, memory-mapped, counts in a file of bytes. RssAnon is what Linux says the process holds and
+that is no file.
 """
 
 from __future__ import annotations

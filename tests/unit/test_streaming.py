@@ -264,7 +264,7 @@ def test_silent_neurons_and_one_neuron():
 def test_a_fit_that_goes_on_ends_as_if_nothing_had_happened(tmp_path, monkeypatch, streamed, regularizer):
     X, Y = make()
     given = {"regularizer": regularizer, "regularizer_strength": 1e-3, "solver_name": "SAGA", "tol": 1e-9,
-             "max_memory": SMALL if streamed else 2e9, "solver_kwargs": {"check_every": 1}}  # fmt: skip
+             "max_memory": SMALL if streamed else 2e9, "solver_kwargs": {"check_every": 1, "warmup": 0}}  # fmt: skip
     give = Counted if streamed else np.asarray
     file, saves, save = tmp_path / "fit.npz", [], Checkpoint.save
 
