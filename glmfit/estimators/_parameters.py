@@ -78,3 +78,18 @@ def precision(dtype) -> type:
     """Precision of the passes of a fit to features of a dtype: double where jax keeps it and X has it."""
     double = dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     return np.float64 if double else np.float32
+
+
+def read_devices(value) -> tuple | None:
+    """Return the devices that share the rows, None for jax's default one."""
+    if value is None:
+        return None
+    if isinstance(value, str) and value == "all":
+        value = jax.devices()
+    known = isinstance(value, list | tuple) and value and all(isinstance(device, jax.Device) for device in value)
+    if not known or len(set(value)) < len(value) or len({device.platform for device in value}) > 1:
+        raise ValueError(
+            f'devices is {value!r}; it must be None, "all", or a list of different jax devices of one kind, such as '
+            "jax.devices()[:2]."
+        )
+    return tuple(value)

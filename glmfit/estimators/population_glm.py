@@ -12,7 +12,7 @@ from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import LBFGS, SAGA, LoopOptions, Newton
 from ._auto import choose_solver
 from ._checkpoint import Checkpoint, facts_of
-from ._parameters import precision, read_count, read_number, read_seed, read_solver
+from ._parameters import precision, read_count, read_devices, read_number, read_seed, read_solver
 from ._population_model import PopulationModel
 from ._streaming import StreamedTraining, bytes_in_memory, load_or_stream
 from ._validation import check_training
@@ -59,6 +59,9 @@ class PopulationGLM(PopulationModel):
         Show a progress bar with epochs and gap.
     max_memory : float
         Bytes a fit may take; what rows are read from is loaded if it fits, and read in every pass otherwise.
+    devices : None, "all" or sequence of jax.Device
+        Devices that share the rows in SAGA and LBFGS: jax's default one, all of ``jax.devices()``, or those given. The
+        answer is the same to rounding.
 
     Attributes
     ----------
@@ -110,6 +113,7 @@ class PopulationGLM(PopulationModel):
         random_state=0,
         verbose=False,
         max_memory=2e9,
+        devices=None,
     ):
         self.inverse_link_function = inverse_link_function
         self.regularizer = regularizer
@@ -122,6 +126,7 @@ class PopulationGLM(PopulationModel):
         self.random_state = random_state
         self.verbose = verbose
         self.max_memory = max_memory
+        self.devices = devices
 
     # ------------------------------------------------------------------------------------------ fit
 
@@ -209,6 +214,7 @@ class PopulationGLM(PopulationModel):
         return solver
 
     def _make_problem(self, data, max_memory=np.inf) -> PopulationProblem:
+        devices = read_devices(self.devices)
         observation = observations.from_inverse_link(self.inverse_link_function)
         penalty = penalties.make(
             self.regularizer,
@@ -218,7 +224,7 @@ class PopulationGLM(PopulationModel):
             groups=self.groups,
             feature_names=getattr(self, "feature_names_in_", None),
         )
-        common = data.X, data.Y, observation, penalty, data.weights, precision(data.X.dtype), data.offset
+        common = data.X, data.Y, observation, penalty, data.weights, precision(data.X.dtype), data.offset, devices
         if isinstance(data, StreamedTraining):
             return StreamedProblem(*common, run_rows=data.run_rows, max_table_bytes=max_memory / 2)
         return PopulationProblem(*common)

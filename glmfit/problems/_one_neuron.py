@@ -44,7 +44,7 @@ class OneNeuron(ExactHessian):
         Y = np.ascontiguousarray(self.Y[:, neuron : neuron + 1])
         _ = self.standard  # computed once for all neurons
         offset = None if self.offset is None else self.offset[:, [neuron if self.offset.shape[1] > 1 else 0]]
-        one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype, offset)
+        one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype, offset, self.placement.devices)
         one.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("standard", "basis")})
         return one
 

@@ -64,6 +64,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         coefficients are float64 in either case.
     offset : numpy.ndarray, optional
         Known part of the linear predictor, (time, 1 or neuron), finite.
+    devices : sequence of jax.Device, optional
+        Devices that share the rows of every block; jax's default one when left out.
     """
 
     # ---------------------------------------------------------------- reference point and objective
@@ -183,6 +185,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         # No pass at the null model; and NumPy, because every operation jax does by itself is one more to compile.
         known = rows.offset is None and not v[:-1].any()
         eta = np.broadcast_to(v[-1], shape) if known else predictor(rows, v)
+        if known and self.placement.devices:
+            eta = self.placement.put(eta)  # as it comes back
         track = Track(eta, np.zeros_like(v), np.zeros_like(v), np.zeros_like(v[0]))
         n_steps, moving = 0, np.ones(self.n_neurons, bool)
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do

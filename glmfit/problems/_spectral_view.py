@@ -16,6 +16,7 @@ from ..penalties import Penalty
 from ._basis import floored_basis, spectral_basis
 from ._chunks import aligned_empty, over_chunks
 from ._metric import Metric
+from ._placement import Placement
 from ._rows import AdmmState, Rows, Splitting
 from .base import Evaluation, Params
 
@@ -36,14 +37,14 @@ class Shapes(NamedTuple):
 class SpectralView:
     """Data and penalty seen in the spectral basis; parameters as in :class:`PopulationProblem`."""
 
-    def __init__(self, X, Y, observation, penalty: Penalty, weights=None, dtype=np.float32, offset=None):
+    def __init__(self, X, Y, observation, penalty: Penalty, weights=None, dtype=np.float32, offset=None, devices=None):
         self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
         self.dtype = np.dtype(dtype)
         self._kept_rows = None
         self.n_rows, self.n_features = X.shape
         self.n_neurons = Y.shape[1]
         self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
-        self.offset = offset
+        self.offset, self.placement = offset, Placement(devices)
         self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
 
     @property
@@ -80,14 +81,17 @@ class SpectralView:
         def array(*shape):
             return jax.ShapeDtypeStruct(shape, self.dtype)
 
+        def of_rows(width):
+            return self.placement.shape((n_blocks, size, width), self.dtype)
+
         square, splitting, memory = array(d, d), None, None
         if not self.penalty.rotation_invariant:
             splitting = Splitting(square, square, array(d, d), square, array(d), _ADMM_RHO, _ADMM_INNER)
             memory = AdmmState(array(d, n), array(d, n))
         rows = Rows(
-            array(n_blocks, size, d + 1), array(n_blocks, size, self.Y.shape[1]),
-            array(n_blocks, size, 1 if self.row_weights is None else self.row_weights.shape[1]),
-            None if self.offset is None else array(n_blocks, size, self.offset.shape[1]),
+            of_rows(d + 1), of_rows(self.Y.shape[1]),
+            of_rows(1 if self.row_weights is None else self.row_weights.shape[1]),
+            None if self.offset is None else of_rows(self.offset.shape[1]),
             array(d + 1, n), like(self.penalty), splitting, self.observation, self.n_rows, n_blocks,
         )  # fmt: skip
         return Shapes(rows, array(d + 1, n), memory, Metric(array(d + 1, n), array(d, n)), array(n), array(d + 1, 1))
@@ -117,7 +121,7 @@ class SpectralView:
         self.pad(Z, Y, weight)
         offset[self.n_rows :] = 0
         Z, Y, weight, offset = (
-            jax.device_put(a.reshape(n_blocks, size, n)) if n else None
+            self.placement.put(a.reshape(n_blocks, size, n)) if n else None
             for a, n in zip((Z, Y, weight, offset), widths, strict=True)
         )
         return Rows(

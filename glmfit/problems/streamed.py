@@ -45,7 +45,9 @@ class StreamedRows:
     def __init__(self, problem: StreamedProblem, batch_size: int, seed: int):
         self.problem, self.seed = problem, seed
         self.layout = lay_out(problem.n_rows, problem.run_rows, batch_size, seed)
-        self.n_blocks, self.batch_size, self.n_rows = self.layout.n_blocks, self.layout.block_rows, problem.n_rows
+        self.n_blocks, self.n_rows = self.layout.n_blocks, problem.n_rows
+        shape = problem.placement.shape((1, self.layout.block_rows, 1), problem.dtype).shape
+        self.batch_size = shape[1]  # with what fills up
         self.ridge = problem._column_ridge().astype(problem.dtype)
         self._fixed = {
             "ridge": jax.device_put(self.ridge),
@@ -102,7 +104,7 @@ class StreamedRows:
             self._fill(block, *(a[k] for a in arrays))
         for a in arrays:
             a[len(blocks) :] = 0
-        Z, Y, weight, offset = (jax.device_put(a) if n else None for a, n in zip(arrays, widths, strict=True))
+        Z, Y, weight, offset = (p.placement.put(a) if n else None for a, n in zip(arrays, widths, strict=True))
         return Rows(Z=Z, Y=Y, weight=weight, offset=offset, **self._fixed)
 
     def _fill(self, block: int, Z, Y, weight, offset) -> None:
@@ -133,7 +135,7 @@ class StreamedProblem(PopulationProblem):
     X, Y :
         Features (time, feature) and counts (time, neuron): what gives rows for a slice or for increasing indices, and
         has ``shape``, ``dtype`` and a length. From several threads.
-    observation, penalty, weights, dtype, offset :
+    observation, penalty, weights, dtype, offset, devices :
         As in :class:`PopulationProblem`.
     run_rows : int
         Neighbouring rows that are read at once.
@@ -151,9 +153,9 @@ class StreamedProblem(PopulationProblem):
 
     def __init__(
         self, X, Y, observation, penalty: Penalty, weights=None, dtype=np.float32, offset=None,
-        run_rows=256, max_table_bytes=np.inf,
+        devices=None, run_rows=256, max_table_bytes=np.inf,
     ):  # fmt: skip
-        super().__init__(X, Y, observation, penalty, weights, dtype, offset)
+        super().__init__(X, Y, observation, penalty, weights, dtype, offset, devices)
         self.run_rows, self.max_table_bytes = run_rows, max_table_bytes
 
     def _build_rows(self, batch_size: int, seed: int) -> StreamedRows:
@@ -196,7 +198,8 @@ class StreamedProblem(PopulationProblem):
         X, Y, weights, offset = (gather(a) for a in (self.X, self.Y, self.weights, self.offset))
         if weights is not None and not weights.all():
             X, Y, offset, weights = (a if a is None else a[weights > 0] for a in (X, Y, offset, weights))
-        return PopulationProblem(X, Y, self.observation, self.penalty, weights, self.dtype, offset)
+        devices = self.placement.devices
+        return PopulationProblem(X, Y, self.observation, self.penalty, weights, self.dtype, offset, devices)
 
     # ---------------------------------------------------------------- passes of the solver
 
@@ -273,7 +276,16 @@ class StreamedProblem(PopulationProblem):
         penalty = jax.tree.map(lambda a: a[..., neuron : neuron + 1] if np.ndim(a) else a, self.penalty)
         offset = None if self.offset is None else self.offset[:, [neuron if self.offset.shape[1] > 1 else 0]]
         one = StreamedProblem(
-            self.X, y, self.observation, penalty, self.weights, self.dtype, offset, self.run_rows, self.max_table_bytes
+            self.X,
+            y,
+            self.observation,
+            penalty,
+            self.weights,
+            self.dtype,
+            offset,
+            self.placement.devices,
+            self.run_rows,
+            self.max_table_bytes,
         )
         one.__dict__["basis"] = self.basis
         return one

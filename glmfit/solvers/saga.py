@@ -236,7 +236,7 @@ class SAGA(Solver):
         shapes = problem.shapes(self._batch_size(problem))
         rows, v, memory, metric, per_neuron, _ = shapes
         order = epoch_order(self.sampling, 0, 0, rows.n_blocks, rows.batch_size, problem.n_rows)
-        table = jax.ShapeDtypeStruct((*rows.Y.shape[:2], v.shape[1]), v.dtype)
+        table = jax.ShapeDtypeStruct((*rows.Y.shape[:2], v.shape[1]), v.dtype, sharding=rows.Y.sharding)
         epoch = (rows, v, table, v, memory, metric, per_neuron, like(order)), {"subsets": self.sampling == "subsets"}
         calls = problem.calls_of_a_fit(shapes, self.lanczos_steps)
         compile_ahead([*calls[:3], (saga_epoch, *epoch), *calls[3:]])
