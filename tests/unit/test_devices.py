@@ -103,5 +103,5 @@ def test_two_hosts_of_two_devices_give_the_answer_of_one():
 
 @pytest.mark.parametrize("devices", ["gpu", [], 2, ["cpu"]])
 def test_devices_that_are_none_are_refused(devices):
-    with pytest.raises(ValueError, match="devices is .*it must be None"):
+    with pytest.raises(ValueError, match=r"devices is .*it must be None"):
         PopulationGLM(devices=devices).fit([[0.0], [1.0], [0.5]], [1, 0, 2])
