@@ -1,16 +1,18 @@
-"""Ridge strengths chosen per neuron by cross-validation, all fits in one solve."""
+"""Strengths of a penalty chosen per neuron by cross-validation, all fits in one solve."""
 
 from __future__ import annotations
 
 import jax
 import numpy as np
 
-from .. import observations, penalties
+from .. import observations
 from .._status import Status
-from ..problems import FoldedProblem, Params, PopulationProblem
-from ..solvers import LBFGS, SAGA, LoopOptions, Newton
+from ..problems import Params, PopulationProblem
+from ..solvers import LBFGS, SAGA, LoopOptions, Newton, SharedNewton
 from ._auto import choose_solver
-from ._folds import Folds, make_folds
+from ._cv_fits import REGULARIZERS, Fits, default_strengths, penalty_maker, read_strengths
+from ._cv_scores import choose_strengths, score_folds
+from ._folds import make_folds
 from ._parameters import read_count, read_number, read_seed, read_solver
 from ._population_model import PopulationModel
 from ._validation import check_training, time_axis
@@ -18,23 +20,27 @@ from ._warn import warn_user
 
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")
-_COPIES = 7  # arrays of rows times columns alive at a time: counts, weights, table, and what warm-up adds
+SOLVERS = {"SharedNewton": SharedNewton, "SAGA": SAGA}
 _FINISHERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton}
 
 
 class PopulationGLMCV(PopulationModel):
-    r"""Poisson GLM of one or many neurons whose ridge strength is chosen per neuron by cross-validation.
+    r"""Poisson GLM of one or many neurons whose strength of penalty is chosen per neuron by cross-validation.
 
-    All strengths, folds and neurons are columns of one problem in the spectral basis of the design, solved together by
-    SAGA; the model is then fitted to all rows at the strengths chosen. Objective and conventions are those of
-    `PopulationGLM`.
+    All strengths, folds and neurons are fitted together and share what they can; the model is then fitted to all rows
+    at the strengths chosen. Objective and conventions are those of `PopulationGLM`.
 
     Parameters
     ----------
     inverse_link_function : {"softplus", "exp"}
         As in `PopulationGLM`.
+    regularizer : {"Ridge", "Lasso", "ElasticNet"}
+        Penalty of the coefficients, as in `PopulationGLM`.
+    l1_ratio : float
+        Of the elastic net, in (0, 1]: its penalty is ``strength ((1 - l1_ratio)/2 ||w||^2 + l1_ratio ||w||_1)``.
     strengths : array of float, optional
-        Ridge strengths to try, >= 0, at least two different ones; eight from 1e-6 to 1 when left out.
+        Strengths to try, >= 0, at least two different ones. When left out, eight from 1e-6 to 1 for the ridge; for the
+        others twelve from the smallest that leaves no neuron a coefficient down to a thousandth of it.
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds: a number of contiguous blocks of rows (neighbouring bins are correlated, shuffled rows would leak);
         epochs, each left out in turn; a scikit-learn splitter; or pairs of (train, test) row indices.
@@ -43,12 +49,15 @@ class PopulationGLMCV(PopulationModel):
         constant rate.
     rule : {"best", "one-se"}
         Take the strength of the best mean score, or the strongest one within a standard error of it.
+    solver_name : {"auto", "SharedNewton", "SAGA"}
+        Of the cross-validation. SharedNewton takes Newton steps with one Hessian of a neuron for many of its fits; SAGA
+        needs no Hessian, for wide designs and GPUs. "auto" chooses by the number of features and of fits.
     solver_kwargs : dict, optional
-        Hyper-parameters of SAGA in the cross-validation.
+        Hyper-parameters of the solver named.
     cv_tol : float
         Relative gap at which the fits of the cross-validation stop.
     tol, max_epochs :
-        Of the last fit, as in `PopulationGLM`; the epochs limit both.
+        Of the last fit, as in `PopulationGLM`; the epochs (or steps) limit the cross-validation as well.
     max_memory : float
         Bytes that the fits of the cross-validation may take beside the design; neurons are done in groups that do.
     random_state, verbose :
@@ -73,8 +82,10 @@ class PopulationGLMCV(PopulationModel):
     Notes
     -----
     Guarantee: the last fit's as in `PopulationGLM`; the fits of the cross-validation have the same certificates, in
-    ``cv_gap_``. Cost: about as many passes over the rows as one fit, on strengths times (folds + 1) times neurons
-    columns.
+    ``cv_gap_``, and for l1 penalties it is that of the problem with all features. A fit that is proved leaves the
+    computation. Cost with SharedNewton: two or so passes of every fit over its rows, and two to eight Hessians of a
+    neuron (T d^2 each) for all its fits together (docs/theory/shared_hessians.md); with SAGA about 40 passes of every
+    fit.
 
     Examples
     --------
@@ -93,10 +104,13 @@ class PopulationGLMCV(PopulationModel):
     def __init__(
         self,
         inverse_link_function="softplus",
+        regularizer="Ridge",
+        l1_ratio=0.5,
         strengths=None,
         cv=5,
         scoring="log-likelihood",
         rule="best",
+        solver_name="auto",
         solver_kwargs=None,
         cv_tol=1e-5,
         tol=1e-6,
@@ -106,10 +120,13 @@ class PopulationGLMCV(PopulationModel):
         verbose=False,
     ):
         self.inverse_link_function = inverse_link_function
+        self.regularizer = regularizer
+        self.l1_ratio = l1_ratio
         self.strengths = strengths
         self.cv = cv
         self.scoring = scoring
         self.rule = rule
+        self.solver_name = solver_name
         self.solver_kwargs = solver_kwargs
         self.cv_tol = cv_tol
         self.tol = tol
@@ -149,11 +166,9 @@ class PopulationGLMCV(PopulationModel):
         return self
 
     def _fit(self, X, y, sample_weight) -> None:
-        for name, allowed in (("scoring", SCORINGS), ("rule", RULES)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}.")
-        strengths = _read_strengths(self.strengths)
-        solver = read_solver("SAGA", self.solver_kwargs, {"SAGA": SAGA})
+        self._check_words()
+        given = read_strengths(self.strengths)
+        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
         max_epochs, verbose = read_count("max_epochs", self.max_epochs), bool(self.verbose)
         cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs, verbose=verbose)
         options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs, verbose=verbose)
@@ -162,22 +177,16 @@ class PopulationGLMCV(PopulationModel):
         total = data.Y.sum(axis=1, dtype=np.float64)
         folds = make_folds(self.cv, data.rows, data.n_given, time_axis(X) or time_axis(y), total)
         observation = observations.from_inverse_link(self.inverse_link_function)
+        penalty = penalty_maker(self.regularizer, self.l1_ratio)
         double = data.X.dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
-        common = {"weights": data.weights, "dtype": np.float64 if double else np.float32}
+        dtype = np.float64 if double else np.float32
+        strengths = default_strengths(self.regularizer, penalty, data, observation) if given is None else given
 
-        per_neuron = (
-            _COPIES * len(strengths) * (folds.train.shape[1] + 1) * data.X.shape[0] * common["dtype"]().itemsize
-        )
-        n_neurons = data.Y.shape[1]
-        n_groups = -(-n_neurons // max(1, int(max_memory // per_neuron)))
-        parts = [
-            _fit_all(data, neurons, observation, strengths, folds, solver, cv_options, key, common)
-            for neurons in np.array_split(np.arange(n_neurons), n_groups)
-        ]
-        coef, intercept, status, gap, is_bound = (np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
-        scores = _scores(observation, data, folds, coef[:, :-1], intercept[:, :-1], self.scoring)
+        fits = Fits(data, observation, penalty, strengths, folds, solver, cv_options, key, max_memory, dtype)
+        coef, intercept, status, gap, is_bound = fits.run()
+        scores = score_folds(observation, data, folds, coef[:, :-1], intercept[:, :-1], self.scoring)
         scores[status[:, :-1] == Status.NO_SPIKES] = np.nan
-        best, one_se = _choose(scores)
+        best, one_se = choose_strengths(scores)
 
         self.strengths_, self.cv_scores_ = strengths, scores
         self.best_strength_, self.one_se_strength_ = strengths[best], strengths[one_se]
@@ -187,12 +196,22 @@ class PopulationGLMCV(PopulationModel):
         self.cv_gap_, self.cv_gap_is_bound_ = gap[:, :-1], is_bound[:, :-1]
         self.cv_converged_ = np.isin(status[:, :-1], (Status.CONVERGED, Status.NO_SPIKES))
 
-        problem = PopulationProblem(data.X, data.Y, observation, penalties.Ridge(self.strength_), **common)
-        place = chosen, np.arange(n_neurons)
+        problem = PopulationProblem(data.X, data.Y, observation, penalty(self.strength_), data.weights, dtype)
+        place = chosen, np.arange(data.Y.shape[1])
         start = Params(np.ascontiguousarray(self.coef_path_[chosen, :, place[1]].T), self.intercept_path_[place])
         solution = _FINISHERS[choose_solver(problem)]().run(problem, start, key=key, options=options)
         self._keep(problem, solution, data)
         self._warn_of_folds(status)
+
+    def _check_words(self) -> None:
+        for name, allowed in (("regularizer", REGULARIZERS), ("scoring", SCORINGS), ("rule", RULES)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}.")
+        if not read_number("l1_ratio", self.l1_ratio) <= 1:
+            raise ValueError(
+                f"l1_ratio is {self.l1_ratio!r}; it must be in (0, 1], where 1 is the lasso. For 0, pass "
+                "regularizer='Ridge'."
+            )
 
     def _warn_of_folds(self, status) -> None:
         silent = np.isnan(self.cv_scores_).any(axis=(0, 1))
@@ -232,80 +251,3 @@ _FITTED = (
     "cv_gap_is_bound_",
     "cv_converged_",
 )
-
-
-def _read_strengths(given) -> np.ndarray:
-    """Strengths in increasing order, each once."""
-    if given is None:
-        return np.logspace(-6, 0, 8)
-    strengths = np.asarray(given)
-    if (
-        strengths.dtype.kind not in "fiu"
-        or strengths.ndim != 1
-        or not np.all(np.isfinite(strengths) & (strengths >= 0))
-    ):
-        raise ValueError(f"strengths is {given!r}; it must be a list of finite numbers of at least 0.")
-    strengths = np.unique(strengths.astype(np.float64))
-    if len(strengths) < 2:
-        raise ValueError(
-            f"strengths is {given!r}; it takes at least two different ones to choose. For one, use PopulationGLM."
-        )
-    return strengths
-
-
-def _fit_all(data, neurons, observation, strengths, folds: Folds, solver, options, key, common):
-    """Fit some neurons at all strengths to all folds and, last, to all rows.
-
-    Returns coefficients (strength, fold, feature, neuron), and intercepts, statuses, gaps and whether these are bounds,
-    (strength, fold, neuron).
-    """
-    train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
-    shape = len(strengths), train.shape[1], len(neurons)
-    strength, fold, neuron = (a.ravel() for a in np.meshgrid(strengths, range(shape[1]), neurons, indexing="ij"))
-    problem = FoldedProblem(data.X, data.Y, observation, penalties.Ridge(strength), neuron, fold, train, **common)
-    solution = solver.run(problem, key=key, options=options)
-    coef = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, -2)
-    rest = (solution.params.intercept, solution.status, solution.gap, solution.gap_is_bound)
-    return coef, *(a.reshape(shape) for a in rest)
-
-
-def _scores(observation, data, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
-    """Scores of the rows left out, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
-    S, F, _, N = coef.shape
-    out = np.empty((S, F, N))
-    of = observation.deviance if scoring == "D2" else observation.log_likelihood
-    for f in range(F):
-        rows = np.flatnonzero(folds.test[:, f])
-        w = np.ones(len(rows)) if data.weights is None else data.weights[rows]
-        mean = w @ data.Y[rows] / w.sum()
-        total, null = np.zeros((S, N)), np.zeros(N)
-        for start in range(0, len(rows), 8192):
-            part = rows[start : start + 8192]
-            x, y, weight = (
-                np.asarray(data.X[part], np.float64),
-                np.asarray(data.Y[part], np.float64),
-                w[start : start + 8192],
-            )
-            for s in range(S):
-                total[s] += weight @ of(y, x @ coef[s, f] + intercept[s, f])
-            if scoring == "D2":
-                null += weight @ of(y, np.broadcast_to(observation.intercept(mean), y.shape))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            out[:, f] = np.where(mean > 0, 1 - total / null, np.nan) if scoring == "D2" else total / w.sum()
-    return out
-
-
-def _choose(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the best mean score, and of the strongest strength within a standard error of it, (neuron,)."""
-    known = ~np.isnan(scores)
-    n = known.all(axis=0).sum(axis=0)  # folds, (neuron,)
-    usable = known.all(axis=0)[None]  # of the same folds for all strengths
-    mean = np.sum(np.where(usable, scores, 0.0), axis=1) / np.maximum(n, 1)
-    spread = np.sum(np.where(usable, scores - mean[:, None], 0.0) ** 2, axis=1)
-    error = np.sqrt(spread / np.maximum(n - 1, 1) / np.maximum(n, 1))
-    strongest = len(scores) - 1
-    best = strongest - np.argmax(mean[::-1], axis=0)  # of equal ones the strongest
-    neurons = np.arange(scores.shape[2])
-    within = mean >= (mean - error)[best, neurons]
-    one_se = strongest - np.argmax(within[::-1], axis=0)
-    return best, one_se

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._population import PopulationProblem
 from .base import Evaluation, FiniteSum, Params, Problem
 from .folds import FoldedProblem
+from .path import PathProblem
 from .softmax import Pairs, SoftmaxProblem
 from .streamed import StreamedProblem
 
@@ -14,6 +15,7 @@ __all__ = [
     "FoldedProblem",
     "Pairs",
     "Params",
+    "PathProblem",
     "PopulationProblem",
     "Problem",
     "SoftmaxProblem",

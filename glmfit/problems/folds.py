@@ -40,7 +40,7 @@ class FoldedProblem(PopulationProblem):
     X, Y, observation, dtype :
         As in :class:`PopulationProblem`.
     penalty : Penalty
-        A ridge or none; strengths shared or per column.
+        Strengths shared or per column. One that is not smooth acts in a basis of all rows, too.
     neuron : numpy.ndarray
         Column of Y that each column fits, (column,).
     fold : numpy.ndarray

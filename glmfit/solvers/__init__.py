@@ -10,6 +10,7 @@ from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, Samp
 from .lbfgs import LBFGS
 from .newton import Newton
 from .newton_cg import NewtonCG
+from .path import PathSolution, SharedNewton
 from .saga import SAGA
 
 __all__ = [
@@ -24,8 +25,10 @@ __all__ = [
     "Newton",
     "NewtonCG",
     "OptStep",
+    "PathSolution",
     "SampledSolution",
     "Schedule",
+    "SharedNewton",
     "SoftmaxProx",
     "Solution",
     "Solver",

@@ -1,0 +1,207 @@
+"""All fits of a cross-validation: strengths, folds and neurons at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import penalties
+from .._status import Status
+from ..penalties import Penalty
+from ..problems import FoldedProblem, Params, PathProblem
+from ..solvers import SAGA, LoopOptions, SharedNewton
+from ._folds import Folds
+
+REGULARIZERS = ("Ridge", "Lasso", "ElasticNet")
+_COPIES = 7  # arrays of rows times columns alive at a time in SAGA: counts, weights, table, and what warm-up adds
+_FEATURES_PER_FIT = 30  # of a neuron, up to which its Hessians cost less than passes
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What the fits have in common.
+
+    Attributes
+    ----------
+    data : TrainingData
+        X, Y, weights of the rows that are fitted.
+    observation : Observation
+        Of the counts.
+    penalty : callable
+        Penalty of a strength, or of one per column.
+    strengths : numpy.ndarray
+        Increasing.
+    folds : Folds
+        Of the rows.
+    solver : SAGA, SharedNewton or None
+        Which solves them; None chooses.
+    options : LoopOptions
+        When to stop.
+    key :
+        Of the solver's randomness.
+    max_memory : float
+        Bytes.
+    dtype : numpy dtype
+        Of SAGA's passes and of Hessians.
+    """
+
+    data: Any
+    observation: Any
+    penalty: Callable[[Any], Penalty]
+    strengths: np.ndarray
+    folds: Folds
+    solver: SAGA | SharedNewton | None
+    options: LoopOptions
+    key: Any
+    max_memory: float
+    dtype: Any
+
+    def run(self):
+        """Fit to all folds and, last, to all rows.
+
+        Returns
+        -------
+        coef, intercept, status, gap, is_bound
+            Coefficients (strength, fold, feature, neuron), the others (strength, fold, neuron).
+        """
+        solver = self.solver or self._choose()
+        per_neuron = self._bytes_of_hessians() if isinstance(solver, SharedNewton) else self._bytes_of_columns()
+        n_neurons = self.data.Y.shape[1]
+        n_groups = -(-n_neurons // max(1, int(self.max_memory // per_neuron)))
+        one = self._shared if isinstance(solver, SharedNewton) else self._columns
+        parts = [one(solver, neurons) for neurons in np.array_split(np.arange(n_neurons), n_groups)]
+        return tuple(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
+
+    @property
+    def _train(self) -> np.ndarray:
+        return np.column_stack([self.folds.train, np.ones(len(self.data.X), bool)])
+
+    @property
+    def _n_fits(self) -> int:
+        """Of a neuron."""
+        return len(self.strengths) * (self.folds.train.shape[1] + 1)
+
+    def _choose(self):
+        """Hessians where a neuron has many fits to share them; SAGA for wide designs, and on a GPU."""
+        few = self.data.X.shape[1] <= _FEATURES_PER_FIT * self._n_fits
+        fits = self._bytes_of_hessians() <= self.max_memory
+        return SharedNewton() if few and fits and jax.default_backend() == "cpu" else SAGA()
+
+    def _bytes_of_hessians(self) -> float:
+        """Per neuron: pieces, and for each set of rows what is made of them."""
+        n_folds = self.folds.train.shape[1] + 1
+        return 8.0 * (self.data.X.shape[1] + 1) ** 2 * (2 * n_folds + 3 * n_folds)
+
+    def _bytes_of_columns(self) -> float:
+        columns = self._n_fits
+        if not self.penalty(1.0).smooth:
+            columns //= len(self.strengths)  # one strength at a time
+        return _COPIES * columns * self.data.X.shape[0] * float(np.dtype(self.dtype).itemsize)
+
+    # ------------------------------------------------------------------------------------------ Newton
+
+    def _shared(self, solver: SharedNewton, neurons):
+        data = self.data
+        Y = data.Y[:, neurons]
+        problem = PathProblem(data.X, Y, self.observation, self.penalty, self._train, data.weights, self.dtype)
+        found = solver.run(problem, self.strengths, self.options)
+        if problem.smooth:
+            self._finish(found, neurons)
+        return found.coef, found.intercept, found.status, found.gap, found.gap_is_bound
+
+    def _finish(self, found, neurons) -> None:
+        """Finish what the shared Hessians did not by exact ones, which also tell whether there is an optimum."""
+        s, f, n = np.nonzero(found.status == Status.PRECISION_FLOOR)
+        if not len(s):
+            return
+        problem = self._folded(self.strengths[s], f, neurons[n])
+        params = Params(found.coef[s, f, :, n].T, found.intercept[s, f, n])
+        for c in range(len(s)):
+            at = s[c], f[c], n[c]
+            target = found.target[at]
+            outcome = problem.finish_neuron(params, c, target)
+            found.coef[s[c], f[c], :, n[c]] = outcome.params.coef[:, c]
+            found.intercept[at] = outcome.params.intercept[c]
+            bounded = bool(np.isfinite(outcome.bound))
+            found.gap[at], found.gap_is_bound[at] = outcome.bound if bounded else outcome.estimate, bounded
+            if outcome.separable:
+                found.status[at] = Status.SEPARABLE
+            elif bounded and outcome.bound <= target:
+                found.status[at] = Status.CONVERGED
+
+    # ------------------------------------------------------------------------------------------ SAGA
+
+    def _folded(self, strength, fold, neuron) -> FoldedProblem:
+        data = self.data
+        return FoldedProblem(
+            data.X, data.Y, self.observation, self.penalty(strength), neuron, fold, self._train,
+            weights=data.weights, dtype=self.dtype,
+        )  # fmt: skip
+
+    def _columns(self, solver: SAGA, neurons):
+        if self.penalty(1.0).smooth:
+            return self._solve(solver, neurons, self.strengths, None)
+        # Steps of a penalty that is not smooth are dear, and near starts worth it: the strongest first.
+        done, start = [], None
+        for strength in self.strengths[::-1]:
+            done.append(self._solve(solver, neurons, np.array([strength]), start))
+            coef, intercept = done[-1][0][0], done[-1][1][0]
+            start = Params(np.moveaxis(coef, 1, 0).reshape(coef.shape[1], -1), intercept.ravel())
+        return tuple(np.concatenate(part) for part in zip(*done[::-1], strict=True))
+
+    def _solve(self, solver: SAGA, neurons, strengths, start):
+        """All columns of some strengths in one problem."""
+        shape = len(strengths), self._train.shape[1], len(neurons)
+        strength, fold, neuron = (a.ravel() for a in np.meshgrid(strengths, range(shape[1]), neurons, indexing="ij"))
+        problem = self._folded(strength, fold, neuron)
+        solution = solver.run(problem, start, key=self.key, options=self.options)
+        coef = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, -2)
+        rest = (solution.params.intercept, solution.status, solution.gap, solution.gap_is_bound)
+        return coef, *(a.reshape(shape) for a in rest)
+
+
+def penalty_maker(regularizer: str, l1_ratio: float) -> Callable[[Any], Penalty]:
+    """Return the penalty as a function of the strength."""
+
+    def make(strength) -> Penalty:
+        strength = np.asarray(strength, np.float64)
+        if regularizer == "ElasticNet":
+            return penalties.ElasticNet(strength, np.float64(l1_ratio))
+        return (penalties.Ridge if regularizer == "Ridge" else penalties.Lasso)(strength)
+
+    return make
+
+
+def read_strengths(given) -> np.ndarray | None:
+    """Strengths in increasing order, each once; None stays."""
+    if given is None:
+        return None
+    strengths = np.asarray(given)
+    if (
+        strengths.dtype.kind not in "fiu"
+        or strengths.ndim != 1
+        or not np.all(np.isfinite(strengths) & (strengths >= 0))
+    ):
+        raise ValueError(f"strengths is {given!r}; it must be a list of finite numbers of at least 0.")
+    strengths = np.unique(strengths.astype(np.float64))
+    if len(strengths) < 2:
+        raise ValueError(
+            f"strengths is {given!r}; it takes at least two different ones to choose. For one, use PopulationGLM."
+        )
+    return strengths
+
+
+def default_strengths(regularizer: str, penalty, data, observation) -> np.ndarray:
+    """Eight from 1e-6 to 1 for a ridge; else twelve, from the smallest that leaves no neuron a coefficient down."""
+    if regularizer == "Ridge":
+        return np.logspace(-6, 0, 8)
+    problem = PathProblem(data.X, data.Y, observation, penalty, np.ones((len(data.X), 1), bool), data.weights)
+    columns = problem.columns(np.zeros(data.Y.shape[1], int), np.arange(data.Y.shape[1]))
+    null = problem.null_params(columns)
+    gradient = problem.evaluate(columns, null, null).gradient[:-1]
+    strongest = float(np.max(penalty(1.0).maximal_strength(gradient)))
+    return (strongest if strongest > 0 else 1.0) * np.logspace(-3, 0, 12)

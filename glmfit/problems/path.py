@@ -1,0 +1,354 @@
+"""Fits of one design along a path of strengths, to several sets of rows: one Hessian serves many of them.
+
+Columns are (rows to be fitted to, neuron). The Hessian of a neuron is formed at a reference point, piece of rows by
+piece, and those of all sets of rows are sums of pieces: docs/theory/shared_hessians.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ..bounds import gap_bound
+from ..penalties import Penalty
+from ._basis import floored_basis, spectral_basis
+from ._chunks import over_chunks
+from ._shared_hessian import SharedHessian
+from .base import Params
+
+_CHUNK = 2048  # rows summed in the precision of the data
+_FEW = 0.5  # share of the features in use below which it pays to copy them
+_MANY = 2  # pieces per set of rows, beyond which every set is a piece of its own
+
+
+class Columns(NamedTuple):
+    """Which rows and which neuron every column stands for, (column,) each."""
+
+    fold: np.ndarray
+    neuron: np.ndarray
+
+    def __getitem__(self, which):
+        return Columns(self.fold[which], self.neuron[which])
+
+    def __len__(self):
+        return len(self.fold)
+
+
+class Pass(NamedTuple):
+    """What one pass over the rows yields, float64.
+
+    Attributes
+    ----------
+    loss : numpy.ndarray
+        Mean loss, (column,).
+    gradient : numpy.ndarray
+        Of the mean loss in coefficients and, last, intercept, (feature + 1, column).
+    drift : numpy.ndarray
+        Largest distance of eta from its value at the reference, over the rows that count, (column,).
+    pieces : numpy.ndarray
+        Gradients of the summed loss over each piece, (piece, feature + 1, column).
+    """
+
+    loss: np.ndarray
+    gradient: np.ndarray
+    drift: np.ndarray
+    pieces: np.ndarray
+
+
+class PathProblem:
+    """Data of a path of strengths, and what may be asked of it.
+
+    Parameters
+    ----------
+    X, Y, observation, weights, dtype :
+        As in :class:`PopulationProblem`. ``dtype`` is the precision of Hessians; all else is float64.
+    penalty : callable
+        Penalty of a strength.
+    train : numpy.ndarray
+        Which rows each set holds, bool (time, fold); a set may be all of them.
+
+    Notes
+    -----
+    A column's objective is the mean over the rows of its set, plus the penalty.
+    """
+
+    def __init__(self, X, Y, observation, penalty: Callable[[float], Penalty], train, weights=None, dtype=np.float32):
+        self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
+        self.train = np.asarray(train, bool)
+        self.n_rows, self.n_features = X.shape
+        self.n_folds, self.n_neurons = self.train.shape[1], Y.shape[1]
+        self.weights = None if weights is None else np.asarray(weights, np.float64)
+        counted = self.train if self.weights is None else self.train * self.weights[:, None]
+        self.total = counted.sum(axis=0, dtype=np.float64)  # (fold,)
+        self.smooth = penalty(1.0).smooth
+        self._dtype = np.dtype(dtype)
+        self._tasks, self.member = _pieces(self.train)
+
+    @staticmethod
+    def columns(fold, neuron) -> Columns:
+        """Name columns by their rows and neuron."""
+        return Columns(np.asarray(fold), np.asarray(neuron))
+
+    # ---------------------------------------------------------------- reference point
+
+    @cached_property
+    def mean_count(self) -> np.ndarray:
+        """Weighted mean count per bin, (fold, neuron)."""
+        counted = self.train if self.weights is None else self.train * self.weights[:, None]
+
+        def chunk(rows):
+            return counted[rows].T.astype(np.float64) @ np.asarray(self.Y[rows], np.float64)
+
+        return sum(over_chunks(chunk, self.n_rows)) / self.total[:, None]
+
+    def null_params(self, columns: Columns) -> Params:
+        """Intercept-only optimum."""
+        mean = self.mean_count[columns.fold, columns.neuron]
+        return Params(np.zeros((self.n_features, len(columns))), self.observation.intercept(mean))
+
+    def null_objective(self, columns: Columns) -> np.ndarray:
+        """F of the intercept-only model, (column,)."""
+        mean = self.mean_count[columns.fold, columns.neuron]
+        return self.observation.loss(mean, self.observation.intercept(mean))
+
+    @cached_property
+    def basis(self):
+        """Spectral basis of all rows; see docs/theory/spectral_basis.md."""
+        weights = None if self.weights is None else self.weights * (self.n_rows / self.weights.sum())
+        if self.smooth:
+            return spectral_basis(self.X, weights)
+        return floored_basis(self.X, weights, np.arange(self.n_features))
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """Precision of Hessians: single where the data are, and conditioning leaves their whitening harmless."""
+        single = self.X.dtype == self._dtype == np.float32 and self.basis.tame
+        return np.dtype(np.float32 if single else np.float64)
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """Directions of the basis in use, (direction,)."""
+        return np.arange(self.basis.rank if self.smooth else self.n_features)
+
+    @cached_property
+    def ridge_shape(self) -> np.ndarray:
+        """Hessian of ``|coef|^2 / 2`` in whitened coordinates, (column, column)."""
+        whiten = self.basis.whiten[:, self.kept]
+        shape = np.zeros((len(self.kept) + 1,) * 2)
+        shape[:-1, :-1] = whiten.T @ whiten
+        return shape
+
+    # ---------------------------------------------------------------- passes
+
+    def evaluate(self, columns: Columns, params: Params, at: Params) -> Pass:
+        """Loss and gradient of the columns, and how far they are from references ``at`` (one per column).
+
+        Rows that none of the columns holds are not looked at.
+        """
+        C, d, P = len(columns), self.n_features, len(self.member)
+        where = [np.flatnonzero(self.member[p, columns.fold]) for p in range(P)]
+        unique, column_of = np.unique(columns.neuron, return_inverse=True)
+        first = np.array([np.flatnonzero(column_of == i)[0] for i in range(len(unique))], int)
+        # One reference per neuron: its eta is computed once for all its columns.
+        ref = Params(at.coef[:, first], at.intercept[first])
+        # Features with no coefficient in any column leave the product: exact, whatever the penalty.
+        used = np.any(params.coef != 0, axis=1) | np.any(ref.coef != 0, axis=1)
+        used = np.flatnonzero(used) if used.mean() < _FEW else slice(None)
+        ref = Params(ref.coef[used], ref.intercept)
+        parts = [(params.coef[used][:, c], params.intercept[c], columns.neuron[c], column_of[c]) for c in where]
+
+        def chunk(which):
+            p, rows = self._tasks[which.start]
+            if not len(where[p]):
+                return None
+            coef, intercept, neuron, of = parts[p]
+            x = np.asarray(self.X[rows], np.float64)
+            few = x[:, used]
+            eta = few @ coef + intercept
+            away = np.abs(eta - (few @ ref.coef + ref.intercept)[:, of])
+            value, r = self.observation.loss_and_derivative(np.asarray(self.Y[rows], np.float64)[:, neuron], eta)
+            if self.weights is not None:
+                w = self.weights[rows][:, None]
+                value, r, away = value * w, r * w, np.where(w > 0, away, 0)
+            return p, value.sum(axis=0), np.concatenate([x.T @ r, r.sum(axis=0)[None]]), away.max(axis=0)
+
+        loss, drift, pieces = np.zeros(C), np.zeros(C), np.zeros((P, d + 1, C))
+        for done in over_chunks(chunk, len(self._tasks), 1):
+            if done is not None:
+                p, value, gradient, away = done
+                loss[where[p]] += value
+                pieces[p][:, where[p]] += gradient
+                drift[where[p]] = np.maximum(drift[where[p]], away)
+        total = self.total[columns.fold]
+        return Pass(loss / total, pieces.sum(axis=0) / total, drift, pieces)
+
+    def hessians(self, neurons: np.ndarray, params: Params) -> list[SharedHessian]:
+        """Form the Hessians of some neurons at parameters, one column each."""
+        mean, whiten = (a.astype(self.dtype) for a in (self.basis.mean, self.basis.whiten[:, self.kept]))
+        k = len(self.kept) + 1
+
+        def chunk(which):
+            p, rows = self._tasks[which.start]
+            x = np.asarray(self.X[rows])
+            eta = np.asarray(x, np.float64) @ params.coef + params.intercept
+            bend = self.observation.curvature(np.asarray(self.Y[rows], np.float64)[:, neurons], eta)
+            if self.weights is not None:
+                bend *= self.weights[rows][:, None]
+            z = np.empty((len(x), k), self.dtype)
+            np.matmul(x.astype(self.dtype, copy=False) - mean, whiten, out=z[:, :-1])
+            z[:, -1] = 1
+            root = np.sqrt(bend).astype(self.dtype)
+            out, scaled = np.empty((len(neurons), k, k), self.dtype), np.empty_like(z)
+            for i in range(len(neurons)):
+                np.multiply(z, root[:, i : i + 1], out=scaled)
+                np.matmul(scaled.T, scaled, out=out[i])
+            return p, out
+
+        pieces = np.zeros((len(neurons), len(self.member), k, k))
+        for p, part in over_chunks(chunk, len(self._tasks), 1):
+            pieces[:, p] += part
+        pieces = pieces.astype(self.dtype)
+        return [SharedHessian(self, params.coef[:, i], params.intercept[i], p) for i, p in enumerate(pieces)]
+
+    @cached_property
+    def reach(self) -> float:
+        """Largest squared norm of a row in whitened coordinates, intercept included."""
+        whiten = self.basis.whiten[:, self.kept].astype(self.dtype)
+        mean = self.basis.mean.astype(self.dtype)
+
+        def chunk(rows):
+            z = (self.X[rows].astype(self.dtype, copy=False) - mean) @ whiten
+            size = np.einsum("ij,ij->i", z, z)
+            return float(np.max(size if self.weights is None else np.where(self.weights[rows] > 0, size, 0)))
+
+        return (1 + max(over_chunks(chunk, self.n_rows))) * (1 + 1e-4 if self.dtype == np.float32 else 1 + 1e-9)
+
+    @property
+    def rounding(self) -> float:
+        """Error of a Hessian as a share of its trace: of sums of as many products as a chunk has rows."""
+        return (_CHUNK + 8) * float(np.finfo(self.dtype).eps)
+
+    # ---------------------------------------------------------------- coordinates and certificates
+
+    def residual(self, penalty: Penalty, coef, gradient) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient plus smallest subgradient in whitened coordinates, (column, fit), and its square outside, (fit,)."""
+        ridge = np.asarray(penalty.ridge_strength, np.float64)
+        smooth = gradient[:-1] + ridge * coef
+        g = np.asarray(penalty.subgradient_residual(coef, smooth), np.float64)
+        g = g - self.basis.mean[:, None] * gradient[-1]
+        inside = self.basis.whiten[:, self.kept].T @ g
+        outside = np.sum((g - self.basis.unwhiten[self.kept].T @ inside) ** 2, axis=0)
+        return np.concatenate([inside, gradient[-1:]]), outside
+
+    def look(self, columns: Columns, penalty: Penalty, params: Params, pass_: Pass, references, target):
+        """Squared Newton decrements, and bounds of ``F - F*`` (inf where there is none), (column,) each.
+
+        Parameters
+        ----------
+        columns, penalty, params, pass_ :
+            Fits, their penalty, where they are and what a pass said there.
+        references : list of SharedHessian
+            One per column.
+        target : numpy.ndarray
+            Gap that matters: for those not below it at once, the smallest eigenvalue is computed and not only bounded.
+        """
+        ridge = float(penalty.ridge_strength)
+        residual, outside = self.residual(penalty, params.coef, pass_.gradient)
+        settled = self.settled(params.coef)
+
+        def one(which):
+            i, fold = which.start, columns.fold[which.start]
+            reference = references[i]
+            decrement = reference.decrement(fold, ridge, residual[:, i])
+            model = reference.model(fold, ridge)
+            if not (settled[i] and np.isfinite(decrement)):
+                return decrement, np.inf
+            rest = outside[i], ridge, model.trace, pass_.drift[i]
+            bound = self.bound_gap(decrement, *rest, reference.smallest(fold))
+            if bound > target[i] >= decrement / 2:
+                bound = min(bound, self.bound_gap(decrement, *rest, model.smallest))
+            return decrement, bound
+
+        return np.array(self._over_columns(one, len(columns))).reshape(-1, 2).T
+
+    def step(self, columns: Columns, penalty: Penalty, params: Params, gradient, references) -> Params:
+        """Change of the parameters to the least of the quadratic models, penalty included."""
+        if self.smooth:
+            ridge = float(penalty.ridge_strength)
+            residual, _ = self.residual(penalty, params.coef, gradient)
+
+            def one(which):
+                i = which.start
+                return references[i].newton_step(columns.fold[i], ridge, residual[:, i])
+
+            v = np.array(self._over_columns(one, len(columns))).reshape(len(columns), -1).T
+            coef = self.basis.whiten[:, self.kept] @ v[:-1]
+            return Params(coef, v[-1] - self.basis.mean @ coef)
+
+        def one_l1(which):
+            i = which.start
+            return references[i].l1_step(columns.fold[i], penalty, params.coef[:, i], gradient[:, i])
+
+        done = self._over_columns(one_l1, len(columns))
+        coef = np.array([w for w, _ in done]).reshape(len(columns), -1).T - params.coef
+        return Params(coef, np.array([b for _, b in done]) - self.basis.mean @ coef)
+
+    @staticmethod
+    def _over_columns(function, n: int) -> list:
+        return list(over_chunks(function, n, 1))
+
+    def settled(self, coef) -> np.ndarray:
+        """Whether nothing is to be gained along directions of X that the basis leaves out, (fit,)."""
+        basis = self.basis
+        if basis.rank == self.n_features:
+            return np.ones(coef.shape[1], bool)
+        if self.smooth:
+            return np.full(coef.shape[1], basis.absent)
+        only_constants = basis.absent and basis.rank == np.sum(~basis.constant)
+        return only_constants & np.all(coef[basis.constant] == 0, axis=0)
+
+    def bound_gap(self, decrement, outside, ridge: float, trace, drift, smallest) -> np.ndarray:
+        """Bound ``F - F*`` of every fit, inf where there is no bound.
+
+        Parameters
+        ----------
+        decrement, outside :
+            ``r' H^-1 r`` with the Hessian at the reference, ridge inside; squared residual outside of the basis.
+        ridge : float
+            Strength of the ridge.
+        trace :
+            Of that Hessian without the ridge: what its rounding is a share of.
+        drift :
+            Largest distance of eta from the reference, over the rows of the fit: the Hessian at the fit is at least
+            ``exp(-drift)`` of that at the reference.
+        smallest :
+            Smallest eigenvalue of that Hessian, or less.
+        """
+        rounded = self.rounding * trace / np.maximum(smallest, np.finfo(float).tiny)
+        growth = np.exp(np.minimum(drift, 50)) / np.where(rounded < 0.5, 1 - rounded, np.nan)
+        beyond = outside / ridge if ridge > 0 and self.smooth else np.zeros_like(outside)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            bound = gap_bound(growth * decrement + beyond, growth * self.reach / smallest)
+        return np.where(np.isfinite(bound) & (smallest > 0), bound, np.inf)
+
+
+def _pieces(train):
+    """Chunks of rows that are in the same sets, as (piece, rows), and which sets hold each piece (piece, fold)."""
+    patterns, of = np.unique(np.packbits(train, axis=1), axis=0, return_inverse=True)
+    of = of.ravel()
+    if len(patterns) <= _MANY * train.shape[1]:
+        member = np.array([train[np.flatnonzero(of == p)[0]] for p in range(len(patterns))])
+        rows = [np.flatnonzero(of == p) for p in range(len(patterns))]
+    else:
+        member = np.eye(train.shape[1], dtype=bool)
+        rows = [np.flatnonzero(train[:, f]) for f in range(train.shape[1])]
+    tasks = []
+    for p, r in enumerate(rows):
+        for start in range(0, len(r), _CHUNK):
+            part = r[start : start + _CHUNK]
+            whole = part[-1] - part[0] + 1 == len(part)
+            tasks.append((p, slice(int(part[0]), int(part[-1]) + 1) if whole else part))
+    return tasks, member
