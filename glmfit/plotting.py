@@ -560,7 +560,7 @@ def plot_scores(scores, *, xlabel="pseudo-$R^2$", ax=None):
 
 
 def plot_cv_curves(model, neurons=None, *, ax=None):
-    """Draw the held-out score of neurons against the ridge strength, with standard errors over folds.
+    """Draw the held-out score of neurons against the strength, with standard errors over folds.
 
     Parameters
     ----------
@@ -604,7 +604,9 @@ def plot_cv_curves(model, neurons=None, *, ax=None):
             ax.plot(place[at] + shift, mean[at], "o", ms=5, mfc=face, mec=colour)
     _strength_ticks(ax, place, model.strengths_)
     _label(
-        ax, "ridge strength", f"held-out {'D2' if model.scoring == 'D2' else 'log-likelihood per bin'}\nless the best"
+        ax,
+        _strength_words(model),
+        f"held-out {'D2' if model.scoring == 'D2' else 'log-likelihood per bin'}\nless the best",
     )
     if ax.get_legend_handles_labels()[0]:
         _legend(ax, title="neuron", title_fontsize=8, ncols=2 if len(neurons) > 4 else 1)
@@ -641,7 +643,7 @@ def plot_strengths(model, *, ax=None):
     ax.set_yticks(range(len(model.strengths_)), [f"{s:.2g}" for s in model.strengths_])
     bar = ax.figure.colorbar(image, ax=ax, ticks=[-1, 0])
     bar.ax.set_yticklabels(["worst", "best"], fontsize=8)
-    _label(ax, "neuron, by strength chosen", "ridge strength")
+    _label(ax, "neuron, by strength chosen", _strength_words(model))
     return ax
 
 
@@ -649,6 +651,11 @@ def _log_positions(strengths) -> np.ndarray:
     """Logarithms of the strengths, a strength of 0 one decade below the others."""
     positive = strengths[strengths > 0]
     return np.log10(np.where(strengths > 0, strengths, positive.min() / 10))
+
+
+def _strength_words(model) -> str:
+    """Name the strength by its penalty."""
+    return {"Lasso": "lasso strength", "ElasticNet": "elastic-net strength"}.get(model.regularizer, "ridge strength")
 
 
 def _strength_ticks(ax, place, strengths) -> None:

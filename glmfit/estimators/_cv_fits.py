@@ -130,7 +130,7 @@ class Fits:
             found.gap[at], found.gap_is_bound[at] = outcome.bound if bounded else outcome.estimate, bounded
             if outcome.separable:
                 found.status[at] = Status.SEPARABLE
-            elif bounded and outcome.bound <= target:
+            elif found.gap[at] <= target:
                 found.status[at] = Status.CONVERGED
 
     # ------------------------------------------------------------------------------------------ SAGA

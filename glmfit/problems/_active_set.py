@@ -34,7 +34,7 @@ def minimise_l1(Q, c, l1, start):
     """
     w, free = start.copy(), l1 == 0
     sign = np.where(free, 0.0, np.sign(w))
-    slack = 1e-9 * (np.abs(c).max() + l1.max())
+    slack = 1e-8 * (np.abs(c) + l1)  # each in its own units
     for round_ in range(_ROUNDS * len(c)):
         inside = free | (sign != 0)
         target = _given_signs(Q, c, l1, sign, inside)

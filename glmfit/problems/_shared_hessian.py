@@ -15,7 +15,6 @@ class Model(NamedTuple):
 
     matrix: np.ndarray  # (column, column)
     lower: np.ndarray  # Cholesky factor
-    trace: float  # of the part from the rows
     proper: bool  # whether the matrix is positive definite as it stands: else the factor is only a guide
 
     @property
@@ -55,27 +54,37 @@ class SharedHessian:
             self._smallest[fold] = float(np.linalg.eigvalsh(self.rows_part(fold))[0])
         return self._smallest[fold]
 
+    def error(self, fold: int) -> float:
+        """Bound of the norm of what rounding made of the part from the rows."""
+        held = np.flatnonzero(self.problem.member[:, fold])
+        trace = np.einsum("pkk->", self.pieces[held], dtype=np.float64) / self.problem.total[fold]
+        return self.problem.rounding(self.pieces.dtype) * float(trace)
+
     def model(self, fold: int, ridge: float) -> Model:
         """Hessian of a fit, factorised; kept until another ridge is asked for."""
         if ridge != self._ridge:
             self._models, self._ridge = {}, ridge
         if fold not in self._models:
             rows = self.rows_part(fold)
-            trace = float(np.trace(rows))
             matrix = rows + ridge * self.problem.ridge_shape
             try:
                 lower, proper = np.linalg.cholesky(matrix), True
             except np.linalg.LinAlgError:
                 lift = 1e3 * np.finfo(self.pieces.dtype).eps * max(np.trace(matrix), np.finfo(float).tiny)
                 lower, proper = np.linalg.cholesky(matrix + lift * np.eye(len(matrix))), False
-            self._models[fold] = Model(matrix, lower, trace, proper)
+            self._models[fold] = Model(matrix, lower, proper)
         return self._models[fold]
 
     def decrement(self, fold: int, ridge: float, residual) -> float:
-        """``r' H^-1 r``; inf where the Hessian is singular."""
+        """``r' H^-1 r``; where the Hessian is not proper an estimate, along the directions that have curvature."""
         model = self.model(fold, ridge)
-        half = solve_triangular(model.lower, residual, lower=True, check_finite=False)
-        return float(half @ half) if model.proper else np.inf
+        if model.proper:
+            half = solve_triangular(model.lower, residual, lower=True, check_finite=False)
+        else:
+            values, vectors = np.linalg.eigh(model.matrix)
+            seen = values > 1e3 * np.finfo(self.pieces.dtype).eps * values[-1]
+            half = vectors[:, seen].T @ residual / np.sqrt(values[seen])
+        return float(half @ half)
 
     def newton_step(self, fold: int, ridge: float, residual) -> np.ndarray:
         """Change of the whitened coordinates that minimises the quadratic model of a smooth objective."""
@@ -106,6 +115,6 @@ class SharedHessian:
         # Features in their own units may differ by many powers of ten.
         unit = 1 / np.sqrt(np.maximum(np.diag(Q) + ridge, np.finfo(float).tiny))
         scaled = Q * unit * unit[:, None]
-        scaled[np.diag_indices_from(scaled)] = 1
+        scaled[np.diag_indices_from(scaled)] = 1 + 1e-9  # of duplicates any share will do
         w = unit * minimise_l1(scaled, c * unit, l1 * unit, start / unit)
         return w[:-1], float(w[-1])

@@ -21,6 +21,7 @@ from .base import Params
 
 _CHUNK = 2048  # rows summed in the precision of the data
 _FEW = 0.5  # share of the features in use below which it pays to copy them
+_SPOILT = 0.4  # error of a Hessian over its smallest eigenvalue, above which it is formed in double precision
 _MANY = 2  # pieces per set of rows, beyond which every set is a piece of its own
 
 
@@ -86,6 +87,7 @@ class PathProblem:
         self.smooth = penalty(1.0).smooth
         self._dtype = np.dtype(dtype)
         self._tasks, self.member = _pieces(self.train)
+        self._delicate: set[int] = set()  # neurons whose Hessians are formed in double precision
 
     @staticmethod
     def columns(fold, neuron) -> Columns:
@@ -186,8 +188,33 @@ class PathProblem:
         return Pass(loss / total, pieces.sum(axis=0) / total, drift, pieces)
 
     def hessians(self, neurons: np.ndarray, params: Params) -> list[SharedHessian]:
-        """Form the Hessians of some neurons at parameters, one column each."""
-        mean, whiten = (a.astype(self.dtype) for a in (self.basis.mean, self.basis.whiten[:, self.kept]))
+        """Form the Hessians of some neurons at parameters, one column each.
+
+        In single precision where that is harmless, and again in double where its rounding would spoil a proof.
+        """
+        single = self.dtype == np.float32
+        first = np.array([single and n not in self._delicate for n in neurons], bool)
+        made: dict[int, SharedHessian] = {}
+        for dtype in (np.float32, np.float64):
+            at = (
+                np.flatnonzero(first)
+                if dtype == np.float32
+                else np.array([i for i in range(len(neurons)) if i not in made])
+            )
+            if not len(at):
+                continue
+            some = Params(params.coef[:, at], params.intercept[at])
+            for i, pieces in zip(at, self._curvature(neurons[at], some, dtype), strict=True):
+                new = SharedHessian(self, params.coef[:, i], params.intercept[i], pieces)
+                if dtype == np.float64 or new.error(self.n_folds - 1) < _SPOILT * new.smallest(self.n_folds - 1):
+                    made[int(i)] = new
+                else:
+                    self._delicate.add(neurons[i])
+        return [made[i] for i in range(len(neurons))]
+
+    def _curvature(self, neurons, params: Params, dtype) -> np.ndarray:
+        """Sum curvature over every piece, (neuron, piece, column, column)."""
+        mean, whiten = (a.astype(dtype) for a in (self.basis.mean, self.basis.whiten[:, self.kept]))
         k = len(self.kept) + 1
 
         def chunk(which):
@@ -196,12 +223,12 @@ class PathProblem:
             eta = np.asarray(x, np.float64) @ params.coef + params.intercept
             bend = self.observation.curvature(np.asarray(self.Y[rows], np.float64)[:, neurons], eta)
             if self.weights is not None:
-                bend *= self.weights[rows][:, None]
-            z = np.empty((len(x), k), self.dtype)
-            np.matmul(x.astype(self.dtype, copy=False) - mean, whiten, out=z[:, :-1])
+                bend = bend * self.weights[rows][:, None]
+            z = np.empty((len(x), k), dtype)
+            np.matmul(x.astype(dtype, copy=False) - mean, whiten, out=z[:, :-1])
             z[:, -1] = 1
-            root = np.sqrt(bend).astype(self.dtype)
-            out, scaled = np.empty((len(neurons), k, k), self.dtype), np.empty_like(z)
+            root = np.sqrt(bend).astype(dtype)
+            out, scaled = np.empty((len(neurons), k, k), dtype), np.empty_like(z)
             for i in range(len(neurons)):
                 np.multiply(z, root[:, i : i + 1], out=scaled)
                 np.matmul(scaled.T, scaled, out=out[i])
@@ -210,8 +237,13 @@ class PathProblem:
         pieces = np.zeros((len(neurons), len(self.member), k, k))
         for p, part in over_chunks(chunk, len(self._tasks), 1):
             pieces[:, p] += part
-        pieces = pieces.astype(self.dtype)
-        return [SharedHessian(self, params.coef[:, i], params.intercept[i], p) for i, p in enumerate(pieces)]
+        return pieces.astype(dtype)
+
+    @staticmethod
+    def rounding(dtype) -> float:
+        """Error of a sum of curvature as a share of its trace: as many products as a chunk has rows, and whitening."""
+        single = np.dtype(dtype) == np.float32
+        return (_CHUNK + 8) * float(np.finfo(dtype).eps) / 2 + (1e-4 if single else 0)
 
     @cached_property
     def reach(self) -> float:
@@ -225,11 +257,6 @@ class PathProblem:
             return float(np.max(size if self.weights is None else np.where(self.weights[rows] > 0, size, 0)))
 
         return (1 + max(over_chunks(chunk, self.n_rows))) * (1 + 1e-4 if self.dtype == np.float32 else 1 + 1e-9)
-
-    @property
-    def rounding(self) -> float:
-        """Error of a Hessian as a share of its trace: of sums of as many products as a chunk has rows."""
-        return (_CHUNK + 8) * float(np.finfo(self.dtype).eps)
 
     # ---------------------------------------------------------------- coordinates and certificates
 
@@ -264,9 +291,9 @@ class PathProblem:
             reference = references[i]
             decrement = reference.decrement(fold, ridge, residual[:, i])
             model = reference.model(fold, ridge)
-            if not (settled[i] and np.isfinite(decrement)):
+            if not (settled[i] and model.proper):
                 return decrement, np.inf
-            rest = outside[i], ridge, model.trace, pass_.drift[i]
+            rest = outside[i], ridge, reference.error(fold), pass_.drift[i]
             bound = self.bound_gap(decrement, *rest, reference.smallest(fold))
             if bound > target[i] >= decrement / 2:
                 bound = min(bound, self.bound_gap(decrement, *rest, model.smallest))
@@ -310,7 +337,7 @@ class PathProblem:
         only_constants = basis.absent and basis.rank == np.sum(~basis.constant)
         return only_constants & np.all(coef[basis.constant] == 0, axis=0)
 
-    def bound_gap(self, decrement, outside, ridge: float, trace, drift, smallest) -> np.ndarray:
+    def bound_gap(self, decrement, outside, ridge: float, error, drift, smallest) -> np.ndarray:
         """Bound ``F - F*`` of every fit, inf where there is no bound.
 
         Parameters
@@ -319,15 +346,15 @@ class PathProblem:
             ``r' H^-1 r`` with the Hessian at the reference, ridge inside; squared residual outside of the basis.
         ridge : float
             Strength of the ridge.
-        trace :
-            Of that Hessian without the ridge: what its rounding is a share of.
+        error :
+            Norm of what rounding may have made of that Hessian.
         drift :
             Largest distance of eta from the reference, over the rows of the fit: the Hessian at the fit is at least
             ``exp(-drift)`` of that at the reference.
         smallest :
             Smallest eigenvalue of that Hessian, or less.
         """
-        rounded = self.rounding * trace / np.maximum(smallest, np.finfo(float).tiny)
+        rounded = error / np.maximum(smallest, np.finfo(float).tiny)
         growth = np.exp(np.minimum(drift, 50)) / np.where(rounded < 0.5, 1 - rounded, np.nan)
         beyond = outside / ridge if ridge > 0 and self.smooth else np.zeros_like(outside)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

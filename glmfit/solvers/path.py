@@ -18,6 +18,8 @@ from ._check import check_real, check_whole
 from ._loop import stopping_target
 from ._result import LoopOptions
 
+_SHORTER = 20  # times a step is made shorter
+_IDLE = 3  # steps with a Hessian of their own that gain nothing
 _STEPS = 50  # of one fit, before it counts as one that Newton steps do not finish
 
 
@@ -74,7 +76,7 @@ class SharedNewton:
     """
 
     drift: float = 2.0
-    gain: float = 0.2
+    gain: float = 0.5
 
     def __post_init__(self):
         check_real("drift", self.drift, float("inf"))
@@ -116,6 +118,9 @@ class _Run:
         gap, bounded, target = np.zeros((S, F, N)), np.ones((S, F, N), bool), np.zeros((S, F, N))
         leaders = problem.columns(*np.nonzero(live & (np.arange(F) == F - 1)[:, None]))
         others = problem.columns(*np.nonzero(live & (np.arange(F) < F - 1)[:, None]))
+        out = PathSolution(coef, intercept, status, gap, bounded, target, 0, 0)
+        if not len(leaders):
+            return out
         place = np.searchsorted(leaders.neuron, others.neuron)
         lead = carry = None
         bar = tqdm(total=S, disable=not self.options.verbose, unit="strength", desc="glmfit")
@@ -137,7 +142,7 @@ class _Run:
                 gap[at], bounded[at], target[at] = done.gap, done.bounded, done.target
             bar.update(1)
         bar.close()
-        return PathSolution(coef, intercept, status, gap, bounded, target, self.column_passes, self.n_hessians)
+        return out._replace(column_passes=self.column_passes, n_hessians=self.n_hessians)
 
     def _next(self, leaders, penalty, lead) -> Params:
         """Start of the fits to all rows: where the model of the strength before says."""
@@ -220,15 +225,15 @@ class _Columns:
         self.problem, self.columns, self.penalty, self.options = problem, columns, penalty, options
         self.null_objective = problem.null_objective(columns)
         self.params = Params(start.coef.copy(), start.intercept.copy())
-        self.base, self.move = Params(fallback.coef.copy(), fallback.intercept.copy()), None
+        self.base = Params(fallback.coef.copy(), fallback.intercept.copy())
         self.move = Params(start.coef - fallback.coef, start.intercept - fallback.intercept)
-        self.objective = np.full(C, np.inf)
+        self.objective, self.before = np.full(C, np.inf), np.full(C, np.inf)
         self.gain = np.zeros(C)  # least decrease a step must bring
         self.gradient = np.zeros((len(problem.member), problem.n_features + 1, C))
         self.decrement, self.gap = np.full(C, np.inf), np.full(C, np.nan)
         self.bounded, self.slow = np.zeros(C, bool), np.zeros(C, bool)
         self.target = np.zeros(C)
-        self.stuck = np.zeros(C, int)
+        self.stuck, self.unproved = np.zeros(C, int), np.zeros(C, int)
         self.status = np.full(C, int(Status.MAX_EPOCHS))
         self.open = np.ones(C, bool)
 
@@ -253,24 +258,30 @@ class _Columns:
         self.gain[back] *= 0.25
         self._place(back)
         self.slow[back] = True
-        hopeless = back[self.stuck[back] > 20]
+        hopeless = back[self.stuck[back] > _SHORTER]
         self.status[hopeless] = int(Status.PRECISION_FLOOR)
         self.open[hopeless] = False
         return good
 
     def judge(self, which, decrement, bound, drift, gain: float) -> None:
         """Finish what is proved, and see whose steps no longer gain."""
-        fresh = drift < 1e-3
-        with np.errstate(invalid="ignore"):
-            self.slow[which] = (decrement > gain * self.decrement[which]) & ~fresh
-            idle = fresh & (decrement > 0.5 * self.decrement[which]) & np.isfinite(decrement)
+        known, fresh = np.isfinite(drift), drift < 1e-3
+        self.slow[which] = (decrement > gain * self.decrement[which]) & known & ~fresh
+        fell = self.before[which] - self.objective[which] > 1e-2 * self.target[which]
+        idle = fresh & (decrement > 0.5 * self.decrement[which]) & ~fell
         self.stuck[which] = np.where(idle, self.stuck[which] + 1, 0)
-        self.decrement[which] = decrement
+        self.before[which], self.decrement[which] = self.objective[which], decrement
         self.bounded[which] = np.isfinite(bound)
         self.gap[which] = np.where(np.isfinite(bound), bound, decrement / 2)
-        done = bound <= self.target[which]
+        # Where no bound is to be had, an estimate that steps do not improve has to do, and is called one. (Without a
+        # penalty there may be no optimum at all.)
+        small = ~np.isfinite(bound) & (decrement / 2 <= self.target[which]) & ~fell
+        self.unproved[which] = np.where(small, self.unproved[which] + 1, 0)
+        guessed = self.unproved[which] > _IDLE
+        may_guess = not self.problem.smooth and np.all(np.asarray(self.penalty.strength) > 0)
+        done = (bound <= self.target[which]) | (guessed & may_guess)
         self.status[which[done]] = int(Status.CONVERGED)
-        floor = ~done & (self.stuck[which] > 3)
+        floor = ~done & (guessed | (self.stuck[which] > _IDLE))
         self.status[which[floor]] = int(Status.PRECISION_FLOOR)
         self.open[which[done | floor]] = False
 

@@ -265,6 +265,7 @@ def chosen():
         one_se_strength_=strengths[[1, 2, 2]],
         strength_=strengths[[1, 2, 2]],
         scoring="log-likelihood",
+        regularizer="Ridge",
         report_=SimpleNamespace(neuron=["a", "b", "c"]),
     )
 
@@ -292,3 +293,10 @@ def test_the_map_of_strengths_orders_neurons_and_marks_the_choice(chosen):
     np.testing.assert_allclose(image[:, 0], (mean - mean.max()) / np.ptp(mean))
     assert np.isnan(image[:, 2]).all()
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [1, 2, 2])
+
+
+@pytest.mark.parametrize("regularizer, words", [("Ridge", "ridge"), ("Lasso", "lasso"), ("ElasticNet", "elastic-net")])
+def test_strengths_are_called_by_their_penalty(chosen, regularizer, words):
+    chosen.regularizer = regularizer
+    assert plotting.plot_cv_curves(chosen).get_xlabel() == f"{words} strength"
+    assert plotting.plot_strengths(chosen).get_ylabel() == f"{words} strength"

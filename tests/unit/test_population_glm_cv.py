@@ -217,6 +217,9 @@ def test_files_keep_everything(fitted, data, tmp_path):
         ({"scoring": "accuracy"}, "scoring is 'accuracy'; it must be one of log-likelihood, D2"),
         ({"rule": "min"}, "rule is 'min'; it must be one of best, one-se"),
         ({"max_memory": 0}, "max_memory is 0"),
+        ({"regularizer": "GroupLasso"}, "it must be one of Ridge, Lasso, ElasticNet"),
+        ({"regularizer": "ElasticNet", "l1_ratio": 1.5}, "l1_ratio is 1.5; it must be in"),
+        ({"solver_kwargs": {"gain": 0.3}}, "name the solver they are for"),
         ({"solver_name": "SAGA", "solver_kwargs": {"steps": 3}}, "solver_kwargs of SAGA may be"),
     ],
 )
@@ -226,6 +229,87 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(parameters, message,
     with pytest.raises(ValueError, match=message):
         model.fit(*data)
     assert set(vars(model)) == before
+
+
+# ---------------------------------------------------------------- penalties that are not smooth, and solvers
+
+
+L1 = ("Lasso", "ElasticNet")
+
+
+@pytest.fixture(scope="module", params=L1)
+def sparse(request, data):
+    return PopulationGLMCV(regularizer=request.param, l1_ratio=0.7, cv=4, cv_tol=1e-10, tol=1e-7).fit(*data)
+
+
+def test_a_path_of_zeros_begins_where_no_coefficient_is_left(data, sparse):
+    """Twelve strengths over three decades, the strongest the least that leaves no neuron a coefficient."""
+    X, Y = data
+    ratio = 0.7 if sparse.regularizer == "ElasticNet" else 1.0
+    slope, _ = oracle.gradient("softplus", X, Y, np.zeros((D, N)), oracle.null_intercept("softplus", Y))
+    assert sparse.strengths_[-1] == pytest.approx(np.abs(slope).max() / ratio, rel=1e-9)
+    np.testing.assert_allclose(sparse.strengths_, sparse.strengths_[-1] * np.logspace(-3, 0, 12))
+    assert not sparse.coef_path_[-1].any() and sparse.coef_path_[-2].any()
+    assert np.all(np.diff((sparse.coef_path_ == 0).sum(axis=(1, 2))) >= -1)
+
+
+def test_every_fit_to_all_rows_is_a_separate_fit_with_its_zeros(data, sparse):
+    X, Y = data
+    assert sparse.cv_gap_is_bound_.all() and sparse.cv_converged_.all()
+    for s in (3, 8, 10):
+        strength = sparse.strengths_[s]
+        best = oracle.proximal("softplus", X, Y, sparse.regularizer, strength, 0.7)
+        np.testing.assert_allclose(sparse.coef_path_[s], best.coef, atol=2e-4)
+        np.testing.assert_array_equal(sparse.coef_path_[s] == 0, best.coef == 0)
+    kind = strength if sparse.regularizer == "Lasso" else (strength, 0.7)
+    alone = PopulationGLM(regularizer=sparse.regularizer, regularizer_strength=kind, tol=1e-7).fit(X, Y)
+    np.testing.assert_allclose(sparse.coef_path_[s], alone.coef_, atol=1e-3)
+
+
+def test_the_last_fit_has_the_penalty_and_the_strengths_chosen(data, sparse):
+    X, Y = data
+    best = oracle.proximal("softplus", X, Y, sparse.regularizer, sparse.strength_, 0.7)
+    np.testing.assert_allclose(sparse.coef_, best.coef, atol=2e-3)
+    test = np.arange(T) < T // 4
+    at = oracle.proximal("softplus", X[~test], Y[~test], sparse.regularizer, sparse.strengths_[8], 0.7)
+    score = -np.mean(oracle.loss("softplus", Y[test], X[test] @ at.coef + at.intercept), axis=0)
+    np.testing.assert_allclose(sparse.cv_scores_[8, 0], score - factorials(Y, test), atol=1e-4)
+
+
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
+def test_both_solvers_give_the_same_scores_and_choices(data, regularizer):
+    X, Y = data
+    common = {"regularizer": regularizer, "strengths": [0.003, 0.03, 0.3], "cv": 3, "cv_tol": 1e-9}
+    newton, saga = (PopulationGLMCV(**common, solver_name=name).fit(X, Y) for name in ("SharedNewton", "SAGA"))
+    np.testing.assert_allclose(newton.cv_scores_, saga.cv_scores_, atol=1e-4)
+    np.testing.assert_allclose(newton.coef_path_, saga.coef_path_, atol=2e-3)
+    np.testing.assert_array_equal(newton.strength_, saga.strength_)
+    assert newton.cv_converged_.all() and saga.cv_converged_.all() and saga.cv_gap_is_bound_.all()
+
+
+def test_wide_designs_go_to_saga_and_others_share_hessians(data, monkeypatch):
+    from glmfit.estimators import _cv_fits
+
+    called = []
+    for name in ("_shared", "_columns"):
+        own = getattr(_cv_fits.Fits, name)
+        monkeypatch.setattr(_cv_fits.Fits, name, lambda *a, own=own, name=name: called.append(name) or own(*a))
+    PopulationGLMCV(strengths=[0.01, 1], cv=2).fit(*data)
+    monkeypatch.setattr(_cv_fits, "_FEATURES_PER_FIT", 0)
+    PopulationGLMCV(strengths=[0.01, 1], cv=2).fit(*data)
+    assert called == ["_shared", "_columns"]
+
+
+def test_without_a_penalty_a_fit_that_has_no_optimum_says_so():
+    """A feature that separates the spikes: strength 0 has no optimum, the others do."""
+    rng = np.random.default_rng(3)
+    x = np.repeat([0.0, 1.0], 200)[:, None]
+    y = rng.poisson(x[:, 0] * 2.0)
+    order = rng.permutation(400)
+    with pytest.warns(UserWarning, match="did not converge"):
+        model = PopulationGLMCV(strengths=[0.0, 0.01], cv=2, max_epochs=60).fit(x[order], y[order])
+    assert model.cv_converged_[1].all() and not model.cv_converged_[0].all()
+    assert model.cv_gap_is_bound_[1].all() and not model.cv_gap_is_bound_[0].any()
 
 
 def test_scikit_learn_agrees():
