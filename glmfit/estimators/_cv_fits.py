@@ -13,7 +13,7 @@ from .. import penalties
 from .._status import Status
 from ..penalties import Penalty
 from ..problems import FoldedProblem, Params, PathProblem
-from ..solvers import SAGA, LoopOptions, SharedNewton
+from ..solvers import SAGA, LoopOptions, SharedNewton, Solution
 from ._folds import Folds
 
 REGULARIZERS = ("Ridge", "Lasso", "ElasticNet")
@@ -39,8 +39,8 @@ class Fits:
         Of the rows.
     solver : SAGA, SharedNewton or None
         Which solves them; None chooses.
-    options : LoopOptions
-        When to stop.
+    options, last : LoopOptions
+        When to stop, and when the fits to all rows stop if they may be returned.
     key :
         Of the solver's randomness.
     max_memory : float
@@ -56,6 +56,7 @@ class Fits:
     folds: Folds
     solver: SAGA | SharedNewton | None
     options: LoopOptions
+    last: LoopOptions
     key: Any
     max_memory: float
     dtype: Any
@@ -65,8 +66,9 @@ class Fits:
 
         Returns
         -------
-        coef, intercept, status, gap, is_bound
-            Coefficients (strength, fold, feature, neuron), the others (strength, fold, neuron).
+        coef, intercept, status, gap, is_bound, target, passes
+            Coefficients (strength, fold, feature, neuron), the others (strength, fold, neuron). The passes of fits that
+            are not to be returned as they are, are 0.
         """
         solver = self.solver or self._choose()
         per_neuron = self._bytes_of_hessians() if isinstance(solver, SharedNewton) else self._bytes_of_columns()
@@ -88,8 +90,8 @@ class Fits:
     def _choose(self):
         """Hessians where a neuron has many fits to share them; SAGA for wide designs, and on a GPU."""
         few = self.data.X.shape[1] <= _FEATURES_PER_FIT * self._n_fits
-        fits = self._bytes_of_hessians() <= self.max_memory
-        return SharedNewton() if few and fits and jax.default_backend() == "cpu" else SAGA()
+        small = self._bytes_of_hessians() <= max(self.max_memory, self._bytes_of_columns())
+        return SharedNewton() if few and small and jax.default_backend() == "cpu" else SAGA()
 
     def _bytes_of_hessians(self) -> float:
         """Per neuron: pieces, and for each set of rows what is made of them."""
@@ -108,10 +110,10 @@ class Fits:
         data = self.data
         Y = data.Y[:, neurons]
         problem = PathProblem(data.X, Y, self.observation, self.penalty, self._train, data.weights, self.dtype)
-        found = solver.run(problem, self.strengths, self.options)
+        found = solver.run(problem, self.strengths, self.options, self.last)
         if problem.smooth:
             self._finish(found, neurons)
-        return found.coef, found.intercept, found.status, found.gap, found.gap_is_bound
+        return found[:7]
 
     def _finish(self, found, neurons) -> None:
         """Finish what the shared Hessians did not by exact ones, which also tell whether there is an optimum."""
@@ -160,8 +162,40 @@ class Fits:
         problem = self._folded(strength, fold, neuron)
         solution = solver.run(problem, start, key=self.key, options=self.options)
         coef = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, -2)
-        rest = (solution.params.intercept, solution.status, solution.gap, solution.gap_is_bound)
-        return coef, *(a.reshape(shape) for a in rest)
+        rest = (solution.params.intercept, solution.status, solution.gap, solution.gap_is_bound, solution.target)
+        return coef, *(a.reshape(shape) for a in rest), np.zeros(shape, int)
+
+
+def as_solution(problem, fits, strength, seconds: float) -> Solution | None:
+    """Fits to all rows at one strength of every neuron, (neuron,) index, as the outcome of a fit.
+
+    None where they are not as near the optimum as they could be.
+    """
+    at = strength, -1, np.arange(len(strength))
+    coef, intercept, status, gap, is_bound, target, passes = fits
+    if not np.all(((status[at] == Status.CONVERGED) & (passes[at] > 0)) | (status[at] == Status.NO_SPIKES)):
+        return None
+    params = Params(np.ascontiguousarray(coef[strength, -1, :, at[2]].T), intercept[at])
+    objective = problem.evaluate(params).objective
+    row_evals = int(passes[at].max()) * problem.n_rows
+    trace = {"epoch": passes[at].max(), "row_evals": row_evals, "seconds": seconds, "objective": objective}
+    trace |= {"gap": gap[at], "gap_is_bound": is_bound[at]}
+    return Solution(
+        params=params,
+        status=status[at],
+        gap=gap[at],
+        gap_is_bound=is_bound[at],
+        target=target[at],
+        objective=objective,
+        null_objective=problem.null_objective,
+        epochs=passes[at],
+        row_evals=row_evals,
+        step_certificate=None,
+        history={name: np.asarray(value)[None] for name, value in trace.items()},
+        seconds_run=seconds,
+        seconds_compile=0.0,
+        solver_name="SharedNewton",
+    )
 
 
 def penalty_maker(regularizer: str, l1_ratio: float) -> Callable[[Any], Penalty]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jax
 import numpy as np
 
@@ -10,7 +12,7 @@ from .._status import Status
 from ..problems import Params, PopulationProblem
 from ..solvers import LBFGS, SAGA, LoopOptions, Newton, SharedNewton
 from ._auto import choose_solver
-from ._cv_fits import REGULARIZERS, Fits, default_strengths, penalty_maker, read_strengths
+from ._cv_fits import REGULARIZERS, Fits, as_solution, default_strengths, penalty_maker, read_strengths
 from ._cv_scores import choose_strengths, score_folds
 from ._folds import make_folds
 from ._parameters import read_count, read_number, read_seed, read_solver
@@ -182,8 +184,11 @@ class PopulationGLMCV(PopulationModel):
         dtype = np.float64 if double else np.float32
         strengths = default_strengths(self.regularizer, penalty, data, observation) if given is None else given
 
-        fits = Fits(data, observation, penalty, strengths, folds, solver, cv_options, key, max_memory, dtype)
-        coef, intercept, status, gap, is_bound = fits.run()
+        last = options if options.tol <= cv_options.tol else cv_options
+        clock = time.perf_counter()
+        fits = Fits(data, observation, penalty, strengths, folds, solver, cv_options, last, key, max_memory, dtype)
+        done = fits.run()
+        coef, intercept, status, gap, is_bound = done[:5]
         scores = score_folds(observation, data, folds, coef[:, :-1], intercept[:, :-1], self.scoring)
         scores[status[:, :-1] == Status.NO_SPIKES] = np.nan
         best, one_se = choose_strengths(scores)
@@ -199,7 +204,9 @@ class PopulationGLMCV(PopulationModel):
         problem = PopulationProblem(data.X, data.Y, observation, penalty(self.strength_), data.weights, dtype)
         place = chosen, np.arange(data.Y.shape[1])
         start = Params(np.ascontiguousarray(self.coef_path_[chosen, :, place[1]].T), self.intercept_path_[place])
-        solution = _FINISHERS[choose_solver(problem)]().run(problem, start, key=key, options=options)
+        solution = as_solution(problem, done, chosen, time.perf_counter() - clock)
+        if solution is None:
+            solution = _FINISHERS[choose_solver(problem)]().run(problem, start, key=key, options=options)
         self._keep(problem, solution, data)
         self._warn_of_folds(status)
 

@@ -32,8 +32,8 @@ class PathSolution(NamedTuple):
         (strength, fold, feature, neuron).
     intercept, status, gap, gap_is_bound, target :
         (strength, fold, neuron); as in :class:`Solution`.
-    column_passes : int
-        How often a column was looked at over its rows.
+    passes : numpy.ndarray
+        How often the rows of a fit were looked at, (strength, fold, neuron).
     n_hessians : int
         Hessians of a neuron formed.
     """
@@ -44,7 +44,7 @@ class PathSolution(NamedTuple):
     gap: np.ndarray
     gap_is_bound: np.ndarray
     target: np.ndarray
-    column_passes: int
+    passes: np.ndarray
     n_hessians: int
 
 
@@ -57,6 +57,7 @@ class _Fits(NamedTuple):
     gap: np.ndarray
     bounded: np.ndarray
     target: np.ndarray
+    passes: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class SharedNewton:
         check_real("drift", self.drift, float("inf"))
         check_real("gain", self.gain, 1.0)
 
-    def run(self, problem, strengths, options: LoopOptions) -> PathSolution:
+    def run(self, problem, strengths, options: LoopOptions, lead: LoopOptions | None = None) -> PathSolution:
         """Fit all sets of rows at all strengths.
 
         Parameters
@@ -93,18 +94,20 @@ class SharedNewton:
             In any order; worked through from the strongest to the weakest.
         options : LoopOptions
             ``max_epochs`` limits the steps of every fit.
+        lead : LoopOptions, optional
+            Those of the fits to the last set of rows, where they differ.
         """
         check_whole("max_epochs", options.max_epochs, 1)
-        return _Run(self, problem, options).along(np.asarray(strengths, np.float64))
+        return _Run(self, problem, options, lead or options).along(np.asarray(strengths, np.float64))
 
 
 class _Run:
     """One path on its way: references, and the work done so far."""
 
-    def __init__(self, rules: SharedNewton, problem, options: LoopOptions):
-        self.rules, self.problem, self.options = rules, problem, options
+    def __init__(self, rules: SharedNewton, problem, options: LoopOptions, lead: LoopOptions):
+        self.rules, self.problem, self.options, self.lead = rules, problem, options, lead
         self.references: dict[int, object] = {}
-        self.column_passes = self.n_hessians = 0
+        self.n_hessians = 0
 
     def along(self, strengths) -> PathSolution:
         problem = self.problem
@@ -118,7 +121,8 @@ class _Run:
         gap, bounded, target = np.zeros((S, F, N)), np.ones((S, F, N), bool), np.zeros((S, F, N))
         leaders = problem.columns(*np.nonzero(live & (np.arange(F) == F - 1)[:, None]))
         others = problem.columns(*np.nonzero(live & (np.arange(F) < F - 1)[:, None]))
-        out = PathSolution(coef, intercept, status, gap, bounded, target, 0, 0)
+        passes = np.zeros((S, F, N), int)
+        out = PathSolution(coef, intercept, status, gap, bounded, target, passes, 0)
         if not len(leaders):
             return out
         place = np.searchsorted(leaders.neuron, others.neuron)
@@ -126,23 +130,25 @@ class _Run:
         bar = tqdm(total=S, disable=not self.options.verbose, unit="strength", desc="glmfit")
         for s in np.argsort(-strengths, kind="stable"):
             penalty = problem.penalty(float(strengths[s]))
-            lead = self._solve(leaders, penalty, self._next(leaders, penalty, lead), problem.null_params(leaders))
+            lead = self._solve(
+                leaders, penalty, self._next(leaders, penalty, lead), problem.null_params(leaders), self.lead
+            )
             start = Params(lead.params.coef[:, place], lead.params.intercept[place])
             guess = self._move(others, penalty, start, lead.gradient[:, :, place])
             if carry is None or not problem.smooth:
                 carry = Params(0.0, 0.0)
             first = Params(guess.coef + carry.coef, guess.intercept + carry.intercept)
-            fits = self._solve(others, penalty, first, start)
+            fits = self._solve(others, penalty, first, start, self.options)
             # How wrong the guess was changes slowly with the strength.
             carry = Params(fits.params.coef - guess.coef, fits.params.intercept - guess.intercept)
             for columns, done in ((leaders, lead), (others, fits)):
                 coef[s, columns.fold, :, columns.neuron] = done.params.coef.T
                 at = s, columns.fold, columns.neuron
                 intercept[at], status[at] = done.params.intercept, done.status
-                gap[at], bounded[at], target[at] = done.gap, done.bounded, done.target
+                gap[at], bounded[at], target[at], passes[at] = done.gap, done.bounded, done.target, done.passes
             bar.update(1)
         bar.close()
-        return out._replace(column_passes=self.column_passes, n_hessians=self.n_hessians)
+        return out._replace(n_hessians=self.n_hessians)
 
     def _next(self, leaders, penalty, lead) -> Params:
         """Start of the fits to all rows: where the model of the strength before says."""
@@ -160,16 +166,16 @@ class _Run:
     def _of(self, columns) -> list:
         return [self.references[n] for n in columns.neuron]
 
-    def _solve(self, columns, penalty, start: Params, fallback: Params) -> _Fits:
+    def _solve(self, columns, penalty, start: Params, fallback: Params, options: LoopOptions) -> _Fits:
         """Newton steps until the gap of every column is proved to be below its target."""
-        fits = _Columns(self.problem, columns, penalty, start, fallback, self.options)
-        for _ in range(min(self.options.max_epochs, _STEPS)):
+        fits = _Columns(self.problem, columns, penalty, start, fallback, options)
+        for _ in range(min(options.max_epochs, _STEPS)):
             open_ = np.flatnonzero(fits.open)
             if not open_.size:
                 break
             some = columns[open_]
             pass_ = self.problem.evaluate(some, fits.at(open_), self._points(some, fits.at(open_)))
-            self.column_passes += len(some)
+            fits.passes[open_] += 1
             good = fits.accept(open_, pass_)
             if not good.any():
                 continue
@@ -184,7 +190,7 @@ class _Run:
                 references = [r for r, stays in zip(references, left, strict=True) if stays]
                 gradient = pass_.gradient[:, left]
                 fits.go(keep[left], self.problem.step(some[left], penalty, fits.at(keep[left]), gradient, references))
-        if self.options.max_epochs >= _STEPS:
+        if options.max_epochs >= _STEPS:
             fits.status[fits.open] = int(Status.PRECISION_FLOOR)
         return fits.result()
 
@@ -234,7 +240,7 @@ class _Columns:
         self.bounded, self.slow = np.zeros(C, bool), np.zeros(C, bool)
         self.target = np.zeros(C)
         self.stuck, self.unproved = np.zeros(C, int), np.zeros(C, int)
-        self.status = np.full(C, int(Status.MAX_EPOCHS))
+        self.status, self.passes = np.full(C, int(Status.MAX_EPOCHS)), np.zeros(C, int)
         self.open = np.ones(C, bool)
 
     def at(self, which) -> Params:
@@ -298,4 +304,4 @@ class _Columns:
         self.params.intercept[which] = self.base.intercept[which] + self.move.intercept[which]
 
     def result(self) -> _Fits:
-        return _Fits(self.base, self.gradient, self.status, self.gap, self.bounded, self.target)
+        return _Fits(self.base, self.gradient, self.status, self.gap, self.bounded, self.target, self.passes)
