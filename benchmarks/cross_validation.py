@@ -1,10 +1,11 @@
 """Strengths chosen by cross-validation: all fits in one solve, beside separate fits and a grid search around NeMoS.
 
-    python benchmarks/cross_validation.py [--sections p1]
+    python benchmarks/cross_validation.py [--sections p1 lasso]
 
 P1 (100 000 bins, 192 features, 32 neurons) with 8 strengths and 5 contiguous folds: 1 280 fits of a neuron. Ours makes
 256 more, of all rows, and the last fit. A grid search makes 40 fits of the population, one strength for all neurons; it
 is extrapolated from fits of the first fold at three strengths, compiled before, and so are our own separate fits.
+The lasso has twelve strengths, and our own separate fits beside it.
 """
 
 from __future__ import annotations
@@ -61,5 +62,36 @@ def p1(cache, scale: float, section: Section) -> None:
                     against="40 separate fits")  # fmt: skip
 
 
+def lasso(cache, scale: float, section: Section) -> None:
+    """P1 with a lasso, its 12 default strengths, 5 folds: seconds to a relative gap of 1e-4 in every column."""
+    from glmfit import PopulationGLM, PopulationGLMCV
+
+    problem = _problems.load("P1", cache, scale)
+    X, Y = problem.X, problem.Y
+    model = PopulationGLMCV(regularizer="Lasso", cv=FOLDS, cv_tol=GAP, tol=GAP)
+    cold, _ = timed(lambda: fit_quietly(model, X, Y))
+    warm, _ = timed(lambda: fit_quietly(model, X, Y))
+    section.note(
+        seconds_cold=cold, seconds_warm=warm, converged=float(model.cv_converged_.mean()),
+        proved=float(model.cv_gap_is_bound_.mean()), strengths=model.strengths_,
+        nonzero=np.mean(model.coef_path_ != 0, axis=(1, 2)),
+    )  # fmt: skip
+    train = np.arange(len(X)) >= len(X) // FOLDS
+    x, y = np.ascontiguousarray(X[train]), np.ascontiguousarray(Y[train])
+
+    def alone(s):
+        return PopulationGLM(regularizer="Lasso", regularizer_strength=float(model.strengths_[s]), tol=GAP)
+
+    some = (1, 6, 10)
+    fit_quietly(alone(6), x, y)  # compiles
+    seconds = [timed(lambda s=s: fit_quietly(alone(s), x, y))[0] for s in some]
+    grid = len(model.strengths_) * FOLDS * float(np.mean(seconds))
+    section.note(seconds_of_a_fit=seconds, seconds_of_the_grid=grid)
+    section.require("P1 with a lasso, share of columns below 1e-4", float(model.cv_converged_.mean()), 1, limit=1,
+                    against="all", unit="", topic="gap", at_least=True)  # fmt: skip
+    section.require("P1 with a lasso, 12 strengths x 5 folds, warm", median([warm]), grid, limit=0.6,
+                    against="60 separate fits")  # fmt: skip
+
+
 if __name__ == "__main__":
-    sys.exit(run_sections(__doc__, {"p1": p1}, "cross_validation.json"))
+    sys.exit(run_sections(__doc__, {"p1": p1, "lasso": lasso}, "cross_validation.json"))
