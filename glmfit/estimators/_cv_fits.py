@@ -109,7 +109,9 @@ class Fits:
     def _shared(self, solver: SharedNewton, neurons):
         data = self.data
         Y = data.Y[:, neurons]
-        problem = PathProblem(data.X, Y, self.observation, self.penalty, self._train, data.weights, self.dtype)
+        problem = PathProblem(
+            data.X, Y, self.observation, self.penalty, self._train, data.weights, self.dtype, data.offset
+        )
         found = solver.run(problem, self.strengths, self.options, self.last)
         if problem.smooth:
             self._finish(found, neurons)
@@ -141,7 +143,7 @@ class Fits:
         data = self.data
         return FoldedProblem(
             data.X, data.Y, self.observation, self.penalty(strength), neuron, fold, self._train,
-            weights=data.weights, dtype=self.dtype,
+            weights=data.weights, dtype=self.dtype, offset=data.offset,
         )  # fmt: skip
 
     def _columns(self, solver: SAGA, neurons):
@@ -233,7 +235,8 @@ def default_strengths(regularizer: str, penalty, data, observation) -> np.ndarra
     """Eight from 1e-6 to 1 for a ridge; else twelve, from the smallest that leaves no neuron a coefficient down."""
     if regularizer == "Ridge":
         return np.logspace(-6, 0, 8)
-    problem = PathProblem(data.X, data.Y, observation, penalty, np.ones((len(data.X), 1), bool), data.weights)
+    problem = PathProblem(data.X, data.Y, observation, penalty, np.ones((len(data.X), 1), bool), data.weights,
+                          offset=data.offset)  # fmt: skip
     columns = problem.columns(np.zeros(data.Y.shape[1], int), np.arange(data.Y.shape[1]))
     null = problem.null_params(columns)
     gradient = problem.evaluate(columns, null, null).gradient[:-1]

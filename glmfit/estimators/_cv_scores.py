@@ -5,32 +5,36 @@ from __future__ import annotations
 import numpy as np
 
 from ._folds import Folds
+from ._scores import score_sums
+from ._validation import Scoring
 
 
 def score_folds(observation, data, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
     """Scores of the rows left out, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
-    S, F, _, N = coef.shape
+    S, F, d, N = coef.shape
     out = np.empty((S, F, N))
-    of = observation.deviance if scoring == "D2" else observation.log_likelihood
     for f in range(F):
         rows = np.flatnonzero(folds.test[:, f])
-        w = np.ones(len(rows)) if data.weights is None else data.weights[rows]
-        mean = w @ data.Y[rows] / w.sum()
-        total, null = np.zeros((S, N)), np.zeros(N)
-        for start in range(0, len(rows), 8192):
-            part = rows[start : start + 8192]
-            x, y, weight = (
-                np.asarray(data.X[part], np.float64),
-                np.asarray(data.Y[part], np.float64),
-                w[start : start + 8192],
-            )
-            for s in range(S):
-                total[s] += weight @ of(y, x @ coef[s, f] + intercept[s, f])
-            if scoring == "D2":
-                null += weight @ of(y, np.broadcast_to(observation.intercept(mean), y.shape))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            out[:, f] = np.where(mean > 0, 1 - total / null, np.nan) if scoring == "D2" else total / w.sum()
+        left_out = _left_out(data, rows, S)
+        # All strengths at once: as neurons beside each other.
+        flat = np.moveaxis(coef[:, f], 0, 1).reshape(d, S * N), intercept[:, f].reshape(S * N)
+        model, null = score_sums(observation, left_out, *flat, scoring)
+        if scoring == "D2":
+            with np.errstate(divide="ignore", invalid="ignore"):
+                model = np.where(left_out.Y.sum(axis=0) > 0, 1 - model / null, np.nan)
+        out[:, f] = model.reshape(S, N)
     return out
+
+
+def _left_out(data, rows, n_strengths: int) -> Scoring:
+    """Take some rows of the training data, counts as they were given, once for every strength."""
+    exposure = np.ones(len(rows)) if data.exposure is None else data.exposure[rows]
+    weights = np.ones(len(rows)) if data.weights is None else data.weights[rows] / exposure
+    Y = np.tile(data.Y[rows] * exposure[:, None].astype(data.Y.dtype), (1, n_strengths))
+    offset = None if data.offset is None else data.offset[rows]
+    if offset is not None and offset.shape[1] > 1:
+        offset = np.tile(offset, (1, n_strengths))
+    return Scoring(data.X[rows], Y, weights, offset, exposure)
 
 
 def choose_strengths(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-import scipy.special
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
@@ -13,11 +12,10 @@ from .. import observations
 from .._status import Status
 from ..design import as_source
 from ..problems import Params
-from ..problems._chunks import over_chunks
-from ..problems._host import fit_intercept
 from ._model import Model
 from ._parameters import read_seed
 from ._report import FitReport
+from ._scores import score_sums
 from ._streaming import check_columns, check_streamed_scoring, predictor_of
 from ._validation import (
     TimeAxis,
@@ -241,38 +239,3 @@ def _report(problem, solution, data, params: Params) -> FitReport:
         history=solution.history,
         memory_bytes=None if problem.in_memory else problem.peak_bytes,
     )
-
-
-def score_sums(observation, data, coef, intercept, score_type):
-    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron."""
-    w, e = data.weights, data.exposure
-    seen = w * e
-    of = _deviance if score_type == "D2" else _log_likelihood
-    if data.offset is None:
-        sums = over_chunks(lambda rows: w[rows] @ np.asarray(data.Y[rows], np.float64), len(w))
-        null_eta = observation.intercept(sum(sums) / seen.sum())
-    else:
-        per_unit = data.Y[:] / np.where(e > 0, e, 1.0)[:, None]
-        null_eta = fit_intercept(per_unit, seen * (len(seen) / seen.sum()), observation, data.offset)[0]
-    totals = np.zeros((2, data.Y.shape[1]))
-    size = 8192
-    for start in range(0, len(w), size):
-        rows = slice(start, start + size)
-        y, known = np.asarray(data.Y[rows], np.float64), 0.0 if data.offset is None else data.offset[rows]
-        eta = np.asarray(data.X[rows], np.float64) @ coef + intercept + known
-        totals[0] += w[rows] @ of(observation, y, eta, e[rows, None])
-        totals[1] += w[rows] @ of(observation, y, np.broadcast_to(null_eta + known, y.shape), e[rows, None])
-    if score_type == "log-likelihood":
-        return totals[0] / w.sum(), None
-    return totals
-
-
-def _deviance(observation, y, eta, exposure):
-    """Compute the unit deviance of a count whose expectation is exposure times the rate."""
-    return exposure * observation.deviance(y / np.where(exposure > 0, exposure, 1.0), eta)
-
-
-def _log_likelihood(observation, y, eta, exposure):
-    """Compute the log-probability of a count whose expectation is exposure times the rate."""
-    less = (1 - exposure) * observation.rate(eta)
-    return observation.log_likelihood(y, eta) + less + scipy.special.xlogy(y, exposure)

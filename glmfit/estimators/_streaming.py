@@ -121,6 +121,12 @@ def load_or_stream(estimator, X, y, sample_weight, offset, exposure, max_memory:
     return None, _check(estimator, source, y if counts is None else counts, sample_weight, offset, exposure)
 
 
+def as_arrays(X, y):
+    """Load what rows are read from."""
+    source, counts = as_source(X), as_source(y)
+    return X if source is None else _with_names(source), y if counts is None else _whole(counts)
+
+
 def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
     """Bytes that a fit in memory takes: features twice, and of the size of the counts some arrays."""
     n_rows, n_features = shape

@@ -29,6 +29,7 @@ class Training:
     Y: np.ndarray  # (time, neuron)
     weights: np.ndarray | None  # (time,), exposure included
     offset: np.ndarray | None  # (time, 1 or neuron)
+    exposure: np.ndarray | None  # (time,), by which counts are divided already
     n_dropped: int  # rows with a NaN
     one_neuron: bool  # y was 1-D
     neurons: TimeAxis | None  # y's axis when it was a pynapple object
@@ -124,14 +125,17 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
         )
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
-        X, Y, rows, offset, weights = (a if a is None else a[weights > 0] for a in (X, Y, rows, offset, weights))
+        kept = weights > 0
+        X, Y, rows, offset, exposure, weights = (
+            a if a is None else a[kept] for a in (X, Y, rows, offset, exposure, weights)
+        )
     if len(X) < 2:
         raise ValueError(
             f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
             "needs at least 2, of positive weight."
         )
     names = names or [str(i) for i in range(Y.shape[1])]
-    return Training(X, Y, weights, offset, n_dropped, one_neuron, axis_y, names, rows, n_given)
+    return Training(X, Y, weights, offset, exposure, n_dropped, one_neuron, axis_y, names, rows, n_given)
 
 
 def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from .. import observations, penalties
 from ..problems import Params, PopulationProblem, StreamedProblem
-from ..solvers import LBFGS, SAGA, LoopOptions, Newton
-from ._auto import choose_solver
+from ..solvers import SAGA, LoopOptions
+from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
 from ._parameters import precision, read_count, read_devices, read_number, read_seed, read_solver
 from ._population_model import PopulationModel
@@ -18,7 +18,6 @@ from ._streaming import StreamedTraining, bytes_in_memory, load_or_stream
 from ._validation import check_training
 
 _SAMPLE_TOL = 1e-4
-SOLVERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton}
 
 
 class PopulationGLM(PopulationModel):

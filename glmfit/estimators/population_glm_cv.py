@@ -10,20 +10,21 @@ import numpy as np
 from .. import observations
 from .._status import Status
 from ..problems import Params, PopulationProblem
-from ..solvers import LBFGS, SAGA, LoopOptions, Newton, SharedNewton
+from ..solvers import SAGA, LoopOptions, SharedNewton
+from ._auto import SOLVERS as FIT_SOLVERS
 from ._auto import choose_solver
 from ._cv_fits import REGULARIZERS, Fits, as_solution, default_strengths, penalty_maker, read_strengths
 from ._cv_scores import choose_strengths, score_folds
 from ._folds import make_folds
-from ._parameters import read_count, read_number, read_seed, read_solver
+from ._parameters import precision, read_count, read_number, read_seed, read_solver
 from ._population_model import PopulationModel
+from ._streaming import as_arrays
 from ._validation import check_training, time_axis
 from ._warn import warn_user
 
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")
 SOLVERS = {"SharedNewton": SharedNewton, "SAGA": SAGA}
-_FINISHERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton}
 
 
 class PopulationGLMCV(PopulationModel):
@@ -137,13 +138,13 @@ class PopulationGLMCV(PopulationModel):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, offset=None, exposure=None):
         """Choose the strengths and fit the coefficients of every neuron.
 
         Parameters
         ----------
-        X, y, sample_weight :
-            As :meth:`PopulationGLM.fit` takes them.
+        X, y, sample_weight, offset, exposure :
+            As :meth:`PopulationGLM.fit` takes them; in memory.
 
         Returns
         -------
@@ -163,11 +164,11 @@ class PopulationGLMCV(PopulationModel):
             If some neurons have no spikes in the rows fitted of some folds, which are left out for them, or some fits
             of the cross-validation did not converge.
         """
-        self._do_or_undo(self._fit, X, y, sample_weight)
+        self._do_or_undo(self._fit, X, y, sample_weight, offset, exposure)
         self._warn()
         return self
 
-    def _fit(self, X, y, sample_weight) -> None:
+    def _fit(self, X, y, sample_weight, offset, exposure) -> None:
         self._check_words()
         given = read_strengths(self.strengths)
         solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
@@ -175,13 +176,13 @@ class PopulationGLMCV(PopulationModel):
         cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs, verbose=verbose)
         options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs, verbose=verbose)
         max_memory, key = read_number("max_memory", self.max_memory), jax.random.key(read_seed(self.random_state))
-        data = check_training(self, X, y, sample_weight)
+        X, y = as_arrays(X, y)
+        data = check_training(self, X, y, sample_weight, offset, exposure)
         total = data.Y.sum(axis=1, dtype=np.float64)
         folds = make_folds(self.cv, data.rows, data.n_given, time_axis(X) or time_axis(y), total)
         observation = observations.from_inverse_link(self.inverse_link_function)
         penalty = penalty_maker(self.regularizer, self.l1_ratio)
-        double = data.X.dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
-        dtype = np.float64 if double else np.float32
+        dtype = precision(data.X.dtype)
         strengths = default_strengths(self.regularizer, penalty, data, observation) if given is None else given
 
         last = options if options.tol <= cv_options.tol else cv_options
@@ -201,12 +202,13 @@ class PopulationGLMCV(PopulationModel):
         self.cv_gap_, self.cv_gap_is_bound_ = gap[:, :-1], is_bound[:, :-1]
         self.cv_converged_ = np.isin(status[:, :-1], (Status.CONVERGED, Status.NO_SPIKES))
 
-        problem = PopulationProblem(data.X, data.Y, observation, penalty(self.strength_), data.weights, dtype)
+        chosen_penalty = penalty(self.strength_)
+        problem = PopulationProblem(data.X, data.Y, observation, chosen_penalty, data.weights, dtype, data.offset)
         place = chosen, np.arange(data.Y.shape[1])
         start = Params(np.ascontiguousarray(self.coef_path_[chosen, :, place[1]].T), self.intercept_path_[place])
         solution = as_solution(problem, done, chosen, time.perf_counter() - clock)
         if solution is None:
-            solution = _FINISHERS[choose_solver(problem)]().run(problem, start, key=key, options=options)
+            solution = FIT_SOLVERS[choose_solver(problem)]().run(problem, start, key=key, options=options)
         self._keep(problem, solution, data)
         self._warn_of_folds(status)
 

@@ -37,7 +37,7 @@ class FoldedProblem(PopulationProblem):
 
     Parameters
     ----------
-    X, Y, observation, dtype :
+    X, Y, observation, dtype, offset :
         As in :class:`PopulationProblem`.
     penalty : Penalty
         Strengths shared or per column. One that is not smooth acts in a basis of all rows, too.
@@ -57,11 +57,16 @@ class FoldedProblem(PopulationProblem):
     column in single precision.
     """
 
-    def __init__(self, X, Y, observation, penalty: Penalty, neuron, fold, train, weights=None, dtype=np.float32):
-        super().__init__(X, Y, observation, penalty, weights, dtype)
+    def __init__(
+        self, X, Y, observation, penalty: Penalty, neuron, fold, train, weights=None, dtype=np.float32, offset=None
+    ):
+        super().__init__(X, Y, observation, penalty, weights, dtype, offset)
         self.neuron, self.fold, self.train = np.asarray(neuron), np.asarray(fold), np.asarray(train, bool)
         self.counts, self.n_neurons = Y, len(self.neuron)
         self.Y = _View(Y, self.neuron)
+        self.known = offset
+        if offset is not None:
+            self.offset = _View(offset, self.neuron if offset.shape[1] > 1 else np.zeros_like(self.neuron))
         base = np.ones(len(X)) if self.weights is None else self.weights
         self._in_fold = self.train * base[:, None]  # (time, fold)
         self._fold_scale = len(X) / self._in_fold.sum(axis=0)
@@ -98,4 +103,7 @@ class FoldedProblem(PopulationProblem):
         penalty = jax.tree.map(lambda a: a[..., neuron : neuron + 1] if np.ndim(a) else a, self.penalty)
         Y = np.ascontiguousarray(self.counts[kept, self.neuron[neuron]][:, None])
         weights = None if self.weights is None else self.weights[kept]
-        return PopulationProblem(self.X[kept], Y, self.observation, penalty, weights, self.dtype)
+        offset = None
+        if self.known is not None:
+            offset = self.known[kept][:, [self.neuron[neuron] if self.known.shape[1] > 1 else 0]]
+        return PopulationProblem(self.X[kept], Y, self.observation, penalty, weights, self.dtype, offset)

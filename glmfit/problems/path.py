@@ -16,6 +16,7 @@ from ..bounds import gap_bound
 from ..penalties import Penalty
 from ._basis import floored_basis, spectral_basis
 from ._chunks import over_chunks
+from ._host import fit_intercept
 from ._shared_hessian import SharedHessian
 from .base import Params
 
@@ -64,7 +65,7 @@ class PathProblem:
 
     Parameters
     ----------
-    X, Y, observation, weights, dtype :
+    X, Y, observation, weights, dtype, offset :
         As in :class:`PopulationProblem`. ``dtype`` is the precision of Hessians; all else is float64.
     penalty : callable
         Penalty of a strength.
@@ -76,7 +77,9 @@ class PathProblem:
     A column's objective is the mean over the rows of its set, plus the penalty.
     """
 
-    def __init__(self, X, Y, observation, penalty: Callable[[float], Penalty], train, weights=None, dtype=np.float32):
+    def __init__(
+        self, X, Y, observation, penalty: Callable[[float], Penalty], train, weights=None, dtype=np.float32, offset=None
+    ):
         self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
         self.train = np.asarray(train, bool)
         self.n_rows, self.n_features = X.shape
@@ -84,6 +87,7 @@ class PathProblem:
         self.weights = None if weights is None else np.asarray(weights, np.float64)
         counted = self.train if self.weights is None else self.train * self.weights[:, None]
         self.total = counted.sum(axis=0, dtype=np.float64)  # (fold,)
+        self.offset = offset
         self.smooth = penalty(1.0).smooth
         self._dtype = np.dtype(dtype)
         self._tasks, self.member = _pieces(self.train)
@@ -106,15 +110,32 @@ class PathProblem:
 
         return sum(over_chunks(chunk, self.n_rows)) / self.total[:, None]
 
+    @cached_property
+    def _null(self) -> tuple[np.ndarray, np.ndarray]:
+        """Intercept and objective of the intercept-only optimum, (fold, neuron)."""
+        if self.offset is None:
+            intercept = self.observation.intercept(self.mean_count)
+            return intercept, self.observation.loss(self.mean_count, intercept)
+        found = []
+        for fold, total in enumerate(self.total):
+            weights = self.train[:, fold] * (1.0 if self.weights is None else self.weights) * (self.n_rows / total)
+            found.append(fit_intercept(self.Y, weights, self.observation, self.offset)[:2])
+        return tuple(np.array(part) for part in zip(*found, strict=True))
+
     def null_params(self, columns: Columns) -> Params:
         """Intercept-only optimum."""
-        mean = self.mean_count[columns.fold, columns.neuron]
-        return Params(np.zeros((self.n_features, len(columns))), self.observation.intercept(mean))
+        intercept = self._null[0][columns.fold, columns.neuron]
+        return Params(np.zeros((self.n_features, len(columns))), intercept)
 
     def null_objective(self, columns: Columns) -> np.ndarray:
         """F of the intercept-only model, (column,)."""
-        mean = self.mean_count[columns.fold, columns.neuron]
-        return self.observation.loss(mean, self.observation.intercept(mean))
+        return self._null[1][columns.fold, columns.neuron]
+
+    def _known(self, rows, neuron) -> np.ndarray | float:
+        """Offset of some rows and neurons."""
+        if self.offset is None:
+            return 0.0
+        return self.offset[rows][:, neuron if self.offset.shape[1] > 1 else np.zeros_like(neuron)]
 
     @cached_property
     def basis(self):
@@ -170,7 +191,8 @@ class PathProblem:
             x = np.asarray(self.X[rows], np.float64)
             few = x[:, used]
             eta = few @ coef + intercept
-            away = np.abs(eta - (few @ ref.coef + ref.intercept)[:, of])
+            away = np.abs(eta - (few @ ref.coef + ref.intercept)[:, of])  # the offset is in both
+            eta = eta + self._known(rows, neuron)
             value, r = self.observation.loss_and_derivative(np.asarray(self.Y[rows], np.float64)[:, neuron], eta)
             if self.weights is not None:
                 w = self.weights[rows][:, None]
@@ -220,7 +242,7 @@ class PathProblem:
         def chunk(which):
             p, rows = self._tasks[which.start]
             x = np.asarray(self.X[rows])
-            eta = np.asarray(x, np.float64) @ params.coef + params.intercept
+            eta = np.asarray(x, np.float64) @ params.coef + params.intercept + self._known(rows, neurons)
             bend = self.observation.curvature(np.asarray(self.Y[rows], np.float64)[:, neurons], eta)
             if self.weights is not None:
                 bend = bend * self.weights[rows][:, None]
@@ -243,7 +265,7 @@ class PathProblem:
     def rounding(dtype) -> float:
         """Error of a sum of curvature as a share of its trace: as many products as a chunk has rows, and whitening."""
         single = np.dtype(dtype) == np.float32
-        return (_CHUNK + 8) * float(np.finfo(dtype).eps) / 2 + (1e-4 if single else 0)
+        return (_CHUNK + 8) * float(np.finfo(dtype).eps) / 2 + (2e-4 if single else 0)
 
     @cached_property
     def reach(self) -> float:
