@@ -17,13 +17,13 @@ from ..penalties import Penalty
 from ._basis import floored_basis, spectral_basis
 from ._chunks import over_chunks
 from ._host import fit_intercept
+from ._pieces import split_rows
 from ._shared_hessian import SharedHessian
 from .base import Params
 
 _CHUNK = 2048  # rows summed in the precision of the data
 _FEW = 0.5  # share of the features in use below which it pays to copy them
 _SPOILT = 0.4  # error of a Hessian over its smallest eigenvalue, above which it is formed in double precision
-_MANY = 2  # pieces per set of rows, beyond which every set is a piece of its own
 
 
 class Columns(NamedTuple):
@@ -90,7 +90,7 @@ class PathProblem:
         self.offset = offset
         self.smooth = penalty(1.0).smooth
         self._dtype = np.dtype(dtype)
-        self._tasks, self.member = _pieces(self.train)
+        self._tasks, self.member = split_rows(self.train, _CHUNK)
         self._delicate: set[int] = set()  # neurons whose Hessians are formed in double precision
 
     @staticmethod
@@ -382,22 +382,3 @@ class PathProblem:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             bound = gap_bound(growth * decrement + beyond, growth * self.reach / smallest)
         return np.where(np.isfinite(bound) & (smallest > 0), bound, np.inf)
-
-
-def _pieces(train):
-    """Chunks of rows that are in the same sets, as (piece, rows), and which sets hold each piece (piece, fold)."""
-    patterns, of = np.unique(np.packbits(train, axis=1), axis=0, return_inverse=True)
-    of = of.ravel()
-    if len(patterns) <= _MANY * train.shape[1]:
-        member = np.array([train[np.flatnonzero(of == p)[0]] for p in range(len(patterns))])
-        rows = [np.flatnonzero(of == p) for p in range(len(patterns))]
-    else:
-        member = np.eye(train.shape[1], dtype=bool)
-        rows = [np.flatnonzero(train[:, f]) for f in range(train.shape[1])]
-    tasks = []
-    for p, r in enumerate(rows):
-        for start in range(0, len(r), _CHUNK):
-            part = r[start : start + _CHUNK]
-            whole = part[-1] - part[0] + 1 == len(part)
-            tasks.append((p, slice(int(part[0]), int(part[-1]) + 1) if whole else part))
-    return tasks, member

@@ -6,7 +6,6 @@ Why they may be shared, and what is proved: docs/theory/shared_hessians.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +14,9 @@ from tqdm.auto import tqdm
 from .._status import Status
 from ..problems.base import Params
 from ._check import check_real, check_whole
-from ._loop import stopping_target
+from ._path_columns import Fits, FitsOnTheWay
 from ._result import LoopOptions
 
-_SHORTER = 20  # times a step is made shorter
-_IDLE = 3  # steps with a Hessian of their own that gain nothing
 _STEPS = 50  # of one fit, before it counts as one that Newton steps do not finish
 
 
@@ -46,18 +43,6 @@ class PathSolution(NamedTuple):
     target: np.ndarray
     passes: np.ndarray
     n_hessians: int
-
-
-class _Fits(NamedTuple):
-    """Fits at one strength, one per column."""
-
-    params: Params
-    gradient: np.ndarray  # of the mean loss, by piece: (piece, feature + 1, column)
-    status: np.ndarray
-    gap: np.ndarray
-    bounded: np.ndarray
-    target: np.ndarray
-    passes: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -115,14 +100,14 @@ class _Run:
         live = problem.mean_count > 0  # (fold, neuron)
         everywhere = problem.columns(*np.nonzero(np.ones((F, N), bool)))
         null = problem.null_params(everywhere)
-        coef = np.zeros((S, F, d, N))
-        intercept = np.broadcast_to(null.intercept.reshape(F, N), (S, F, N)).copy()
-        status = np.full((S, F, N), int(Status.NO_SPIKES))
-        gap, bounded, target = np.zeros((S, F, N)), np.ones((S, F, N), bool), np.zeros((S, F, N))
+        shape = S, F, N
+        out = PathSolution(
+            coef=np.zeros((S, F, d, N)), intercept=np.broadcast_to(null.intercept.reshape(F, N), shape).copy(),
+            status=np.full(shape, int(Status.NO_SPIKES)), gap=np.zeros(shape), gap_is_bound=np.ones(shape, bool),
+            target=np.zeros(shape), passes=np.zeros(shape, int), n_hessians=0,
+        )  # fmt: skip
         leaders = problem.columns(*np.nonzero(live & (np.arange(F) == F - 1)[:, None]))
         others = problem.columns(*np.nonzero(live & (np.arange(F) < F - 1)[:, None]))
-        passes = np.zeros((S, F, N), int)
-        out = PathSolution(coef, intercept, status, gap, bounded, target, passes, 0)
         if not len(leaders):
             return out
         place = np.searchsorted(leaders.neuron, others.neuron)
@@ -134,7 +119,9 @@ class _Run:
                 leaders, penalty, self._next(leaders, penalty, lead), problem.null_params(leaders), self.lead
             )
             start = Params(lead.params.coef[:, place], lead.params.intercept[place])
-            guess = self._move(others, penalty, start, lead.gradient[:, :, place])
+            # Where sets overlap too much for common pieces, a pass over all rows says nothing of theirs.
+            nested = problem.member[:, -1].all()
+            guess = self._move(others, penalty, start, lead.gradient[:, :, place]) if nested else start
             if carry is None or not problem.smooth:
                 carry = Params(0.0, 0.0)
             first = Params(guess.coef + carry.coef, guess.intercept + carry.intercept)
@@ -142,10 +129,10 @@ class _Run:
             # How wrong the guess was changes slowly with the strength.
             carry = Params(fits.params.coef - guess.coef, fits.params.intercept - guess.intercept)
             for columns, done in ((leaders, lead), (others, fits)):
-                coef[s, columns.fold, :, columns.neuron] = done.params.coef.T
-                at = s, columns.fold, columns.neuron
-                intercept[at], status[at] = done.params.intercept, done.status
-                gap[at], bounded[at], target[at], passes[at] = done.gap, done.bounded, done.target, done.passes
+                out.coef[s, columns.fold, :, columns.neuron] = done.params.coef.T
+                out.intercept[s, columns.fold, columns.neuron] = done.params.intercept
+                for name in ("status", "gap", "gap_is_bound", "target", "passes"):
+                    getattr(out, name)[s, columns.fold, columns.neuron] = getattr(done, name)
             bar.update(1)
         bar.close()
         return out._replace(n_hessians=self.n_hessians)
@@ -166,9 +153,9 @@ class _Run:
     def _of(self, columns) -> list:
         return [self.references[n] for n in columns.neuron]
 
-    def _solve(self, columns, penalty, start: Params, fallback: Params, options: LoopOptions) -> _Fits:
+    def _solve(self, columns, penalty, start: Params, fallback: Params, options: LoopOptions) -> Fits:
         """Newton steps until the gap of every column is proved to be below its target."""
-        fits = _Columns(self.problem, columns, penalty, start, fallback, options)
+        fits = FitsOnTheWay(self.problem, columns, penalty, start, fallback, options)
         for _ in range(min(options.max_epochs, _STEPS)):
             open_ = np.flatnonzero(fits.open)
             if not open_.size:
@@ -202,7 +189,7 @@ class _Run:
                 coef[:, i], intercept[i] = self.references[n].coef, self.references[n].intercept
         return Params(coef, intercept)
 
-    def _renew(self, columns, fits: _Columns, open_, good, drift):
+    def _renew(self, columns, fits: FitsOnTheWay, open_, good, drift):
         """Form new Hessians where they are asked for; returns the drift of every column from its reference."""
         missing = np.array([n not in self.references for n in columns.neuron])
         leads = columns.fold == self.problem.n_folds - 1
@@ -221,87 +208,3 @@ class _Run:
         drift[chosen] = 0.0
         fits.slow[np.isin(fits.columns.neuron, neurons)] = False
         return drift
-
-
-class _Columns:
-    """Fits on their way at one strength."""
-
-    def __init__(self, problem, columns, penalty, start: Params, fallback: Params, options: LoopOptions):
-        C = len(columns)
-        self.problem, self.columns, self.penalty, self.options = problem, columns, penalty, options
-        self.null_objective = problem.null_objective(columns)
-        self.params = Params(start.coef.copy(), start.intercept.copy())
-        self.base = Params(fallback.coef.copy(), fallback.intercept.copy())
-        self.move = Params(start.coef - fallback.coef, start.intercept - fallback.intercept)
-        self.objective, self.before = np.full(C, np.inf), np.full(C, np.inf)
-        self.gain = np.zeros(C)  # least decrease a step must bring
-        self.gradient = np.zeros((len(problem.member), problem.n_features + 1, C))
-        self.decrement, self.gap = np.full(C, np.inf), np.full(C, np.nan)
-        self.bounded, self.slow = np.zeros(C, bool), np.zeros(C, bool)
-        self.target = np.zeros(C)
-        self.stuck, self.unproved = np.zeros(C, int), np.zeros(C, int)
-        self.status, self.passes = np.full(C, int(Status.MAX_EPOCHS)), np.zeros(C, int)
-        self.open = np.ones(C, bool)
-
-    def at(self, which) -> Params:
-        return Params(self.params.coef[:, which], self.params.intercept[which])
-
-    def accept(self, which, pass_) -> np.ndarray:
-        """Take steps that went down; the others are tried again at a quarter of their length."""
-        objective = pass_.loss + np.asarray(self.penalty.value(self.params.coef[:, which]), np.float64)
-        rounding = 4e-15 * np.maximum(np.abs(self.objective[which]), 1.0)
-        with np.errstate(invalid="ignore"):
-            good = np.isfinite(objective) & ~(objective > self.objective[which] - self.gain[which] + rounding)
-        kept, back = which[good], which[~good]
-        self.objective[kept] = objective[good]
-        self.base.coef[:, kept], self.base.intercept[kept] = self.params.coef[:, kept], self.params.intercept[kept]
-        self.gradient[:, :, kept] = pass_.pieces[:, :, good]
-        goal = SimpleNamespace(null_objective=self.null_objective[kept], n_rows=self.problem.n_rows)
-        self.target[kept] = stopping_target(goal, self.objective[kept], self.options)
-        self.stuck[back] += 1
-        self.move.coef[:, back] *= 0.25
-        self.move.intercept[back] *= 0.25
-        self.gain[back] *= 0.25
-        self._place(back)
-        self.slow[back] = True
-        hopeless = back[self.stuck[back] > _SHORTER]
-        self.status[hopeless] = int(Status.PRECISION_FLOOR)
-        self.open[hopeless] = False
-        return good
-
-    def judge(self, which, decrement, bound, drift, gain: float) -> None:
-        """Finish what is proved, and see whose steps no longer gain."""
-        known, fresh = np.isfinite(drift), drift < 1e-3
-        self.slow[which] = (decrement > gain * self.decrement[which]) & known & ~fresh
-        fell = self.before[which] - self.objective[which] > 1e-2 * self.target[which]
-        idle = fresh & (decrement > 0.5 * self.decrement[which]) & ~fell
-        self.stuck[which] = np.where(idle, self.stuck[which] + 1, 0)
-        self.before[which], self.decrement[which] = self.objective[which], decrement
-        self.bounded[which] = np.isfinite(bound)
-        self.gap[which] = np.where(np.isfinite(bound), bound, decrement / 2)
-        # Where no bound is to be had, an estimate that steps do not improve has to do, and is called one. (Without a
-        # penalty there may be no optimum at all.)
-        small = ~np.isfinite(bound) & (decrement / 2 <= self.target[which]) & ~fell
-        self.unproved[which] = np.where(small, self.unproved[which] + 1, 0)
-        guessed = self.unproved[which] > _IDLE
-        may_guess = not self.problem.smooth and np.all(np.asarray(self.penalty.strength) > 0)
-        done = (bound <= self.target[which]) | (guessed & may_guess)
-        self.status[which[done]] = int(Status.CONVERGED)
-        floor = ~done & (guessed | (self.stuck[which] > _IDLE))
-        self.status[which[floor]] = int(Status.PRECISION_FLOOR)
-        self.open[which[done | floor]] = False
-
-    def go(self, which, step: Params) -> None:
-        """Step from where the columns are."""
-        self.move.coef[:, which], self.move.intercept[which] = step.coef, step.intercept
-        with np.errstate(invalid="ignore"):
-            least = 1e-4 * self.decrement[which] if self.problem.smooth else np.zeros(len(which))
-        self.gain[which] = np.where(np.isfinite(least), least, 0.0)
-        self._place(which)
-
-    def _place(self, which) -> None:
-        self.params.coef[:, which] = self.base.coef[:, which] + self.move.coef[:, which]
-        self.params.intercept[which] = self.base.intercept[which] + self.move.intercept[which]
-
-    def result(self) -> _Fits:
-        return _Fits(self.base, self.gradient, self.status, self.gap, self.bounded, self.target, self.passes)

@@ -276,7 +276,7 @@ def test_the_last_fit_has_the_penalty_and_the_strengths_chosen(data, sparse):
     np.testing.assert_allclose(sparse.cv_scores_[8, 0], score - factorials(Y, test), atol=1e-4)
 
 
-@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
+@pytest.mark.parametrize("regularizer", ["Ridge", pytest.param("Lasso", marks=pytest.mark.slow)])  # two compilations
 def test_both_solvers_give_the_same_scores_and_choices(data, regularizer):
     X, Y = data
     common = {"regularizer": regularizer, "strengths": [0.02, 0.2], "cv": 2, "cv_tol": 1e-9}
