@@ -320,3 +320,31 @@ def test_scikit_learn_agrees():
     wrong = {r["check_name"]: r["exception"] for r in results if r["status"] not in ("passed", "xfail", "skipped")}
     assert not wrong and len(results) > 40
     assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED_FAILURES)
+
+
+@pytest.mark.parametrize("solver_name", ["SharedNewton", "SAGA"])
+def test_offsets_and_exposure_enter_fits_and_scores(solver_name):
+    """Every fit of the cross-validation is the separate fit with the same offsets, and its score that fit's score."""
+    rng = np.random.default_rng(7)
+    T, d, n = 900, 3, 2
+    X, offset, exposure = rng.normal(size=(T, d)), 0.5 * rng.normal(size=(T, n)), rng.uniform(0.3, 1.2, T)
+    Y = rng.poisson(exposure[:, None] * np.logaddexp(0, X @ (0.4 * rng.normal(size=(d, n))) + offset))
+    weight = rng.uniform(0.5, 2, T)
+    strengths = [1e-3, 1e-1]
+    for scoring in ("log-likelihood", "D2"):
+        model = PopulationGLMCV(
+            strengths=strengths, cv=3, scoring=scoring, solver_name=solver_name, cv_tol=1e-10, tol=1e-10
+        )
+        model.fit(X, Y, weight, offset=offset, exposure=exposure)
+        assert model.cv_converged_.all() and model.cv_gap_is_bound_.all()
+        test = np.arange(T) < T // 3
+        for s, strength in enumerate(strengths):
+            alone = PopulationGLM(regularizer_strength=strength, tol=1e-10)
+            alone.fit(X[~test], Y[~test], weight[~test], offset=offset[~test], exposure=exposure[~test])
+            score = alone.score(X[test], Y[test], weight[test], scoring, True, offset[test], exposure[test])
+            np.testing.assert_allclose(model.cv_scores_[s, 0], score, rtol=1e-4)
+    whole = PopulationGLM(regularizer_strength=model.strength_, tol=1e-10).fit(
+        X, Y, weight, offset=offset, exposure=exposure
+    )
+    np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-4)
+    np.testing.assert_allclose(model.report_.objective, whole.report_.objective, rtol=1e-8)
