@@ -1,0 +1,152 @@
+"""Epochs of the population GLM on an accelerator, beside the two ceilings of the device.
+
+    python benchmarks/gpu_population.py [--sections p1,p2,large]
+
+P1 and P2 (100 000 bins, 192 features, 32 and 128 neurons) are fitted, and their epochs timed; the large one (2 000 000
+bins, 512 features, 512 neurons, single precision) is drawn on the device, 12 GB with its table, and its epochs timed.
+
+Ceilings, with T rows, D = d + 1 columns and N neurons. An epoch visits T rows: it multiplies Z v and Z'r, 2 T D N
+floating-point operations times two, 4 T D N in all (what is done per entry of eta is left out). It cannot move less
+than Z once, counts and table once each, and the table back: 4 (T D + 3 T N) bytes. Divided by what the device does,
+measured in the same run by a product of two 8 192 x 8 192 matrices (in full single precision, which the fits use, and
+in the device's default precision, TF32 on NVIDIA's) and by a copy of 2 GB, they are two times no epoch can beat. What
+makers say their devices do is in the figures where it is known. On a CPU it runs as well, with smaller sizes (--scale).
+"""
+
+from __future__ import annotations
+
+import sys
+
+import _problems
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _common import Section, median, run_sections, timed
+from _models import fit_quietly
+
+from glmfit import PopulationGLM, observations, penalties
+from glmfit.problems import PopulationProblem
+from glmfit.problems._metric import Metric
+from glmfit.problems._rows import Rows
+from glmfit.solvers import SAGA
+from glmfit.solvers._epoch import saga_epoch
+
+# Bytes per second, and operations per second in single precision and TF32 without sparsity, as the makers say.
+SAID = {"H100": (3.35e12, 6.7e13, 4.95e14), "H200": (4.8e12, 6.7e13, 4.95e14), "A100": (2.04e12, 1.95e13, 1.56e14)}
+LARGE = 2_000_000, 512, 512
+
+
+def ceilings(scale: float, section: Section) -> tuple[float, float, float]:
+    """Bytes per second, and operations per second in single precision in full and by default, as measured."""
+    kind = jax.devices()[0].device_kind
+    n = 8192 if scale == 1.0 else 1024
+    a = jax.random.normal(jax.random.key(0), (n, n), jnp.float32)
+    flops = []
+    for precision in (jax.lax.Precision.HIGHEST, jax.lax.Precision.DEFAULT):
+        multiply = jax.jit(lambda x, p=precision: jnp.dot(x, x, precision=p))
+        flops.append(2.0 * n**3 / best(lambda f=multiply: f(a)))
+    b = jnp.ones(int(5e8 * min(scale, 1.0)), jnp.float32)
+    copy = jax.jit(lambda x: x + 1)
+    bandwidth = 2.0 * b.nbytes / best(lambda: copy(b))
+    said = next((v for name, v in SAID.items() if name in kind), None)
+    section.note(
+        device=kind, measured={"bytes_per_s": bandwidth, "flops": flops[0], "flops_default": flops[1]}, said=said
+    )
+    return bandwidth, *flops
+
+
+def best(call, repeats: int = 5) -> float:
+    """Fewest seconds of some calls, the first apart."""
+    jax.block_until_ready(call())
+    return min(timed(lambda: jax.block_until_ready(call()))[0] for _ in range(repeats))
+
+
+def epoch_seconds(rows: Rows, table, v, metric: Metric, step, repeats: int = 5) -> float:
+    """Median seconds of an epoch that visits blocks drawn at random."""
+    mean_gradient = jnp.zeros_like(v)
+    order = np.random.default_rng(0).integers(0, rows.n_blocks, (repeats + 1, rows.n_blocks)).astype(np.int32)
+    spent = []
+    for draws in order:
+        start = (v, table, mean_gradient, None)
+        seconds, out = timed(
+            lambda s=start, o=draws: jax.block_until_ready(saga_epoch(rows, *s, metric, step, o, subsets=False))
+        )
+        v, table, mean_gradient, _ = out  # what went in is given away
+        spent.append(seconds)
+    return median(spent[1:])
+
+
+def compare(section: Section, n_rows: int, d: int, n: int, seconds: float, limits) -> None:
+    """Put an epoch beside the two ceilings."""
+    bandwidth, full, default = limits
+    flops, moved = 4.0 * n_rows * (d + 1) * n, 4.0 * n_rows * (d + 1 + 3 * n)
+    section.note(
+        seconds_per_epoch=seconds, epochs_per_second=1 / seconds, flops=flops, bytes=moved,
+        share_of_bandwidth=moved / bandwidth / seconds, share_of_single_precision=flops / full / seconds,
+        share_of_default_precision=flops / default / seconds,
+    )  # fmt: skip
+
+
+def fitted(name: str):
+    """Section that fits a problem and times its epochs."""
+
+    def section_of(cache, scale: float, section: Section) -> None:
+        limits = ceilings(scale, section)
+        problem = _problems.load(name, cache, scale)
+        for batch in (2048, 8192, 32768):
+            if batch > len(problem.X) // 2:
+                continue
+            one = PopulationProblem(
+                problem.X, problem.Y, observations.from_inverse_link("softplus"), penalties.Ridge(problem.strength)
+            )
+            columns, state = SAGA(batch_size=batch).init_state(one, one.null_params(), key=jax.random.key(0))
+            rows = one.rows(batch, state.seed)
+            step = jnp.asarray(state.step, jnp.float32)
+            seconds = epoch_seconds(rows, jnp.array(state.table), jnp.array(columns), state.metric, step)
+            print(f"  batches of {batch} rows")
+            part = Section(section.name)
+            compare(part, len(problem.X), problem.X.shape[1], problem.Y.shape[1], seconds, limits)
+            section.figures[f"batch {batch}"] = part.figures
+        model = PopulationGLM(regularizer_strength=problem.strength, solver_name="SAGA", tol=1e-6)
+        cold, _ = timed(lambda: fit_quietly(model, problem.X, problem.Y))
+        warm, _ = timed(lambda: fit_quietly(model, problem.X, problem.Y))
+        section.note(
+            seconds_of_a_fit_cold=cold, seconds_of_a_fit_warm=warm, converged=int(model.report_.converged.sum())
+        )
+        section.require(f"{name}, neurons with a proved gap of 1e-6", float(model.report_.gap_is_bound.sum()),
+                        problem.Y.shape[1], limit=1, against="all", unit="", topic="gap", at_least=True)  # fmt: skip
+
+    section_of.__doc__ = f"{name}: epochs beside the device's ceilings, and a fit to a gap of 1e-6."
+    return section_of
+
+
+def large(_cache, scale: float, section: Section) -> None:
+    """2 000 000 bins, 512 features, 512 neurons in single precision: epochs beside the device's ceilings."""
+    limits = ceilings(scale, section)
+    n_rows, d, n = (LARGE[0], *LARGE[1:]) if scale == 1.0 else (max(8192, int(LARGE[0] * scale)), *LARGE[1:])
+    for batch in (4096, 16384, 65536):
+        n_blocks = n_rows // batch
+        if n_blocks < 2:
+            continue
+        keys = jax.random.split(jax.random.key(0), 2)
+        Z = jax.random.normal(keys[0], (n_blocks, batch, d + 1), jnp.float32).at[:, :, -1].set(1)
+        Y = (jax.random.uniform(keys[1], (n_blocks, batch, n)) < 0.1).astype(jnp.float32)
+        penalty = penalties.Ridge(1e-4)
+        ridge = jnp.full((d + 1, n), 1e-4, jnp.float32).at[-1].set(0)
+        rows = Rows(
+            Z, Y, jnp.ones((n_blocks, batch, 1), jnp.float32), None, ridge, penalty, None,
+            observations.from_inverse_link("softplus"), n_blocks * batch, n_blocks,
+        )  # fmt: skip
+        v = jnp.zeros((d + 1, n), jnp.float32)
+        metric = Metric(jnp.full((d + 1, n), 4.0, jnp.float32), jnp.zeros((d, n), jnp.float32))
+        step = jnp.full(n, 0.05, jnp.float32)
+        seconds = epoch_seconds(rows, jnp.zeros_like(Y), v, metric, step, 3)
+        print(f"  batches of {batch} rows")
+        part = Section(section.name)
+        compare(part, n_blocks * batch, d, n, seconds, limits)
+        section.figures[f"batch {batch}"] = part.figures
+        del Z, Y, rows
+
+
+if __name__ == "__main__":
+    sys.exit(run_sections(__doc__, {"p1": fitted("P1"), "p2": fitted("P2"), "large": large}, "gpu_population.json"))
