@@ -176,19 +176,20 @@ class PopulationGLM(PopulationModel):
 
     def _fit(self, X, y, sample_weight, offset, exposure, checkpoint) -> None:
         max_memory = read_number("max_memory", self.max_memory)
-        arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
-        if data is None:
-            data = check_training(self, *arrays, sample_weight, offset, exposure)
-        solver = self._read_solver(data, checkpoint is not None)
-        problem = self._make_problem(data, max_memory)
-        if solver is None:
-            solver = SOLVERS[choose_solver(problem)]()
-        seed = read_seed(self.random_state)
+        seed, solver = read_seed(self.random_state), read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
         options = LoopOptions(
             tol=read_number("tol", self.tol),
             max_epochs=read_count("max_epochs", self.max_epochs),
             verbose=bool(self.verbose),
         )
+        arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
+        if data is None:
+            data = check_training(self, *arrays, sample_weight, offset, exposure)
+        self._check_solver(solver, data, checkpoint is not None)
+        problem = self._make_problem(data, max_memory)
+        if solver is None:
+            only_saga = checkpoint is not None or not problem.in_memory
+            solver = SAGA() if only_saga else SOLVERS[choose_solver(problem)]()
         if checkpoint is not None:
             file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed))
             options = replace(options, checkpoint=file)
@@ -198,19 +199,15 @@ class PopulationGLM(PopulationModel):
         solution = solver.run(problem, start, key=jax.random.key(seed), options=options)
         self._keep(problem, solution, data)
 
-    def _read_solver(self, data, checkpoint: bool):
-        """Solver asked for, None for the rule's choice; only SAGA reads rows as it goes and writes checkpoints."""
-        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
+    def _check_solver(self, solver, data, checkpoint: bool) -> None:
+        """Raise for a solver that does not do what is asked: only SAGA reads rows as it goes and writes checkpoints."""
         streamed = isinstance(data, StreamedTraining)
-        if solver is None and (streamed or checkpoint):
-            return SAGA()
         if solver is not None and not isinstance(solver, SAGA) and (streamed or checkpoint):
             what = "a checkpoint" if checkpoint else f"rows that are read as they are fitted (X is {data.X.source!r})"
             raise ValueError(
                 f'solver_name is {self.solver_name!r}, but {what} needs "SAGA"'
                 + ("." if checkpoint else ", or a max_memory large enough to load them.")
             )
-        return solver
 
     def _make_problem(self, data, max_memory=np.inf) -> PopulationProblem:
         devices = read_devices(self.devices)

@@ -188,6 +188,8 @@ def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> floa
         settled = problem.left_out_is_settled(at.coef[:, None])[0]
         if not settled or system.misses(at.grad_coef, at.grad_intercept):
             return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
+    if problem.is_separable_along(at.coef, at.intercept):
+        return np.inf  # there is no optimum: what says otherwise is rounding
     drift = problem.largest_move(at.coef - at.anchor_coef, at.intercept - at.anchor_intercept)
     growth = np.exp(min(drift, 50.0))
     return float(gap_bound(growth * decrement, growth * system.radius_squared))

@@ -156,19 +156,19 @@ class StreamedProblem(PopulationProblem):
         devices=None, run_rows=256, max_table_bytes=np.inf,
     ):  # fmt: skip
         super().__init__(X, Y, observation, penalty, weights, dtype, offset, devices)
-        self.run_rows, self.max_table_bytes = run_rows, max_table_bytes
+        self.run_rows, self.max_table_bytes, self._sample_bytes = run_rows, max_table_bytes, 0
 
     def _build_rows(self, batch_size: int, seed: int) -> StreamedRows:
         return StreamedRows(self, batch_size, seed)
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes of rows and table that a fit holds at a time, (0 before there are rows)."""
+        """Bytes of rows and table held at a time: of the sample a fit begins with, or of portions and table."""
         if self._kept_rows is None:
-            return 0
+            return self._sample_bytes
         rows = self._kept_rows[1]
         in_memory = rows.table_bytes if rows.table_bytes <= self.max_table_bytes else 0
-        return in_memory + 4 * rows.portion_bytes
+        return max(self._sample_bytes, in_memory + 4 * rows.portion_bytes)
 
     @cached_property
     def mean_count(self) -> np.ndarray:
@@ -196,6 +196,8 @@ class StreamedProblem(PopulationProblem):
             return None if a is None else np.concatenate([a[rows] for rows in slices])
 
         X, Y, weights, offset = (gather(a) for a in (self.X, self.Y, self.weights, self.offset))
+        # Features as they come and whitened, and what a fit keeps of the size of the counts.
+        self._sample_bytes = 2 * X.nbytes + 8 * Y.nbytes
         if weights is not None and not weights.all():
             X, Y, offset, weights = (a if a is None else a[weights > 0] for a in (X, Y, offset, weights))
         devices = self.placement.devices
