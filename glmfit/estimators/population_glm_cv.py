@@ -86,9 +86,9 @@ class PopulationGLMCV(PopulationModel):
     -----
     Guarantee: the last fit's as in `PopulationGLM`; the fits of the cross-validation have the same certificates, in
     ``cv_gap_``, and for l1 penalties it is that of the problem with all features. A fit that is proved leaves the
-    computation. Cost with SharedNewton: two or so passes of every fit over its rows, and two to eight Hessians of a
-    neuron (T d^2 each) for all its fits together (docs/theory/shared_hessians.md); with SAGA about 40 passes of every
-    fit.
+    computation. Cost with SharedNewton: a few passes of every fit over its rows, and a few Hessians of a neuron
+    (T d^2 each) for all its fits together (docs/theory/shared_hessians.md); with SAGA as many passes of every fit as a
+    fit by itself takes.
 
     Examples
     --------
