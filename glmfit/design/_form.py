@@ -8,9 +8,10 @@ import numpy as np
 
 
 def served_dtype(dtype) -> np.dtype:
-    """Type in which rows are served: float64 stays, every other real type becomes float32."""
+    """Type in which rows are served: float32 where it holds every value, else float64."""
     dtype = np.dtype(dtype)
-    return np.dtype(np.float64 if dtype.kind == "f" and dtype.itemsize >= 8 else np.float32)
+    wide = (dtype.kind == "f" and dtype.itemsize >= 8) or (dtype.kind in "iu" and dtype.itemsize >= 4)
+    return np.dtype(np.float64 if wide else np.float32)
 
 
 def check_real(dtype, what: str) -> None:

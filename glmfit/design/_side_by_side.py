@@ -23,7 +23,8 @@ def hstack(sources) -> RowSource:
     -------
     RowSource
         All columns, (time, column). Rows that one of them leaves out, and rows of arrays in memory with a NaN, are left
-        out. Columns have names if those of any part have; the others are then called x and their number.
+        out. Columns have names if those of any part have; the others are then called x and their number. Where two
+        parts have a name in common, all names begin with ``part`` and the number of the part.
 
     Raises
     ------
@@ -60,6 +61,8 @@ class ArrayRows(RowSource):
 
     def __init__(self, array: Any):
         values = np.asarray(getattr(array, "values", array))  # .values: pandas and pynapple
+        if isinstance(array, np.ma.MaskedArray):  # what is masked is missing
+            values = array.astype(np.promote_types(array.dtype, np.float32)).filled(np.nan)
         check_form(values.shape, values.dtype, f"the {type(array).__name__}")
         self.one_column = values.ndim == 1
         self._values = values[:, None] if self.one_column else values
@@ -110,4 +113,8 @@ class SideBySide(RowSource):
         names: list[str] = []
         for part in self._parts:
             names += part.columns or [f"x{len(names) + i}" for i in range(part.n_columns)]
-        return names
+        if len(set(names)) == len(names):
+            return names
+        # Parts without a name of their own: told apart by their place.
+        of = [place for place, part in enumerate(self._parts) for _ in range(part.n_columns)]
+        return [f"part{place}_{name}" for place, name in zip(of, names, strict=True)]

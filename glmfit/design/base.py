@@ -23,7 +23,7 @@ class RowSource(abc.ABC):
     n_columns : int
         Read off the first row, unless a class sets it.
     dtype : numpy.dtype
-        Of the rows that `fetch` gives: float64 where `read` gives float64, float32 for every other real type.
+        Of the rows that `fetch` gives: float32 where that holds every value `read` may give, else float64.
     chunk_rows : int
         Natural run of rows to read at once.
     left_out : numpy.ndarray or None

@@ -190,6 +190,12 @@ def _reader(signal: Any) -> tuple[Callable[[slice], np.ndarray], tuple[int, int]
         check_form(signal.shape, signal.dtype, "signal")
         by_rows = scipy.sparse.csr_array(signal)
         return lambda rows: by_rows[rows].toarray(), by_rows.shape
+    if hasattr(signal, "count") and type(signal).__name__ in ("Ts", "TsGroup"):
+        raise TypeError(
+            f"signal is a {type(signal).__name__} of spike times; count them in bins first: signal.count(0.01)."
+        )
+    if isinstance(signal, np.ma.MaskedArray):  # what is masked is missing
+        signal = signal.astype(np.promote_types(signal.dtype, np.float32)).filled(np.nan)
     values = np.asarray(getattr(signal, "values", signal))
     check_form(values.shape, values.dtype, "signal")
     values = values[:, None] if values.ndim == 1 else values

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from ..problems._chunks import over_chunks
 from ._files import load_npz, save_npz
+from ._warn import warn_user
 
 _LAYOUT = "1"  # of the state; a file of another one cannot be read
-_LOOKS = 64  # rows that tell one recording from another
 
 
 class Checkpoint:
@@ -26,12 +28,21 @@ class Checkpoint:
     """
 
     def __init__(self, path, facts: dict[str, str]):
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"checkpoint is {path!r}; it must be the path of a file.")
         path = Path(path)
         self.path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
         self.facts = facts
         if not self.path.parent.is_dir():
             raise FileNotFoundError(
                 f"checkpoint {self.path} cannot be written: the folder {self.path.parent} does not exist. Create it."
+            )
+        self._silent = False
+        for left in self.path.parent.glob(f".{self.path.name}.*.part"):
+            left.unlink(missing_ok=True)  # of a process that was killed while it wrote
+        if not os.access(self.path.parent, os.W_OK):
+            raise PermissionError(
+                f"checkpoint {self.path} cannot be written: {self.path.parent} is not writable. Give another path."
             )
 
     @property
@@ -40,8 +51,18 @@ class Checkpoint:
         return self.path.exists()
 
     def save(self, arrays: dict[str, np.ndarray]) -> None:
-        """Write the state; the file is the old one or the new one, whatever happens."""
-        save_npz(self.path, {"class": "checkpoint", "facts": self.facts}, arrays)
+        """Write the state; the file is the old one or the new one, whatever happens.
+
+        A fit does not end because it cannot be written down: there is one warning, and it goes on.
+        """
+        try:
+            if self.exists:
+                self._check(load_npz(self.path)[0])  # another fit may have begun on the same path
+            save_npz(self.path, {"class": "checkpoint", "facts": self.facts}, arrays)
+        except (OSError, ValueError) as error:
+            if not self._silent:
+                warn_user(f"checkpoint {self.path} could not be written, and the fit goes on without it: {error}")
+            self._silent = True
 
     def load(self) -> dict[str, np.ndarray] | None:
         """Read the state, None if there is none.
@@ -53,7 +74,18 @@ class Checkpoint:
         """
         if not self.exists:
             return None
-        header, arrays = load_npz(self.path)
+        try:
+            header, arrays = load_npz(self.path)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"checkpoint {self.path} cannot be read ({error}). Nothing was changed: delete it to begin anew, or "
+                "give another path."
+            ) from error
+        self._check(header)
+        return arrays
+
+    def _check(self, header: dict) -> None:
+        """Raise unless a file is of this fit."""
         if header.get("class") != "checkpoint":
             raise ValueError(
                 f"checkpoint {self.path} is a file of a {header.get('class')}, not a checkpoint. Give another path."
@@ -69,11 +101,10 @@ class Checkpoint:
                 f"checkpoint {self.path} belongs to another fit; it differs in {', '.join(different)}. Nothing was "
                 "changed: give another path for this fit, or delete the file to begin anew."
             )
-        return arrays
 
 
-def facts_of(problem, solver, regularizer: str, seed: int) -> dict[str, str]:
-    """Tell one fit from another: shapes, model, solver, and digests of data and numbers."""
+def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[str, str]:
+    """Tell one fit from another: shapes, model, solver, and digests of numbers and of all data, which are read once."""
     return {
         "layout": _LAYOUT,
         "rows": str(problem.n_rows),
@@ -81,22 +112,24 @@ def facts_of(problem, solver, regularizer: str, seed: int) -> dict[str, str]:
         "neurons": str(problem.n_neurons),
         "link": problem.observation.name,
         "regularizer": regularizer,
+        "groups": hashlib.sha256(str(jax.tree.structure(problem.penalty)).encode()).hexdigest()[:16],
         "strength": _digest(*jax.tree.leaves(problem.penalty)),
         "solver": repr(solver),
         "seed": str(seed),
+        "tol": repr(tol),
         "precision": str(problem.dtype),
         "rows read": "all at once" if problem.in_memory else f"in runs of {problem.run_rows}",
         "weights": _digest(problem.weights),
         "offset": _digest(problem.offset),
-        "counts": _digest(problem.mean_count),
-        "data": _data_digest(problem),
+        "features' values": _digest_of_rows(problem.X),
+        "counts": _digest_of_rows(problem.Y),
     }
 
 
-def _data_digest(problem) -> str:
-    """Digest of some rows, spread evenly."""
-    at = np.unique(np.linspace(0, problem.n_rows - 1, _LOOKS).astype(int))
-    return _digest(*(np.asarray(a[i : i + 1]) for i in at for a in (problem.X, problem.Y)))
+def _digest_of_rows(rows) -> str:
+    """Digest of all rows, piece by piece."""
+    pieces = over_chunks(lambda part: _digest(np.asarray(rows[part])), len(rows))
+    return hashlib.sha256("".join(pieces).encode()).hexdigest()[:16]
 
 
 def _digest(*arrays) -> str:

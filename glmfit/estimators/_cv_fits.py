@@ -13,7 +13,7 @@ from .. import penalties
 from .._status import Status
 from ..penalties import Penalty
 from ..problems import FoldedProblem, Params, PathProblem
-from ..solvers import SAGA, LoopOptions, SharedNewton, Solution
+from ..solvers import SAGA, LoopOptions, Newton, SharedNewton, Solution
 from ._folds import Folds
 
 REGULARIZERS = ("Ridge", "Lasso", "ElasticNet")
@@ -108,34 +108,29 @@ class Fits:
 
     def _shared(self, solver: SharedNewton, neurons):
         data = self.data
-        Y = data.Y[:, neurons]
-        problem = PathProblem(
-            data.X, Y, self.observation, self.penalty, self._train, data.weights, self.dtype, data.offset
-        )
+        Y, offset = data.Y[:, neurons], data.offset
+        if offset is not None and offset.shape[1] > 1:
+            offset = offset[:, neurons]
+        common = data.X, Y, self.observation, self.penalty, self._train, data.weights, self.dtype, offset
+        problem = PathProblem(*common)
         found = solver.run(problem, self.strengths, self.options, self.last)
-        if problem.smooth:
-            self._finish(found, neurons)
+        self._finish(found, neurons)
         return found[:7]
 
     def _finish(self, found, neurons) -> None:
-        """Finish what the shared Hessians did not by exact ones, which also tell whether there is an optimum."""
-        s, f, n = np.nonzero(found.status == Status.PRECISION_FLOOR)
+        """Finish anew what the shared Hessians did not: by exact ones, or SAGA where the penalty is not smooth."""
+        s, f, n = np.nonzero((found.status == Status.PRECISION_FLOOR) | ~np.isfinite(found.gap))
         if not len(s):
             return
         problem = self._folded(self.strengths[s], f, neurons[n])
-        params = Params(found.coef[s, f, :, n].T, found.intercept[s, f, n])
-        for c in range(len(s)):
-            at = s[c], f[c], n[c]
-            target = found.target[at]
-            outcome = problem.finish_neuron(params, c, target)
-            found.coef[s[c], f[c], :, n[c]] = outcome.params.coef[:, c]
-            found.intercept[at] = outcome.params.intercept[c]
-            bounded = bool(np.isfinite(outcome.bound))
-            found.gap[at], found.gap_is_bound[at] = outcome.bound if bounded else outcome.estimate, bounded
-            if outcome.separable:
-                found.status[at] = Status.SEPARABLE
-            elif found.gap[at] <= target:
-                found.status[at] = Status.CONVERGED
+        solver = Newton() if self.penalty(1.0).smooth else SAGA()
+        solution = solver.run(problem, key=self.key, options=self.options)
+        better = np.isfinite(solution.objective) & np.isfinite(solution.gap)
+        s, f, n = (a[better] for a in (s, f, n))
+        found.coef[s, f, :, n] = solution.params.coef[:, better].T
+        found.intercept[s, f, n] = solution.params.intercept[better]
+        for name in ("gap", "gap_is_bound", "status", "target"):
+            getattr(found, name)[s, f, n] = getattr(solution, name)[better]
 
     # ------------------------------------------------------------------------------------------ SAGA
 
@@ -216,7 +211,10 @@ def read_strengths(given) -> np.ndarray | None:
     """Strengths in increasing order, each once; None stays."""
     if given is None:
         return None
-    strengths = np.asarray(given)
+    try:
+        strengths = np.asarray(given)
+    except ValueError:  # lists of different lengths
+        strengths = np.empty(0, object)
     if (
         strengths.dtype.kind not in "fiu"
         or strengths.ndim != 1
@@ -241,4 +239,5 @@ def default_strengths(regularizer: str, penalty, data, observation) -> np.ndarra
     null = problem.null_params(columns)
     gradient = problem.evaluate(columns, null, null).gradient[:-1]
     strongest = float(np.max(penalty(1.0).maximal_strength(gradient)))
-    return (strongest if strongest > 0 else 1.0) * np.logspace(-3, 0, 12)
+    rounding = 1e-12 * float(np.max(problem.null_objective(columns), initial=0.0))
+    return (strongest if strongest > rounding else 1.0) * np.logspace(-3, 0, 12)

@@ -51,9 +51,15 @@ def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> 
     if hasattr(cv, "split") and not isinstance(cv, str):
         full = np.zeros(n_given)
         full[rows] = y
-        pairs = list(cv.split(np.zeros((n_given, 1)), full))
+        try:
+            pairs = list(cv.split(np.zeros((n_given, 1)), full))
+        except ValueError as error:
+            raise ValueError(
+                f"cv is {cv!r}, which cannot split {n_given} rows by X and y alone ({error}). For a splitter that "
+                "needs groups pass the pairs: list(cv.split(X, y, groups))."
+            ) from error
     elif np.iterable(cv) and not isinstance(cv, str):
-        pairs = [tuple(pair) for pair in cv]
+        pairs = [tuple(pair) if np.iterable(pair) else (pair,) for pair in cv]
     else:
         raise ValueError(
             f"cv is {cv!r}; it must be a number of contiguous blocks, a pynapple IntervalSet, a scikit-learn splitter, "

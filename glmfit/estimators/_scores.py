@@ -29,7 +29,7 @@ def score_sums(observation, data, coef, intercept, score_type):
         totals[0] += w[rows] @ of(observation, y, eta, e[rows, None])
         totals[1] += w[rows] @ of(observation, y, np.broadcast_to(null_eta + known, y.shape), e[rows, None])
     if score_type == "log-likelihood":
-        return totals[0] / w.sum(), None
+        return totals[0] / w[e > 0].sum(), None  # per bin that was observed
     return totals
 
 

@@ -12,9 +12,11 @@ from ._validation import (
     NOT_INTEGER,
     Scoring,
     TimeAxis,
+    check_aligned,
     check_counts,
     check_exposure,
     check_offset,
+    check_same_neurons,
     check_scoring,
     check_unexposed,
     check_weights,
@@ -110,6 +112,7 @@ def load_or_stream(estimator, X, y, sample_weight, offset, exposure, max_memory:
     data : StreamedTraining or None
         For one that reads rows as it goes.
     """
+    X, y = (_readable(a, max_memory) for a in (X, y))
     source, counts = as_source(X), as_source(y)
     if source is None:
         return (X, y if counts is None else _whole(counts)), None
@@ -121,8 +124,19 @@ def load_or_stream(estimator, X, y, sample_weight, offset, exposure, max_memory:
     return None, _check(estimator, source, y if counts is None else counts, sample_weight, offset, exposure)
 
 
+def _readable(array, max_memory: float):
+    """Load a small mapped file in a layout whose rows cannot be read by position."""
+    if isinstance(array, np.memmap) and 2 * array.nbytes <= max_memory:
+        try:
+            as_source(array)
+        except ValueError:
+            return np.array(array)
+    return array
+
+
 def as_arrays(X, y):
     """Load what rows are read from."""
+    X, y = (_readable(a, np.inf) for a in (X, y))
     source, counts = as_source(X), as_source(y)
     return X if source is None else _with_names(source), y if counts is None else _whole(counts)
 
@@ -148,7 +162,13 @@ def _with_names(source: RowSource):
 
 def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> StreamedTraining:
     n_rows = len(source)
+    if y is None:
+        raise ValueError(
+            "requires y to be passed, but the target y is None: give the spike counts, (time,) or (time, neuron)."
+        )
     axis = time_axis(y)
+    for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
+        check_aligned(axis, time_axis(rows), name)
     names = neuron_names(y)
     one_neuron = y.one_column if isinstance(y, RowSource) else np.ndim(plain(y)) == 1
     counts = y if isinstance(y, RowSource) else counts_of(y, keep_type=True)
@@ -184,6 +204,7 @@ def check_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> 
     if source is None:
         return check_scoring(estimator, X, _whole(counts), sample_weight, offset, exposure)
     check_columns(estimator, source)
+    check_same_neurons(estimator.report_.neuron, neuron_names(y))
     counts = counts_of(y, keep_type=True) if counts is None else counts
     counts = counts[:, None] if counts.ndim == 1 else counts
     if len(counts) != len(source):
@@ -210,6 +231,8 @@ def row_weights(source: RowSource, n_neurons: int, sample_weight, offset):
         weights = check_weights(sample_weight, np.broadcast_to(0.0, (n_rows, 1))).astype(np.float64)
     offset = check_offset(offset, n_rows, n_neurons)
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)
+    if missing.shape != (n_rows,):
+        raise ValueError(f"left_out of X has shape {missing.shape}; it needs one entry per row, ({n_rows},).")
     if offset is not None:
         missing = missing | np.isnan(offset).any(axis=1)
         offset = np.where(missing[:, None], 0.0, offset)

@@ -162,7 +162,7 @@ def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
         check_aligned(axis or time_axis(y), time_axis(rows), name)
     _refuse_sparse(X, "X")
-    _check_same_neurons(estimator.report_.neuron, neuron_names(y))
+    check_same_neurons(estimator.report_.neuron, neuron_names(y))
     X, Y = _features(estimator, X, reset=False), counts_of(y)
     if len(X) != len(Y):
         raise ValueError(f"X has {len(X)} rows but y has {len(Y)}; both need one row per time bin.")
@@ -367,7 +367,7 @@ def _extent(axis: TimeAxis) -> str:
     return f"{len(axis.t)} time bins{span}"
 
 
-def _check_same_neurons(fitted: list, given: list | None) -> None:
+def check_same_neurons(fitted: list, given: list | None) -> None:
     """Raise if y names the neurons of the fit in another order, or others."""
     unnamed = fitted == [str(i) for i in range(len(fitted))]
     if given is None or unnamed or len(given) != len(fitted) or given == fitted:

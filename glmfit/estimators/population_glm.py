@@ -57,7 +57,8 @@ class PopulationGLM(PopulationModel):
     verbose : bool
         Show a progress bar with epochs and gap.
     max_memory : float
-        Bytes a fit may take; what rows are read from is loaded if it fits, and read in every pass otherwise.
+        Bytes for rows and what is kept of them; what rows are read from is loaded if it fits, and read in every pass
+        otherwise. Libraries and compiled programs take some hundred megabytes besides.
     devices : None, "all" or sequence of jax.Device
         Devices that share the rows in SAGA and LBFGS: jax's default one, all of ``jax.devices()``, or those given. The
         answer is the same to rounding.
@@ -191,11 +192,11 @@ class PopulationGLM(PopulationModel):
             only_saga = checkpoint is not None or not problem.in_memory
             solver = SAGA() if only_saga else SOLVERS[choose_solver(problem)]()
         if checkpoint is not None:
-            file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed))
+            file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
             options = replace(options, checkpoint=file)
         start = None
         if not problem.in_memory and (checkpoint is None or not file.exists):
-            start = _fit_sample(problem, jax.random.key(seed), seed, max_memory / 4)
+            start = _fit_sample(problem, jax.random.key(seed), seed, max_memory / 8)
         solution = solver.run(problem, start, key=jax.random.key(seed), options=options)
         self._keep(problem, solution, data)
 
@@ -222,14 +223,16 @@ class PopulationGLM(PopulationModel):
         )
         common = data.X, data.Y, observation, penalty, data.weights, precision(data.X.dtype), data.offset, devices
         if isinstance(data, StreamedTraining):
-            return StreamedProblem(*common, run_rows=data.run_rows, max_table_bytes=max_memory / 2)
+            limits = {"max_table_bytes": max_memory / 2, "max_portion_bytes": max_memory / 16}
+            return StreamedProblem(*common, run_rows=data.run_rows, **limits)
         return PopulationProblem(*common)
 
 
-def _fit_sample(problem: StreamedProblem, key, seed: int, max_bytes: float) -> Params:
+def _fit_sample(problem: StreamedProblem, key, seed: int, max_bytes: float) -> Params | None:
     """Fit a random choice of the rows in memory: near enough for the fit of all to begin at."""
     per_row = bytes_in_memory((1, problem.n_features), problem.n_neurons, problem.dtype)
-    n_rows = max(int(max_bytes // per_row), 2 * problem.run_rows)
-    sample = problem.sample(min(n_rows, problem.n_rows // 2), seed)
+    sample = problem.sample(min(int(max_bytes // per_row), problem.n_rows // 2), seed)
+    if sample is None:
+        return None
     solver = SOLVERS[choose_solver(sample)]()
     return solver.run(sample, key=key, options=LoopOptions(tol=_SAMPLE_TOL)).params

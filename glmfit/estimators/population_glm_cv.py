@@ -214,9 +214,9 @@ class PopulationGLMCV(PopulationModel):
 
     def _check_words(self) -> None:
         for name, allowed in (("regularizer", REGULARIZERS), ("scoring", SCORINGS), ("rule", RULES)):
-            if getattr(self, name) not in allowed:
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}.")
-        if not read_number("l1_ratio", self.l1_ratio) <= 1:
+        if isinstance(self.l1_ratio, bool) or not isinstance(self.l1_ratio, int | float) or not 0 < self.l1_ratio <= 1:
             raise ValueError(
                 f"l1_ratio is {self.l1_ratio!r}; it must be in (0, 1], where 1 is the lasso. For 0, pass "
                 "regularizer='Ridge'."

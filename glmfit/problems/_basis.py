@@ -198,7 +198,8 @@ def _correlation(X, weights):
         variance = np.diag(gram)
         scale = _scale(variance, mean, len(X))
         correlation = gram / np.outer(scale, scale)
-        if dtype is np.float32 and np.all(variance > 1e-5 * mean**2):
+        # What overflows in single precision may not in double.
+        if dtype is np.float32 and np.isfinite(correlation).all() and np.all(variance > 1e-5 * mean**2):
             c = np.linalg.eigvalsh(correlation)
             if c[0] > 1e-5 * c[-1]:
                 break

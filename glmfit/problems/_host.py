@@ -98,7 +98,9 @@ def fit_intercept(Y, weights, observation: Observation, offset):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             limit = 4.0 * 2.0 ** min(k, 20)  # where there is little curvature it says little
             newton = b - np.clip(slope / curvature, -limit, limit)
-            after = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
+            middle = (low + high) / 2
+            middle = np.where(np.isfinite(middle), middle, b - np.sign(slope) * limit)
+            after = np.where((newton >= low) & (newton <= high), newton, middle)
         moving &= np.abs(after - b) > 1e-13 * (1 + np.abs(b))
         b = np.where(moving, after, b)
     return b, loss, curvature

@@ -165,7 +165,7 @@ def finish(problem, coef, intercept, target: float, max_steps: int = 30) -> Iter
             break
         at = iterate(problem, at)
     if smooth and not np.isfinite(at.bound):
-        at = at._replace(separable=problem.is_separable_along(at.coef, at.intercept))
+        at = at._replace(separable=problem.is_separable_along(at.coef, at.intercept, False))
     return at
 
 
@@ -191,7 +191,8 @@ def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> floa
     if problem.is_separable_along(at.coef, at.intercept):
         return np.inf  # there is no optimum: what says otherwise is rounding
     drift = problem.largest_move(at.coef - at.anchor_coef, at.intercept - at.anchor_intercept)
-    growth = np.exp(min(drift, 50.0))
+    with np.errstate(over="ignore"):
+        growth = np.exp(drift)  # infinite far away: no bound
     return float(gap_bound(growth * decrement, growth * system.radius_squared))
 
 

@@ -86,10 +86,13 @@ class OneNeuron(ExactHessian):
 
     def is_separable(self, params: Params, neuron: int) -> bool:
         """Whether one neuron has run away along a direction that silences it; see `is_separable_along`."""
-        return self.select(neuron).is_separable_along(params.coef[:, neuron], params.intercept[neuron])
+        return self.select(neuron).is_separable_along(params.coef[:, neuron], params.intercept[neuron], False)
 
-    def is_separable_along(self, coef, intercept) -> bool:
-        """Whether one neuron's predictor falls without limit at silent rows while every spike keeps its rate."""
+    def is_separable_along(self, coef, intercept, everywhere: bool = True) -> bool:
+        """Whether one neuron's predictor falls without limit at silent rows while every spike keeps its rate.
+
+        At most silent rows, or, where nothing proves that there is an optimum, at some (``everywhere`` false).
+        """
         if np.all(np.asarray(self.penalty.ridge_strength) > 0):
             return False
         spikes = self.Y[:, 0] > 0
@@ -98,4 +101,5 @@ class OneNeuron(ExactHessian):
         eta = _host.predictor(self.X, coef, intercept)
         if self.offset is not None:
             eta = eta + self.offset[:, 0]
-        return bool(np.median(eta[~spikes]) < -20 and eta[spikes].min() > np.median(eta[~spikes]) + 10)
+        low = (np.median if everywhere else np.min)(eta[~spikes])
+        return bool(low < -20 and eta[spikes].min() > low + 10)

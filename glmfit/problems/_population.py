@@ -85,6 +85,11 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         eta = self.observation.intercept(self.mean_count)
         return eta, self.observation.loss(self.mean_count, eta), self.observation.curvature(self.mean_count, eta)
 
+    @property
+    def n_counted(self) -> int:
+        """Rows that are fitted."""
+        return self.n_rows
+
     def null_params(self) -> Params:
         """Intercept-only optimum, the reference point of relative gaps."""
         return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0])

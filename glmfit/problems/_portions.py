@@ -39,7 +39,7 @@ class Layout(NamedTuple):
                 yield rows, slice(place * self.run_rows, place * self.run_rows + rows.stop - rows.start)
 
 
-def lay_out(n_rows: int, run_rows: int, batch_size: int, seed: int) -> Layout:
+def lay_out(n_rows: int, run_rows: int, batch_size: int, seed: int, portion: int = _PORTION) -> Layout:
     """Draw a partition with blocks of about ``batch_size`` rows.
 
     Parameters
@@ -50,6 +50,8 @@ def lay_out(n_rows: int, run_rows: int, batch_size: int, seed: int) -> Layout:
         Asked for; a run at least.
     seed : int
         The partition depends on nothing else.
+    portion : int
+        Most blocks to read at once.
 
     Returns
     -------
@@ -58,7 +60,7 @@ def lay_out(n_rows: int, run_rows: int, batch_size: int, seed: int) -> Layout:
     run_rows = min(run_rows, batch_size, n_rows)
     n_runs = -(-n_rows // run_rows)
     wanted = -(-n_runs // max(1, round(batch_size / run_rows)))
-    n_portions = -(-wanted // _PORTION)
+    n_portions = -(-wanted // portion)
     portion = -(-wanted // n_portions)
     n_blocks = n_portions * portion
     per_block = -(-n_runs // n_blocks)

@@ -51,7 +51,9 @@ class SharedHessian:
     def smallest(self, fold: int) -> float:
         """Smallest eigenvalue without a ridge."""
         if fold not in self._smallest:
-            self._smallest[fold] = float(np.linalg.eigvalsh(self.rows_part(fold))[0])
+            rows = self.rows_part(fold)
+            # Curvature that overflowed at the reference proves nothing.
+            self._smallest[fold] = float(np.linalg.eigvalsh(rows)[0]) if np.isfinite(rows).all() else 0.0
         return self._smallest[fold]
 
     def error(self, fold: int) -> float:
@@ -67,6 +69,10 @@ class SharedHessian:
         if fold not in self._models:
             rows = self.rows_part(fold)
             matrix = rows + ridge * self.problem.ridge_shape
+            if not np.isfinite(matrix).all():
+                matrix = np.eye(len(matrix))
+                self._models[fold] = Model(matrix, matrix, False)
+                return self._models[fold]
             try:
                 lower, proper = np.linalg.cholesky(matrix), True
             except np.linalg.LinAlgError:
@@ -94,6 +100,7 @@ class SharedHessian:
         """Hessian of the mean loss in coefficients and centred intercept; a guide, lifted where it may be singular."""
         if fold not in self._of_features:
             rows = self.rows_part(fold)
+            rows = rows if np.isfinite(rows).all() else np.eye(len(rows))
             rows += 1e2 * np.finfo(self.pieces.dtype).eps * np.trace(rows) / len(rows) * np.eye(len(rows))
             unwhiten = self.problem.basis.unwhiten
             rows[:-1] = unwhiten.T @ rows[:-1]

@@ -146,7 +146,7 @@ class PathProblem:
         return floored_basis(self.X, weights, np.arange(self.n_features))
 
     @cached_property
-    def dtype(self) -> np.dtype:
+    def hessian_dtype(self) -> np.dtype:
         """Precision of Hessians: single where the data are, and conditioning leaves their whitening harmless."""
         single = self.X.dtype == self._dtype == np.float32 and self.basis.tame
         return np.dtype(np.float32 if single else np.float64)
@@ -214,7 +214,7 @@ class PathProblem:
 
         In single precision where that is harmless, and again in double where its rounding would spoil a proof.
         """
-        single = self.dtype == np.float32
+        single = self.hessian_dtype == np.float32
         first = np.array([single and n not in self._delicate for n in neurons], bool)
         made: dict[int, SharedHessian] = {}
         for dtype in (np.float32, np.float64):
@@ -236,18 +236,22 @@ class PathProblem:
 
     def _curvature(self, neurons, params: Params, dtype) -> np.ndarray:
         """Sum curvature over every piece, (neuron, piece, column, column)."""
-        mean, whiten = (a.astype(dtype) for a in (self.basis.mean, self.basis.whiten[:, self.kept]))
+        whiten = self.basis.whiten[:, self.kept].astype(dtype)
         k = len(self.kept) + 1
 
         def chunk(which):
-            p, rows = self._tasks[which.start]
-            x = np.asarray(self.X[rows])
-            eta = np.asarray(x, np.float64) @ params.coef + params.intercept + self._known(rows, neurons)
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows proves nothing: see SharedHessian
+                return one_chunk(*self._tasks[which.start])
+
+        def one_chunk(p, rows):
+            x = np.asarray(self.X[rows], np.float64)
+            eta = x @ params.coef + params.intercept + self._known(rows, neurons)
             bend = self.observation.curvature(np.asarray(self.Y[rows], np.float64)[:, neurons], eta)
             if self.weights is not None:
                 bend = bend * self.weights[rows][:, None]
             z = np.empty((len(x), k), dtype)
-            np.matmul(x.astype(dtype, copy=False) - mean, whiten, out=z[:, :-1])
+            # The mean is taken off in double precision: what rounding makes of it is the same in all rows.
+            np.matmul((x - self.basis.mean).astype(dtype), whiten, out=z[:, :-1])
             z[:, -1] = 1
             root = np.sqrt(bend).astype(dtype)
             out, scaled = np.empty((len(neurons), k, k), dtype), np.empty_like(z)
@@ -270,15 +274,14 @@ class PathProblem:
     @cached_property
     def reach(self) -> float:
         """Largest squared norm of a row in whitened coordinates, intercept included."""
-        whiten = self.basis.whiten[:, self.kept].astype(self.dtype)
-        mean = self.basis.mean.astype(self.dtype)
+        whiten = self.basis.whiten[:, self.kept].astype(self.hessian_dtype)
 
         def chunk(rows):
-            z = (self.X[rows].astype(self.dtype, copy=False) - mean) @ whiten
+            z = (np.asarray(self.X[rows], np.float64) - self.basis.mean).astype(self.hessian_dtype) @ whiten
             size = np.einsum("ij,ij->i", z, z)
             return float(np.max(size if self.weights is None else np.where(self.weights[rows] > 0, size, 0)))
 
-        return (1 + max(over_chunks(chunk, self.n_rows))) * (1 + 1e-4 if self.dtype == np.float32 else 1 + 1e-9)
+        return (1 + max(over_chunks(chunk, self.n_rows))) * (1 + 1e-4 if self.hessian_dtype == np.float32 else 1 + 1e-9)
 
     # ---------------------------------------------------------------- coordinates and certificates
 
@@ -319,7 +322,7 @@ class PathProblem:
             bound = self.bound_gap(decrement, *rest, reference.smallest(fold))
             if bound > target[i] >= decrement / 2:
                 bound = min(bound, self.bound_gap(decrement, *rest, model.smallest))
-            return decrement, bound
+            return decrement, bound + 2e-15 * abs(pass_.loss[i])  # rounding of the gradient
 
         return np.array(self._over_columns(one, len(columns))).reshape(-1, 2).T
 
@@ -377,8 +380,8 @@ class PathProblem:
             Smallest eigenvalue of that Hessian, or less.
         """
         rounded = error / np.maximum(smallest, np.finfo(float).tiny)
-        growth = np.exp(np.minimum(drift, 50)) / np.where(rounded < 0.5, 1 - rounded, np.nan)
         beyond = outside / ridge if ridge > 0 and self.smooth else np.zeros_like(outside)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            growth = np.exp(drift) / np.where(rounded < 0.5, 1 - rounded, np.nan)  # infinite far away: no bound
             bound = gap_bound(growth * decrement + beyond, growth * self.reach / smallest)
         return np.where(np.isfinite(bound) & (smallest > 0), bound, np.inf)

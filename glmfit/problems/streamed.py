@@ -44,7 +44,8 @@ class StreamedRows:
 
     def __init__(self, problem: StreamedProblem, batch_size: int, seed: int):
         self.problem, self.seed = problem, seed
-        self.layout = lay_out(problem.n_rows, problem.run_rows, batch_size, seed)
+        blocks = problem.max_portion_bytes // (problem.row_bytes * batch_size)
+        self.layout = lay_out(problem.n_rows, problem.run_rows, batch_size, seed, max(1, int(min(blocks, 8))))
         self.n_blocks, self.n_rows = self.layout.n_blocks, problem.n_rows
         shape = problem.placement.shape((1, self.layout.block_rows, 1), problem.dtype).shape
         self.batch_size = shape[1]  # with what fills up
@@ -77,9 +78,7 @@ class StreamedRows:
     @property
     def portion_bytes(self) -> int:
         """Size of the whitened blocks of a portion and of what they are made from."""
-        p = self.problem
-        per_row = (2 * p.n_features + p.n_neurons + 2) * p.dtype.itemsize
-        return self.layout.portion * self.batch_size * per_row
+        return self.layout.portion * self.batch_size * self.problem.row_bytes
 
     def start_memory(self, v):
         """Warm start of the proximal step at columns v."""
@@ -141,6 +140,8 @@ class StreamedProblem(PopulationProblem):
         Neighbouring rows that are read at once.
     max_table_bytes : float
         A solver's table larger than that is mapped to a temporary file.
+    max_portion_bytes : float
+        Of the blocks that are read at once; one block at least, and runs are cut to it.
 
     Notes
     -----
@@ -153,10 +154,27 @@ class StreamedProblem(PopulationProblem):
 
     def __init__(
         self, X, Y, observation, penalty: Penalty, weights=None, dtype=np.float32, offset=None,
-        devices=None, run_rows=256, max_table_bytes=np.inf,
+        devices=None, run_rows=256, max_table_bytes=np.inf, max_portion_bytes=1e12,
     ):  # fmt: skip
         super().__init__(X, Y, observation, penalty, weights, dtype, offset, devices)
-        self.run_rows, self.max_table_bytes, self._sample_bytes = run_rows, max_table_bytes, 0
+        self.max_table_bytes, self.max_portion_bytes, self._sample_bytes = max_table_bytes, max_portion_bytes, 0
+        self.run_rows = max(16, min(run_rows, int(max_portion_bytes // self.row_bytes)))
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row whitened, and of what it is made from."""
+        return (2 * self.n_features + self.n_neurons + 2) * self.dtype.itemsize
+
+    @property
+    def n_counted(self) -> int:
+        """Rows of positive weight."""
+        return self.n_rows if self.weights is None else int(np.count_nonzero(self.weights))
+
+    @property
+    def default_batch_size(self) -> int:
+        """As in memory, a run at least and a portion at most."""
+        most = max(self.run_rows, int(min(self.max_portion_bytes // self.row_bytes, self.n_rows)))
+        return min(max(super().default_batch_size, self.run_rows), most, self.n_rows)
 
     def _build_rows(self, batch_size: int, seed: int) -> StreamedRows:
         return StreamedRows(self, batch_size, seed)
@@ -185,11 +203,15 @@ class StreamedProblem(PopulationProblem):
         """Shift and scale of the coordinates in which Hessians are formed: the basis has them."""
         return self.basis.mean, self.basis.deviation
 
-    def sample(self, n_rows: int, seed: int) -> PopulationProblem:
-        """Return the problem of a random choice of runs, in memory, of about ``n_rows`` rows."""
-        n_runs = -(-self.n_rows // self.run_rows)
-        wanted = min(n_runs, -(-n_rows // self.run_rows))
-        runs = np.sort(np.random.default_rng([int(seed), 4]).choice(n_runs, wanted, replace=False))
+    def sample(self, n_rows: int, seed: int) -> PopulationProblem | None:
+        """Return the problem of some runs drawn at random, in memory, at most ``n_rows`` rows; None if too few."""
+        runs = np.arange(-(-self.n_rows // self.run_rows))
+        if self.weights is not None:
+            runs = runs[np.add.reduceat(self.weights, runs * self.run_rows) > 0]
+        wanted = min(len(runs), n_rows // self.run_rows)
+        if wanted * self.run_rows < 2 * self.n_features:
+            return None
+        runs = np.sort(np.random.default_rng([int(seed), 4]).choice(runs, wanted, replace=False))
         slices = [slice(r * self.run_rows, min((r + 1) * self.run_rows, self.n_rows)) for r in runs.tolist()]
 
         def gather(a):
@@ -200,6 +222,8 @@ class StreamedProblem(PopulationProblem):
         self._sample_bytes = 2 * X.nbytes + 8 * Y.nbytes
         if weights is not None and not weights.all():
             X, Y, offset, weights = (a if a is None else a[weights > 0] for a in (X, Y, offset, weights))
+            if len(X) < 2 * self.n_features:
+                return None
         devices = self.placement.devices
         return PopulationProblem(X, Y, self.observation, self.penalty, weights, self.dtype, offset, devices)
 
@@ -288,6 +312,7 @@ class StreamedProblem(PopulationProblem):
             self.placement.devices,
             self.run_rows,
             self.max_table_bytes,
+            self.max_portion_bytes,
         )
         one.__dict__["basis"] = self.basis
         return one

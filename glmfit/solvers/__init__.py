@@ -10,7 +10,7 @@ from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, Samp
 from .lbfgs import LBFGS
 from .newton import Newton
 from .newton_cg import NewtonCG
-from .path import PathSolution, SharedNewton
+from .path import SharedNewton
 from .saga import SAGA
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "Newton",
     "NewtonCG",
     "OptStep",
-    "PathSolution",
     "SampledSolution",
     "Schedule",
     "SharedNewton",

@@ -145,10 +145,16 @@ class _Run:
 
     def _move(self, columns, penalty, params: Params, pieces) -> Params:
         """Least of the models around parameters, from gradients by piece."""
-        held = self.problem.member[:, columns.fold]
-        gradient = np.einsum("pdc,pc->dc", pieces, held) / self.problem.total[columns.fold]
-        step = self.problem.step(columns, penalty, params, gradient, self._of(columns))
-        return Params(params.coef + step.coef, params.intercept + step.intercept)
+        known = np.array([n in self.references for n in columns.neuron], bool)
+        moved = Params(params.coef.copy(), params.intercept.copy())
+        if known.any():  # a neuron that no pass could be made of has none
+            some, at = columns[known], Params(params.coef[:, known], params.intercept[known])
+            held = self.problem.member[:, some.fold]
+            gradient = np.einsum("pdc,pc->dc", pieces[:, :, known], held) / self.problem.total[some.fold]
+            step = self.problem.step(some, penalty, at, gradient, self._of(some))
+            moved.coef[:, known] += step.coef
+            moved.intercept[known] += step.intercept
+        return moved
 
     def _of(self, columns) -> list:
         return [self.references[n] for n in columns.neuron]

@@ -211,3 +211,20 @@ def test_errors_say_what_was_given(given, message):
     X, Y, _ = make("softplus")
     with pytest.raises(ValueError, match=message):
         PopulationGLM().fit(X, Y, **given)
+
+
+def test_the_best_intercept_is_found_when_newton_arrives_from_below():
+    """Offsets of several units: at the optimum the slope may be 0 to the last bit or just below it."""
+    offset = np.array([0.8, 8.2, 5, 4, 2.4, -6, 2.4, 6.4])[:, None]
+    Y = np.array([0, 8, 5, 2, 0, 0, 2, 7.0])[:, None]
+    cases = [(Y, offset)]
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        off = rng.normal(size=(40, 2)) * rng.choice([2, 5])
+        cases.append((rng.poisson(np.logaddexp(0, off)).astype(float), off))
+    for Y, off in cases:
+        for link in LINKS:
+            X, penalty = np.ones((len(Y), 1)), penalties.Ridge(1.0)
+            problem = PopulationProblem(X, Y, observations.from_inverse_link(link), penalty, None, np.float32, off)
+            at = problem.evaluate(problem.null_params())
+            assert np.all(np.abs(at.grad_intercept) < 1e-9 * (1 + Y.max()))

@@ -99,9 +99,19 @@ def test_indices_are_read_in_as_few_runs_as_there_are():
 
 @pytest.mark.parametrize(
     ("given", "served"),
-    [("f8", "f8"), (">f8", "f8"), ("f4", "f4"), ("f2", "f4"), ("i8", "f4"), ("u1", "f4"), ("?", "f4"), (">i2", "f4")],
+    [
+        ("f8", "f8"),
+        (">f8", "f8"),
+        ("f4", "f4"),
+        ("f2", "f4"),
+        ("i8", "f8"),
+        ("i4", "f8"),
+        ("u1", "f4"),
+        ("?", "f4"),
+        (">i2", "f4"),
+    ],
 )
-def test_float64_stays_and_every_other_type_becomes_float32(rng, given, served):
+def test_single_precision_serves_what_it_holds_exactly(rng, given, served):
     values = rng.integers(0, 2, (N, P)).astype(given)
     source = Table(values)
     block = source.fetch(slice(2, 50))

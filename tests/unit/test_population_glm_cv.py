@@ -348,3 +348,63 @@ def test_offsets_and_exposure_enter_fits_and_scores(solver_name):
     )
     np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-4)
     np.testing.assert_allclose(model.report_.objective, whole.report_.objective, rtol=1e-8)
+
+
+def test_offsets_per_neuron_go_with_their_neurons_when_memory_is_short():
+    rng = np.random.default_rng(0)
+    X, offset, Y = rng.normal(size=(300, 2)), rng.normal(size=(300, 4)), rng.poisson(1.0, size=(300, 4))
+    models = [
+        PopulationGLMCV(strengths=[1e-3, 0.1], cv=3, solver_name="SharedNewton", max_memory=m, cv_tol=1e-9).fit(
+            X, Y, offset=offset
+        )
+        for m in (2e9, 1.0)
+    ]
+    np.testing.assert_allclose(models[0].cv_scores_, models[1].cv_scores_, rtol=1e-6)
+
+
+def test_one_column_that_runs_away_does_not_end_the_others():
+    rng = np.random.default_rng(10)
+    T, d = 40, int(rng.choice([1, 2, 6]))
+    X = np.cumsum(rng.normal(size=(T, d)), 0) / np.sqrt(T)
+    y = ((np.arange(T)[:, None] >= T - 6) * rng.poisson(1, size=(T, 1)))[:, 0].astype(float)
+    Y = np.column_stack([y, rng.poisson(1.0, T)])
+    cv = ShuffleSplit(3, test_size=0.5, random_state=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = PopulationGLMCV("exp", strengths=[0, 1e-2], cv=cv, solver_name="SharedNewton").fit(X, Y)
+    assert model.cv_converged_[1].all()
+    assert model.cv_converged_[:, :, 1].all()
+
+
+def test_a_giant_count_is_fitted_in_the_end():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 1)), rng.poisson(0.5, size=40).astype(float)
+    y[3] = 1e5
+    for regularizer in ("Ridge", "Lasso"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = PopulationGLMCV(
+                regularizer=regularizer, strengths=[1e-6, 1e-2], cv=3, solver_name="SharedNewton"
+            ).fit(X, y)
+        assert np.isfinite(model.cv_gap_).all()
+        if regularizer == "Ridge":  # with hardly any, separate fits do not converge either
+            assert model.cv_converged_[1].all()
+
+
+def test_scores_of_bins_that_were_not_observed_do_not_count():
+    rng = np.random.default_rng(3)
+    T = 300
+    X, exposure = rng.normal(size=(T, 2)), rng.choice([0.0, 1.0], T, p=[0.3, 0.7])
+    y = rng.poisson(np.logaddexp(0, X[:, 0])) * (exposure > 0)
+    model = PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, cv_tol=1e-9).fit(X, y, exposure=exposure)
+    seen = np.flatnonzero(exposure > 0)
+    test = seen[np.arange(len(seen)) * 3 // len(seen) == 0]
+    train = np.setdiff1d(seen, test)
+    alone = PopulationGLM(regularizer_strength=1e-3, tol=1e-9).fit(X[train], y[train])
+    assert model.cv_scores_[0, 0, 0] == pytest.approx(
+        alone.score(X[test], y[test], score_type="log-likelihood"), rel=1e-4
+    )
+    both = np.r_[test, np.flatnonzero(exposure == 0)]
+    assert alone.score(X[both], y[both], score_type="log-likelihood", exposure=exposure[both]) == pytest.approx(
+        alone.score(X[test], y[test], score_type="log-likelihood"), rel=1e-12
+    )

@@ -347,7 +347,9 @@ def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(tmp_path):
         ({"inverse_link_function": "exp"}, (X, Y), "link"),
         ({}, (X[:, :4], Y), "features"),
         ({}, (X[:-1], Y[:-1]), "rows"),
-        ({}, (X + 1, Y), "data"),
+        ({}, (X + 1, Y), "features' values"),
+        ({}, (X, np.roll(Y, 7, axis=0)), "counts"),
+        ({"tol": 1e-3}, (X, Y), "tol"),
         ({"solver_kwargs": {"check_every": 2}}, (X, Y), "solver"),
     ]:
         with pytest.raises(ValueError, match=f"belongs to another fit; it differs in .*{different}"):
@@ -442,3 +444,62 @@ def test_other_features_than_those_of_the_fit_are_refused():
     model = PopulationGLM(regularizer_strength=1e-2).fit(X, Y)
     with pytest.raises(ValueError, match="X has 4 features"):
         model.predict(Counted(X[:, :4]))
+
+
+# ------------------------------------------------------------------------------------------ rows that do not count
+
+
+@pytest.mark.parametrize("counted", [1 / 100, 1 / 5])
+def test_weight_on_a_part_of_the_recording_only(counted):
+    X, Y = make()
+    weight = (np.arange(T) < counted * T).astype(float)
+    given = {"regularizer_strength": 1e-2, "tol": 1e-7}
+    read = PopulationGLM(max_memory=SMALL, **given).fit(Counted(X), Y, weight)
+    whole = PopulationGLM(**given).fit(X, Y, weight)
+    assert read.report_.converged.all() and read.report_.gap_is_bound.all()
+    assert np.all(np.abs(read.report_.objective - whole.report_.objective) <= read.report_.gap + whole.report_.gap)
+    np.testing.assert_allclose(read.report_.spike_count, weight @ Y, rtol=1e-6)
+    assert read.report_.n_rows == whole.report_.n_rows == weight.sum()
+
+
+def test_a_checkpoint_tells_fits_apart_by_every_row_and_by_groups(tmp_path):
+    X, Y = make()
+    given = {"regularizer": "GroupLasso", "regularizer_strength": 1e-2}
+    PopulationGLM(groups=[0, 0, 0, 1, 1], **given).fit(X, Y, checkpoint=tmp_path / "g")
+    with pytest.raises(ValueError, match="differs in groups"):
+        PopulationGLM(groups=[0, 1, 1, 0, 1], **given).fit(X, Y, checkpoint=tmp_path / "g")
+    X[4567, 3] += 1e-3
+    with pytest.raises(ValueError, match="differs in features' values"):
+        PopulationGLM(groups=[0, 0, 0, 1, 1], **given).fit(X, Y, checkpoint=tmp_path / "g")
+
+
+def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
+    X, Y = make()
+    file = tmp_path / "fit.npz"
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("glmfit.estimators._checkpoint.save_npz", full)
+        with pytest.warns(UserWarning, match=r"fit.npz could not be written, and the fit goes on .*No space left"):
+            model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-2).fit(X, Y, checkpoint=file)
+    assert model.report_.converged.all()
+    file.write_bytes(b"not a file of ours")
+    left = tmp_path / ".fit.npz.0123.part"
+    left.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"fit.npz cannot be read .*delete it to begin anew"):
+        PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=file)
+    assert file.read_bytes() == b"not a file of ours" and not left.exists()
+    with pytest.raises(TypeError, match="checkpoint is 3"):
+        PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=3)
+
+
+def test_small_mapped_files_are_loaded_in_any_layout(tmp_path):
+    X, Y = make()
+    np.save(tmp_path / "f.npy", np.asfortranarray(X))
+    mapped = np.load(tmp_path / "f.npy", mmap_mode="r")
+    model = PopulationGLM(regularizer_strength=1e-2)
+    np.testing.assert_array_equal(model.fit(mapped, Y).coef_, PopulationGLM(regularizer_strength=1e-2).fit(X, Y).coef_)
+    with pytest.raises(ValueError, match="ascontiguousarray"):
+        PopulationGLM(max_memory=SMALL).fit(mapped, Y)
