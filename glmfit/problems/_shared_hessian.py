@@ -90,7 +90,8 @@ class SharedHessian:
             values, vectors = np.linalg.eigh(model.matrix)
             seen = values > 1e3 * np.finfo(self.pieces.dtype).eps * values[-1]
             half = vectors[:, seen].T @ residual / np.sqrt(values[seen])
-        return float(half @ half)
+        with np.errstate(over="ignore"):
+            return float(half @ half)
 
     def newton_step(self, fold: int, ridge: float, residual) -> np.ndarray:
         """Change of the whitened coordinates that minimises the quadratic model of a smooth objective."""
