@@ -83,7 +83,8 @@ class SharedNewton:
             Those of the fits to the last set of rows, where they differ.
         """
         check_whole("max_epochs", options.max_epochs, 1)
-        return _Run(self, problem, options, lead or options).along(np.asarray(strengths, np.float64))
+        with np.errstate(over="ignore", invalid="ignore"):  # a step too long may overflow, and is shortened
+            return _Run(self, problem, options, lead or options).along(np.asarray(strengths, np.float64))
 
 
 class _Run:
