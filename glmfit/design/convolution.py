@@ -76,6 +76,7 @@ class Convolution(RowSource):
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype is {dtype!r}; it must be numpy.float32 or numpy.float64.")
+        _refuse_times(signal)
         kernels = _kernels(basis, self.dtype)
         self._lags, n_basis = kernels.shape
         starts = _starts(signal, epochs)
@@ -190,16 +191,20 @@ def _reader(signal: Any) -> tuple[Callable[[slice], np.ndarray], tuple[int, int]
         check_form(signal.shape, signal.dtype, "signal")
         by_rows = scipy.sparse.csr_array(signal)
         return lambda rows: by_rows[rows].toarray(), by_rows.shape
-    if hasattr(signal, "count") and type(signal).__name__ in ("Ts", "TsGroup"):
-        raise TypeError(
-            f"signal is a {type(signal).__name__} of spike times; count them in bins first: signal.count(0.01)."
-        )
     if isinstance(signal, np.ma.MaskedArray):  # what is masked is missing
         signal = signal.astype(np.promote_types(signal.dtype, np.float32)).filled(np.nan)
     values = np.asarray(getattr(signal, "values", signal))
     check_form(values.shape, values.dtype, "signal")
     values = values[:, None] if values.ndim == 1 else values
     return values.__getitem__, values.shape
+
+
+def _refuse_times(signal: Any) -> None:
+    """Raise for spike times that have not been counted in bins."""
+    if hasattr(signal, "count") and type(signal).__name__ in ("Ts", "TsGroup"):
+        raise TypeError(
+            f"signal is a {type(signal).__name__} of spike times; count them in bins first: signal.count(0.01)."
+        )
 
 
 def _starts(signal: Any, epochs: Any) -> np.ndarray:

@@ -406,6 +406,16 @@ def test_a_separable_neuron_is_called_so(solver):
     assert np.all(with_ridge.status == Status.CONVERGED)
 
 
+@pytest.mark.parametrize("solver", ["saga", "newton"])
+def test_a_neuron_silent_in_a_tenth_of_the_rows_has_no_optimum_either(solver):
+    X, Y = recording()
+    X[:, 0] = np.arange(T) % 10 == 0
+    Y[X[:, 0] == 1, 1] = 0
+    solution = solve(SOLVERS[solver], problem("softplus", X, Y, strength=0.0), max_epochs=300)
+    assert solution.status.tolist() == [Status.CONVERGED, Status.SEPARABLE, Status.CONVERGED]
+    assert not solution.gap_is_bound[1]
+
+
 # ------------------------------------------------------------------------- budget, interruption, compilation
 
 

@@ -552,3 +552,25 @@ def test_threads_read_what_one_thread_reads(rng, values, path, tmp_path):
     assert np.isfinite(expected[20:]).all()
     for start, block in zip(starts, blocks):
         np.testing.assert_array_equal(block, expected[start : start + 100])
+
+
+def test_what_is_masked_is_missing():
+    values = np.ma.masked_array(np.ones((200, 2)), mask=np.zeros((200, 2), bool))
+    values[50:53, 1] = np.ma.masked
+    values.data[50:53] = 999
+    side = hstack([values, np.zeros((200, 1))])
+    np.testing.assert_array_equal(np.flatnonzero(side.left_out), [50, 51, 52])
+    made = Convolution(values, np.ones((4, 1)))
+    assert np.nanmax(made.to_array()) == 4.0
+    np.testing.assert_array_equal(np.flatnonzero(made.left_out), [0, 1, 2, 3, *range(51, 57)])
+
+
+def test_parts_without_a_name_of_their_own_are_told_apart_by_their_place():
+    counts = np.zeros((100, 2), np.uint8)
+    both = hstack([Convolution(counts, np.ones((3, 1))), Convolution(counts, np.ones((5, 1)))])
+    assert both.columns == ["part0_x0_0", "part0_x1_0", "part1_x0_0", "part1_x1_0"]
+
+
+def test_spike_times_are_to_be_counted_first():
+    with pytest.raises(TypeError, match=r"is a TsGroup of spike times; count them in bins first"):
+        Convolution(nap.TsGroup({0: nap.Ts(np.arange(5.0))}), np.ones((3, 1)))
