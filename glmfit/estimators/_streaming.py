@@ -115,12 +115,12 @@ def load_or_stream(estimator, X, y, sample_weight, offset, exposure, max_memory:
     X, y = (_readable(a, max_memory) for a in (X, y))
     source, counts = as_source(X), as_source(y)
     if source is None:
-        return (X, y if counts is None else _whole(counts)), None
+        return as_arrays(X, y), None
     n_neurons = 1 if len(np.shape(y)) < 2 else np.shape(y)[1]
     if counts is not None:
         n_neurons = counts.shape[1]
     if bytes_in_memory(source.shape, n_neurons, source.dtype) <= max_memory:
-        return (_with_names(source), y if counts is None else _whole(counts)), None
+        return as_arrays(X, y), None
     return None, _check(estimator, source, y if counts is None else counts, sample_weight, offset, exposure)
 
 

@@ -61,7 +61,7 @@ class PopulationGLM(PopulationModel):
         otherwise. Libraries and compiled programs take some hundred megabytes besides.
     devices : None, "all" or sequence of jax.Device
         Devices that share the rows in SAGA and LBFGS: jax's default one, all of ``jax.devices()``, or those given. The
-        answer is the same to rounding.
+        answer is the same within the gaps reported.
 
     Attributes
     ----------
