@@ -137,8 +137,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     # ---------------------------------------------------------------- passes of the solver
 
     @staticmethod
-    def sweep(rows: Rows, v) -> Sweep:
-        """Loss, derivatives, gradient and mean curvature at v, in one pass."""
+    def sweep(rows: Rows, v, table=None) -> Sweep:
+        """Loss, derivatives, gradient and mean curvature at v, in one pass; ``table`` is one that has served."""
         return compiled(sweep)(rows, v)
 
     def move(self, rows: Rows, v, anchor) -> np.ndarray:
@@ -185,21 +185,28 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         n_steps
             Steps taken.
         """
-        null_metric = self.null_metric(rows)
-        shape = (rows.n_blocks, rows.batch_size, self.n_neurons)
-        # No pass at the null model; and NumPy, because every operation jax does by itself is one more to compile.
-        known = rows.offset is None and not v[:-1].any()
-        eta = np.broadcast_to(v[-1], shape) if known else predictor(rows, v)
-        if known and self.placement.devices:
-            eta = self.placement.put(eta)  # as it comes back
-        track = Track(eta, np.zeros_like(v), np.zeros_like(v), np.zeros_like(v[0]))
+        null_metric, track = self.null_metric(rows), self._start_track(rows, v)
         n_steps, moving = 0, np.ones(self.n_neurons, bool)
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
             v, memory, track = compiled(sure_step)(rows, v, memory, null_metric, moving, track)
             n_steps, moving = n_steps + 1, moving & (np.asarray(track.move) > radius)
-        del eta, track
-        pass_ = self.sweep(rows, v)
+        table = self._table_of(track)
+        del track
+        pass_ = self.sweep(rows, v, table)
         return v, memory, pass_, self.metric_at(rows, pass_), n_steps
+
+    def _start_track(self, rows: Rows, v) -> Track:
+        """What the first step finds."""
+        # No pass at the null model; and NumPy, because every operation jax does by itself is one more to compile.
+        known = rows.offset is None and not v[:-1].any()
+        eta = np.broadcast_to(v[-1], (rows.n_blocks, rows.batch_size, self.n_neurons)) if known else predictor(rows, v)
+        if known and self.placement.devices:
+            eta = self.placement.put(eta)  # as it comes back
+        return Track(eta, np.zeros_like(v), np.zeros_like(v), np.zeros_like(v[0]))
+
+    def _table_of(self, track: Track):
+        """Memory in which a table may be made."""
+        return None
 
     def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, metric=None):
         """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.

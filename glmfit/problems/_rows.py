@@ -16,6 +16,7 @@ from ..bounds import descent_step, is_not_above_start, lanczos
 from ..observations import Observation
 from ..penalties import Penalty
 from ..penalties.base import per_neuron
+from ._blocks import Extent, Used
 from ._metric import Metric
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -59,9 +60,21 @@ class Rows(eqx.Module):
     ridge: jax.Array  # (column, neuron) strength of the ridge in whitened coordinates, 0 on the intercept
     penalty: Penalty
     splitting: Splitting | None
+    extent: Extent | Used  # of the whole
     observation: Observation = eqx.field(static=True)
-    n_rows: int = eqx.field(static=True)  # of the whole
-    n_blocks: int = eqx.field(static=True)  # of the whole
+
+    @property
+    def n_rows(self):
+        return self.extent.n_rows
+
+    @property
+    def n_blocks(self):
+        return self.extent.n_blocks
+
+    @property
+    def rows_per_block(self):
+        """Mean number of rows of a block."""
+        return self.extent.rows_per_block(self.Z.dtype)
 
     @property
     def batch_size(self) -> int:
@@ -133,9 +146,9 @@ class Sweep(NamedTuple):
     bend: jax.Array  # (column, neuron) mean of the rows times their curvature; last the mean curvature
 
 
-@jax.jit
-def sweep(rows: Rows, v) -> Sweep:
-    """Evaluate loss, derivatives, gradient and mean curvature at v over all rows."""
+@partial(jax.jit, donate_argnames="table")
+def sweep(rows: Rows, v, table=None) -> Sweep:
+    """Evaluate loss, derivatives, gradient and mean curvature at v over all rows; ``table`` has served."""
 
     def block(carry, data):
         g, loss, bend = carry
@@ -149,7 +162,7 @@ def sweep(rows: Rows, v) -> Sweep:
         return (g, loss + jnp.sum(value, axis=0) / rows.n_rows, bend), r
 
     zero = jnp.zeros_like(v)
-    (g, loss, bend), table = jax.lax.scan(block, (zero, zero[0], zero), rows.blocks)
+    (g, loss, bend), table = rows.extent.scan(block, (zero, zero[0], zero), rows.blocks, table)
     return Sweep(table, g, loss, bend)
 
 
@@ -161,7 +174,7 @@ def largest_change(rows: Rows, p):
         z, w = data
         return jnp.maximum(reach, jnp.max(jnp.where(w > 0, jnp.abs(rows.eta(z, p)), 0), axis=0)), None
 
-    return jax.lax.scan(block, jnp.zeros(p.shape[1], p.dtype), (rows.Z, rows.weight))[0]
+    return rows.extent.scan(block, jnp.zeros(p.shape[1], p.dtype), (rows.Z, rows.weight))[0]
 
 
 class BlockSpectra(NamedTuple):
@@ -180,7 +193,6 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
     radius makes it global.
     """
     start = jnp.broadcast_to(start, anchor.shape)
-    per_block = rows.n_rows / rows.n_blocks  # mean over a block of n_rows/n_blocks counted rows
 
     def block(row, data):
         z, y, w, offset = data
@@ -190,12 +202,12 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
 
         def matvec(x):
             x = metric.root(x)
-            return metric.root_transposed(rows.pull(z, bound * rows.eta(z, x)) / per_block + rows.ridge * x)
+            return metric.root_transposed(rows.pull(z, bound * rows.eta(z, x)) / rows.rows_per_block + rows.ridge * x)
 
         alpha, beta = lanczos(matvec, start, n_steps)
         return jnp.maximum(row, jnp.max(bound * metric.leverage(z, rows.eta), axis=0)), (alpha, beta)
 
-    row, (alpha, beta) = jax.lax.scan(block, jnp.zeros(anchor.shape[1], anchor.dtype), rows.blocks)
+    row, (alpha, beta) = rows.extent.scan(block, jnp.zeros(anchor.shape[1], anchor.dtype), rows.blocks)
     # The ridge leaves the intercept alone, so the centre does not enter.
     return BlockSpectra(alpha, beta, row + jnp.max(rows.ridge * metric.scale, axis=0))
 
@@ -218,7 +230,7 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
         square = jnp.sum(jnp.where(counts, z[:, :-1], 0) ** 2, axis=1)
         return jnp.maximum(longest, jnp.max(square)), w * rows.observation.curvature(y, rows.eta(z, v, offset))
 
-    longest, bend = jax.lax.scan(prepare, jnp.zeros((), v.dtype), rows.blocks)
+    longest, bend = rows.extent.scan(prepare, jnp.zeros((), v.dtype), rows.blocks)
 
     def matvec(x):
         x = metric.root(x)
@@ -227,7 +239,7 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
             z, w = data
             return total + rows.pull(z, w * rows.eta(z, x)), None
 
-        total, _ = jax.lax.scan(block, jnp.zeros_like(x), (rows.Z, bend))
+        total, _ = rows.extent.scan(block, jnp.zeros_like(x), (rows.Z, bend))
         return metric.root_transposed(total / rows.n_rows + rows.ridge * x)
 
     alpha, beta = lanczos(matvec, jnp.broadcast_to(start, v.shape), n_steps)
@@ -246,13 +258,13 @@ def hessian_product(rows: Rows, v, x):
         square = jnp.sum(jnp.where(counts, z[:, :-1], 0) ** 2, axis=1)
         return (total + rows.pull(z, bend * rows.eta(z, x)) / rows.n_rows, jnp.maximum(longest, jnp.max(square))), None
 
-    return jax.lax.scan(block, (jnp.zeros_like(x), jnp.zeros((), v.dtype)), rows.blocks)[0]
+    return rows.extent.scan(block, (jnp.zeros_like(x), jnp.zeros((), v.dtype)), rows.blocks)[0]
 
 
 @jax.jit
 def predictor(rows: Rows, v):
     """Linear predictor of all rows, (block, row, neuron)."""
-    return jax.lax.map(lambda block: rows.eta(block[0], v, block[1]), (rows.Z, rows.offset))
+    return rows.extent.scan(lambda _, block: ((), rows.eta(block[0], v, block[1])), (), (rows.Z, rows.offset))[1]
 
 
 class Track(NamedTuple):
@@ -262,6 +274,15 @@ class Track(NamedTuple):
     gradient: jax.Array  # (column, neuron), ridge included
     direction: jax.Array  # (column, neuron)
     move: jax.Array  # (neuron,) largest change of eta
+    along: jax.Array | None = None  # (block, row, neuron) memory to work in, where blocks are not all in use
+
+
+@jax.jit
+def start_track(rows: Rows, v) -> Track:
+    """What the first step from v finds, with memory to work in."""
+    eta = predictor(rows, v)
+    zero = jnp.zeros_like(v)
+    return Track(eta, zero, zero, zero[0], jnp.zeros_like(eta))
 
 
 @partial(jax.jit, donate_argnames="track")
@@ -275,7 +296,7 @@ def sure_step(rows: Rows, v, memory, metric: Metric, moving, track: Track):
         (z, y, w, _), eta = data
         return g + rows.pull(z, w * rows.observation.derivative(y, eta)) / rows.n_rows, None
 
-    g = jax.lax.scan(gradient, jnp.zeros_like(v), (rows.blocks, track.eta))[0] + rows.ridge * v
+    g = rows.extent.scan(gradient, jnp.zeros_like(v), (rows.blocks, track.eta))[0] + rows.ridge * v
     if rows.splitting is None:
         p = _conjugate(g, metric, track)
         slope, bend = jnp.sum(rows.ridge * p * v, axis=0), jnp.sum(rows.ridge * p * p, axis=0)
@@ -294,14 +315,15 @@ def sure_step(rows: Rows, v, memory, metric: Metric, moving, track: Track):
         return (jnp.minimum(ends[0], low.min(axis=0)), jnp.maximum(ends[1], high.max(axis=0))), along
 
     infinite = jnp.full_like(v[0], jnp.inf)
-    ends, along = jax.lax.scan(look_ahead, (infinite, -infinite), (rows.Z, rows.weight))
+    ends, along = rows.extent.scan(look_ahead, (infinite, -infinite), (rows.Z, rows.weight), track.along)
     t, shift, move = _search_plane(rows, track.eta, along, ends, slope, bend, moving)
     v = (v + t[None] * p).at[-1].add(shift)
     if rows.splitting is not None:
         memory = jax.tree.map(
             lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
         )
-    return v, memory, Track(track.eta + t[None, None] * along + shift[None, None], g, p, move)
+    eta = rows.extent.renew(lambda eta, along: eta + t[None, None] * along + shift[None, None], track.eta, along)
+    return v, memory, Track(eta, g, p, move, None if track.along is None else along)
 
 
 def _search_plane(rows: Rows, eta, along, ends, slope, bend, moving):
@@ -326,7 +348,7 @@ def _search_plane(rows: Rows, eta, along, ends, slope, bend, moving):
             return total + jnp.stack([jnp.sum(x, axis=0) for x in (r, r * a, h, h * a, h * a * a)])
 
         total = jax.lax.fori_loop(0, n_blocks, block, jnp.zeros((5, eta.shape[-1]), eta.dtype))
-        return total / (n_blocks.astype(eta.dtype) * (rows.n_rows / rows.n_blocks))
+        return total / (n_blocks.astype(eta.dtype) * rows.rows_per_block)
 
     def better(carry):
         t, shift, open_, k, n_blocks = carry
@@ -359,7 +381,7 @@ def _search_plane(rows: Rows, eta, along, ends, slope, bend, moving):
         return jax.lax.while_loop(lambda c: jnp.any(c[2]) & (c[3] < _SEARCH_STEPS), better, start)[:2], None
 
     zero = jnp.zeros_like(slope)
-    at, _ = jax.lax.scan(search, (zero, zero), jnp.array([max(1, rows.n_blocks // 8), rows.n_blocks], jnp.int32))
+    at, _ = jax.lax.scan(search, (zero, zero), jnp.array([rows.extent.some(), rows.n_blocks], jnp.int32))
     return *at, reach(*at)
 
 

@@ -216,7 +216,7 @@ class ExactSoftmax(FiniteSum, CoupledClasses):
         return Params(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean())
 
     @staticmethod
-    def sweep(rows: Rows, v) -> JointSweep:
+    def sweep(rows: Rows, v, table=None) -> JointSweep:
         """Loss, derivatives, gradient and mean curvature at v, in one pass."""
         return compiled(joint_sweep)(rows, v)
 

@@ -62,9 +62,9 @@ class JointProblem(SpectralView):
         """Rows per block: 1/20 of the recording, between 32 and 4096."""
         return int(min(self.n_rows, max(32, min(4096, self.n_rows // 20))))
 
-    def pad(self, Z, Y, weight) -> None:
+    def pad(self, free, Z, Y, weight) -> None:
         """Fill up with copies of the first row, of weight 0: a row of zeros may be one the loss is infinite at."""
-        Z[self.n_rows :], Y[self.n_rows :], weight[self.n_rows :] = Z[0], Y[0], 0
+        Z[free], Y[free], weight[free] = Z[0], Y[0], 0
 
     def look(self, rows, v, memory) -> Outlook:
         """Take a pass over the rows."""

@@ -16,6 +16,7 @@ import numpy as np
 from .._compile import compiled
 from ..bounds import lanczos_step, start_lanczos
 from ..penalties import Penalty
+from ._blocks import Extent
 from ._chunks import aligned_empty, over_chunks
 from ._population import PopulationProblem
 from ._portions import lay_out, read_ahead
@@ -55,8 +56,7 @@ class StreamedRows:
             "penalty": problem.penalty,
             "splitting": problem._splitting(),
             "observation": problem.observation,
-            "n_rows": problem.n_rows,
-            "n_blocks": self.n_blocks,
+            "extent": Extent(problem.n_rows, self.n_blocks),
         }
         single = problem.X.dtype == problem.dtype == np.float32 and problem.basis.tame
         self._precision = np.dtype(np.float32 if single else np.float64)
@@ -242,11 +242,11 @@ class StreamedProblem(PopulationProblem):
             table[blocks] = np.asarray(own)[: len(blocks)]
         return v, table, mean_gradient, memory
 
-    def sweep(self, rows: StreamedRows, v) -> Sweep:
+    def sweep(self, rows: StreamedRows, v, table=None) -> Sweep:
         """Loss, derivatives, gradient and mean curvature at v, in one pass; the table is overwritten."""
         return self.sweep_and_move(rows, v, None)[0]
 
-    def sweep_and_move(self, rows: StreamedRows, v, anchor) -> tuple[Sweep, np.ndarray | None]:
+    def sweep_and_move(self, rows: StreamedRows, v, anchor, table=None) -> tuple[Sweep, np.ndarray | None]:
         """Take a pass at v, and find how far eta has moved from the anchor, in one reading."""
         change = None if anchor is None else np.asarray(v) - np.asarray(anchor)
         totals, moved = [0.0, 0.0, 0.0], np.zeros(self.n_neurons, self.dtype)

@@ -17,7 +17,7 @@ def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subse
         factor = rows.n_rows / order.shape[1]
     else:
         flat = rows.blocks
-        factor = float(rows.n_blocks)
+        factor = rows.n_blocks
 
     def visit(carry, index):
         v, table, mean_gradient, memory = carry
@@ -29,5 +29,6 @@ def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subse
         # `old + change`, not the new value: XLA updates the table in place only when the write depends on the read.
         return (v, table.at[index].set(old + change), mean_gradient + delta, memory), None
 
-    (v, table, mean_gradient, memory), _ = jax.lax.scan(visit, (v, table, mean_gradient, memory), order)
+    start = v, table, mean_gradient, memory
+    (v, table, mean_gradient, memory), _ = rows.extent.scan(visit, start, order)
     return v, table.reshape(shape), mean_gradient, memory

@@ -235,7 +235,7 @@ class SAGA(Solver):
             return
         shapes = problem.shapes(self._batch_size(problem))
         rows, v, memory, metric, per_neuron, _ = shapes
-        order = epoch_order(self.sampling, 0, 0, rows.n_blocks, rows.batch_size, problem.n_rows)
+        order = epoch_order(self.sampling, 0, 0, rows.Z.shape[0], rows.batch_size, problem.n_rows)
         table = jax.ShapeDtypeStruct((*rows.Y.shape[:2], v.shape[1]), v.dtype, sharding=rows.Y.sharding)
         epoch = (rows, v, table, v, memory, metric, per_neuron, like(order)), {"subsets": self.sampling == "subsets"}
         calls = problem.calls_of_a_fit(shapes, self.lanczos_steps)
@@ -244,7 +244,7 @@ class SAGA(Solver):
     def _check(self, problem, rows, v, state: SagaState) -> OptStep:
         """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
         memory = state.memory
-        pass_, moved = problem.sweep_and_move(rows, v, state.anchor)
+        pass_, moved = problem.sweep_and_move(rows, v, state.anchor, state.table)
         objective = problem.objective(v, memory, pass_)
         evals = 2 * problem.n_rows
         slack = 8 * np.finfo(problem.dtype).eps * np.abs(state.objective)
@@ -253,7 +253,7 @@ class SAGA(Solver):
         radius = np.where(undo, 1.5 * state.radius, state.radius)
         if undo.any():
             v, memory = jax.tree.map(lambda new, old: np.where(undo, old, new), (v, memory), state.checked)
-            pass_ = problem.sweep(rows, v)
+            pass_ = problem.sweep(rows, v, pass_.table)
             objective = problem.objective(v, memory, pass_)
             evals += problem.n_rows
         state = state._replace(
