@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._population import PopulationProblem
 from .base import Evaluation, FiniteSum, Params, Problem
 from .folds import FoldedProblem
+from .padded import PaddedProblem
 from .path import PathProblem
 from .softmax import Pairs, SoftmaxProblem
 from .streamed import StreamedProblem
@@ -13,6 +14,7 @@ __all__ = [
     "Evaluation",
     "FiniteSum",
     "FoldedProblem",
+    "PaddedProblem",
     "Pairs",
     "Params",
     "PathProblem",

@@ -18,7 +18,7 @@ class Extent(eqx.Module):
         return self.n_rows / self.n_blocks
 
     def some(self):
-        """An eighth of the blocks, one at least."""
+        """Count an eighth of the blocks, one at least."""
         return max(1, self.n_blocks // 8)
 
     def scan(self, function, init, xs, out=None):
@@ -41,7 +41,7 @@ class Used(eqx.Module):
         return self.n_rows.astype(dtype) / self.n_blocks.astype(dtype)
 
     def some(self):
-        """An eighth of the blocks, one at least."""
+        """Count an eighth of the blocks, one at least."""
         return jnp.maximum(1, self.n_blocks // 8)
 
     def scan(self, function, init, xs, out=None):

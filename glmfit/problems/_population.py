@@ -196,7 +196,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         return v, memory, pass_, self.metric_at(rows, pass_), n_steps
 
     def _start_track(self, rows: Rows, v) -> Track:
-        """What the first step finds."""
+        """Prepare what the first step finds."""
         # No pass at the null model; and NumPy, because every operation jax does by itself is one more to compile.
         known = rows.offset is None and not v[:-1].any()
         eta = np.broadcast_to(v[-1], (rows.n_blocks, rows.batch_size, self.n_neurons)) if known else predictor(rows, v)
@@ -205,7 +205,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         return Track(eta, np.zeros_like(v), np.zeros_like(v), np.zeros_like(v[0]))
 
     def _table_of(self, track: Track):
-        """Memory in which a table may be made."""
+        """Return memory in which a table may be made."""
         return None
 
     def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, metric=None):

@@ -279,7 +279,7 @@ class Track(NamedTuple):
 
 @jax.jit
 def start_track(rows: Rows, v) -> Track:
-    """What the first step from v finds, with memory to work in."""
+    """Prepare what the first step from v finds, with memory to work in."""
     eta = predictor(rows, v)
     zero = jnp.zeros_like(v)
     return Track(eta, zero, zero, zero[0], jnp.zeros_like(eta))

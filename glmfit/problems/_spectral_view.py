@@ -78,7 +78,7 @@ class SpectralView:
         return Slots(n_blocks, size, n_blocks, size)
 
     def _extent(self, slots: Slots) -> Extent | Used:
-        """What kernels know of the number of rows and blocks."""
+        """Tell kernels the number of rows and blocks."""
         return Extent(self.n_rows, slots.n_blocks)
 
     def _width(self, n_columns: int) -> int:

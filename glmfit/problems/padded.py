@@ -59,6 +59,11 @@ class PaddedProblem(PopulationProblem):
     # ---------------------------------------------------------------- layout
 
     @property
+    def share(self) -> int:
+        """Rows of the recording in each block in use, fewer in the last."""
+        return self._slots(self.bucket.batch_size).share
+
+    @property
     def default_batch_size(self) -> int:
         """That of the bucket."""
         return min(self.n_rows, self.bucket.batch_size)
