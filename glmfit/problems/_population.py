@@ -186,7 +186,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
             Steps taken.
         """
         null_metric, track = self.null_metric(rows), self._start_track(rows, v)
-        n_steps, moving = 0, np.ones(self.n_neurons, bool)
+        n_steps, moving = 0, self.mean_count > 0  # without spikes the rate falls for ever, step after step
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
             v, memory, track = compiled(sure_step)(rows, v, memory, null_metric, moving, track)
             n_steps, moving = n_steps + 1, moving & (np.asarray(track.move) > radius)

@@ -13,7 +13,7 @@ import numpy as np
 from .._compile import compiled
 from ._blocks import Used
 from ._bucket import Slots, bucket
-from ._population import PopulationProblem
+from ._population import PopulationProblem, Smoothness
 from ._rows import BlockSpectra, Rows, Sweep, Track, start_track, sure_step, sweep
 from ._spectral_view import Shapes
 from .base import Evaluation, Params
@@ -136,6 +136,12 @@ class PaddedProblem(PopulationProblem):
         room[: len(order)] = order
         return super().visit(kernel, rows, v, table, mean_gradient, *others, room, **static)
 
+    def certify_smoothness(self, *arguments) -> Smoothness:
+        """Bound the smoothness of every neuron's blocks; 1 for neurons added, which take no steps."""
+        metric, *facts = super().certify_smoothness(*arguments)
+        return Smoothness(metric, *(self._append(a, constant_values=1.0) for a in facts))
+
     def _block_spectra(self, rows: Rows, v, radius, metric, start, n_steps) -> BlockSpectra:
-        alpha, beta, row = map(np.asarray, super()._block_spectra(rows, v, radius, metric, start, n_steps))
+        spectra = map(np.asarray, super()._block_spectra(rows, v, radius, metric, start, n_steps))
+        alpha, beta, row = (a[..., : self.plain.n_neurons] for a in spectra)
         return BlockSpectra(alpha[: rows.n_blocks], beta[: rows.n_blocks], row)

@@ -147,6 +147,13 @@ def test_steps_descend_and_leave_the_predictor_they_lead_to(layout, x64):
     far, *_ = at.descend_surely(rows, start, None, 0.0, 20)
     best = np.linalg.norm(at.evaluate(at.from_columns(far)).grad_coef, axis=0)
     assert np.all(best[:N] < 1e-4)
+    plain = at.plain
+    silent = PopulationProblem(
+        plain.X, 0 * plain.Y, plain.observation, plain.penalty, plain.weights, plain.dtype, plain.offset
+    )
+    silent = PaddedProblem(silent, 64)
+    start = silent.to_columns(silent.null_params())
+    assert silent.descend_surely(silent.rows(64, 0), start, None, 0.0, 20)[-1] == 0
 
 
 def test_an_epoch_is_saga_as_defined(layout, x64):
