@@ -1,0 +1,83 @@
+"""Basis functions of a value, and kernels over time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+VALUE_BASES = ("bspline", "cyclic_bspline", "fourier")
+TIME_BASES = ("raised_cosine_log", "raised_cosine_linear")
+CYCLIC = ("cyclic_bspline", "fourier")
+_STRETCH = 50.0  # of the logarithmic time axis, as in NeMoS
+_WIDTH = 2.0  # of a bump, in distances of peaks
+
+
+def lags_of(window_s: float, bin_s: float) -> int:
+    """Bins of a window."""
+    return round(window_s / bin_s)
+
+
+def time_kernels(basis: dict, bin_s: float) -> np.ndarray:
+    """Kernels (lag, basis), the first lag that of the bin before; NeMoS's raised cosines.
+
+    Bumps 1/2 + 1/2 cos over a linear or logarithmic axis of the window from 0 to 1, where neighbours' peaks are half
+    a bump apart; the logarithmic ones end at 0.
+    """
+    n, lags = basis["n"], lags_of(basis["window_s"], bin_s)
+    at = np.linspace(0, 1, lags)
+    peaks = np.linspace(0, 1, n)
+    if basis["kind"] == "raised_cosine_log":
+        at = np.log1p(_STRETCH * at) / np.log1p(_STRETCH)
+        peaks = np.linspace(0, 1 - _WIDTH / (n + _WIDTH - 1), n)
+    distance = (at[:, None] - peaks) / (_WIDTH * (peaks[1] - peaks[0]))
+    return (0.5 + 0.5 * np.cos(np.pi * np.clip(distance, -1, 1))).astype(np.float64)
+
+
+def evaluate(basis: dict, values: np.ndarray) -> np.ndarray:
+    """Basis functions (row, basis) of values (row,), NaN where they are NaN or, unless cyclic, out of range."""
+    low, high = basis["range"]
+    if basis["kind"] in CYCLIC:
+        phase = np.mod((values - low) / (high - low), 1.0)
+        phase = np.where(phase >= 1.0, 0.0, phase)  # of a tiny negative number
+        known = np.isfinite(phase)
+    else:
+        phase = (values - low) / (high - low)
+        known = (phase >= 0) & (phase <= 1)
+    make = {"bspline": _bspline, "cyclic_bspline": _cyclic_bspline, "fourier": _fourier}[basis["kind"]]
+    found = make(phase[known], basis)
+    features = np.full((len(values), found.shape[1]), np.nan)
+    features[known] = found
+    return features
+
+
+def names_of(basis: dict) -> list[str]:
+    """Name of each basis function within its covariate."""
+    if basis["kind"] == "fourier":
+        return [f"{wave}{k}" for k in range(1, basis["n"] + 1) for wave in ("cos", "sin")]
+    return [str(b) for b in range(basis["n"])]
+
+
+def _bspline(phase: np.ndarray, basis: dict) -> np.ndarray:
+    """B-splines on [0, 1] with equal knots, clamped at both ends: they add up to 1."""
+    from scipy.interpolate import BSpline
+
+    n, order = basis["n"], basis["order"]
+    knots = np.r_[np.zeros(order - 1), np.linspace(0, 1, n - order + 2), np.ones(order - 1)]
+    return BSpline.design_matrix(phase, knots, order - 1).toarray()
+
+
+def _cyclic_bspline(phase: np.ndarray, basis: dict) -> np.ndarray:
+    """B-splines around a circle of length 1: they add up to 1 and are shifts of each other."""
+    from scipy.interpolate import BSpline
+
+    n, degree = basis["n"], basis["order"] - 1
+    knots = np.arange(-degree, n + degree + 1) / n
+    straight = BSpline.design_matrix(phase, knots, degree).toarray()  # (row, n + degree)
+    features = straight[:, :n].copy()
+    features[:, :degree] += straight[:, n:]
+    return features
+
+
+def _fourier(phase: np.ndarray, basis: dict) -> np.ndarray:
+    """Cosine and sine of each harmonic, in turn."""
+    angle = 2 * np.pi * phase[:, None] * np.arange(1, basis["n"] + 1)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=-1).reshape(len(phase), -1)

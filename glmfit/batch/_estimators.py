@@ -1,0 +1,100 @@
+"""Estimators that a manifest may name, and cheap checks of their parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from .. import observations, penalties
+from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
+from ..estimators._auto import SOLVERS
+from ..estimators._parameters import read_count, read_number, read_solver
+
+ESTIMATORS = {cls.__name__: cls for cls in (PopulationGLM, PopulationGLMCV, SoftmaxGLM, MultinomialGLM)}
+_COUNTS = ("PopulationGLM", "PopulationGLMCV")
+_SET_ELSEWHERE = {
+    "random_state": "is set by the manifest's seed",
+    "pad_shapes": "is set by pad_shapes of [options]",
+    "devices": "is not for batches: a worker has one device",
+    "verbose": "is not for batches: nobody would see it",
+}
+
+
+def takes_exposure(estimator: str) -> bool:
+    """Whether an estimator's fit knows the share of a bin that was observed."""
+    return estimator in _COUNTS
+
+
+def parameters_of(estimator: str) -> list[str]:
+    """Parameters that a manifest may set."""
+    names = inspect.signature(ESTIMATORS[estimator]).parameters
+    return [name for name in names if name not in _SET_ELSEWHERE]
+
+
+def why_not(parameter: str) -> str | None:
+    """Why a manifest may not set a parameter that the estimator has."""
+    return _SET_ELSEWHERE.get(parameter)
+
+
+def make_estimator(spec: dict[str, Any]) -> Any:
+    """Make the estimator of a task's spec, not fitted.
+
+    Lists of the manifest become what the estimator takes: a pair of strength and ratio for the elastic net.
+    """
+    parameters = dict(spec["parameters"])
+    strength = parameters.get("regularizer_strength")
+    if parameters.get("regularizer") == "ElasticNet" and isinstance(strength, list) and len(strength) == 2:
+        parameters["regularizer_strength"] = tuple(strength)
+    cls, own = ESTIMATORS[spec["estimator"]], spec.get("options", {})
+    if "pad_shapes" in own and "pad_shapes" in inspect.signature(cls).parameters:
+        parameters["pad_shapes"] = own["pad_shapes"]
+    return cls(**parameters, random_state=spec["seed"])
+
+
+def wrong_values(estimator: str, parameters: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Parameters whose values make no sense, with why: all that can be known without data."""
+    model = make_estimator({"estimator": estimator, "parameters": parameters, "seed": 0})
+    population = estimator in _COUNTS
+    for name, check in _checks(model, population, estimator):
+        try:
+            check()
+        except (TypeError, ValueError) as error:
+            yield name, str(error)
+
+
+def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str, Any]]:
+    """List checks with the parameter that each is about."""
+    for name in ("tol", "cv_tol", "max_memory"):
+        if hasattr(model, name):
+            yield name, lambda name=name: read_number(name, getattr(model, name))
+    if model.max_epochs is not None:
+        yield "max_epochs", lambda: read_count("max_epochs", model.max_epochs)
+    if population:
+        yield "inverse_link_function", lambda: observations.from_inverse_link(model.inverse_link_function)
+    if estimator == "PopulationGLM":
+        yield "solver_name", lambda: read_solver(model.solver_name, model.solver_kwargs, SOLVERS)
+        yield "regularizer", lambda: _check_penalty(model)
+    elif estimator == "PopulationGLMCV":
+        from ..estimators._cv_fits import read_strengths
+        from ..estimators.population_glm_cv import SOLVERS as CV_SOLVERS
+
+        yield "solver_name", lambda: read_solver(model.solver_name, model.solver_kwargs, CV_SOLVERS)
+        yield "strengths", lambda: read_strengths(model.strengths)
+        yield "regularizer", model._check_words
+    else:
+        yield "solver_name", model._make_solver
+        yield "regularizer_strength", model._strength
+        yield "step", model._read_step
+        yield "step_decay", model._read_decay
+
+
+def _check_penalty(model: Any) -> None:
+    """Check regulariser and strength as far as they do not depend on the numbers of features and neurons."""
+    strength = model.regularizer_strength
+    if isinstance(strength, list) or (isinstance(strength, tuple) and any(isinstance(s, list) for s in strength)):
+        strength = None  # one per neuron: the data will tell
+    groups = model.groups
+    if model.regularizer == "GroupLasso" and groups is not None:
+        return
+    penalties.make(model.regularizer, strength, 1, 1, groups=groups)

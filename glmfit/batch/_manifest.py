@@ -1,0 +1,206 @@
+"""Manifests: which models are to be fitted to which data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ._lines import Lines
+from ._read_data import Data, read_data
+from ._read_models import Model, read_model
+from ._schema import BOOLEAN, TABLE, TEXT, ManifestError, Problems, Rule, check_table, check_tables, one_of, whole
+from ._sources import identity_of
+from ._task import Task, digest, make_task
+
+_TABLES = Rule("an array of tables", lambda value: isinstance(value, list))
+_KEYS = {
+    "name": TEXT,
+    "seed": whole(0),
+    "precision": one_of("single", "double"),
+    "options": TABLE,
+    "data": _TABLES,
+    "model": _TABLES,
+}
+_OPTIONS = {"pad_shapes": BOOLEAN}
+_DEFAULTS = {"pad_shapes": True}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest that has been checked.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        Where it was read.
+    name : str
+        Its name, the file's without one.
+    seed : int
+        Of every fit.
+    precision : {"single", "double"}
+        Of the passes.
+    options : dict
+        With defaults filled in.
+    digest : str
+        sha256 of the file's bytes, in hexadecimal.
+    data : tuple
+        Sources, each with a name and sessions.
+    models : tuple
+        Configurations, the members of grids each by themselves.
+    """
+
+    path: Path
+    name: str
+    seed: int
+    precision: str
+    options: dict[str, Any]
+    digest: str
+    data: tuple[Data, ...]
+    models: tuple[Model, ...]
+    _identify: Callable[[dict], str] = field(default=identity_of, repr=False)
+
+    def tasks(self, identify: Callable[[dict[str, Any]], str] | None = None) -> list[Task]:
+        """List the fits, all models of a session one after the other.
+
+        Parameters
+        ----------
+        identify : callable, optional
+            From a source (dict) to the identity of its data (str), in place of reading all files anew.
+
+        Returns
+        -------
+        list of Task
+            Tasks of equal data and equal configurations have the same key, whatever they are called.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be read.
+        """
+        identify = self._identify if identify is None else identify
+        tasks = []
+        for data in self.data:
+            models = [model for model in self.models if data.name in model.data]
+            for session, source in data.sessions.items() if models else ():
+                identity = identify(source)
+                tasks += [make_task(session, model.name, self._spec(model, source), identity) for model in models]
+        return tasks
+
+    def _spec(self, model: Model, source: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "estimator": model.estimator,
+            "parameters": model.parameters,
+            "design": model.design,
+            "source": source,
+            "seed": self.seed,
+            "precision": self.precision,
+            "options": self.options,
+        }
+
+
+def read_manifest(path) -> Manifest:
+    r"""Read a manifest and check all of it: nothing is fitted, no data are read.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        File in TOML (.toml) or JSON (.json). Names of files in it start at its folder, and so do modules of loaders.
+
+    Returns
+    -------
+    Manifest
+        Ready to be run.
+
+    Raises
+    ------
+    ManifestError
+        With all that is wrong, a line each, which names the line of the file.
+    FileNotFoundError
+        If there is no such file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from glmfit.batch import ManifestError, read_manifest
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "batch.toml"
+    >>> _ = path.write_text('sead = 1\n[[data]]\nname = "a"\nfiles = "*.npz"\n[[model]]\nname = "m"\n')
+    >>> try:
+    ...     read_manifest(path)
+    ... except ManifestError as error:
+    ...     print(error.problems[0])
+    batch.toml, line 1: sead is not known here; did you mean "seed"?
+    """
+    path = Path(path)
+    content = path.read_bytes()
+    document, lines = _parse(path, content)
+    problems = Problems(path.name, document, lines.line_of)
+    for place, line in lines.repeated:
+        problems.add(place[:-1], f"{place[-1]} is there a second time, in line {line}.")
+    right = check_table(problems, (), document, _KEYS)
+    options = _DEFAULTS | check_table(problems, ("options",), right.get("options", {}), _OPTIONS)
+    folder = path.resolve().parent
+    data = [read_data(problems, *entry, folder) for entry in check_tables(problems, document, "data")]
+    by_name = {source.name: source for source in data}
+    models: list[Model] = []
+    for place, table in check_tables(problems, document, "model"):
+        made = read_model(problems, place, table, by_name)
+        _check_new(problems, place, made, models)
+        models += made
+    if not len(problems) and not any(by_name[name].sessions for model in models for name in model.data):
+        problems.add((), "there is nothing to fit: no model has a session.")
+    problems.raise_any()
+    return Manifest(
+        path.resolve(),
+        right.get("name", path.stem),
+        right.get("seed", 0),
+        right.get("precision", "single"),
+        options,
+        hashlib.sha256(content).hexdigest(),
+        tuple(data),
+        tuple(models),
+    )
+
+
+def _parse(path: Path, content: bytes) -> tuple[dict[str, Any], Lines]:
+    """Read TOML or JSON; errors name the line."""
+    suffix = path.suffix.lower()
+    if suffix not in (".toml", ".json"):
+        raise ManifestError([f'{path.name}: a manifest is a .toml or a .json file, not "{path.suffix}".'])
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+        document = tomllib.loads(text) if suffix == ".toml" else json.loads(text, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ManifestError([f"{path.name}, line {line}: the file is not UTF-8 ({error.reason})."]) from None
+    except json.JSONDecodeError as error:
+        raise ManifestError([f"{path.name}, line {error.lineno}: {error.msg} (column {error.colno})."]) from None
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        line = int(found[1]) if found else text.rstrip().count("\n") + 1
+        raise ManifestError([f"{path.name}, line {line}: {error}."]) from None
+    except (ValueError, RecursionError) as error:
+        raise ManifestError([f"{path.name}: {error}."]) from None
+    if not isinstance(document, dict):
+        raise ManifestError([f"{path.name}, line 1: the document is a {type(document).__name__}; it must be a table."])
+    return document, Lines(text, suffix)
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _check_new(problems: Problems, place: tuple, made: list[Model], models: list[Model]) -> None:
+    """Note a configuration that is there already for the same data: its results would be the same files."""
+    facts = {digest([m.estimator, m.parameters, m.design, name]): m.name for m in models for name in m.data}
+    for model in made:
+        for name in model.data:
+            other = facts.get(digest([model.estimator, model.parameters, model.design, name]))
+            if other is not None:
+                problems.add(place, f'"{model.name}" is the same as model "{other}" for data "{name}".')
+                break

@@ -1,0 +1,120 @@
+"""Sessions from files of arrays: npz and zarr. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ._schema import guess
+from ._session import Session
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, OSError, KeyError)
+_PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")
+
+
+def read_matrices(source: dict[str, Any]) -> Session:
+    """Read X, y and what goes with them."""
+    with arrays_of(source) as read, blaming(source["path"]):
+        return Session(**{part: read(source[part]) for part in _PARTS if part in source})
+
+
+def read_recording(source: dict[str, Any]) -> Session:
+    """Read spikes, signals and epochs."""
+    with arrays_of(source) as read, blaming(source["path"]):
+        signals = {
+            name: (read(keys["times"]), read(keys["values"]), keys.get("columns"))
+            for name, keys in source["signals"].items()
+        }
+        epochs = {name: _pairs(read, keys) for name, keys in source["epochs"].items()}
+        spikes = (read(source["spikes"]["times"]), read(source["spikes"]["unit"]))
+        return Session(spikes, signals, epochs, min_spikes=source["min_spikes"])
+
+
+@contextlib.contextmanager
+def blaming(path: str) -> Iterator[None]:
+    """Name the file in errors about what it holds."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        text = str(error)
+        raise ValueError(text if text.startswith(path) else f"{path}: {text}") from error
+
+
+@contextlib.contextmanager
+def arrays_of(source: dict[str, Any]) -> Iterator[Callable[[str], np.ndarray]]:
+    """Open a file of arrays; gives a function from a name to an array."""
+    path = source["path"]
+    if source["format"] == "zarr":
+        yield _zarr_reader(path)
+        return
+    # numpy.load takes a path, but leaves it open when it fails.
+    with open(path, "rb") as raw:
+        try:
+            file = np.load(raw, allow_pickle=False)
+        except _DAMAGED as error:
+            raise ValueError(f"{path} is not an npz file, or is damaged ({_reason(error)}).") from error
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError(f"{path} is not an npz file but a single array; save it with numpy.savez.")
+        with file:
+            yield lambda name: _npz_array(file, path, name)
+
+
+def _npz_array(file: Any, path: str, name: str) -> np.ndarray:
+    if name not in file.files:
+        raise ValueError(f'{path} has no array "{name}"{guess(name, file.files)}')
+    try:
+        return file[name]
+    except _DAMAGED as error:
+        if "Object arrays" in str(error):
+            raise ValueError(
+                f'{path}: the array "{name}" holds Python objects, which only a pickle can keep; it is not read. Save '
+                "it as numbers or text."
+            ) from error
+        raise ValueError(f'{path}: the array "{name}" is damaged ({_reason(error)}).') from error
+
+
+def _zarr_reader(path: str) -> Callable[[str], np.ndarray]:
+    try:
+        import zarr
+    except ImportError as error:
+        raise ImportError(f"{path} needs zarr: pip install zarr.") from error
+
+    try:
+        group = zarr.open_group(path, mode="r")
+        names = [name for name, _ in group.arrays()]
+    except Exception as error:
+        raise ValueError(f"{path} is not a zarr group, or is damaged ({_reason(error)}).") from error
+
+    def read(name: str) -> np.ndarray:
+        try:
+            array = group[name]
+        except KeyError:
+            raise ValueError(f'{path} has no array "{name}"{guess(name, names)}') from None
+        if not isinstance(array, zarr.Array):
+            raise ValueError(f'{path}: "{name}" is a group, not an array.')
+        try:
+            found = np.asarray(array[...])
+        except Exception as error:
+            raise ValueError(f'{path}: the array "{name}" is damaged ({_reason(error)}).') from error
+        if found.dtype == object:
+            raise ValueError(f'{path}: the array "{name}" holds Python objects; save it as numbers or text.')
+        return found
+
+    return read
+
+
+def _pairs(read: Callable[[str], np.ndarray], keys: dict[str, str]) -> np.ndarray:
+    """Put starts and stops side by side."""
+    start, stop = (np.atleast_1d(read(keys[side])) for side in ("start", "stop"))
+    if start.shape != stop.shape or start.ndim != 1:
+        raise ValueError(f"{keys['start']} has shape {start.shape}, {keys['stop']} {stop.shape}; both need (epoch,).")
+    return np.column_stack([start, stop])
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip(": ")

@@ -1,0 +1,239 @@
+"""The [[data]] of a manifest: which sessions there are, and how each is to be read."""
+
+from __future__ import annotations
+
+import glob
+import inspect
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ._loaders import find_loader
+from ._schema import (
+    NAME,
+    NAMED,
+    TEXT,
+    Problems,
+    Rule,
+    check_table,
+    either,
+    guess,
+    is_plain,
+    list_of,
+    one_of,
+    shown,
+    whole,
+)
+
+FORMATS = ("npz", "nwb", "zarr")
+COUNTS = "counts"  # name of the binned spikes among the signals
+_PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")
+_LABEL = 60  # characters that the arguments of a loader may add to a session's name
+
+_FILES = {
+    "name": NAMED,
+    "files": either(TEXT, list_of(TEXT, "a list of them")),
+    "format": one_of(*FORMATS),
+}
+_MATRICES = _FILES | dict.fromkeys(_PARTS, TEXT)
+_ANY = Rule("a table or a text", lambda value: isinstance(value, dict | str))
+_RECORDING = _FILES | {
+    "spikes": _ANY,
+    "min_spikes": whole(0),
+    "signals": Rule("a table", lambda value: isinstance(value, dict)),
+    "epochs": Rule("a table", lambda value: isinstance(value, dict)),
+}
+_LOADER = {
+    "name": NAMED,
+    "loader": Rule(
+        'a text like "package.module:function"',
+        lambda value: (
+            isinstance(value, str)
+            and value.count(":") == 1
+            and all(part.isidentifier() for part in value.replace(":", ".").split("."))
+        ),
+    ),
+    "arguments": Rule(
+        "a list of tables, one per session",
+        lambda value: isinstance(value, list) and bool(value) and all(isinstance(entry, dict) for entry in value),
+    ),
+    "version": TEXT,
+}
+_COLUMNS = list_of(TEXT, "a list of names, one per column")
+_ARRAYS = {
+    "spikes": ({"times": TEXT, "unit": TEXT}, ("times", "unit")),
+    "signals": ({"values": TEXT, "times": TEXT, "columns": _COLUMNS}, ("values", "times")),
+    "epochs": ({"start": TEXT, "stop": TEXT}, ("start", "stop")),
+}
+
+
+@dataclass(frozen=True)
+class Data:
+    """A source of sessions.
+
+    Attributes
+    ----------
+    name : str
+        Of the source.
+    kind : {"recording", "matrices", "loader"}
+        What its sessions hold; that of a loader is known when it has run.
+    sessions : dict
+        Name of a session -> all that is needed to load it, values of JSON.
+    signals, epochs : tuple of str
+        Names that a recording has.
+    """
+
+    name: str
+    kind: str
+    sessions: dict[str, dict[str, Any]]
+    signals: tuple[str, ...] = ()
+    epochs: tuple[str, ...] = ()
+
+
+def read_data(problems: Problems, path: tuple, table: dict[str, Any], folder: Path) -> Data:
+    """Check one source of data, and find its sessions."""
+    name = table["name"] if isinstance(table.get("name"), str) else str(path[-1] + 1)
+    if "loader" in table:
+        return _loader(problems, path, table, name, folder)
+    if "X" in table or "y" in table:
+        right = check_table(problems, path, table, _MATRICES, ("name", "files", "X", "y"))
+        form, files = _files(problems, path, right, folder)
+        if form == "nwb":
+            problems.add(path, "matrices are read from npz or zarr, not from nwb; leave X and y out.", "X")
+        common = {"kind": "matrices", **{part: right[part] for part in _PARTS if part in right}}
+        return Data(name, "matrices", _sessions(name, files, form, common))
+    return _recording(problems, path, table, name, folder)
+
+
+def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: Path) -> Data:
+    right = check_table(problems, path, table, _RECORDING, ("name", "files"))
+    form, files = _files(problems, path, right, folder)
+    common: dict[str, Any] = {"kind": "recording", "min_spikes": right.get("min_spikes", 0)}
+    if form == "nwb":
+        common["spikes"] = right.get("spikes", "units")
+        if not isinstance(common["spikes"], str):
+            problems.add(path, f'spikes is {shown(common["spikes"])}; for nwb it must be a text, "units".', "spikes")
+    elif "spikes" in right:
+        common["spikes"] = check_table(problems, (*path, "spikes"), right["spikes"], *_ARRAYS["spikes"])
+    elif form is not None and "spikes" not in table:
+        example = '{ times = "spike_times", unit = "unit" }'
+        problems.add(path, f"spikes is missing; for {form} it must name two arrays, as in {example}.")
+    for what in ("signals", "epochs"):
+        common[what] = {}
+        for key, entry in right.get(what, {}).items():
+            at = (*path, what)
+            if not NAME.fullmatch(key) or (what, key) == ("signals", COUNTS):
+                meant = "stands for the spikes" if key == COUNTS else "is no name"
+                problems.add(
+                    at, f'"{key}" {meant}; a name has letters, digits, _ . and - only, and is not "counts".', key
+                )
+            elif form == "nwb" and not TEXT.fits(entry):
+                problems.add(at, f"{key} is {shown(entry)}; for nwb it must be a text, the name in the file.", key)
+            elif form in ("npz", "zarr"):
+                common[what][key] = check_table(problems, (*at, key), entry, *_ARRAYS[what])
+            else:
+                common[what][key] = entry
+    known = (tuple(table[what]) if isinstance(table.get(what), dict) else () for what in ("signals", "epochs"))
+    return Data(name, "recording", _sessions(name, files, form, common), *known)
+
+
+# -- files
+
+
+def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[str | None, list[Path]]:
+    """Files that the globs match, sorted, each once, and their format."""
+    patterns = right.get("files", [])
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    found: set[Path] = set()
+    forms: set[str] = set()
+    for pattern in patterns:
+        matches = glob.glob(os.path.expanduser(pattern), root_dir=folder, recursive=True)
+        paths = {Path(os.path.normpath(folder / match)) for match in matches}
+        paths = {file for file in paths if file.is_file() or file.suffix == ".zarr" or right.get("format") == "zarr"}
+        if not paths:
+            text = f'nothing matches "{pattern}" in {folder}. Relative names start at the folder of the manifest.'
+            problems.add(path, text, "files")
+        found |= paths
+    if "format" in right:
+        return right["format"], sorted(found)
+    for file in sorted(found):
+        form = file.suffix.removeprefix(".")
+        if form not in FORMATS:
+            text = f"the format of {file.name} is not known; name it with format, {one_of(*FORMATS).allowed}."
+            problems.add(path, text, "files")
+            return None, []
+        forms.add(form)
+    if len(forms) > 1:
+        text = f"the files are of several formats, {', '.join(sorted(forms))}; make a [[data]] of each."
+        problems.add(path, text, "files")
+    return (forms.pop() if len(forms) == 1 else None), sorted(found)
+
+
+def _sessions(name: str, files: list[Path], form: str | None, common: dict) -> dict[str, dict[str, Any]]:
+    """Sessions of files: named by stem, with as many folders before it as tell them apart."""
+    labels = {file: file.stem for file in files}
+    for depth in range(1, 64):
+        taken = list(labels.values())
+        equal = [file for file in files if taken.count(labels[file]) > 1]
+        if not equal:
+            break
+        for file in equal:
+            parts = [part for part in file.parts if part != file.anchor]
+            # Files of a folder that differ in the suffix only are told apart by it.
+            whole_name = depth >= len(parts)
+            labels[file] = "/".join([*parts[:-1][-depth:], file.name if whole_name else file.stem])
+    return {f"{name}/{labels[file]}": {**common, "path": str(file), "format": form} for file in files}
+
+
+# -- loaders
+
+
+def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Path) -> Data:
+    right = check_table(problems, path, table, _LOADER, ("name", "loader"))
+    arguments = right.get("arguments", [{}])
+    common = {"kind": "loader", "folder": str(folder), "version": right.get("version", "")}
+    if "loader" not in right:
+        return Data(name, "loader", {})
+    common["loader"] = right["loader"]
+    try:
+        function = find_loader(right["loader"], str(folder))
+    except ImportError as error:
+        problems.add(path, str(error), "loader")
+        return Data(name, "loader", {})
+    labels = [_label(entry) or str(i) for i, entry in enumerate(arguments)]
+    labels = [label if labels.count(label) == 1 else str(i) for i, label in enumerate(labels)]
+    sessions = {}
+    for i, entry in enumerate(arguments):
+        wrong = _misfit(function, entry)
+        if not is_plain(entry):
+            wrong = "must be made of texts, finite numbers, true and false."
+        if entry in arguments[:i]:
+            wrong = f"are those of session {arguments.index(entry) + 1} again."
+        if wrong:
+            where = ((*path, "arguments"), i) if "arguments" in table else (path, "loader")
+            problems.add(where[0], f"the arguments {shown(entry)} of session {i + 1} {wrong}", where[1])
+        sessions[f"{name}/{labels[i]}"] = {**common, "arguments": entry}
+    return Data(name, "loader", sessions)
+
+
+def _misfit(function: Any, arguments: dict) -> str | None:
+    """Why a function does not take some arguments, None if it does or does not say."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        known = [parameter.name for parameter in signature.parameters.values()]
+        unknown = [key for key in arguments if key not in known]
+        return f"do not fit {function.__name__}{signature}: {error}{guess(unknown[0], known) if unknown else '.'}"
+    return None
+
+
+def _label(arguments: dict) -> str:
+    """Arguments in a name, empty if they are too many or too long."""
+    text = ",".join(f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in arguments.items())
+    plain = all(NAME.fullmatch(part) for pair in text.split(",") for part in pair.split("=")) if text else False
+    return text if plain and len(text) <= _LABEL else ""

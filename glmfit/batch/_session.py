@@ -1,0 +1,239 @@
+"""What a session holds, whatever it was read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Signal(NamedTuple):
+    """Samples of something over time."""
+
+    times: np.ndarray  # (sample,) s, increasing
+    values: np.ndarray  # (sample, column)
+    columns: tuple[str, ...]  # empty for a signal without columns
+    support: np.ndarray  # (interval, 2) s
+
+
+class Session:
+    """The data of one session: a recording, or a design that is ready.
+
+    Parameters
+    ----------
+    spikes : pynapple.TsGroup, dict or tuple, optional
+        Spike times in s: of each unit by name; or ``(times, unit)``, two arrays with an entry per spike.
+    signals : dict, optional
+        Name -> pynapple Tsd or TsdFrame, or ``(times, values)`` with values (sample,) or (sample, column).
+    epochs : dict, optional
+        Name -> pynapple IntervalSet, or an array of starts and stops in s, (epoch, 2).
+    X, y, sample_weight, offset, exposure : array-like, optional
+        As the estimator's ``fit`` takes them, in place of a recording.
+    feature_names, neuron_names : sequence of str, optional
+        Names of the columns of X and of y.
+    min_spikes : int
+        Units with fewer spikes are left out.
+
+    Attributes
+    ----------
+    spikes : dict of numpy.ndarray
+        Sorted times, s, by name of the unit; empty for matrices.
+    few_spikes : dict of int
+        Units left out, with the number of their spikes.
+    signals : dict
+        Name -> times, values (sample, column), names of columns, support.
+    epochs : dict of numpy.ndarray
+        Name -> (epoch, 2), s.
+    support : numpy.ndarray or None
+        Time support of the spikes, (interval, 2), s: that of a TsGroup, from the first to the last spike otherwise.
+    matrices : dict of numpy.ndarray, or None
+        X, y and the rest of what was given; None for a recording.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For anything that is not of these forms: what is wrong is named.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit.batch import Session
+    >>> session = Session(
+    ...     spikes={"a": [0.1, 0.5], "b": [0.2]}, signals={"speed": ([0.0, 0.5, 1.0], [1.0, 2.0, 3.0])}
+    ... )
+    >>> session.signals["speed"].values.shape
+    (3, 1)
+    >>> Session(X=np.ones((5, 2)), y=np.ones(5)).matrices["X"].shape
+    (5, 2)
+    """
+
+    def __init__(
+        self,
+        spikes=None,
+        signals=None,
+        epochs=None,
+        *,
+        X=None,
+        y=None,
+        sample_weight=None,
+        offset=None,
+        exposure=None,
+        feature_names=None,
+        neuron_names=None,
+        min_spikes=0,
+    ):
+        parts = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "exposure": exposure}
+        parts |= {"feature_names": feature_names, "neuron_names": neuron_names}
+        given = {name: value for name, value in parts.items() if value is not None}
+        recorded = [n for n, v in (("spikes", spikes), ("signals", signals), ("epochs", epochs)) if v is not None]
+        if given and recorded:
+            raise ValueError(
+                f"{', '.join(recorded)} and {', '.join(given)} are given; a session is a recording (spikes, signals, "
+                "epochs) or matrices (X, y and what goes with them)."
+            )
+        if not given and not recorded:
+            raise ValueError("nothing is given; a session needs spikes, or X and y.")
+        self.matrices = _matrices(given) if given else None
+        self.spikes, self.support = _spikes(spikes) if spikes is not None else ({}, None)
+        self.few_spikes = {name: len(t) for name, t in self.spikes.items() if len(t) < min_spikes}
+        self.spikes = {name: t for name, t in self.spikes.items() if name not in self.few_spikes}
+        self.signals = {str(name): _signal(name, value) for name, value in _mapping("signals", signals).items()}
+        self.epochs = {str(name): intervals(f"epochs {name!r}", v) for name, v in _mapping("epochs", epochs).items()}
+
+    def __repr__(self) -> str:
+        if self.matrices is not None:
+            return f"<Session of matrices: {', '.join(f'{k} {np.shape(v)}' for k, v in self.matrices.items())}>"
+        names = ", ".join([*self.signals, *self.epochs])
+        return f"<Session of {len(self.spikes)} units{': ' if names else ''}{names}>"
+
+
+def intervals(what: str, value: Any) -> np.ndarray:
+    """Return starts and stops in s, (interval, 2), increasing and apart."""
+    if hasattr(value, "start") and hasattr(value, "end"):
+        value = np.column_stack([value.start, value.end])
+    found = numbers(what, value)
+    if found.ndim != 2 or found.shape[1] != 2 or not len(found):
+        raise ValueError(f"{what} has shape {found.shape}; it needs a start and a stop per interval, (interval, 2).")
+    if not np.isfinite(found).all():
+        raise ValueError(f"{what} has starts or stops that are NaN or infinite.")
+    if (found[:, 1] <= found[:, 0]).any():
+        i = int((found[:, 1] <= found[:, 0]).argmax())
+        raise ValueError(f"{what}: interval {i + 1} starts at {found[i, 0]:g} s and stops at {found[i, 1]:g} s.")
+    if (found[1:, 0] < found[:-1, 1]).any():
+        i = int((found[1:, 0] < found[:-1, 1]).argmax())
+        raise ValueError(
+            f"{what}: interval {i + 2} starts at {found[i + 1, 0]:g} s, before the one before it stops, at "
+            f"{found[i, 1]:g} s. Intervals must increase and not overlap."
+        )
+    return found
+
+
+def numbers(what: str, value: Any) -> np.ndarray:
+    """Return an array of real numbers, float64."""
+    try:
+        found = np.asarray(value)
+        if found.dtype.kind not in "biuf":
+            raise TypeError(f"dtype {found.dtype}")
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{what} is not an array of real numbers ({error}).") from None
+    return found.astype(np.float64)
+
+
+def _mapping(what: str, value: Any) -> dict:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} is a {type(value).__name__}; it must be a dict from names.")
+    return dict(value)
+
+
+def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """Find times of each unit by name, and their time support."""
+    if isinstance(value, tuple) and len(value) == 2:
+        times, unit = numbers("the spike times", value[0]), np.asarray(value[1])
+        if times.ndim != 1 or times.shape != unit.shape:
+            raise ValueError(f"the spikes have times {times.shape} and units {unit.shape}; both need one per spike.")
+        groups = {_word(name): times[unit == name] for name in np.unique(unit)}
+    elif hasattr(value, "items"):
+        groups = {_word(name): numbers(f"unit {name!r}", getattr(t, "t", t)) for name, t in value.items()}
+    else:
+        raise TypeError(f"spikes is a {type(value).__name__}; it must be a TsGroup, a dict or a pair (times, unit).")
+    for name, times in groups.items():
+        if times.ndim != 1 or not np.isfinite(times).all():
+            raise ValueError(f"unit {name!r} has times of shape {times.shape}, or not finite; it needs (spike,), in s.")
+    # As pynapple does: whole nanoseconds, so that a spike on the edge of a bin is on it.
+    groups = {name: np.sort(np.round(times, 9)) for name, times in groups.items()}
+    support = getattr(value, "time_support", None)
+    if support is not None:
+        return groups, intervals("the time support of the spikes", support)
+    ends = [t[[0, -1]] for t in groups.values() if len(t)]
+    return groups, np.array([[min(e[0] for e in ends), max(e[1] for e in ends)]]) if ends else None
+
+
+def _signal(name: Any, value: Any) -> Signal:
+    """Check a signal."""
+    what = f"the signal {name!r}"
+    support = getattr(value, "time_support", None)
+    columns: tuple[str, ...] = ()
+    if hasattr(value, "t") and hasattr(value, "values"):
+        times, values = value.t, value.values
+        columns = tuple(str(column) for column in getattr(value, "columns", ()))
+    elif isinstance(value, tuple) and len(value) in (2, 3):
+        times, values = value[:2]
+        columns = tuple(value[2]) if len(value) == 3 and value[2] is not None else ()
+    else:
+        raise TypeError(f"{what} is a {type(value).__name__}; it must be a Tsd, a TsdFrame or a pair (times, values).")
+    times, values = np.round(numbers(f"the times of {what}", times), 9), numbers(what, values)
+    if values.ndim not in (1, 2) or times.shape != values.shape[:1] or not len(times):
+        raise ValueError(
+            f"{what} has times {times.shape} and values {values.shape}; it needs (sample,) and (sample,) or (sample, "
+            "column), at least one sample."
+        )
+    if not np.isfinite(times).all():
+        raise ValueError(f"the times of {what} are not all finite.")
+    if np.isinf(values).any():
+        raise ValueError(f"{what} is infinite at {times[np.isinf(values.reshape(len(times), -1)).any(axis=1)][0]:g} s.")
+    values = values.reshape(len(times), -1)
+    if columns and len(columns) != values.shape[1]:
+        raise ValueError(f"{what} has {values.shape[1]} columns and {len(columns)} names of columns.")
+    if not columns and values.shape[1] > 1:
+        columns = tuple(str(i) for i in range(values.shape[1]))
+    order = np.argsort(times, kind="stable")
+    times, first = np.unique(times[order], return_index=True)
+    support = np.array([[times[0], times[-1]]]) if support is None else intervals(f"the support of {what}", support)
+    return Signal(times, values[order][first], columns, support)
+
+
+def _matrices(given: dict[str, Any]) -> dict[str, Any]:
+    """Check matrices as far as their numbers of rows go; the estimator does the rest."""
+    missing = [name for name in ("X", "y") if name not in given]
+    if missing:
+        raise ValueError(f"{' and '.join(missing)} is missing; a session of matrices needs both X and y.")
+    found = {}
+    for name, value in given.items():
+        if name.endswith("_names"):
+            found[name] = [_word(entry) for entry in value]
+        else:
+            found[name] = np.asarray(getattr(value, "values", value))
+            if found[name].dtype == object:
+                raise TypeError(f"{name} holds objects, not numbers.")
+    n = len(found["X"]) if found["X"].ndim == 2 else None
+    if n is None:
+        raise ValueError(f"X has shape {found['X'].shape}; it needs (time, feature).")
+    for name in ("y", "sample_weight", "offset", "exposure"):
+        if name in found and (found[name].ndim == 0 or len(found[name]) != n):
+            raise ValueError(f"{name} has shape {found[name].shape}, X has {n} rows; both need one row per time bin.")
+    for name, matrix in (("feature_names", "X"), ("neuron_names", "y")):
+        columns = found[matrix].shape[1] if found[matrix].ndim == 2 else 1
+        if name in found and len(found[name]) != columns:
+            raise ValueError(f"{name} has {len(found[name])} names, {matrix} has {columns} columns.")
+    return found
+
+
+def _word(name: Any) -> str:
+    """Name of a unit or column: text as it is, numbers without a needless fraction."""
+    name = getattr(name, "item", lambda: name)()
+    if isinstance(name, bytes):
+        return name.decode()
+    return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)

@@ -1,0 +1,145 @@
+"""Sources of sessions: what identifies their data, and loading them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from ._loaders import beside_manifest, digest_of_module, find_loader
+from ._read_arrays import read_matrices, read_recording
+from ._session import Session
+from ._task import digest
+
+_BLOCK = 2**20
+_PLACE = ("path", "folder")  # where data lie is no part of what they are
+
+
+def load_session(source: dict[str, Any]) -> Session:
+    """Load the data of a session.
+
+    Parameters
+    ----------
+    source : dict
+        Of a task: ``task.spec["source"]``.
+
+    Returns
+    -------
+    Session
+        Of a recording or of ready matrices.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the file is not there.
+    ValueError
+        If the file is damaged, lacks something or holds something that is not allowed: the file is named.
+    TypeError
+        If a loader returned something other than a Session.
+    ImportError
+        If a loader cannot be imported.
+    """
+    if source["kind"] == "loader":
+        return _load_own(source)
+    if not os.path.exists(source["path"]):
+        raise FileNotFoundError(f"{source['path']} is not there; it was when the manifest was read.")
+    if source["kind"] == "matrices":
+        return read_matrices(source)
+    if source["format"] == "nwb":
+        from ._read_nwb import read_nwb
+
+        return read_nwb(source)
+    return read_recording(source)
+
+
+def identity_of(source: dict[str, Any]) -> str:
+    """Hash what the data of a session are.
+
+    Parameters
+    ----------
+    source : dict
+        Of a task: ``task.spec["source"]``.
+
+    Returns
+    -------
+    str
+        sha256 in hexadecimal. For files over their content and over what is read of them; for loaders over module,
+        function, arguments, version and the text of the module's file. Where they lie makes no difference.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read.
+    """
+    facts = {key: value for key, value in source.items() if key not in _PLACE}
+    if source["kind"] == "loader":
+        return digest({**facts, "text": digest_of_module(source["loader"], source["folder"])})
+    return digest({**facts, "content": _content(Path(source["path"]))})
+
+
+def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
+    """Describe the files of a source so that a change of them shows, without reading them.
+
+    Parameters
+    ----------
+    source : dict
+        Of a task: ``task.spec["source"]``.
+
+    Returns
+    -------
+    list or None
+        Name, size in bytes, time of change in ns and inode of each file, values of JSON. None for loaders, whose
+        identity costs nothing.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read.
+    """
+    if source["kind"] == "loader":
+        return None
+    path = Path(source["path"])
+    found = [(file, os.stat(file)) for file in _files(path)]
+    return [[_name(file, path), s.st_size, s.st_mtime_ns, s.st_ino] for file, s in found]
+
+
+def _load_own(source: dict[str, Any]) -> Session:
+    """Call a user's loader."""
+    name = source["loader"]
+    function = find_loader(name, source["folder"])
+    with beside_manifest(source["folder"]):  # it may import on use
+        session = function(**source["arguments"])
+    if not isinstance(session, Session):
+        raise TypeError(
+            f'the loader "{name}" returned a {type(session).__name__}; it must return a glmfit.batch.Session, such as '
+            "Session(X=features, y=counts) or Session(spikes=group, signals={...})."
+        )
+    return session
+
+
+def _files(path: Path) -> list[Path]:
+    """List the file, or those of a folder in order."""
+    if path.is_file():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    if not files:
+        raise FileNotFoundError(f"{path} is not there, or is an empty folder.")
+    return files
+
+
+def _name(file: Path, path: Path) -> str:
+    """Name of a file within its source, "" for the source itself."""
+    return "" if file == path else file.relative_to(path).as_posix()
+
+
+def _content(path: Path) -> str:
+    """Hash of the names and bytes of a file or folder."""
+    whole = hashlib.sha256()
+    for file in _files(path):
+        part = hashlib.sha256()
+        with open(file, "rb") as stream:
+            while block := stream.read(_BLOCK):
+                part.update(block)
+        whole.update(f"{_name(file, path)}\0{part.hexdigest()}\n".encode())
+    return whole.hexdigest()

@@ -1,0 +1,66 @@
+"""One fit to be made, under a name that is a hash of what it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FORMAT = 1
+_HASHED = ("estimator", "parameters", "design", "seed", "precision")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One fit: a model on a session.
+
+    Attributes
+    ----------
+    key : str
+        20 hexadecimal digits; the same for the same configuration and the same data, whatever they are called and
+        wherever they lie.
+    session, model : str
+        Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
+    spec : dict
+        Values of JSON only: estimator, parameters, design, source, seed, precision, options.
+    """
+
+    key: str
+    session: str
+    model: str
+    spec: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the task as values of JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Task:
+        """Make the task of `to_json`."""
+        return cls(**{name: values[name] for name in ("key", "session", "model", "spec")})
+
+
+def make_task(session: str, model: str, spec: dict[str, Any], identity: str) -> Task:
+    """Make a task of a configuration and the identity of its data; the source's place is not in the key."""
+    facts = {name: spec[name] for name in _HASHED}
+    return Task(digest({"format": FORMAT, "data": identity, **facts})[:20], session, model, spec)
+
+
+def digest(value: Any) -> str:
+    """Hash of values of JSON, sha256 in hexadecimal: the order of keys and 1 for 1.0 make no difference."""
+    text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Refuse what JSON would change on its way, and write whole floats as integers."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError(f"the keys {list(value)} are not all strings; values of JSON are needed.")
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
