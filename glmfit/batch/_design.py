@@ -74,7 +74,7 @@ def build(session: Session, design: dict[str, Any] | None, estimator: str, dtype
         raise ValueError("the session is a recording, but the model has no design: add [model.design] with bin_s.")
     from ._recording import build_recording
 
-    return build_recording(session, design, estimator, dtype)
+    return Built(sample_weight=None, offset=None, **build_recording(session, design, dtype))
 
 
 def _matrices(given: dict[str, Any], design, estimator: str, dtype) -> Built:

@@ -85,6 +85,7 @@ def read_design(
         _read_covariate(problems, (*path, "covariates", i), entry, recordings, bin_s, design["target"])
         for i, entry in enumerate(right.get("covariates", []))
     ]
+    _check_prefixes(problems, path, design["covariates"])
     if "history" in right:
         design["history"] = _read_history(problems, (*path, "history"), right["history"], bin_s, estimator)
     elif not design["covariates"] and "covariates" not in table:
@@ -143,6 +144,18 @@ def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, t
         if len(set(bins)) < len(bins):
             problems.add(path, f"{key} is {shown(right[key])}; each lag may be there once, in bins.", key)
     return right
+
+
+def _check_prefixes(problems: Problems, path: tuple, covariates: list[dict]) -> None:
+    """Note covariates whose features would have the same names."""
+    seen = {"history": "the spike history"}
+    for i, covariate in enumerate(covariates):
+        name = covariate.get("name", covariate.get("signal"))
+        if name in seen:
+            text = f'its features would be called "{name}" like those of {seen[name]}; give it a name of its own.'
+            problems.add((*path, "covariates", i), text)
+        elif name is not None:
+            seen[name] = f"covariate {i + 1}"
 
 
 def _read_history(problems: Problems, path: tuple, table: dict, bin_s, estimator) -> dict[str, Any]:
