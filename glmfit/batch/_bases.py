@@ -43,9 +43,9 @@ def evaluate(basis: dict, values: np.ndarray) -> np.ndarray:
         phase = (values - low) / (high - low)
         known = (phase >= 0) & (phase <= 1)
     make = {"bspline": _bspline, "cyclic_bspline": _cyclic_bspline, "fourier": _fourier}[basis["kind"]]
-    found = make(phase[known], basis)
-    features = np.full((len(values), found.shape[1]), np.nan)
-    features[known] = found
+    features = np.full((len(values), len(names_of(basis))), np.nan)
+    if known.any():
+        features[known] = make(phase[known], basis)
     return features
 
 

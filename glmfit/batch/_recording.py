@@ -181,7 +181,7 @@ def _default_resample(signal: Signal, bin_s: float, basis: dict | None) -> str:
     if basis is not None and basis["kind"] in CYCLIC:
         return "nearest"
     interval = np.median(np.diff(signal.times)) if len(signal.times) > 1 else np.inf
-    return "mean" if interval <= bin_s / 2 else "linear"
+    return "mean" if interval <= bin_s / 2 * (1 + 1e-6) else "linear"
 
 
 def _column(column: Any, columns: tuple[str, ...], n: int, signal: str) -> int:

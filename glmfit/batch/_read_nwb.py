@@ -1,0 +1,87 @@
+"""Sessions from NWB files, through pynapple and pynwb; HDF5, no pickle."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ._read_arrays import blaming
+from ._schema import guess
+from ._session import Session
+
+
+def read_nwb(source: dict[str, Any]) -> Session:
+    """Read units, signals and interval sets; values as they are stored, without NWB's conversion factors."""
+    import pynapple as nap
+
+    path = source["path"]
+    with _opened(path) as file, blaming(path):
+        units = _take(file, path, source["spikes"], "units", nap.TsGroup)
+        # Without its time support, which is that of the spikes found: the same for every format.
+        spikes = {unit: train.t for unit, train in units.items()}
+        signals = {name: _signal(file, path, key, nap) for name, key in source["signals"].items()}
+        epochs = {name: _epochs(file, path, key) for name, key in source["epochs"].items()}
+        return Session(spikes, signals, epochs, min_spikes=source["min_spikes"])
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """Open a file by pynapple, and close it."""
+    try:
+        import pynwb  # noqa: F401  pynapple imports it when it reads
+    except ImportError as error:
+        raise ImportError(f"{path} needs pynwb: pip install pynwb.") from error
+    from pynapple.io import NWBFile
+
+    with warnings.catch_warnings():
+        # hdmf warns of namespaces of other versions and of details of the standard: nothing to be done here.
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            file = NWBFile(path)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{path} is not an NWB file, or is damaged ({reason}).") from error
+        try:
+            yield file
+        finally:
+            file.close()
+
+
+def _take(file: Any, path: str, key: str, what: str, *kinds: type) -> Any:
+    """Read an object of the file."""
+    known = list(file.keys())
+    if key not in known and not (key.startswith("/") and key in file.full_path_to_key):
+        raise ValueError(f'{path} has no "{key}"{guess(key, known)}')
+    try:
+        found = file[key]
+    except Exception as error:
+        raise ValueError(f'{path}: "{key}" is damaged ({type(error).__name__}: {error}).') from error
+    if not isinstance(found, kinds):
+        raise ValueError(f'{path}: "{key}" is a {type(found).__name__}, which holds no {what}.')
+    return found
+
+
+def _signal(file: Any, path: str, key: str, nap: Any) -> tuple:
+    """Read times, values and names of columns of a signal."""
+    found = _take(file, path, key, "signal of one or several columns", nap.Tsd, nap.TsdFrame)
+    try:
+        values = np.asarray(found.values)
+    except Exception as error:  # read when it is asked for
+        raise ValueError(f'{path}: "{key}" is damaged ({type(error).__name__}: {error}).') from error
+    columns = [str(column) for column in found.columns] if isinstance(found, nap.TsdFrame) else None
+    return found.t, values, columns
+
+
+def _epochs(file: Any, path: str, key: str) -> np.ndarray:
+    """Read starts and stops as they are written; pynapple would merge intervals that overlap."""
+    name = file.full_path_to_key.get(key, key)
+    if name not in file.keys():
+        raise ValueError(f'{path} has no "{key}"{guess(key, list(file.keys()))}')
+    table = file.nwb.objects[file.key_to_id[name]]
+    if not {"start_time", "stop_time"} <= set(getattr(table, "colnames", ())):
+        raise ValueError(f'{path}: "{key}" is a {type(table).__name__}, which holds no intervals.')
+    return np.column_stack([np.asarray(table[side].data[:]) for side in ("start_time", "stop_time")])

@@ -1,0 +1,553 @@
+"""Designs of batches: bins, covariates and histories equal the slow way; files that cannot be read say so."""
+
+import datetime
+import zipfile
+
+import nemos as nmo
+import numpy as np
+import pynapple as nap
+import pytest
+
+from glmfit.batch import Session, build, load_session
+from glmfit.batch._bases import evaluate, time_kernels
+from glmfit.batch._bins import count, intersect, lag, make_bins, resample
+from tests.oracles import design as oracle
+
+EPOCHS = [
+    [[0.0, 10.0]],
+    [[0.3, 1.0], [1.0, 2.05], [3.0, 3.07], [4.0, 7.0]],
+    [[4397.0317, 4399.4556]],
+]
+
+
+def design_of(**given):
+    """A checked design with its defaults."""
+    return {"bin_s": 0.1, "partial_bins": "drop", "target": "counts", "epochs": None, "covariates": [], **given}
+
+
+# -- bins
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("bin_s", [0.1, 0.02, 1 / 30])
+@pytest.mark.parametrize("epochs", EPOCHS)
+def test_counts_equal_the_oracle_with_spikes_on_edges(epochs, bin_s, keep, rng):
+    low, high = epochs[0][0], epochs[-1][1]
+    edges = np.round([s + k * bin_s for s, e in epochs for k in range(round((e - s) / bin_s) + 1)], 9)
+    trains = [np.sort(rng.uniform(low - 1, high + 1, 200)), np.unique(edges), np.array([e for _, e in epochs])]
+    trains = [np.round(train, 9) for train in trains]
+    bins = make_bins(np.array(epochs), bin_s, keep)
+    np.testing.assert_array_equal(count(bins, trains), oracle.counts(trains, epochs, bin_s, keep))
+    assert bins.epoch.tolist() == [row[3] for row in oracle.bins(epochs, bin_s, keep)]
+    if keep:
+        np.testing.assert_allclose(bins.share, oracle.exposure(epochs, bin_s), rtol=1e-6)
+
+
+def test_ten_seconds_have_a_hundred_tenths():
+    for start in (0.0, 0.1, 0.7, 4397.0317, 1.7e9 + 0.3):
+        bins = make_bins(np.array([[start, start + 10.0]]), 0.1, True)
+        assert len(bins.starts) == 100 and bins.n_partial == 0 and (bins.share == 1).all()
+
+
+def test_partial_bins_are_dropped_or_have_exposure():
+    epochs = np.array([[0, 1.05], [2, 2.02], [3, 4.0]])
+    dropped, kept = make_bins(epochs, 0.1, False), make_bins(epochs, 0.1, True)
+    assert len(dropped.starts) == 20 and len(kept.starts) == 22
+    assert dropped.n_partial == kept.n_partial == 2
+    assert dropped.partial_s == pytest.approx(0.07)
+    np.testing.assert_allclose(kept.share[[10, 11]], [0.5, 0.2])
+
+
+def test_pynapple_counts_the_same_in_whole_bins(rng):
+    times = np.sort(np.round(rng.uniform(0, 10, 300), 9))
+    epochs = nap.IntervalSet([0.5, 4], [3.5, 9])
+    ours = count(make_bins(np.column_stack([epochs.start, epochs.end]), 0.1, False), [times])[:, 0]
+    theirs = nap.Ts(times).count(0.1, ep=epochs)
+    np.testing.assert_array_equal(ours, theirs.values)
+
+
+def test_lags_stay_within_epochs():
+    bins = make_bins(np.array([[0, 0.5], [0.5, 1.2]]), 0.1, False)
+    values = np.arange(12.0)
+    for by in (-8, -2, 0, 3):
+        np.testing.assert_array_equal(lag(bins, values[:, None], by)[:, 0], oracle.lagged(values, bins.epoch, by))
+
+
+def test_intervals_in_common():
+    a, b = np.array([[0, 2], [3, 6.0]]), np.array([[1, 4], [5, 9.0]])
+    assert intersect(a, b).tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert intersect(a, np.array([[2, 3.0]])).shape == (0, 2)
+
+
+# -- signals in bins
+
+
+def signal_of(times, values, support=None):
+    """A checked signal."""
+    given = (times, values) if support is None else nap.Tsd(t=times, d=values, time_support=support)
+    return Session(signals={"s": given}).signals["s"]
+
+
+def test_means_of_bins_leave_missing_samples_out(rng):
+    times, values = np.sort(rng.uniform(0, 3, 100)), rng.normal(size=100)
+    values[rng.random(100) < 0.3] = np.nan
+    bins = make_bins(np.array([[0.2, 1.2], [2.0, 2.8]]), 0.05, False)
+    found = resample(bins, signal_of(times, values), "mean", None)[:, 0]
+    expected = [oracle.mean_in(np.round(times, 9), values, *edge) for edge in zip(bins.starts, bins.stops)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert np.isnan(found).any()
+
+
+def test_linear_and_nearest_at_the_centre_of_bins():
+    signal = signal_of([0.0, 1.0, 3.0], [0.0, 10.0, 30.0])
+    bins = make_bins(np.array([[0.0, 3.5]]), 0.5, False)
+    np.testing.assert_allclose(resample(bins, signal, "linear", None)[:, 0], [2.5, 7.5, 12.5, 17.5, 22.5, 27.5, np.nan])
+    np.testing.assert_allclose(resample(bins, signal, "linear", 1.5)[:, 0], [2.5, 7.5, *[np.nan] * 5])
+    np.testing.assert_array_equal(resample(bins, signal, "nearest", None)[:6, 0], [0, 10, 10, 10, 30, 30])
+    np.testing.assert_array_equal(resample(bins, signal, "nearest", 1.0)[:, 0], [0, 10, 10, *[np.nan] * 2, 30, np.nan])
+
+
+def test_a_sample_at_the_centre_is_taken_as_it_is():
+    signal = signal_of([0.25, 0.75, 1.25], [1.0, np.nan, 3.0])
+    bins = make_bins(np.array([[0.0, 1.5]]), 0.5, False)
+    np.testing.assert_array_equal(resample(bins, signal, "linear", None)[:, 0], [1, np.nan, 3])
+
+
+def test_nothing_is_interpolated_over_the_border_of_a_support():
+    signal = signal_of([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 20.0, 30.0], nap.IntervalSet([0, 2], [1, 3]))
+    bins = make_bins(np.array([[0.0, 3.0]]), 0.5, False)
+    found = resample(bins, signal, "linear", None)[:, 0]
+    np.testing.assert_allclose(found, [0.25, 0.75, np.nan, np.nan, 22.5, 27.5])
+    assert np.isnan(resample(bins, signal, "nearest", None)[2:4]).all()
+
+
+# -- bases
+
+
+def test_raised_cosines_are_those_of_nemos_and_of_the_oracle(loose_shapes):
+    basis = {"kind": "raised_cosine_log", "n": 5, "window_s": 0.4}
+    np.testing.assert_allclose(time_kernels(basis, 0.02), oracle.raised_cosines_log(5, 20), atol=1e-12)
+    theirs = nmo.basis.RaisedCosineLogConv(5, window_size=20).evaluate(np.linspace(0, 1, 20))
+    np.testing.assert_allclose(time_kernels(basis, 0.02), theirs, atol=1e-5)
+    theirs = nmo.basis.RaisedCosineLinearConv(5, window_size=20).evaluate(np.linspace(0, 1, 20))
+    np.testing.assert_allclose(time_kernels(basis | {"kind": "raised_cosine_linear"}, 0.02), theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "order"), [(4, 4), (9, 4), (5, 1), (6, 2)])
+def test_bsplines_equal_the_recursion(n, order):
+    basis = {"kind": "bspline", "n": n, "order": order, "range": [2.0, 5.0]}
+    x = np.array([2.0, 2.1, 3.5, 4.999, 5.0])
+    knots = [0.0] * (order - 1) + np.linspace(0, 1, n - order + 2).tolist() + [1.0] * (order - 1)
+    expected = [[oracle.cox_de_boor((v - 2) / 3, knots, order - 1, i) for i in range(n)] for v in x]
+    np.testing.assert_allclose(evaluate(basis, x), expected, atol=1e-12)
+    assert np.isnan(evaluate(basis, np.array([1.999, 5.001, np.nan]))).all()
+
+
+@pytest.mark.parametrize(("n", "order"), [(8, 4), (4, 4), (5, 2), (3, 1)])
+def test_cyclic_bsplines_turn_with_the_angle(n, order):
+    basis = {"kind": "cyclic_bspline", "n": n, "order": order, "range": [-np.pi, np.pi]}
+    angle = np.linspace(-9, 9, 101)
+    features = evaluate(basis, angle)
+    np.testing.assert_allclose(features.sum(axis=1), 1)
+    np.testing.assert_allclose(evaluate(basis, angle + 2 * np.pi), features, atol=1e-9)
+    np.testing.assert_allclose(evaluate(basis, angle + 2 * np.pi / n), np.roll(features, 1, axis=1), atol=1e-9)
+    uniform = (np.arange(2 * n + order + 1) - n) / n
+    one = [oracle.cox_de_boor(a, uniform, order - 1, n) for a in (np.arange(20) + 0.5) / 20]
+    own = evaluate(basis, -np.pi + 2 * np.pi * (np.arange(20) + 0.5) / 20)
+    folded = np.array(one) + [oracle.cox_de_boor(a + 1, uniform, order - 1, n) for a in (np.arange(20) + 0.5) / 20]
+    assert min(np.abs(own[:, i] - folded).max() for i in range(n)) < 1e-12
+
+
+def test_fourier_features():
+    features = evaluate({"kind": "fourier", "n": 2, "range": [0, 360]}, np.array([0.0, 90, 450, np.nan]))
+    np.testing.assert_allclose(features[:3], [[1, 0, 1, 0], [0, 1, -1, 0], [0, 1, -1, 0]], atol=1e-12)
+    assert np.isnan(features[3]).all()
+
+
+# -- whole designs
+
+
+@pytest.fixture
+def session(rng):
+    """Twenty seconds of two signals and three units, with two epochs."""
+    t = np.arange(0, 20, 0.02)
+    return Session(
+        spikes={name: np.sort(rng.uniform(0, 20, n)) for name, n in (("a", 90), ("b", 40), ("7", 25))},
+        signals={
+            "speed": (t, rng.normal(size=len(t))),
+            "place": (t, rng.uniform(0, 10, (len(t), 2)), ("x", "y")),
+            "state": (t, np.floor(t / 5)),
+        },
+        epochs={"run": np.array([[1.0, 6.0], [8.0, 15.03]])},
+    )
+
+
+def test_a_whole_design_equals_the_oracle(session):
+    bin_s, epochs = 0.1, [[1.0, 6.0], [8.0, 15.03]]
+    log = {"kind": "raised_cosine_log", "n": 3, "window_s": 0.5}
+    design = design_of(
+        epochs="run",
+        covariates=[
+            {"signal": "speed"},
+            {"signal": "speed", "name": "shifted", "lags": [-2, 1]},
+            {"signal": "speed", "name": "past", "basis": log},
+            {"signal": "place", "columns": ["y"], "basis": {"kind": "bspline", "n": 5, "order": 4, "range": [0, 10]}},
+        ],
+        history={"of": "all", "basis": {**log, "n": 2}},
+    )
+    built = build(session, design, "PopulationGLM", np.float64)
+    rows = oracle.bins(epochs, bin_s, False)
+    epoch = [row[3] for row in rows]
+    edges = [(row[0] / 1e9, row[1] / 1e9) for row in rows]
+    signals = session.signals
+    speed = np.array([oracle.mean_in(signals["speed"].times, signals["speed"].values[:, 0], *e) for e in edges])
+    y = np.array([oracle.mean_in(signals["place"].times, signals["place"].values[:, 1], *e) for e in edges])
+    counts = oracle.counts(list(session.spikes.values()), epochs, bin_s, False)
+    knots = [0.0] * 3 + [0.0, 0.5, 1.0] + [1.0] * 3
+    columns = [speed[:, None]]
+    columns += [oracle.lagged(speed, epoch, by)[:, None] for by in (-2, 1)]
+    columns += [oracle.convolved(speed, oracle.raised_cosines_log(3, 5), epoch)]
+    columns += [np.array([[oracle.cox_de_boor(v / 10, knots, 3, i) for i in range(5)] for v in y])]
+    columns += [oracle.convolved(counts[:, n], oracle.raised_cosines_log(2, 5), epoch) for n in range(3)]
+    np.testing.assert_array_equal(built.y, counts)
+    expected = np.concatenate(columns, axis=1)
+    expected[np.isnan(expected).any(axis=1)] = np.nan
+    found = built.X.copy()
+    found[np.isnan(found).any(axis=1)] = np.nan
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    assert built.feature_names[:4] == ["speed", "shifted_lag-2", "shifted_lag1", "past_0"]
+    assert built.feature_names[-2:] == ["history_7_0", "history_7_1"]
+    assert built.target_names == ["a", "b", "7"]
+    # Five bins at the start of each epoch have no whole past, two at its end no future.
+    assert built.notes["rows_left_out"] == np.isnan(expected[:, 0]).sum() == 2 * (5 + 2)
+    assert built.notes["partial_bins"] == {"handled": "drop", "number": 1, "seconds": pytest.approx(0.03)}
+    assert built.notes["bins"] == len(rows) == 120
+    assert built.notes["seconds"] == pytest.approx(12.0)
+    assert built.exposure is None and built.own is None
+
+
+def test_exposure_of_the_last_bin(session):
+    design = design_of(epochs="run", partial_bins="exposure", covariates=[{"signal": "speed"}])
+    built = build(session, design, "PopulationGLM")
+    np.testing.assert_allclose(built.exposure, oracle.exposure([[1.0, 6.0], [8.0, 15.03]], 0.1), rtol=1e-6)
+    assert built.X.dtype == np.float32 and len(built.exposure) == len(built.X) == 121
+
+
+def test_own_history_is_kept_apart(session):
+    basis = {"kind": "raised_cosine_linear", "n": 2, "window_s": 0.4}
+    every = build(session, design_of(history={"of": "all", "basis": basis}), "PopulationGLM")
+    own = build(session, design_of(history={"of": "own", "basis": basis}), "PopulationGLM")
+    assert own.X.shape == (len(own.y), 0) and own.feature_names == []
+    np.testing.assert_array_equal(np.concatenate(own.own, axis=1), every.X)
+    assert own.notes["own_names"] == ["history_0", "history_1"]
+    assert own.notes["rows_left_out"] == every.notes["rows_left_out"] == 4
+
+
+def test_own_history_beside_covariates(session):
+    history = {"of": "own", "basis": {"kind": "raised_cosine_log", "n": 2, "window_s": 0.4}}
+    built = build(session, design_of(covariates=[{"signal": "speed"}], history=history), "PopulationGLM")
+    assert built.X.shape[1] == 1 and [part.shape[1] for part in built.own] == [2, 2, 2]
+
+
+def test_standardized_covariates_say_by_what(session):
+    design = design_of(covariates=[{"signal": "place", "standardize": True}, {"signal": "speed", "lags": [5]}])
+    built = build(session, design, "PopulationGLM", np.float64)
+    plain = build(
+        session,
+        design_of(covariates=[{"signal": "place"}, {"signal": "speed", "lags": [5]}]),
+        "PopulationGLM",
+        np.float64,
+    )
+    complete = ~np.isnan(built.X).any(axis=1)
+    np.testing.assert_allclose(built.X[complete, :2].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(built.X[complete, :2].std(axis=0), 1)
+    for column, name in enumerate(("place_x", "place_y")):
+        mean, deviation = built.notes["standardized"][name]
+        np.testing.assert_allclose(built.X[:, column] * deviation + mean, plain.X[:, column])
+
+
+def test_labels_and_counts_as_features(session):
+    built = build(session, design_of(target="state", covariates=[{"signal": "counts", "lags": [0, 1]}]), "SoftmaxGLM")
+    assert built.y.dtype == np.int64 and set(built.y) == {0, 1, 2, 3}
+    assert built.feature_names == ["counts_a_lag0", "counts_a_lag1", "counts_b_lag0", "counts_b_lag1", *(
+        f"counts_7_lag{by}" for by in (0, 1)
+    )]  # fmt: skip
+    assert built.target_names is None
+
+
+@pytest.mark.parametrize(
+    ("change", "origin"),
+    [
+        ({}, "the time supports of speed"),
+        ({"epochs": "run"}, 'the interval set "run"'),
+        ({"epochs": [[0, 5]]}, "the design"),
+        ({"covariates": [], "history": {"of": "all", "basis": {"kind": "raised_cosine_log", "n": 2, "window_s": 0.4}}},
+         "the time support of the spikes"),
+    ],
+)  # fmt: skip
+def test_notes_say_where_epochs_are_from(session, change, origin):
+    design = design_of(**{"covariates": [{"signal": "speed"}], **change})
+    assert build(session, design, "PopulationGLM").notes["epochs"]["from"] == origin
+
+
+def test_units_are_chosen_by_name_number_and_rate(session):
+    covariates = [{"signal": "speed"}]
+    assert build(session, design_of(units=["7", "a"], covariates=covariates), "PopulationGLM").target_names == [
+        "a",
+        "7",
+    ]
+    built = build(session, design_of(min_rate_hz=1.5, covariates=covariates), "PopulationGLM")
+    assert built.target_names == ["a", "b"] and set(built.notes["units_left_out"]) == {"7"}
+    few = Session(spikes=session.spikes, min_spikes=30)
+    assert few.few_spikes == {"7": 25} and list(few.spikes) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": "rum"}, 'no epochs "rum"; did you mean "run"'),
+        ({"covariates": [{"signal": "sped"}]}, 'no signal "sped"; did you mean "speed"'),
+        ({"covariates": [{"signal": "place", "columns": ["z"]}]}, 'no column "z"'),
+        ({"covariates": [{"signal": "place", "columns": [2]}]}, "2 columns, 0 to 1"),
+        ({"units": ["c"]}, "units that the session has not: c"),
+        ({"min_rate_hz": 1e3}, "no unit is left"),
+        ({"epochs": [[0, 0.05]]}, "no epoch is as long as a bin of 0.1 s"),
+        ({"epochs": [[100, 110]]}, "none of 100 bins has all features; bins without, by part: {'speed': 100}"),
+        ({"epochs": [[0, 1.0]], "covariates": [{"signal": "speed", "basis": {
+            "kind": "raised_cosine_log", "n": 2, "window_s": 5.0}}]}, 'covariate "speed": no row of the signal'),
+        ({"target": "speed"}, "not whole numbers"),
+        ({"target": "place"}, "has 2 columns; labels need one"),
+    ],
+)  # fmt: skip
+def test_designs_that_do_not_fit_a_session_say_so(session, change, message):
+    with pytest.raises(ValueError, match=message):
+        build(session, design_of(**{"covariates": [{"signal": "speed"}], **change}), "PopulationGLM")
+
+
+# -- sessions
+
+
+def test_sessions_of_pynapple_objects(rng):
+    group = nap.TsGroup({3: nap.Ts([0.1, 0.9]), 8: nap.Ts([0.4, 0.6])}, time_support=nap.IntervalSet(0, 2))
+    frame = nap.TsdFrame(t=np.arange(5.0), d=rng.normal(size=(5, 2)), columns=["u", "v"])
+    session = Session(group, {"f": frame}, {"run": nap.IntervalSet([0, 3], [1, 4])})
+    assert {name: t.tolist() for name, t in session.spikes.items()} == {"3": [0.1, 0.9], "8": [0.4, 0.6]}
+    assert session.support.tolist() == [[0, 2]] and session.signals["f"].columns == ("u", "v")
+    assert session.epochs["run"].tolist() == [[0, 1], [3, 4]]
+    assert "2 units: f, run" in repr(session)
+
+
+MATRICES = {"X": np.ones((4, 2)), "y": np.ones((4, 3))}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "nothing is given"),
+        ({"spikes": {"a": [1.0]}, "X": np.ones((2, 1))}, "a recording .* or matrices"),
+        ({"X": np.ones((4, 2))}, "y is missing"),
+        ({**MATRICES, "y": np.ones(3)}, "X has 4 rows"),
+        ({**MATRICES, "X": np.ones(4)}, r"needs \(time, feature\)"),
+        ({**MATRICES, "X": np.full((4, 2), None)}, "holds objects"),
+        ({**MATRICES, "neuron_names": ["a"]}, "1 names, y has 3 columns"),
+        ({**MATRICES, "exposure": np.ones(5)}, "exposure has shape"),
+        ({"spikes": [1.0]}, "must be a TsGroup, a dict or a pair"),
+        ({"spikes": {"a": [np.nan]}}, "not finite"),
+        ({"spikes": (np.ones(3), np.ones(2))}, "one per spike"),
+        ({"spikes": {"a": ["x"]}}, "not an array of real numbers"),
+        ({"signals": {"s": [1.0]}}, "must be a Tsd, a TsdFrame or a pair"),
+        ({"signals": {"s": ([0.0, 1.0], [1.0])}}, r"times \(2,\) and values \(1,\)"),
+        ({"signals": {"s": ([0.0, 1.0], [1.0, np.inf])}}, "infinite at 1 s"),
+        ({"signals": {"s": ([0.0], [[1.0, 2.0]], ["x"])}}, "2 columns and 1 names"),
+        ({"signals": [1.0]}, "must be a dict from names"),
+        ({"epochs": {"e": [[1.0, 0.0]]}}, "interval 1 starts at 1 s and stops at 0 s"),
+        ({"epochs": {"e": [[0.0, 2.0], [1.0, 3.0]]}}, "interval 2 starts at 1 s, before"),
+        ({"epochs": {"e": [1.0, 2.0]}}, r"\(interval, 2\)"),
+    ],
+)
+def test_sessions_refuse_what_they_cannot_hold(given, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Session(**given)
+
+
+def test_matrices_pass_through(rng):
+    X, y = rng.normal(size=(6, 2)), rng.poisson(1.0, (6, 3))
+    built = build(
+        Session(X=X, y=y, exposure=np.ones(6), neuron_names=["a", "b", 3.0]), None, "PopulationGLM", np.float64
+    )
+    assert built.X is X or np.shares_memory(built.X, X)
+    assert built.feature_names == ["x0", "x1"] and built.target_names == ["a", "b", "3"]
+    with pytest.raises(ValueError, match="exposure, which SoftmaxGLM does not know"):
+        build(Session(X=X, y=y[:, 0], exposure=np.ones(6)), None, "SoftmaxGLM")
+    with pytest.raises(ValueError, match="leave the design out"):
+        build(Session(X=X, y=y), design_of(), "PopulationGLM")
+    with pytest.raises(ValueError, match="has no design"):
+        build(Session(spikes={"a": [0.0]}), None, "PopulationGLM")
+
+
+# -- files
+
+
+RECORDING = {
+    "kind": "recording",
+    "min_spikes": 0,
+    "spikes": {"times": "st", "unit": "su"},
+    "signals": {"speed": {"values": "v", "times": "t"}},
+    "epochs": {"run": {"start": "a", "stop": "b"}},
+}
+ARRAYS = {
+    "st": np.array([0.1, 0.5, 0.3]),
+    "su": np.array([2, 1, 2], np.int16),
+    "t": np.arange(10) / 10,
+    "v": np.arange(10.0),
+    "a": np.array([0.0]),
+    "b": np.array([0.8]),
+}
+
+
+def npz_source(path, **change):
+    return {**RECORDING, "path": str(path), "format": "npz", **change}
+
+
+def test_npz_and_zarr_give_the_same_session(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    np.savez(tmp_path / "s.npz", **ARRAYS)
+    group = zarr.create_group(tmp_path / "s.zarr")
+    for name, array in ARRAYS.items():
+        group[name] = array
+    for source in (npz_source(tmp_path / "s.npz"), npz_source(tmp_path / "s.zarr", format="zarr")):
+        session = load_session(source)
+        assert {name: t.tolist() for name, t in session.spikes.items()} == {"1": [0.5], "2": [0.1, 0.3]}
+        assert session.epochs["run"].tolist() == [[0, 0.8]]
+        np.testing.assert_array_equal(session.signals["speed"].values[:, 0], ARRAYS["v"])
+    with pytest.raises(ValueError, match=r's.zarr has no array "w"'):
+        load_session(npz_source(tmp_path / "s.zarr", format="zarr", spikes={"times": "w", "unit": "su"}))
+    (tmp_path / "empty.zarr").mkdir()
+    with pytest.raises(ValueError, match=r"empty.zarr is not a zarr group"):
+        load_session(npz_source(tmp_path / "empty.zarr", format="zarr"))
+
+
+def test_units_of_text_and_matrices_with_names(tmp_path):
+    np.savez(tmp_path / "s.npz", **{**ARRAYS, "su": np.array(["u1", "u2", "u1"])})
+    assert list(load_session(npz_source(tmp_path / "s.npz")).spikes) == ["u1", "u2"]
+    np.savez(tmp_path / "m.npz", X=np.ones((3, 2)), n=np.ones(3), names=np.array(["p", "q"]))
+    source = {"kind": "matrices", "format": "npz", "path": str(tmp_path / "m.npz")}
+    session = load_session({**source, "X": "X", "y": "n", "feature_names": "names"})
+    assert session.matrices["feature_names"] == ["p", "q"]
+
+
+def broken(tmp_path, how):
+    """A file of the session, broken in some way."""
+    path = tmp_path / "bad.npz"
+    np.savez_compressed(path, **ARRAYS)
+    raw = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    elif how == "not a zip":
+        path.write_text("these are no arrays")
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "truncated":
+        path.write_bytes(raw[: len(raw) // 2])
+    elif how == "corrupt":
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo("v.npy")
+        at = info.header_offset + 30 + len("v.npy") + 40
+        path.write_bytes(raw[:at] + bytes(b ^ 255 for b in raw[at : at + 20]) + raw[at + 20 :])
+    elif how == "one array":
+        with open(path, "wb") as file:
+            np.save(file, np.ones(3))
+    elif how == "no key":
+        np.savez(path, **{("vv" if name == "v" else name): array for name, array in ARRAYS.items()})
+    elif how == "objects":
+        np.savez(path, **{**ARRAYS, "v": np.array([{"a": 1}] * 10)})
+    elif how == "wrong shape":
+        np.savez(path, **{**ARRAYS, "v": np.ones(3)})
+    elif how == "epochs":
+        np.savez(path, **{**ARRAYS, "b": np.array([-1.0])})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("missing", "is not there"),
+        ("not a zip", "is not an npz file, or is damaged"),
+        ("empty", "is not an npz file, or is damaged"),
+        ("truncated", "is not an npz file, or is damaged"),
+        ("corrupt", 'the array "v" is damaged'),
+        ("one array", "not an npz file but a single array"),
+        ("no key", 'has no array "v"; did you mean "vv"|has no array "v"; allowed are'),
+        ("objects", "Python objects, which only a pickle can keep"),
+        ("wrong shape", "the signal 'speed' has times"),
+        ("epochs", "interval 1 starts at 0 s and stops at -1 s"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(tmp_path, how, message):
+    path = broken(tmp_path, how)
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
+        load_session(npz_source(path))
+    assert str(path) in str(caught.value)
+
+
+@pytest.fixture
+def nwb(tmp_path):
+    """A small NWB file: two units, a speed, a position and an interval set."""
+    pynwb = pytest.importorskip("pynwb")
+    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    file = pynwb.NWBFile(session_description="s", identifier="i", session_start_time=start)
+    file.add_unit(spike_times=[0.1, 0.3, 1.2, 2.0])
+    file.add_unit(spike_times=[0.2, 1.9])
+    file.add_acquisition(pynwb.TimeSeries(name="speed", data=np.arange(30.0), unit="m/s", rate=10.0, starting_time=0.0))
+    place = pynwb.behavior.SpatialSeries(
+        name="position", data=np.arange(60.0).reshape(30, 2), reference_frame="room", timestamps=np.arange(30) / 10
+    )
+    file.create_processing_module("behavior", "b").add(pynwb.behavior.Position(spatial_series=place))
+    run = pynwb.epoch.TimeIntervals(name="run", description="r")
+    for interval in ((0.0, 1.0), (1.0, 2.5)):
+        run.add_interval(start_time=interval[0], stop_time=interval[1])
+    file.add_time_intervals(run)
+    path = tmp_path / "s.nwb"
+    with pynwb.NWBHDF5IO(path, "w") as io:
+        io.write(file)
+    return path
+
+
+def nwb_source(path, **change):
+    source = {"kind": "recording", "format": "nwb", "path": str(path), "min_spikes": 0, "spikes": "units"}
+    return {**source, "signals": {"v": "speed", "place": "position"}, "epochs": {"run": "run"}, **change}
+
+
+def test_nwb_round_trip_respects_intervals(nwb):
+    session = load_session(nwb_source(nwb))
+    assert {name: t.tolist() for name, t in session.spikes.items()} == {"0": [0.1, 0.3, 1.2, 2.0], "1": [0.2, 1.9]}
+    assert session.signals["place"].columns == ("x", "y")
+    # Intervals that touch stay two, as they are written.
+    assert session.epochs["run"].tolist() == [[0, 1], [1, 2.5]]
+    built = build(session, design_of(epochs="run", bin_s=0.2, covariates=[{"signal": "v"}]), "PopulationGLM")
+    epochs, trains = [[0.0, 1.0], [1.0, 2.5]], list(session.spikes.values())
+    np.testing.assert_array_equal(built.y, oracle.counts(trains, epochs, 0.2, False))
+    assert built.notes["partial_bins"]["number"] == 1
+    np.testing.assert_allclose(built.X[:3, 0], [0.5, 2.5, 4.5])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"spikes": "unit"}, 'has no "unit"; did you mean "units"'),
+        ({"spikes": "speed"}, '"speed" is a Tsd, which holds no units'),
+        ({"signals": {"v": "units"}}, "which holds no signal"),
+        ({"epochs": {"run": "speed"}}, "which holds no intervals"),
+        ({"epochs": {"run": "rum"}}, 'has no "rum"'),
+    ],
+)
+def test_nwb_files_that_lack_something_are_named(nwb, change, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        load_session(nwb_source(nwb, **change))
+    assert str(nwb) in str(caught.value)
+
+
+def test_truncated_nwb_files_are_named(nwb):
+    nwb.write_bytes(nwb.read_bytes()[:3000])
+    with pytest.raises(ValueError, match=r"s.nwb is not an NWB file, or is damaged"):
+        load_session(nwb_source(nwb))
