@@ -29,7 +29,7 @@ def bins(epochs, bin_s, keep_partial):
 
 
 def counts(trains, epochs, bin_s, keep_partial):
-    """Spike counts (bin, train): a bin has its start; the last one of an epoch its stop too, unless one begins there."""
+    """Spike counts (bin, train): a bin has its start, the last of an epoch its stop too, unless one begins there."""
     rows = bins(epochs, bin_s, keep_partial)
     begins = {ns(start) for start, _ in epochs}
     table = np.zeros((len(rows), len(trains)), int)

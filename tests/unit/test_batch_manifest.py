@@ -1,0 +1,705 @@
+"""Manifests: tasks have stable names, and every problem is found with its line before anything runs."""
+
+import copy
+import json
+import os
+import random
+import shutil
+import string
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glmfit.batch import (
+    ManifestError,
+    Session,
+    Task,
+    identity_of,
+    load_session,
+    read_manifest,
+    stat_signature,
+)
+from glmfit.batch._estimators import ESTIMATORS, make_estimator
+from glmfit.batch._lines import Lines
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "batch"
+
+GOOD = """\
+name = "test"
+seed = 3
+
+[[data]]
+name = "track"
+files = "track/*.npz"
+spikes = { times = "st", unit = "su" }
+signals.speed = { values = "v", times = "t" }
+epochs.run = { start = "a", stop = "b" }
+
+[[data]]
+name = "sim"
+files = ["sim/*.npz"]
+X = "X"
+y = "y"
+
+[[model]]
+name = "place"
+estimator = "PopulationGLM"
+data = ["track"]
+[model.parameters]
+tol = 1e-6
+[model.grid]
+regularizer_strength = [1e-3, 1e-4]
+regularizer = ["Ridge", "Lasso"]
+[model.design]
+bin_s = 0.1
+epochs = "run"
+[[model.design.covariates]]
+signal = "speed"
+basis = { kind = "raised_cosine_log", n = 3, window_s = 0.5 }
+[model.design.history]
+basis = { kind = "raised_cosine_log", n = 2, window_s = 0.4 }
+
+[[model]]
+name = "plain"
+estimator = "PopulationGLMCV"
+data = ["sim"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, rng):
+    """A folder with two recordings and a file of matrices."""
+    (tmp_path / "track").mkdir()
+    (tmp_path / "sim").mkdir()
+    t = np.arange(0, 20, 0.05)
+    for rat in (2, 1):
+        spikes = np.sort(rng.uniform(0, 20, 60))
+        arrays = {"st": spikes, "su": rng.integers(1, 4, 60), "v": rng.normal(size=len(t)), "t": t}
+        np.savez(tmp_path / "track" / f"rat{rat}.npz", **arrays, a=np.array([0.0]), b=np.array([10.0]))
+    np.savez(tmp_path / "sim" / "one.npz", X=rng.normal(size=(50, 3)), y=rng.poisson(1.0, (50, 2)))
+    return tmp_path
+
+
+def write(folder, text, name="batch.toml"):
+    """Write a manifest."""
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+def problems_of(folder, text, name="batch.toml"):
+    """What is wrong with a manifest."""
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(write(folder, text, name))
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return caught.value.problems
+
+
+# -- what a good manifest gives
+
+
+def test_tasks_come_session_by_session_in_the_order_of_models(folder):
+    manifest = read_manifest(write(folder, GOOD))
+    tasks = manifest.tasks()
+    members = [
+        f"place[regularizer_strength={s},regularizer={r}]" for s in ("0.001", "0.0001") for r in ("Ridge", "Lasso")
+    ]
+    expected = [(f"track/rat{rat}", member) for rat in (1, 2) for member in members] + [("sim/one", "plain")]
+    assert [(task.session, task.model) for task in tasks] == expected
+    assert len({task.key for task in tasks}) == len(tasks)
+    assert all(len(task.key) == 20 and set(task.key) <= set(string.hexdigits.lower()) for task in tasks)
+    spec = tasks[1].spec
+    assert spec["parameters"] == {"tol": 1e-6, "regularizer_strength": 1e-3, "regularizer": "Lasso"}
+    assert (spec["seed"], spec["precision"], spec["options"]) == (3, "single", {"pad_shapes": True})
+    assert (spec["design"]["partial_bins"], spec["design"]["target"]) == ("drop", "counts")
+    assert spec["design"]["history"]["of"] == "all"
+    assert manifest.name == "test" and len(manifest.digest) == 64
+    assert all(Task.from_json(json.loads(json.dumps(task.to_json()))) == task for task in tasks)
+
+
+def test_toml_and_json_give_the_same_tasks(folder):
+    toml = read_manifest(write(folder, GOOD)).tasks()
+    assert read_manifest(write(folder, json.dumps(tomllib.loads(GOOD)), "batch.json")).tasks() == toml
+
+
+def test_keys_do_not_depend_on_places_and_names_but_on_everything_else(folder):
+    def keys(text=GOOD, at=folder):
+        return [task.key for task in read_manifest(write(at, text)).tasks()]
+
+    before = keys()
+    shutil.copytree(folder, folder / "moved")
+    assert keys(at=folder / "moved") == before
+    assert keys(GOOD.replace('"place"', '"other"').replace('"track"', '"renamed"')) == before
+    assert keys(GOOD.replace("tol = 1e-6", "tol = 0.000001")) == before
+    for old, new in (("seed = 3", "seed = 4"), ("tol = 1e-6", "tol = 1e-5"), ("bin_s = 0.1", "bin_s = 0.05")):
+        changed = keys(GOOD.replace(old, new))
+        same = [a == b for a, b in zip(before, changed, strict=True)]
+        assert not any(same[:-1]) and same[-1] == (old != "seed = 3")
+    with np.load(folder / "track" / "rat1.npz") as file:
+        arrays = dict(file)
+    np.savez(folder / "track" / "rat1.npz", **{**arrays, "v": arrays["v"] + 1})
+    changed = keys()
+    assert not set(changed[:4]) & set(before) and changed[4:] == before[4:]
+
+
+def test_the_key_of_a_fixed_task_never_changes(tmp_path):
+    # If this fails, every result of every batch that was ever run would be computed again.
+    (tmp_path / "a.npz").write_bytes(b"some bytes")
+    text = """
+        [[data]]
+        name = "d"
+        files = "a.npz"
+        X = "X"
+        y = "y"
+        [[model]]
+        name = "m"
+        estimator = "PopulationGLM"
+        parameters = { regularizer = "Lasso", regularizer_strength = 1.0, tol = 1e-7 }
+    """
+    (task,) = read_manifest(write(tmp_path, text)).tasks()
+    assert task.key == "c8991a445b278604beb1"
+    (task,) = read_manifest(write(tmp_path, text.replace("1.0", "1"))).tasks()
+    assert task.key == "c8991a445b278604beb1"
+
+
+def test_identities_may_come_from_a_cache(folder):
+    manifest = read_manifest(write(folder, GOOD))
+    asked = []
+    tasks = manifest.tasks(lambda source: asked.append(source["path"]) or source["path"])
+    assert [Path(path).name for path in asked] == ["rat1.npz", "rat2.npz", "one.npz"]  # once per session
+    assert len({task.key for task in tasks}) == len(tasks)
+
+
+def test_sessions_are_named_apart(folder):
+    for place in ("x/day1", "x/day2", "y/day1"):
+        (folder / "deep" / place).mkdir(parents=True)
+        shutil.copy(folder / "sim" / "one.npz", folder / "deep" / place / "s.npz")
+    shutil.copy(folder / "sim" / "one.npz", folder / "deep" / "other.npz")
+    text = GOOD.replace('["sim/*.npz"]', '["deep/**/*.npz", "deep/*.npz"]')
+    names = list(read_manifest(write(folder, text)).data[1].sessions)
+    assert names == ["sim/other", "sim/x/day1/s", "sim/day2/s", "sim/y/day1/s"]
+
+
+def test_signatures_tell_a_change_without_reading(folder):
+    source = read_manifest(write(folder, GOOD)).tasks()[0].spec["source"]
+    before = stat_signature(source)
+    assert before == stat_signature(source) and json.loads(json.dumps(before)) == before
+    os.utime(source["path"], ns=(1, 1))
+    assert stat_signature(source) != before
+
+
+def test_folders_of_zarr_are_identified_by_names_and_contents(tmp_path):
+    source = {"kind": "matrices", "format": "zarr", "path": str(tmp_path / "s.zarr"), "X": "X", "y": "y"}
+    (tmp_path / "s.zarr" / "c").mkdir(parents=True)
+    (tmp_path / "s.zarr" / "c" / "0").write_bytes(b"0")
+    first = identity_of(source)
+    (tmp_path / "s.zarr" / "c" / "0").rename(tmp_path / "s.zarr" / "c" / "1")
+    assert identity_of(source) != first
+    shutil.copytree(tmp_path / "s.zarr", tmp_path / "t.zarr")
+    assert identity_of({**source, "path": str(tmp_path / "t.zarr")}) == identity_of(source) != first
+    assert identity_of({**source, "X": "Z"}) != identity_of(source)
+    assert [name for name, *_ in stat_signature(source)] == ["c/1"]
+
+
+# -- loaders
+
+MODULE = """\
+import numpy as np
+from glmfit.batch import Session
+
+def load(seed, n=20):
+    rng = np.random.default_rng(seed)
+    return Session(X=rng.normal(size=(n, 2)), y=rng.poisson(1.0, n))
+
+def number():
+    return 3
+
+constant = 5
+"""
+OWN = """\
+[[data]]
+name = "own"
+loader = "{module}:load"
+arguments = [
+    {{ seed = 1 }},
+    {{ seed = 2, n = 30 }},
+]
+[[model]]
+name = "m"
+estimator = "PopulationGLM"
+"""
+
+
+@pytest.fixture
+def module(tmp_path, request):
+    """Name of a module with loaders, beside the manifest."""
+    name = "loaders_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    before = list(sys.path)
+    yield name
+    assert sys.path == before
+    sys.modules.pop(name, None)
+
+
+def test_loaders_are_called_with_their_arguments(tmp_path, module):
+    tasks = read_manifest(write(tmp_path, OWN.format(module=module))).tasks()
+    assert [task.session for task in tasks] == ["own/seed=1", "own/seed=2,n=30"]
+    assert [len(load_session(task.spec["source"]).matrices["X"]) for task in tasks] == [20, 30]
+    assert stat_signature(tasks[0].spec["source"]) is None
+
+
+def test_the_text_of_a_loaders_module_is_part_of_its_identity(tmp_path, module):
+    manifest = read_manifest(write(tmp_path, OWN.format(module=module)))
+    before = manifest.tasks()
+    (tmp_path / f"{module}.py").write_text(MODULE.replace("20", "25"))
+    after = manifest.tasks()
+    assert not {task.key for task in before} & {task.key for task in after}
+    assert len(load_session(after[0].spec["source"]).matrices["X"]) == 25
+    versioned = read_manifest(
+        write(tmp_path, OWN.format(module=module).replace("arguments", 'version = "2"\narguments'))
+    )
+    assert not {task.key for task in after} & {task.key for task in versioned.tasks()}
+
+
+def test_a_module_of_the_same_name_beside_another_manifest_is_another(tmp_path, module):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / f"{module}.py").write_text(MODULE.replace("20", "27"))
+    for folder, n in ((tmp_path, 20), (other, 27), (tmp_path, 20)):
+        task = read_manifest(write(folder, OWN.format(module=module))).tasks()[0]
+        assert len(load_session(task.spec["source"]).matrices["X"]) == n
+
+
+def test_what_a_loader_returns_is_checked(tmp_path, module):
+    text = f'[[data]]\nname = "own"\nloader = "{module}:number"\n[[model]]\nname = "m"\nestimator = "PopulationGLM"\n'
+    (task,) = read_manifest(write(tmp_path, text)).tasks()
+    assert task.session == "own/0"
+    with pytest.raises(TypeError, match=r"returned a int; it must return a glmfit.batch.Session"):
+        load_session(task.spec["source"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        (":load", ":lod", 3, "has no function of that name"),
+        (":load", ":constant", 3, "has a int there"),
+        ("loaders_", "no_loaders_", 3, "could not be imported (ModuleNotFoundError: No module named"),
+        (":load", "", 3, 'it must be a text like "package.module:function"'),
+        (
+            "seed = 2",
+            "sead = 2",
+            6,
+            "do not fit load(seed, n=20): missing a required argument: 'seed'; did you mean \"seed\"?",
+        ),
+        ("seed = 2, n = 30", "seed = 1", 6, "are those of session 1 again"),
+        ("seed = 1", "seed = nan", 5, "must be made of texts, finite numbers"),
+        ("arguments", "argument", 4, 'did you mean "arguments"?'),
+    ],
+)
+def test_loaders_that_cannot_be_called_are_found_before(tmp_path, module, old, new, line, message):
+    found = problems_of(tmp_path, OWN.format(module=module).replace(old, new))
+    assert any(text.startswith(f"batch.toml, line {line}: ") and message in text for text in found), found
+
+
+def test_a_module_that_fails_when_imported_says_why(tmp_path, module):
+    (tmp_path / f"{module}.py").write_text("1 / 0\n")
+    (found,) = problems_of(tmp_path, OWN.format(module=module))
+    assert "could not be imported (ZeroDivisionError: division by zero)" in found
+
+
+# -- bad manifests
+
+BASIS = 'basis = { kind = "raised_cosine_log", n = 3, window_s = 0.5 }'
+CV = 'estimator = "PopulationGLMCV"'
+SIM = 'data = ["sim"]'
+# What is replaced in the good one, by what; part of the line with the problem; the problem.
+BAD = [
+    ("seed = 3", "sead = 3", "sead", 'sead is not known here; did you mean "seed"?'),
+    ("seed = 3", "seed = -1", "seed", "seed is -1; it must be a whole number of at least 0."),
+    ("seed = 3", "seed = true", "seed", "seed is true; it must be a whole number"),
+    ("seed = 3", 'precision = "half"', "precision", 'it must be one of "single", "double".'),
+    ("seed = 3", "options = { pad_shape = true }", "options",
+     'options: pad_shape is not known here; did you mean "pad'),
+    ("seed = 3", "options = 3", "options", "options is 3; it must be a table"),
+    ('name = "track"\n', "", "[[data]]", "data 1: name is missing; it must be a name of letters"),
+    ('name = "track"', 'name = "tr ack"', "tr ack", 'name is "tr ack"; it must be a name of letters, digits'),
+    ('name = "sim"', 'name = "track"', 'name = "track"\nfiles = ["sim', "that of data 1 already"),
+    ('name = "plain"', 'name = "place"', 'name = "place"\nestimator = "PopulationGLMCV"', "that of model 1 already"),
+    ("track/*.npz", "trick/*.npz", "trick", 'data "track": nothing matches "trick/*.npz" in '),
+    ('files = "track/*.npz"\n', "", "[[data]]", "files is missing"),
+    ("track/*.npz", "batch.toml", "files", "the format of batch.toml is not known"),
+    ('["sim/*.npz"]', "[3]", "files = [3]", "files is [3]; it must be a text that is not empty, or a list of them."),
+    ('spikes = { times = "st", unit = "su" }\n', "", "[[data]]", "spikes is missing; for npz it must name two arrays"),
+    ('unit = "su"', 'units = "su"', "spikes", 'data "track", spikes: units is not known here; did you mean "unit"?'),
+    ('values = "v", ', "", "signals.speed", 'data "track", signals, speed: values is missing'),
+    ("signals.speed", "signals.counts", "signals.counts", '"counts" stands for the spikes'),
+    ('epochs.run = { start = "a", stop = "b" }', "epochs.run = 3", "epochs.run", "run is 3; it must be a table."),
+    ('y = "y"', 'z = "y"', "z =", "z is not known here"),
+    ('estimator = "PopulationGLM"\n', 'estimator = "PopulationGlm"\n', "Glm", 'did you mean "PopulationGLM"?'),
+    ('data = ["track"]', 'data = ["trac"]', "trac", 'data names "trac", which is no [[data]]; did you mean "track"?'),
+    ('data = ["track"]', "data = []", "data = []", "data is []; it must be a list of names of data."),
+    ("tol = 1e-6", "tol = -1", "tol", 'model "place", parameters: tol is -1; it must be a finite number above 0.'),
+    ("tol = 1e-6", "toll = 1", "toll", 'toll is no parameter of PopulationGLM; did you mean "tol"?'),
+    ("tol = 1e-6", "tol = inf", "tol", "tol is Infinity; it must be made of texts, finite numbers, true and false."),
+    ("tol = 1e-6", "tol = 2026-01-01", "tol", "tol is 2026-01-01; it must be made of"),
+    ("tol = 1e-6", "max_epochs = 1.5", "max_epochs", "max_epochs is 1.5; it must be a whole number"),
+    ("tol = 1e-6", 'solver_name = "Sago"', "Sago", "solver_name is 'Sago'; it must be"),
+    ("tol = 1e-6", 'solver_name = "SAGA"\nsolver_kwargs = { batch = 3 }', "solver_name",
+     "solver_kwargs of SAGA may be"),
+    ("tol = 1e-6", 'inverse_link_function = "log"', "inverse", "inverse_link_function"),
+    ("tol = 1e-6", "random_state = 3", "random_state", "random_state is set by the manifest's seed."),
+    ("tol = 1e-6", "verbose = true", "verbose", "verbose is not for batches"),
+    ("tol = 1e-6", "regularizer_strength = 1", "strength = [",
+     "regularizer_strength is given by the parameters as well"),
+    ("strength = [1e-3, 1e-4]", "strength = 1e-3", "strength =", "it must be a list of values to try"),
+    ("strength = [1e-3, 1e-4]", "strength = []", "strength =", "it must be a list of values to try"),
+    ("strength = [1e-3, 1e-4]", "strength = [1, 1.0]", "strength =", "each value may be there once"),
+    ("strength = [1e-3, 1e-4]", "strength = [1e-3, -1]", "strength =", "regularizer_strength is -1"),
+    ("regularizer = [", "regulariser = [", "regulariser", 'did you mean "regularizer"?'),
+    ('"Ridge", "Lasso"', '"Ridge", "Lassoo"', "Lassoo", "regularizer is 'Lassoo'"),
+    ("bin_s = 0.1\n", "", "[model.design]", 'model "place", design: bin_s is missing; it must be a number of seconds'),
+    ("bin_s = 0.1", "bin_s = 0", "bin_s", "bin_s is 0; it must be a number of seconds of at least 1e-06."),
+    ("bin_s = 0.1", "bins = 0.1", "bins", 'bins is not known here; did you mean "bin_s"?'),
+    ('epochs = "run"', 'epochs = "rum"', "rum", 'epochs names "rum", which is not among the epochs of data "track"'),
+    ('epochs = "run"', "epochs = [[0, 2], [1, 3]]", "epochs = [",
+     "starts come before stops, and epochs may not overlap"),
+    ('epochs = "run"', "epochs = [[2, 0]]", "epochs = [", "epochs has [2, 0]"),
+    ('epochs = "run"', "epochs = [[2]]", "epochs = [", "a list of [start, stop] in seconds"),
+    ('epochs = "run"', 'partial_bins = "keep"', "partial_bins", 'it must be one of "drop", "exposure".'),
+    ('epochs = "run"', 'target = "speed"', "target", 'PopulationGLM is fitted to "counts"'),
+    ('signal = "speed"', 'signal = "spede"', "spede",
+     'covariates 1: signal names "spede", which is not among the signals'),
+    ('signal = "speed"', 'signal = "counts"', "signal =",
+     "which is the target; for the past of spikes use [model.design.h"),
+    ('signal = "speed"\n', "", "covariates", "signal is missing"),
+    ('signal = "speed"\n', 'signal = "speed"\nlags = [1]\n', "lags", "basis and lags are given; a covariate takes one"),
+    ('signal = "speed"\n', 'signal = "speed"\nname = "history"\n', "covariates",
+     'called "history" like those of the spike h'),
+    ('"raised_cosine_log", n = 3', '"raised_cosine", n = 3', "n = 3",
+     'kind is "raised_cosine"; did you mean "raised_cos'),
+    ('"raised_cosine_log", n = 3', '"bspline", n = 3', "n = 3", "window_s is not known here"),
+    ("n = 3, window_s = 0.5", "n = 3, window_s = 0.2", "n = 3",
+     "window_s is 0.2, 2 bins of 0.1 s; 3 kernels need as many."),
+    ("n = 3, window_s = 0.5", "n = 3, window_s = 0.01", "n = 3", "window_s is 0.01, 0 bins of 0.1 s"),
+    ('"raised_cosine_log", n = 2', '"bspline", n = 2', "n = 2",
+     'history, basis: kind is "bspline"; allowed are raised'),
+    (BASIS, 'basis = { kind = "bspline", n = 3, range = [0, 1] }',
+     "n = 3", "n is 3, order 4; n must be at least the order."),
+    (BASIS, 'basis = { kind = "bspline", n = 5, range = [1, 0] }',
+     "n = 5", "range is [1, 0]; it must go from low to high."),
+    (BASIS, 'basis = { kind = "bspline", n = 5 }',
+     "n = 5", "range is missing; it must be two numbers."),
+    (BASIS, "lags_s = [0.1, 0.12]", "lags_s", "each lag may be th"),
+    (SIM, 'data = ["sim"]\n[model.design]\nbin_s = 0.1', "[model.design]\nbin_s = 0.1\n\n", "are matrices, which"),
+    (SIM, 'data = ["sim", "track"]', "[[model]]", 'design is missing; the data "track" are recordings.'),
+    (SIM, 'data = ["sim"]\n[[model]]\nname = "again"\nestimator = "PopulationGLMCV"\ndata = ["sim"]',
+     '[[model]]\nname = "again"', '"again" is the same as model "plain" for data "sim"'),
+    (CV, 'estimator = "PopulationGLMCV"\nparameters.strengths = [1]', "strengths", "at least two"),
+    (CV, 'estimator = "PopulationGLMCV"\nparameters.rule = "worst"', "rule", "rule is 'worst'"),
+    (CV, 'estimator = "SoftmaxGLM"\nparameters.step = -1', "step", "step is -1"),
+    (CV, 'estimator = "SoftmaxGLM"\nparameters.regularizer = "Lasso"', "Lasso", "takes one of Ridge"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "at", "message"), BAD, ids=[f"{i}" for i in range(len(BAD))])
+def test_every_problem_is_named_with_its_line(folder, old, new, at, message):
+    text = GOOD.replace(old, new, 1) + "\n"
+    assert old in GOOD and at in text
+    found = problems_of(folder, text)
+    lines = [text.count("\n", 0, i) + 1 for i in range(len(text)) if text.startswith(at, i)]
+    starts = tuple(f"batch.toml, line {line}: " for line in lines)
+    assert any(problem.startswith(starts) and message in problem for problem in found), found
+
+
+def test_all_problems_come_at_once_in_the_order_of_lines(folder):
+    text = GOOD
+    for old, new in (
+        ("seed = 3", "sead = 3"),
+        ("track/*", "trick/*"),
+        ("tol = 1e-6", "tol = -1"),
+        ('y = "y"', "y = 1"),
+    ):
+        text = text.replace(old, new)
+    found = problems_of(folder, text)
+    lines = [int(problem.split("line ")[1].split(":")[0]) for problem in found]
+    assert len(found) >= 4 and lines == sorted(lines)
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "start"),
+    [
+        ("seed = 1\nname = \n", "b.toml", "b.toml, line 2: "),
+        ('seed = 1\nname = "x', "b.toml", "b.toml, line 2: "),
+        ("seed = 1\n\nseed = 2\n", "b.toml", "b.toml, line 3: "),
+        ('{\n "seed": 1,\n "name": }', "b.json", "b.json, line 3: "),
+        ('{\n "seed": NaN}', "b.json", "b.json: NaN is no JSON"),
+        ("[1, 2]", "b.json", "b.json, line 1: the document is a list"),
+        ("seed: 1", "b.yaml", 'b.yaml: a manifest is a .toml or a .json file, not ".yaml"'),
+        ("", "b.toml", "b.toml, line 1: there is no data; a manifest needs at least one [[data]]."),
+        ("data = 3\nmodel = 4", "b.toml", "b.toml, line 1: data is 3; it must be an array of tables"),
+    ],
+)
+def test_documents_that_cannot_be_read_say_where(tmp_path, text, name, start):
+    assert problems_of(tmp_path, text, name)[0].startswith(start)
+
+
+def test_other_bytes_and_missing_files(tmp_path):
+    (tmp_path / "b.toml").write_bytes(b"seed = 1\nname = '\xff'\n")
+    with pytest.raises(ManifestError, match=r"b.toml, line 2: the file is not UTF-8"):
+        read_manifest(tmp_path / "b.toml")
+    with pytest.raises(FileNotFoundError):
+        read_manifest(tmp_path / "none.toml")
+
+
+def test_keys_that_are_there_twice_in_json_are_found(folder):
+    text = json.dumps(tomllib.loads(GOOD), indent=1).replace('"seed": 3', '"seed": 3,\n "seed": 4')
+    (found,) = problems_of(folder, text, "batch.json")
+    assert found.startswith("batch.json, line ") and "seed is there a second time" in found
+
+
+def test_softmax_needs_labels_and_no_exposure(folder):
+    text = (
+        GOOD.replace('"PopulationGLM"\n', '"SoftmaxGLM"\n').replace("[1e-3, 1e-4]", "[1e-3]").replace(', "Lasso"', "")
+    )
+    (found,) = problems_of(folder, text)
+    assert "target is missing; SoftmaxGLM needs the name of a signal" in found
+    text = text.replace('epochs = "run"', 'epochs = "run"\ntarget = "speed"')
+    assert read_manifest(write(folder, text)).tasks()
+    text = text.replace('target = "speed"', 'target = "speed"\npartial_bins = "exposure"')
+    (found,) = problems_of(folder, text)
+    assert 'partial_bins is "exposure", which SoftmaxGLM does not know' in found
+    text = text.replace('\npartial_bins = "exposure"', "").replace(
+        "[model.design.history]", '[model.design.history]\nof = "own"'
+    )
+    (found,) = problems_of(folder, text)
+    assert 'of is "own", which SoftmaxGLM cannot fit' in found
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_estimators_are_made_of_their_spec(name):
+    model = make_estimator(
+        {"estimator": name, "parameters": {"tol": 1e-4}, "seed": 7, "options": {"pad_shapes": False}}
+    )
+    assert (type(model).__name__, model.tol, model.random_state) == (name, 1e-4, 7)
+
+
+def test_a_pair_is_strength_and_ratio_of_the_elastic_net():
+    parameters = {"regularizer": "ElasticNet", "regularizer_strength": [0.1, 0.9]}
+    assert make_estimator({"estimator": "PopulationGLM", "parameters": parameters, "seed": 0}).regularizer_strength == (
+        0.1,
+        0.9,
+    )
+
+
+# -- lines
+
+
+MESSY = '''\
+# a comment with [brackets] and = signs
+a = 1   # one
+"quoted key" = """
+x = [not, a, key]
+[not.a.header] \\""" still
+"""""
+b.c.d = [ 1,   # comment ]
+  [ "]", '[' ],
+
+  { e = "}", f.g = 2 },
+]
+[table."dotted.key".'lit']
+k = { l = [1,
+2], m = 3 }
+[[arr]]
+n = 1
+[[arr.inner]]
+o = 1
+[[arr.inner]]
+o = \'\'\'
+two lines\'\'\'
+[arr.sub]
+p = 1979-05-27T07:32:00Z
+[[arr]]
+n = 2
+[arr.sub]
+p = 2
+"unicode \\u00e9\\U0001F600" = 1
+'''
+
+
+def test_lines_of_a_messy_file():
+    tomllib.loads(MESSY)
+    lines = Lines(MESSY, ".toml")
+    expected = {
+        ("a",): 2,
+        ("quoted key",): 3,
+        ("b", "c", "d"): 7,
+        ("b", "c", "d", 0): 7,
+        ("b", "c", "d", 1): 8,
+        ("b", "c", "d", 1, 1): 8,
+        ("b", "c", "d", 2, "f", "g"): 10,
+        ("table", "dotted.key", "lit"): 12,
+        ("table", "dotted.key", "lit", "k", "l", 1): 14,
+        ("table", "dotted.key", "lit", "k", "m"): 14,
+        ("arr",): 15,
+        ("arr", 0, "n"): 16,
+        ("arr", 0, "inner", 1): 19,
+        ("arr", 0, "inner", 1, "o"): 20,
+        ("arr", 0, "sub", "p"): 23,
+        ("arr", 1, "n"): 25,
+        ("arr", 1, "sub", "p"): 27,
+        ("unicode é😀",): 0,
+        ("arr", 1, "sub", "unicode é😀"): 28,
+        ("arr", 1, "missing"): 24,
+    }
+    for path, line in expected.items():
+        assert lines.line_of(path) == (line or 1), path
+
+
+def random_value(draw, depth):
+    """A value of JSON, nested."""
+    kind = draw.choice(["dict", "list", "leaf"]) if depth else "leaf"
+    if kind == "dict":
+        return {random_key(draw): random_value(draw, depth - 1) for _ in range(draw.randint(1, 4))}
+    if kind == "list":
+        return [random_value(draw, depth - 1) for _ in range(draw.randint(1, 4))]
+    return draw.choice([1, -2.5, True, "text", 'q"u\\o', "[#]{}", "two\nlines", "", "é", "it's = 3"])
+
+
+def random_key(draw):
+    return "".join(draw.choices("abC_-1 .é\"'#[", k=draw.randint(1, 5)))
+
+
+def basic(text):
+    """A string of TOML on one line."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+class Writer:
+    """Writes TOML in random layouts, and keeps the line of every leaf and key."""
+
+    def __init__(self, draw):
+        self.draw, self.text, self.lines = draw, "", {}
+
+    @property
+    def line(self):
+        return self.text.count("\n") + 1
+
+    def gap(self):
+        self.text += self.draw.choice(["", " ", "\n", ' # c ] } \' """\n', "\n\n\t"])
+
+    def value(self, value, path):
+        if isinstance(value, dict):
+            self.text += "{ "
+            for i, (key, entry) in enumerate(value.items()):
+                self.text += ", " if i else ""
+                self.lines[*path, key] = self.line
+                self.text += f"{basic(key)} = "
+                self.value(entry, (*path, key))
+            self.text += " }"
+        elif isinstance(value, list):
+            self.text += "["
+            for i, entry in enumerate(value):
+                self.gap()
+                self.lines[*path, i] = self.line
+                self.value(entry, (*path, i))
+                self.gap()
+                self.text += "," if i + 1 < len(value) or self.draw.random() < 0.5 else ""
+            self.gap()
+            self.text += "]"
+        elif isinstance(value, str):
+            whole = '"""' + value.replace("\\", "\\\\").replace('"', '\\"') + '"""'
+            literal = f"'{value}'" if not set(value) & set("'\n") else whole
+            self.text += self.draw.choice([basic(value), whole, literal])
+        else:
+            self.text += json.dumps(value)
+
+    def table(self, table, path):
+        """Write plain entries, then tables under headers of their own."""
+        later = {}
+        for key, value in table.items():
+            tables = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+            if (isinstance(value, dict) or tables) and self.draw.random() < 0.7:
+                later[key] = value
+                continue
+            self.lines[*path, key] = self.line
+            self.text += f"{self.draw.choice(['', '  '])}{basic(key)} = "
+            self.value(value, (*path, key))
+            self.text += self.draw.choice(["\n", " # end\n\n"])
+        for key, value in later.items():
+            name = ".".join(basic(part) for part in (*path, key) if isinstance(part, str))
+            for i, entry in enumerate(value if isinstance(value, list) else [value]):
+                place = (*path, key, i) if isinstance(value, list) else (*path, key)
+                self.lines[place] = self.line
+                self.lines.setdefault((*path, key), self.line)
+                self.text += f"[[{name}]]\n" if isinstance(value, list) else f"[{name}] # h\n"
+                self.table(entry, place)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_lines_of_random_toml(seed):
+    draw = random.Random(seed)
+    document = {random_key(draw): random_value(draw, 4) for _ in range(5)}
+    writer = Writer(draw)
+    writer.table(document, ())
+    assert tomllib.loads(writer.text) == document
+    lines = Lines(writer.text, ".toml")
+    assert {path: lines.line_of(path) for path in writer.lines} == writer.lines
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_lines_of_random_json(seed):
+    draw = random.Random(seed)
+    document = {random_key(draw): random_value(draw, 4) for _ in range(5)}
+    numbered, expected = copy.deepcopy(document), {}
+    text = json.dumps(document, indent=draw.choice([1, None, 4]), ensure_ascii=draw.random() < 0.5)
+    lines = Lines(text, ".json")
+    if "\n" not in text:
+        expected = dict.fromkeys(paths_of(numbered), 1)
+    else:  # with an indent every key and every element has a line of its own, in order
+        at = 1
+        for path, closes in walk(numbered):
+            at += 1
+            if not closes:
+                expected[path] = at
+    assert {path: lines.line_of(path) for path in expected} == expected
+    assert not lines.repeated
+
+
+def children(value, path):
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    return [((*path, key), entry) for key, entry in entries]
+
+
+def paths_of(value, path=()):
+    for place, entry in children(value, path):
+        yield place
+        if isinstance(entry, dict | list):
+            yield from paths_of(entry, place)
+
+
+def walk(value, path=()):
+    """Lines of an indented document after the first: a path, or the end of one."""
+    for place, entry in children(value, path):
+        yield place, False
+        if isinstance(entry, dict | list):
+            yield from walk(entry, place)
+            yield place, True
+
+
+# -- the examples
+
+
+def test_the_examples_can_be_read(shared_data):
+    manifest = read_manifest(EXAMPLES / "linear_track.toml")
+    assert len(manifest.tasks(lambda source: source["path"])) == 3
+
+
+def test_simulated_sessions_differ_in_shape():
+    tasks = read_manifest(EXAMPLES / "simulated.toml").tasks()
+    sessions = [load_session(task.spec["source"]) for task in tasks[:4:2]]
+    assert all(isinstance(session, Session) for session in sessions)
+    assert len({session.matrices["y"].shape for session in sessions}) == 2
