@@ -76,19 +76,18 @@ class Manifest:
         Returns
         -------
         list of Task
-            Tasks of equal data and equal configurations have the same key, whatever they are called.
-
-        Raises
-        ------
-        OSError
-            If a file cannot be read.
+            Tasks of equal data and equal configurations have the same key, whatever they are called. Data that cannot
+            be read are no error here: their tasks fail when they are run, and the others do not.
         """
         identify = self._identify if identify is None else identify
         tasks = []
         for data in self.data:
             models = [model for model in self.models if data.name in model.data]
             for session, source in data.sessions.items() if models else ():
-                identity = identify(source)
+                try:
+                    identity = identify(source)
+                except (OSError, ImportError):
+                    identity = digest(["cannot be read", session])
                 tasks += [make_task(session, model.name, self._spec(model, source), identity) for model in models]
         return tasks
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import inspect
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ._schema import (
     shown,
     whole,
 )
+from ._task import digest
 
 FORMATS = ("npz", "nwb", "zarr")
 COUNTS = "counts"  # name of the binned spikes among the signals
@@ -150,7 +152,8 @@ def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[
     for pattern in patterns:
         matches = glob.glob(os.path.expanduser(pattern), root_dir=folder, recursive=True)
         paths = {Path(os.path.normpath(folder / match)) for match in matches}
-        paths = {file for file in paths if file.is_file() or file.suffix == ".zarr" or right.get("format") == "zarr"}
+        # A link to a file that is not there stays: its task will fail, and say so.
+        paths = {file for file in paths if not file.is_dir() or "zarr" in (file.suffix[1:], right.get("format"))}
         if not paths:
             text = f'nothing matches "{pattern}" in {folder}. Relative names start at the folder of the manifest.'
             problems.add(path, text, "files")
@@ -174,8 +177,8 @@ def _sessions(name: str, files: list[Path], form: str | None, common: dict) -> d
     """Sessions of files: named by stem, with as many folders before it as tell them apart."""
     labels = {file: file.stem for file in files}
     for depth in range(1, 64):
-        taken = list(labels.values())
-        equal = [file for file in files if taken.count(labels[file]) > 1]
+        taken = Counter(labels.values())
+        equal = [file for file in files if taken[labels[file]] > 1]
         if not equal:
             break
         for file in equal:
@@ -202,14 +205,15 @@ def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Pat
         problems.add(path, str(error), "loader")
         return Data(name, "loader", {})
     labels = [_label(entry) or str(i) for i, entry in enumerate(arguments)]
-    labels = [label if labels.count(label) == 1 else str(i) for i, label in enumerate(labels)]
-    sessions = {}
+    taken = Counter(labels)
+    labels = [label if taken[label] == 1 else str(i) for i, label in enumerate(labels)]
+    sessions, first = {}, {}
     for i, entry in enumerate(arguments):
         wrong = _misfit(function, entry)
         if not is_plain(entry):
             wrong = "must be made of texts, finite numbers, true and false."
-        if entry in arguments[:i]:
-            wrong = f"are those of session {arguments.index(entry) + 1} again."
+        elif (same := first.setdefault(digest(entry), i)) != i:
+            wrong = f"are those of session {same + 1} again."
         if wrong:
             where = ((*path, "arguments"), i) if "arguments" in table else (path, "loader")
             problems.add(where[0], f"the arguments {shown(entry)} of session {i + 1} {wrong}", where[1])

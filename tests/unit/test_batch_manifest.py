@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import string
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -181,6 +182,20 @@ def test_sessions_are_named_apart(folder):
     text = GOOD.replace('["sim/*.npz"]', '["deep/**/*.npz", "deep/*.npz"]')
     names = list(read_manifest(write(folder, text)).data[1].sessions)
     assert names == ["sim/other", "sim/x/day1/s", "sim/day2/s", "sim/y/day1/s"]
+
+
+def test_data_that_are_missing_fail_in_their_task_only(folder):
+    before = read_manifest(write(folder, GOOD)).tasks()
+    (folder / "track" / "rat0.npz").symlink_to(folder / "not_fetched.npz")
+    manifest = read_manifest(write(folder, GOOD))
+    (folder / "sim" / "one.npz").unlink()
+    tasks = manifest.tasks()
+    lost = [task for task in tasks if task.session in ("track/rat0", "sim/one")]
+    assert [task for task in tasks if task not in lost] == before[:-1]
+    assert len({task.key for task in tasks}) == len(tasks)
+    for task in lost:
+        with pytest.raises(FileNotFoundError, match=r"(rat0|one)\.npz is not there"):
+            load_session(task.spec["source"])
 
 
 def test_signatures_tell_a_change_without_reading(folder):
@@ -414,6 +429,33 @@ def test_every_problem_is_named_with_its_line(folder, old, new, at, message):
     assert any(problem.startswith(starts) and message in problem for problem in found), found
 
 
+RANDOM = [None, True, -1, 0, 2.5, 1e300, "", "x y", "track", [], [1], [[1]], ["a", 2], {}, {"a": 1}, [{}], [[0, 1], 2]]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_manifests_give_problems_and_nothing_else(folder, seed):
+    draw = random.Random(seed)
+    for _ in range(20):
+        document = tomllib.loads(GOOD)
+        for _ in range(draw.randint(1, 3)):
+            *path, key = draw.choice(list(paths_of(document)))
+            holder = document
+            for part in path:
+                holder = holder[part]
+            if draw.random() < 0.3:
+                del holder[key]
+            elif draw.random() < 0.2 and isinstance(holder, dict):
+                holder[draw.choice(["loader", "lags", "target", "X", "of", "columns"])] = copy.deepcopy(
+                    draw.choice(RANDOM)
+                )
+            else:
+                holder[key] = copy.deepcopy(draw.choice(RANDOM))
+        try:
+            read_manifest(write(folder, json.dumps(document, indent=1), "batch.json"))
+        except ManifestError as error:
+            assert all(problem.startswith("batch.json, line ") for problem in error.problems), document
+
+
 def test_all_problems_come_at_once_in_the_order_of_lines(folder):
     text = GOOD
     for old, new in (
@@ -493,6 +535,13 @@ def test_a_pair_is_strength_and_ratio_of_the_elastic_net():
         0.1,
         0.9,
     )
+
+
+def test_importing_batch_stays_light():
+    heavy = ["pynapple", "numba", "h5py", "pynwb", "zarr", "xarray", "dask", "distributed", "jaxopt", "matplotlib"]
+    code = f"import sys, glmfit.batch; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 # -- lines
