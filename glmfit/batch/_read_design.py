@@ -132,6 +132,13 @@ def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, t
             problems.add(path, text, "signal")
     elif signal is not None:
         _check_known(problems, path, "signal", signal, recordings, "signals")
+    for key in ("resample", "max_gap_s"):
+        if key in right and signal == COUNTS:
+            problems.add(path, f'{key} is not for "{COUNTS}", which are in bins already.', key)
+    if "max_gap_s" in right and right.get("resample") == "mean":
+        problems.add(
+            path, "max_gap_s is not for means, which have no value only where a bin has no sample.", "max_gap_s"
+        )
     ways = [key for key in ("basis", "lags", "lags_s") if key in table]
     if len(ways) > 1:
         problems.add(path, f"{' and '.join(ways)} are given; a covariate takes one of them.", ways[1])

@@ -18,6 +18,10 @@ from glmfit.batch import (
     ManifestError,
     Session,
     Task,
+    _manifest,
+    _read_data,
+    _read_design,
+    _read_models,
     identity_of,
     load_session,
     read_manifest,
@@ -390,6 +394,8 @@ BAD = [
     ('signal = "speed"', 'signal = "counts"', "signal =",
      "which is the target; for the past of spikes use [model.design.h"),
     ('signal = "speed"\n', "", "covariates", "signal is missing"),
+    ('signal = "speed"\n', 'signal = "speed"\nresample = "mean"\nmax_gap_s = 1\n', "max_gap_s", "is not for means"),
+    ('signal = "speed"\n', 'signal = "speed"\nresample = "median"\n', "resample", 'one of "mean", "nearest", "linear'),
     ('signal = "speed"\n', 'signal = "speed"\nlags = [1]\n', "lags", "basis and lags are given; a covariate takes one"),
     ('signal = "speed"\n', 'signal = "speed"\nname = "history"\n', "covariates",
      'called "history" like those of the spike h'),
@@ -739,7 +745,17 @@ def walk(value, path=()):
             yield place, True
 
 
-# -- the examples
+# -- the examples and the documentation
+
+
+def test_the_documentation_has_every_key():
+    page = (ROOT / "docs" / "how_to" / "manifest.md").read_text()
+    tables = [_manifest._KEYS, _read_data._RECORDING, _read_data._MATRICES, _read_data._LOADER, _read_models._KEYS]
+    tables += [_read_design._KEYS, _read_design._COVARIATE, _read_design._VALUE_BASIS, _read_design._TIME_BASIS]
+    keys = {key for table in tables for key in table} - {"model"}
+    assert not [key for key in keys if f"`{key}`" not in page and f"[[{key}]]" not in page and key != "options"]
+    for name in (*_read_design.VALUE_BASES, *_read_design.TIME_BASES, *_read_design.RESAMPLE, *ESTIMATORS):
+        assert f'`"{name}"`' in page
 
 
 def test_the_examples_can_be_read(shared_data):
