@@ -7,7 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,6 @@ class Manifest:
     digest: str
     data: tuple[Data, ...]
     models: tuple[Model, ...]
-    _identify: Callable[[dict], str] = field(default=identity_of, repr=False)
 
     def tasks(self, identify: Callable[[dict[str, Any]], str] | None = None) -> list[Task]:
         """List the fits, all models of a session one after the other.
@@ -79,7 +78,7 @@ class Manifest:
             Tasks of equal data and equal configurations have the same key, whatever they are called. Data that cannot
             be read are no error here: their tasks fail when they are run, and the others do not.
         """
-        identify = self._identify if identify is None else identify
+        identify = identity_of if identify is None else identify
         tasks = []
         for data in self.data:
             models = [model for model in self.models if data.name in model.data]

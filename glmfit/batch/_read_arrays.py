@@ -6,6 +6,7 @@ import contextlib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,6 @@ def _zarr_reader(path: str) -> Callable[[str], np.ndarray]:
 
     try:
         group = zarr.open_group(path, mode="r")
-        names = [name for name, _ in group.arrays()]
     except Exception as error:
         raise ValueError(f"{path} is not a zarr group, or is damaged ({_reason(error)}).") from error
 
@@ -94,18 +94,28 @@ def _zarr_reader(path: str) -> Callable[[str], np.ndarray]:
         try:
             array = group[name]
         except KeyError:
-            raise ValueError(f'{path} has no array "{name}"{guess(name, names)}') from None
-        if not isinstance(array, zarr.Array):
-            raise ValueError(f'{path}: "{name}" is a group, not an array.')
-        try:
-            found = np.asarray(array[...])
+            raise ValueError(f'{path} has no array "{name}"{guess(name, _names(path))}') from None
         except Exception as error:
             raise ValueError(f'{path}: the array "{name}" is damaged ({_reason(error)}).') from error
-        if found.dtype == object:
-            raise ValueError(f'{path}: the array "{name}" holds Python objects; save it as numbers or text.')
-        return found
+        if not isinstance(array, zarr.Array):
+            raise ValueError(f'{path}: "{name}" is a group, not an array.')
+        codecs = [getattr(codec, "codec_id", "") for codec in (*array.filters, *array.compressors)]
+        if "pickle" in codecs or array.dtype == object:
+            raise ValueError(
+                f'{path}: the array "{name}" is pickled, and could run any code if it were read. Save it as '
+                "numbers or text."
+            )
+        try:
+            return np.asarray(array[...])
+        except Exception as error:
+            raise ValueError(f'{path}: the array "{name}" is damaged ({_reason(error)}).') from error
 
     return read
+
+
+def _names(path: str) -> list[str]:
+    """Names in a zarr group, without opening what they stand for."""
+    return sorted(entry.name for entry in Path(path).iterdir() if entry.is_dir())
 
 
 def _pairs(read: Callable[[str], np.ndarray], keys: dict[str, str]) -> np.ndarray:

@@ -1,6 +1,8 @@
 """Designs of batches: bins, covariates and histories equal the slow way; files that cannot be read say so."""
 
 import datetime
+import json
+import pickle
 import zipfile
 
 import nemos as nmo
@@ -425,6 +427,29 @@ def test_npz_and_zarr_give_the_same_session(tmp_path):
     (tmp_path / "empty.zarr").mkdir()
     with pytest.raises(ValueError, match=r"empty.zarr is not a zarr group"):
         load_session(npz_source(tmp_path / "empty.zarr", format="zarr"))
+
+
+class Trap:
+    """Fails the test when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was read",)
+
+
+def test_pickles_in_zarr_are_not_read(tmp_path, monkeypatch):
+    pytest.importorskip("zarr")
+    pickles = pytest.importorskip("numcodecs.pickles")
+    monkeypatch.setattr(pickles, "ALLOW_UNSAFE_PICKLE_DECODE", True, raising=False)
+    (tmp_path / "s.zarr" / "X").mkdir(parents=True)
+    (tmp_path / "s.zarr" / ".zgroup").write_text('{"zarr_format": 2}')
+    (tmp_path / "s.zarr" / "X" / "0").write_bytes(pickle.dumps(Trap()))
+    source = {"kind": "matrices", "format": "zarr", "path": str(tmp_path / "s.zarr"), "X": "X", "y": "X"}
+    form = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|O", "fill_value": None, "order": "C"}
+    for filters in (["pickle"], ["vlen-utf8", "pickle"]):
+        chain = [{"id": name} for name in filters]
+        (tmp_path / "s.zarr" / "X" / ".zarray").write_text(json.dumps({**form, "filters": chain, "compressor": None}))
+        with pytest.raises(ValueError, match=r's.zarr: the array "X" is'):
+            load_session(source)
 
 
 def test_units_of_text_and_matrices_with_names(tmp_path):
