@@ -1,0 +1,280 @@
+"""Open a Dask cluster: processes on this machine, jobs of SLURM, or one that exists; behind TLS unless it exists."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._environment import visible_gpus, worker_environment
+
+if TYPE_CHECKING:
+    from distributed import Client, Security
+
+# What every worker of ours is told through its environment, beside `worker_environment`.
+WORKER_SETTINGS = {
+    # Dask looks at the stack every 10 ms; a fit has nothing to gain from it.
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    # A worker above 80 % of its memory would be paused, but here nothing is kept that it could wait to be rid of: it
+    # would stay paused for ever. One above 95 % is still ended and started again where there is a limit.
+    "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
+    "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
+    "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",
+    # Its HTTP server always listens: without any page, and (see `_Certificates`) behind TLS.
+    "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
+}
+# Left to itself, the HTTP server of a worker listens on every interface of its machine.
+HTTP_ON_LOOPBACK = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
+
+
+@contextlib.contextmanager
+def open_client(
+    scheduler: str | os.PathLike | Client = "local",
+    *,
+    workers: int = 1,
+    gpus: int = 0,
+    slurm: dict[str, Any] | None = None,
+    security: Security | None = None,
+    cache: str | os.PathLike | None = None,
+    out: str | os.PathLike | None = None,
+    allowed_failures: int = 10,
+    dashboard: bool = True,
+) -> Iterator[Client]:
+    """Open a Dask client, with its cluster where none exists, and close what was opened.
+
+    Parameters
+    ----------
+    scheduler : str, path or distributed.Client
+        "local": processes on this machine. "slurm": jobs of SLURM. An address ("tls://host:8786") or a scheduler file:
+        a cluster that runs already; it is left running. A client is passed through.
+    workers : int
+        Number of worker processes (on SLURM: of jobs), one thread each.
+    gpus : int
+        Number of GPUs, one worker each: locally that is the number of workers; on SLURM any positive number asks for
+        one GPU per job. 0: fits run on CPUs.
+    slurm : dict, optional
+        Options of the jobs, see `glmfit.batch._slurm.Jobs`.
+    security : distributed.Security, optional
+        Certificates. By default new ones, which live as long as the cluster; for a cluster that exists, those of Dask's
+        own configuration.
+    cache : path, optional
+        Folder for compiled programs (see `worker_environment`).
+    out : path, optional
+        Folder of results: logs of the workers go to out/logs. SLURM needs one, shared with the nodes.
+    allowed_failures : int
+        A task is given up after this many of its workers have died, plus one. Not for a cluster that exists.
+    dashboard : bool
+        Offer Dask's dashboard on 127.0.0.1, by HTTPS, if bokeh is installed.
+
+    Yields
+    ------
+    distributed.Client
+        Workers may still be on their way; `drive` waits for them.
+
+    Raises
+    ------
+    ImportError
+        Dask is not installed.
+    ValueError
+        Options that make no sense.
+    ConnectionError
+        Nothing answers at the address.
+
+    Notes
+    -----
+    Every port that is opened here is behind TLS. The ports over which a process could be told to run code accept only
+    those who have the certificate of this cluster. The HTTP servers accept everybody who reaches them: the workers'
+    have no pages, the scheduler's has the dashboard, which only shows.
+    """
+    _require_dask()
+    if not isinstance(scheduler, str | os.PathLike):
+        yield scheduler
+        return
+    if scheduler not in ("local", "slurm"):
+        with _connect(os.fspath(scheduler), security) as client:
+            yield client
+        return
+    if workers < 1 or gpus < 0:
+        raise ValueError(f"workers={workers} and gpus={gpus} were given; at least one worker is needed")
+    import dask
+    from distributed import Client
+
+    out = None if out is None else Path(out).absolute()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_end_on_sigterm())
+        certificates = stack.enter_context(_Certificates(security, out if scheduler == "slurm" else None))
+        dashboard = dashboard and importlib.util.find_spec("bokeh") is not None
+        settings = _driver_settings(scheduler, allowed_failures, dashboard) | certificates.settings
+        stack.enter_context(dask.config.set(settings))
+        env = WORKER_SETTINGS | certificates.environment
+        if scheduler == "local":
+            cluster = _open_local(workers, gpus, certificates, env, cache, out, dashboard)
+        else:
+            cluster = _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, dict(slurm or {}))
+        stack.enter_context(contextlib.closing(cluster))
+        client = stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
+        yield client
+
+
+def _require_dask() -> None:
+    """Say what to install where Dask is missing."""
+    missing = [name for name in ("distributed", "cryptography") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(f'{" and ".join(missing)} not installed; pip install "glmfit[batch]" (or run serially)')
+
+
+def _driver_settings(scheduler: str, allowed_failures: int, dashboard: bool) -> dict[str, Any]:
+    """Dask's configuration in this process while the cluster is open."""
+    settings = {
+        "distributed.scheduler.allowed-failures": allowed_failures,
+        # SLURM: a job whose worker is lost is cancelled and replaced after this. Local workers come back by themselves.
+        "distributed.deploy.lost-worker-timeout": "2s" if scheduler == "slurm" else "365 days",
+        "distributed.dashboard.link": "{scheme}://127.0.0.1:{port}/status",
+    }
+    if not dashboard:
+        settings["distributed.scheduler.http.routes"] = []
+    return settings
+
+
+class _Certificates:
+    """Certificates of one cluster in a folder that only its owner can read, removed on exit."""
+
+    def __init__(self, security: Security | None, parent: Path | None):
+        from distributed import Security
+
+        self.security = security or Security.temporary()
+        self.parent = parent
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> _Certificates:
+        # mkdtemp gives the mode 0700, in a shared folder too.
+        self.folder = Path(tempfile.mkdtemp(prefix=".tls-", dir=self.parent))
+        self.files = {role: self._write(role) for role in ("scheduler", "worker")}
+        names = {"cert": "cert", "key": "key", "ca-file": "ca_file"}
+        where = "distributed.scheduler.dashboard.tls"
+        self.settings = {f"{where}.{name}": self.files["scheduler"][key] for name, key in names.items()}
+        # The HTTP servers of workers read the same, though it is named after the scheduler's.
+        self.environment = {
+            "DASK_" + f"{where}.{name}".replace(".", "__").replace("-", "_").upper(): self.files["worker"][key]
+            for name, key in names.items()
+        }
+        return self
+
+    def _write(self, role: str) -> dict[str, str]:
+        """Files of one role; those that are files already stay where they are."""
+        files = {}
+        for what, value in self.security.get_tls_config_for_role(role).items():
+            if what == "ciphers" or value is None:
+                continue
+            if "\n" in value:
+                path = self.folder / f"{role}-{what}.pem"
+                path.touch(mode=0o600)
+                path.write_text(value, encoding="ascii")
+                value = str(path)
+            files[what] = value
+        if set(files) != {"ca_file", "cert", "key"}:
+            raise ValueError(
+                f"security has no certificate, key and CA for the {role}; give all of them, or none for temporary ones"
+            )
+        return files
+
+    def __exit__(self, *exc: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _end_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an orderly exit, so that workers and jobs are ended and files removed."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(signum: int, frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _connect(where: str, security: Security | None) -> Iterator[Client]:
+    """Connect to a cluster that runs already, and leave it running."""
+    from distributed import Client
+
+    is_address = "://" in where
+    if not is_address and not Path(where).is_file():
+        raise ValueError(
+            f"scheduler={where!r} is none of: 'serial', 'local', 'slurm', an address such as 'tls://host:8786', "
+            "or a scheduler file that exists"
+        )
+    options = {"address": where} if is_address else {"scheduler_file": where}
+    try:
+        client = Client(**options, security=security, set_as_default=False)
+    except (OSError, TypeError, ValueError) as error:
+        # TypeError: an address with tls:// and no certificates in Dask's configuration.
+        raise ConnectionError(
+            f"no Dask scheduler could be reached at {where}: {error}. Is it running, and are its certificates named in "
+            "Dask's configuration (distributed.comm.tls)?"
+        ) from error
+    with client:
+        if client.scheduler.address.startswith("tcp://"):
+            warnings.warn(
+                f"{client.scheduler.address} has no TLS: anybody who reaches that port can run code in your name. "
+                "Start the scheduler and its workers with certificates, or let glmfit start them.",
+                UserWarning,
+                stacklevel=5,
+            )
+        yield client
+
+
+def _open_local(workers, gpus, certificates, env, cache, out, dashboard):
+    """Start processes on this machine."""
+    from ._local import LocalProcesses
+
+    logs = certificates.folder if out is None else out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    names: list[str | None] = visible_gpus(gpus) if gpus else [None] * workers
+    files = certificates.files["worker"]
+    command = ["--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--memory-limit", "0", *HTTP_ON_LOOPBACK]
+    command += ["--tls-ca-file", files["ca_file"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
+    command += ["--death-timeout", "60", "--local-directory", str(certificates.folder)]
+    command += ["--preload", str(Path(__file__).with_name("_orphan.py"))]
+    return LocalProcesses(
+        environments=[{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names],
+        security=certificates.security,
+        command=command,
+        logs=logs,
+        dashboard=dashboard,
+    )
+
+
+def _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, options):
+    """Submit jobs to SLURM."""
+    from ._slurm import submit_jobs
+
+    if out is None:
+        raise ValueError("SLURM needs out=, a folder that the nodes share with this machine")
+    env = worker_environment(gpu="0" if gpus else None, cache=cache) | env
+    env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
+    return submit_jobs(
+        n_jobs=workers,
+        gpu=bool(gpus),
+        options=options,
+        env=env,
+        security=certificates.security,
+        private=certificates.folder,
+        logs=out / "logs",
+        dashboard=dashboard,
+    )

@@ -1,0 +1,237 @@
+"""Carry tasks to the workers of a Dask cluster and their receipts back, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+LOOK_EVERY = 1.0  # seconds between two looks at the workers
+SPEAK_AFTER = 60.0  # seconds without a worker before something is said
+FETCH_WITHIN = 10.0  # seconds for a receipt to arrive once it is there
+RESUBMISSIONS = 5  # of one task whose result was lost or cancelled on the way
+
+
+class ClusterLostError(RuntimeError):
+    """No worker is left, and none will come; what is finished is in its files, and a new run does the rest."""
+
+
+def drive(
+    client: Client,
+    function: Callable[[Any], dict],
+    tasks: Iterable[Any],
+    *,
+    per_worker: int = 2,
+    on_receipt: Callable[[Any, dict], None],
+    on_lost: Callable[[Any, BaseException], None],
+    say: Callable[[str], None] | None = None,
+    patience: float | None = 300.0,
+) -> None:
+    """Run ``function(task)`` for every task on the workers of a cluster, and hand over the receipts as they come.
+
+    Only a few tasks are with the cluster at any time, and what they return is let go of at once, so that a worker that
+    leaves takes nothing with it. A task whose worker dies is run again elsewhere. One that may be what kills its
+    workers is put aside, and run again at the end with nothing beside it: only if it kills them then, too, is it lost.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    function : callable
+        Importable by the workers (a function of a module, no closure). Returns a small dict.
+    tasks : iterable
+        Arguments of `function`, pickled by Dask.
+    per_worker : int
+        Tasks with the cluster per worker: one that runs, the others so that it need not wait for the next.
+    on_receipt : callable
+        ``on_receipt(task, receipt)``, called in this thread in the order in which tasks finish.
+    on_lost : callable
+        ``on_lost(task, error)``: the function raised `error`, or the task kills its workers
+        (`distributed.KilledWorker`), or could not be brought back.
+    say : callable, optional
+        Told in a sentence that there are no workers to wait for, and that they are back.
+    patience : float or None
+        Seconds without any worker until the cluster counts as lost; None: no limit. A cluster whose jobs wait in a
+        queue has no limit either.
+
+    Raises
+    ------
+    ClusterLostError
+        The scheduler is gone, or no worker came within `patience` seconds, or workers cannot start.
+
+    Notes
+    -----
+    Exactly one of `on_receipt` and `on_lost` is called for each task unless an error ends the call. A task may run
+    more than once, so `function` must be idempotent. Whatever ends the call cancels what is still with the cluster.
+    """
+    if per_worker < 1:
+        raise ValueError(f"per_worker={per_worker} was given; at least one task must be with each worker")
+    if getattr(getattr(client, "cluster", None), "waits_in_queue", False):
+        patience = None
+    run = _Run(client, function, deque(_Attempt(task) for task in tasks), per_worker, on_receipt, on_lost)
+    run.watch = _Watch(client, say or (lambda sentence: None), patience)
+    try:
+        run.all()
+    finally:
+        run.let_go()
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """A task with its history."""
+
+    task: Any
+    n_resubmitted: int = 0
+    alone: bool = False
+
+
+@dataclass
+class _Run:
+    """One call of `drive`."""
+
+    client: Client
+    function: Callable
+    waiting: deque[_Attempt]
+    per_worker: int
+    on_receipt: Callable
+    on_lost: Callable
+    suspects: deque[_Attempt] = field(default_factory=deque)
+    flying: dict[str, tuple[_Attempt, Future]] = field(default_factory=dict)
+    landed: SimpleQueue = field(default_factory=SimpleQueue)
+    watch: _Watch = None
+
+    def all(self) -> None:
+        """Keep the cluster supplied until nothing is left."""
+        while self.waiting or self.flying or self.suspects:
+            self.watch.look()
+            if self.suspects and not self.waiting and not self.flying:
+                suspect = self.suspects.popleft()
+                suspect.alone = True
+                self.submit(suspect)
+            while self.waiting and len(self.flying) < max(2, self.per_worker * self.watch.n_workers):
+                self.submit(self.waiting.popleft())
+            with contextlib.suppress(Empty):
+                self.land(self.landed.get(timeout=LOOK_EVERY))
+
+    def submit(self, attempt: _Attempt) -> None:
+        """Hand one task to the cluster."""
+        try:
+            # pure=False: a new key each time, so that no answer of an earlier attempt is remembered.
+            future = self.client.submit(self.function, attempt.task, pure=False)
+        except (OSError, RuntimeError, CancelledError) as error:
+            if self.client.status not in ("closing", "closed"):
+                raise
+            raise ClusterLostError(f"the connection to the Dask scheduler is closed ({error})") from error
+        self.flying[future.key] = (attempt, future)
+        future.add_done_callback(self.landed.put)
+
+    def land(self, future: Future) -> None:
+        """Deal with one future that is done, one way or another."""
+        from distributed import KilledWorker
+
+        if future.key not in self.flying:
+            return
+        attempt, _ = self.flying[future.key]
+        try:
+            receipt = future.result(timeout=FETCH_WITHIN)
+        except TimeoutError:
+            if future.status == "error":  # the function's own TimeoutError
+                self.finish(future, self.on_lost, attempt, future.exception(timeout=FETCH_WITHIN))
+            else:  # the worker left with the receipt: Dask runs the task again, and we wait for it again
+                future.add_done_callback(self.landed.put)
+        except KilledWorker as error:
+            if attempt.alone:
+                self.finish(future, self.on_lost, attempt, error)
+            else:
+                self.finish(future, None, attempt)
+                self.suspects.append(attempt)
+        except (CancelledError, OSError) as error:
+            self.again(future, attempt, error)
+        except Exception as error:
+            self.finish(future, self.on_lost, attempt, error)
+        else:
+            self.finish(future, self.on_receipt, attempt, receipt)
+
+    def again(self, future: Future, attempt: _Attempt, error: BaseException) -> None:
+        """Submit a task again whose result was lost on the way, unless the function itself raised the error."""
+        attempt.n_resubmitted += 1
+        if future.status == "error" or attempt.n_resubmitted > RESUBMISSIONS:
+            self.finish(future, self.on_lost, attempt, error)
+            return
+        self.finish(future, None, attempt)
+        if attempt.alone:
+            self.suspects.appendleft(attempt)
+        else:
+            self.waiting.appendleft(attempt)
+
+    def finish(self, future: Future, tell: Callable | None, attempt: _Attempt, *what: Any) -> None:
+        """Let go of a future, then tell the caller."""
+        del self.flying[future.key]
+        future.release()
+        if tell is not None:
+            tell(attempt.task, *what)
+
+    def let_go(self) -> None:
+        """Cancel what is still with the cluster; nothing if all went well."""
+        futures = [future for _, future in self.flying.values()]
+        self.flying.clear()
+        if futures and self.client.status == "running":
+            with contextlib.suppress(Exception):
+                self.client.cancel(futures, reason="the run ended")
+
+
+class _Watch:
+    """Count the workers about once a second; say so, and in the end give up, when there are none."""
+
+    def __init__(self, client: Client, say: Callable[[str], None], patience: float | None):
+        self.client, self.say, self.patience = client, say, patience
+        self.n_workers = 0
+        self.seen = self.looked = time.monotonic()
+        self.looked -= LOOK_EVERY
+        self.has_spoken = False
+
+    def look(self) -> None:
+        """Look, if the last look is long enough ago."""
+        now = time.monotonic()
+        if now - self.looked < LOOK_EVERY:
+            return
+        self.looked = now
+        self.n_workers = self.count()
+        if self.n_workers:
+            if self.has_spoken:
+                self.say(f"there are workers again: {self.n_workers}")
+            self.seen, self.has_spoken = now, False
+            return
+        self.give_up_if_hopeless(now - self.seen)
+        if now - self.seen > SPEAK_AFTER and not self.has_spoken:
+            self.say(f"no worker for {now - self.seen:.0f} s, still waiting{self.hint()}")
+            self.has_spoken = True
+
+    def count(self) -> int:
+        """Return the number of workers, 0 while the scheduler does not answer."""
+        if self.client.status in ("closing", "closed"):
+            raise ClusterLostError("the Dask scheduler is gone: the connection to it is closed")
+        try:
+            return len(self.client.nthreads())
+        except (OSError, RuntimeError, TimeoutError, CancelledError):
+            return 0
+
+    def give_up_if_hopeless(self, seconds: float) -> None:
+        """Raise if no worker will come."""
+        trouble = getattr(getattr(self.client, "cluster", None), "trouble", None)
+        if trouble:
+            raise ClusterLostError(f"no worker can start: {trouble}")
+        if self.patience is not None and seconds > self.patience:
+            raise ClusterLostError(f"no worker for {seconds:.0f} s{self.hint()}")
+
+    def hint(self) -> str:
+        """Where to look for the reason."""
+        logs = getattr(getattr(self.client, "cluster", None), "log_directory", None)
+        return f"; their logs are in {logs}" if logs else ""

@@ -1,0 +1,105 @@
+"""The environment of a process that fits: one thread per CPU worker, one GPU per GPU worker, a cache of programs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+# BLAS libraries read these when they are loaded; jax's CPU client takes the number of its threads from NPROC when it is
+# made (undocumented: tests/batch/test_environment.py measures it).
+ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> dict[str, str]:
+    """Return the environment variables of one worker process.
+
+    They have to be set before the process starts: jax reads most of them when it is imported.
+
+    Parameters
+    ----------
+    gpu : str, optional
+        Number (or UUID) of the only GPU that the worker may use. Without one it computes on the CPU.
+    cache : path, optional
+        Folder in which jax keeps compiled programs, shared by all workers of the same `machine_type`.
+
+    Returns
+    -------
+    dict of str to str
+    """
+    env = dict(ONE_THREAD)
+    if gpu is None:
+        env["JAX_PLATFORMS"] = "cpu"
+    else:
+        # A GPU worker that finds no GPU must fail and not quietly compute on the CPU.
+        env["JAX_PLATFORMS"] = "cuda,cpu"
+        env["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    if cache is not None:
+        env["JAX_COMPILATION_CACHE_DIR"] = os.fspath(Path(cache).absolute())
+        # By default jax keeps only programs that took more than a second to compile; a fit has many smaller ones.
+        env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        env["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+    return env
+
+
+def visible_gpus(n_gpus: int) -> list[str]:
+    """Name the first GPUs that this process may use, as CUDA_VISIBLE_DEVICES wants them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(i) for i in range(n_gpus)] if given is None else [name for name in given.split(",") if name.strip()]
+    if len(names) < n_gpus:
+        raise ValueError(
+            f"{n_gpus} GPUs were asked for, but CUDA_VISIBLE_DEVICES={given!r} lists {len(names)}; "
+            "ask for fewer, or make more of them visible"
+        )
+    return [name.strip() for name in names[:n_gpus]]
+
+
+def _cpu_flags() -> str:
+    """Name the instruction sets of the CPU, sorted, or what the system says instead."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name.strip() in ("flags", "Features"):
+                    return " ".join(sorted(value.split()))
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def machine_type() -> str:
+    """Return a short name for the kind of this machine: architecture, instruction sets and version of jaxlib.
+
+    A program that was compiled on one kind of machine may stop with an illegal instruction on another, or give results
+    that differ in the last bits: each kind has its own folder of compiled programs.
+
+    Returns
+    -------
+    str
+        The architecture and 10 hex digits, such as "x86_64-0a1b2c3d4e".
+    """
+    what = "\n".join((platform.machine(), _cpu_flags(), metadata.version("jaxlib")))
+    return f"{platform.machine()}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
+
+
+def limit_this_process(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> None:
+    """Give this process the environment of a worker, for fits that run in it (serial runs and shards).
+
+    jax has been imported already, so what it reads on import is left alone: the platform is the user's choice, and the
+    folder of compiled programs counts only in processes started from here. The number of threads does take effect,
+    provided that nothing has been computed yet.
+
+    Parameters
+    ----------
+    gpu, cache
+        As in `worker_environment`; `gpu` None leaves the choice of device alone.
+    """
+    from threadpoolctl import threadpool_limits
+
+    env = worker_environment(gpu=gpu, cache=cache)
+    if gpu is None:
+        del env["JAX_PLATFORMS"]
+    os.environ.update(env)
+    threadpool_limits(limits=1)

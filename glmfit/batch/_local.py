@@ -1,0 +1,136 @@
+"""Worker processes on this machine, each a fresh interpreter that is started again when it dies.
+
+Dask's own local workers are children of `multiprocessing`, which imports the user's main script again, and with it jax,
+before the environment of the worker is set: too late for everything that jax reads on import. A fresh interpreter has
+its environment from its first instruction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+
+from distributed import Scheduler, Security, SpecCluster
+from distributed.deploy.spec import ProcessInterface
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+SECONDS_TO_END = 1.0  # between asking a worker to end, which it does at once unless it is in a task, and killing it
+QUICK_DEATHS = 3  # so many in a row, without the worker ever reaching the scheduler, are trouble
+
+
+class Arrivals(SchedulerPlugin):
+    """Count how often the worker of each name has reached the scheduler."""
+
+    def __init__(self):
+        self.count: dict[object, int] = {}
+
+    def add_worker(self, scheduler, worker):
+        """Count one; Dask calls this."""
+        name = str(scheduler.workers[worker].name)
+        self.count[name] = self.count.get(name, 0) + 1
+
+
+def last_lines(path: Path, n_lines: int = 5) -> str:
+    """Read the end of a log, or nothing where there is none."""
+    try:
+        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-n_lines:])
+    except OSError:
+        return ""
+
+
+class LocalWorker(ProcessInterface):
+    """One worker process, kept alive."""
+
+    def __init__(self, scheduler, name, *, command, env, log, arrivals):
+        super().__init__(scheduler=scheduler, name=name)
+        self.name, self.env, self.log, self.arrivals = str(name), env, Path(log), arrivals
+        self.command = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--name", self.name, *command]
+        self.process = None
+        self.trouble: str | None = None
+        self._task = None
+
+    async def start(self):
+        """Start the process and whoever watches it."""
+        self._task = asyncio.create_task(self._keep_alive())
+        await super().start()
+
+    async def _keep_alive(self) -> None:
+        """Start the process, and again whenever it has ended; slower if it never gets as far as the scheduler."""
+        failures = 0
+        while True:
+            arrived = self.arrivals.count.get(self.name, 0)
+            with self.log.open("ab") as log:
+                self.process = await asyncio.create_subprocess_exec(
+                    *self.command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    env=self.env,
+                    start_new_session=True,  # Ctrl-C is for the driver, which ends its workers in order
+                )
+            code = await self.process.wait()
+            failures = failures + 1 if self.arrivals.count.get(self.name, 0) == arrived else 0
+            self.trouble = None
+            if failures >= QUICK_DEATHS:
+                self.trouble = (
+                    f"the worker processes end before they reach the scheduler (exit code {code}); "
+                    f"the end of {self.log}:\n{last_lines(self.log)}"
+                )
+            await asyncio.sleep(min(30.0, 0.1 * 2**failures))
+
+    async def close(self):
+        """End the process: politely, then not."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+            try:
+                await asyncio.wait_for(self.process.wait(), SECONDS_TO_END)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    self.process.kill()
+                await self.process.wait()
+        await super().close()
+
+
+class LocalProcesses(SpecCluster):
+    """A scheduler in this process and workers in others, all of them on 127.0.0.1 and behind TLS."""
+
+    waits_in_queue = False  # workers either come within seconds or never
+
+    def __init__(
+        self, *, environments: list[dict], security: Security, command: list[str], logs: Path, dashboard: bool
+    ):
+        arrivals = Arrivals()
+        workers = {
+            f"local-{i}": {
+                "cls": LocalWorker,
+                "options": {"command": command, "env": env, "log": logs / f"local-{i}.log", "arrivals": arrivals},
+            }
+            for i, env in enumerate(environments)
+        }
+        scheduler = {
+            "cls": Scheduler,
+            "options": {
+                "host": "127.0.0.1",
+                "port": 0,
+                "protocol": "tls://",
+                "security": security,
+                "dashboard": dashboard,
+                "dashboard_address": "127.0.0.1:0",
+                "plugins": [arrivals],
+            },
+        }
+        self.log_directory = str(logs)
+        super().__init__(workers=workers, scheduler=scheduler, security=security, silence_logs="ERROR")
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no worker can be expected any more, if so."""
+        found = [getattr(worker, "trouble", None) for worker in self.workers.values()]
+        return found[0] if found and all(found) else None

@@ -1,0 +1,329 @@
+"""Local clusters of real processes: tasks come back whatever happens to the workers, and no port is open to others."""
+
+import os
+import random
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dask
+import distributed
+import engine_tasks
+import psutil
+import pytest
+from distributed import Security
+
+from glmfit.batch._cluster import open_client
+from glmfit.batch._drive import ClusterLostError, drive
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """Let workers import the tasks of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+        patch.setenv("PYTHONPATH", path)
+        patch.delenv("NPROC", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("local")
+
+
+@pytest.fixture(scope="module")
+def client(environment, folder):
+    """Two local workers, shared by the tests; a task is given up after it killed two of them."""
+    with open_client("local", workers=2, out=folder, cache=folder / "compiled", allowed_failures=1) as client:
+        yield client
+
+
+class Answers:
+    """Remember what `drive` hands over."""
+
+    def __init__(self):
+        self.receipts, self.lost, self.said = {}, {}, []
+
+    def on_receipt(self, task, receipt):
+        assert task not in self.receipts
+        self.receipts[task] = receipt
+
+    def on_lost(self, task, error):
+        assert task not in self.lost
+        self.lost[task] = error
+
+
+def carry(client, function, tasks, **options):
+    answers = Answers()
+    drive(client, function, tasks, on_receipt=answers.on_receipt, on_lost=answers.on_lost, **options)
+    return answers
+
+
+def worker_pids(client):
+    return sorted(client.run(os.getpid).values())
+
+
+def wait_until(true, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_every_task_comes_back_from_one_of_the_workers(client):
+    client.wait_for_workers(2, timeout=60)
+    answers = carry(client, engine_tasks.echo, range(40))
+    assert sorted(answers.receipts) == [r["key"] for _, r in sorted(answers.receipts.items())] == list(range(40))
+    assert {r["pid"] for r in answers.receipts.values()} <= set(worker_pids(client))
+    assert not answers.lost
+
+
+def test_only_a_few_tasks_are_with_the_cluster_and_none_is_remembered(client):
+    client.wait_for_workers(2, timeout=60)
+    handed_over = []
+
+    def count_in_flight(task, receipt):
+        handed_over.append(len(client.futures))
+
+    drive(client, engine_tasks.echo, range(30), per_worker=2, on_receipt=count_in_flight, on_lost=None)
+    assert len(handed_over) == 30
+    assert max(handed_over) <= 4
+    wait_until(lambda: not client.futures)  # Dask lets go of the last one in its own thread
+    wait_until(lambda: not any(client.has_what().values()))
+
+
+def test_receipts_come_as_tasks_finish_and_not_in_the_order_of_submission(client):
+    client.wait_for_workers(2, timeout=60)
+    answers = carry(client, engine_tasks.nap, [("slow", 1.0), ("a", 0.0), ("b", 0.0), ("c", 0.0)])
+    assert list(answers.receipts)[-1] == ("slow", 1.0)
+
+
+def test_an_error_of_the_function_is_handed_over_with_its_traceback(client):
+    answers = carry(client, engine_tasks.fail, [1, 2])
+    assert sorted(answers.lost) == [1, 2]
+    assert isinstance(answers.lost[1], FileNotFoundError)
+    names = []
+    step = answers.lost[1].__traceback__
+    while step is not None:
+        names.append(step.tb_frame.f_code.co_name)
+        step = step.tb_next
+    assert "fail" in names
+
+
+def test_workers_use_one_thread_and_the_cpu(client, folder):
+    client.wait_for_workers(2, timeout=60)
+    (receipt,) = carry(client, engine_tasks.cpu_per_wall, [0]).receipts.values()
+    assert receipt["platform"] == "cpu"
+    assert receipt["ratio"] < 1.25
+    assert any((folder / "compiled").iterdir())
+
+
+def test_a_worker_killed_while_it_works_is_replaced_and_its_task_done(client):
+    client.wait_for_workers(2, timeout=60)
+    before = worker_pids(client)
+    tasks = [("nap", i, 0.3) for i in range(8)]
+    answers = Answers()
+
+    def on_receipt(task, receipt):
+        if not answers.receipts:
+            os.kill(random.Random(1).choice(before), signal.SIGKILL)
+        answers.on_receipt(task, receipt)
+
+    drive(client, engine_tasks.perform, tasks, on_receipt=on_receipt, on_lost=answers.on_lost)
+    assert sorted(answers.receipts) == tasks
+    wait_until(lambda: len(worker_pids(client)) == 2)
+    assert len(set(before) & set(worker_pids(client))) == 1
+
+
+def test_a_task_that_kills_its_workers_is_lost_alone(client):
+    tasks = [("poison", 0)] + [("nap", i, 0.2) for i in range(1, 9)]
+    answers = carry(client, engine_tasks.perform, tasks)
+    assert list(answers.lost) == [("poison", 0)]
+    assert isinstance(answers.lost[("poison", 0)], distributed.KilledWorker)
+    assert sorted(answers.receipts) == sorted(tasks[1:])
+
+
+def test_a_task_that_killed_a_worker_once_is_done(client, tmp_path):
+    task = ("kill once", 0, str(tmp_path / "mark"))
+    assert list(carry(client, engine_tasks.perform, [task]).receipts) == [task]
+
+
+def test_tasks_whose_futures_are_cancelled_are_submitted_again(client):
+    client.wait_for_workers(2, timeout=60)
+    tasks = [("nap", i, 0.4) for i in range(4)]
+    answers, cancelled = Answers(), []
+
+    def on_receipt(task, receipt):
+        if not cancelled:
+            cancelled.extend(list(client.futures))
+            client.cancel([distributed.Future(key, client) for key in cancelled], force=True)
+        answers.on_receipt(task, receipt)
+
+    drive(client, engine_tasks.perform, tasks, on_receipt=on_receipt, on_lost=answers.on_lost)
+    assert cancelled
+    assert sorted(answers.receipts) == tasks
+    assert not answers.lost
+
+
+def test_waiting_does_not_keep_the_driver_busy(client):
+    client.wait_for_workers(2, timeout=60)
+    start = time.thread_time()
+    carry(client, engine_tasks.nap, [(0, 2.5), (1, 2.5)])
+    assert time.thread_time() - start < 0.1
+
+
+def listening():
+    """Every port on which this process and its workers listen: {port: (address, whether it is in this process)}."""
+    found = {}
+    this = psutil.Process()
+    for process in [this, *this.children(recursive=True)]:
+        for connection in process.net_connections(kind="all"):
+            if connection.status == psutil.CONN_LISTEN:
+                found[connection.laddr.port] = (connection.laddr.ip, process == this)
+    return found
+
+
+def without_encryption(port):
+    """What a port answers to somebody who speaks plain text."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+        plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        try:
+            return plain.recv(1000)
+        except ConnectionError:
+            return b""
+
+
+def without_certificate(port):
+    """What a port answers to somebody with TLS but without the certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+        try:
+            with context.wrap_socket(plain) as talk:
+                talk.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                return talk.recv(1000)
+        except (ssl.SSLError, ConnectionError):
+            return b""
+
+
+def test_every_port_speaks_tls_only_and_on_this_machine_only(client):
+    client.wait_for_workers(2, timeout=60)
+    ports = listening()
+    assert len(ports) >= 6  # the scheduler and two workers, each with its HTTP server
+    assert {address for address, _ in ports.values()} == {"127.0.0.1"}
+    # An answer in the clear would begin with a letter; b"\x15" begins an alert of TLS.
+    assert {without_encryption(port)[:1] for port in ports} <= {b"", b"\x15"}
+
+
+def test_only_http_servers_answer_without_the_certificate_and_those_of_workers_have_no_pages(client):
+    client.wait_for_workers(2, timeout=60)
+    info = client.scheduler_info(n_workers=-1)
+    http = {w["services"]["dashboard"] for w in info["workers"].values()}
+    answers = {port: without_certificate(port) for port in listening()}
+    assert all(answers[port].startswith(b"HTTP/1.1 404") for port in http)
+    assert {port for port, answer in answers.items() if answer} == http | {info["services"]["dashboard"]}
+
+
+@pytest.mark.parametrize("who", ["another certificate", "no certificate"])
+def test_a_client_without_the_certificate_is_refused(client, who):
+    security = Security.temporary() if who == "another certificate" else Security()
+    refused = (OSError, TypeError)  # TypeError: Dask itself wants a certificate before it tries
+    workers = list(client.scheduler_info(n_workers=-1)["workers"])
+    for address in [client.scheduler.address, *workers]:
+        with pytest.raises(refused):
+            distributed.Client(address, security=security, timeout=1, set_as_default=False)
+
+
+def test_certificates_are_for_their_owner_only_and_vanish(environment, folder):
+    with open_client("local", workers=1, out=folder, dashboard=False) as client:
+        (worker,) = client.cluster.workers.values()
+        key = Path(worker.command[worker.command.index("--tls-key") + 1])
+        assert key.stat().st_mode & 0o777 == 0o600
+        assert key.parent.stat().st_mode & 0o777 == 0o700
+    assert not key.parent.exists()
+
+
+def test_an_open_client_and_an_address_are_left_running(client, folder):
+    with open_client(client) as same:
+        assert same is client
+    with open_client(client.scheduler.address, security=client.security) as other:
+        assert carry(other, engine_tasks.echo, [1]).receipts[1]["key"] == 1
+    assert client.status == "running"
+
+
+@pytest.mark.parametrize("address", ["locl", "tcp://127.0.0.1:1"])
+def test_a_scheduler_that_is_not_there_is_named(address):
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        with pytest.raises((ValueError, ConnectionError)) as info, open_client(address):
+            pass
+    assert address in str(info.value)
+
+
+def test_a_scheduler_without_tls_is_warned_of(environment):
+    with distributed.LocalCluster(n_workers=0, protocol="tcp://", dashboard_address=None) as cluster:
+        with pytest.warns(UserWarning, match="anybody who reaches that port can run code"):
+            with open_client(cluster.scheduler_address) as client:
+                with pytest.raises(ClusterLostError, match="no worker for"):
+                    carry(client, engine_tasks.echo, [1], patience=0.5)
+
+
+def test_the_configuration_of_dask_is_as_before(client):
+    before = dask.config.get("distributed.scheduler.allowed-failures")
+    with open_client(client.scheduler.address, security=client.security, allowed_failures=7):
+        assert dask.config.get("distributed.scheduler.allowed-failures") == before
+
+
+def test_workers_that_cannot_start_are_an_error_with_the_end_of_their_log(environment, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import os, sys; print('broken site', flush=True); os._exit(4)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with open_client("local", workers=1, out=tmp_path / "out", dashboard=False) as client:
+        with pytest.raises(ClusterLostError, match=r"(?s)exit code 4.*broken site"):
+            carry(client, engine_tasks.echo, [1])
+
+
+DRIVER = """
+import sys
+from engine_tasks import nap
+from glmfit.batch._cluster import open_client
+from glmfit.batch._drive import drive
+
+if __name__ == "__main__":
+    with open_client("local", workers=2, dashboard=False) as client:
+        client.wait_for_workers(2)
+        drive(client, nap, [(i, 60.0) for i in range(4)], on_receipt=None, on_lost=None)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_driver_that_is_stopped_leaves_nothing_behind(environment, tmp_path, number):
+    (tmp_path / "driver.py").write_text(DRIVER)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    driver = subprocess.Popen(
+        [sys.executable, "driver.py"], cwd=tmp_path, env=os.environ | {"TMPDIR": str(scratch)}, stderr=subprocess.PIPE
+    )
+    workers = []
+
+    def two_are_at_work():
+        workers[:] = psutil.Process(driver.pid).children(recursive=True)
+        return len(workers) == 2 and all(len(w.net_connections()) >= 3 for w in workers)
+
+    wait_until(two_are_at_work, 60)
+    time.sleep(0.5)
+    driver.send_signal(number)
+    start = time.monotonic()
+    _, error = driver.communicate(timeout=20)
+    assert time.monotonic() - start < 8
+    _, alive = psutil.wait_procs(workers, timeout=5)
+    assert not alive
+    expected = {signal.SIGINT: -signal.SIGINT, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
+    assert driver.returncode == expected[number], error.decode()
+    if number != signal.SIGKILL:  # which cannot be answered
+        assert not list(scratch.glob(".tls-*"))
