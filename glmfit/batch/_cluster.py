@@ -31,8 +31,6 @@ WORKER_SETTINGS = {
     # Its HTTP server always listens: without any page, and (see `_Certificates`) behind TLS.
     "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
 }
-# Left to itself, the HTTP server of a worker listens on every interface of its machine.
-HTTP_ON_LOOPBACK = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
 
 
 @contextlib.contextmanager
@@ -187,6 +185,14 @@ class _Certificates:
             )
         return files
 
+    def on_disk(self) -> Security:
+        """Return the same certificates by the names of their files, as jobs need them."""
+        from distributed import Security
+
+        roles = {"scheduler": "scheduler", "worker": "worker", "client": "scheduler"}
+        names = {f"tls_{role}_{w}": self.files[like][w] for role, like in roles.items() for w in ("cert", "key")}
+        return Security(require_encryption=True, tls_ca_file=self.files["worker"]["ca_file"], **names)
+
     def __exit__(self, *exc: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -241,7 +247,7 @@ def _connect(where: str, security: Security | None) -> Iterator[Client]:
 
 def _open_local(workers, gpus, certificates, env, cache, out, dashboard):
     """Start processes on this machine."""
-    from ._local import LocalProcesses
+    from ._local import HTTP_ON_LOOPBACK, LocalProcesses
 
     logs = certificates.folder if out is None else out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -273,7 +279,7 @@ def _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, options
         gpu=bool(gpus),
         options=options,
         env=env,
-        security=certificates.security,
+        security=certificates.on_disk(),
         private=certificates.folder,
         logs=out / "logs",
         dashboard=dashboard,

@@ -16,6 +16,8 @@ from distributed import Scheduler, Security, SpecCluster
 from distributed.deploy.spec import ProcessInterface
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+# Left to itself, the HTTP server of a worker listens on every interface of its machine.
+HTTP_ON_LOOPBACK = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
 SECONDS_TO_END = 1.0  # between asking a worker to end, which it does at once unless it is in a task, and killing it
 QUICK_DEATHS = 3  # so many in a row, without the worker ever reaching the scheduler, are trouble
 

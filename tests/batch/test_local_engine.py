@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -15,22 +13,12 @@ import distributed
 import engine_tasks
 import psutil
 import pytest
+from answers import Answers, carry, listening, without_certificate, without_encryption
 from distributed import Security
+from slurm import wait_until
 
 from glmfit.batch._cluster import open_client
 from glmfit.batch._drive import ClusterLostError, drive
-
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def environment():
-    """Let workers import the tasks of the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-        patch.setenv("PYTHONPATH", path)
-        patch.delenv("NPROC", raising=False)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -39,42 +27,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def client(environment, folder):
+def client(importable, folder):
     """Two local workers, shared by the tests; a task is given up after it killed two of them."""
     with open_client("local", workers=2, out=folder, cache=folder / "compiled", allowed_failures=1) as client:
         yield client
 
 
-class Answers:
-    """Remember what `drive` hands over."""
-
-    def __init__(self):
-        self.receipts, self.lost, self.said = {}, {}, []
-
-    def on_receipt(self, task, receipt):
-        assert task not in self.receipts
-        self.receipts[task] = receipt
-
-    def on_lost(self, task, error):
-        assert task not in self.lost
-        self.lost[task] = error
-
-
-def carry(client, function, tasks, **options):
-    answers = Answers()
-    drive(client, function, tasks, on_receipt=answers.on_receipt, on_lost=answers.on_lost, **options)
-    return answers
-
-
 def worker_pids(client):
     return sorted(client.run(os.getpid).values())
-
-
-def wait_until(true, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_every_task_comes_back_from_one_of_the_workers(client):
@@ -179,45 +139,11 @@ def test_waiting_does_not_keep_the_driver_busy(client):
     assert time.thread_time() - start < 0.1
 
 
-def listening():
-    """Every port on which this process and its workers listen: {port: (address, whether it is in this process)}."""
-    found = {}
-    this = psutil.Process()
-    for process in [this, *this.children(recursive=True)]:
-        for connection in process.net_connections(kind="all"):
-            if connection.status == psutil.CONN_LISTEN:
-                found[connection.laddr.port] = (connection.laddr.ip, process == this)
-    return found
-
-
-def without_encryption(port):
-    """What a port answers to somebody who speaks plain text."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
-        plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        try:
-            return plain.recv(1000)
-        except ConnectionError:
-            return b""
-
-
-def without_certificate(port):
-    """What a port answers to somebody with TLS but without the certificate."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
-        try:
-            with context.wrap_socket(plain) as talk:
-                talk.sendall(b"GET / HTTP/1.0\r\n\r\n")
-                return talk.recv(1000)
-        except (ssl.SSLError, ConnectionError):
-            return b""
-
-
 def test_every_port_speaks_tls_only_and_on_this_machine_only(client):
     client.wait_for_workers(2, timeout=60)
-    ports = listening()
+    ports = listening([os.getpid(), *worker_pids(client)])
     assert len(ports) >= 6  # the scheduler and two workers, each with its HTTP server
-    assert {address for address, _ in ports.values()} == {"127.0.0.1"}
+    assert set(ports.values()) == {"127.0.0.1"}
     # An answer in the clear would begin with a letter; b"\x15" begins an alert of TLS.
     assert {without_encryption(port)[:1] for port in ports} <= {b"", b"\x15"}
 
@@ -226,7 +152,7 @@ def test_only_http_servers_answer_without_the_certificate_and_those_of_workers_h
     client.wait_for_workers(2, timeout=60)
     info = client.scheduler_info(n_workers=-1)
     http = {w["services"]["dashboard"] for w in info["workers"].values()}
-    answers = {port: without_certificate(port) for port in listening()}
+    answers = {port: without_certificate(port) for port in listening([os.getpid(), *worker_pids(client)])}
     assert all(answers[port].startswith(b"HTTP/1.1 404") for port in http)
     assert {port for port, answer in answers.items() if answer} == http | {info["services"]["dashboard"]}
 
@@ -241,7 +167,7 @@ def test_a_client_without_the_certificate_is_refused(client, who):
             distributed.Client(address, security=security, timeout=1, set_as_default=False)
 
 
-def test_certificates_are_for_their_owner_only_and_vanish(environment, folder):
+def test_certificates_are_for_their_owner_only_and_vanish(importable, folder):
     with open_client("local", workers=1, out=folder, dashboard=False) as client:
         (worker,) = client.cluster.workers.values()
         key = Path(worker.command[worker.command.index("--tls-key") + 1])
@@ -266,7 +192,7 @@ def test_a_scheduler_that_is_not_there_is_named(address):
     assert address in str(info.value)
 
 
-def test_a_scheduler_without_tls_is_warned_of(environment):
+def test_a_scheduler_without_tls_is_warned_of(importable):
     with distributed.LocalCluster(n_workers=0, protocol="tcp://", dashboard_address=None) as cluster:
         with pytest.warns(UserWarning, match="anybody who reaches that port can run code"):
             with open_client(cluster.scheduler_address) as client:
@@ -280,7 +206,7 @@ def test_the_configuration_of_dask_is_as_before(client):
         assert dask.config.get("distributed.scheduler.allowed-failures") == before
 
 
-def test_workers_that_cannot_start_are_an_error_with_the_end_of_their_log(environment, tmp_path, monkeypatch):
+def test_workers_that_cannot_start_are_an_error_with_the_end_of_their_log(importable, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import os, sys; print('broken site', flush=True); os._exit(4)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with open_client("local", workers=1, out=tmp_path / "out", dashboard=False) as client:
@@ -302,7 +228,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_driver_that_is_stopped_leaves_nothing_behind(environment, tmp_path, number):
+def test_a_driver_that_is_stopped_leaves_nothing_behind(importable, tmp_path, number):
     (tmp_path / "driver.py").write_text(DRIVER)
     scratch = tmp_path / "scratch"
     scratch.mkdir()

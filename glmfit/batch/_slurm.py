@@ -1,0 +1,169 @@
+"""Workers as jobs of SLURM, one worker per job, replaced when they are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import dask
+from dask_jobqueue import SLURMCluster
+from dask_jobqueue.slurm import SLURMJob
+from distributed import Security
+
+from ._local import HTTP_ON_LOOPBACK, Arrivals, last_lines
+
+OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue", "python")
+CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
+CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
+SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
+MARGIN = (120.0, 0.1)  # a worker leaves this many seconds, or this part of it if that is less, before its walltime
+
+
+class Jobs(SLURMCluster):
+    """A scheduler in this process and workers in jobs.
+
+    Dask's adaptive scaling replaces a worker that was there and was lost. A job that ends before its worker has arrived
+    (cancelled in the queue, killed while it started) is noticed here, by asking SLURM.
+    """
+
+    waits_in_queue = True
+
+    def __init__(self, *, n_jobs: int, logs: Path, **options):
+        self.arrivals = Arrivals()
+        self.n_jobs, self.log_directory = n_jobs, str(logs)
+        self.trouble: str | None = None
+        self.n_gone = 0
+        self.submitted: dict[str, float] = {}
+        options["scheduler_options"]["plugins"] = [self.arrivals]
+        super().__init__(log_directory=str(logs), **options)
+        self.adapt(minimum_jobs=n_jobs, maximum_jobs=n_jobs, interval="1s")
+        self.loop.add_callback(self._look_after_jobs)
+
+    async def _look_after_jobs(self) -> None:
+        """Forget jobs that SLURM does not know any more, so that new ones are submitted."""
+        arrived = 0
+        while self.status.name in ("created", "starting", "running"):
+            # Where jobs cannot work, no queue is to be flooded with them.
+            await asyncio.sleep(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY)
+            if sum(self.arrivals.count.values()) > arrived:
+                arrived, self.n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
+            now, missing = time.monotonic(), self._missing()
+            self.submitted = {job: self.submitted.get(job, now) for job in missing}
+            old = [job for job, since in self.submitted.items() if now - since > SECONDS_TO_ARRIVE]
+            if not old:
+                continue
+            known = await self._known_jobs()
+            for job in old:
+                if known is not None and job not in known and self.workers.pop(missing[job], None) is not None:
+                    self._count_as_gone(job)
+
+    def _missing(self) -> dict[str, Any]:
+        """Jobs whose worker is not with the scheduler: {number of the job: name of the worker}."""
+        present = {str(worker.name) for worker in self.scheduler.workers.values()}
+        jobs = ((name, job) for name, job in self.workers.items() if str(name) not in present)
+        return {job.job_id: name for name, job in jobs if job.job_id}
+
+    async def _known_jobs(self) -> set[str] | None:
+        """Return the numbers of this user's jobs that wait or run; None if SLURM does not answer now."""
+        try:
+            out = await SLURMJob._call(["squeue", "--me", "--noheader", "--format=%A"])
+        except (RuntimeError, OSError):
+            return None
+        return set(out.split())
+
+    def _count_as_gone(self, job: str) -> None:
+        """Notice that jobs end one after the other without a worker."""
+        self.n_gone += 1
+        if self.n_gone >= 3 * self.n_jobs:
+            log = next(iter(sorted(Path(self.log_directory).glob(f"*-{job}.err"))), Path(self.log_directory))
+            self.trouble = f"{self.n_gone} jobs ended before their worker had started; see {log}:\n{last_lines(log)}"
+
+
+def submit_jobs(*, n_jobs: int, logs: Path, **given: Any) -> Jobs:
+    """Submit `n_jobs` jobs, and keep as many running or waiting until the cluster is closed."""
+    return Jobs(n_jobs=n_jobs, logs=logs, **job_options(**given))
+
+
+def job_script(*, logs: Path, **given: Any) -> str:
+    """Return the script of such a job, without submitting anything."""
+    options = job_options(**given)
+    kept = {name: options[name] for name in options if name not in ("scheduler_options", "shared_temp_directory")}
+    kept.pop("silence_logs")
+    return SLURMJob("tls://scheduler:port", name="worker", log_directory=str(logs), **kept).job_script()
+
+
+def job_options(
+    *, gpu: bool, options: dict[str, Any], env: dict[str, str], security: Security, private: Path, dashboard: bool
+) -> dict[str, Any]:
+    """Translate the options of the user into those of Dask's SLURMCluster.
+
+    The user's are those of sbatch, by name: partition, account, walltime ("HH:MM:SS"), memory ("4GB"), and extra, a
+    list of others ("--constraint=avx2"). prologue: lines of shell that come first in the job ("module load cuda").
+    interface: network interface of the nodes and of this machine ("ib0"); host: address of this machine instead.
+    python: interpreter of the workers, by default this one. What is not given is taken from Dask's own configuration
+    (jobqueue.slurm), where the walltime is 30 minutes unless it was changed.
+    """
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise ValueError(
+            f"slurm options {unknown} are not known; known are {list(OPTIONS)}, "
+            "and extra=['--name=value'] for all others"
+        )
+    walltime = options.get("walltime") or dask.config.get("jobqueue.slurm.walltime")
+    arguments = [*HTTP_ON_LOOPBACK]
+    if walltime:
+        seconds = seconds_of(str(walltime))
+        lifetime = seconds - min(MARGIN[0], MARGIN[1] * seconds)
+        # To leave by itself is no failure of the task that runs: it starts again elsewhere.
+        arguments += ["--lifetime", f"{lifetime:.0f}s"]
+    scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}
+    if options.get("host"):
+        scheduler["host"] = options["host"]
+        if options["host"].startswith("127."):  # all nodes are this machine
+            arguments += ["--host", options["host"]]
+    return {
+        "cores": 1,
+        "processes": 1,
+        "memory": options.get("memory") or dask.config.get("jobqueue.slurm.memory") or "4GB",
+        "walltime": walltime,
+        "queue": options.get("partition"),
+        "account": options.get("account"),
+        "interface": options.get("interface"),
+        "python": options.get("python"),
+        "protocol": "tls://",
+        "security": security,
+        "shared_temp_directory": str(private),
+        "local_directory": dask.config.get("jobqueue.slurm.local-directory") or "${TMPDIR:-/tmp}",
+        "job_script_prologue": [
+            *_lines(options.get("prologue")),
+            *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
+        ],
+        "job_extra_directives": [*_lines(options.get("extra")), *(["--gres=gpu:1"] if gpu else [])],
+        "worker_extra_args": arguments,
+        "scheduler_options": scheduler,
+        "job_name": "glmfit",
+        "silence_logs": "CRITICAL",
+    }
+
+
+def _lines(given: str | list[str] | None) -> list[str]:
+    """Accept one line for a list of one."""
+    return [given] if isinstance(given, str) else list(given or [])
+
+
+def seconds_of(walltime: str) -> float:
+    """Seconds of a time as SLURM writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime.strip())
+    if match is None:
+        raise ValueError(f"walltime={walltime!r}; it is written as 'HH:MM:SS' or 'D-HH:MM:SS'")
+    days, *parts = match.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    if days is not None:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+        return 86400.0 * int(days) + 3600.0 * hours + 60.0 * minutes + seconds
+    hours, minutes, seconds = {1: [0, *numbers, 0], 2: [0, *numbers], 3: numbers}[len(numbers)]
+    return 3600.0 * hours + 60.0 * minutes + seconds

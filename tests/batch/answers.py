@@ -1,0 +1,62 @@
+"""Remember what `drive` hands over, and ask ports what they answer to strangers."""
+
+import socket
+import ssl
+
+import psutil
+
+from glmfit.batch._drive import drive
+
+
+class Answers:
+    """Remember what `drive` hands over."""
+
+    def __init__(self):
+        self.receipts, self.lost, self.said = {}, {}, []
+
+    def on_receipt(self, task, receipt):
+        assert task not in self.receipts
+        self.receipts[task] = receipt
+
+    def on_lost(self, task, error):
+        assert task not in self.lost
+        self.lost[task] = error
+
+
+def carry(client, function, tasks, **options):
+    answers = Answers()
+    drive(client, function, tasks, on_receipt=answers.on_receipt, on_lost=answers.on_lost, **options)
+    return answers
+
+
+def listening(pids):
+    """Every port on which these processes listen, and at which address: {port: address}."""
+    found = {}
+    for pid in pids:
+        for connection in psutil.Process(pid).net_connections(kind="all"):
+            if connection.status == psutil.CONN_LISTEN:
+                found[connection.laddr.port] = connection.laddr.ip
+    return found
+
+
+def without_encryption(port):
+    """What a port answers to somebody who speaks plain text."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+        plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        try:
+            return plain.recv(1000)
+        except ConnectionError:
+            return b""
+
+
+def without_certificate(port):
+    """What a port answers to somebody with TLS but without the certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+        try:
+            with context.wrap_socket(plain) as talk:
+                talk.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                return talk.recv(1000)
+        except (ssl.SSLError, ConnectionError):
+            return b""

@@ -1,0 +1,29 @@
+"""What tests of the engines share."""
+
+import os
+from pathlib import Path
+
+import pytest
+from slurm import Slurm, why_not
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def importable():
+    """Let workers import the package and the tasks of the tests; nothing limits their threads but the package."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+        patch.setenv("PYTHONPATH", path)
+        patch.delenv("NPROC", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def slurm(importable):
+    """A private SLURM: three nodes with one CPU each. Skips where its programs are missing."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    with Slurm(n_nodes=3, cpus=1) as slurm:
+        yield slurm
