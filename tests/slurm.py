@@ -82,6 +82,7 @@ def free_ports(n_ports):
 
 
 def wait_until(true, what, seconds=30.0):
+    """Look again and again until it is so."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:

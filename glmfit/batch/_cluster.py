@@ -135,6 +135,8 @@ def _driver_settings(scheduler: str, allowed_failures: int, dashboard: bool) -> 
         "distributed.scheduler.allowed-failures": allowed_failures,
         # SLURM: a job whose worker is lost is cancelled and replaced after this. Local workers come back by themselves.
         "distributed.deploy.lost-worker-timeout": "2s" if scheduler == "slurm" else "365 days",
+        # A short task that waits behind a long one goes to the first idle worker.
+        "distributed.scheduler.work-stealing-interval": "100ms",
         "distributed.dashboard.link": "{scheme}://127.0.0.1:{port}/status",
     }
     if not dashboard:

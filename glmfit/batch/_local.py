@@ -129,7 +129,7 @@ class LocalProcesses(SpecCluster):
             },
         }
         self.log_directory = str(logs)
-        super().__init__(workers=workers, scheduler=scheduler, security=security, silence_logs="ERROR")
+        super().__init__(workers=workers, scheduler=scheduler, security=security, silence_logs="CRITICAL")
 
     @property
     def trouble(self) -> str | None:
