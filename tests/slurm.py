@@ -57,6 +57,16 @@ def why_not():
     return f"no {', '.join(missing)}; apt-get install slurmctld slurmd slurm-client munge" if missing else None
 
 
+def can_fake_gpus():
+    """Whether devices can be made: as root, and not in every container."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            os.mknod(Path(folder) / "device", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        except OSError:
+            return False
+    return True
+
+
 def call(program, *arguments, check=True):
     """Run one of SLURM's programs and return what it prints."""
     command = [shutil.which(program, path=SEARCH) or program, *map(str, arguments)]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._environment import visible_gpus, worker_environment
+from ._environment import import_path, visible_gpus, worker_environment
 
 if TYPE_CHECKING:
     from distributed import Client, Security
@@ -112,7 +112,7 @@ def open_client(
         dashboard = dashboard and importlib.util.find_spec("bokeh") is not None
         settings = _driver_settings(scheduler, allowed_failures, dashboard) | certificates.settings
         stack.enter_context(dask.config.set(settings))
-        env = WORKER_SETTINGS | certificates.environment
+        env = WORKER_SETTINGS | certificates.environment | {"PYTHONPATH": import_path()}
         if scheduler == "local":
             cluster = _open_local(workers, gpus, certificates, env, cache, out, dashboard)
         else:

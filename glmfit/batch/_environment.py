@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -42,6 +43,11 @@ def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | Non
         env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         env["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
     return env
+
+
+def import_path() -> str:
+    """Join the places where this process finds modules, so that a worker finds the user's own loaders too."""
+    return os.pathsep.join(dict.fromkeys(str(Path(place).absolute()) for place in sys.path))
 
 
 def visible_gpus(n_gpus: int) -> list[str]:

@@ -105,7 +105,7 @@ def job_options(
     list of others ("--constraint=avx2"). prologue: lines of shell that come first in the job ("module load cuda").
     interface: network interface of the nodes and of this machine ("ib0"); host: address of this machine instead.
     python: interpreter of the workers, by default this one. What is not given is taken from Dask's own configuration
-    (jobqueue.slurm), where the walltime is 30 minutes unless it was changed.
+    (jobqueue.slurm), where the walltime is 30 minutes unless it was changed; it must be longer than the longest fit.
     """
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
@@ -113,7 +113,8 @@ def job_options(
             f"slurm options {unknown} are not known; known are {list(OPTIONS)}, "
             "and extra=['--name=value'] for all others"
         )
-    walltime = options.get("walltime") or dask.config.get("jobqueue.slurm.walltime")
+    configured = dask.config.get("jobqueue.slurm")
+    walltime = options.get("walltime") or configured["walltime"]
     arguments = [*HTTP_ON_LOOPBACK]
     if walltime:
         seconds = seconds_of(str(walltime))
@@ -128,7 +129,7 @@ def job_options(
     return {
         "cores": 1,
         "processes": 1,
-        "memory": options.get("memory") or dask.config.get("jobqueue.slurm.memory") or "4GB",
+        "memory": options.get("memory") or configured["memory"] or "4GB",
         "walltime": walltime,
         "queue": options.get("partition"),
         "account": options.get("account"),
@@ -137,12 +138,15 @@ def job_options(
         "protocol": "tls://",
         "security": security,
         "shared_temp_directory": str(private),
-        "local_directory": dask.config.get("jobqueue.slurm.local-directory") or "${TMPDIR:-/tmp}",
+        "local_directory": configured["local-directory"] or "${TMPDIR:-/tmp}",
         "job_script_prologue": [
-            *_lines(options.get("prologue")),
+            *_lines(options.get("prologue", configured["job-script-prologue"])),
             *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
         ],
-        "job_extra_directives": [*_lines(options.get("extra")), *(["--gres=gpu:1"] if gpu else [])],
+        "job_extra_directives": [
+            *_lines(options.get("extra", configured["job-extra-directives"])),
+            *(["--gres=gpu:1"] if gpu else []),
+        ],
         "worker_extra_args": arguments,
         "scheduler_options": scheduler,
         "job_name": "glmfit",

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from slurm import Slurm, why_not
+from slurm import Slurm, can_fake_gpus, why_not
 
 HERE = Path(__file__).parent
 
@@ -21,9 +21,9 @@ def importable():
 
 @pytest.fixture(scope="session")
 def slurm(importable):
-    """A private SLURM: three nodes with one CPU each. Skips where its programs are missing."""
+    """A private SLURM: three nodes with one CPU each, and one fake GPU if possible."""
     reason = why_not()
     if reason:
         pytest.skip(reason)
-    with Slurm(n_nodes=3, cpus=1) as slurm:
+    with Slurm(n_nodes=3, cpus=1, gpus=int(can_fake_gpus())) as slurm:
         yield slurm

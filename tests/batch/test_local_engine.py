@@ -103,12 +103,13 @@ def test_a_worker_killed_while_it_works_is_replaced_and_its_task_done(client):
     assert len(set(before) & set(worker_pids(client))) == 1
 
 
-def test_a_task_that_kills_its_workers_is_lost_alone(client):
-    tasks = [("poison", 0)] + [("nap", i, 0.2) for i in range(1, 9)]
-    answers = carry(client, engine_tasks.perform, tasks)
-    assert list(answers.lost) == [("poison", 0)]
-    assert isinstance(answers.lost[("poison", 0)], distributed.KilledWorker)
-    assert sorted(answers.receipts) == sorted(tasks[1:])
+def test_tasks_that_kill_their_workers_are_lost_alone(client):
+    # The innocent are on the same workers at the same time, and are suspected with them.
+    guilty, innocent = [("poison", 0), ("poison", 1)], [("nap", i, 0.2) for i in range(8)]
+    answers = carry(client, engine_tasks.perform, [*guilty, *innocent])
+    assert sorted(answers.lost) == guilty
+    assert all(isinstance(error, distributed.KilledWorker) for error in answers.lost.values())
+    assert sorted(answers.receipts) == innocent
 
 
 def test_a_task_that_killed_a_worker_once_is_done(client, tmp_path):
@@ -175,6 +176,14 @@ def test_certificates_are_for_their_owner_only_and_vanish(importable, folder):
         assert key.stat().st_mode & 0o777 == 0o600
         assert key.parent.stat().st_mode & 0o777 == 0o700
     assert not key.parent.exists()
+
+
+def test_each_gpu_has_a_worker_of_its_own(importable, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,8")
+    with open_client("local", gpus=2, dashboard=False) as client:
+        client.wait_for_workers(2, timeout=60)
+        seen = client.run(engine_tasks.look_around, None).values()
+    assert sorted(one["CUDA_VISIBLE_DEVICES"] for one in seen) == ["4", "6"]
 
 
 def test_an_open_client_and_an_address_are_left_running(client, folder):

@@ -146,6 +146,15 @@ def test_walltimes_are_read_as_slurm_reads_them(walltime, seconds):
     assert _slurm.seconds_of(walltime) == seconds
 
 
+def test_each_job_has_a_gpu_of_its_own(slurm, tmp_path):
+    if not slurm.gpus:
+        pytest.skip("fake GPUs can be made by root only")
+    with open_client("slurm", workers=1, gpus=1, out=tmp_path, slurm=OPTIONS, dashboard=False) as client:
+        client.wait_for_workers(1, timeout=60)
+        (seen,) = client.run(engine_tasks.look_around, None).values()
+    assert seen == {"CUDA_VISIBLE_DEVICES": "0", "JAX_PLATFORMS": "cuda,cpu", "SLURM_JOB_GPUS": "0"}
+
+
 DRIVER = """
 import sys
 from engine_tasks import nap
