@@ -276,6 +276,8 @@ def _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, options
         raise ValueError("SLURM needs out=, a folder that the nodes share with this machine")
     env = worker_environment(gpu="0" if gpus else None, cache=cache) | env
     env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
+    if options.get("python"):
+        env.pop("PYTHONPATH")  # another interpreter has packages of its own
     return submit_jobs(
         n_jobs=workers,
         gpu=bool(gpus),

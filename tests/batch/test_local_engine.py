@@ -17,6 +17,7 @@ from answers import Answers, carry, listening, without_certificate, without_encr
 from distributed import Security
 from slurm import wait_until
 
+from glmfit.batch import _drive
 from glmfit.batch._cluster import open_client
 from glmfit.batch._drive import ClusterLostError, drive
 
@@ -202,12 +203,16 @@ def test_a_scheduler_that_is_not_there_is_named(address):
     assert address in str(info.value)
 
 
-def test_a_scheduler_without_tls_is_warned_of(importable):
+def test_a_scheduler_without_tls_is_warned_of_and_one_without_workers_is_given_up(importable, monkeypatch):
+    monkeypatch.setattr(_drive, "SPEAK_AFTER", 0.5)
+    said = []
     with distributed.LocalCluster(n_workers=0, protocol="tcp://", dashboard_address=None) as cluster:
         with pytest.warns(UserWarning, match="anybody who reaches that port can run code"):
             with open_client(cluster.scheduler_address) as client:
                 with pytest.raises(ClusterLostError, match="no worker for"):
-                    carry(client, engine_tasks.echo, [1], patience=0.5)
+                    carry(client, engine_tasks.echo, [1], patience=1.5, say=said.append)
+    (sentence,) = said
+    assert sentence.startswith("no worker for 1 s, still waiting")
 
 
 @pytest.fixture
@@ -250,7 +255,7 @@ def test_the_configuration_of_dask_is_as_before(client):
 
 def test_workers_that_cannot_start_are_an_error_with_the_end_of_their_log(importable, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import os, sys; print('broken site', flush=True); os._exit(4)\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
     with open_client("local", workers=1, out=tmp_path / "out", dashboard=False) as client:
         with pytest.raises(ClusterLostError, match=r"(?s)exit code 4.*broken site"):
             carry(client, engine_tasks.echo, [1])
@@ -262,10 +267,10 @@ from engine_tasks import nap
 from glmfit.batch._cluster import open_client
 from glmfit.batch._drive import drive
 
-if __name__ == "__main__":
-    with open_client("local", workers=2, dashboard=False) as client:
-        client.wait_for_workers(2)
-        drive(client, nap, [(i, 60.0) for i in range(4)], on_receipt=None, on_lost=None)
+# No worker imports this file again, so it needs no guard.
+with open_client("local", workers=2, dashboard=False) as client:
+    client.wait_for_workers(2)
+    drive(client, nap, [(i, 60.0) for i in range(4)], on_receipt=None, on_lost=None)
 """
 
 
