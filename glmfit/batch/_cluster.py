@@ -107,7 +107,7 @@ def open_client(
 
     out = None if out is None else Path(out).absolute()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_end_on_sigterm())
+        stack.enter_context(_end_in_order())
         certificates = stack.enter_context(_Certificates(security, out if scheduler == "slurm" else None))
         dashboard = dashboard and importlib.util.find_spec("bokeh") is not None
         settings = _driver_settings(scheduler, allowed_failures, dashboard) | certificates.settings
@@ -200,20 +200,23 @@ class _Certificates:
 
 
 @contextlib.contextmanager
-def _end_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into an orderly exit, so that workers and jobs are ended and files removed."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+def _end_in_order() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an orderly exit, so that workers and jobs are ended and files removed."""
+    # Those that somebody else handles, or that nohup ignores, stay as they are.
+    signals = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        signals = []
 
     def leave(signum: int, frame: object) -> None:
         raise SystemExit(128 + signum)
 
-    signal.signal(signal.SIGTERM, leave)
+    for one in signals:
+        signal.signal(one, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for one in signals:
+            signal.signal(one, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
