@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
+import json
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._certificates import Certificates
 from ._environment import import_path, visible_gpus, worker_environment
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ WORKER_SETTINGS = {
     "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
     "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
     "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",
-    # Its HTTP server always listens: without any page, and (see `_Certificates`) behind TLS.
+    # Its HTTP server always listens: without any page, and (see `Certificates`) behind TLS.
     "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
 }
 
@@ -108,7 +109,7 @@ def open_client(
     out = None if out is None else Path(out).absolute()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_end_in_order())
-        certificates = stack.enter_context(_Certificates(security, out if scheduler == "slurm" else None))
+        certificates = stack.enter_context(Certificates(security, out if scheduler == "slurm" else None))
         dashboard = dashboard and importlib.util.find_spec("bokeh") is not None
         settings = _driver_settings(scheduler, allowed_failures, dashboard) | certificates.settings
         stack.enter_context(dask.config.set(settings))
@@ -144,61 +145,6 @@ def _driver_settings(scheduler: str, allowed_failures: int, dashboard: bool) -> 
     return settings
 
 
-class _Certificates:
-    """Certificates of one cluster in a folder that only its owner can read, removed on exit."""
-
-    def __init__(self, security: Security | None, parent: Path | None):
-        from distributed import Security
-
-        self.security = security or Security.temporary()
-        self.parent = parent
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-
-    def __enter__(self) -> _Certificates:
-        # mkdtemp gives the mode 0700, in a shared folder too.
-        self.folder = Path(tempfile.mkdtemp(prefix=".tls-", dir=self.parent))
-        self.files = {role: self._write(role) for role in ("scheduler", "worker")}
-        names = {"cert": "cert", "key": "key", "ca-file": "ca_file"}
-        where = "distributed.scheduler.dashboard.tls"
-        self.settings = {f"{where}.{name}": self.files["scheduler"][key] for name, key in names.items()}
-        # The HTTP servers of workers read the same, though it is named after the scheduler's.
-        self.environment = {
-            "DASK_" + f"{where}.{name}".replace(".", "__").replace("-", "_").upper(): self.files["worker"][key]
-            for name, key in names.items()
-        }
-        return self
-
-    def _write(self, role: str) -> dict[str, str]:
-        """Files of one role; those that are files already stay where they are."""
-        files = {}
-        for what, value in self.security.get_tls_config_for_role(role).items():
-            if what == "ciphers" or value is None:
-                continue
-            if "\n" in value:
-                path = self.folder / f"{role}-{what}.pem"
-                path.touch(mode=0o600)
-                path.write_text(value, encoding="ascii")
-                value = str(path)
-            files[what] = value
-        if set(files) != {"ca_file", "cert", "key"}:
-            raise ValueError(
-                f"security has no certificate, key and CA for the {role}; give all of them, or none for temporary ones"
-            )
-        return files
-
-    def on_disk(self) -> Security:
-        """Return the same certificates by the names of their files, as jobs need them."""
-        from distributed import Security
-
-        roles = {"scheduler": "scheduler", "worker": "worker", "client": "scheduler"}
-        names = {f"tls_{role}_{w}": self.files[like][w] for role, like in roles.items() for w in ("cert", "key")}
-        return Security(require_encryption=True, tls_ca_file=self.files["worker"]["ca_file"], **names)
-
-    def __exit__(self, *exc: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def _end_in_order() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into an orderly exit, so that workers and jobs are ended and files removed."""
@@ -222,32 +168,43 @@ def _end_in_order() -> Iterator[None]:
 @contextlib.contextmanager
 def _connect(where: str, security: Security | None) -> Iterator[Client]:
     """Connect to a cluster that runs already, and leave it running."""
-    from distributed import Client
+    from distributed import Client, Security
 
-    is_address = "://" in where
-    if not is_address and not Path(where).is_file():
+    if "://" not in where and not Path(where).is_file():
         raise ValueError(
             f"scheduler={where!r} is none of: 'serial', 'local', 'slurm', an address such as 'tls://host:8786', "
             "or a scheduler file that exists"
         )
-    options = {"address": where} if is_address else {"scheduler_file": where}
+    address = where if "://" in where else json.loads(Path(where).read_text(encoding="utf-8"))["address"]
+    security = security or Security()
+    _knock(address, security)
+    if address.startswith("tcp://"):
+        warnings.warn(
+            f"{address} has no TLS: anybody who reaches that port can run code in your name. "
+            "Start the scheduler and its workers with certificates, or let glmfit start them.",
+            UserWarning,
+            stacklevel=5,
+        )
+    with Client(address, security=security, set_as_default=False) as client:
+        yield client
+
+
+def _knock(address: str, security: Security) -> None:
+    """Raise unless a scheduler answers; a client that fails to connect may block another one when it is collected."""
+    from distributed.comm import connect
+
+    async def knock() -> None:
+        comm = await connect(address, **security.get_connection_args("client"))
+        comm.abort()
+
     try:
-        client = Client(**options, security=security, set_as_default=False)
+        asyncio.run(knock())
     except (OSError, TypeError, ValueError) as error:
         # TypeError: an address with tls:// and no certificates in Dask's configuration.
         raise ConnectionError(
-            f"no Dask scheduler could be reached at {where}: {error}. Is it running, and are its certificates named in "
-            "Dask's configuration (distributed.comm.tls)?"
+            f"no Dask scheduler could be reached at {address}: {error}. Is it running, and are its certificates named "
+            "in Dask's configuration (distributed.comm.tls)?"
         ) from error
-    with client:
-        if client.scheduler.address.startswith("tcp://"):
-            warnings.warn(
-                f"{client.scheduler.address} has no TLS: anybody who reaches that port can run code in your name. "
-                "Start the scheduler and its workers with certificates, or let glmfit start them.",
-                UserWarning,
-                stacklevel=5,
-            )
-        yield client
 
 
 def _open_local(workers, gpus, certificates, env, cache, out, dashboard):
