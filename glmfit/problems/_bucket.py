@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 _ROWS, _GROWTH = 32768, 4
+_LONG = 524288  # from here on room costs gigabytes: twice as many rows from one to the next
 _BATCH, _LARGEST_BATCH = 256, 4096
 
 
@@ -22,12 +23,12 @@ class Bucket(NamedTuple):
 def bucket(n_rows: int, n_neurons: int, batch_size: int | None = None) -> Bucket:
     """Find the smallest bucket for a problem; ``batch_size`` rows in a block, if somebody named a number.
 
-    Rows: 32768, and four times as many from one to the next; blocks of 256 rows in the first and of up to 4096 in
-    larger ones. Neurons: powers of two, and what lies halfway between them from 64 on.
+    Rows: 32768, and four times as many from one to the next, twice from 524288; blocks of 256 rows in the first and of
+    up to 4096 in larger ones. Neurons: powers of two, and what lies halfway between them from 64 on.
     """
     rows, size = _ROWS, _BATCH
     while rows < n_rows:
-        rows, size = _GROWTH * rows, min(_GROWTH * size, _LARGEST_BATCH)
+        rows, size = (_GROWTH if rows < _LONG else 2) * rows, min(_GROWTH * size, _LARGEST_BATCH)
     size = batch_size or size
     neurons = 1
     while neurons < n_neurons:
