@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ _waited = threading.local()
 # Weak: kernels made for one fit take what they were compiled for with them.
 _ahead: weakref.WeakKeyDictionary[Callable, Future] = weakref.WeakKeyDictionary()
 _known: weakref.WeakKeyDictionary[Callable, set[tuple]] = weakref.WeakKeyDictionary()
+_turn: Callable[[str], AbstractContextManager] = nullcontext
 
 
 def _listen(event: str, seconds: float, **_) -> None:
@@ -42,6 +45,16 @@ def compiled_programs() -> int:
     return _programs
 
 
+def take_turns(turn: Callable[[str], AbstractContextManager]) -> None:
+    """Let every program be compiled ahead within ``turn(name)``.
+
+    Processes that share a folder of compiled programs need not compile the same one at the same time: whoever comes
+    second waits, and finds it there. Programs of the same shapes have the same name in all processes.
+    """
+    global _turn
+    _turn = turn
+
+
 def compile_ahead(calls: Iterable[tuple[Callable, tuple, dict[str, Any]]]) -> None:
     """Start to compile jitted kernels in the background, while the caller does something else.
 
@@ -59,17 +72,19 @@ def compile_ahead(calls: Iterable[tuple[Callable, tuple, dict[str, Any]]]) -> No
         known = _known.setdefault(kernel, set())
         if key not in known:
             known.add(key)
-            fresh.append((kernel, args, static))
+            shapes = hashlib.sha256(repr(key[1:]).encode()).hexdigest()[:16]
+            fresh.append((kernel, args, static, f"{kernel.__name__}-{shapes}"))
     if not fresh:
         return
 
-    def compile_one(kernel, args, static):
+    def compile_one(kernel, args, static, name):
         if _double() == x64:  # a context manager of the caller's thread is not seen here
-            kernel.lower(*args, **static).compile()
+            with _turn(name):
+                kernel.lower(*args, **static).compile()
 
     pool = ThreadPoolExecutor(2, thread_name_prefix="glmfit-compile")
-    for kernel, args, static in fresh:
-        _ahead[kernel] = pool.submit(compile_one, kernel, args, static)
+    for kernel, *call in fresh:
+        _ahead[kernel] = pool.submit(compile_one, kernel, *call)
     pool.shutdown(wait=False)
 
 
