@@ -20,7 +20,7 @@ PUBLIC = [
     "__version__",
     "spike_identities",
 ]
-SUBPACKAGES = ("bounds", "design", "observations", "penalties", "problems", "solvers")
+SUBPACKAGES = ("batch", "bounds", "design", "observations", "penalties", "problems", "solvers")
 
 
 def test_all_is_exact():

@@ -1,20 +1,34 @@
-"""Many fits from one manifest."""
+"""Batches: every model fitted to every session, on a laptop or on a cluster, from one manifest."""
 
-from ._design import build
-from ._manifest import Manifest, read_manifest
-from ._schema import ManifestError
+from ._collect import Collected, collect
+from ._design import Built, build
+from ._fit import Receipt, load_result, result_of, run_one
+from ._lock import BusyFolder
+from ._manifest import Manifest, ManifestError, read_manifest
+from ._progress import Progress, status
+from ._run import Summary, run
 from ._session import Session
-from ._sources import identity_of, load_session, stat_signature
+from ._sources import load_session
 from ._task import Task
 
 __all__ = [
+    "Built",
+    "BusyFolder",
+    "Collected",
     "Manifest",
     "ManifestError",
+    "Progress",
+    "Receipt",
     "Session",
+    "Summary",
     "Task",
     "build",
-    "identity_of",
+    "collect",
+    "load_result",
     "load_session",
     "read_manifest",
-    "stat_signature",
+    "result_of",
+    "run",
+    "run_one",
+    "status",
 ]

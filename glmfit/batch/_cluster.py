@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._certificates import Certificates
-from ._environment import import_path, visible_gpus, worker_environment
+from ._environment import import_path, machine_type, visible_gpus, worker_environment
 
 if TYPE_CHECKING:
     from distributed import Client, Security
@@ -65,7 +65,7 @@ def open_client(
         Certificates. By default new ones, which live as long as the cluster; for a cluster that exists, those of Dask's
         own configuration.
     cache : path, optional
-        Folder for compiled programs (see `worker_environment`).
+        Folder for compiled programs; every type of machine has a folder of its own in it.
     out : path, optional
         Folder of results: logs of the workers go to out/logs. SLURM needs one, shared with the nodes.
     allowed_failures : int
@@ -219,6 +219,7 @@ def _open_local(workers, gpus, certificates, env, cache, out, dashboard):
     command += ["--tls-ca-file", files["ca_file"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
     command += ["--death-timeout", "60", "--local-directory", str(certificates.folder)]
     command += ["--preload", str(Path(__file__).with_name("_orphan.py"))]
+    cache = None if cache is None else Path(cache) / machine_type()
     return LocalProcesses(
         environments=[{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names],
         security=certificates.security,

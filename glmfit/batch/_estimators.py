@@ -46,10 +46,7 @@ def make_estimator(spec: dict[str, Any]) -> Any:
     strength = parameters.get("regularizer_strength")
     if parameters.get("regularizer") == "ElasticNet" and isinstance(strength, list) and len(strength) == 2:
         parameters["regularizer_strength"] = tuple(strength)
-    cls, own = ESTIMATORS[spec["estimator"]], spec.get("options", {})
-    if "pad_shapes" in own and "pad_shapes" in inspect.signature(cls).parameters:
-        parameters["pad_shapes"] = own["pad_shapes"]
-    return cls(**parameters, random_state=spec["seed"])
+    return ESTIMATORS[spec["estimator"]](**parameters, random_state=spec["seed"])
 
 
 def wrong_values(estimator: str, parameters: dict[str, Any]) -> Iterator[tuple[str, str]]:

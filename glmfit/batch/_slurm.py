@@ -21,6 +21,11 @@ CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arri
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
 SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
 MARGIN = (120.0, 0.1)  # a worker leaves this many seconds, or this part of it if that is less, before its walltime
+# Programs compiled for one type of node may not run on another; which type it is, the node itself has to say.
+_CACHE_OF_NODE = (
+    'export JAX_COMPILATION_CACHE_DIR="$JAX_COMPILATION_CACHE_DIR/'
+    "$( (uname -m; grep -m1 -E '^(flags|Features)' /proc/cpuinfo) | cksum | cut -d' ' -f1)\""
+)
 
 
 class Jobs(SLURMCluster):
@@ -142,6 +147,7 @@ def job_options(
         "job_script_prologue": [
             *_lines(options.get("prologue", configured["job-script-prologue"])),
             *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
+            *([_CACHE_OF_NODE] if "JAX_COMPILATION_CACHE_DIR" in env else []),
         ],
         "job_extra_directives": [
             *_lines(options.get("extra", configured["job-extra-directives"])),

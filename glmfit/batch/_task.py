@@ -23,7 +23,7 @@ class Task:
     session, model : str
         Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
     spec : dict
-        Values of JSON only: estimator, parameters, design, source, seed, precision, options.
+        Values of JSON only: estimator, parameters, design, source, seed, precision.
     """
 
     key: str

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from batch_runs import Batch
 from slurm import Slurm, can_fake_gpus, why_not
 
 HERE = Path(__file__).parent
@@ -27,3 +28,9 @@ def slurm(importable):
         pytest.skip(reason)
     with Slurm(n_nodes=3, cpus=1, gpus=int(can_fake_gpus())) as slurm:
         yield slurm
+
+
+@pytest.fixture
+def make_batch(tmp_path):
+    """Make a batch of a loader's arguments."""
+    return lambda arguments, models=None: Batch(tmp_path, arguments, models)

@@ -1,0 +1,197 @@
+"""Command line: ``python -m glmfit.batch run | status | collect | retry | sbatch``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from ._collect import collect
+from ._environment import machine_type, worker_environment
+from ._lock import BusyFolder
+from ._manifest import ManifestError, read_manifest
+from ._plan import plan, share
+from ._progress import status
+from ._results import make_folders
+from ._run import default_out, run, sort_out
+from ._sbatch import write_array_script
+
+_READY = "GLMFIT_BATCH_ENVIRONMENT"
+_BAD_INPUT, _INTERRUPTED, _TERMINATED = 2, 130, 143
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    arguments : list of str, optional
+        Those of the command line when left out.
+
+    Returns
+    -------
+    int
+        Exit code: 0 if all is done, 1 if something failed or is missing, 2 for a bad manifest or bad arguments, 130
+        after Ctrl-C, 143 after SIGTERM.
+    """
+    options = _parser().parse_args(arguments)
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return options.command(options)
+    except ManifestError as error:
+        print(error, file=sys.stderr)
+        return _BAD_INPUT
+    except (BusyFolder, FileNotFoundError, ValueError, ImportError, RuntimeError, OSError) as error:
+        print(f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: {error}", file=sys.stderr)
+        return _BAD_INPUT if isinstance(error, FileNotFoundError | ValueError) else 1
+    except KeyboardInterrupt:
+        print("stopped; what was done stays. Run the same command again to go on.", file=sys.stderr)
+        return _INTERRUPTED
+    except SystemExit as stop:
+        if stop.code == _TERMINATED:
+            print("told to end (SIGTERM); what was done stays. Run the same command again to go on.", file=sys.stderr)
+        return stop.code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(*_) -> None:
+    raise SystemExit(_TERMINATED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m glmfit.batch", description="Fit every model to every session.")
+    commands = parser.add_subparsers(required=True)
+    for name, text in (("run", "do what is missing"), ("retry", "do what is missing, and what failed, again")):
+        command = commands.add_parser(name, help=text)
+        command.set_defaults(command=_run, retry=name == "retry")
+        _add_manifest(command)
+        where = command.add_argument_group("where to work")
+        where.add_argument(
+            "--scheduler", default=None, help="local (processes, the default), serial, slurm, or a scheduler's address"
+        )
+        where.add_argument("--workers", type=_count, default=2, metavar="N", help="processes or jobs (%(default)s)")
+        where.add_argument(
+            "--allowed-failures", type=int, default=10, metavar="N", help="deaths of workers per fit (%(default)s)"
+        )
+        where.add_argument("--shard", type=_shard, metavar="I/N", help="do part I of N, in this process")
+        where.add_argument("--quiet", action="store_true", help="no progress bar")
+        _add_slurm(command)
+    command = commands.add_parser("status", help="how far it is")
+    command.set_defaults(command=_status)
+    command.add_argument("out", type=Path, metavar="DIR", help="output folder")
+    command = commands.add_parser("collect", help="put all results into one table and one netCDF file")
+    command.set_defaults(command=_collect)
+    command.add_argument("out", type=Path, metavar="DIR", help="output folder")
+    command = commands.add_parser("sbatch", help="write a script for an array job")
+    command.set_defaults(command=_sbatch)
+    _add_manifest(command)
+    command.add_argument("--shards", type=_count, default=10, metavar="N", help="tasks of the array (%(default)s)")
+    command.add_argument("--script", type=Path, metavar="FILE", help="where to (DIR/array.sh)")
+    _add_slurm(command)
+    return parser
+
+
+def _add_manifest(command: argparse.ArgumentParser) -> None:
+    command.add_argument("manifest", type=Path, metavar="MANIFEST", help="TOML or JSON file")
+    command.add_argument("--out", type=Path, metavar="DIR", help="output folder (MANIFEST_results)")
+
+
+def _add_slurm(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs; one per worker or job (%(default)s)")
+    group = command.add_argument_group("SLURM")
+    group.add_argument("--partition")
+    group.add_argument("--account")
+    group.add_argument("--walltime", metavar="H:MM:SS", help="of a job")
+    group.add_argument("--memory", metavar="4GB", help="of a job")
+    group.add_argument("--sbatch-option", action="append", default=[], metavar="--OPTION=X", help="further option")
+    group.add_argument("--prologue", action="append", default=[], metavar="COMMAND", help="shell command before Python")
+    group.add_argument("--interface", metavar="ib0", help="network interface of scheduler and workers")
+    group.add_argument("--host", metavar="NAME", help="this machine's address as the nodes see it, in place of it")
+
+
+def _slurm(options: argparse.Namespace) -> dict:
+    names = ("partition", "account", "walltime", "memory", "prologue", "interface", "host")
+    given = {name: getattr(options, name) for name in names} | {"extra": options.sbatch_option}
+    return {name: value for name, value in given.items() if value}
+
+
+def _run(options: argparse.Namespace) -> int:
+    manifest = read_manifest(options.manifest)
+    out = (options.out or default_out(manifest)).resolve()
+    scheduler = options.scheduler or ("local" if options.shard is None else "serial")
+    if options.shard is not None and scheduler != "serial":
+        raise ValueError(f"--shard works in this process; leave --scheduler {scheduler} out.")
+    if scheduler == "serial" and _READY not in os.environ:
+        make_folders(out)
+        tasks = plan(manifest, out)
+        tasks = tasks if options.shard is None else share(tasks, options.shard)
+        if sort_out(tasks, out, options.retry)[0]:
+            return _start_again(out, options.gpus)
+    summary = run(
+        manifest,
+        out=out,
+        scheduler=scheduler,
+        workers=options.workers,
+        gpus=options.gpus,
+        slurm=_slurm(options),
+        allowed_failures=options.allowed_failures,
+        shard=options.shard,
+        retry=options.retry,
+        progress=not options.quiet,
+    )
+    print(summary)
+    return 0 if summary.ok else 1
+
+
+def _start_again(out: Path, gpus: int) -> int:
+    """Become the same command in the environment of a worker, which must be there before jax and NumPy are imported."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] if gpus else None
+    environment = worker_environment(gpu=gpu, cache=str(out / "compiled" / machine_type()))
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **environment, _READY: "1"})
+
+
+def _status(options: argparse.Namespace) -> int:
+    progress = status(options.out)
+    print(progress)
+    return 0 if progress.complete else 1
+
+
+def _collect(options: argparse.Namespace) -> int:
+    found = collect(options.out)
+    print(f"{found.n_fits} fits, {found.n_units} units: {found.index} and {found.arrays}")
+    if found.n_absent:
+        print(f"{found.n_absent} tasks have no result and are not in them", file=sys.stderr)
+    return 1 if found.n_absent else 0
+
+
+def _sbatch(options: argparse.Namespace) -> int:
+    manifest = read_manifest(options.manifest)
+    out = (options.out or default_out(manifest)).resolve()
+    make_folders(out)
+    n_tasks = len(plan(manifest, out))  # so that the tasks of the array need not look at all data
+    script = options.script or out / "array.sh"
+    shards = min(options.shards, n_tasks)
+    write_array_script(manifest.path.resolve(), out, script, shards, manifest.name, _slurm(options), options.gpus)
+    print(f"{n_tasks} fits in {shards} tasks: sbatch {script}")
+    return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    i, _, n = text.partition("/")
+    if not (i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with 1 <= I <= N, for example 3/40")
+    return int(i), int(n)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""All results of a batch in two files: a table with a row per neuron of every fit, and arrays with names."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._status import Status
+from ._plan import read_plan
+from ._results import read_result, result_path
+
+
+class Collected(NamedTuple):
+    """What `collect` wrote.
+
+    Attributes
+    ----------
+    index, arrays : pathlib.Path
+        Table and file of arrays.
+    n_fits, n_units : int
+        Results in them, and neurons (classes) of these together: rows of the table.
+    n_absent : int
+        Tasks without a result.
+    """
+
+    index: Path
+    arrays: Path
+    n_fits: int
+    n_units: int
+    n_absent: int
+
+
+def collect(out) -> Collected:
+    """Write the results of a batch to one table and one file of arrays.
+
+    Parameters
+    ----------
+    out : str or pathlib.Path
+        Output folder of a batch; what is missing is left out and counted.
+
+    Returns
+    -------
+    Collected
+        Names and numbers. The table, OUT/index.parquet, has a row per neuron (class, for class models) of every fit:
+        session, model, unit, status, gap, gap_is_bound, pseudo_r2, spikes, seconds, warnings, key and more. The arrays,
+        OUT/fits.nc (netCDF-4), have dimensions ``unit`` (the rows of the table, in order) and ``feature`` (every name
+        that occurs): coef, nan where a model lacks the feature, and intercept.
+
+    Raises
+    ------
+    ValueError
+        If there is no result, or one is damaged (which, and what to do).
+    ImportError
+        Without the extra ``batch``.
+
+    Notes
+    -----
+    Both files are written whole or not at all. Cost: reads everything, and holds units times features in memory.
+    """
+    import pandas as pd
+
+    out = Path(out)
+    rows, coefs, names, n_absent = [], [], {}, 0
+    n_fits = 0
+    for task in read_plan(out):
+        try:
+            header, arrays = read_result(result_path(out, task.key))
+        except FileNotFoundError:
+            n_absent += 1
+            continue
+        except ValueError as error:
+            raise ValueError(f"{error} Run the manifest again, which redoes it, then collect.") from error
+        n_fits += 1
+        features = [str(name) for name in arrays["design.feature_names"]]
+        for name in features:
+            names.setdefault(name, len(names))
+        coef, intercept = arrays["coef"].reshape(len(features), -1), np.atleast_1d(arrays["intercept"])
+        facts = _facts_of_units(header, arrays, len(intercept))
+        rows.append(pd.DataFrame(facts | {"intercept": intercept}))
+        coefs.append(([names[name] for name in features], coef))
+    if not rows:
+        raise ValueError(f"there is no result in {out}: {n_absent} tasks are still to be done. Run the manifest first.")
+    index = pd.concat(rows, ignore_index=True)
+    _write(out / "index.parquet", index.to_parquet)
+    _write(out / "fits.nc", lambda path: _dataset(index, coefs, names).to_netcdf(path, engine="h5netcdf"))
+    return Collected(out / "index.parquet", out / "fits.nc", n_fits, len(index), n_absent)
+
+
+def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
+    """Columns of the index for one fit."""
+    batch, report = header["batch"], header["report"]
+
+    def per_unit(name, default=np.nan):
+        value = arrays.get(f"report.{name}", report.get(name, default))
+        value = np.asarray(default if value is None else value)
+        return np.broadcast_to(value, n_units) if value.ndim == 0 or value.shape == (n_units,) else default
+
+    status = np.broadcast_to(np.asarray(per_unit("status", -1)), n_units)
+    units = report.get("neuron") or batch.get("targets") or list(range(n_units))
+    return {
+        "session": batch["session"],
+        "model": batch["model"],
+        "unit": [str(unit) for unit in units],
+        "status": [Status(int(s)).label if s >= 0 else "?" for s in status],
+        "gap": per_unit("gap").astype(float),
+        "gap_is_bound": per_unit("gap_is_bound", False).astype(bool),
+        "relative_gap": np.broadcast_to(np.asarray(per_unit("relative_gap"), float), n_units),
+        "objective": np.broadcast_to(np.asarray(per_unit("objective"), float), n_units),
+        "pseudo_r2": np.broadcast_to(np.asarray(per_unit("pseudo_r2"), float), n_units),
+        "spikes": np.broadcast_to(np.asarray(per_unit("spike_count"), float), n_units),
+        "n_rows": report.get("n_rows", batch["n_rows"]),
+        "n_features": len(arrays["design.feature_names"]),
+        "solver": report.get("solver_name", ""),
+        "seconds": batch["seconds"],
+        "host": batch["host"],
+        "warnings": "; ".join(batch["warnings"]),
+        "seed": batch["spec"]["seed"],
+        "key": batch["key"],
+    }
+
+
+def _dataset(index, coefs: list, names: dict[str, int]):
+    """Coefficients of all units over the features of all models."""
+    import xarray as xr
+
+    values = np.full((len(index), len(names)), np.nan)
+    at = 0
+    for columns, coef in coefs:
+        values[at : at + coef.shape[1], columns] = coef.T
+        at += coef.shape[1]
+    words = {"session": "session", "model": "model", "status": "status", "key": "key", "unit_name": "unit"}
+    described = {name: ("unit", index[column].to_numpy(object).astype(str)) for name, column in words.items()}
+    numbers = {name: ("unit", index[name].to_numpy(float)) for name in ("intercept", "gap", "pseudo_r2", "spikes")}
+    return xr.Dataset(
+        {"coef": (("unit", "feature"), values), **numbers, "gap_is_bound": ("unit", index["gap_is_bound"].to_numpy())},
+        coords={"feature": np.array(list(names), str), **described},
+        attrs={"title": "glmfit batch", "coef": "nan where the unit's model does not have the feature"},
+    )
+
+
+def _write(path: Path, write) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{uuid.uuid4().hex}.{path.name}.part")
+    try:
+        write(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

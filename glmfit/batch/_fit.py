@@ -1,0 +1,276 @@
+"""One task: load the session, build the design, fit, write one file; what goes wrong is kept, and said."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import socket
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import glmfit
+
+from .._compile import compile_seconds, compiled_programs
+from .._status import Status
+from ._design import Built, build
+from ._environment import machine_type
+from ._estimators import make_estimator
+from ._join import join_neurons
+from ._results import is_whole, result_path, write_failure, write_result
+from ._sources import load_session, stat_signature
+from ._task import Task
+from ._turns import share_compilation
+
+_LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "equinox", "pynapple")
+
+
+class Receipt(NamedTuple):
+    """What is told of a task: numbers and words, never its arrays.
+
+    Attributes
+    ----------
+    key, session, model : str
+        Of the task.
+    state : {"done", "found", "failed"}
+        "found": done before.
+    seconds : float
+        From the start of loading to the end of writing.
+    error : str or None
+        Of one that failed.
+    worker : str
+        Host and process.
+    """
+
+    key: str
+    session: str
+    model: str
+    state: str
+    seconds: float = 0.0
+    error: str | None = None
+    worker: str = ""
+
+
+class Work(NamedTuple):
+    """What a worker is sent."""
+
+    task: Task
+    out: str
+    manifest: str  # digest
+
+    @property
+    def key(self) -> str:
+        return self.task.key
+
+
+def do(work: Work) -> Receipt:
+    """Do what was sent (the function that runs in workers)."""
+    return run_one(work.task, work.out, work.manifest)
+
+
+def run_one(task: Task, out, manifest: str = "") -> Receipt:
+    """Fit one model to one session, and write the result to one file.
+
+    Parameters
+    ----------
+    task : Task
+        Of :meth:`Manifest.tasks`.
+    out : str or pathlib.Path
+        Output folder; ``results`` and ``failed`` below it are made.
+    manifest : str
+        Digest of the manifest, for the record.
+
+    Returns
+    -------
+    Receipt
+        What became of it: "done", "found" (a whole result was there already) or "failed"; then the traceback is in
+        ``failed/KEY.json``.
+
+    Notes
+    -----
+    Whatever the data or the fit raise is kept and does not come out; Ctrl-C does. The file appears whole or not at
+    all, under the name of the content hash of configuration and data, so a task may be done twice, here or elsewhere,
+    without harm.
+    """
+    out, worker = Path(out), f"{socket.gethostname()}:{os.getpid()}"
+    if is_whole(out, task.key):
+        return Receipt(task.key, task.session, task.model, "found", worker=worker)
+    start = time.perf_counter()
+    began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    facts = {"manifest": manifest, "worker": worker, "host": socket.gethostname(), "began": began}
+    facts |= {"slurm_job": os.environ.get("SLURM_JOB_ID")} if "SLURM_JOB_ID" in os.environ else {}
+    try:
+        for folder in ("results", "failed"):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+        model, more, arrays = _fit(task)
+        facts |= more | {"versions": _versions(), "machine": machine_type()}
+        facts["seconds"] = time.perf_counter() - start
+        write_result(out, task, model, facts, arrays)
+    except Exception as error:  # of whatever kind: the others go on
+        text = f"{type(error).__name__}: {error}"
+        facts |= {"error": text, "traceback": traceback.format_exc(), "seconds": time.perf_counter() - start}
+        try:
+            write_failure(out, task, facts)
+        except OSError as second:  # a full disk: the receipt still tells
+            text += f" (and its traceback could not be kept: {second})"
+        return Receipt(task.key, task.session, task.model, "failed", facts["seconds"], text, worker)
+    return Receipt(task.key, task.session, task.model, "done", facts["seconds"], worker=worker)
+
+
+def load_result(path):
+    """Load the model of a result file.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A file of ``OUT/results``.
+
+    Returns
+    -------
+    PopulationGLM, PopulationGLMCV, SoftmaxGLM or MultinomialGLM
+        Fitted.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged or something else.
+    """
+    from ..estimators._files import load_npz
+    from ..estimators._model_file import model_from_file
+
+    header, arrays = load_npz(path)
+    cls = getattr(glmfit, str(header.get("class")), None)
+    if cls is None or not hasattr(cls, "load"):
+        raise ValueError(f"{path} holds no model of glmfit (class {header.get('class')!r}).")
+    return model_from_file(cls, header, arrays)
+
+
+def _fit(task: Task) -> tuple[Any, dict, dict]:
+    """Fitted model, what is to be recorded of it, and arrays that go with it."""
+    spec = task.spec
+    built = _built(spec)
+    share_compilation()
+    compiled, programs = compile_seconds(), compiled_programs()
+    double = jax.enable_x64(True) if spec["precision"] == "double" else nullcontext()
+    with double, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model, bucket = _fit_built(spec, built)
+    said = sorted({str(w.message) for w in caught})
+    facts = {
+        "seconds_compile": compile_seconds() - compiled,
+        "programs": compiled_programs() - programs,
+        "bucket": bucket,
+        "warnings": said,
+        "notes": built.notes,
+        "targets": built.target_names,
+        "n_rows": len(built.y),
+    }
+    names = built.feature_names + built.notes.get("own_names", [])
+    return model, facts, {"design.feature_names": np.asarray(names, str)}
+
+
+def _fit_built(spec: dict, built: Built) -> tuple[Any, str | None]:
+    """Fit one model to all neurons, or one to each with its own history."""
+    given = {name: getattr(built, name) for name in ("sample_weight", "offset", "exposure")}
+    given = {name: value for name, value in given.items() if value is not None}
+
+    def fit(X, y):
+        model = make_estimator(spec).fit(X, y, **given)
+        _refuse_interrupted(model)
+        return model
+
+    if built.own is None:
+        y = built.y
+        if built.target_names is not None and np.ndim(y) == 2:
+            y = _named(y, built.target_names)
+        model = fit(_named(built.X, built.feature_names), y)
+        return model, getattr(model, "_bucket", None)
+    names = built.feature_names + built.notes["own_names"]
+    models = [
+        fit(_named(np.concatenate([built.X, own], axis=1), names), built.y[:, [n]]) for n, own in enumerate(built.own)
+    ]
+    return join_neurons(models, built.target_names), getattr(models[0], "_bucket", None)
+
+
+def _named(X: np.ndarray, names: list[str]):
+    """Columns with names, as estimators remember them."""
+    import pandas as pd
+
+    return pd.DataFrame(X, columns=names, copy=False)
+
+
+def _refuse_interrupted(model) -> None:
+    """Raise what the fit caught: a fit that was stopped half-way is not a result."""
+    if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
+        raise KeyboardInterrupt
+
+
+class _LastOnly:
+    """Remember the last session or design: tasks come session by session."""
+
+    def __init__(self, make: Callable[[dict], Any]):
+        self._make, self._kept = make, None
+
+    def __call__(self, spec: dict) -> Any:
+        if self._kept is None or self._kept[0] != spec:
+            self._kept = None  # let go before loading anew
+            self._kept = spec, self._make(spec)
+        return self._kept[1]
+
+
+def _load(source: dict):
+    before = source.get("stat")
+    if before is not None and before != stat_signature(source):
+        raise RuntimeError(
+            f"the data of this task, {source.get('path')}, have changed since the run began. Run again: changed data "
+            "are another task."
+        )
+    return load_session(source)
+
+
+_session = _LastOnly(_load)
+_design = _LastOnly(lambda spec: build(_session(spec["source"]), spec["design"], spec["estimator"], dtype=_dtype(spec)))
+
+
+def _built(spec: dict) -> Built:
+    return _design({name: spec[name] for name in ("source", "design", "estimator", "precision")})
+
+
+def _dtype(spec: dict) -> type:
+    return np.float64 if spec["precision"] == "double" else np.float32
+
+
+def _versions() -> dict[str, str]:
+    found = {"glmfit": glmfit.__version__, "python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "?"
+    return found
+
+
+def result_of(task: Task, out) -> Path:
+    """Where the result of a task is, or will be.
+
+    Parameters
+    ----------
+    task : Task
+        Of :meth:`Manifest.tasks`.
+    out : str or pathlib.Path
+        Output folder.
+
+    Returns
+    -------
+    pathlib.Path
+    """
+    return result_path(Path(out), task.key)

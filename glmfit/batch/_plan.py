@@ -1,0 +1,98 @@
+"""From a manifest to tasks, and what the output folder remembers of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from ._manifest import Manifest
+from ._results import write_text
+from ._sources import identity_of, stat_signature
+from ._task import Task
+
+
+def plan(manifest: Manifest, out: Path) -> list[Task]:
+    """List the tasks of a manifest and write the list down; data are read only if they have changed since.
+
+    Copies of the same data are one session.
+    """
+    cache = _IdentityCache(out / "identities.json")
+    tasks = manifest.tasks(cache)
+    cache.save()
+    once: dict[str, Task] = {}
+    for task in tasks:
+        once.setdefault(task.key, task)
+    tasks = [_with_stat(task) for task in once.values()]
+    write_plan(manifest, tasks, out)
+    return tasks
+
+
+def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
+    """Keep the list of tasks and a copy of the manifest in the output folder."""
+    listed = [task.to_json() for task in tasks]
+    write_text(out / "tasks.json", json.dumps({"manifest": manifest.digest, "name": manifest.name, "tasks": listed}))
+    copy = out / f"manifest{manifest.path.suffix}"
+    if manifest.path.resolve() != copy.resolve():
+        shutil.copyfile(manifest.path, copy)
+
+
+def read_plan(out: Path) -> list[Task]:
+    """Read the list of tasks back.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the folder is not the output of a batch, or the list is damaged.
+    """
+    path = Path(out) / "tasks.json"
+    try:
+        return [Task.from_json(task) for task in json.loads(path.read_text(encoding="utf-8"))["tasks"]]
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{out} has no tasks.json: it is not the output folder of a batch, or no run has got as far as planning."
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); start the run again, it will be written anew.") from error
+
+
+def share(tasks: list[Task], shard: tuple[int, int]) -> list[Task]:
+    """Part i of n, i from 1: sessions are dealt out if there are enough of them, else tasks."""
+    i, n = shard
+    sessions = list(dict.fromkeys(task.session for task in tasks))
+    if len(sessions) >= n:
+        mine = set(sessions[i - 1 :: n])
+        return [task for task in tasks if task.session in mine]
+    return tasks[i - 1 :: n]
+
+
+class _IdentityCache:
+    """Identity of data, remembered as long as size and time of their files stay."""
+
+    def __init__(self, path: Path):
+        self._path, self._fresh = path, {}
+        try:
+            self._known = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self._known = {}
+        if not isinstance(self._known, dict):
+            self._known = {}
+
+    def __call__(self, source: dict) -> str:
+        signature = stat_signature(source)
+        name = json.dumps({"source": source, "stat": signature}, sort_keys=True)
+        if name not in self._fresh:
+            self._fresh[name] = self._known.get(name) or identity_of(source)
+        return self._fresh[name]
+
+    def save(self) -> None:
+        """Write down what was found out."""
+        if self._fresh.keys() - self._known.keys():
+            write_text(self._path, json.dumps(self._known | self._fresh))
+
+
+def _with_stat(task: Task) -> Task:
+    """Task that knows what its files looked like, so that a worker notices if they change during the run."""
+    source = {**task.spec["source"], "stat": stat_signature(task.spec["source"])}
+    return replace(task, spec={**task.spec, "source": source})

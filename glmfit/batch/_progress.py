@@ -1,0 +1,180 @@
+"""How far a batch has come: done, failed, missing, how long it will take, what was slow, what was compiled."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ._plan import read_plan
+from ._results import failure_path, read_facts, read_failure, result_path
+
+_SLOWEST, _FAILURES = 5, 10
+_RECENT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """State of a batch, read from its output folder.
+
+    Attributes
+    ----------
+    n_tasks, n_done, n_failed, n_missing : int
+        Tasks of the manifest as last planned; a task is missing if it has neither result nor traceback.
+    n_damaged : int
+        Among the missing: results that cannot be read. The next run does them again.
+    eta_s : float or None
+        Seconds until the missing ones are done, at the pace of the last ten minutes of work; None before two are done.
+    seconds : float
+        Of all fits together, loading and writing included.
+    slowest : list of (str, float)
+        Names and seconds of the slowest fits.
+    failures : list of (str, str)
+        Names and errors of those that failed.
+    n_compilations : int
+        Fits that had to compile, in buckets of padded shapes.
+    n_bucket_workers : int
+        Pairs of bucket and worker: as many compilations are needed at most.
+    n_programs : int
+        Programs compiled (or taken from the folder of compiled ones), in all fits.
+    n_warned : int
+        Results whose fit warned, of neurons that did not converge for example.
+    by_model : dict
+        Model -> (done, failed, missing).
+    """
+
+    n_tasks: int
+    n_done: int
+    n_failed: int
+    n_missing: int
+    n_damaged: int
+    eta_s: float | None
+    seconds: float
+    slowest: list
+    failures: list
+    n_compilations: int
+    n_bucket_workers: int
+    n_programs: int
+    n_warned: int
+    by_model: dict = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task is done."""
+        return self.n_done == self.n_tasks
+
+    def __str__(self) -> str:
+        """Readable summary."""
+        lines = [f"{self.n_done} of {self.n_tasks} fits done, {self.n_failed} failed, {self.n_missing} missing"]
+        if self.n_damaged:
+            lines[0] += f" ({self.n_damaged} results damaged, to be done again)"
+        if self.n_missing and self.eta_s is not None:
+            lines.append(f"about {_duration(self.eta_s)} to go, if work goes on at the pace of late")
+        if len(self.by_model) > 1:
+            wide = max(len(name) for name in self.by_model)
+            lines += [
+                f"  {name:<{wide}}  {done} done, {failed} failed, {missing} missing"
+                for name, (done, failed, missing) in self.by_model.items()
+            ]
+        if self.n_done:
+            lines.append(f"{_duration(self.seconds)} of fitting in all; slowest:")
+            lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in self.slowest]
+        if self.n_programs:
+            lines.append(
+                f"compiled: {self.n_programs} programs; {self.n_compilations} compilations for {self.n_bucket_workers} "
+                "pairs of bucket and worker"
+            )
+        if self.n_warned:
+            lines.append(f"{self.n_warned} fits warned (column 'warnings' of what collect writes)")
+        if self.failures:
+            lines.append("failed:")
+            lines += [f"  {name}: {error}" for name, error in self.failures[:_FAILURES]]
+            if len(self.failures) > _FAILURES:
+                lines.append(f"  and {len(self.failures) - _FAILURES} more")
+            lines.append("tracebacks are in failed/; 'retry' does them again")
+        return "\n".join(lines)
+
+
+def status(out) -> Progress:
+    """Read how far a batch has come.
+
+    Parameters
+    ----------
+    out : str or pathlib.Path
+        Its output folder; a run may be at work in it.
+
+    Returns
+    -------
+    Progress
+        Print it, or read its attributes.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the folder is not the output of a batch.
+
+    Notes
+    -----
+    Reads the header of every result: about a millisecond each.
+    """
+    out = Path(out)
+    by_model: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    facts, failures, n_damaged = [], [], 0
+    tasks = read_plan(out)
+    for task in tasks:
+        found = None
+        try:
+            found = read_facts(result_path(out, task.key))
+        except FileNotFoundError:
+            pass
+        except ValueError:
+            n_damaged += 1
+        if found is not None:
+            facts.append(found)
+            by_model[task.model][0] += 1
+        elif failure_path(out, task.key).exists():
+            error = str(read_failure(failure_path(out, task.key)).get("error", "?")).splitlines()
+            failures.append((f"{task.session}, {task.model}", error[0] if error else "?"))
+            by_model[task.model][1] += 1
+        else:
+            by_model[task.model][2] += 1
+    n_missing = len(tasks) - len(facts) - len(failures)
+    slowest = sorted(facts, key=lambda f: -f["seconds"])[:_SLOWEST]
+    compiled = Counter((f["bucket"], f["worker"]) for f in facts if f["bucket"] and f["programs"])
+    return Progress(
+        n_tasks=len(tasks),
+        n_done=len(facts),
+        n_failed=len(failures),
+        n_missing=n_missing,
+        n_damaged=n_damaged,
+        eta_s=_eta(facts, n_missing),
+        seconds=sum(f["seconds"] for f in facts),
+        slowest=[(f"{f['session']}, {f['model']}", f["seconds"]) for f in slowest],
+        failures=failures,
+        n_compilations=sum(compiled.values()),
+        n_bucket_workers=len({(f["bucket"], f["worker"]) for f in facts if f["bucket"]}),
+        n_programs=sum(f["programs"] for f in facts),
+        n_warned=sum(bool(f["warnings"]) for f in facts),
+        by_model={name: tuple(counts) for name, counts in by_model.items()},
+    )
+
+
+def _eta(facts: list[dict], n_missing: int) -> float | None:
+    """Seconds to go, from when the fits of late began and ended."""
+    ends = sorted(datetime.datetime.fromisoformat(f["began"]).timestamp() + f["seconds"] for f in facts)
+    if not n_missing:
+        return 0.0
+    if len(ends) < 2:
+        return None
+    late = [end for end in ends if end > ends[-1] - _RECENT_S]
+    if len(late) < 2 or late[-1] <= late[0]:
+        return None
+    return n_missing * (late[-1] - late[0]) / (len(late) - 1)
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

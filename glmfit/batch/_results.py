@@ -1,0 +1,137 @@
+"""The output folder: one file per fit that ended, one per fit that failed; files are the only state there is.
+
+A result is a saved model (`PopulationGLM.load` reads it) whose JSON header has one entry more, ``batch``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..estimators._files import load_npz, save_npz
+from ..estimators._model_file import model_to_file
+from ._task import Task
+
+STALE_PART_S = 3600.0  # what was being written longer ago than this is left over from a process that was killed
+
+
+def result_path(out: Path, key: str) -> Path:
+    """Where the result of a task lies."""
+    return Path(out) / "results" / f"{key}.npz"
+
+
+def failure_path(out: Path, key: str) -> Path:
+    """Where the traceback of a task lies."""
+    return Path(out) / "failed" / f"{key}.json"
+
+
+def make_folders(out: Path) -> None:
+    """Make the output folder, and remove what a process killed long ago was writing."""
+    for folder in (Path(out) / "results", Path(out) / "failed"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in folder.glob(".*.part"):
+            try:
+                if time.time() - part.stat().st_mtime > STALE_PART_S:
+                    part.unlink()
+            except FileNotFoundError:
+                pass  # somebody else tidied up
+
+
+def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Path:
+    """Write the result of a task, whole or not at all; an earlier failure is forgotten."""
+    header, model_arrays = model_to_file(model)
+    header["batch"] = {"key": task.key, "session": task.session, "model": task.model, "spec": task.spec, **facts}
+    path = save_npz(result_path(out, task.key), header, model_arrays | arrays)
+    failure_path(out, task.key).unlink(missing_ok=True)
+    return path
+
+
+def read_result(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
+    """Read a result; every byte is checked on the way (the archive has checksums).
+
+    Raises
+    ------
+    ValueError
+        If the file is truncated, damaged or not a result.
+    """
+    header, arrays = load_npz(path)
+    _check(header, Path(path))
+    return header, arrays
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Read what a result's header says of the fit, without the arrays.
+
+    Raises
+    ------
+    ValueError
+        As `read_result`, as far as it is seen without reading all of it.
+    """
+    try:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+            header = json.loads(file["header"].tobytes().decode())
+    except (KeyError, ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path} is not a result of a batch ({error}).") from error
+    _check(header, Path(path))
+    return header["batch"]
+
+
+def is_whole(out: Path, key: str) -> bool:
+    """Whether a task's result is there and undamaged."""
+    path = result_path(out, key)
+    try:
+        with zipfile.ZipFile(path) as archive:  # reads every byte, builds no arrays
+            if archive.testzip() is not None:
+                return False
+        read_facts(path)
+    except (FileNotFoundError, ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
+def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
+    """Keep the error and traceback of a task."""
+    path = failure_path(out, task.key)
+    write_text(path, json.dumps({"key": task.key, "session": task.session, "model": task.model, **facts}, indent=1))
+    return path
+
+
+def read_failure(path: Path) -> dict[str, Any]:
+    """Read a kept traceback; one that cannot be read says so."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    except (ValueError, OSError):
+        pass
+    return {"key": Path(path).stem, "error": "the file with the traceback cannot be read", "traceback": ""}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _check(header: dict, path: Path) -> None:
+    """Raise unless the header is that of the task the file is named after."""
+    batch = header.get("batch")
+    if not isinstance(batch, dict) or batch.get("key") != path.stem:
+        raise ValueError(f"{path} is not the result of the task it is named after.")

@@ -1,0 +1,212 @@
+"""Results are whole or absent, whatever happens to the process, the disk or the folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from batch_runs import ROOT, Batch, draw, header_of
+
+import glmfit
+from glmfit.batch import BusyFolder, collect, load_result, read_manifest, run, status
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A batch of six sessions and two models, run in this process; one session fails."""
+    models = [
+        {"name": "ridge", "estimator": "PopulationGLM", "parameters": {"regularizer_strength": 0.01}},
+        {"name": "exp", "estimator": "PopulationGLM", "parameters": {"inverse_link_function": "exp"}},
+    ]
+    arguments = [{"seed": k, "n_neurons": 1 + k % 3} for k in range(5)] + [{"seed": 5, "fail": True}]
+    batch = Batch(tmp_path_factory.mktemp("finished"), arguments, models)
+    batch.summary = run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
+    return batch
+
+
+def test_a_session_that_fails_fails_alone(finished):
+    summary = finished.summary
+    assert (summary.n_tasks, summary.n_done, len(summary.failed), summary.n_missing) == (12, 10, 2, 0)
+    assert not summary.ok and "the tracker of session 5 was off" in str(summary)
+    failures = [json.loads(path.read_text()) for path in (finished.out / "failed").iterdir()]
+    assert {f["model"] for f in failures} == {"ridge", "exp"}
+    assert all("in load" in f["traceback"] and "RuntimeError" in f["traceback"] for f in failures)
+
+
+def test_a_result_is_a_saved_model_with_its_provenance(finished):
+    for path in finished.results():
+        facts, model = header_of(path), load_result(path)
+        X, y = draw(facts["spec"]["source"]["arguments"])
+        expected = glmfit.PopulationGLM(**facts["spec"]["parameters"]).fit(X, y)
+        np.testing.assert_array_equal(model.coef_, expected.coef_)
+        np.testing.assert_array_equal(model.report_.gap, expected.report_.gap)
+        assert model.report_.gap_is_bound.all() and type(model).load(path).report_.converged.all()
+        assert facts["manifest"] == read_manifest(finished.manifest).digest and facts["versions"]["jax"]
+        assert facts["key"] == path.stem and facts["host"] and facts["seconds"] > 0
+
+
+def test_what_is_done_is_not_done_again_and_failures_wait_for_retry(finished):
+    before = {path: path.stat().st_mtime_ns for path in finished.results()}
+    again = run(finished.manifest, out=finished.out, scheduler="serial", progress=False)
+    assert (again.n_found, again.n_done, len(again.failed)) == (10, 0, 2)
+    retried = run(finished.manifest, out=finished.out, scheduler="serial", progress=False, retry=True)
+    assert (retried.n_found, retried.n_done, len(retried.failed)) == (10, 0, 2)
+    assert {path: path.stat().st_mtime_ns for path in finished.results()} == before
+
+
+def test_status_counts(finished):
+    progress = status(finished.out)
+    assert (progress.n_tasks, progress.n_done, progress.n_failed, progress.n_missing) == (12, 10, 2, 0)
+    assert progress.by_model == {"ridge": (5, 1, 0), "exp": (5, 1, 0)} and not progress.complete
+    assert len(progress.slowest) == 5 and progress.slowest[0][1] >= progress.slowest[-1][1] > 0
+    assert "session 5 was off" in str(progress)
+
+
+def test_collect_has_a_row_per_neuron_and_named_coefficients(finished):
+    pd, xr = pytest.importorskip("pandas"), pytest.importorskip("xarray")
+    found = collect(finished.out)
+    index = pd.read_parquet(found.index)
+    assert found.n_fits == 10 and found.n_absent == 2 and len(index) == 2 * (1 + 2 + 3 + 1 + 2)
+    with xr.open_dataset(found.arrays, engine="h5netcdf") as arrays:
+        assert arrays.coef.dims == ("unit", "feature") and arrays.sizes["unit"] == len(index)
+        for path in finished.results():
+            rows = np.flatnonzero(index["key"] == path.stem)
+            model = load_result(path)
+            np.testing.assert_array_equal(arrays.coef.values[rows].T, model.coef_.reshape(3, -1))
+            np.testing.assert_array_equal(index["gap"][rows], model.report_.gap)
+            np.testing.assert_array_equal(arrays.intercept.values[rows], np.atleast_1d(model.intercept_))
+    assert set(index["status"]) == {"converged"} and index["gap_is_bound"].all()
+
+
+@pytest.mark.parametrize("how", ["truncated", "one bit", "empty", "another fit's"])
+def test_a_damaged_result_is_noticed_and_redone(make_batch, how):
+    batch = make_batch([{"seed": 1}, {"seed": 2}])
+    run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
+    path, other = batch.results()
+    whole = path.read_bytes()
+    damaged = {
+        "truncated": whole[: len(whole) // 2],
+        "one bit": whole[: len(whole) // 3] + bytes([whole[len(whole) // 3] ^ 1]) + whole[len(whole) // 3 + 1 :],
+        "empty": b"",
+        "another fit's": other.read_bytes(),
+    }[how]
+    expected = load_result(path).coef_
+    path.write_bytes(damaged)
+    if how in ("truncated", "empty", "another fit's"):
+        assert status(batch.out).n_damaged == 1
+    again = run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
+    assert (again.n_found, again.n_done, again.n_damaged) == (1, 1, 1) and again.ok
+    np.testing.assert_array_equal(load_result(path).coef_, expected)
+
+
+def test_a_full_disk_fails_the_fit_and_leaves_no_half_file(make_batch):
+    batch = make_batch([{"seed": 1}])
+    code = (  # a limit on the size of files: writing fails in the middle, as it does on a full disk
+        "import resource, sys\n"
+        "from glmfit.batch import run\n"
+        "import glmfit.batch._results as results\n"
+        f"manifest, out = {str(batch.manifest)!r}, {str(batch.out)!r}\n"
+        "from pathlib import Path\n"
+        "from glmfit.batch import read_manifest, run_one\n"
+        "from glmfit.batch._plan import plan\n"
+        "results.make_folders(Path(out))\n"
+        "task, = plan(read_manifest(manifest), Path(out))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+        "receipt = run_one(task, out)\n"
+        "print(receipt.state, receipt.error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=120
+    )
+    assert done.stdout.startswith("failed OSError"), done.stdout + done.stderr
+    assert not batch.results() and not list((batch.out / "results").iterdir())
+    assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False, retry=True).ok
+
+
+def test_no_file_is_corrupt_after_kills_while_writing(tmp_path):
+    code = f"""
+import os, random, signal, sys, time, warnings
+sys.path.insert(0, {str(ROOT)!r})
+import numpy as np
+from glmfit.estimators._files import load_npz, save_npz
+warnings.simplefilter("ignore")
+folder, rng = {str(tmp_path)!r}, random.Random(0)
+arrays = {{"coef": np.random.default_rng(0).normal(size=(400, 100))}}  # some milliseconds to write
+for kill in range(25):
+    child = os.fork()
+    if not child:
+        while True:
+            for k in range(4):
+                save_npz(folder + f"/{{k}}.npz", {{"batch": {{"key": str(k)}}}}, arrays)
+    time.sleep(rng.uniform(0.05, 0.15))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    from glmfit.batch._results import read_result
+
+    files = sorted(tmp_path.glob("[0-9].npz"))
+    assert len(files) == 4
+    assert list(tmp_path.glob(".*.part")), "no kill fell into a write: the test has shown nothing"
+    for path in files:
+        read_result(path)
+
+
+def test_two_runs_at_one_folder(make_batch):
+    batch = make_batch([{"seed": k, "sleep_s": 0.5} for k in range(6)])
+    first = batch.command("--scheduler", "serial")
+    batch.wait_for(1, first)
+    with pytest.raises(BusyFolder, match=f"another run is at work.*process {first.pid} .*--shard"):
+        run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
+    first.kill()
+    first.communicate()
+    assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).ok  # it does not hold it any longer
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_stopped_goes_on(make_batch, how, code):
+    batch = make_batch([{"seed": k, "sleep_s": 0.3} for k in range(8)])
+    first = batch.command("--scheduler", "serial")
+    batch.wait_for(2, first)
+    first.send_signal(how)
+    _, said = first.communicate(timeout=30)
+    assert first.returncode == code and "again to go on" in said, said
+    n = len(batch.results())
+    assert 2 <= n < 8 and not (batch.out / "run.lock").exists() and not list((batch.out / "failed").iterdir())
+    again = run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
+    assert (again.n_found, again.n_done) == (n, 8 - n)
+
+
+def test_shards_share_the_work(make_batch):
+    batch = make_batch([{"seed": k} for k in range(5)])
+    summaries = [
+        run(batch.manifest, out=batch.out, scheduler="serial", shard=(i, 3), progress=False) for i in (1, 2, 3)
+    ]
+    assert sorted(s.n_done for s in summaries) == [1, 2, 2] and sum(s.n_found for s in summaries) == 0
+    batch.check(5)
+
+
+def test_data_that_change_are_another_task(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2)).astype(np.float32)
+
+    def write(seed):
+        np.savez(tmp_path / "a.npz", X=X, y=np.random.default_rng(seed).poisson(1, size=(200, 2)))
+
+    manifest = tmp_path / "m.json"
+    source = {"name": "d", "files": "*.npz", "X": "X", "y": "y"}
+    manifest.write_text(json.dumps({"data": [source], "model": [{"name": "m", "estimator": "PopulationGLM"}]}))
+    write(1)
+    assert run(manifest, out=tmp_path / "out", scheduler="serial", progress=False).n_done == 1
+    os.utime(tmp_path / "a.npz", (time.time() + 9, time.time() + 9))  # touched, not changed
+    assert run(manifest, out=tmp_path / "out", scheduler="serial", progress=False).n_found == 1
+    write(2)
+    assert run(manifest, out=tmp_path / "out", scheduler="serial", progress=False).n_done == 1
+    (tmp_path / "a.npz").write_bytes(b"PK not a zip")
+    failed = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
+    assert len(failed.failed) == 1 and "a.npz" in failed.failed[0].error

@@ -1,0 +1,122 @@
+"""A small batch to run: sessions from a loader that can be slow, fail or die, and what to expect of its fits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LOADER = '''
+"""Sessions for tests; what is asked of them happens when they are loaded, in the worker."""
+
+import os
+import time
+
+import numpy as np
+
+from glmfit.batch import Session
+
+
+def load(seed, n_rows=300, n_neurons=2, sleep_s=0.0, fail=False, die=False):
+    if die:
+        os._exit(9)
+    time.sleep(sleep_s)
+    if fail:
+        raise RuntimeError(f"the tracker of session {seed} was off")
+    X, y = draw(seed, n_rows, n_neurons)
+    return Session(X=X, y=y)
+
+
+def draw(seed, n_rows=300, n_neurons=2):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_rows, 3)).astype(np.float32)
+    return X, rng.poisson(np.logaddexp(0, X @ rng.normal(size=(3, n_neurons)) - 1))
+'''
+
+
+def draw(arguments):
+    """Features and counts that the loader gives for its arguments."""
+    scope = {}
+    exec(compile(LOADER, "sessions_for_tests", "exec"), scope)
+    return scope["draw"](**{k: v for k, v in arguments.items() if k in ("seed", "n_rows", "n_neurons")})
+
+
+class Batch:
+    """A manifest in a folder of its own, and the command line."""
+
+    def __init__(self, folder: Path, arguments, models=None):
+        self.folder, self.out = folder, folder / "out"
+        (folder / "sessions_for_tests.py").write_text(LOADER)
+        self.manifest = folder / "batch.json"
+        models = models or [
+            {"name": "ridge", "estimator": "PopulationGLM", "parameters": {"regularizer_strength": 0.01}}
+        ]
+        data = [{"name": "sim", "loader": "sessions_for_tests:load", "arguments": list(arguments)}]
+        self.manifest.write_text(json.dumps({"name": "test", "data": data, "model": models}))
+
+    def command(self, *arguments, name="run"):
+        """Start the command line."""
+        manifest = (
+            [str(self.manifest), "--out", str(self.out)] if name in ("run", "retry", "sbatch") else [str(self.out)]
+        )
+        environment = {k: v for k, v in os.environ.items() if k != "GLMFIT_BATCH_ENVIRONMENT"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+        return subprocess.Popen(
+            [sys.executable, "-m", "glmfit.batch", name, *manifest, *map(str, arguments)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
+        )  # fmt: skip
+
+    def run(self, *arguments, name="run", code=0, timeout=120):
+        """Run the command line to its end; what it printed."""
+        process = self.command(*arguments, name=name)
+        try:
+            said, complained = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        assert process.returncode == code, f"ended with {process.returncode}\n{said}\n{complained}"
+        return said + complained
+
+    def results(self):
+        """Files of results."""
+        return sorted((self.out / "results").glob("*.npz"))
+
+    def wait_for(self, n, process=None, timeout=60):
+        """Wait until n results are there."""
+        until = time.monotonic() + timeout
+        while len(self.results()) < n:
+            assert time.monotonic() < until, f"{len(self.results())} of {n} results after {timeout} s"
+            assert process is None or process.poll() is None, f"ended early: {process.communicate()}"
+            time.sleep(0.01)
+
+    def check(self, n):
+        """Every one of n results is there and is the fit it should be."""
+        from glmfit import PopulationGLM
+        from glmfit.batch import load_result
+
+        assert len(self.results()) == n
+        for path in self.results():
+            spec = header_of(path)["spec"]
+            expected = PopulationGLM(**spec["parameters"]).fit(*draw(spec["source"]["arguments"]))
+            np.testing.assert_allclose(load_result(path).coef_, expected.coef_, rtol=0, atol=1e-3)
+
+
+def header_of(path):
+    """What a result says of its fit."""
+    with np.load(path, allow_pickle=False) as file:
+        return json.loads(file["header"].tobytes().decode())["batch"]
+
+
+def kill(pid, how=signal.SIGKILL):
+    """Kill a process if it is there."""
+    try:
+        os.kill(pid, how)
+    except ProcessLookupError:
+        return False
+    return True
