@@ -51,6 +51,20 @@ def stream(x_file: str, y_file: str, checkpoint: str | None = None, out: str | N
     return {"seconds": seconds, **told, **fit_summary(model)}
 
 
+def warm_fits(files: list[str], **parameters) -> dict:
+    """Fit every file twice, so that the second time nothing is compiled; seconds of the second time."""
+    from glmfit import PopulationGLM
+
+    seconds = []
+    for file in files:
+        with np.load(file) as session:
+            X, Y = session["X"], session["counts"]
+        for _ in range(2):
+            took = timed(lambda X=X, Y=Y: fit_quietly(PopulationGLM(**parameters), X, Y))[0]
+        seconds.append(took)
+    return {"seconds": seconds}
+
+
 def many_fits(kind: str, n_fits: int, n_rows: int, n_features: int, n_neurons: int) -> dict:
     """Fit fresh models of one shape again and again; memory after the first tenth and at the end."""
     rng = np.random.default_rng(0)
@@ -112,7 +126,7 @@ def which_neuron(n_spikes: int, n_units: int, n_covariates: int = 16, n_states: 
     }  # fmt: skip
 
 
-TASKS = {"fit": fit, "stream": stream, "many_fits": many_fits, "which_neuron": which_neuron}
+TASKS = {"fit": fit, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits, "which_neuron": which_neuron}
 
 if __name__ == "__main__":
     print(json.dumps(plain(TASKS[sys.argv[1]](**json.loads(sys.argv[2])))))
