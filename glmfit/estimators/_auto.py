@@ -9,9 +9,10 @@ SOLVERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton}
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
+_FITS_THAT_SHARE = 10
 
 
-def choose_solver(problem: PopulationProblem) -> str:
+def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> str:
     """Name the solver for a problem: "Newton" or "SAGA".
 
     SAGA for penalties without a Hessian. Otherwise Newton
@@ -19,7 +20,7 @@ def choose_solver(problem: PopulationProblem) -> str:
     - for up to three neurons;
     - with fewer than 32 rows per feature, where blocks of rows say little about the whole;
     - where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles nothing, and the first
-      fit by SAGA takes some seconds to compile.
+      fit by SAGA takes some seconds to compile. Where fits of similar size share compiled programs, a tenth of that.
 
     SAGA beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
@@ -27,4 +28,5 @@ def choose_solver(problem: PopulationProblem) -> str:
         return "SAGA"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     few = n_neurons <= _FEW_NEURONS or n_rows < _ROWS_PER_FEATURE * n_features
-    return "Newton" if few or n_neurons * n_rows * (n_features + 56.0) <= _NEWTON_WORK else "SAGA"
+    most = _NEWTON_WORK / _FITS_THAT_SHARE if shared_programs else _NEWTON_WORK
+    return "Newton" if few or n_neurons * n_rows * (n_features + 56.0) <= most else "SAGA"

@@ -66,9 +66,9 @@ class PopulationGLM(PopulationModel):
     pad_shapes : bool
         Share compiled programs between fits of similar size: for loops over many sessions. SAGA and LBFGS compile for
         some seconds whenever the number of rows or neurons is a new one. With True only those numbers count, rounded
-        up to 32768, 131072, 524288 and so on rows and to 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256 and so on neurons;
+        up to 32768, 131072, 524288, 1048576 and so on rows and to 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256 and so on neurons;
         features, penalty and the rest as before. The answer is the same within the gaps reported. Memory is taken for
-        the larger numbers. Without effect on Newton, which compiles nothing, on ``sampling="subsets"``, on rows that
+        the larger numbers; "auto" takes SAGA sooner. Without effect on Newton, which compiles nothing, on ``sampling="subsets"``, on rows that
         are read as they are fitted, with ``devices`` and with a checkpoint.
 
     Attributes
@@ -202,7 +202,8 @@ class PopulationGLM(PopulationModel):
         problem = self._make_problem(data, max_memory)
         if solver is None:
             only_saga = checkpoint is not None or not problem.in_memory
-            solver = SAGA() if only_saga else SOLVERS[choose_solver(problem)]()
+            shared = bool(self.pad_shapes) and may_pad(SAGA(), problem, checkpoint is not None)
+            solver = SAGA() if only_saga else SOLVERS[choose_solver(problem, shared)]()
         if checkpoint is not None:
             file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
             options = replace(options, checkpoint=file)
