@@ -1,8 +1,11 @@
 """Certified GLMs for populations of neurons: Poisson counts, softmax and multinomial models of classes."""
 
-from ._status import Status
-from .estimators import ClassReport, FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
-from .spikes import spike_identities
+from ._collector import collector_paused as _collector_paused
+
+with _collector_paused():
+    from ._status import Status
+    from .estimators import ClassReport, FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
+    from .spikes import spike_identities
 
 __all__ = [
     "ClassReport",
