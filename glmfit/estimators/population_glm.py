@@ -66,10 +66,10 @@ class PopulationGLM(PopulationModel):
     pad_shapes : bool
         Share compiled programs between fits of similar size: for loops over many sessions. SAGA and LBFGS compile for
         some seconds whenever the number of rows or neurons is a new one. With True only those numbers count, rounded
-        up to 32768, 131072, 524288, 1048576 and so on rows and to 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256 and so on neurons;
-        features, penalty and the rest as before. The answer is the same within the gaps reported. Memory is taken for
-        the larger numbers; "auto" takes SAGA sooner. Without effect on Newton, which compiles nothing, on ``sampling="subsets"``, on rows that
-        are read as they are fitted, with ``devices`` and with a checkpoint.
+        up to 32768, 131072, 524288, 1048576 and so on rows and to 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256 and so on
+        neurons; features, penalty and the rest as before. The answer is the same within the gaps reported. Memory is
+        taken for the larger numbers; "auto" takes SAGA sooner. Without effect on Newton, which compiles nothing, on
+        ``sampling="subsets"``, on rows that are read as they are fitted, with ``devices`` and with a checkpoint.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ def test_buckets_are_few_and_hold_what_is_put_in():
     assert bucket(1, 1) == (32768, 256, 128, 1)
     assert bucket(32768, 33) == (32768, 256, 128, 64)
     assert bucket(32769, 65) == (131072, 1024, 128, 96)
-    assert bucket(600_000, 97) == (2097152, 4096, 512, 128)
+    assert bucket(600_000, 97) == (1048576, 4096, 256, 128)
     assert bucket(3000, 129, batch_size=1000) == (32768, 1000, 33, 192)
     assert len({bucket(10, n).neurons for n in range(1, 513)}) == 13
     for n in range(1, 513):
