@@ -69,7 +69,7 @@ def fits(cache: Path, scale: float, section: Section) -> None:
         subprocess.run([*command, "--quiet"], check=True, env=environment, stdout=subprocess.DEVNULL)
 
     first, _ = timed(run)
-    again = median(interleaved({"again": run}, 3, settle_s=2)["again"])
+    again = median(interleaved({"again": run}, 5, settle_s=2)["again"])
     from glmfit.batch import status
 
     progress = status(out)
