@@ -131,7 +131,8 @@ def assert_same_answer(model, X, Y, atol=1e-5):
 
 
 @pytest.mark.parametrize("regularizer", STRENGTHS)
-@pytest.mark.parametrize("model, link", [("GLM", "softplus"), ("PopulationGLM", "exp"), ("ClassifierGLM", None),
+@pytest.mark.parametrize("model, link", [("GLM", "softplus"), ("PopulationGLM", "exp"),
+                                         pytest.param("ClassifierGLM", None, marks=pytest.mark.slow),
                                          ("ClassifierPopulationGLM", None)])  # fmt: skip
 def test_coefficients_are_those_of_nemos_run_to_the_end(model, link, regularizer, x64):
     X, Y = data("classes" if "Classifier" in model else "Poisson")
@@ -153,7 +154,7 @@ def test_every_observation_model_and_link_is_fitted(kind, link, x64):
 
 
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "GroupLasso"])
-@pytest.mark.parametrize("kind", ["Poisson", "Bernoulli"])
+@pytest.mark.parametrize("kind", [pytest.param("Poisson", marks=pytest.mark.slow), "Bernoulli"])
 def test_a_feature_mask_leaves_what_it_masks_at_zero(regularizer, kind, x64):
     X, Y = data(kind)
     mask = np.array([[1, 0], [1, 1], [0, 1], [1, 1]])

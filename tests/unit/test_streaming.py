@@ -211,7 +211,10 @@ def test_files_sources_and_arrays_are_fitted_alike(tmp_path):
             )
 
 
-@pytest.mark.parametrize("link, regularizer", [("softplus", "Lasso"), ("exp", "Ridge"), ("softplus", "UnRegularized")])
+@pytest.mark.parametrize(
+    "link, regularizer",
+    [("softplus", "Lasso"), ("exp", "Ridge"), pytest.param("softplus", "UnRegularized", marks=pytest.mark.slow)],
+)
 def test_weights_exposure_offsets_and_counts_from_files_are_fitted_as_in_memory(tmp_path, link, regularizer):
     X, Y = make(link)
     rng = np.random.default_rng(3)
