@@ -88,6 +88,12 @@ def compile_ahead(calls: Iterable[tuple[Callable, tuple, dict[str, Any]]]) -> No
     pool.shutdown(wait=False)
 
 
+def finish_compiling() -> None:
+    """Wait for what is being compiled in the background: its programs then count for the fit that asked for them."""
+    for future in list(_ahead.values()):
+        future.exception()
+
+
 def compiled(kernel: Callable) -> Callable:
     """Return the kernel, once it is no longer being compiled in the background."""
     future = _ahead.pop(kernel, None)

@@ -20,7 +20,7 @@ import numpy as np
 
 import glmfit
 
-from .._compile import compile_seconds, compiled_programs
+from .._compile import compile_seconds, compiled_programs, finish_compiling
 from .._status import Status
 from ._design import Built, build
 from ._environment import machine_type
@@ -164,6 +164,7 @@ def _fit(task: Task) -> tuple[Any, dict, dict]:
     with double, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model, bucket = _fit_built(spec, built)
+        finish_compiling()
     said = sorted({str(w.message) for w in caught})
     facts = {
         "seconds_compile": compile_seconds() - compiled,

@@ -23,7 +23,7 @@ class Task:
     session, model : str
         Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
     spec : dict
-        Values of JSON only: estimator, parameters, design, source, seed, precision.
+        Values of JSON only: estimator, parameters, design, source, identity of the data, seed, precision.
     """
 
     key: str
@@ -44,7 +44,8 @@ class Task:
 def make_task(session: str, model: str, spec: dict[str, Any], identity: str) -> Task:
     """Make a task of a configuration and the identity of its data; the source's place is not in the key."""
     facts = {name: spec[name] for name in _HASHED}
-    return Task(digest({"format": FORMAT, "data": identity, **facts})[:20], session, model, spec)
+    key = digest({"format": FORMAT, "data": identity, **facts})[:20]
+    return Task(key, session, model, {**spec, "identity": identity})
 
 
 def digest(value: Any) -> str:
