@@ -158,7 +158,7 @@ for kill in range(25):
 
 
 def test_two_runs_at_one_folder(make_batch):
-    batch = make_batch([{"seed": k, "sleep_s": 0.5} for k in range(6)])
+    batch = make_batch([{"seed": k, "sleep_s": 0.5} for k in range(4)])
     first = batch.command("--scheduler", "serial")
     batch.wait_for(1, first)
     with pytest.raises(BusyFolder, match=f"another run is at work.*process {first.pid} .*--shard"):

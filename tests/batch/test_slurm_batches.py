@@ -38,7 +38,7 @@ def test_forty_fits_although_a_node_goes_down(slurm, make_batch):
 
 
 def test_an_array_finishes_although_a_node_goes_down(slurm, make_batch):
-    batch = make_batch([{"seed": k, "sleep_s": 0.3} for k in range(40)])
+    batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(40)])
     said = batch.run("--shards", "3", "--memory", "1GB", name="sbatch")
     script = batch.out / "array.sh"
     assert f"sbatch {script}" in said

@@ -116,8 +116,7 @@ def test_a_class_never_seen_makes_the_bound_loose_and_still_a_bound(rng):
         assert more.certify_gap(params).bound >= more.objective(params) - lowest
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("sparse, alpha", [(False, 0.0), (True, 1.0)])
 def test_auxiliary_variables_start_where_they_are_best(sparse, alpha, rng, monkeypatch):
     problem, X, _, _, shift = make(rng, offset=True, sparse=sparse)
     params = random_params(rng, problem)

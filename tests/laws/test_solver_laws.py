@@ -332,7 +332,7 @@ def test_permuting_neurons_permutes_the_answer(solver):
         assert same_bits(permuted.params, Params(plain.params.coef[:, order], plain.params.intercept[order]))
 
 
-@pytest.mark.parametrize("solver", ["saga", "newton"])
+@pytest.mark.parametrize("solver", [pytest.param("saga", marks=pytest.mark.slow), "newton"])
 def test_neurons_and_strengths_together_are_neurons_and_strengths_apart(solver):
     """Identity 8."""
     X, Y = recording()

@@ -144,7 +144,10 @@ def test_coefficients_are_those_of_nemos_run_to_the_end(model, link, regularizer
     assert_same_answer(ours, X, Y)
 
 
-@pytest.mark.parametrize("kind, link", OBSERVATIONS)
+@pytest.mark.parametrize(
+    "kind, link",
+    [pytest.param(*key, marks=pytest.mark.slow if key[0] == "NegativeBinomial" else ()) for key in OBSERVATIONS],
+)
 def test_every_observation_model_and_link_is_fitted(kind, link, x64):
     X, Y = data(kind)
     observation = getattr(nmo.observation_models, f"{kind}Observations")()
@@ -173,7 +176,7 @@ def test_a_unit_without_any_feature_gets_its_mean_rate(x64):
     np.testing.assert_allclose(np.exp(ours.intercept_[1]), Y[:, 1].mean(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "ElasticNet"])
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", pytest.param("ElasticNet", marks=pytest.mark.slow)])
 def test_strengths_per_coefficient(regularizer, x64):
     X, Y = data()
     strength = np.outer([0.0, 0.01, 0.03, 0.1], [1.0, 2.0])

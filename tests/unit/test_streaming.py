@@ -263,7 +263,10 @@ def test_silent_neurons_and_one_neuron():
 # ------------------------------------------------------------------------------------------ checkpoints
 
 
-@pytest.mark.parametrize("regularizer, streamed", [("Ridge", False), ("Lasso", False), ("Lasso", True)])
+@pytest.mark.parametrize(
+    "regularizer, streamed",
+    [("Ridge", False), pytest.param("Lasso", False, marks=pytest.mark.slow), ("Lasso", True)],
+)
 def test_a_fit_that_goes_on_ends_as_if_nothing_had_happened(tmp_path, monkeypatch, streamed, regularizer):
     X, Y = make()
     given = {"regularizer": regularizer, "regularizer_strength": 1e-3, "solver_name": "SAGA", "tol": 1e-9,
@@ -452,7 +455,7 @@ def test_other_features_than_those_of_the_fit_are_refused():
 # ------------------------------------------------------------------------------------------ rows that do not count
 
 
-@pytest.mark.parametrize("counted", [1 / 100, 1 / 5])
+@pytest.mark.parametrize("counted", [pytest.param(1 / 100, marks=pytest.mark.slow), 1 / 5])
 def test_weight_on_a_part_of_the_recording_only(counted):
     X, Y = make()
     weight = (np.arange(T) < counted * T).astype(float)
