@@ -23,10 +23,12 @@ import numpy as np
 from glmfit.batch import Session
 
 
-def load(seed, n_rows=300, n_neurons=2, sleep_s=0.0, fail=False, die=False):
+def load(seed, n_rows=300, n_neurons=2, sleep_s=0.0, fail=False, die=False, leave=None):
     if die:
         os._exit(9)
     time.sleep(sleep_s)
+    if leave is not None:
+        raise {"exit": SystemExit, "interrupt": KeyboardInterrupt, "base": BaseException}[leave](0)
     if fail:
         raise RuntimeError(f"the tracker of session {seed} was off")
     X, y = draw(seed, n_rows, n_neurons)

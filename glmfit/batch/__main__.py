@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
+import re
+import shlex
 import sys
 from pathlib import Path
 
 from ._collect import collect
 from ._environment import machine_type, worker_environment
-from ._lock import BusyFolder
+from ._lock import BusyFolder, RunLock, lock_of
 from ._manifest import ManifestError, read_manifest
 from ._plan import plan, share
 from ._progress import status
 from ._results import make_folders
 from ._run import default_out, run, sort_out
 from ._sbatch import write_array_script
+from ._stop import TERMINATED, signals_noted
 
 _READY = "GLMFIT_BATCH_ENVIRONMENT"
-_BAD_INPUT, _INTERRUPTED, _TERMINATED = 2, 130, 143
+_BAD_INPUT, _INTERRUPTED = 2, 130
+_BAD_PATH = FileNotFoundError | NotADirectoryError | IsADirectoryError | FileExistsError | PermissionError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,28 +40,23 @@ def main(arguments: list[str] | None = None) -> int:
         after Ctrl-C, 143 after SIGTERM.
     """
     options = _parser().parse_args(arguments)
-    before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        return options.command(options)
+        with signals_noted():
+            return options.command(options)
     except ManifestError as error:
         print(error, file=sys.stderr)
         return _BAD_INPUT
-    except (BusyFolder, FileNotFoundError, ValueError, ImportError, RuntimeError, OSError) as error:
+    except (BusyFolder, ValueError, ImportError, RuntimeError, OSError) as error:
         print(f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: {error}", file=sys.stderr)
-        return _BAD_INPUT if isinstance(error, FileNotFoundError | ValueError) else 1
+        return _BAD_INPUT if isinstance(error, _BAD_PATH | ValueError) else 1
     except KeyboardInterrupt:
         print("stopped; what was done stays. Run the same command again to go on.", file=sys.stderr)
         return _INTERRUPTED
     except SystemExit as stop:
-        if stop.code == _TERMINATED:
-            print("told to end (SIGTERM); what was done stays. Run the same command again to go on.", file=sys.stderr)
-        return stop.code
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminate(*_) -> None:
-    raise SystemExit(_TERMINATED)
+        if stop.code != TERMINATED:
+            raise
+        print("told to end (SIGTERM); what was done stays. Run the same command again to go on.", file=sys.stderr)
+        return TERMINATED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,7 +72,11 @@ def _parser() -> argparse.ArgumentParser:
         )
         where.add_argument("--workers", type=_count, default=2, metavar="N", help="processes or jobs (%(default)s)")
         where.add_argument(
-            "--allowed-failures", type=int, default=10, metavar="N", help="deaths of workers per fit (%(default)s)"
+            "--allowed-failures",
+            type=_none_or_more,
+            default=10,
+            metavar="N",
+            help="deaths of workers per fit (%(default)s)",
         )
         where.add_argument("--shard", type=_shard, metavar="I/N", help="do part I of N, in this process")
         where.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -100,12 +102,14 @@ def _add_manifest(command: argparse.ArgumentParser) -> None:
 
 
 def _add_slurm(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs; one per worker or job (%(default)s)")
+    command.add_argument(
+        "--gpus", type=_none_or_more, default=0, metavar="N", help="GPUs; one per worker or job (%(default)s)"
+    )
     group = command.add_argument_group("SLURM")
     group.add_argument("--partition")
     group.add_argument("--account")
     group.add_argument("--walltime", metavar="H:MM:SS", help="of a job")
-    group.add_argument("--memory", metavar="4GB", help="of a job")
+    group.add_argument("--memory", type=_memory, metavar="4GB", help="of a job")
     group.add_argument("--sbatch-option", action="append", default=[], metavar="--OPTION=X", help="further option")
     group.add_argument("--prologue", action="append", default=[], metavar="COMMAND", help="shell command before Python")
     group.add_argument("--interface", metavar="ib0", help="network interface of scheduler and workers")
@@ -126,7 +130,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--shard works in this process; leave --scheduler {scheduler} out.")
     if scheduler == "serial" and _READY not in os.environ:
         make_folders(out)
-        tasks = plan(manifest, out)
+        with RunLock(lock_of(out, options.shard)):
+            tasks = plan(manifest, out)
         tasks = tasks if options.shard is None else share(tasks, options.shard)
         if sort_out(tasks, out, options.retry)[0]:
             return _start_again(out, options.gpus)
@@ -172,11 +177,12 @@ def _sbatch(options: argparse.Namespace) -> int:
     manifest = read_manifest(options.manifest)
     out = (options.out or default_out(manifest)).resolve()
     make_folders(out)
-    n_tasks = len(plan(manifest, out))  # so that the tasks of the array need not look at all data
+    with RunLock(lock_of(out, None)):
+        n_tasks = len(plan(manifest, out))  # so that the tasks of the array need not look at all data
     script = options.script or out / "array.sh"
     shards = min(options.shards, n_tasks)
     write_array_script(manifest.path.resolve(), out, script, shards, manifest.name, _slurm(options), options.gpus)
-    print(f"{n_tasks} fits in {shards} tasks: sbatch {script}")
+    print(f"{n_tasks} fits in {shards} tasks: sbatch {shlex.quote(str(script))}")
     return 0
 
 
@@ -184,6 +190,16 @@ def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def _none_or_more(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
+def _memory(text: str) -> str:
+    if not re.fullmatch(r"\d+\s*([KMGT]i?B?)?", text.strip(), flags=re.IGNORECASE):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number with a unit, for example 4GB or 512MB")
+    return text if text.strip()[-1].isalpha() else f"{text.strip()}MB"  # as SLURM reads it
 
 
 def _shard(text: str) -> tuple[int, int]:

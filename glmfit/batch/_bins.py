@@ -27,7 +27,7 @@ class Bins(NamedTuple):
     @property
     def centres(self) -> np.ndarray:
         """Times of the bins, s."""
-        return (self.starts + self.stops) / 2
+        return np.round((self.starts + self.stops) / 2, _DIGITS)
 
     @property
     def first_rows(self) -> np.ndarray:
@@ -74,8 +74,8 @@ def count(bins: Bins, trains: list[np.ndarray]) -> np.ndarray:
 def resample(bins: Bins, signal: Signal, how: str, max_gap_s: float | None) -> np.ndarray:
     """Values of a signal in each bin, (bin, column), NaN where it has none.
 
-    "mean" of the samples in the bin; "nearest" and "linear" at its centre, from samples in the same interval of the
-    signal's support.
+    "mean" of the samples in the bin; "nearest" (of two equally near the earlier) and "linear" at its centre, from
+    samples in the same interval of the signal's support.
     """
     if how == "mean":
         return _mean(bins, signal)
@@ -89,17 +89,19 @@ def resample(bins: Bins, signal: Signal, how: str, max_gap_s: float | None) -> n
         inside = np.clip(side, 0, len(times) - 1)
         sides.append((inside, (inside == side) & (here >= 0) & (there[inside] == here)))
     (left, has_left), (right, has_right) = sides
-    to_left = np.where(has_left, at - times[left], np.inf)
-    to_right = np.where(has_right, times[right] - at, np.inf)
+    # Whole nanoseconds again, so that equal distances are equal, and the earlier sample is taken.
+    to_left = np.where(has_left, np.round(at - times[left], _DIGITS), np.inf)
+    to_right = np.where(has_right, np.round(times[right] - at, _DIGITS), np.inf)
     if how == "nearest":
         found = signal.values[np.where(to_left <= to_right, left, right)].copy()
         far = 2 * np.minimum(to_left, to_right)
     else:
-        far = to_left + to_right
+        far = np.round(to_left + to_right, _DIGITS)
         weight = np.divide(to_left, far, out=np.zeros(len(at)), where=np.isfinite(far) & (far > 0))[:, None]
         low, high = signal.values[left], signal.values[right]
         found = np.where(weight > 0, low + weight * (high - low), low)
-    found[~(far <= (np.finfo(float).max if max_gap_s is None else max_gap_s))] = np.nan
+    most = np.finfo(float).max if max_gap_s is None else max_gap_s + 4 * np.spacing(np.abs(times[[0, -1]]).max())
+    found[~(far <= most)] = np.nan
     return found
 
 

@@ -11,6 +11,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +176,12 @@ def _connect(where: str, security: Security | None) -> Iterator[Client]:
             f"scheduler={where!r} is none of: 'serial', 'local', 'slurm', an address such as 'tls://host:8786', "
             "or a scheduler file that exists"
         )
-    address = where if "://" in where else json.loads(Path(where).read_text(encoding="utf-8"))["address"]
+    address = where
+    if "://" not in where:
+        try:
+            address = json.loads(Path(where).read_text(encoding="utf-8"))["address"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{where} is no scheduler file of Dask: it has no address") from None
     security = security or Security()
     _knock(address, security)
     if address.startswith("tcp://"):
@@ -198,7 +204,8 @@ def _knock(address: str, security: Security) -> None:
         comm.abort()
 
     try:
-        asyncio.run(knock())
+        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop of its own, as notebooks do
+            thread.submit(asyncio.run, knock()).result()
     except (OSError, TypeError, ValueError) as error:
         # TypeError: an address with tls:// and no certificates in Dask's configuration.
         raise ConnectionError(

@@ -80,6 +80,7 @@ def collect(out) -> Collected:
             names.setdefault(name, len(names))
         coef, intercept = arrays["coef"].reshape(len(features), -1), np.atleast_1d(arrays["intercept"])
         facts = _facts_of_units(header, arrays, len(intercept))
+        facts = {name: _printable(value) for name, value in facts.items()}
         rows.append(pd.DataFrame(facts | {"intercept": intercept}))
         coefs.append(([names[name] for name in features], coef))
     if not rows:
@@ -90,6 +91,13 @@ def collect(out) -> Collected:
     return Collected(out / "index.parquet", out / "fits.nc", n_fits, len(index), n_absent)
 
 
+def _printable(value: Any) -> Any:
+    """Texts without what cannot be written, such as names of files that are not UTF-8."""
+    if isinstance(value, list):
+        return [_printable(entry) for entry in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
 def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
     """Columns of the index for one fit."""
     batch, report = header["batch"], header["report"]
@@ -97,7 +105,7 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
     def per_unit(name, default=np.nan):
         value = arrays.get(f"report.{name}", report.get(name, default))
         value = np.asarray(default if value is None else value)
-        return np.broadcast_to(value, n_units) if value.ndim == 0 or value.shape == (n_units,) else default
+        return np.broadcast_to(value if value.shape in ((), (n_units,)) else np.asarray(default), n_units)
 
     status = np.broadcast_to(np.asarray(per_unit("status", -1)), n_units)
     units = report.get("neuron") or batch.get("targets") or list(range(n_units))

@@ -13,6 +13,7 @@ from ..estimators._parameters import read_count, read_number, read_solver
 
 ESTIMATORS = {cls.__name__: cls for cls in (PopulationGLM, PopulationGLMCV, SoftmaxGLM, MultinomialGLM)}
 _COUNTS = ("PopulationGLM", "PopulationGLMCV")
+_NOT_SMOOTH = ("Lasso", "ElasticNet", "GroupLasso")
 _SET_ELSEWHERE = {
     "random_state": "is set by the manifest's seed",
     "pad_shapes": "is set by pad_shapes of [options]",
@@ -65,12 +66,12 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
     for name in ("tol", "cv_tol", "max_memory"):
         if hasattr(model, name):
             yield name, lambda name=name: read_number(name, getattr(model, name))
-    if model.max_epochs is not None:
+    if model.max_epochs is not None or population:
         yield "max_epochs", lambda: read_count("max_epochs", model.max_epochs)
     if population:
         yield "inverse_link_function", lambda: observations.from_inverse_link(model.inverse_link_function)
     if estimator == "PopulationGLM":
-        yield "solver_name", lambda: read_solver(model.solver_name, model.solver_kwargs, SOLVERS)
+        yield "solver_name", lambda: _check_solver(model)
         yield "regularizer", lambda: _check_penalty(model)
     elif estimator == "PopulationGLMCV":
         from ..estimators._cv_fits import read_strengths
@@ -84,6 +85,15 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
         yield "regularizer_strength", model._strength
         yield "step", model._read_step
         yield "step_decay", model._read_decay
+
+
+def _check_solver(model: Any) -> None:
+    """Check the solver, and that it does what the penalty and the link need."""
+    solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS)
+    if solver is not None and not isinstance(solver, SOLVERS["SAGA"]) and model.regularizer in _NOT_SMOOTH:
+        raise ValueError(f'solver_name is {model.solver_name!r}, which needs a smooth penalty; use "SAGA".')
+    if getattr(solver, "certificate", None) == "global" and model.inverse_link_function == "exp":
+        raise ValueError('certificate is "global", which the exp link has not; use "anchored".')
 
 
 def _check_penalty(model: Any) -> None:

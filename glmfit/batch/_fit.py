@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import socket
+import threading
 import time
 import traceback
 import warnings
@@ -28,6 +29,7 @@ from ._estimators import make_estimator
 from ._join import join_neurons
 from ._results import is_whole, result_path, write_failure, write_result
 from ._sources import load_session, stat_signature
+from ._stop import is_stopped, stop
 from ._task import Task
 from ._turns import share_compilation
 
@@ -97,9 +99,9 @@ def run_one(task: Task, out, manifest: str = "") -> Receipt:
 
     Notes
     -----
-    Whatever the data or the fit raise is kept and does not come out; Ctrl-C does. The file appears whole or not at
-    all, under the name of the content hash of configuration and data, so a task may be done twice, here or elsewhere,
-    without harm.
+    Whatever the data or the fit raise is kept and does not come out; Ctrl-C and SIGTERM do. The file appears whole or
+    not at all, under the name of the content hash of configuration and data, so a task may be done twice, here or
+    elsewhere, without harm.
     """
     out, worker = Path(out), f"{socket.gethostname()}:{os.getpid()}"
     if is_whole(out, task.key):
@@ -115,7 +117,9 @@ def run_one(task: Task, out, manifest: str = "") -> Receipt:
         facts |= more | {"versions": _versions(), "machine": machine_type()}
         facts["seconds"] = time.perf_counter() - start
         write_result(out, task, model, facts, arrays)
-    except Exception as error:  # of whatever kind: the others go on
+    except BaseException as error:  # of whatever kind, also sys.exit in a loader: the others go on
+        if is_stopped():
+            raise
         text = f"{type(error).__name__}: {error}"
         facts |= {"error": text, "traceback": traceback.format_exc(), "seconds": time.perf_counter() - start}
         try:
@@ -212,20 +216,21 @@ def _named(X: np.ndarray, names: list[str]):
 def _refuse_interrupted(model) -> None:
     """Raise what the fit caught: a fit that was stopped half-way is not a result."""
     if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
-        raise KeyboardInterrupt
+        stop()
 
 
 class _LastOnly:
     """Remember the last session or design: tasks come session by session."""
 
     def __init__(self, make: Callable[[dict], Any]):
-        self._make, self._kept = make, None
+        self._make, self._kept, self._lock = make, None, threading.RLock()
 
     def __call__(self, spec: dict) -> Any:
-        if self._kept is None or self._kept[0] != spec:
-            self._kept = None  # let go before loading anew
-            self._kept = spec, self._make(spec)
-        return self._kept[1]
+        with self._lock:  # a client of the user's may have workers of several threads
+            if self._kept is None or self._kept[0] != spec:
+                self._kept = None  # let go before loading anew
+                self._kept = spec, self._make(spec)
+            return self._kept[1]
 
 
 def _load(source: dict):

@@ -54,7 +54,7 @@ def _import(module_name: str, folder: str, name: str) -> Any:
             if module_name in _READ and _READ[module_name] != _expected(module_name):
                 sys.modules.pop(module_name, None)
             module = importlib.import_module(module_name)
-        except Exception as error:  # a module may do anything when it is imported
+        except (Exception, SystemExit) as error:  # a module may do anything when it is imported
             raise ImportError(
                 f'loader "{name}": the module {module_name} could not be imported ({type(error).__name__}: {error}). '
                 f"It must be installed, or lie in {folder}."

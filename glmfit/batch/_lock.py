@@ -13,6 +13,11 @@ _BEAT_S = 5.0
 _SILENT_S = 60.0  # on another host, heard of longer ago than this: gone
 
 
+def lock_of(out: Path, shard: tuple[int, int] | None) -> Path:
+    """File that a run, or a shard of one, holds."""
+    return out / ("run.lock" if shard is None else f"shard-{shard[0]}-of-{shard[1]}.lock")
+
+
 class BusyFolder(RuntimeError):
     """Another run is at work in the output folder."""
 
@@ -74,7 +79,7 @@ class RunLock:
 
     def _read(self) -> str | None:
         try:
-            return self.path.read_text(encoding="utf-8")
+            return self.path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
 
@@ -84,9 +89,12 @@ class RunLock:
             silent = time.time() - self.path.stat().st_mtime
             self._seen = self._read()
             holder = json.loads(self._seen or "")
+            if not (isinstance(holder, dict) and isinstance(holder.get("pid"), int) and "host" in holder):
+                raise ValueError("not one of ours")
+            holder["since"] = float(holder.get("since", 0))
         except FileNotFoundError:
             return None
-        except ValueError:  # being written, or half-written by somebody who was killed
+        except (ValueError, TypeError):  # being written, or half-written by somebody who was killed
             return {"pid": "?", "host": "?", "since": time.time()} if silent < _BEAT_S else None
         if holder.get("host") == socket.gethostname():
             born = _born(holder.get("pid", -1))
@@ -98,7 +106,7 @@ class RunLock:
         aside = self.path.with_name(f".{self.path.name}.{os.getpid()}.gone")
         try:
             os.rename(self.path, aside)
-            if aside.read_text(encoding="utf-8") != seen and not self.path.exists():
+            if aside.read_text(encoding="utf-8", errors="replace") != seen and not self.path.exists():
                 os.rename(aside, self.path)  # somebody was faster, and is alive
             else:
                 aside.unlink()

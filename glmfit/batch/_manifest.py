@@ -188,7 +188,10 @@ def _parse(path: Path, content: bytes) -> tuple[dict[str, Any], Lines]:
         raise ManifestError([f"{path.name}: {error}."]) from None
     if not isinstance(document, dict):
         raise ManifestError([f"{path.name}, line 1: the document is a {type(document).__name__}; it must be a table."])
-    return document, Lines(text, suffix)
+    try:
+        return document, Lines(text, suffix)
+    except RecursionError:
+        raise ManifestError([f"{path.name}: it is nested too deeply."]) from None
 
 
 def _no_constant(word: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -81,9 +82,13 @@ class _IdentityCache:
 
     def __call__(self, source: dict) -> str:
         signature = stat_signature(source)
+        if signature is None:  # a loader, whose module's text says it, and is quickly read
+            return identity_of(source)
         name = json.dumps({"source": source, "stat": signature}, sort_keys=True)
         if name not in self._fresh:
-            self._fresh[name] = self._known.get(name) or identity_of(source)
+            known = self._known.get(name)
+            is_hash = isinstance(known, str) and re.fullmatch("[0-9a-f]{64}", known)
+            self._fresh[name] = known if is_hash else identity_of(source)
         return self._fresh[name]
 
     def save(self) -> None:

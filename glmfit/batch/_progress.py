@@ -80,7 +80,7 @@ class Progress:
         if self.n_done:
             lines.append(f"{_duration(self.seconds)} of fitting in all; slowest:")
             lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in self.slowest]
-        if self.n_programs:
+        if self.n_bucket_workers:
             lines.append(
                 f"compiled: {self.n_programs} programs; {self.n_compilations} compilations for {self.n_bucket_workers} "
                 "pairs of bucket and worker"
@@ -129,13 +129,13 @@ def status(out) -> Progress:
         except FileNotFoundError:
             pass
         except ValueError:
-            n_damaged += 1
+            n_damaged += not failure_path(out, task.key).exists()
         if found is not None:
             facts.append(found)
             by_model[task.model][0] += 1
         elif failure_path(out, task.key).exists():
-            error = str(read_failure(failure_path(out, task.key)).get("error", "?")).splitlines()
-            failures.append((f"{task.session}, {task.model}", error[0] if error else "?"))
+            error = " ".join(str(read_failure(failure_path(out, task.key)).get("error", "?")).split())
+            failures.append((f"{task.session}, {task.model}", error[:300]))
             by_model[task.model][1] += 1
         else:
             by_model[task.model][2] += 1

@@ -48,6 +48,9 @@ _KEYS = {
     ),
     "history": TABLE,
 }
+_WHOLE_LAG = 1e-6  # of a bin: what rounding leaves
+_LONGEST_LAG = 10**9
+_LATEST_S = 1e11  # some thousand years
 _COVARIATE = {
     "signal": TEXT,
     "name": NAMED,
@@ -80,6 +83,8 @@ def read_design(
         problems.add(path, f'partial_bins is "exposure", which {estimator} does not know; use "drop".', "partial_bins")
     if "units" in design:
         design["units"] = [str(unit) for unit in design["units"]]
+        if len(set(design["units"])) < len(design["units"]):
+            problems.add(path, f"units is {shown(design['units'])}; each may be there once.", "units")
     bin_s = design.get("bin_s")
     design["covariates"] = [
         _read_covariate(problems, (*path, "covariates", i), entry, recordings, bin_s, design["target"])
@@ -88,7 +93,7 @@ def read_design(
     _check_prefixes(problems, path, design["covariates"])
     if "history" in right:
         design["history"] = _read_history(problems, (*path, "history"), right["history"], bin_s, estimator)
-    elif not design["covariates"] and "covariates" not in table:
+    elif not design["covariates"] and not table.get("covariates"):
         problems.add(path, "there are neither covariates nor a history; a design needs features.")
     return design
 
@@ -116,7 +121,7 @@ def _check_known(problems: Problems, path: tuple, key: str, name: str, recording
 def _check_increasing(problems: Problems, path: tuple, epochs: list) -> None:
     before = None
     for start, stop in epochs:
-        if start >= stop or (before is not None and start < before):
+        if start >= stop or (before is not None and start < before) or max(abs(start), abs(stop)) > _LATEST_S:
             text = f"epochs has {shown([start, stop])}; starts come before stops, and epochs may not overlap."
             problems.add(path, text, "epochs")
             return
@@ -132,6 +137,8 @@ def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, t
             problems.add(path, text, "signal")
     elif signal is not None:
         _check_known(problems, path, "signal", signal, recordings, "signals")
+    if len(set(map(str, right.get("columns", [])))) < len(right.get("columns", [])):
+        problems.add(path, f"columns is {shown(right['columns'])}; each may be there once.", "columns")
     for key in ("resample", "max_gap_s"):
         if key in right and signal == COUNTS:
             problems.add(path, f'{key} is not for "{COUNTS}", which are in bins already.', key)
@@ -147,7 +154,12 @@ def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, t
     for key in ("lags", "lags_s"):
         bins = right.get(key, [])
         if key == "lags_s" and bin_s is not None:
+            odd = [lag for lag in bins if abs(lag / bin_s - round(lag / bin_s)) > _WHOLE_LAG]
+            if odd:
+                problems.add(path, f"lags_s has {shown(odd)}; lags are whole numbers of bins of {bin_s:g} s.", key)
             bins = [round(lag / bin_s) for lag in bins]
+        if any(abs(lag) > _LONGEST_LAG for lag in bins):
+            problems.add(path, f"{key} is {shown(right[key])}; no lag may be above {_LONGEST_LAG} bins.", key)
         if len(set(bins)) < len(bins):
             problems.add(path, f"{key} is {shown(right[key])}; each lag may be there once, in bins.", key)
     return right

@@ -25,12 +25,12 @@ class Features:
         self.names: list[str] = []
         self.dtype = dtype
         self.incomplete: dict[str, int] = {}  # rows with NaN, by part
-        self.scaled: list[int] = []  # columns to be standardized
+        self.scaled: dict[int, np.ndarray] = {}  # columns to be standardized, as they were before rounding to dtype
 
     def add(self, part: str, values: np.ndarray, names: list[str], standardize: bool = False) -> None:
         """Append columns."""
         if standardize:
-            self.scaled += range(len(self.names), len(self.names) + len(names))
+            self.scaled |= {len(self.names) + i: column for i, column in enumerate(values.astype(np.float64).T)}
         self.blocks.append(values.astype(self.dtype, copy=False))
         self.names += names
         self.incomplete[part] = int(np.isnan(values).any(axis=1).sum())
@@ -38,11 +38,11 @@ class Features:
     def standardize(self, X: np.ndarray, complete: np.ndarray) -> dict[str, list[float]]:
         """Bring columns to mean 0 and standard deviation 1 over complete rows; mean and deviation by name."""
         used = {}
-        for column in self.scaled:
-            values = X[complete, column].astype(np.float64)
-            mean, deviation = float(values.mean()), float(values.std())
-            deviation = deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0  # a constant stays one
-            X[:, column] = (X[:, column] - mean) / deviation
+        for column, values in self.scaled.items():
+            known = values[complete]
+            mean, deviation = float(known.mean()), float(known.std())
+            deviation = deviation if deviation > 1e-12 * np.abs(known).max() else 1.0  # a constant stays one
+            X[:, column] = (values - mean) / deviation
             used[self.names[column]] = [mean, deviation]
         return used
 
@@ -68,6 +68,9 @@ def build_recording(session: Session, design: dict[str, Any], dtype) -> dict[str
     features = Features(len(counts), dtype)
     used = [_add_covariate(features, bins, covariate, signals, counts, units) for covariate in design["covariates"]]
     own, own_names = _history(features, bins, design, counts, units)
+    twice = sorted({name for name in features.names if features.names.count(name) > 1})
+    if twice:
+        raise ValueError(f"several features are called {', '.join(twice)}; give their covariates names of their own.")
     X = np.concatenate(features.blocks, axis=1)
     y = counts if design["target"] == COUNTS else _labels(bins, design["target"], signals)
     complete = np.isfinite(X).all(axis=1) & np.isfinite(y.reshape(len(y), -1)).all(axis=1)

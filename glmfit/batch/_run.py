@@ -11,10 +11,11 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from ._fit import Receipt, Work, do
-from ._lock import RunLock
+from ._lock import RunLock, lock_of
 from ._manifest import Manifest, read_manifest
 from ._plan import plan, share
 from ._results import failure_path, is_whole, make_folders, read_failure, result_path, write_failure
+from ._stop import signals_noted
 from ._task import Task
 
 
@@ -37,7 +38,7 @@ class Summary:
     n_missing : int
         Neither done nor failed: a run that was stopped leaves some.
     n_damaged : int
-        Results that were damaged and have been redone, or will be.
+        Results that were damaged, and were to be redone.
     seconds : float
         Wall time.
     """
@@ -62,7 +63,7 @@ class Summary:
         if self.n_found:
             parts[0] += f" ({self.n_found} of them before)"
         if self.n_damaged:
-            parts.append(f"{self.n_damaged} damaged results redone")
+            parts.append(f"{self.n_damaged} results were damaged")
         if self.failed:
             parts.append(f"{len(self.failed)} failed")
         if self.n_missing:
@@ -148,7 +149,9 @@ def run(
     out = default_out(manifest) if out is None else Path(out)
     out = out.resolve()
     make_folders(out)
-    with RunLock(out / ("run.lock" if shard is None else f"shard-{shard[0]}-of-{shard[1]}.lock")):
+    if client is None:
+        _check_scheduler(str(scheduler))
+    with signals_noted(), RunLock(lock_of(out, shard)):
         tasks = plan(manifest, out)
         tasks = tasks if shard is None else share(tasks, shard)
         todo, failed, n_damaged = sort_out(tasks, out, retry)
@@ -183,6 +186,15 @@ def sort_out(tasks: list[Task], out: Path, retry: bool) -> tuple[list[Task], lis
         else:
             todo.append(task)
     return todo, failed, n_damaged
+
+
+def _check_scheduler(scheduler: str) -> None:
+    """Raise for what is no place to work, before anything is done."""
+    if scheduler not in ("serial", "local", "slurm") and "://" not in scheduler and not Path(scheduler).is_file():
+        raise ValueError(
+            f"scheduler is {scheduler!r}; it must be 'local', 'serial', 'slurm', an address such as 'tls://host:8786', "
+            "or a scheduler file that exists."
+        )
 
 
 def _drive(works: list[Work], book: _Book, where, **options) -> None:
@@ -226,7 +238,9 @@ class _Book:
     def lost(self, work: Work, error: BaseException | str) -> None:
         """Note a task whose workers died, again and again."""
         task = work.task
-        text = f"its worker died every time it was tried (a crash, or more memory than allowed): {error}"
+        died = type(error).__name__ == "KilledWorker"
+        why = "its worker died every time it was tried (a crash, or more memory than allowed)"
+        text = f"{why if died else 'it could not be done'}: {type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
             write_failure(Path(work.out), task, {"error": text, "traceback": "", "manifest": work.manifest})
         self.add(work, Receipt(task.key, task.session, task.model, "failed", error=text))

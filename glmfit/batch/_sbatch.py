@@ -19,7 +19,7 @@ def write_array_script(manifest: Path, out: Path, script: Path, shards: int, nam
     goes on with what is missing.
     """
     directives = [f"--job-name={_job_name(name)}", f"--array=1-{shards}", "--requeue", "--open-mode=append"]
-    directives += ["--ntasks=1", "--cpus-per-task=1", f"--output={out / 'logs' / '%A_%a.log'}"]
+    directives += ["--ntasks=1", "--cpus-per-task=1", f"--output={_quoted(out / 'logs')}/%A_%a.log"]
     # A minute before the limit the run is told to end: what it has written stays, what it was fitting is dropped.
     directives += ["--signal=B:TERM@60"]
     directives += [f"--{name}={slurm[given]}" for given, name in _DIRECTIVES.items() if slurm.get(given)]
@@ -30,7 +30,7 @@ def write_array_script(manifest: Path, out: Path, script: Path, shards: int, nam
     directives += list(slurm.get("extra") or [])
     command = [sys.executable, "-m", "glmfit.batch", "run", str(manifest), "--out", str(out), "--scheduler", "serial"]
     command += ["--gpus", "1"] if gpus else []
-    lines = ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in directives), "set -eu"]
+    lines = ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in directives), "set -e"]
     lines += list(slurm.get("prologue") or [])
     lines.append(f"cd {shlex.quote(str(Path.cwd()))}")
     lines.append(f'exec {shlex.join(command)} --shard "$SLURM_ARRAY_TASK_ID/{shards}"')
@@ -38,6 +38,11 @@ def write_array_script(manifest: Path, out: Path, script: Path, shards: int, nam
     (out / "logs").mkdir(parents=True, exist_ok=True)
     write_text(script, text)
     return text
+
+
+def _quoted(folder: Path) -> str:
+    """Folder as sbatch reads it in a directive: % is doubled, spaces are escaped."""
+    return re.sub(r"([\s\"'\\])", r"\\\1", str(folder).replace("%", "%%"))
 
 
 def _job_name(name: str) -> str:

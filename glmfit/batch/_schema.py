@@ -28,7 +28,8 @@ class ManifestError(ValueError):
     """
 
     def __init__(self, problems: Iterable[str]):
-        self.problems = list(problems)
+        # Half of a surrogate pair is allowed in JSON, and in no output.
+        self.problems = [problem.encode("utf-8", "backslashreplace").decode() for problem in problems]
         super().__init__("\n".join(self.problems))
 
 
@@ -74,7 +75,10 @@ class Rule(NamedTuple):
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer above all floats
+        return False
 
 
 def is_whole(value: Any) -> bool:
@@ -88,7 +92,7 @@ def is_plain(value: Any) -> bool:
         return all(map(is_plain, value.values()))
     if isinstance(value, list):
         return all(map(is_plain, value))
-    return value is None or isinstance(value, str | bool | int) or is_number(value)
+    return value is None or isinstance(value, str | bool) or is_number(value)
 
 
 TEXT = Rule("a text that is not empty", lambda value: isinstance(value, str) and bool(value))

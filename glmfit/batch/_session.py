@@ -112,7 +112,7 @@ def intervals(what: str, value: Any) -> np.ndarray:
     """Return starts and stops in s, (interval, 2), increasing and apart."""
     if hasattr(value, "start") and hasattr(value, "end"):
         value = np.column_stack([value.start, value.end])
-    found = numbers(what, value)
+    found = np.round(numbers(what, value), 9)
     if found.ndim != 2 or found.shape[1] != 2 or not len(found):
         raise ValueError(f"{what} has shape {found.shape}; it needs a start and a stop per interval, (interval, 2).")
     if not np.isfinite(found).all():
@@ -132,12 +132,13 @@ def intervals(what: str, value: Any) -> np.ndarray:
 def numbers(what: str, value: Any) -> np.ndarray:
     """Return an array of real numbers, float64."""
     try:
-        found = np.asarray(value)
+        found = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
         if found.dtype.kind not in "biuf":
             raise TypeError(f"dtype {found.dtype}")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{what} is not an array of real numbers ({error}).") from None
-    return found.astype(np.float64)
+    found = found.astype(np.float64)
+    return found.filled(np.nan) if isinstance(found, np.ma.MaskedArray) else found  # what is masked is missing
 
 
 def _mapping(what: str, value: Any) -> dict:
@@ -145,7 +146,15 @@ def _mapping(what: str, value: Any) -> dict:
         return {}
     if not isinstance(value, Mapping):
         raise TypeError(f"{what} is a {type(value).__name__}; it must be a dict from names.")
+    _refuse_equal(what, list(map(str, value)))
     return dict(value)
+
+
+def _refuse_equal(what: str, names: list[str]) -> None:
+    """Raise for names that are the same once they are texts, such as 1 and "1"."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{what} has two entries called {', '.join(twice)}; names must differ as texts.")
 
 
 def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
@@ -154,8 +163,11 @@ def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         times, unit = numbers("the spike times", value[0]), np.asarray(value[1])
         if times.ndim != 1 or times.shape != unit.shape:
             raise ValueError(f"the spikes have times {times.shape} and units {unit.shape}; both need one per spike.")
+        if unit.dtype.kind == "f" and np.isnan(unit).any():
+            raise ValueError(f"the unit of {int(np.isnan(unit).sum())} spikes is NaN; leave those spikes out.")
         groups = {_word(name): times[unit == name] for name in np.unique(unit)}
     elif hasattr(value, "items"):
+        _refuse_equal("spikes", [_word(name) for name, _ in value.items()])
         groups = {_word(name): numbers(f"unit {name!r}", getattr(t, "t", t)) for name, t in value.items()}
     else:
         raise TypeError(f"spikes is a {type(value).__name__}; it must be a TsGroup, a dict or a pair (times, unit).")
@@ -214,6 +226,7 @@ def _matrices(given: dict[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name.endswith("_names"):
             found[name] = [_word(entry) for entry in value]
+            _refuse_equal(name, found[name])
         else:
             found[name] = np.asarray(getattr(value, "values", value))
             if found[name].dtype == object:

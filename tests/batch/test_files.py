@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from batch_runs import ROOT, Batch, draw, header_of
 
 import glmfit
 from glmfit.batch import BusyFolder, collect, load_result, read_manifest, run, status
+from glmfit.batch.__main__ import main
+from glmfit.batch._lock import RunLock
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +91,12 @@ def test_a_damaged_result_is_noticed_and_redone(make_batch, how):
     run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
     path, other = batch.results()
     whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:  # in the middle of an array: names and dates may change unnoticed
+        entry = archive.getinfo("coef.npy")
+    inside = entry.header_offset + 30 + len("coef.npy") + entry.compress_size // 2
     damaged = {
         "truncated": whole[: len(whole) // 2],
-        "one bit": whole[: len(whole) // 3] + bytes([whole[len(whole) // 3] ^ 1]) + whole[len(whole) // 3 + 1 :],
+        "one bit": whole[:inside] + bytes([whole[inside] ^ 1]) + whole[inside + 1 :],
         "empty": b"",
         "another fit's": other.read_bytes(),
     }[how]
@@ -180,6 +186,70 @@ def test_a_run_that_is_stopped_goes_on(make_batch, how, code):
     assert 2 <= n < 8 and not (batch.out / "run.lock").exists() and not list((batch.out / "failed").iterdir())
     again = run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
     assert (again.n_found, again.n_done) == (n, 8 - n)
+
+
+def test_a_loader_that_leaves_in_whatever_way_fails_alone(make_batch):
+    ways = ["exit", "interrupt", "base"]
+    batch = make_batch([{"seed": 0}, *({"seed": k, "leave": way} for k, way in enumerate(ways, 1)), {"seed": 9}])
+    summary = run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
+    assert summary.n_done == 2 and [r.error.partition(":")[0] for r in summary.failed] == [
+        "SystemExit", "KeyboardInterrupt", "BaseException"
+    ]  # fmt: skip
+    assert len(list((batch.out / "failed").iterdir())) == 3
+
+
+def test_a_changed_loader_is_another_task(make_batch):
+    batch = make_batch([{"seed": 1}])
+    assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).n_done == 1
+    with open(batch.folder / "sessions_for_tests.py", "a") as file:
+        file.write("# another way to load\n")
+    assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).n_done == 1
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "null", '{"host": "elsewhere", "since": "abc"}', "\xff", "{}"])
+def test_a_lock_that_is_none_of_ours_does_not_block_for_ever(make_batch, content):
+    batch = make_batch([{"seed": 1}])
+    batch.out.mkdir()
+    (batch.out / "run.lock").write_bytes(content.encode("latin-1"))
+    os.utime(batch.out / "run.lock", (0, 0))
+    assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).ok
+
+
+def test_a_run_that_is_refused_changes_nothing(make_batch):
+    batch = make_batch([{"seed": 1}])
+    assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).ok
+    with RunLock(batch.out / "run.lock"):
+        make_batch([{"seed": 2}, {"seed": 3}])
+        with pytest.raises(BusyFolder):
+            run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
+        assert main(["run", str(batch.manifest), "--out", str(batch.out), "--scheduler", "serial"]) == 1
+        assert status(batch.out).n_tasks == 1
+
+
+def test_array_scripts_quote_what_sbatch_would_split(make_batch, tmp_path, capsys):
+    batch, out = make_batch([{"seed": 1}]), tmp_path / "a 100% b"
+    arguments = ["--shards", "3", "--memory", "4 GB", "--walltime", "1:00:00", "--sbatch-option=--qos=low"]
+    assert main(["sbatch", str(batch.manifest), "--out", str(out), *arguments]) == 0
+    assert f"sbatch '{out}/array.sh'" in capsys.readouterr().out
+    script = (out / "array.sh").read_text()
+    for line in ("--array=1-1", "--mem=4G", "--time=1:00:00", "--qos=low"):
+        assert f"#SBATCH {line}\n" in script
+    assert f"#SBATCH --output={tmp_path}/a\\ 100%%\\ b/logs/%A_%a.log\n" in script and f"--out '{out}'" in script
+    assert subprocess.run(["bash", "-n", out / "array.sh"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--scheduler", "foo"], ["--shard", "5/3"], ["--workers", "0"], ["--gpus", "-1"], ["--memory", "lots"]],
+)
+def test_bad_arguments_are_refused_before_anything_is_done(make_batch, arguments, capsys):
+    batch = make_batch([{"seed": 1}])
+    try:
+        code = main(["run", str(batch.manifest), "--out", str(batch.out), *arguments])
+    except SystemExit as stop:  # argparse
+        code = stop.code
+    assert code == 2 and arguments[1] in capsys.readouterr().err
+    assert not (batch.out / "tasks.json").exists()
 
 
 def test_shards_share_the_work(make_batch):

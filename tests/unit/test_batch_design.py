@@ -576,3 +576,50 @@ def test_truncated_nwb_files_are_named(nwb):
     nwb.write_bytes(nwb.read_bytes()[:3000])
     with pytest.raises(ValueError, match=r"s.nwb is not an NWB file, or is damaged"):
         load_session(nwb_source(nwb))
+
+
+@pytest.mark.parametrize("bin_s", [0.02, 0.05, 0.1, 0.001])
+@pytest.mark.parametrize("at_s", [0.0, 1e6])
+def test_rounding_of_times_decides_nothing(bin_s, at_s):
+    n = 200
+    edges = at_s + np.arange(n + 1) * bin_s
+    signal = Session({"a": [at_s]}, {"s": (edges, np.arange(n + 1.0))}).signals["s"]
+    bins = make_bins(np.array([[at_s, at_s + n * bin_s]]), bin_s, False)
+    # Samples on the edges: of two equally near the earlier one, and no gap is longer than the sampling interval.
+    np.testing.assert_array_equal(resample(bins, signal, "nearest", None)[:, 0], np.arange(n))
+    np.testing.assert_allclose(resample(bins, signal, "linear", bin_s)[:, 0], np.arange(n) + 0.5)
+    # Samples at the centres, every second one missing: the others are themselves, and need no neighbour.
+    values = np.where(np.arange(n) % 2, np.nan, np.arange(n))
+    signal = Session({"a": [at_s]}, {"s": (at_s + (np.arange(n) + 0.5) * bin_s, values)}).signals["s"]
+    for how in ("nearest", "linear"):
+        np.testing.assert_array_equal(resample(bins, signal, how, bin_s)[:, 0], values)
+
+
+@pytest.mark.parametrize("offset, scale", [(1e7, 1.0), (0.0, 5e-13), (1e5, 1e-3)])
+def test_standardizing_does_not_depend_on_units(offset, scale):
+    t = np.arange(0, 10, 0.01)
+    session = Session({"a": [1.0]}, {"s": (t, offset + scale * np.sin(t))})
+    covariate = {"signal": "s", "standardize": True}
+    design = {
+        "bin_s": 0.01,
+        "partial_bins": "drop",
+        "target": "counts",
+        "epochs": [[0, 9.9]],
+        "covariates": [covariate],
+    }
+    X = build(session, design, "PopulationGLM").X[:, 0]
+    expected = offset + scale * (np.sin(t[:990]) + np.sin(t[1:991])) / 2
+    expected = (expected - expected.mean()) / expected.std()
+    assert X.std() == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(X, expected, atol=2e-2)
+
+
+def test_sessions_lose_nothing_silently():
+    masked = np.ma.array([1.0, 2, 3], mask=[0, 1, 0])
+    assert np.isnan(Session({"a": [1.0]}, {"s": (np.arange(3.0), masked)}).signals["s"].values[1, 0])
+    with pytest.raises(ValueError, match="two entries called 1"):
+        Session({1: [0.1, 0.2], "1": [0.3]})
+    with pytest.raises(ValueError, match="1 spikes is NaN"):
+        Session((np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.5, np.nan])))
+    with pytest.raises(ValueError, match="feature_names has two entries called a"):
+        Session(X=np.ones((3, 2)), y=np.ones(3), feature_names=["a", "a"])
