@@ -91,7 +91,7 @@ def free_ports(n_ports):
         return [one.getsockname()[1] for one in sockets]
 
 
-def wait_until(true, what, seconds=30.0):
+def wait_until(true, what, seconds=90.0):
     """Look again and again until it is so."""
     end = time.monotonic() + seconds
     while not true():

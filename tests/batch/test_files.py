@@ -180,7 +180,7 @@ def test_a_run_that_is_stopped_goes_on(make_batch, how, code):
     first = batch.command("--scheduler", "serial")
     batch.wait_for(2, first)
     first.send_signal(how)
-    _, said = first.communicate(timeout=30)
+    _, said = first.communicate(timeout=90)
     assert first.returncode == code and "again to go on" in said, said
     n = len(batch.results())
     assert 2 <= n < 8 and not (batch.out / "run.lock").exists() and not list((batch.out / "failed").iterdir())

@@ -292,9 +292,9 @@ def test_a_driver_that_is_stopped_leaves_nothing_behind(importable, tmp_path, nu
     time.sleep(0.5)
     driver.send_signal(number)
     start = time.monotonic()
-    _, error = driver.communicate(timeout=20)
-    assert time.monotonic() - start < 8
-    _, alive = psutil.wait_procs(workers, timeout=5)
+    _, error = driver.communicate(timeout=100)
+    assert time.monotonic() - start < 50  # what is being done takes 60 s, and is not waited for
+    _, alive = psutil.wait_procs(workers, timeout=30)
     assert not alive
     in_order = number in (signal.SIGTERM, signal.SIGHUP)
     assert driver.returncode == (128 + number if in_order else -number), error.decode()

@@ -177,7 +177,7 @@ def test_a_driver_that_is_stopped_leaves_no_job_behind(slurm, tmp_path, number):
         assert driver.stdout.readline() == b"ready\n"
         assert set(slurm.jobs()) - before
         driver.send_signal(number)
-        driver.wait(timeout=20)
+        driver.wait(timeout=90)
     wait_until(lambda: set(slurm.jobs()) == before, "the end of its job", 60)
 
 

@@ -33,7 +33,7 @@ def test_the_second_waits_for_the_first_and_not_for_one_that_was_killed(tmp_path
     waiting.start()
     start = time.monotonic()
     with _turn(tmp_path, "another kernel"):  # of another kernel nobody waits
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 20
     assert not entered.wait(0.3)
     holder.kill()
     assert entered.wait(10)
