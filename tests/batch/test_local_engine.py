@@ -139,7 +139,7 @@ def test_waiting_does_not_keep_the_driver_busy(client):
     client.wait_for_workers(2, timeout=60)
     start = time.thread_time()
     carry(client, engine_tasks.nap, [(0, 2.5), (1, 2.5)])
-    assert time.thread_time() - start < 0.1
+    assert time.thread_time() - start < 0.5
 
 
 def test_every_port_speaks_tls_only_and_on_this_machine_only(client):
