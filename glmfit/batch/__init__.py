@@ -2,7 +2,7 @@
 
 from ._collect import Collected, collect
 from ._design import Built, build
-from ._fit import Receipt, load_result, result_of, run_one
+from ._fit import Receipt, load_result, run_one
 from ._lock import BusyFolder
 from ._manifest import Manifest, ManifestError, read_manifest
 from ._progress import Progress, status
@@ -27,7 +27,6 @@ __all__ = [
     "load_result",
     "load_session",
     "read_manifest",
-    "result_of",
     "run",
     "run_one",
     "status",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._status import Status
+from ..estimators._files import whole_or_absent
 from ._plan import read_plan
 from ._results import read_result, result_path
 
@@ -86,8 +85,10 @@ def collect(out) -> Collected:
     if not rows:
         raise ValueError(f"there is no result in {out}: {n_absent} tasks are still to be done. Run the manifest first.")
     index = pd.concat(rows, ignore_index=True)
-    _write(out / "index.parquet", index.to_parquet)
-    _write(out / "fits.nc", lambda path: _dataset(index, coefs, names).to_netcdf(path, engine="h5netcdf"))
+    with whole_or_absent(out / "index.parquet") as file:
+        index.to_parquet(file)
+    with whole_or_absent(out / "fits.nc") as file:
+        _dataset(index, coefs, names).to_netcdf(file.name, engine="h5netcdf")
     return Collected(out / "index.parquet", out / "fits.nc", n_fits, len(index), n_absent)
 
 
@@ -107,7 +108,7 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         value = np.asarray(default if value is None else value)
         return np.broadcast_to(value if value.shape in ((), (n_units,)) else np.asarray(default), n_units)
 
-    status = np.broadcast_to(np.asarray(per_unit("status", -1)), n_units)
+    status = per_unit("status", -1)
     units = report.get("neuron") or batch.get("targets") or list(range(n_units))
     return {
         "session": batch["session"],
@@ -116,10 +117,10 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         "status": [Status(int(s)).label if s >= 0 else "?" for s in status],
         "gap": per_unit("gap").astype(float),
         "gap_is_bound": per_unit("gap_is_bound", False).astype(bool),
-        "relative_gap": np.broadcast_to(np.asarray(per_unit("relative_gap"), float), n_units),
-        "objective": np.broadcast_to(np.asarray(per_unit("objective"), float), n_units),
-        "pseudo_r2": np.broadcast_to(np.asarray(per_unit("pseudo_r2"), float), n_units),
-        "spikes": np.broadcast_to(np.asarray(per_unit("spike_count"), float), n_units),
+        "relative_gap": per_unit("relative_gap").astype(float),
+        "objective": per_unit("objective").astype(float),
+        "pseudo_r2": per_unit("pseudo_r2").astype(float),
+        "spikes": per_unit("spike_count").astype(float),
         "n_rows": report.get("n_rows", batch["n_rows"]),
         "n_features": len(arrays["design.feature_names"]),
         "solver": report.get("solver_name", ""),
@@ -148,16 +149,3 @@ def _dataset(index, coefs: list, names: dict[str, int]):
         coords={"feature": np.array(list(names), str), **described},
         attrs={"title": "glmfit batch", "coef": "nan where the unit's model does not have the feature"},
     )
-
-
-def _write(path: Path, write) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{uuid.uuid4().hex}.{path.name}.part")
-    try:
-        write(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

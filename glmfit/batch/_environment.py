@@ -88,24 +88,3 @@ def machine_type() -> str:
     """
     what = "\n".join((platform.machine(), _cpu_flags(), metadata.version("jaxlib")))
     return f"{platform.machine()}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
-
-
-def limit_this_process(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> None:
-    """Give this process the environment of a worker, for fits that run in it (serial runs and shards).
-
-    jax has been imported already, so what it reads on import is left alone: the platform is the user's choice, and the
-    folder of compiled programs counts only in processes started from here. The number of threads does take effect,
-    provided that nothing has been computed yet.
-
-    Parameters
-    ----------
-    gpu, cache
-        As in `worker_environment`; `gpu` None leaves the choice of device alone.
-    """
-    from threadpoolctl import threadpool_limits
-
-    env = worker_environment(gpu=gpu, cache=cache)
-    if gpu is None:
-        del env["JAX_PLATFORMS"]
-    os.environ.update(env)
-    threadpool_limits(limits=1)

@@ -27,7 +27,7 @@ from ._design import Built, build
 from ._environment import machine_type
 from ._estimators import make_estimator
 from ._join import join_neurons
-from ._results import is_whole, result_path, write_failure, write_result
+from ._results import is_whole, write_failure, write_result
 from ._sources import load_session, stat_signature
 from ._stop import is_stopped, stop
 from ._task import Task
@@ -109,7 +109,8 @@ def run_one(task: Task, out, manifest: str = "") -> Receipt:
     start = time.perf_counter()
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     facts = {"manifest": manifest, "worker": worker, "host": socket.gethostname(), "began": began}
-    facts |= {"slurm_job": os.environ.get("SLURM_JOB_ID")} if "SLURM_JOB_ID" in os.environ else {}
+    if "SLURM_JOB_ID" in os.environ:
+        facts["slurm_job"] = os.environ["SLURM_JOB_ID"]
     try:
         for folder in ("results", "failed"):
             (out / folder).mkdir(parents=True, exist_ok=True)
@@ -263,20 +264,3 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = "?"
     return found
-
-
-def result_of(task: Task, out) -> Path:
-    """Where the result of a task is, or will be.
-
-    Parameters
-    ----------
-    task : Task
-        Of :meth:`Manifest.tasks`.
-    out : str or pathlib.Path
-        Output folder.
-
-    Returns
-    -------
-    pathlib.Path
-    """
-    return result_path(Path(out), task.key)

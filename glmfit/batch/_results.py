@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import time
-import uuid
 import zipfile
 import zlib
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators._files import load_npz, save_npz
+from ..estimators._files import load_npz, save_npz, whole_or_absent
 from ..estimators._model_file import model_to_file
 from ._task import Task
 
@@ -121,16 +119,8 @@ def read_failure(path: Path) -> dict[str, Any]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with whole_or_absent(path) as file:
+        file.write(text.encode())
 
 
 def _check(header: dict, path: Path) -> None:

@@ -113,7 +113,7 @@ def run(
         (list of shell commands before Python), interface (network of scheduler and workers) or host (address of this
         machine as the nodes see it).
     allowed_failures : int
-        A fit is given up after this many of its workers have died, and one more. Walltimes count as deaths.
+        A fit is given up after this many of its workers have died, and one more.
     shard : (int, int), optional
         (i, n): do part i of n, i from 1; other parts may be at work at the same time, here or elsewhere.
     retry : bool

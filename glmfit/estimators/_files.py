@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -28,18 +31,25 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save to {path}: the folder {path.parent} does not exist. Create it first.")
     text = json.dumps({"format": FORMAT, **header})
+    with whole_or_absent(path) as part:
+        np.savez_compressed(part, header=np.frombuffer(text.encode(), np.uint8), **arrays)
+    return path
+
+
+@contextlib.contextmanager
+def whole_or_absent(path: Path) -> Iterator[BinaryIO]:
+    """Open a file beside ``path`` to be written; it takes the place of ``path`` if nothing is raised."""
     # Not a tempfile: those are for the owner's eyes only, and a model is often read by colleagues.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(temporary, "xb") as file:
-            np.savez_compressed(file, header=np.frombuffer(text.encode(), np.uint8), **arrays)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return path
 
 
 def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:

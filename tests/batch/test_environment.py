@@ -47,16 +47,3 @@ def test_the_type_of_a_machine_is_short_stable_and_changes_with_jaxlib(monkeypat
     assert not set(here) & set("/ \\")
     monkeypatch.setattr("glmfit.batch._environment.metadata.version", lambda package: "0.0.1")
     assert machine_type() != here
-
-
-def test_a_process_can_limit_itself_after_jax_is_imported(importable):
-    code = (
-        "import jax, numpy\n"
-        "from glmfit.batch._environment import limit_this_process\n"
-        "limit_this_process()\n"
-        "from engine_tasks import cpu_per_wall\n"
-        "print(cpu_per_wall(None)['ratio'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.25  # 1.97 without, on two idle cores
