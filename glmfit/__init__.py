@@ -1,8 +1,10 @@
 """Certified GLMs for populations of neurons: Poisson counts, softmax and multinomial models of classes."""
 
-from ._collector import collector_paused as _collector_paused
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-with _collector_paused():
+from ._lazy import lazy_names as _lazy_names
+
+if _TYPE_CHECKING:
     from ._status import Status
     from .estimators import ClassReport, FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
     from .spikes import spike_identities
@@ -20,3 +22,14 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_MODULES = ("batch", "bounds", "demo", "design", "estimators", "inference", "observations", "penalties", "plotting")
+_MODULES += ("plugins", "problems", "solvers", "spikes")
+
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    _MODULES,
+    _status=("Status",),
+    estimators=("ClassReport", "FitReport", "MultinomialGLM", "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM"),
+    spikes=("spike_identities",),
+)

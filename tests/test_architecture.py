@@ -1,6 +1,7 @@
 """Where things live: imports point strictly down, and each dependency is imported in one place only."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "glmfit"
 
 LAYERS = (
-    {"_types", "_status", "_numerics", "_lambert", "_compile", "_collector", "design"},
+    {"_types", "_status", "_numerics", "_lambert", "_compile", "_files", "_lazy", "design"},
     {"observations", "penalties"},
     {"bounds"},
     {"problems"},
@@ -156,9 +157,30 @@ def test_solvers_see_problems_through_their_base_only(path):
 
 def test_the_package_init_only_names_what_is_public():
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    allowed = ast.ImportFrom | ast.Assign | ast.Expr
-    body = [inner for node in tree.body for inner in (node.body if isinstance(node, ast.With) else [node])]
+    allowed = ast.ImportFrom | ast.Assign | ast.AugAssign | ast.Expr
+    body = [inner for node in tree.body for inner in (node.body if isinstance(node, ast.If) else [node])]
     assert all(isinstance(node, allowed) for node in body)
+
+
+@pytest.mark.parametrize("name", ["glmfit", "glmfit.batch"])
+def test_names_imported_on_use_are_those_that_type_checkers_see(name):
+    package = importlib.import_module(name)
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+    typed = {
+        f"{package.__name__}.{node.module}:{alias.name}"
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        for alias in node.names
+    }
+    public = [key for key in package.__all__ if not key.startswith("__")]
+    assert {place.split(":")[1] for place in typed} == set(public)
+    for place in typed:
+        module, _, key = place.partition(":")
+        assert getattr(package, key) is getattr(importlib.import_module(module), key)
+    assert set(public) <= set(dir(package))
+    with pytest.raises(AttributeError, match="no attribute 'unheard_of'"):
+        _ = package.unheard_of
 
 
 def test_scikit_learn_only_in_estimators():
@@ -219,11 +241,13 @@ def test_oracles_never_import_the_package():
 
 
 def test_importing_the_package_stays_light():
-    # pandas is not in the list: scikit-learn imports it where it is installed.
+    # pandas is not in the second list: scikit-learn imports it where it is installed.
     code = (
-        "import sys, glmfit\n"
+        "import sys, glmfit, glmfit.batch\n"
         "heavy = ['pynapple', 'jaxopt', 'matplotlib', 'numba', 'nemos', 'distributed', 'nitime']\n"
-        "print([m for m in heavy if m in sys.modules])"
+        "found = [m for m in [*heavy, 'jax', 'sklearn', 'numpy'] if m in sys.modules]\n"
+        "glmfit.PopulationGLM, glmfit.spike_identities, glmfit.batch.run\n"
+        "print(found + [m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
@@ -235,6 +259,7 @@ def test_importing_the_package_warns_of_nothing_and_leaves_jax_as_it_was():
         "import jax\n"
         "before = dict(jax.config.values)\n"
         "import glmfit\n"
+        "glmfit.PopulationGLM\n"
         "after = dict(jax.config.values)\n"
         "print({k: after.get(k) for k in before if before[k] != after.get(k)})"
     )

@@ -1,15 +1,21 @@
 """Batches: every model fitted to every session, on a laptop or on a cluster, from one manifest."""
 
-from ._collect import Collected, collect
-from ._design import Built, build
-from ._fit import Receipt, load_result, run_one
-from ._lock import BusyFolder
-from ._manifest import Manifest, ManifestError, read_manifest
-from ._progress import Progress, status
-from ._run import Summary, run
-from ._session import Session
-from ._sources import load_session
-from ._task import Task
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from .._lazy import lazy_names as _lazy_names
+
+if _TYPE_CHECKING:
+    from ._collect import Collected, collect
+    from ._design import Built, build
+    from ._fit import load_result, run_one
+    from ._lock import BusyFolder
+    from ._manifest import Manifest, ManifestError, read_manifest
+    from ._progress import Progress, status
+    from ._receipt import Receipt
+    from ._run import Summary, run
+    from ._session import Session
+    from ._sources import load_session
+    from ._task import Task
 
 __all__ = [
     "Built",
@@ -31,3 +37,18 @@ __all__ = [
     "run_one",
     "status",
 ]
+
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    _collect=("Collected", "collect"),
+    _design=("Built", "build"),
+    _fit=("load_result", "run_one"),
+    _lock=("BusyFolder",),
+    _manifest=("Manifest", "ManifestError", "read_manifest"),
+    _progress=("Progress", "status"),
+    _receipt=("Receipt",),
+    _run=("Summary", "run"),
+    _session=("Session",),
+    _sources=("load_session",),
+    _task=("Task",),
+)

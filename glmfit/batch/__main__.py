@@ -9,14 +9,12 @@ import shlex
 import sys
 from pathlib import Path
 
-from ._collect import collect
 from ._environment import machine_type, worker_environment
 from ._lock import BusyFolder, RunLock, lock_of
-from ._manifest import ManifestError, read_manifest
-from ._plan import plan, share
-from ._progress import status
+from ._manifest import ManifestError
+from ._plan import default_out, plan, read_known, share
 from ._results import make_folders
-from ._run import default_out, run, sort_out
+from ._run import run, sort_out
 from ._sbatch import write_array_script
 from ._stop import TERMINATED, signals_noted
 
@@ -123,8 +121,8 @@ def _slurm(options: argparse.Namespace) -> dict:
 
 
 def _run(options: argparse.Namespace) -> int:
-    manifest = read_manifest(options.manifest)
-    out = (options.out or default_out(manifest)).resolve()
+    out = (options.out or default_out(options.manifest)).resolve()
+    manifest = read_known(options.manifest, out)
     scheduler = options.scheduler or ("local" if options.shard is None else "serial")
     if options.shard is not None and scheduler != "serial":
         raise ValueError(f"--shard works in this process; leave --scheduler {scheduler} out.")
@@ -160,12 +158,16 @@ def _start_again(out: Path, gpus: int) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
+    from ._progress import status
+
     progress = status(options.out)
     print(progress)
     return 0 if progress.complete else 1
 
 
 def _collect(options: argparse.Namespace) -> int:
+    from ._collect import collect
+
     found = collect(options.out)
     print(f"{found.n_fits} fits, {found.n_units} units: {found.index} and {found.arrays}")
     if found.n_absent:
@@ -174,8 +176,8 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _sbatch(options: argparse.Namespace) -> int:
-    manifest = read_manifest(options.manifest)
-    out = (options.out or default_out(manifest)).resolve()
+    out = (options.out or default_out(options.manifest)).resolve()
+    manifest = read_known(options.manifest, out)
     make_folders(out)
     with RunLock(lock_of(out, None)):
         n_tasks = len(plan(manifest, out))  # so that the tasks of the array need not look at all data

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._files import whole_or_absent
 from .._status import Status
-from ..estimators._files import whole_or_absent
 from ._plan import read_plan
 from ._results import read_result, result_path
 

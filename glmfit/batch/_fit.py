@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from ._design import Built, build
 from ._environment import machine_type
 from ._estimators import make_estimator
 from ._join import join_neurons
+from ._receipt import Receipt, Work
 from ._results import is_whole, write_failure, write_result
 from ._sources import load_session, stat_signature
 from ._stop import is_stopped, stop
@@ -34,44 +35,6 @@ from ._task import Task
 from ._turns import share_compilation
 
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "equinox", "pynapple")
-
-
-class Receipt(NamedTuple):
-    """What is told of a task: numbers and words, never its arrays.
-
-    Attributes
-    ----------
-    key, session, model : str
-        Of the task.
-    state : {"done", "found", "failed"}
-        "found": done before.
-    seconds : float
-        From the start of loading to the end of writing.
-    error : str or None
-        Of one that failed.
-    worker : str
-        Host and process.
-    """
-
-    key: str
-    session: str
-    model: str
-    state: str
-    seconds: float = 0.0
-    error: str | None = None
-    worker: str = ""
-
-
-class Work(NamedTuple):
-    """What a worker is sent."""
-
-    task: Task
-    out: str
-    manifest: str  # digest
-
-    @property
-    def key(self) -> str:
-        return self.task.key
 
 
 def do(work: Work) -> Receipt:
@@ -149,7 +112,7 @@ def load_result(path):
     ValueError
         If it is damaged or something else.
     """
-    from ..estimators._files import load_npz
+    from .._files import load_npz
     from ..estimators._model_file import model_from_file
 
     header, arrays = load_npz(path)

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ._manifest import Manifest
+import glmfit
+
+from ._manifest import Manifest, read_again
 from ._results import write_text
 from ._sources import identity_of, stat_signature
 from ._task import Task
+
+
+def default_out(path: Path) -> Path:
+    """Output folder of a manifest when none is named."""
+    return path.resolve().with_name(f"{path.stem}_results")
+
+
+def read_known(path: Path, out: Path) -> Manifest:
+    """Read a manifest; the parameters of one that this version has planned in ``out`` are not checked again.
+
+    Checking them takes importing the estimators, which takes longer than finding that all is done.
+    """
+    checked = None
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        listed = json.loads((out / "tasks.json").read_text(encoding="utf-8"))
+        checked = listed.get("manifest") if listed.get("version") == glmfit.__version__ else None
+    return read_again(path, checked)
 
 
 def plan(manifest: Manifest, out: Path) -> list[Task]:
@@ -33,7 +53,8 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
 def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
     """Keep the list of tasks and a copy of the manifest in the output folder."""
     listed = [task.to_json() for task in tasks]
-    write_text(out / "tasks.json", json.dumps({"manifest": manifest.digest, "name": manifest.name, "tasks": listed}))
+    about = {"manifest": manifest.digest, "version": glmfit.__version__, "name": manifest.name}
+    write_text(out / "tasks.json", json.dumps(about | {"tasks": listed}))
     copy = out / f"manifest{manifest.path.suffix}"
     if manifest.path.resolve() != copy.resolve():
         shutil.copyfile(manifest.path, copy)

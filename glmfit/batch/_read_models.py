@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ._estimators import ESTIMATORS, parameters_of, why_not, wrong_values
+from ._estimators import ESTIMATORS, parameters_of, why_not
 from ._read_data import Data
 from ._read_design import read_design
 from ._schema import NAMED, TABLE, TEXT, Problems, check_table, guess, is_plain, list_of, shown
@@ -47,8 +47,10 @@ class Model:
     data: tuple[str, ...]
 
 
-def read_model(problems: Problems, path: tuple, table: dict[str, Any], data: Mapping[str, Data]) -> list[Model]:
-    """Check one model; one configuration for each member of its grid."""
+def read_model(
+    problems: Problems, path: tuple, table: dict[str, Any], data: Mapping[str, Data], values: bool = True
+) -> list[Model]:
+    """Check one model, names and values of parameters on request; one configuration for each member of its grid."""
     before = len(problems)
     right = check_table(problems, path, table, _KEYS, ("name", "estimator"))
     estimator = right.get("estimator")
@@ -61,7 +63,7 @@ def read_model(problems: Problems, path: tuple, table: dict[str, Any], data: Map
             problems.add(path, f'data names "{name}", which is no [[data]]{guess(name, data)}', "data")
     sources = [data[name] for name in names if name in data]
     parameters, grid = right.get("parameters", {}), right.get("grid", {})
-    members = _members(problems, path, parameters, grid, estimator)
+    members = _members(problems, path, parameters, grid, estimator, values)
     design = _design(problems, path, table, sources, estimator)
     if len(problems) > before or estimator is None:
         return []
@@ -70,7 +72,7 @@ def read_model(problems: Problems, path: tuple, table: dict[str, Any], data: Map
     ]
 
 
-def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, estimator: str | None) -> list:
+def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, estimator: str | None, check: bool) -> list:
     """Every combination of a grid, with what it adds to the name."""
     before = len(problems)
     for key, values in grid.items():
@@ -84,7 +86,7 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
         for key in (key for key in keys if not is_plain(keys[key])):
             text = f"{key} is {shown(keys[key])}; it must be made of texts, finite numbers, true and false."
             problems.add((*path, what), text, key)
-        if estimator is not None:
+        if check and estimator is not None:
             _check_names(problems, (*path, what), keys, estimator)
     if len(problems) > before or estimator is None:
         return []
@@ -93,12 +95,15 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
         chosen = dict(zip(grid, values, strict=True))
         label = ",".join(f"{key}={_short(value)}" for key, value in chosen.items())
         members.append((f"[{label}]" if label else "", chosen))
-        _check_values(problems, path, estimator, parameters, chosen)
+        if check:
+            _check_values(problems, path, estimator, parameters, chosen)
     return members
 
 
 def _check_values(problems: Problems, path: tuple, estimator: str, parameters: dict, chosen: dict) -> None:
     """Note values that make no sense, where they are given."""
+    from ._check_parameters import wrong_values
+
     for about, text in wrong_values(estimator, {**parameters, **chosen}):
         given = next((key for key in (*parameters, *chosen) if text.startswith(f"{key} is ")), about)
         table = "grid" if given in chosen else "parameters" if given in parameters else None

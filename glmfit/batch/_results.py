@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators._files import load_npz, save_npz, whole_or_absent
-from ..estimators._model_file import model_to_file
+from .._files import load_npz, save_npz, whole_or_absent
 from ._task import Task
 
 _NO_ZIP = (zipfile.BadZipFile, NotImplementedError, RuntimeError)
@@ -47,6 +46,8 @@ def make_folders(out: Path) -> None:
 
 def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Path:
     """Write the result of a task, whole or not at all; an earlier failure is forgotten."""
+    from ..estimators._model_file import model_to_file
+
     header, model_arrays = model_to_file(model)
     header["batch"] = {"key": task.key, "session": task.session, "model": task.model, "spec": task.spec, **facts}
     path = save_npz(result_path(out, task.key), header, model_arrays | arrays)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from ._fit import Receipt, Work, do
 from ._lock import RunLock, lock_of
-from ._manifest import Manifest, read_manifest
-from ._plan import plan, share
+from ._manifest import Manifest
+from ._plan import default_out, plan, read_known, share
+from ._receipt import Receipt, Work
 from ._results import failure_path, is_whole, make_folders, read_failure, result_path, write_failure
 from ._stop import signals_noted
 from ._task import Task
@@ -145,9 +145,9 @@ def run(
     Ctrl-C comes out as KeyboardInterrupt, after the workers are gone.
     """
     start = time.perf_counter()
-    manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
-    out = default_out(manifest) if out is None else Path(out)
-    out = out.resolve()
+    path = manifest.path if isinstance(manifest, Manifest) else Path(manifest)
+    out = (default_out(path) if out is None else Path(out)).resolve()
+    manifest = manifest if isinstance(manifest, Manifest) else read_known(path, out)
     make_folders(out)
     if client is None:
         _check_scheduler(str(scheduler))
@@ -159,17 +159,14 @@ def run(
         works = [Work(task, str(out), manifest.digest) for task in todo]
         with book:
             if works and client is None and scheduler == "serial":
+                from ._fit import do
+
                 for work in works:
                     book.add(work, do(work))
             elif works:
                 options = {"workers": workers, "gpus": gpus, "slurm": slurm, "allowed_failures": allowed_failures}
                 _drive(works, book, client or scheduler, out=out, **options)
         return book.summary()
-
-
-def default_out(manifest: Manifest) -> Path:
-    """Output folder when none is named."""
-    return manifest.path.with_name(f"{manifest.path.stem}_results")
 
 
 def sort_out(tasks: list[Task], out: Path, retry: bool) -> tuple[list[Task], list[Receipt], int]:
@@ -201,6 +198,7 @@ def _drive(works: list[Work], book: _Book, where, **options) -> None:
     """Let Dask do the work."""
     from ._cluster import open_client
     from ._drive import drive
+    from ._fit import do
 
     with open_client(where, cache=options["out"] / "compiled", **options) as client:
         if client.dashboard_link:

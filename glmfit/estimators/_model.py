@@ -7,7 +7,7 @@ from typing import ClassVar
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from ._files import load_npz, save_npz
+from .._files import load_npz, save_npz
 from ._model_file import model_from_file, model_to_file
 
 

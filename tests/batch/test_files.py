@@ -1,5 +1,6 @@
 """Results are whole or absent, whatever happens to the process, the disk or the folder."""
 
+import hashlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 from batch_runs import ROOT, Batch, draw, header_of
 
 import glmfit
-from glmfit.batch import BusyFolder, collect, load_result, read_manifest, run, status
+from glmfit.batch import BusyFolder, ManifestError, collect, load_result, read_manifest, run, status
 from glmfit.batch.__main__ import main
 from glmfit.batch._lock import RunLock
 
@@ -59,6 +60,33 @@ def test_what_is_done_is_not_done_again_and_failures_wait_for_retry(finished):
     retried = run(finished.manifest, out=finished.out, scheduler="serial", progress=False, retry=True)
     assert (retried.n_found, retried.n_done, len(retried.failed)) == (10, 0, 2)
     assert {path: path.stat().st_mtime_ns for path in finished.results()} == before
+
+
+def test_finding_that_all_is_done_imports_no_estimator(finished):
+    command = ["run", str(finished.manifest), "--out", str(finished.out), "--quiet"]
+    code = f"import sys\nfrom glmfit.batch.__main__ import main\nprint(main({command}), 'jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "10 of 12 fits done (10 of them before)" in done.stdout
+    assert done.stdout.splitlines()[-1] == "1 False"
+
+
+@pytest.mark.parametrize("how", ["another manifest", "another version", "no plan", "a damaged plan"])
+def test_only_what_this_version_found_right_is_not_checked_again(make_batch, how):
+    batch = make_batch([{"seed": 0}])
+    run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
+    content = json.loads(batch.manifest.read_text())
+    content["model"][0]["parameters"]["tol"] = -1.0
+    batch.manifest.write_text(json.dumps(content))
+    plan = batch.out / "tasks.json"
+    listed = json.loads(plan.read_text()) | {"manifest": hashlib.sha256(batch.manifest.read_bytes()).hexdigest()}
+    if how == "another version":
+        plan.write_text(json.dumps(listed | {"version": "0.0.1"}))
+    elif how == "no plan":
+        plan.unlink()
+    elif how == "a damaged plan":
+        plan.write_text("[1, 2")
+    with pytest.raises(ManifestError, match="tol"):
+        run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
 
 
 def test_status_counts(finished):
@@ -138,7 +166,7 @@ def test_no_file_is_corrupt_after_kills_while_writing(tmp_path):
 import os, random, signal, sys, time, warnings
 sys.path.insert(0, {str(ROOT)!r})
 import numpy as np
-from glmfit.estimators._files import load_npz, save_npz
+from glmfit._files import load_npz, save_npz
 warnings.simplefilter("ignore")
 folder, rng = {str(tmp_path)!r}, random.Random(0)
 arrays = {{"coef": np.random.default_rng(0).normal(size=(400, 100))}}  # some milliseconds to write

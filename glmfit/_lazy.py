@@ -1,0 +1,58 @@
+"""Names of a package that are imported when they are first used (PEP 562): naming glmfit costs next to nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+
+def lazy_names(
+    package: str, modules: Iterable[str] = (), **names: tuple[str, ...]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the ``__getattr__`` and ``__dir__`` of a package.
+
+    Parameters
+    ----------
+    package : str
+        Its ``__name__``.
+    modules : iterable of str
+        Modules below it that are attributes themselves.
+    **names : tuple of str
+        Module below it -> names in that module.
+
+    Returns
+    -------
+    (callable, callable)
+        The two functions.
+    """
+    where = {name: name for name in modules} | {name: module for module, found in names.items() for name in found}
+
+    def get(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        with _collector_paused():
+            module = importlib.import_module(f"{package}.{where[name]}")
+        value = module if where[name] == name else getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names_of_it() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *where})
+
+    return get, names_of_it
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Let Python look for no unreachable cycles: among the modules of an import, that takes a quarter of its time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,45 @@
+"""What a worker is sent, and what it answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ._task import Task
+
+
+class Receipt(NamedTuple):
+    """What is told of a task: numbers and words, never its arrays.
+
+    Attributes
+    ----------
+    key, session, model : str
+        Of the task.
+    state : {"done", "found", "failed"}
+        "found": done before.
+    seconds : float
+        From the start of loading to the end of writing.
+    error : str or None
+        Of one that failed.
+    worker : str
+        Host and process.
+    """
+
+    key: str
+    session: str
+    model: str
+    state: str
+    seconds: float = 0.0
+    error: str | None = None
+    worker: str = ""
+
+
+class Work(NamedTuple):
+    """What a worker is sent."""
+
+    task: Task
+    out: str
+    manifest: str  # digest
+
+    @property
+    def key(self) -> str:
+        return self.task.key
