@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import GapCertificate, StepCertificate
+from .log_partition import LOG_PARTITION_THEOREM, LogPartitionBound, SoftmaxBound, log_partition_bound, softmax_bound
 from .self_concordance import GAP_THEOREM, descent_step, gap_bound, is_not_above_start
 from .smoothness import batch_smoothness, check_batch_size, practical_batch_size
 from .spectral import (
@@ -18,9 +19,12 @@ from .step_size import PARTITION_THEOREM, SUBSET_THEOREM, partition_step, subset
 
 __all__ = [
     "GAP_THEOREM",
+    "LOG_PARTITION_THEOREM",
     "PARTITION_THEOREM",
     "SUBSET_THEOREM",
     "GapCertificate",
+    "LogPartitionBound",
+    "SoftmaxBound",
     "StepCertificate",
     "batch_smoothness",
     "bound_largest_eigenvalue",
@@ -32,9 +36,11 @@ __all__ = [
     "is_not_above_start",
     "lanczos",
     "lanczos_step",
+    "log_partition_bound",
     "partition_step",
     "practical_batch_size",
     "random_start",
+    "softmax_bound",
     "start_lanczos",
     "subset_step",
 ]

@@ -1,0 +1,295 @@
+r"""Quadratic upper bounds of log-partition functions, on the host.
+
+For ``log Z(theta) = log sum_y h(y) exp(theta' f(y))`` and any ``theta_0``
+
+    log Z(theta) <= log Z(theta_0) + (theta - theta_0)' g + (theta - theta_0)' S (theta - theta_0) / 2
+
+for every theta, with g the gradient at theta_0 and S a sum of one rank-one matrix per outcome but the first. Derivation
+and proof: docs/theory/bound_majorization.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+LOG_PARTITION_THEOREM = (
+    "quadratic bound of the log-partition function (Jebara and Choromanska 2012, Theorem 1; "
+    "docs/theory/bound_majorization.md, Proposition 1)"
+)
+ORDERS = ("given", "descending", "ascending", "averaged")
+_SMALL = 1e-2
+
+
+def curvature_of_gap(d):
+    r"""Curvature of the tightest quadratic that bounds ``log(1 + exp(x))`` and touches it at ``x = d`` (and ``-d``).
+
+    Parameters
+    ----------
+    d : array_like
+        Difference of two log weights, any shape, infinite allowed.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``tanh(|d| / 2) / (2 |d|)``, in [0, 1/4]; its limits 1/4 at 0 and 0 at infinity. Relative error within a few
+        units of the last place, also near 0, where the quotient is replaced by its series.
+
+    References
+    ----------
+    Jaakkola and Jordan (1997), the variational bound of the logistic function.
+    """
+    d = np.abs(np.asarray(d))
+    d = d if d.dtype == np.float32 else d.astype(np.float64)
+    square = np.minimum(d, _SMALL) ** 2
+    series = 0.25 - square / 48 + square**2 / 480 - 17 * square**3 / 80640
+    safe = np.maximum(d, _SMALL)
+    return np.where(d < _SMALL, series, np.tanh(safe / 2) / (2 * safe)).astype(d.dtype)
+
+
+class LogPartitionBound(NamedTuple):
+    """Quadratic upper bound of a log-partition function around a point.
+
+    Attributes
+    ----------
+    theta : numpy.ndarray
+        The point, (parameter,).
+    value : float
+        log Z there.
+    gradient : numpy.ndarray
+        Of log Z there, (parameter,).
+    factors : numpy.ndarray
+        (outcome, parameter): the curvature is ``factors.T @ factors``.
+    """
+
+    theta: np.ndarray
+    value: float
+    gradient: np.ndarray
+    factors: np.ndarray
+
+    @property
+    def curvature(self) -> np.ndarray:
+        """The matrix S, (parameter, parameter); cost: outcomes times parameters squared."""
+        return self.factors.T @ self.factors
+
+    def product(self, v: np.ndarray) -> np.ndarray:
+        """S times v without S, (parameter,); cost: outcomes times parameters."""
+        return (self.factors @ v) @ self.factors
+
+    def at(self, theta: np.ndarray) -> float:
+        """Value of the bound at any parameters."""
+        d = np.asarray(theta, np.float64) - self.theta
+        return float(self.value + d @ self.gradient + np.sum((self.factors @ d) ** 2) / 2)
+
+
+def log_partition_bound(features, theta, log_weights=None, order="given") -> LogPartitionBound:
+    r"""Bound the log-partition function of any log-linear model from above.
+
+    Parameters
+    ----------
+    features : array_like
+        f, (outcome, parameter), finite.
+    theta : array_like
+        Where the bound touches, (parameter,), finite.
+    log_weights : array_like, optional
+        log h, (outcome,); -inf leaves an outcome out. All 0 when left out.
+    order : {"given", "descending", "ascending"}
+        In which outcomes are taken in: as they come, or by weight at theta. Value and gradient do not depend on it; the
+        curvature does, and every order gives a bound.
+
+    Returns
+    -------
+    LogPartitionBound
+        In float64.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, numbers are not finite, or every outcome is left out.
+
+    Notes
+    -----
+    Cost: outcomes times parameters. The first outcome adds no curvature: it is the exact limit of the listing's
+    ``z -> 0``, which a small z only approaches like ``1 / log(1 / z)``.
+
+    References
+    ----------
+    Jebara and Choromanska (2012), Algorithm 1 and Theorem 1.
+    """
+    features, theta = np.asarray(features, np.float64), np.asarray(theta, np.float64)
+    if features.ndim != 2 or theta.shape != features.shape[1:] or not len(features):
+        raise ValueError(
+            f"features has shape {features.shape} and theta {theta.shape}; they must be (outcome, parameter) and "
+            "(parameter,)."
+        )
+    if not (np.isfinite(features).all() and np.isfinite(theta).all()):
+        raise ValueError("features and theta must be finite; leave an outcome out by a log weight of -inf.")
+    if order not in ORDERS[:3]:
+        raise ValueError(f"order is {order!r}; it must be one of {', '.join(ORDERS[:3])}.")
+    scores = features @ theta
+    if log_weights is not None:
+        log_weights = np.asarray(log_weights, np.float64)
+        if log_weights.shape != scores.shape:
+            raise ValueError(f"log_weights has shape {log_weights.shape}; one per outcome is needed, {scores.shape}.")
+        scores = scores + log_weights
+    sweep = _sweep(scores[None], order)
+    place = np.arange(len(scores)) if sweep.place is None else sweep.place[:, 0]
+    g = np.zeros_like(theta)
+    factors = np.zeros_like(features)
+    for y, outcome in enumerate(place):
+        if np.isfinite(sweep.scores[y, 0]):  # not left out
+            away = features[outcome] - g
+            factors[outcome] = np.sqrt(sweep.beta[y, 0]) * away
+            g = g + sweep.kappa[y, 0] * away
+    return LogPartitionBound(theta, float(sweep.log_norm[0]), g, factors)
+
+
+class SoftmaxBound:
+    r"""Curvature of the bounds of many softmax rows: C of every row, whose whole bound has curvature C (x) xx'.
+
+    Attributes
+    ----------
+    log_norm : numpy.ndarray
+        log of the sum of exponentials of the scores, (row,).
+
+    Notes
+    -----
+    C is positive semi-definite, C 1 = 0, and at least diag(p) - pp', the Hessian of the log-sum-exp.
+    """
+
+    def __init__(self, sweeps: tuple[_Sweep, ...]):
+        self._sweeps = sweeps
+        self.log_norm = sweeps[0].log_norm
+
+    def product(self, v: np.ndarray) -> np.ndarray:
+        """C times v for every row, (row, class); cost and memory: rows times classes, no C is formed."""
+        return _mean([_product(sweep, v) for sweep in self._sweeps])
+
+    def matrices(self) -> np.ndarray:
+        """Every row's C, (row, class, class); cost and memory: rows times classes squared."""
+        return _mean([_matrices(sweep) for sweep in self._sweeps])
+
+
+def softmax_bound(scores, order="given") -> SoftmaxBound:
+    r"""Bound log-sum-exp of many rows of scores from above by quadratics.
+
+    Parameters
+    ----------
+    scores : array_like
+        (row, class); -inf leaves a class out. Single precision stays single.
+    order : {"given", "descending", "ascending", "averaged"}
+        In which classes are taken in: as they come, by score, or the mean of the curvatures of the two orders by score,
+        a bound as well, which usually needs the fewest steps and twice the work in each.
+
+    Returns
+    -------
+    SoftmaxBound
+
+    Raises
+    ------
+    ValueError
+        If scores are not (row, class), hold nan or +inf, or leave out every class of a row.
+
+    Notes
+    -----
+    Everything is done on logarithms: scores of any size are fine. Cost: rows times classes.
+
+    References
+    ----------
+    Jebara and Choromanska (2012), Theorem 1; the structure for softmax: docs/theory/bound_majorization.md,
+    Proposition 2.
+    """
+    scores = np.asarray(scores)
+    scores = scores if scores.dtype == np.float32 else scores.astype(np.float64)
+    if scores.ndim != 2 or not scores.shape[1]:
+        raise ValueError(f"scores has shape {scores.shape}; it must be (row, class).")
+    if order not in ORDERS:
+        raise ValueError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}.")
+    orders = ("descending", "ascending") if order == "averaged" else (order,)
+    return SoftmaxBound(tuple(_sweep(scores, each) for each in orders))
+
+
+class _Sweep(NamedTuple):
+    """One way through the classes, (class, row) each."""
+
+    scores: np.ndarray
+    partial: np.ndarray  # log of the sum over the classes so far
+    beta: np.ndarray
+    kappa: np.ndarray  # share of a class in the sum so far
+    place: np.ndarray | None  # the class that stands here, None if they stand as they came
+
+    @property
+    def log_norm(self) -> np.ndarray:
+        return self.partial[-1]
+
+
+def _sweep(scores: np.ndarray, order: str) -> _Sweep:
+    if np.isnan(scores).any() or np.any(scores == np.inf):
+        raise ValueError("scores hold nan or +inf; they must be finite, or -inf where a class is left out.")
+    scores = np.ascontiguousarray(scores.T)
+    place = None
+    if order != "given":
+        place = np.argsort(scores if order == "ascending" else -scores, axis=0, kind="stable")
+        scores = np.take_along_axis(scores, place, axis=0)
+    partial = np.logaddexp.accumulate(scores, axis=0)
+    if np.any(np.isneginf(partial[-1])):
+        raise ValueError("every outcome of some row is left out (log weight or score -inf).")
+    before = np.concatenate([np.full_like(partial[:1], -np.inf), partial[:-1]])
+    with np.errstate(invalid="ignore"):  # -inf - -inf where nothing has been taken in yet
+        beta = np.where(np.isneginf(before), 0.0, curvature_of_gap(scores - before))
+        kappa = np.where(np.isneginf(scores), 0.0, np.exp(scores - partial))
+    return _Sweep(scores, partial, beta.astype(scores.dtype), kappa.astype(scores.dtype), place)
+
+
+def _product(sweep: _Sweep, v: np.ndarray) -> np.ndarray:
+    """Apply sum_y beta_y l_y l_y' by two recursions: means over the classes so far, and what later classes give back."""
+    v = np.ascontiguousarray(np.asarray(v).T)
+    if sweep.place is not None:
+        v = np.take_along_axis(v, sweep.place, axis=0)
+    pull = np.empty_like(v, dtype=np.result_type(v, sweep.beta))
+    mean = np.zeros_like(pull[0])
+    for y in range(len(v)):
+        away = v[y] - mean
+        np.multiply(sweep.beta[y], away, out=pull[y])
+        mean += sweep.kappa[y] * away
+    later = np.zeros_like(mean)
+    for y in range(len(v) - 1, -1, -1):
+        own = pull[y].copy()
+        pull[y] -= sweep.kappa[y] * later
+        later = own + (1 - sweep.kappa[y]) * later
+    return _as_they_came(sweep, pull).T
+
+
+def _matrices(sweep: _Sweep) -> np.ndarray:
+    """C of every row from the same recursions, (row, class, class)."""
+    K, n = sweep.scores.shape
+    rest = np.zeros((K, n), sweep.scores.dtype)
+    for y in range(K - 2, -1, -1):
+        rest[y] = sweep.beta[y + 1] + (1 - sweep.kappa[y + 1]) ** 2 * rest[y + 1]
+    C = np.zeros((K, K, n), sweep.scores.dtype)
+    for l in range(K):
+        C[l, l] = sweep.beta[l] + sweep.kappa[l] ** 2 * rest[l]
+        if l == 0:
+            continue
+        before = sweep.partial[l - 1]
+        share = np.exp(sweep.scores[:l] - np.where(np.isneginf(before), 0.0, before))  # of those so far
+        remaining = share * (1 - sweep.kappa[l])  # of those with this one
+        C[:l, l] = C[l, :l] = remaining * sweep.kappa[l] * rest[l] - sweep.beta[l] * share
+    C = C.transpose(2, 0, 1)
+    if sweep.place is None:
+        return C
+    back = np.argsort(sweep.place, axis=0).T
+    return np.take_along_axis(np.take_along_axis(C, back[:, :, None], axis=1), back[:, None, :], axis=2)
+
+
+def _as_they_came(sweep: _Sweep, values: np.ndarray) -> np.ndarray:
+    if sweep.place is None:
+        return values
+    out = np.empty_like(values)
+    np.put_along_axis(out, sweep.place, values, axis=0)
+    return out
+
+
+def _mean(arrays: list[np.ndarray]) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else sum(arrays) / len(arrays)
