@@ -243,7 +243,7 @@ def _sweep(scores: np.ndarray, order: str) -> _Sweep:
 
 
 def _product(sweep: _Sweep, v: np.ndarray) -> np.ndarray:
-    """Apply sum_y beta_y l_y l_y' by two recursions: means over the classes so far, and what later classes give back."""
+    """Apply sum_y beta_y l_y l_y': means over the classes so far, then what later ones give back."""
     v = np.ascontiguousarray(np.asarray(v).T)
     if sweep.place is not None:
         v = np.take_along_axis(v, sweep.place, axis=0)
