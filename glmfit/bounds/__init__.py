@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from .base import GapCertificate, StepCertificate
-from .log_partition import LOG_PARTITION_THEOREM, LogPartitionBound, SoftmaxBound, log_partition_bound, softmax_bound
+from .log_partition import (
+    LOG_PARTITION_THEOREM,
+    ORDERS,
+    LogPartitionBound,
+    SoftmaxBound,
+    log_partition_bound,
+    softmax_bound,
+)
 from .self_concordance import GAP_THEOREM, descent_step, gap_bound, is_not_above_start
 from .smoothness import batch_smoothness, check_batch_size, practical_batch_size
 from .spectral import (
@@ -20,6 +27,7 @@ from .step_size import PARTITION_THEOREM, SUBSET_THEOREM, partition_step, subset
 __all__ = [
     "GAP_THEOREM",
     "LOG_PARTITION_THEOREM",
+    "ORDERS",
     "PARTITION_THEOREM",
     "SUBSET_THEOREM",
     "GapCertificate",

@@ -19,6 +19,7 @@ from ..solvers import (
     OVE,
     SAGA,
     SGD,
+    BoundMajorization,
     ImplicitSGD,
     ImportanceSampling,
     LoopOptions,
@@ -38,7 +39,7 @@ from ._parameters import precision, read_count, read_number, read_seed, read_sol
 from ._validation import time_axis
 from ._warn import warn_user
 
-EXACT = {"NewtonCG": NewtonCG, "SAGA": SAGA}
+EXACT = {"NewtonCG": NewtonCG, "SAGA": SAGA, "BoundMajorization": BoundMajorization}
 SAMPLING = {
     "ImplicitSGD": ImplicitSGD,
     "UMax": UMax,

@@ -148,19 +148,37 @@ class SoftmaxView:
 
     def curve(self, at: SoftmaxPoint, direction: np.ndarray) -> np.ndarray:
         """Multiply the Hessian of F with a direction: one pass over the rows, two products with the features."""
+
+        def bend(rows, change):
+            p = at.p[rows]
+            change -= np.einsum("ik,ik->i", p, change)[:, None]
+            change *= p
+            return change
+
+        return self.curve_by(bend, direction)
+
+    def curve_by(self, bend, direction: np.ndarray, change_of_scores: np.ndarray | None = None) -> np.ndarray:
+        """Multiply another curvature with a direction, the ridge included.
+
+        ``bend(rows, change)`` turns changes of scores into those of the rows' gradients, (row, class), in place if it
+        likes; the changes are also left in ``change_of_scores`` where given.
+        """
         shift = self._shift(direction)
 
         def chunk(rows):
-            p = at.p[rows]
             change = self.rows[rows] @ direction[:-1] + shift
-            change -= np.einsum("ik,ik->i", p, change)[:, None]
-            change *= p
-            change *= self.totals[rows]
-            return (self._pull(rows, change),)
+            if change_of_scores is not None:
+                change_of_scores[rows] = change
+            return (self._pull(rows, self.totals[rows] * bend(rows, change)),)
 
         (curved,) = (total / self.n_rows for total in self._sum(chunk))
         curved[:-1] += self.strength * direction[:-1]
         return curved
+
+    def by_chunk(self, function) -> dict:
+        """Apply a function of a slice of rows to those that passes take at a time: their start -> what it gives."""
+        results = over_chunks(lambda rows: (rows.start, function(rows)), self.n_rows, self._chunk)
+        return dict(results)
 
     def objective_along(self, at: SoftmaxPoint, direction: np.ndarray, move: np.ndarray, t: float) -> float:
         """F at ``at.v + t * direction``, whose scores change by ``t * move``."""

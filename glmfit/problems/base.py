@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .._compile import compiled
-from ..bounds import GapCertificate
+from ..bounds import GapCertificate, StepCertificate
 
 
 class Params(NamedTuple):
@@ -137,3 +137,31 @@ class CoupledClasses(Problem):
     @abstractmethod
     def user_params(self, v: Any) -> Params:
         """Map the solver's coordinates to parameters."""
+
+
+class Majorizable(Problem):
+    """A problem below a quadratic at every point, which touches it there: what bound majorization needs.
+
+    A point is a NamedTuple with at least v (the solver's coordinates), objective and norm (twice what the bound
+    promises, roughly), each (neuron,) or a number.
+    """
+
+    @abstractmethod
+    def start_majorization(self, params: Params, *, seed: int, order=None, max_products=None) -> Any:
+        """Evaluate a start."""
+
+    @abstractmethod
+    def majorize(self, point: Any, active: np.ndarray, relaxation: float, order=None, max_products=None) -> Any:
+        """Go ``relaxation`` times the way to the bound's minimum: a NamedTuple of point, decrease, estimate, passes."""
+
+    @abstractmethod
+    def user_params(self, v: Any) -> Params:
+        """Map the solver's coordinates to parameters."""
+
+    @abstractmethod
+    def certify_majorized(self, point: Any, attempt: int) -> GapCertificate:
+        """Bound the gap at a point; ``attempt`` counts the certificates of a fit."""
+
+    @abstractmethod
+    def certify_majorization(self, point: Any, relaxation: float) -> StepCertificate:
+        """Say by which theorem no step goes up."""

@@ -6,6 +6,7 @@ from ._result import LoopOptions, Solution
 from ._schedule import Schedule
 from ._tuning import TunedStep, tune_step, untuned_step
 from .base import OptStep, Solver
+from .bound_majorization import BoundMajorization
 from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SampledSolution, SoftmaxProx, UMax
 from .lbfgs import LBFGS
 from .newton import Newton
@@ -19,6 +20,7 @@ __all__ = [
     "OVE",
     "SAGA",
     "SGD",
+    "BoundMajorization",
     "ImplicitSGD",
     "ImportanceSampling",
     "LoopOptions",

@@ -31,9 +31,12 @@ class Solver(ABC):
     ----------
     exact_hessian : bool
         Whether the solver's own certificates use exact Hessians, so that finishing neurons with them adds nothing.
+    finish_with_newton : bool
+        Whether Newton steps may end what the solver began, where they are cheap.
     """
 
     exact_hessian: ClassVar[bool] = False
+    finish_with_newton: ClassVar[bool] = True
 
     @abstractmethod
     def init_state(self, problem: Problem, params: Params, *, key) -> OptStep:
