@@ -13,7 +13,6 @@ from ..problems.base import Majorizable, Params
 from ._check import check_real, check_whole
 from .base import OptStep, Solver
 
-
 _WORTH_A_LOOK = 0.8
 
 
