@@ -11,6 +11,7 @@ from .log_partition import (
     log_partition_bound,
     softmax_bound,
 )
+from .low_rank import LowRankPlusDiagonal
 from .self_concordance import GAP_THEOREM, descent_step, gap_bound, is_not_above_start
 from .smoothness import batch_smoothness, check_batch_size, practical_batch_size
 from .spectral import (
@@ -32,6 +33,7 @@ __all__ = [
     "SUBSET_THEOREM",
     "GapCertificate",
     "LogPartitionBound",
+    "LowRankPlusDiagonal",
     "SoftmaxBound",
     "StepCertificate",
     "batch_smoothness",

@@ -1,0 +1,158 @@
+r"""Sums of rank-one matrices in little memory, never below the sum itself, on the host.
+
+``V' S V + diag(D)`` with few rows in V: whatever does not fit is moved into D by ``v v' <= |v|_1 diag(|v|)``.
+Derivation and proof: docs/theory/bound_majorization.md, Proposition 5.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class LowRankPlusDiagonal:
+    r"""Symmetric matrix ``V' diag(S) V + diag(D)`` that is at least the sum of everything added to it.
+
+    Parameters
+    ----------
+    diagonal : array_like
+        What to start from, (d,), not negative.
+    rank : int
+        Most rows of V, not negative; 0 keeps a diagonal only, and no more than d are ever needed.
+
+    Attributes
+    ----------
+    V : numpy.ndarray
+        (k, d) with orthonormal rows, k at most the rank: a view, which the next addition overwrites.
+    S : numpy.ndarray
+        (k,), not negative, largest first.
+    D : numpy.ndarray
+        (d,), not negative.
+
+    Raises
+    ------
+    ValueError
+        If the diagonal is no vector of finite numbers that are not negative, or the rank is negative.
+
+    Notes
+    -----
+    Guarantee: the matrix minus ``diag(diagonal) + sum q q'`` is positive semi-definite, up to rounding, in whatever
+    order vectors are added; it is zero as long as they span no more than ``rank`` dimensions. It needs no
+    orthonormality of V, so rounding does not wear it out.
+
+    Cost: memory for 2 (rank + 1) d numbers. Everything is done in float64.
+
+    References
+    ----------
+    Choromanska and Jebara (2012), section 4, whose listing is corrected in docs/theory/bound_majorization.md.
+    """
+
+    def __init__(self, diagonal, rank: int):
+        self.D = np.array(diagonal, np.float64)
+        if self.D.ndim != 1 or not (np.isfinite(self.D).all() and (self.D >= 0).all()):
+            raise ValueError("diagonal must be one-dimensional, finite and not negative.")
+        if rank < 0:
+            raise ValueError(f"rank is {rank}; it must not be negative.")
+        self.S = np.zeros(0)
+        self._rank = min(rank, len(self.D))
+        self._rows, self._spare = np.zeros((2, self._rank + 1, len(self.D)))
+
+    @property
+    def V(self) -> np.ndarray:
+        """Rows of the low-rank part, (k, d): a view, which the next addition overwrites."""
+        return self._rows[: len(self.S)]
+
+    def add(self, q) -> None:
+        """Add ``q q'``; cost: rank squared times d.
+
+        Parameters
+        ----------
+        q : array_like
+            (d,), finite and with a finite square.
+
+        Raises
+        ------
+        ValueError
+            If the shape or the numbers are wrong; nothing is changed then.
+        """
+        q = np.asarray(q, np.float64)
+        if q.shape != self.D.shape:
+            raise ValueError(f"q has shape {q.shape}; it must be {self.D.shape}.")
+        square = q @ q
+        if not np.isfinite(square):
+            raise ValueError("q must be finite, and its square too.")
+        V = self.V
+        p = V @ q
+        rest = np.subtract(q, p @ V, out=self._rows[len(V)])
+        again = V @ rest
+        rest -= again @ V
+        p += again
+        length = np.sqrt(rest @ rest)
+        if length > np.finfo(float).eps * np.sqrt(square):  # else q lies in the span of V
+            rest /= length
+            p = np.append(p, length)
+        inner = np.outer(p, p)
+        inner[range(len(V)), range(len(V))] += self.S
+        values, vectors = np.linalg.eigh(inner)
+        values = np.maximum(values[::-1], 0)
+        np.matmul(vectors.T[::-1], self._rows[: len(p)], out=self._spare[: len(p)])
+        self._rows, self._spare = self._spare, self._rows
+        self.S = values[: self._rank]
+        for value, row in zip(values[self._rank :], self._rows[self._rank :]):  # one at most
+            row = np.abs(row)
+            self.D += value * row.sum() * row
+
+    def add_many(self, Q) -> None:
+        """Add ``Q' Q``, row by row: all at once would be no tighter for sparse rows, whose sums are dense.
+
+        Parameters
+        ----------
+        Q : array_like
+            (row, d).
+        """
+        for q in Q:
+            self.add(q)
+
+    def product(self, v) -> np.ndarray:
+        """Multiply a vector; cost: rank times d.
+
+        Parameters
+        ----------
+        v : array_like
+            (d,).
+
+        Returns
+        -------
+        numpy.ndarray
+            (d,).
+        """
+        return (self.S * (self.V @ v)) @ self.V + self.D * v
+
+    def solve(self, u) -> np.ndarray:
+        r"""Multiply a vector with the inverse; cost: rank squared times d.
+
+        .. math:: (V'SV + D)^{-1} = D^{-1} - A'(I + A D A')^{-1}A, \qquad A = S^{1/2} V D^{-1}
+
+        Parameters
+        ----------
+        u : array_like
+            (d,).
+
+        Returns
+        -------
+        numpy.ndarray
+            (d,).
+
+        Raises
+        ------
+        ValueError
+            If D has a zero: start from a positive diagonal, such as a ridge.
+        """
+        if not (self.D > 0).all():
+            raise ValueError("D must be positive for an inverse; start from a positive diagonal, such as a ridge.")
+        A = np.sqrt(self.S)[:, None] * self.V / self.D
+        inner = np.eye(len(A)) + (A * self.D) @ A.T
+        return u / self.D - np.linalg.solve(inner, A @ u) @ A
+
+    def dense(self) -> np.ndarray:
+        """Return the whole matrix, (d, d): for looking at, not for computing."""
+        return (self.V.T * self.S) @ self.V + np.diag(self.D)
