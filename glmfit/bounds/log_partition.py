@@ -45,7 +45,7 @@ def curvature_of_gap(d):
     square = np.minimum(d, _SMALL) ** 2
     series = 0.25 - square / 48 + square**2 / 480 - 17 * square**3 / 80640
     safe = np.maximum(d, _SMALL)
-    return np.where(d < _SMALL, series, np.tanh(safe / 2) / (2 * safe)).astype(d.dtype)
+    return np.where(d < _SMALL, series, np.tanh(safe / 2) / safe / 2).astype(d.dtype)
 
 
 class LogPartitionBound(NamedTuple):
@@ -117,21 +117,26 @@ def log_partition_bound(features, theta, log_weights=None, order="given") -> Log
     ----------
     Jebara and Choromanska (2012), Algorithm 1 and Theorem 1.
     """
-    features, theta = np.asarray(features, np.float64), np.asarray(theta, np.float64)
+    features, theta = np.asarray(features, np.float64), np.array(theta, np.float64)
     if features.ndim != 2 or theta.shape != features.shape[1:] or not len(features):
         raise ValueError(
             f"features has shape {features.shape} and theta {theta.shape}; they must be (outcome, parameter) and "
             "(parameter,)."
         )
-    if not (np.isfinite(features).all() and np.isfinite(theta).all()):
-        raise ValueError("features and theta must be finite; leave an outcome out by a log weight of -inf.")
     if order not in ORDERS[:3]:
         raise ValueError(f"order is {order!r}; it must be one of {', '.join(ORDERS[:3])}.")
-    scores = features @ theta
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = features @ theta
+    if not (np.isfinite(features).all() and np.isfinite(theta).all() and np.isfinite(scores).all()):
+        raise ValueError(
+            "features, theta and their products must be finite; leave an outcome out by a log weight of -inf."
+        )
     if log_weights is not None:
         log_weights = np.asarray(log_weights, np.float64)
         if log_weights.shape != scores.shape:
             raise ValueError(f"log_weights has shape {log_weights.shape}; one per outcome is needed, {scores.shape}.")
+        if not (log_weights < np.inf).all():
+            raise ValueError("log_weights hold nan or +inf; they must be finite, or -inf where an outcome is left out.")
         scores = scores + log_weights
     sweep = _sweep(scores[None], order)
     place = np.arange(len(scores)) if sweep.place is None else sweep.place[:, 0]
@@ -164,6 +169,9 @@ class SoftmaxBound:
 
     def product(self, v: np.ndarray) -> np.ndarray:
         """C times v for every row, (row, class); cost and memory: rows times classes, no C is formed."""
+        rows_and_classes = self._sweeps[0].scores.shape[::-1]
+        if np.shape(v) != rows_and_classes:
+            raise ValueError(f"v has shape {np.shape(v)}; it must be (row, class), {rows_and_classes}.")
         return _mean([_product(sweep, v) for sweep in self._sweeps])
 
     def matrices(self) -> np.ndarray:
@@ -193,7 +201,8 @@ def softmax_bound(scores, order="given") -> SoftmaxBound:
 
     Notes
     -----
-    Everything is done on logarithms: scores of any size are fine. Cost: rows times classes.
+    Everything is done on logarithms, measured from the largest of the row: scores of any size are fine. Cost: rows
+    times classes.
 
     References
     ----------
@@ -213,33 +222,33 @@ def softmax_bound(scores, order="given") -> SoftmaxBound:
 class _Sweep(NamedTuple):
     """One way through the classes, (class, row) each."""
 
-    scores: np.ndarray
+    log_norm: np.ndarray  # (row,)
+    scores: np.ndarray  # less the largest of the row
     partial: np.ndarray  # log of the sum over the classes so far
     beta: np.ndarray
     kappa: np.ndarray  # share of a class in the sum so far
     place: np.ndarray | None  # the class that stands here, None if they stand as they came
 
-    @property
-    def log_norm(self) -> np.ndarray:
-        return self.partial[-1]
-
 
 def _sweep(scores: np.ndarray, order: str) -> _Sweep:
-    if np.isnan(scores).any() or np.any(scores == np.inf):
-        raise ValueError("scores hold nan or +inf; they must be finite, or -inf where a class is left out.")
     scores = np.ascontiguousarray(scores.T)
+    top = scores.max(axis=0)
+    if np.isneginf(top).any():
+        raise ValueError("every outcome of some row is left out (log weight or score -inf).")
+    if not np.isfinite(top).all():
+        raise ValueError("scores hold nan or +inf; they must be finite, or -inf where a class is left out.")
     place = None
     if order != "given":
         place = np.argsort(scores if order == "ascending" else -scores, axis=0, kind="stable")
         scores = np.take_along_axis(scores, place, axis=0)
-    partial = np.logaddexp.accumulate(scores, axis=0)
-    if np.any(np.isneginf(partial[-1])):
-        raise ValueError("every outcome of some row is left out (log weight or score -inf).")
-    before = np.concatenate([np.full_like(partial[:1], -np.inf), partial[:-1]])
-    with np.errstate(invalid="ignore"):  # -inf - -inf where nothing has been taken in yet
+    with np.errstate(over="ignore", invalid="ignore"):  # -inf - -inf where nothing has been taken in yet
+        scores = scores - top
+        partial = np.logaddexp.accumulate(scores, axis=0)
+        before = np.concatenate([np.full_like(partial[:1], -np.inf), partial[:-1]])
         beta = np.where(np.isneginf(before), 0.0, curvature_of_gap(scores - before))
         kappa = np.where(np.isneginf(scores), 0.0, np.exp(scores - partial))
-    return _Sweep(scores, partial, beta.astype(scores.dtype), kappa.astype(scores.dtype), place)
+    beta, kappa = beta.astype(scores.dtype), kappa.astype(scores.dtype)
+    return _Sweep(top + partial[-1], scores, partial, beta, kappa, place)
 
 
 def _product(sweep: _Sweep, v: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ class LowRankPlusDiagonal:
 
     References
     ----------
-    Choromanska and Jebara (2012), section 4, whose listing is corrected in docs/theory/bound_majorization.md.
+    Choromanska and Jebara (2014), section 3.2, whose listing is corrected in docs/theory/bound_majorization.md.
     """
 
     def __init__(self, diagonal, rank: int):
