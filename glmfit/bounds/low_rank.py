@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+# What is left of a vector across V has lost no more than this when it is made orthogonal once more; if it loses more,
+# it was rounding, and the vector lies in the span. (Less than 1/sqrt(2) would let errors of orthogonality grow.)
+_REAL = 0.9
+
 
 class LowRankPlusDiagonal:
     r"""Symmetric matrix ``V' diag(S) V + diag(D)`` that is at least the sum of everything added to it.
@@ -77,17 +81,18 @@ class LowRankPlusDiagonal:
         q = np.asarray(q, np.float64)
         if q.shape != self.D.shape:
             raise ValueError(f"q has shape {q.shape}; it must be {self.D.shape}.")
-        square = q @ q
-        if not np.isfinite(square):
-            raise ValueError("q must be finite, and its square too.")
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not np.isfinite(q @ q):
+                raise ValueError("q must be finite, and its square too.")
         V = self.V
         p = V @ q
         rest = np.subtract(q, p @ V, out=self._rows[len(V)])
+        before = np.linalg.norm(rest)
         again = V @ rest
         rest -= again @ V
         p += again
-        length = np.sqrt(rest @ rest)
-        if length > np.finfo(float).eps * np.sqrt(square):  # else q lies in the span of V
+        length = np.linalg.norm(rest)
+        if length > _REAL * before:
             rest /= length
             p = np.append(p, length)
         inner = np.outer(p, p)
