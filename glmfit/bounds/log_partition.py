@@ -227,7 +227,7 @@ class _Sweep(NamedTuple):
     partial: np.ndarray  # log of the sum over the classes so far
     beta: np.ndarray
     kappa: np.ndarray  # share of a class in the sum so far
-    place: np.ndarray | None  # the class that stands here, None if they stand as they came
+    place: np.ndarray | None  # flat index of what stands here, None if classes stand as they came
 
 
 def _sweep(scores: np.ndarray, order: str) -> _Sweep:
@@ -240,10 +240,16 @@ def _sweep(scores: np.ndarray, order: str) -> _Sweep:
     place = None
     if order != "given":
         place = np.argsort(scores if order == "ascending" else -scores, axis=0, kind="stable")
-        scores = np.take_along_axis(scores, place, axis=0)
+        place = place * scores.shape[1] + np.arange(scores.shape[1])
+        scores = scores.ravel()[place]
     with np.errstate(over="ignore", invalid="ignore"):  # -inf - -inf where nothing has been taken in yet
         scores = scores - top
-        partial = np.logaddexp.accumulate(scores, axis=0)
+        if order == "descending":  # the first is the largest and counts 1
+            terms = np.exp(scores)
+            terms[0] = 0
+            partial = np.log1p(np.cumsum(terms, axis=0))
+        else:
+            partial = np.logaddexp.accumulate(scores, axis=0)
         before = np.concatenate([np.full_like(partial[:1], -np.inf), partial[:-1]])
         beta = np.where(np.isneginf(before), 0.0, curvature_of_gap(scores - before))
         kappa = np.where(np.isneginf(scores), 0.0, np.exp(scores - partial))
@@ -255,7 +261,7 @@ def _product(sweep: _Sweep, v: np.ndarray) -> np.ndarray:
     """Apply sum_y beta_y l_y l_y': means over the classes so far, then what later ones give back."""
     v = np.ascontiguousarray(np.asarray(v).T)
     if sweep.place is not None:
-        v = np.take_along_axis(v, sweep.place, axis=0)
+        v = v.ravel()[sweep.place]
     pull = np.empty_like(v, dtype=np.result_type(v, sweep.beta))
     mean = np.zeros_like(pull[0])
     for y in range(len(v)):
@@ -288,7 +294,7 @@ def _matrices(sweep: _Sweep) -> np.ndarray:
     C = C.transpose(2, 0, 1)
     if sweep.place is None:
         return C
-    back = np.argsort(sweep.place, axis=0).T
+    back = np.argsort(sweep.place // n, axis=0).T
     return np.take_along_axis(np.take_along_axis(C, back[:, :, None], axis=1), back[:, None, :], axis=2)
 
 
@@ -296,7 +302,7 @@ def _as_they_came(sweep: _Sweep, values: np.ndarray) -> np.ndarray:
     if sweep.place is None:
         return values
     out = np.empty_like(values)
-    np.put_along_axis(out, sweep.place, values, axis=0)
+    out.ravel()[sweep.place] = values
     return out
 
 

@@ -15,7 +15,7 @@ from ._softmax_view import SoftmaxPoint, SoftmaxView
 
 _LEFT = 0.5  # of the gradient's norm: the next bound is worth more than the minimum of this one
 _COUPLED_CLASSES = 512  # classes up to which the preconditioner couples them
-_SAMPLED = 2e7  # numbers in the matrices of the rows the preconditioner is made of
+_SAMPLED_ROWS, _SAMPLED = 512, 2e7  # of which the preconditioner is made, and the numbers in their matrices
 _AT_ONCE = 2e6
 _FLOOR = 1e-10  # of the largest curvature across classes
 
@@ -107,7 +107,8 @@ class _Bounds:
 def _mean_curvature(view: SoftmaxView, at: SoftmaxPoint, order: str) -> np.ndarray:
     """Mean of the rows' C, of evenly spaced rows where they are many: a preconditioner need not be exact."""
     numbers = view.n_classes**2
-    some = np.arange(0, view.n_rows, max(1, int(np.ceil(view.n_rows * numbers / _SAMPLED))))
+    most = max(1, min(_SAMPLED_ROWS, _SAMPLED // numbers))
+    some = np.arange(0, view.n_rows, -(-view.n_rows // int(most)))
     total = np.zeros((view.n_classes, view.n_classes))
     for piece in np.array_split(some, max(1, int(len(some) * numbers / _AT_ONCE))):
         C = softmax_bound(at.scores[piece], order).matrices()
