@@ -23,6 +23,7 @@ from .base import Evaluation, Params
 
 _CHUNK = 4_000_000  # scores in memory at a time
 _SAMPLED_CLASSES = 64
+_SETTLING_STEPS, _SETTLING_WORK = 3, 1e9  # Newton steps in the intercepts for a bound, where a pass costs no more
 GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
 
 
@@ -61,6 +62,17 @@ class SoftmaxGap(NamedTuple):
     bound: float
     gradient_norm: float
     theorem: str
+
+
+class _Dual(NamedTuple):
+    """A feasible point of the dual problem, made of a model: its value less its rounding is never above F*."""
+
+    objective: float  # F of the model
+    value: float
+    rounding: float
+    norm: float  # of the gradient of F at the model
+    drop: float  # the gap, were the intercepts optimal
+    mixing: float  # what is added because they are not
 
 
 class SoftmaxProblem:
@@ -265,14 +277,34 @@ class SoftmaxProblem:
         The dual point is the model's own probabilities, mixed with just enough of a fixed distribution that the
         expected count of every class is the observed one, as the free intercepts demand. Where the intercepts are
         optimal no mixing is needed and the bound is ``|gradient in W|^2 / (2 strength)``, what strong convexity gives.
+        Where they are not, and classes are few, the probabilities of intercepts that are nearly so serve as well.
         64 epsilons of the sums are added for rounding, and what rounding of the scores can do. Cost: one pass over rows
-        and classes.
+        and classes, and up to six more where intercepts are off.
         """
+        dual = self._dual(params)
+        if self.strength <= 0 or not np.isfinite(dual.objective):
+            theorem = "none: without a ridge nothing bounds the distance"
+            return SoftmaxGap(dual.objective, np.inf, dual.norm, theorem)
+        objective, norm = dual.objective, dual.norm
+        bound = max(objective - dual.value, 0.0) + dual.rounding
+        settled, last = params, dual
+        for _ in range(_SETTLING_STEPS if self.n_rows * self.n_classes**2 <= _SETTLING_WORK else 0):
+            if last.mixing <= last.drop:
+                break
+            settled = self._settle_intercepts(settled)
+            last = self._dual(settled)
+            if not np.isfinite(last.value):
+                break
+            bound = min(bound, max(objective - last.value, 0.0) + dual.rounding + last.rounding)
+        return SoftmaxGap(objective, bound, norm, GAP_THEOREM)
+
+    def _dual(self, params: Params) -> _Dual:
+        """Feasible point of the dual next to the model's probabilities."""
         objective, gradient, entropy, tilt = self._pass(params)
         grad_coef = gradient.coef + self.strength * params.coef
         norm = float(np.sqrt(np.sum(grad_coef**2) + np.sum(gradient.intercept**2)))
         if self.strength <= 0 or not np.isfinite(objective):
-            return SoftmaxGap(objective, np.inf, norm, "none: without a ridge nothing bounds the distance")
+            return _Dual(objective, -np.inf, np.inf, norm, 0.0, 0.0)
         share, mix = self._feasible_mix(gradient.intercept)
         # Residuals of the mixed point: (1 - t) R + t (n q' - Y), whose columns sum to 0.
         pulled = (1 - share) * gradient.coef
@@ -284,11 +316,23 @@ class SoftmaxProblem:
         if self.offset is not None:
             toward = (self.totals @ self.offset) @ mix - self.counts.multiply(self.offset).sum()
             value += (1 - share) * tilt + share * toward / self.n_rows
-        drop = np.sum(pulled**2) / (2 * self.strength)
-        rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + drop)
+        fall = np.sum(pulled**2) / (2 * self.strength)
+        rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + fall)
         rounding += self.rounding_of_scores(params)
-        value -= drop
-        return SoftmaxGap(objective, max(objective - value, 0.0) + rounding, norm, GAP_THEOREM)
+        value, drop = float(value - fall), float(np.sum(grad_coef**2) / (2 * self.strength))
+        return _Dual(objective, value, float(rounding), norm, drop, objective - value - drop)
+
+    def _settle_intercepts(self, params: Params) -> Params:
+        """Take a Newton step in the intercepts alone: one pass over rows and pairs of classes."""
+        K = self.n_classes
+        expected, paired = np.zeros(K), np.zeros((K, K))
+        for rows in self._chunks(self.n_rows):
+            p = scipy.special.softmax(self.scores(params, rows), axis=1)
+            weighted = self.totals[rows, None] * p
+            expected += weighted.sum(axis=0)
+            paired += weighted.T @ p
+        step = np.linalg.lstsq(np.diag(expected) - paired, self.class_totals - expected, rcond=1e-12)[0]
+        return Params(params.coef, params.intercept + step)
 
     def rounding_of_scores(self, params: Params) -> float:
         """Allow for what float64 scores ``x'w + b``, whose terms may cancel, can do to F."""
