@@ -47,7 +47,7 @@ class LowRankPlusDiagonal:
 
     References
     ----------
-    Choromanska and Jebara (2014), section 3.2, whose listing is corrected in docs/theory/bound_majorization.md.
+    Choromanska and Jebara (2013), section 3.2, whose listing is corrected in docs/theory/bound_majorization.md.
     """
 
     def __init__(self, diagonal, rank: int):
