@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from oracles import majorization as oracle
-from scipy.special import logsumexp, softmax
+from scipy.special import j0, logsumexp, softmax
 
 from glmfit import bounds
 from glmfit.bounds.log_partition import ORDERS, curvature_of_gap
@@ -350,4 +350,20 @@ def test_one_pass_at_fixed_parameters_is_the_batch_step_only_with_the_corrected_
     phi, step = oracle.one_pass(features, labels, theta, 0.5)
     np.testing.assert_allclose(phi, step, rtol=1e-12)
     phi, step = oracle.one_pass(features, labels, theta, 0.5, printed=True)
-    assert np.linalg.norm(phi - step) > 0.5 * np.linalg.norm(step)
+    np.testing.assert_allclose([np.linalg.norm(phi - step), np.linalg.norm(step)], [1.07, 0.91], rtol=0.01)
+
+
+def test_a_listing_that_never_forgets_swings_like_a_bessel_function():
+    """S7: on least squares, whose bound is exact, the error after tau passes is J_0(2 sqrt(tau)) of the first one."""
+    rng = np.random.default_rng(7)
+    rows, ridge = rng.normal(size=(2000, 3)), 1e-3
+    theta, M, mu, errors = np.ones(3), np.eye(3) / ridge, np.zeros(3), []
+    for _ in range(4):
+        for x in rng.permutation(rows):
+            M = M - np.outer(M @ x, M @ x) / (1 + x @ M @ x)
+            mu = mu + x * (x @ theta) + ridge * theta / len(rows)
+            theta = theta - M @ mu / len(rows)
+        errors.append(theta)
+    expected = j0(2 * np.sqrt([1, 2, 3, 4]))
+    np.testing.assert_allclose(errors, np.tile(expected[:, None], 3), atol=0.03)
+    np.testing.assert_allclose(expected, [0.224, -0.197, -0.375, -0.397], atol=1e-3)
