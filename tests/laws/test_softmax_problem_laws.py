@@ -101,6 +101,17 @@ def test_the_bound_is_that_of_strong_convexity_where_intercepts_are_optimal(rng)
     np.testing.assert_allclose(gap.bound, np.sum(gradient**2) / 0.1, rtol=1e-9)
 
 
+@pytest.mark.parametrize("offset", [False, True])
+def test_intercepts_that_are_off_do_not_make_the_bound_loose(offset, rng, monkeypatch):
+    problem, *_ = make(rng, 0.1, True, offset)
+    best, lowest = solve(problem)
+    near = Params(best.coef, best.intercept + 1e-3 * rng.normal(size=K))
+    excess = problem.objective(near) - lowest
+    assert excess < problem.certify_gap(near).bound < 3 * excess + 1e-12
+    monkeypatch.setattr(softmax, "_SETTLING_STEPS", 0)
+    assert problem.certify_gap(near).bound > 100 * excess
+
+
 def test_without_a_ridge_there_is_no_bound(rng):
     gap = make(rng, 0.0)[0].certify_gap(Params(np.zeros((D, K)), np.zeros(K)))
     assert gap.bound == np.inf and "without a ridge" in gap.theorem and gap.gradient_norm > 0
