@@ -45,7 +45,7 @@ PROBLEMS = {
     "no ridge": {"strength": 0.0},
     "next to no ridge": {"strength": 1e-9, "intercept": False, "offset": True},
     "two classes": {"classes": 2, "labels": True},
-    "many classes": {"classes": 25},
+    "many classes": {"classes": 12},
     "labels, strong ridge": {"strength": 10.0, "labels": True},
 }
 
@@ -113,7 +113,7 @@ def test_no_step_goes_up_from_any_start(name, relaxation, dtype, rng, monkeypatc
     exact = problem.exact
     for size, products in ((0.0, 20), (1.0, 1), (30.0, 3), (1e4, 20), (1e4, 1)):
         point = exact.start_majorization(start(problem, rng, size))
-        for _ in range(12):
+        for _ in range(6):
             before = problem.objective(exact.user_params(point.v))
             step = exact.majorize(point, None, relaxation, max_products=products)
             after = problem.objective(exact.user_params(step.point.v))
@@ -161,7 +161,7 @@ def test_a_budget_that_is_too_small_is_kept_and_said(rng):
 
 
 def test_many_classes_have_a_preconditioner_of_their_own(rng, monkeypatch):
-    problem = make(rng, classes=25)
+    problem = make(rng, classes=12)
     coupled = BoundMajorization().run(problem.exact, key=jax.random.key(0))
     monkeypatch.setattr(_softmax_majorization, "_COUPLED_CLASSES", 2)
     apart = BoundMajorization().run(problem.exact, key=jax.random.key(0))
