@@ -178,6 +178,14 @@ class SoftmaxBound:
         """Every row's C, (row, class, class); cost and memory: rows times classes squared."""
         return _mean([_matrices(sweep) for sweep in self._sweeps])
 
+    def factors(self) -> np.ndarray:
+        """Factors A of every row's C = A'A, (row, factor, class): one per class but the first, of each order taken.
+
+        Cost and memory: rows times classes squared.
+        """
+        share = 1 / np.sqrt(len(self._sweeps)).astype(self.log_norm.dtype)
+        return np.concatenate([share * _factors(sweep) for sweep in self._sweeps], axis=1)
+
 
 def softmax_bound(scores, order="given") -> SoftmaxBound:
     r"""Bound log-sum-exp of many rows of scores from above by quadratics.
@@ -296,6 +304,18 @@ def _matrices(sweep: _Sweep) -> np.ndarray:
         return C
     back = np.argsort(sweep.place // n, axis=0).T
     return np.take_along_axis(np.take_along_axis(C, back[:, :, None], axis=1), back[:, None, :], axis=2)
+
+
+def _factors(sweep: _Sweep) -> np.ndarray:
+    """sqrt(beta_y) (e_y - g_y), g_y the shares of the classes before y, for every y but the first."""
+    K = len(sweep.scores)
+    before = np.where(np.isneginf(sweep.partial[:-1]), 0.0, sweep.partial[:-1]).T[:, :, None]
+    earlier = np.tri(K - 1, K, dtype=bool)
+    away = -np.exp(np.where(earlier, sweep.scores.T[:, None] - before, -np.inf))
+    away[:, range(K - 1), range(1, K)] = 1
+    away *= np.sqrt(sweep.beta[1:]).T[:, :, None]
+    away = away.astype(sweep.scores.dtype, copy=False)
+    return away if sweep.place is None else np.take_along_axis(away, np.argsort(sweep.place, axis=0).T[:, None], axis=2)
 
 
 def _as_they_came(sweep: _Sweep, values: np.ndarray) -> np.ndarray:
