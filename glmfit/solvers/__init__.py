@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ._result import LoopOptions, Solution
 from ._schedule import Schedule
+from ._scheduled import SampledSolution
 from ._tuning import TunedStep, tune_step, untuned_step
 from .base import OptStep, Solver
 from .bound_majorization import BoundMajorization
-from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SampledSolution, SoftmaxProx, UMax
+from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from .lbfgs import LBFGS
 from .newton import Newton
 from .newton_cg import NewtonCG

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from ._schedule import Schedule
+from ._scheduled import seed_of
 
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 200_000, 20, 3
@@ -47,7 +47,7 @@ def tune_step(
 
     Parameters
     ----------
-    solver : ClassSampler
+    solver : ScheduledSolver
         Whose steps they are.
     problem : SoftmaxProblem
         With fewer than 4 rows nothing is tried, and the answer is `untuned_step`.
@@ -69,15 +69,22 @@ def tune_step(
     -------
     TunedStep
 
+    Raises
+    ------
+    ValueError
+        If the solver has no step to choose.
+
     Notes
     -----
     Up to 10 rows per class, and 20 000 at least, are tried, for 3 to 20 epochs: few compared with a fit to many rows.
     c is step size times rows, so what is best on some rows is about right for all. The loss has no ridge in it.
     """
+    if not solver.has_step:
+        raise ValueError(f"{type(solver).__name__} has no step to choose; run it without one.")
     clock = time.perf_counter()
     if problem.n_rows < _TOO_FEW:
         return TunedStep(untuned_step(solver, problem), (), np.empty(0), 0.0)
-    rng = np.random.default_rng(int(np.asarray(jax.random.key_data(key)).ravel()[-1]))
+    rng = np.random.default_rng(seed_of(key))
     chosen = rng.permutation(problem.n_rows)[: max(_ROWS_PER_CLASS * problem.n_classes, _LEAST_ROWS)]
     most = max(_MOST_SCORES // problem.n_classes, 1)
     n_held = min(max(1, int(fraction * len(chosen))), most)
@@ -88,7 +95,7 @@ def tune_step(
     start = tried.null_params() if from_frequencies else None
 
     def trial(step: float) -> float:
-        if not solver.rule(tried).implicit and step * problem.strength >= 1:
+        if step >= solver.longest_step(tried):
             return np.inf
         solution = solver.run(tried, start, key=key, schedule=Schedule(epochs, step, decay))
         value = np.inf if solution.status.is_failure else held.loss(solution.params)
@@ -109,7 +116,7 @@ def untuned_step(solver, problem) -> float:
 
     Parameters
     ----------
-    solver : ClassSampler
+    solver : ScheduledSolver
         Whose step it is.
     problem : SoftmaxProblem
         Whose ridge limits explicit steps.
@@ -119,4 +126,5 @@ def untuned_step(solver, problem) -> float:
     float
         Step size times rows, c: 1 for implicit steps, at most 0.1 for explicit ones.
     """
-    return 1.0 if solver.rule(problem).implicit else min(0.1, 0.5 / max(problem.strength, 1e-12))
+    longest = solver.longest_step(problem)
+    return 1.0 if longest == np.inf else min(0.1, longest / 2)

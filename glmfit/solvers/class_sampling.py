@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,15 +17,12 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm.auto import tqdm
 
-from .._compile import compile_seconds
-from .._status import Status
 from ..problems.base import Params
 from . import _class_rules as rules
 from . import _class_sampling as kernels
 from ._check import check_real, check_whole
-from ._schedule import Schedule
+from ._scheduled import ScheduledSolver, seed_of
 
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 _NEWTON_STEPS = 30
@@ -52,34 +48,8 @@ class SamplerState(NamedTuple):
     seed: int
 
 
-class SampledSolution(NamedTuple):
-    """Outcome of a schedule.
-
-    Attributes
-    ----------
-    params : Params
-        Coefficients (feature, class) and intercepts (class,), in the solver's precision and always finite.
-    status : Status
-        SCHEDULE_DONE, NON_FINITE (a number overflowed: the parameters are those before) or INTERRUPTED.
-    epochs, steps : int
-        Done.
-    seconds_run, seconds_compile : float
-        Wall time without and of compilation.
-    state : SamplerState
-        To go on from.
-    """
-
-    params: Params
-    status: Status
-    epochs: int
-    steps: int
-    seconds_run: float
-    seconds_compile: float
-    state: SamplerState
-
-
 @dataclass(frozen=True)
-class ClassSampler(ABC):
+class ClassSampler(ScheduledSolver):
     """Common part of the solvers that sample classes.
 
     Attributes
@@ -115,7 +85,7 @@ class ClassSampler(ABC):
             V[:, problem.n_features :] = np.asarray(params.intercept)[:, None]
         per_row = self._auxiliary == "row"
         size = (problem.n_rows if per_row else problem.n_pairs) if self.rule(problem).auxiliary else 0
-        seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
+        seed = seed_of(key)
         u = np.zeros(size, problem.dtype)
         if params is not None and size:
             best = problem.start_auxiliary(params, self.alpha, np.random.default_rng(seed))
@@ -176,64 +146,6 @@ class ClassSampler(ABC):
                     weights = kernels.merge_scale(weights, data.rows.penalised)
         return SamplerState(weights, state.epoch + 1, state.seed)
 
-    def run(self, problem, params: Params | None = None, *, key, schedule: Schedule | None = None,
-            callback: Callable | None = None, verbose: bool = False, state: SamplerState | None = None,
-            ) -> SampledSolution:  # fmt: skip
-        """Follow the schedule.
-
-        Parameters
-        ----------
-        problem : SoftmaxProblem
-            Data and ridge.
-        params : Params, optional
-            Where to start; zeros when left out.
-        key : jax key
-            Of all draws: the same key gives the same answer.
-        schedule : Schedule, optional
-            Epochs and steps.
-        callback : callable, optional
-            Called as ``callback(epoch, seconds, params)`` after every epoch, the seconds without its own.
-        verbose : bool
-            Show a progress bar.
-        state : SamplerState, optional
-            To go on from, of an earlier run with the same problem: its epochs count as done.
-
-        Returns
-        -------
-        SampledSolution
-        """
-        schedule = schedule or Schedule()
-        clock, compiled = time.perf_counter(), compile_seconds()
-        if state is None:
-            state = self.init_state(problem, params, key=key)
-        else:  # perhaps read from a file
-            state = SamplerState(jax.tree.map(jnp.array, state.weights), int(state.epoch), int(state.seed))
-        status, told = Status.SCHEDULE_DONE, 0.0
-        kept = _copy(state)
-        bar = tqdm(total=schedule.epochs, initial=state.epoch, disable=not verbose, unit="epoch", desc="glmfit")
-        try:
-            while state.epoch < schedule.epochs:
-                state = self.update(problem, state, schedule.step * schedule.decay**state.epoch)
-                if not bool(_finite(state.weights)):
-                    status, state = Status.NON_FINITE, kept
-                    break
-                kept = _copy(state)
-                bar.update(1)
-                if callback is not None:
-                    before = time.perf_counter()
-                    callback(state.epoch, before - clock - told, user_params(problem, state))
-                    told += time.perf_counter() - before
-        except KeyboardInterrupt:
-            status, state = Status.INTERRUPTED, kept
-        finally:
-            bar.close()
-        compiling = compile_seconds() - compiled
-        params = user_params(problem, state)
-        n_visits = self.n_visits(problem)
-        steps = state.epoch * (n_visits // min(self.batch_size, n_visits))
-        seconds = time.perf_counter() - clock - told - compiling
-        return SampledSolution(params, status, state.epoch, steps, seconds, compiling, state)
-
     # ---------------------------------------------------------------- how
 
     @property
@@ -244,6 +156,32 @@ class ClassSampler(ABC):
     def n_visits(self, problem) -> int:
         """Visits of an epoch: pairs of a row and a class with counts, or rows."""
         return problem.n_rows if self.visit == "row" else problem.n_pairs
+
+    def n_steps(self, problem) -> int:
+        """Whole batches of an epoch; visits that do not fill one wait for the next."""
+        n_visits = self.n_visits(problem)
+        return n_visits // min(self.batch_size, n_visits)
+
+    def longest_step(self, problem) -> float:
+        """Least c that is too long whatever the data; infinite for implicit steps."""
+        return math.inf if self.rule(problem).implicit else super().longest_step(problem)
+
+    def user_params(self, problem, state: SamplerState) -> Params:
+        """Coefficients (feature, class) and intercepts (class,) of a state, intercepts centred."""
+        V = np.array(state.weights.V)
+        d = problem.n_features
+        coef = V[:, :d].T * problem.dtype.type(state.weights.scale)
+        if not problem.fit_intercept:
+            return Params(coef, np.zeros(problem.n_classes, V.dtype))
+        return Params(coef, V[:, d] - V[:, d].mean(dtype=np.float64).astype(V.dtype))
+
+    def is_finite(self, state: SamplerState) -> bool:
+        """Whether no number overflowed."""
+        return bool(_finite(state.weights))
+
+    def kept(self, state: SamplerState) -> SamplerState:
+        """Return a copy, since updates use up the weights they are given; these may come from a file."""
+        return SamplerState(jax.tree.map(jnp.array, state.weights), int(state.epoch), int(state.seed))
 
     def _check_visit(self) -> None:
         if self.visit not in VISITS:
@@ -470,16 +408,6 @@ class ImportanceSampling(ClassSampler):
 # ------------------------------------------------------------------------- small things
 
 
-def user_params(problem, state: SamplerState) -> Params:
-    """Coefficients (feature, class) and intercepts (class,) of a state, intercepts centred."""
-    V = np.array(state.weights.V)
-    d = problem.n_features
-    coef = V[:, :d].T * problem.dtype.type(state.weights.scale)
-    if not problem.fit_intercept:
-        return Params(coef, np.zeros(problem.n_classes, V.dtype))
-    return Params(coef, V[:, d] - V[:, d].mean(dtype=np.float64).astype(V.dtype))
-
-
 def _orders_of_magnitude(dtype) -> float:
     """How far, as a logarithm, the scale may fall: coefficients over it must not overflow."""
     return 50.0 if dtype.itemsize == 4 else 500.0
@@ -519,7 +447,3 @@ def _draw_others(key, data, seen, order, start, size: int, n_classes: int, m: in
 @jax.jit
 def _finite(weights):
     return jnp.isfinite(jnp.sum(weights.V)) & jnp.isfinite(jnp.sum(weights.u)) & (weights.scale > 0)
-
-
-def _copy(state: SamplerState) -> SamplerState:
-    return state._replace(weights=jax.tree.map(jnp.array, state.weights))

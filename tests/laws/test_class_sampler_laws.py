@@ -8,8 +8,17 @@ from sklearn.linear_model import LogisticRegression
 
 from glmfit import Status
 from glmfit.problems.softmax import Pairs, SoftmaxProblem
-from glmfit.solvers import class_sampling
-from glmfit.solvers.class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, Schedule, SoftmaxProx, UMax
+from glmfit.solvers import (
+    NCE,
+    OVE,
+    SGD,
+    ImplicitSGD,
+    ImportanceSampling,
+    Schedule,
+    SoftmaxProx,
+    UMax,
+    class_sampling,
+)
 
 N, D, K = 600, 4, 6
 SOLVERS = {

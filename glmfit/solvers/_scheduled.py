@@ -1,0 +1,155 @@
+"""Solvers that follow a schedule: a number of epochs, a step that shrinks from one to the next, no rule to stop."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+from tqdm.auto import tqdm
+
+from .._compile import compile_seconds
+from .._status import Status
+from ..problems.base import Params
+from ._schedule import Schedule
+
+
+class SampledSolution(NamedTuple):
+    """Outcome of a schedule.
+
+    Attributes
+    ----------
+    params : Params
+        Coefficients (feature, class) and intercepts (class,), in the solver's precision and always finite.
+    status : Status
+        SCHEDULE_DONE, NON_FINITE (a number overflowed: the parameters are those before) or INTERRUPTED.
+    epochs, steps : int
+        Done.
+    seconds_run, seconds_compile : float
+        Wall time without and of compilation.
+    state :
+        To go on from.
+    """
+
+    params: Params
+    status: Status
+    epochs: int
+    steps: int
+    seconds_run: float
+    seconds_compile: float
+    state: Any
+
+
+class ScheduledSolver(ABC):
+    """Solver of a softmax problem with one verb more than `update`: to follow a schedule.
+
+    A state is a NamedTuple with at least the field ``epoch``, the number of epochs done.
+
+    Attributes
+    ----------
+    usual_epochs : int
+        Of a run without a schedule.
+    has_step : bool
+        Whether the step of the schedule is used.
+    batch_size : int
+        Visits per step.
+    """
+
+    usual_epochs: ClassVar[int] = 50
+    has_step: ClassVar[bool] = True
+    batch_size: int
+
+    @abstractmethod
+    def init_state(self, problem, params: Params | None, *, key) -> Any:
+        """Prepare the first epoch."""
+
+    @abstractmethod
+    def update(self, problem, state: Any, c: float) -> Any:
+        """Do one epoch at step size c / N."""
+
+    @abstractmethod
+    def user_params(self, problem, state: Any) -> Params:
+        """Coefficients (feature, class) and intercepts (class,) of a state."""
+
+    @abstractmethod
+    def is_finite(self, state: Any) -> bool:
+        """Whether no number overflowed."""
+
+    @abstractmethod
+    def n_visits(self, problem) -> int:
+        """How many visits an epoch has."""
+
+    @abstractmethod
+    def n_steps(self, problem) -> int:
+        """How many steps an epoch has."""
+
+    def longest_step(self, problem) -> float:
+        """Least c that is too long whatever the data: where an explicit step on the ridge turns coefficients around."""
+        return 1 / max(problem.strength, 1e-12)
+
+    def kept(self, state: Any) -> Any:
+        """Return a state that later updates leave as it is."""
+        return state
+
+    def run(self, problem, params: Params | None = None, *, key, schedule: Schedule | None = None,
+            callback: Callable | None = None, verbose: bool = False, state: Any = None,
+            ) -> SampledSolution:  # fmt: skip
+        """Follow the schedule.
+
+        Parameters
+        ----------
+        problem : SoftmaxProblem
+            Data and ridge.
+        params : Params, optional
+            Where to start; zeros when left out.
+        key : jax key
+            Of all draws: the same key gives the same answer.
+        schedule : Schedule, optional
+            Epochs and steps.
+        callback : callable, optional
+            Called as ``callback(epoch, seconds, params)`` after every epoch, the seconds without its own.
+        verbose : bool
+            Show a progress bar.
+        state : optional
+            To go on from, of an earlier run with the same problem: its epochs count as done.
+
+        Returns
+        -------
+        SampledSolution
+        """
+        schedule = schedule or Schedule(self.usual_epochs)
+        clock, compiled = time.perf_counter(), compile_seconds()
+        state = self.init_state(problem, params, key=key) if state is None else self.kept(state)
+        status, told = Status.SCHEDULE_DONE, 0.0
+        kept = self.kept(state)
+        bar = tqdm(total=schedule.epochs, initial=state.epoch, disable=not verbose, unit="epoch", desc="glmfit")
+        try:
+            while state.epoch < schedule.epochs:
+                state = self.update(problem, state, schedule.step * schedule.decay**state.epoch)
+                if not self.is_finite(state):
+                    status, state = Status.NON_FINITE, kept
+                    break
+                kept = self.kept(state)
+                bar.update(1)
+                if callback is not None:
+                    before = time.perf_counter()
+                    callback(state.epoch, before - clock - told, self.user_params(problem, state))
+                    told += time.perf_counter() - before
+        except KeyboardInterrupt:
+            status, state = Status.INTERRUPTED, kept
+        finally:
+            bar.close()
+        compiling = compile_seconds() - compiled
+        params = self.user_params(problem, state)
+        seconds = time.perf_counter() - clock - told - compiling
+        return SampledSolution(
+            params, status, state.epoch, state.epoch * self.n_steps(problem), seconds, compiling, state
+        )
+
+
+def seed_of(key) -> int:
+    """Whole number from which NumPy's generators draw what a key stands for."""
+    return int(np.asarray(jax.random.key_data(key)).ravel()[-1])
