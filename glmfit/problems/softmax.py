@@ -19,6 +19,7 @@ import scipy.special
 from ._class_rows import ClassData, CountRows, dense_rows, sparse_rows
 from ._double_sum import negative_weight
 from ._softmax_exact import ExactSoftmax
+from ._softmax_stochastic import ContrastRows
 from .base import Evaluation, Params
 
 _CHUNK = 4_000_000  # scores in memory at a time
@@ -114,6 +115,11 @@ class SoftmaxProblem:
     def exact(self) -> ExactSoftmax:
         """The problem as SAGA and NewtonCG see it."""
         return ExactSoftmax(self)
+
+    @cached_property
+    def contrast_rows(self) -> ContrastRows:
+        """The rows as StochasticMajorization and SoftmaxSGD see them."""
+        return ContrastRows(self.exact.view)
 
     @property
     def n_pairs(self) -> int:

@@ -14,6 +14,8 @@ from .newton import Newton
 from .newton_cg import NewtonCG
 from .path import SharedNewton
 from .saga import SAGA
+from .softmax_sgd import SoftmaxSGD
+from .stochastic_majorization import StochasticMajorization
 
 __all__ = [
     "LBFGS",
@@ -32,8 +34,10 @@ __all__ = [
     "Schedule",
     "SharedNewton",
     "SoftmaxProx",
+    "SoftmaxSGD",
     "Solution",
     "Solver",
+    "StochasticMajorization",
     "TunedStep",
     "UMax",
     "tune_step",

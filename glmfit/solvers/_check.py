@@ -25,6 +25,15 @@ def check_real(name: str, value: Any, below: float, closed: bool = False) -> Non
         raise ValueError(f"{name} is {value!r}; it must be in (0, {below:g}{']' if closed else ')'}.")
 
 
+def check_explicit_step(c: float, strength: float) -> None:
+    """Raise ValueError if an explicit step is so long that the ridge would turn the coefficients around."""
+    if c * strength >= 1:
+        raise ValueError(
+            f"step is {c:.3g}; times the ridge strength {strength:.3g} it must stay below 1 for an explicit step. "
+            "Use a shorter step, or ImplicitSGD, which takes any."
+        )
+
+
 def check_rotation_invariant(solver: str, penalty: Any) -> None:
     """Raise ValueError unless the penalty is one a rotation of the features leaves alone."""
     check_smooth(solver, penalty)

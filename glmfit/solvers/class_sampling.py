@@ -21,7 +21,7 @@ import numpy as np
 from ..problems.base import Params
 from . import _class_rules as rules
 from . import _class_sampling as kernels
-from ._check import check_real, check_whole
+from ._check import check_explicit_step, check_real, check_whole
 from ._scheduled import ScheduledSolver, seed_of
 
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
@@ -108,11 +108,8 @@ class ClassSampler(ScheduledSolver):
         n_visits = self.n_visits(problem)
         strength = problem.strength * problem.n_rows / n_visits
         change = c * strength
-        if not rule.implicit and change >= 1:
-            raise ValueError(
-                f"step is {c:.3g}; times the ridge strength {strength:.3g} it must stay below 1 for an explicit step. "
-                "Use a shorter step, or ImplicitSGD, which takes any."
-            )
+        if not rule.implicit:
+            check_explicit_step(c, strength)
         key = jax.random.fold_in(jax.random.key(state.seed), state.epoch)
         m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, n_visits)
         log_a = problem.dtype.type(math.log(problem.negative_weight(m, self._sharing(n))))
