@@ -26,6 +26,8 @@ from ..solvers import (
     NewtonCG,
     Schedule,
     SoftmaxProx,
+    SoftmaxSGD,
+    StochasticMajorization,
     UMax,
     tune_step,
     untuned_step,
@@ -49,13 +51,15 @@ SAMPLING = {
     "NCE": NCE,
     "ImportanceSampling": ImportanceSampling,
 }
-SOLVERS = {**EXACT, **SAMPLING}
+# They see all classes of the rows they visit, and begin anew with every run: nothing for a stream.
+VISITING = {"StochasticMajorization": StochasticMajorization, "SoftmaxSGD": SoftmaxSGD}
+SOLVERS = {**EXACT, **SAMPLING, **VISITING}
 # Bohning's bound is one matrix for all classes: certified once, and few looks.
 _DEFAULTS = {"SAGA": {"certificate": "global", "check_every": 10}}
 # More negatives than by default: with classes so many that nothing exact can be done, five see little of them.
 _AUTO = {"ImplicitSGD": {"n_negatives": 20}}
 REGULARIZERS = ("Ridge", "UnRegularized")
-_EXACT_EPOCHS, _SAMPLING_EPOCHS = 500, 50
+_EXACT_EPOCHS = 500
 _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
 _SCORES_AT_ONCE = 4_000_000
@@ -128,8 +132,8 @@ class ClassModel(Model):
             solution = solver.run(problem.exact, key=key, options=options)
             params, report = solution.params, _exact_report(problem, solution, data)
         else:
-            tuned, seconds = step == "tune", 0.0
-            schedule = Schedule(epochs or _SAMPLING_EPOCHS, 1.0 if tuned else step, self._read_decay())
+            tuned, seconds = step == "tune" and solver.has_step, 0.0
+            schedule = Schedule(epochs or solver.usual_epochs, 1.0 if step == "tune" else step, self._read_decay())
             if tuned:
                 tuning = tune_step(solver, problem, key=key, schedule=schedule)
                 schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
@@ -137,14 +141,17 @@ class ClassModel(Model):
             solution = solver.run(problem, start, key=key, schedule=schedule, verbose=bool(self.verbose))
             params, astray = _not_worse(problem, solution)
             if astray and not solution.status.is_failure:
+                what, advice = f" (the first was {schedule.step:g})", "a shorter step"
+                if not solver.has_step:
+                    what, advice = "", "a smaller gain, or restart=True with several epochs"
                 warn_user(
                     "the fit ended worse than class frequencies alone, which are kept: its steps are too long for "
-                    f"features or counts of this scale (the first was {schedule.step:g}). Scale X to about 1, or give "
-                    "a shorter step.",
+                    f"features or counts of this scale{what}. Scale X to about 1, or give {advice}.",
                     ConvergenceWarning,
                 )
             params = _centred(params)
-            report = self._sampled_report(problem, solver, solution, params, data, schedule.step, tuned, seconds)
+            step = schedule.step if solver.has_step else np.nan
+            report = self._sampled_report(problem, solver, solution, params, data, step, tuned, seconds)
         self._keep(data, params, seen)
         self.report_ = report
 
@@ -221,7 +228,7 @@ class ClassModel(Model):
             objective=objective,
             solver_name=type(solver).__name__,
             epochs=solution.epochs,
-            row_evals=solution.steps * min(solver.batch_size, solver.n_visits(problem)),
+            row_evals=min(solution.steps * solver.batch_size, solution.epochs * solver.n_visits(problem)),
             step=float(step),
             step_tuned=tuned,
             step_certificate=None,

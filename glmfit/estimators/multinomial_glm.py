@@ -30,7 +30,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     ----------
     regularizer, regularizer_strength, solver_name, solver_kwargs, tol, max_epochs, step, step_decay, certify :
         As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of, or
-        with ``solver_kwargs={"visit": "row", ...}`` every row.
+        with ``solver_kwargs={"visit": "row", ...}`` every row; StochasticMajorization and SoftmaxSGD visit rows.
     random_state, verbose :
         As in `SoftmaxGLM`.
 

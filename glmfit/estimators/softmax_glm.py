@@ -46,13 +46,15 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         "auto" takes NewtonCG while rows times classes are moderate and ImplicitSGD beyond
         (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "NewtonCG", "SAGA" (dense features).
         Sampling classes, for very many: "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with:
-        "SGD", "OVE", "NCE", "ImportanceSampling".
+        "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to
+        choose: "StochasticMajorization" (needs a ridge).
     solver_kwargs : dict, optional
         Hyper-parameters of the solver, for example ``{"n_negatives": 10}``.
     tol : float
         Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`.
     max_epochs : int, optional
-        Exact solvers: budget, 500 when left out. Sampling solvers: epochs of the schedule, 50 when left out.
+        Exact solvers: budget, 500 when left out. Sampling solvers: epochs of the schedule, 50 when left out, and 1 of
+        StochasticMajorization.
     step : "tune" or float
         Sampling solvers: step size times rows, c, of the first epoch; "tune" tries some on rows left out.
     step_decay : float
