@@ -75,7 +75,8 @@ class StochasticMajorization(RowVisitor):
     what the data may add, at least); intercepts have none and begin with as much, or with the weight of one row if that
     is less.
 
-    The step of a schedule is not used, its number of epochs is.
+    The step of a schedule is not used, its number of epochs is. Theory: docs/theory/bound_majorization.md, "The
+    stochastic listing".
 
     References
     ----------

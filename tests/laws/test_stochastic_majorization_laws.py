@@ -107,6 +107,10 @@ def test_factors_make_up_the_curvature(order, rng):
     assert A.shape == (20, 8 if order == "averaged" else 4, 5)
     np.testing.assert_allclose(np.einsum("nfk,nfl->nkl", A, A), bound.matrices(), atol=1e-15)
     assert softmax_bound(scores.astype(np.float32), order).factors().dtype == np.float32
+    for least in (np.zeros((2, 1)), np.zeros((0, 3)), np.array([[1e308, -1e308, 0.0], [-1e308, -1e308, 1e308]])):
+        bound = softmax_bound(least, order)
+        A = bound.factors()
+        np.testing.assert_allclose(np.einsum("nfk,nfl->nkl", A, A), bound.matrices(), atol=1e-15)
 
 
 @every_case
