@@ -25,7 +25,7 @@ class SoftmaxSGD(RowVisitor):
     Parameters
     ----------
     batch_size : int
-        Rows per step, |B|.
+        Rows per step (of the batch B).
     gain : {"constant", "tau", "inverse"}
         :math:`\eta_i = \eta_0`, :math:`\eta_0 \tau / (\tau + i)` or :math:`\eta_0 / i`; :math:`\eta_0` is the step
         of the schedule. Give the schedule a ``decay`` of 1, or the gain shrinks from epoch to epoch as well.
