@@ -22,6 +22,7 @@ from ..solvers import (
     BoundMajorization,
     ImplicitSGD,
     ImportanceSampling,
+    IncrementalMajorization,
     LoopOptions,
     NewtonCG,
     Schedule,
@@ -41,7 +42,12 @@ from ._parameters import precision, read_count, read_number, read_seed, read_sol
 from ._validation import time_axis
 from ._warn import warn_user
 
-EXACT = {"NewtonCG": NewtonCG, "SAGA": SAGA, "BoundMajorization": BoundMajorization}
+EXACT = {
+    "NewtonCG": NewtonCG,
+    "SAGA": SAGA,
+    "BoundMajorization": BoundMajorization,
+    "IncrementalMajorization": IncrementalMajorization,
+}
 SAMPLING = {
     "ImplicitSGD": ImplicitSGD,
     "UMax": UMax,

@@ -21,9 +21,10 @@ from ._metric import Metric
 from ._rows import Rows
 from ._softmax_majorization import MajorizedSoftmax, majorize_softmax
 from ._softmax_newton import NewtonCGStep, newton_cg_step, newton_gap
+from ._softmax_surrogates import Surrogates, SurrogateSum
 from ._softmax_view import HESSIAN_THEOREM, SoftmaxPoint, SoftmaxView
 from ._spectral_view import Shapes, SpectralView
-from .base import CoupledClasses, Evaluation, FiniteSum, Majorizable, Params
+from .base import CoupledClasses, Evaluation, FiniteSum, Majorizable, Params, SumOfSurrogates
 
 _FINISH_SCORES = 20_000_000  # scores up to which Newton steps in float64 end what single precision began
 _FINISH_STEPS, _PRODUCTS, _THOROUGH = 30, 100, 1e-4
@@ -55,8 +56,8 @@ class FinishedSoftmax(NamedTuple):
     separable: bool
 
 
-class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable):
-    """A `SoftmaxProblem` with what SAGA, NewtonCG and BoundMajorization ask for.
+class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
+    """A `SoftmaxProblem` with what SAGA, NewtonCG and the methods of majorization ask for.
 
     Parameters
     ----------
@@ -132,6 +133,19 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable):
             failure_probability=0.0,
             anchor_radius=np.inf * one,
         )
+
+    @cached_property
+    def surrogate_sum(self) -> SurrogateSum:
+        """Quadratic bounds of the rows, and their sum."""
+        return SurrogateSum(self.view)
+
+    def start_surrogates(self, params: Params, order: str) -> Surrogates:
+        """Let the bounds of all rows touch at a start."""
+        return self.surrogate_sum.start(self.view.to_columns(params), order)
+
+    def visit_rows(self, surrogates: Surrogates, blocks, order: str, lead: float) -> Surrogates:
+        """Take a pass; see docs/theory/bound_majorization.md, Proposition 4."""
+        return self.surrogate_sum.visit(surrogates, blocks, order, lead)
 
     def user_params(self, v) -> Params:
         """Parameters of the view's coordinates."""

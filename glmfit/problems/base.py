@@ -165,3 +165,22 @@ class Majorizable(Problem):
     @abstractmethod
     def certify_majorization(self, point: Any, relaxation: float) -> StepCertificate:
         """Say by which theorem no step goes up."""
+
+
+class SumOfSurrogates(Problem):
+    """A sum over rows each of which has a quadratic upper bound: what incremental majorization needs."""
+
+    @abstractmethod
+    def start_surrogates(self, params: Params, order: str) -> Any:
+        """Bound every row around a start: a NamedTuple with v, bound, objective, estimate and passes.
+
+        ``v`` are the solver's coordinates, ``bound`` is the sum of the bounds there, ``passes`` those over the rows.
+        """
+
+    @abstractmethod
+    def visit_rows(self, surrogates: Any, blocks: list[np.ndarray], order: str, lead: float) -> Any:
+        """Bound the rows of every block anew, and minimise the sum of the bounds after each; ``bound`` never rises."""
+
+    @abstractmethod
+    def user_params(self, v: Any) -> Params:
+        """Map the solver's coordinates to parameters."""

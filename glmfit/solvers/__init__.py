@@ -9,6 +9,7 @@ from ._tuning import TunedStep, tune_step, untuned_step
 from .base import OptStep, Solver
 from .bound_majorization import BoundMajorization
 from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
+from .incremental_majorization import IncrementalMajorization
 from .lbfgs import LBFGS
 from .newton import Newton
 from .newton_cg import NewtonCG
@@ -26,6 +27,7 @@ __all__ = [
     "BoundMajorization",
     "ImplicitSGD",
     "ImportanceSampling",
+    "IncrementalMajorization",
     "LoopOptions",
     "Newton",
     "NewtonCG",

@@ -34,6 +34,12 @@ def check_explicit_step(c: float, strength: float) -> None:
         )
 
 
+def check_share(name: str, value: Any) -> None:
+    """Raise ValueError unless 0 <= value < 1."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be in [0, 1).")
+
+
 def check_rotation_invariant(solver: str, penalty: Any) -> None:
     """Raise ValueError unless the penalty is one a rotation of the features leaves alone."""
     check_smooth(solver, penalty)

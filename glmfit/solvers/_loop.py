@@ -123,7 +123,6 @@ class Verdict:
 
     def __init__(self, solver, problem, options: LoopOptions):
         self.solver, self.problem, self.options = solver, problem, options
-        self._may_finish = solver.finish_with_newton and not solver.exact_hessian
         n = problem.n_neurons
         silent = problem.mean_count <= 0
         self.params = problem.null_params()
@@ -149,7 +148,7 @@ class Verdict:
         vars(self).update(from_arrays(arrays, self._findings()))
 
     def _findings(self) -> dict:
-        return {k: v for k, v in vars(self).items() if k not in ("solver", "problem", "options", "_may_finish")}
+        return {k: v for k, v in vars(self).items() if k not in ("solver", "problem", "options")}
 
     def look(self, columns, state, last: bool) -> None:
         """Read a fresh check of the solver, and certify when every open neuron looks ready."""
@@ -202,7 +201,8 @@ class Verdict:
         self._record(open_, certificate.objective, gap, bounded)
         self._finish(open_ & bounded & (gap <= self.target), Status.CONVERGED)
         left = open_ & ~self.finished
-        if self._may_finish and self.problem.newton_is_cheap(left, final):
+        newton = self.solver.finish_with_newton and not self.solver.exact_hessian
+        if newton and self.problem.newton_is_cheap(left, final):
             for neuron in np.flatnonzero(left):
                 self._finish_exactly(int(neuron))
             left &= ~self.finished

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..bounds.log_partition import ORDERS
+from ..bounds import ORDERS
 from ._check import check_choice, check_real, check_whole
 from ._row_visits import RowVisitor, VisitState
 

@@ -1,0 +1,235 @@
+"""Incremental majorization: the sum of the rows' bounds is what it says, never goes up, and ends at the optimum."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from oracles import majorization as oracle
+from scipy.special import softmax as probabilities
+
+import glmfit
+from glmfit import Status
+from glmfit.problems import Pairs, Params, SoftmaxProblem, _softmax_surrogates
+from glmfit.solvers import BoundMajorization, IncrementalMajorization, LoopOptions, NewtonCG
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+N, D, K = 90, 3, 4
+ORDER = "given"
+VARIANTS = {
+    "plain": {},
+    "offsets": {"offset": True},
+    "sparse, offsets": {"sparse": True, "offset": True},
+    "no intercept": {"intercept": False},
+    "two classes": {"classes": 2, "labels": True},
+    "single precision": {"dtype": np.float32},
+}
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def make(rng, strength=0.01, intercept=True, offset=False, sparse=False, dtype=np.float64, classes=K, labels=False):
+    X = rng.normal(size=(N, D)) * np.geomspace(1, 0.2, D) + np.array([0, 2.0, 0])
+    X *= rng.random((N, D)) < 0.9
+    shift = rng.normal(size=(N, classes)) if offset else None
+    p = probabilities(X @ rng.normal(size=(D, classes)) + (0 if shift is None else shift), axis=1)
+    n = np.ones(N, int) if labels else rng.integers(1, 4, N)
+    Y = np.stack([rng.multinomial(m, q) for m, q in zip(n, p, strict=True)])
+    Y[:classes] = np.eye(classes, dtype=int)
+    row, label = np.nonzero(Y)
+    weight = np.ones(N) if labels else rng.uniform(0.5, 2, N)
+    pairs = Pairs(row, label, Y[row, label] * weight[row])
+    X = X.astype(dtype)
+    return SoftmaxProblem(sp.csr_array(X) if sparse else X, pairs, classes, strength, intercept, shift, dtype)
+
+
+def random_params(rng, problem, scale=1.0):
+    intercept = rng.normal(size=problem.n_classes) if problem.fit_intercept else np.zeros(problem.n_classes)
+    return Params(scale * rng.normal(size=(D, problem.n_classes)), scale * intercept)
+
+
+def sum_of_bounds(problem, anchors, params, order=ORDER):
+    """Sum of the rows' bounds at some parameters, and its curvature, row by row from the listing."""
+    X = problem.X.toarray() if sp.issparse(problem.X) else np.asarray(problem.X, float)
+    X1 = np.hstack([X, np.full((N, 1), float(problem.fit_intercept))])
+    scores, Y = problem.scores(params), problem.counts.toarray()
+    value = N * problem.strength / 2 * np.sum(params.coef**2)
+    S = np.kron(np.eye(problem.n_classes), N * problem.strength * np.diag(np.append(np.ones(D), 0.0)))
+    for x, a, s, y in zip(X1, anchors, scores, Y, strict=True):
+        C, n = oracle.softmax_curvature(a), y.sum()
+        top = a.max()
+        log_norm, p = top + np.log(np.exp(a - top).sum()), probabilities(a)
+        value += n * log_norm - y @ a + (n * p - y) @ (s - a) + n * (s - a) @ C @ (s - a) / 2
+        S += n * np.kron(C, np.outer(x, x))
+    return value / N, S / N
+
+
+def blocks_of(rng, size):
+    rows = rng.permutation(N)
+    return [rows[i : i + size] for i in range(0, N, size)]
+
+
+@every_variant
+def test_the_sum_is_that_of_the_rows_bounds_above_f_and_touches_it(variant, rng, monkeypatch):
+    monkeypatch.setattr(_softmax_surrogates, "_AT_ONCE", 300)  # several parts
+    problem = make(rng, **VARIANTS[variant])
+    exact, start = problem.exact, random_params(rng, problem)
+    at = exact.start_surrogates(start, ORDER)
+    assert at.bound == pytest.approx(problem.objective(exact.user_params(at.v)), rel=1e-12)
+    for _ in range(3):
+        at = exact.visit_rows(at, blocks_of(rng, 20), ORDER, 0.3)
+        value, _ = sum_of_bounds(problem, at.anchor, exact.user_params(at.v))
+        assert at.bound == pytest.approx(value, rel=1e-10)
+        assert at.bound >= at.objective - 1e-12
+        assert at.objective == pytest.approx(problem.objective(exact.user_params(at.v)), rel=1e-12)
+        for scale in (0.1, 1.0, 30.0):
+            far = random_params(rng, problem, scale)
+            assert sum_of_bounds(problem, at.anchor, far)[0] >= problem.objective(far)
+
+
+@every_variant
+def test_all_rows_at_once_are_a_step_of_the_batch_method(variant, rng, monkeypatch):
+    monkeypatch.setattr(_softmax_surrogates, "_FORCING", 1e-14)
+    problem = make(rng, **VARIANTS[variant])
+    exact, start = problem.exact, random_params(rng, problem)
+    at = exact.start_surrogates(start, ORDER)
+    first = exact.visit_rows(at, [np.arange(0)], ORDER, 0.0)
+    second = exact.visit_rows(first, [np.arange(N)], ORDER, 0.0)
+    for before, after in ((at, first), (first, second)):
+        params, moved = exact.user_params(before.v), exact.user_params(after.v)
+        _, S = sum_of_bounds(problem, problem.scores(params), params)
+        e = problem.evaluate(params)
+        g = np.vstack([e.grad_coef, e.grad_intercept]).T.ravel()
+        step = -(np.linalg.pinv(S, rcond=1e-12) @ g).reshape(problem.n_classes, D + 1).T
+        step -= step.mean(axis=1, keepdims=True)
+        found = np.vstack([moved.coef - params.coef, moved.intercept - params.intercept])
+        np.testing.assert_allclose(found, step, atol=1e-10 * np.abs(step).max())
+
+
+@pytest.mark.parametrize("lead", [0.0, 0.8])
+@pytest.mark.parametrize("order", ["descending", "averaged"])
+@pytest.mark.parametrize("size", [0.0, 30.0, 1e4])
+@pytest.mark.parametrize("strength", [0.01, 0.0])
+def test_no_visit_raises_the_sum_from_any_start(size, order, lead, strength, rng):
+    problem = make(rng, strength=strength)
+    exact, start = problem.exact, random_params(rng, problem)
+    scale = size / np.abs(problem.X @ start.coef).max()
+    at = exact.start_surrogates(Params(scale * start.coef, start.intercept), order)
+    first = at.objective
+    for _ in range(4):
+        for block in blocks_of(rng, 15):  # one visit at a time
+            after = exact.visit_rows(at, [block], order, lead)
+            assert after.bound <= at.bound + 1e-12 * (abs(at.bound) + size)
+            assert after.objective <= after.bound + 1e-11 * (abs(at.bound) + size)
+            at = after
+    assert at.objective < first
+
+
+def test_differences_add_up_and_are_dropped_now_and_then(rng, monkeypatch):
+    problem = make(rng)
+    exact = problem.exact
+    at = exact.start_surrogates(random_params(rng, problem, 3.0), ORDER)
+    for _ in range(10):
+        at = exact.visit_rows(at, blocks_of(rng, 10), ORDER, 0.5)
+    bound, gradient, curvature = exact.surrogate_sum._form(at.v, at.anchor, ORDER)
+    np.testing.assert_allclose(at.curvature, curvature, atol=1e-12 * np.abs(curvature).max())
+    np.testing.assert_allclose(at.gradient, gradient, atol=1e-12)
+    assert at.bound == pytest.approx(bound, rel=1e-12)
+    spoiled = at._replace(curvature=2 * at.curvature, age=_softmax_surrogates._FORM_ANEW)
+    anew = exact.visit_rows(spoiled, [np.arange(0)], ORDER, 0.0)
+    np.testing.assert_allclose(anew.curvature, curvature, atol=1e-12 * np.abs(curvature).max())
+    assert anew.age == 1 and anew.passes == at.passes + 2
+
+
+@every_variant
+def test_fits_end_at_the_optimum_with_a_proof(variant, rng):
+    problem = make(rng, **VARIANTS[variant]).exact
+    best = NewtonCG().run(problem, key=jax.random.key(0), options=LoopOptions(tol=1e-11))
+    found = IncrementalMajorization(20).run(problem, key=jax.random.key(1), options=LoopOptions(tol=1e-8))
+    assert found.status == Status.CONVERGED and found.gap_is_bound.all()
+    assert found.gap >= found.objective - best.objective - 1e-14
+    again = IncrementalMajorization(20).run(problem, key=jax.random.key(1), options=LoopOptions(tol=1e-8))
+    np.testing.assert_array_equal(again.params.coef, found.params.coef)
+    certificate = found.step_certificate
+    assert certificate.certified and certificate.step == 1 and "Proposition 4" in certificate.theorem
+
+
+def test_without_a_ridge_flat_directions_stay_where_they_are(rng):
+    problem = make(rng, strength=0.0)
+    doubled = SoftmaxProblem(np.hstack([problem.X, problem.X[:, :1]]), problem.pairs, K, 0.0)
+    found = IncrementalMajorization(20).run(doubled.exact, key=jax.random.key(0), options=LoopOptions(max_epochs=60))
+    best = NewtonCG().run(problem.exact, key=jax.random.key(0), options=LoopOptions(tol=1e-10))
+    np.testing.assert_allclose(found.params.coef[0], found.params.coef[-1], atol=1e-2)
+    assert found.objective == pytest.approx(best.objective, abs=1e-6)
+
+
+def passes_to(problem, solver, target=1e-6, most=200):
+    """Passes until the relative gap is below the target."""
+    exact = problem.exact
+    best = NewtonCG().run(exact, key=jax.random.key(0), options=LoopOptions(tol=1e-12)).objective[0]
+    step = solver.init_state(exact, problem.null_params(), key=jax.random.key(0))
+    while step.state.objective[0] - best > target * (problem.null_objective - best):
+        step = solver.update(exact, step.params, step.state)
+        assert step.state.row_evals <= most * problem.n_rows
+    return step.state.epoch
+
+
+def labelled(X, y, strength):
+    y = np.unique(y, return_inverse=True)[1]
+    return SoftmaxProblem(X, Pairs(np.arange(len(y)), y, np.ones(len(y))), int(y.max()) + 1, strength)
+
+
+def test_25_passes_are_enough_on_logistic_regression_and_digits(rng):
+    from sklearn.datasets import load_digits
+
+    X = rng.normal(size=(600, 10))
+    y = rng.random(600) < 1 / (1 + np.exp(-X @ rng.normal(size=10)))
+    assert passes_to(labelled(X, y, 1e-2), IncrementalMajorization()) <= 25
+    assert passes_to(labelled(X, y, 1e-3), IncrementalMajorization()) <= 25
+    X, y = load_digits(return_X_y=True)
+    problem = labelled(X / 16, y, 1e-2)
+    ours = passes_to(problem, IncrementalMajorization())
+    assert ours <= 25 and ours < passes_to(problem, BoundMajorization(1.0))
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not (DATA / "ecoli.npz").exists(), reason="../shared/data has no ecoli.npz")
+def test_25_passes_are_enough_on_ecoli():
+    with np.load(DATA / "ecoli.npz", allow_pickle=False) as file:
+        assert passes_to(labelled(np.asarray(file["X"], float), file["y"], 1e-2), IncrementalMajorization()) <= 25
+
+
+@pytest.mark.parametrize("estimator", ["SoftmaxGLM", "MultinomialGLM"])
+def test_estimators_take_it(estimator, rng):
+    problem = make(rng, labels=estimator == "SoftmaxGLM")
+    y = problem.counts.indices if estimator == "SoftmaxGLM" else np.round(problem.counts.toarray())
+    make_model = getattr(glmfit, estimator)
+    model = make_model(solver_name="IncrementalMajorization", regularizer_strength=0.01).fit(problem.X, y)
+    assert model.report_.converged and "incrementally" in str(model.report_.step_certificate)
+    other = make_model(regularizer_strength=0.01).fit(problem.X, y)
+    np.testing.assert_allclose(model.coef_, other.coef_, atol=2e-2)
+
+
+def test_too_many_parameters_are_refused_with_advice(rng):
+    y = np.arange(200) % 100
+    with pytest.raises(ValueError, match=r"60 features and 100 classes make 6039 parameters.*Use BoundMajorization"):
+        glmfit.SoftmaxGLM(solver_name="IncrementalMajorization").fit(rng.normal(size=(200, 60)), y)
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"order": "random"}, "order is 'random'; it must be one of"),
+        ({"lead": 1.0}, r"lead is 1.0; it must be in \[0, 1\)"),
+        ({"lead": -0.1}, "lead is -0.1"),
+    ],
+)
+def test_bad_hyper_parameters(options, match):
+    with pytest.raises(ValueError, match=match):
+        IncrementalMajorization(**options)
+
+
+def test_batches_larger_than_the_data_are_refused(rng):
+    with pytest.raises(ValueError, match="batch_size is 91"):
+        IncrementalMajorization(91).run(make(rng).exact, key=jax.random.key(0))
