@@ -44,7 +44,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         At least 0; 1.0 when left out.
     solver_name : str
         "auto" takes NewtonCG while rows times classes are moderate and ImplicitSGD beyond
-        (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "NewtonCG", "SAGA" (dense features).
+        (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "NewtonCG", "SAGA" (dense features),
+        and, going down by theorem without a step to choose, "BoundMajorization" and "IncrementalMajorization".
         Sampling classes, for very many: "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with:
         "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to
         choose: "StochasticMajorization" (needs a ridge).
