@@ -56,6 +56,24 @@ def test_example_runs_and_draws(path, tmp_path, monkeypatch, capsys, request):
     assert "figure:" in out
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recording", ["m1_reach.npz", "simulated"])
+def test_reaches_are_decoded_by_fits_that_only_go_down(recording, tmp_path, monkeypatch, request):
+    given = recording if recording == "simulated" else request.getfixturevalue("shared_data") / recording
+    monkeypatch.setattr(sys, "argv", ["06", str(tmp_path / "figure.png"), str(given)])
+    names = runpy.run_path(str(ROOT / "examples" / "06_decode_reach_direction.py"), run_name="__main__")
+    for runs in names["paths"].values():
+        for _, gap in runs[len(names["STEPS"]) :]:  # majorization
+            assert (np.diff(gap) <= 0).all()
+            assert gap[0] > 1e3
+            assert 0 <= gap[-1] < 1
+    assert len(names["proved"]) == len(names["reports"])
+    wrong = np.mean(names["off"] > 0, axis=1)  # few trials to many
+    assert wrong[-1] < wrong[0] < names["chance"] - 0.2
+    assert wrong[-1] < 0.35
+    assert np.mean(names["off"][-1] > 1) < 0.05
+
+
 def test_example_figure_goes_where_it_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["01", str(tmp_path / "mine.png")])
