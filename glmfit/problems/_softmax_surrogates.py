@@ -44,9 +44,9 @@ class Surrogates(NamedTuple):
     curvature : numpy.ndarray
         Of the sum, over all contrasts times features, square.
     objective : float
-        F at v.
+        F at v; nan until somebody looks.
     estimate : float
-        Of F - F*, by this curvature: not a bound, and usually too small.
+        Of F - F*, by this curvature: not a bound, and usually too small; nan until somebody looks.
     age : int
         Passes since the sum was formed from its anchors.
     passes : int
@@ -108,7 +108,7 @@ class SurrogateSum:
         return Surrogates(v, anchor, bound, gradient, curvature, bound, estimate, 0, 1)
 
     def visit(self, at: Surrogates, blocks: list[np.ndarray], order: str, lead: float) -> Surrogates:
-        """Replace the surrogates of each block of rows, minimise the sum after each, and evaluate F in the end.
+        """Replace the surrogates of each block of rows, minimise the sum after each.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class SurrogateSum:
             return self._visit(at, blocks, order, lead)
 
     def _visit(self, at: Surrogates, blocks, order: str, lead: float) -> Surrogates:
-        passes, age = at.passes + 1 + any(len(rows) for rows in blocks), at.age + 1
+        passes, age = at.passes + any(len(rows) for rows in blocks), at.age + 1
         bound, gradient, curvature = at.bound, at.gradient, at.curvature.copy()
         if at.age >= _FORM_ANEW:
             passes, age = passes + 1, 1
@@ -143,9 +143,14 @@ class SurrogateSum:
             factor = _factor(curvature) if factor is None else factor
             step, further_down, gradient = _minimise(curvature, gradient, factor)
             v, bound = v + step.T @ self.contrast, bound - down - further_down
-        point = self.view.at(v)
-        estimate = self._estimate((point.gradient @ self.contrast.T).T, factor)
-        return Surrogates(v, anchor, bound, gradient, curvature, point.objective, estimate, age, passes)
+        return Surrogates(v, anchor, bound, gradient, curvature, np.nan, np.nan, age, passes)
+
+    def look(self, at: Surrogates) -> Surrogates:
+        """Evaluate F, and estimate how far it is from the optimum: one pass over the rows."""
+        with self._few_threads():
+            point = self.view.at(at.v)
+            estimate = self._estimate((point.gradient @ self.contrast.T).T, _factor(at.curvature))
+        return at._replace(objective=point.objective, estimate=estimate, passes=at.passes + 1)
 
     def _few_threads(self):
         """Context in which BLAS does not share products too small for it."""

@@ -182,5 +182,9 @@ class SumOfSurrogates(Problem):
         """Bound the rows of every block anew, and minimise the sum of the bounds after each; ``bound`` never rises."""
 
     @abstractmethod
+    def look_at_surrogates(self, surrogates: Any) -> Any:
+        """Fill in objective and estimate, which visits leave out."""
+
+    @abstractmethod
     def user_params(self, v: Any) -> Params:
         """Map the solver's coordinates to parameters."""

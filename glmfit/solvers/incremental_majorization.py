@@ -48,12 +48,14 @@ class IncrementalMajorization(Solver):
     lead : float
         In [0, 1): how far beyond the scores of a visited row its new bound may touch, as a share of the way they have
         come since its last visit. It grows to this value over the passes. 0 is the plain method.
+    check_every : int
+        Epochs between evaluations of F, a pass each.
 
     Notes
     -----
     Guarantee: F is at most the sum of the rows' bounds, which no visit raises, from any start and with nothing to tune.
     An epoch visits every row once, in random order; the first one moves to the minimiser of the bounds formed at the
-    start, and forming those was its pass. Every epoch takes one more pass, of the scores alone, to evaluate F.
+    start, and forming those was its pass.
 
     Runs on the host (BLAS) in float64, on dense and sparse features; compiles nothing. With
     P = (features + 1) (classes - 1) at most 5000 parameters, cost per epoch: N P^2 flops and P^3 / 3. Memory: some
@@ -70,12 +72,14 @@ class IncrementalMajorization(Solver):
     batch_size: int | None = None
     order: str = "descending"
     lead: float = 0.8
+    check_every: int = 3
 
     def __post_init__(self):
         if self.batch_size is not None:
             check_whole("batch_size", self.batch_size, 1)
         check_choice("order", self.order, ORDERS)
         check_share("lead", self.lead)
+        check_whole("check_every", self.check_every, 1)
 
     def init_state(self, problem: SumOfSurrogates, params: Params, *, key) -> OptStep:
         """Bound every row at the start."""
@@ -94,7 +98,7 @@ class IncrementalMajorization(Solver):
             batch_size=batch_size,
             n_rows=problem.n_rows,
         )
-        return _seen(surrogates, state)
+        return OptStep(surrogates.v, _seen(surrogates, state))
 
     def update(self, problem: SumOfSurrogates, params, state: IncrementalMajorizationState) -> OptStep:
         """Visit every row once."""
@@ -104,7 +108,14 @@ class IncrementalMajorization(Solver):
         blocks = np.array_split(rows, max(1, -(-len(rows) // state.batch_size)))
         lead = min(self.lead, epoch / (epoch + 4))
         surrogates = problem.visit_rows(state.surrogates, blocks, self.order, lead)
-        return _seen(surrogates, state._replace(epoch=epoch))
+        evals = surrogates.passes * problem.n_rows
+        state = state._replace(epoch=epoch, row_evals=evals, surrogates=surrogates, fresh=False)
+        step = OptStep(surrogates.v, state)
+        return step if epoch % self.check_every else self.refresh(problem, *step)
+
+    def refresh(self, problem: SumOfSurrogates, params, state: IncrementalMajorizationState) -> OptStep:
+        """Evaluate F."""
+        return OptStep(params, _seen(problem.look_at_surrogates(state.surrogates), state))
 
     def user_params(self, problem: SumOfSurrogates, params, state: IncrementalMajorizationState) -> Params:
         """Coefficients (feature, class) and intercepts (class,)."""
@@ -134,12 +145,12 @@ class IncrementalMajorization(Solver):
         )
 
 
-def _seen(surrogates, state: IncrementalMajorizationState) -> OptStep:
-    """State after a pass."""
-    state = state._replace(
+def _seen(surrogates, state: IncrementalMajorizationState) -> IncrementalMajorizationState:
+    """State after a look."""
+    return state._replace(
         surrogates=surrogates,
         row_evals=surrogates.passes * state.n_rows,
         objective=np.array([surrogates.objective]),
         estimate=np.array([surrogates.estimate]),
+        fresh=True,
     )
-    return OptStep(surrogates.v, state)
