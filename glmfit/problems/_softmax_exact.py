@@ -81,6 +81,11 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
         return np.array([self.problem.null_objective])
 
     @property
+    def penalty(self) -> Ridge:
+        """Of the coefficients."""
+        return Ridge(np.asarray(self.problem.strength))
+
+    @property
     def mean_count(self) -> np.ndarray:
         """Mean weight of a row, (1,)."""
         return np.array([self.problem.totals.mean()])
@@ -105,9 +110,10 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
 
     # ----------------------------------------------------------------------- bound majorization, on the host
 
-    def start_majorization(self, params: Params, *, seed=None, order=None, max_products=None) -> SoftmaxPoint:
+    def start_majorization(self, params: Params, *, seed=None, order=None, max_products=None) -> MajorizedSoftmax:
         """Evaluate a start, in the view's coordinates."""
-        return self.start_newton(params)
+        point = self.start_newton(params)
+        return MajorizedSoftmax(point, np.nan, point.norm / 2, False, 1)
 
     def majorize(self, point, active, relaxation: float, order=None, max_products=None) -> MajorizedSoftmax:
         """Take one step; see docs/theory/bound_majorization.md."""
@@ -225,7 +231,7 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
         Y, observation = problem.counts.toarray(), Multinomial(K)
         if problem.offset is not None:
             Y, observation = np.hstack([Y, problem.offset]), OffsetMultinomial(K)
-        view = SpectralView(problem.X, Y, observation, Ridge(np.asarray(problem.strength)), None, self.dtype)
+        view = SpectralView(problem.X, Y, observation, self.penalty, None, self.dtype)
         view.n_neurons = K
         return view
 

@@ -31,6 +31,8 @@ class MajorizedSoftmax(NamedTuple):
         Of F, which the bound promised: a lower bound of the gap before the step.
     estimate : float
         Of what the bound at the point will promise.
+    stuck : bool
+        Whether nothing but rounding is left to be gained.
     passes : int
         Over the rows.
     """
@@ -38,6 +40,7 @@ class MajorizedSoftmax(NamedTuple):
     point: SoftmaxPoint
     decrease: float
     estimate: float
+    stuck: bool
     passes: int
 
 
@@ -69,10 +72,10 @@ def majorize_softmax(
             break
         p, rz = z + new / rz * p, new
     after = view.at(at.v + relaxation * x, at.scores + relaxation * move)
-    if not after.objective < at.objective:  # nothing is left but rounding
-        return MajorizedSoftmax(at, decrease, decrease, products + 1)
+    if not after.objective < at.objective:
+        return MajorizedSoftmax(at, decrease, decrease, True, products + 1)
     estimate = float(np.sum(after.gradient * bounds.precondition(after.gradient))) / 2
-    return MajorizedSoftmax(after, decrease, estimate, products + 1)
+    return MajorizedSoftmax(after, decrease, estimate, False, products + 1)
 
 
 class _Bounds:

@@ -142,17 +142,18 @@ class CoupledClasses(Problem):
 class Majorizable(Problem):
     """A problem below a quadratic at every point, which touches it there: what bound majorization needs.
 
-    A point is a NamedTuple with at least v (the solver's coordinates), objective and norm (twice what the bound
-    promises, roughly), each (neuron,) or a number.
+    A step is a NamedTuple of point, decrease (what the bound promised before the step), estimate (what the bound at the
+    point promises), stuck (whether nothing but rounding is left) and passes. A point is one with at least v (the
+    solver's coordinates) and objective. Promises, stuck and objective are (neuron,), or one for all.
     """
 
     @abstractmethod
     def start_majorization(self, params: Params, *, seed: int, order=None, max_products=None) -> Any:
-        """Evaluate a start."""
+        """Evaluate a start: a step that leads there, from nowhere."""
 
     @abstractmethod
     def majorize(self, point: Any, active: np.ndarray, relaxation: float, order=None, max_products=None) -> Any:
-        """Go ``relaxation`` times the way to the bound's minimum: a NamedTuple of point, decrease, estimate, passes."""
+        """Take a step ``relaxation`` times the way to the bound's minimum."""
 
     @abstractmethod
     def user_params(self, v: Any) -> Params:

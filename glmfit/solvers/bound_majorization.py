@@ -10,7 +10,7 @@ import numpy as np
 
 from ..bounds import ORDERS, GapCertificate, StepCertificate
 from ..problems.base import Majorizable, Params
-from ._check import check_real, check_whole
+from ._check import check_real, check_rotation_invariant, check_whole
 from .base import OptStep, Solver
 
 _WORTH_A_LOOK = 0.8
@@ -23,7 +23,8 @@ class BoundMajorizationState(NamedTuple):
     row_evals: int
     point: Any  # the problem's
     decrease: np.ndarray  # what the last bound promised, (neuron,)
-    seen: np.ndarray  # estimate at the last look, (neuron,)
+    seen: np.ndarray  # promise at the last look, (neuron,)
+    stuck: np.ndarray  # whether a step since then found nothing but rounding, (neuron,)
     objective: np.ndarray
     estimate: np.ndarray
     active: np.ndarray
@@ -79,22 +80,24 @@ class BoundMajorization(Solver):
 
     def init_state(self, problem: Majorizable, params: Params, *, key) -> OptStep:
         """Evaluate the start."""
+        check_rotation_invariant("BoundMajorization", problem.penalty)
         seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
-        point = problem.start_majorization(params, seed=seed, order=self.order, max_products=self.max_products)
+        start = problem.start_majorization(params, seed=seed, order=self.order, max_products=self.max_products)
         n = problem.n_neurons
         state = BoundMajorizationState(
             epoch=0,
-            row_evals=problem.n_rows,
-            point=point,
+            row_evals=start.passes * problem.n_rows,
+            point=start.point,
             decrease=np.full(n, np.nan),
             seen=np.full(n, np.inf),
-            objective=np.asarray(point.objective).reshape(n),
-            estimate=np.asarray(point.norm).reshape(n) / 2,
+            stuck=np.zeros(n, bool),
+            objective=np.asarray(start.point.objective).reshape(n),
+            estimate=np.asarray(start.estimate).reshape(n),
             active=np.ones(n, bool),
             fresh=True,
-            certificate=problem.certify_majorization(point, self.relaxation),
+            certificate=problem.certify_majorization(start.point, self.relaxation),
         )
-        return OptStep(point.v, state)
+        return OptStep(start.point.v, state)
 
     def update(self, problem: Majorizable, params, state: BoundMajorizationState) -> OptStep:
         """Take one step."""
@@ -102,20 +105,22 @@ class BoundMajorization(Solver):
         step = problem.majorize(state.point, state.active, self.relaxation, self.order, self.max_products)
         decrease, promise = (np.asarray(a, np.float64).reshape(n) for a in (step.decrease, step.estimate))
         with np.errstate(invalid="ignore", divide="ignore"):
-            # Promises fall by the factor by which the gap does: all that are still to come add up to this.
-            left = 1 - np.clip(decrease / state.decrease, 0.0, 0.999)
-        estimate = promise / np.where(np.isfinite(left), left, 1.0)
-        objective = np.asarray(step.point.objective).reshape(n)
+            # Where F bends a share as much as the bound, the promise is that share of the gap, and a step leaves
+            # 1 - relaxation * share of the way to the optimum and the square of it of the promise.
+            left = np.sqrt(np.clip(decrease / state.decrease, 0.0, 0.999))
+        share = np.fmin((1 - left) / self.relaxation, 1.0)  # 1 where there was no promise before
+        estimate = promise / share
         # Progress may be slow and is sure: a look is due when there is some, or none whatever.
-        moved = (estimate < _WORTH_A_LOOK * state.seen) | ~(objective < state.objective)
-        fresh = bool(np.all(moved[state.active]))
+        stuck = state.stuck | np.asarray(step.stuck).reshape(n)
+        fresh = bool(np.all((stuck | (promise < _WORTH_A_LOOK * state.seen))[state.active]))
         state = state._replace(
             epoch=state.epoch + 1,
             row_evals=state.row_evals + step.passes * problem.n_rows,
             point=step.point,
             decrease=decrease,
-            seen=estimate if fresh else state.seen,
-            objective=objective,
+            seen=promise if fresh else state.seen,
+            stuck=stuck & (not fresh),
+            objective=np.asarray(step.point.objective).reshape(n),
             estimate=estimate,
             fresh=fresh,
         )
