@@ -30,6 +30,7 @@ SOLVERS = {
     "saga shuffle": solvers.SAGA(sampling="shuffle"),
     "saga global": solvers.SAGA(certificate="global"),
     "lbfgs": solvers.LBFGS(),
+    "bound majorization": solvers.BoundMajorization(),
     "newton": solvers.Newton(),
 }
 

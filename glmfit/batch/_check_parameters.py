@@ -8,6 +8,7 @@ from typing import Any
 from .. import observations, penalties
 from ..estimators._auto import SOLVERS
 from ..estimators._parameters import read_count, read_number, read_solver
+from ..problems._population_majorization import check_majorizable
 from ._estimators import COUNT_ESTIMATORS, make_estimator
 
 _NOT_SMOOTH = ("Lasso", "ElasticNet", "GroupLasso")
@@ -57,6 +58,9 @@ def _check_solver(model: Any) -> None:
         raise ValueError(f'solver_name is {model.solver_name!r}, which needs a smooth penalty; use "SAGA".')
     if getattr(solver, "certificate", None) == "global" and model.inverse_link_function == "exp":
         raise ValueError('certificate is "global", which the exp link has not; use "anchored".')
+    if isinstance(solver, SOLVERS["BoundMajorization"]):
+        observation = observations.from_inverse_link(model.inverse_link_function)
+        check_majorizable(observation, solver.order, solver.max_products)
 
 
 def _check_penalty(model: Any) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..problems import PopulationProblem
-from ..solvers import LBFGS, SAGA, Newton
+from ..solvers import LBFGS, SAGA, BoundMajorization, Newton
 
-SOLVERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton}
+SOLVERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton, "BoundMajorization": BoundMajorization}
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7

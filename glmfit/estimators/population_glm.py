@@ -43,7 +43,7 @@ class PopulationGLM(PopulationModel):
         UnRegularized).
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names.
-    solver_name : {"auto", "SAGA", "Newton", "LBFGS"}
+    solver_name : {"auto", "SAGA", "Newton", "LBFGS", "BoundMajorization"}
         Algorithm. "auto" takes Newton for up to three neurons and for small or short recordings, SAGA otherwise
         (:func:`glmfit.estimators.choose_solver` has the rule).
     solver_kwargs : dict, optional
@@ -61,7 +61,7 @@ class PopulationGLM(PopulationModel):
         Bytes for rows and what is kept of them; what rows are read from is loaded if it fits, and read in every pass
         otherwise. Libraries and compiled programs take some hundred megabytes besides.
     devices : None, "all" or sequence of jax.Device
-        Devices that share the rows in SAGA and LBFGS: jax's default one, all of ``jax.devices()``, or those given. The
+        Devices that share the rows, except in Newton: jax's default one, all of ``jax.devices()``, or those given. The
         answer is the same within the gaps reported.
     pad_shapes : bool
         Share compiled programs between fits of similar size: for loops over many sessions. SAGA and LBFGS compile for
@@ -69,7 +69,8 @@ class PopulationGLM(PopulationModel):
         up to 32768, 131072, 524288, 1048576 and so on rows and to 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256 and so on
         neurons; features, penalty and the rest as before. The answer is the same within the gaps reported. Memory is
         taken for the larger numbers; "auto" takes SAGA sooner. Without effect on Newton, which compiles nothing, on
-        ``sampling="subsets"``, on rows that are read as they are fitted, with ``devices`` and with a checkpoint.
+        BoundMajorization and ``sampling="subsets"``, on rows that are read as they are fitted, with ``devices`` and
+        with a checkpoint.
 
     Attributes
     ----------

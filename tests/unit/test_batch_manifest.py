@@ -368,6 +368,8 @@ BAD = [
     ("tol = 1e-6", 'solver_name = "Sago"', "Sago", "solver_name is 'Sago'; it must be"),
     ("tol = 1e-6", 'solver_name = "SAGA"\nsolver_kwargs = { batch = 3 }', "solver_name",
      "solver_kwargs of SAGA may be"),
+    ("tol = 1e-6", 'solver_name = "BoundMajorization"\ninverse_link_function = "exp"', "solver_name",
+     "with the exp link there is none"),
     ("tol = 1e-6", 'inverse_link_function = "log"', "inverse", "inverse_link_function"),
     ("tol = 1e-6", "random_state = 3", "random_state", "random_state is set by the manifest's seed."),
     ("tol = 1e-6", "verbose = true", "verbose", "verbose is not for batches"),
