@@ -87,7 +87,7 @@ def test_a_step_is_the_minimum_of_the_sum_of_the_rows_bounds(name, order, rng, m
     monkeypatch.setattr(_softmax_majorization, "_LEFT", 1e-13)
     problem = make(rng, **PROBLEMS[name])
     view, params = problem.exact.view, start(problem, rng, 3.0)
-    at = problem.exact.start_majorization(params)
+    at = problem.exact.start_majorization(params).point
     params = view.from_columns(at.v)
     for relaxation in (1.0, 1.7):
         step = majorize_softmax(view, at, relaxation, order, 500)
@@ -112,7 +112,7 @@ def test_no_step_goes_up_from_any_start(name, relaxation, dtype, rng, monkeypatc
     problem = make(rng, **PROBLEMS[name], dtype=dtype)
     exact = problem.exact
     for size, products in ((0.0, 20), (1.0, 1), (30.0, 3), (1e4, 20), (1e4, 1)):
-        point = exact.start_majorization(start(problem, rng, size))
+        point = exact.start_majorization(start(problem, rng, size)).point
         for _ in range(6):
             before = problem.objective(exact.user_params(point.v))
             step = exact.majorize(point, None, relaxation, max_products=products)
