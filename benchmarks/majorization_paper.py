@@ -391,7 +391,7 @@ def listing(figures: Path, _cache, scale: float, section: Section) -> None:
     theory = scipy.special.j0(2 * np.sqrt(grid))
     swings = int(np.sum(np.diff(np.sign(np.diff(gaps["SBM, listing"]))) > 0))
     section.note(relative_gap_after_each_pass=gaps, j0_of_2_sqrt_passes=theory, minima_of_the_listing=swings)
-    draw({name: [curve] for name, curve in runs.items()}, lowest, top, "logistic, 600 rows: more than one pass",
+    draw({name: [curve] for name, curve in runs.items()}, lowest, top, "logistic, 600 rows, tested on themselves: more than one pass",
          figures / "majorization_listing.png")  # fmt: skip
 
 
