@@ -147,13 +147,15 @@ class ClassModel(Model):
             solution = solver.run(problem, start, key=key, schedule=schedule, verbose=bool(self.verbose))
             params, astray = _not_worse(problem, solution)
             if astray and not solution.status.is_failure:
-                what, advice = f" (the first was {schedule.step:g})", "a shorter step"
+                why = "its steps are too long for features or counts of this scale"
+                why += f" (the first was {schedule.step:g}). Scale X to about 1, or give a shorter step."
                 if not solver.has_step:
-                    what, advice = "", "a smaller gain, or restart=True with several epochs"
+                    why = "either the features tell no more (they are constant, or the ridge is strong), or one pass "
+                    why += (
+                        "over so few rows is too noisy at this gain. Use a smaller gain, or NewtonCG, which will tell."
+                    )
                 warn_user(
-                    "the fit ended worse than class frequencies alone, which are kept: its steps are too long for "
-                    f"features or counts of this scale{what}. Scale X to about 1, or give {advice}.",
-                    ConvergenceWarning,
+                    f"the fit ended worse than class frequencies alone, which are kept: {why}", ConvergenceWarning
                 )
             params = _centred(params)
             step = schedule.step if solver.has_step else np.nan

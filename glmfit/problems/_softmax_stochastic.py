@@ -144,8 +144,8 @@ class ContrastRows:
                 "ridge, so it must be positive. A weak one will do, for example 1e-6."
             )
         weight = float(view.totals.mean())
-        least = view.n_rows * weight / 2 * max(float(np.max(view.variance, initial=0.0)), 1.0) / _CONDITION
-        column = np.full(self._shape[1], max(ridge, least))
+        least = view.n_rows * weight / 2 / _CONDITION
+        column = np.maximum(ridge, least * np.append(view.variance, 1.0))[: self._shape[1]]
         if view.fit_intercept:
             column[-1] = max(min(ridge, weight), least)
         return np.tile(column, self._shape[0])

@@ -36,7 +36,8 @@ class Surrogates(NamedTuple):
     v : numpy.ndarray
         Parameters, (feature + 1, class).
     anchor : numpy.ndarray
-        Scores at which the surrogate of each row touches, (row, class).
+        Scores at which the surrogate of each row touches, (row, class). Kept as they were, so that classes of equal
+        score come in the same order when its curvature is computed again to be taken away.
     bound : float
         Value of the sum at v: at least F.
     gradient : numpy.ndarray
@@ -184,9 +185,8 @@ class SurrogateSum:
             if lead > 0 and higher.any():
                 # Touching right here is never higher.
                 after[higher] = now[higher]
-                for into, values in zip(
-                    new, self._quadratics(part[higher], now[higher], now[higher], order), strict=True
-                ):
+                here = self._quadratics(part[higher], now[higher], now[higher], order)
+                for into, values in zip(new, here, strict=True):
                     into[higher] = values
             anchor[part] = after
             down += float(np.sum(old.value - new.value))
@@ -242,9 +242,8 @@ def _contrasts(values: np.ndarray) -> np.ndarray:
 
 def _factor(curvature: np.ndarray):
     """Cholesky's factor of the curvature, kept off 0 where nothing bends."""
-    largest = float(np.max(curvature.diagonal()))
     lifted = curvature.copy()
-    lifted[np.diag_indices_from(lifted)] += _FLOOR * largest + 1e-100
+    lifted[np.diag_indices_from(lifted)] += _FLOOR * float(np.max(curvature.diagonal())) + 1e-100
     return scipy.linalg.cho_factor(lifted, overwrite_a=True, check_finite=False)
 
 

@@ -108,7 +108,9 @@ class SoftmaxProblem:
         dtype=np.float32,
     ):
         self.X, self.pairs, self.n_classes, self.strength = X, pairs, int(n_classes), float(strength)
-        self.fit_intercept, self.offset, self.dtype = bool(fit_intercept), offset, np.dtype(dtype)
+        self.fit_intercept, self.dtype = bool(fit_intercept), np.dtype(dtype)
+        # What a row's offsets share changes no probability, and would cost digits.
+        self.offset = None if offset is None else offset - np.mean(offset, axis=1, keepdims=True)
         self.n_rows, self.n_features = X.shape
 
     @cached_property
@@ -297,8 +299,9 @@ class SoftmaxProblem:
         for _ in range(_SETTLING_STEPS if self.n_rows * self.n_classes**2 <= _SETTLING_WORK else 0):
             if last.mixing <= last.drop:
                 break
-            settled = self._settle_intercepts(settled)
-            last = self._dual(settled)
+            with np.errstate(over="ignore", invalid="ignore"):  # far away a Newton step may lead anywhere
+                settled = self._settle_intercepts(settled)
+                last = self._dual(settled)
             if not np.isfinite(last.value):
                 break
             bound = min(bound, max(objective - last.value, 0.0) + dual.rounding + last.rounding)
@@ -347,6 +350,8 @@ class SoftmaxProblem:
         widest = float(np.max(np.linalg.norm(params.coef, axis=0), initial=0.0))
         largest = widest * float(self.totals @ length) / self.n_rows
         largest += float(np.max(np.abs(params.intercept), initial=0.0)) * float(self.totals.mean())
+        if self.offset is not None:
+            largest += float(self.totals @ np.max(np.abs(self.offset), axis=1)) / self.n_rows
         return 2 * (self.n_features + 2) * np.finfo(float).eps * largest
 
     def _feasible_mix(self, grad_intercept) -> tuple[float, np.ndarray]:
@@ -355,6 +360,7 @@ class SoftmaxProblem:
         if not self.fit_intercept:
             return 0.0, np.full(self.n_classes, 1 / self.n_classes)
         missing = -self.n_rows * grad_intercept  # observed minus expected
+        missing = missing - total * (missing.sum() / total.sum())  # which add up to 0, but for rounding
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.max(np.where(missing < 0, -missing / total, 0.0))
         if not ratio > 0:
@@ -363,7 +369,8 @@ class SoftmaxProblem:
             return 1.0, total / total.sum()
         share = ratio / (1 + ratio)
         q = np.maximum((share * total + (1 - share) * missing) / (share * total.sum()), 0.0)
-        return share, q / q.sum()
+        # Next to nothing is missing where rounding leaves nothing of q: any distribution will do.
+        return share, q / q.sum() if q.sum() > 0 else total / total.sum()
 
     # ---------------------------------------------------------------- passes
 

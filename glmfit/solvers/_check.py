@@ -20,7 +20,8 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 def check_real(name: str, value: Any, below: float, closed: bool = False) -> None:
     """Raise ValueError unless 0 < value < below (<= below if closed)."""
-    good = isinstance(value, numbers.Real) and 0 < value and (value < below or (closed and value == below))
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    good = real and 0 < value and (value < below or (closed and value == below))
     if not good:
         raise ValueError(f"{name} is {value!r}; it must be in (0, {below:g}{']' if closed else ')'}.")
 

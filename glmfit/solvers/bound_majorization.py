@@ -10,7 +10,7 @@ import numpy as np
 
 from ..bounds import ORDERS, GapCertificate, StepCertificate
 from ..problems.base import Majorizable, Params
-from ._check import check_real, check_rotation_invariant, check_whole
+from ._check import check_choice, check_real, check_rotation_invariant, check_whole
 from .base import OptStep, Solver
 
 _WORTH_A_LOOK = 0.8
@@ -73,8 +73,8 @@ class BoundMajorization(Solver):
 
     def __post_init__(self):
         check_real("relaxation", self.relaxation, 2.0)
-        if self.order is not None and self.order not in ORDERS:
-            raise ValueError(f"order is {self.order!r}; it must be one of {', '.join(ORDERS)}.")
+        if self.order is not None:
+            check_choice("order", self.order, ORDERS)
         if self.max_products is not None:
             check_whole("max_products", self.max_products, 1)
 

@@ -17,6 +17,7 @@ from glmfit.solvers import BoundMajorization, IncrementalMajorization, LoopOptio
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 N, D, K = 90, 3, 4
 ORDER = "given"
+UNSEEN = IncrementalMajorization(check_every=10**6)  # looks at the objective are no part of the method
 VARIANTS = {
     "plain": {},
     "offsets": {"offset": True},
@@ -181,7 +182,7 @@ def passes_to(problem, solver, target=1e-6, most=200):
     while problem.objective(exact.user_params(step.params)) - best > target * (problem.null_objective - best):
         step = solver.update(exact, step.params, step.state)
         assert step.state.epoch <= most
-    return step.state.epoch
+    return step.state.row_evals / problem.n_rows
 
 
 def labelled(X, y, strength):
@@ -194,11 +195,11 @@ def test_25_passes_are_enough_on_logistic_regression_and_digits(rng):
 
     X = rng.normal(size=(600, 10))
     y = rng.random(600) < 1 / (1 + np.exp(-X @ rng.normal(size=10)))
-    assert passes_to(labelled(X, y, 1e-2), IncrementalMajorization()) <= 25
-    assert passes_to(labelled(X, y, 1e-3), IncrementalMajorization()) <= 25
+    assert passes_to(labelled(X, y, 1e-2), UNSEEN) <= 25
+    assert passes_to(labelled(X, y, 1e-3), UNSEEN) <= 25
     X, y = load_digits(return_X_y=True)
     problem = labelled(X / 16, y, 1e-2)
-    ours = passes_to(problem, IncrementalMajorization())
+    ours = passes_to(problem, UNSEEN)
     assert ours <= 25 and ours < passes_to(problem, BoundMajorization(1.0))
 
 
@@ -206,7 +207,7 @@ def test_25_passes_are_enough_on_logistic_regression_and_digits(rng):
 @pytest.mark.skipif(not (DATA / "ecoli.npz").exists(), reason="../shared/data has no ecoli.npz")
 def test_25_passes_are_enough_on_ecoli():
     with np.load(DATA / "ecoli.npz", allow_pickle=False) as file:
-        assert passes_to(labelled(np.asarray(file["X"], float), file["y"], 1e-2), IncrementalMajorization()) <= 25
+        assert passes_to(labelled(np.asarray(file["X"], float), file["y"], 1e-2), UNSEEN) <= 25
 
 
 @pytest.mark.parametrize("estimator", ["SoftmaxGLM", "MultinomialGLM"])

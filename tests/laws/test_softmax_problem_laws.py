@@ -112,6 +112,28 @@ def test_intercepts_that_are_off_do_not_make_the_bound_loose(offset, rng, monkey
     assert problem.certify_gap(near).bound > 100 * excess
 
 
+def test_mirrored_rows_whose_intercepts_are_optimal_to_the_last_bit_have_a_bound(rng):
+    for _ in range(300):
+        half = rng.normal(size=(rng.integers(1, 6), 3))
+        n, X = len(half), np.concatenate([half, -half])
+        pairs = softmax.Pairs(np.arange(2 * n), np.repeat([0, 1], n), np.ones(2 * n))
+        problem = softmax.SoftmaxProblem(X, pairs, 2, 1e-2, True, None, np.float64)
+        w = rng.normal(size=(3, 1))
+        gap = problem.certify_gap(Params(np.hstack([w, -w]), np.zeros(2)))
+        assert np.isfinite(gap.bound) and gap.bound >= 0
+
+
+@pytest.mark.parametrize("size", [0.0, 1e8, 1e12])
+def test_what_the_offsets_of_a_row_share_costs_no_digits(size, rng):
+    problem, X, *_ = make(rng, 0.1, offset=True)
+    best, _ = solve(problem)
+    shifted = softmax.SoftmaxProblem(X, problem.pairs, K, 0.1, True, np.round(problem.offset) + size, np.float64)
+    plain = softmax.SoftmaxProblem(X, problem.pairs, K, 0.1, True, np.round(problem.offset), np.float64)
+    near = Params(best.coef + 1e-3 * rng.normal(size=best.coef.shape), best.intercept)
+    assert shifted.objective(near) == pytest.approx(plain.objective(near), rel=1e-13)
+    assert shifted.certify_gap(near).bound == pytest.approx(plain.certify_gap(near).bound, rel=1e-6)
+
+
 def test_without_a_ridge_there_is_no_bound(rng):
     gap = make(rng, 0.0)[0].certify_gap(Params(np.zeros((D, K)), np.zeros(K)))
     assert gap.bound == np.inf and "without a ridge" in gap.theorem and gap.gradient_norm > 0
@@ -129,8 +151,8 @@ def test_a_class_never_seen_makes_the_bound_loose_and_still_a_bound(rng):
 
 @pytest.mark.parametrize("sparse, alpha", [(False, 0.0), (True, 1.0)])
 def test_auxiliary_variables_start_where_they_are_best(sparse, alpha, rng, monkeypatch):
-    problem, X, _, _, shift = make(rng, offset=True, sparse=sparse)
-    params = random_params(rng, problem)
+    problem, X, *_ = make(rng, offset=True, sparse=sparse)
+    params, shift = random_params(rng, problem), problem.offset  # less what a row's offsets share
     monkeypatch.setattr(softmax, "_CHUNK", 7 * K)  # several chunks
     row, label = problem.pairs.row, problem.pairs.label
     best = oracle.best_auxiliary(params.coef.T, X[row], label, alpha, params.intercept[None] + shift[row])

@@ -419,5 +419,5 @@ def test_a_pass_that_ends_worse_than_class_frequencies_says_what_to_do():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model.fit(case.problem.X, case.Y.argmax(axis=1))
-    assert any("give a smaller gain" in str(w.message) for w in said)
+    assert any("Use a smaller gain" in str(w.message) for w in said)
     assert model.report_.objective == pytest.approx(model.report_.null_objective)
