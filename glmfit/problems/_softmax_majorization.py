@@ -111,7 +111,8 @@ def _mean_curvature(view: SoftmaxView, at: SoftmaxPoint, order: str) -> np.ndarr
     """Mean of the rows' C, of evenly spaced rows where they are many: a preconditioner need not be exact."""
     numbers = view.n_classes**2
     most = max(1, min(_SAMPLED_ROWS, _SAMPLED // numbers))
-    some = np.arange(0, view.n_rows, -(-view.n_rows // int(most)))
+    counted = np.flatnonzero(view.totals[:, 0] > 0)  # rows of no weight would leave a curvature of 0
+    some = counted[:: -(-len(counted) // int(most))]
     total = np.zeros((view.n_classes, view.n_classes))
     for piece in np.array_split(some, max(1, int(len(some) * numbers / _AT_ONCE))):
         C = softmax_bound(at.scores[piece], order).matrices()

@@ -169,6 +169,16 @@ def test_many_classes_have_a_preconditioner_of_their_own(rng, monkeypatch):
     assert apart.row_evals >= coupled.row_evals
 
 
+def test_rows_without_weight_are_not_what_the_preconditioner_is_made_of(rng, monkeypatch):
+    problem = make(rng)
+    row = problem.pairs.row
+    pairs = Pairs(2 * row + 1, problem.pairs.label, problem.pairs.weight)  # every other row counts nothing
+    spaced = SoftmaxProblem(np.repeat(problem.X, 2, axis=0), pairs, K, 0.01)
+    monkeypatch.setattr(_softmax_majorization, "_SAMPLED_ROWS", N)
+    found = BoundMajorization().run(spaced.exact, key=jax.random.key(0), options=LoopOptions(tol=1e-8))
+    assert found.status == Status.CONVERGED and np.isfinite(found.params.coef).all()
+
+
 @pytest.mark.parametrize("estimator", ["SoftmaxGLM", "MultinomialGLM"])
 def test_estimators_take_it(estimator, rng, tmp_path):
     problem = make(rng, labels=estimator == "SoftmaxGLM")
