@@ -26,6 +26,8 @@ def make(rng, sparse=False, offset=True, strength=0.0):
 
     X, W, v = rng.normal(size=(N, D)), rng.normal(size=(K, D)), rng.uniform(0.5, 2, N)
     o, weight = rng.normal(size=(N, K)) if offset else None, rng.uniform(0.5, 2, N)
+    if offset:
+        o -= o.mean(axis=1, keepdims=True)  # as problems keep them: what a row shares changes no probability
     row, label = np.nonzero(Y)
     pairs = Pairs(row, label, Y[row, label] * weight[row])
     features = sp.csr_array(X) if sparse else X
