@@ -196,7 +196,7 @@ def softmax_bound(scores, order="given") -> SoftmaxBound:
         (row, class); -inf leaves a class out. Single precision stays single.
     order : {"given", "descending", "ascending", "averaged"}
         In which classes are taken in: as they come, by score, or the mean of the curvatures of the two orders by score,
-        a bound as well, which usually needs the fewest steps and twice the work in each.
+        a bound as well, which often needs the fewest products and twice the work in each.
 
     Returns
     -------

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..problems.base import Params
 from ._check import check_whole
-from ._scheduled import ScheduledSolver, seed_of
+from ._scheduled import ScheduledSolver
+from ._seed import seed_of
 
 
 class VisitState(NamedTuple):

@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import jax
-import numpy as np
 from tqdm.auto import tqdm
 
 from .._compile import compile_seconds
@@ -148,8 +146,3 @@ class ScheduledSolver(ABC):
         return SampledSolution(
             params, status, state.epoch, state.epoch * self.n_steps(problem), seconds, compiling, state
         )
-
-
-def seed_of(key) -> int:
-    """Whole number from which NumPy's generators draw what a key stands for."""
-    return int(np.asarray(jax.random.key_data(key)).ravel()[-1])

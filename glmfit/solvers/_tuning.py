@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ._schedule import Schedule
-from ._scheduled import seed_of
+from ._seed import seed_of
 
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 200_000, 20, 3

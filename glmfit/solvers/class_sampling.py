@@ -22,7 +22,8 @@ from ..problems.base import Params
 from . import _class_rules as rules
 from . import _class_sampling as kernels
 from ._check import check_explicit_step, check_real, check_whole
-from ._scheduled import ScheduledSolver, seed_of
+from ._scheduled import ScheduledSolver
+from ._seed import seed_of
 
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 _NEWTON_STEPS = 30

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import numpy as np
 
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, GapCertificate, StepCertificate, check_batch_size
 from ..problems.base import Params, SumOfSurrogates
 from ._check import check_choice, check_share, check_whole
+from ._seed import seed_of
 from .base import OptStep, Solver
 
 _THEOREM = f"{LOG_PARTITION_THEOREM}, minimised incrementally (docs/theory/bound_majorization.md, Proposition 4)"
@@ -90,7 +90,7 @@ class IncrementalMajorization(Solver):
         state = IncrementalMajorizationState(
             epoch=0,
             row_evals=0,
-            seed=int(np.asarray(jax.random.key_data(key)).ravel()[-1]),
+            seed=seed_of(key),
             surrogates=surrogates,
             objective=np.zeros(1),
             estimate=np.zeros(1),

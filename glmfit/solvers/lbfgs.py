@@ -14,6 +14,7 @@ import numpy as np
 from ..bounds import check_batch_size
 from ..problems.base import FiniteSum, Params
 from ._check import check_real, check_rotation_invariant, check_whole
+from ._seed import seed_of
 from .base import OptStep, Solver
 
 
@@ -91,7 +92,7 @@ class LBFGS(Solver):
     def init_state(self, problem: FiniteSum, params: Params, *, key) -> OptStep:
         """Scale the coordinates at the start and evaluate it."""
         check_rotation_invariant("LBFGS", problem.penalty)
-        seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
+        seed = seed_of(key)
         rows = self._rows(problem, seed)
         v = problem.to_columns(params)
         n = problem.n_neurons

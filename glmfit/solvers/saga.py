@@ -26,6 +26,7 @@ from ._check import check_choice, check_real, check_whole
 from ._epoch import saga_epoch
 from ._pack import from_arrays, to_arrays
 from ._sampling import SAMPLINGS, epoch_order
+from ._seed import seed_of
 from .base import OptStep, Solver
 
 _COUNTS = ("epoch", "row_evals", "seed", "n_certificates", "n_rows")
@@ -117,7 +118,7 @@ class SAGA(Solver):
 
     def init_state(self, problem: FiniteSum, params: Params, *, key) -> OptStep:
         """Lay the rows out, take the guaranteed-descent steps, certify the first step size."""
-        seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
+        seed = seed_of(key)
         self._compile_ahead(problem)
         rows = self._rows(problem, seed)
         n = problem.n_neurons

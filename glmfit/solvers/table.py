@@ -14,6 +14,7 @@ from ..problems.base import Params
 from ._check import check_real, check_whole
 from ._epoch import saga_epoch
 from ._sampling import epoch_order
+from ._seed import seed_of
 
 _STALLED = 10  # epochs without progress
 _MOVED = 4.0  # fall of the gradient's norm after which the curvature is looked at anew
@@ -93,7 +94,7 @@ class TableSAGA:
         other than 0 the improvement is that over no coefficients, so that a start near the optimum asks for no more
         than one far from it, and a worse one for no less.
         """
-        seed = int(np.asarray(jax.random.key_data(key)).ravel()[-1])
+        seed = seed_of(key)
         size = self.batch_size or problem.default_batch_size
         check_batch_size(size, problem.n_rows)
         saga = self.epoch_kernel or saga_epoch
