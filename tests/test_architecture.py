@@ -26,7 +26,7 @@ LAYERS = (
 LAYER_OF = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 # Modules that only their folder's __init__ uses, to choose among its members by name.
-CHOOSERS = {"penalties._make"}
+CHOOSERS = {"observations._response_loss", "penalties._make"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

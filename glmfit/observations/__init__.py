@@ -7,10 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from glmfit.observations._response_loss import RESPONSE_LOSSES, LogisticLoss, PoissonLoss, ResponseLoss, SquaredLoss
 from glmfit.observations.base import Observation
 from glmfit.observations.poisson import PoissonExp, PoissonSoftplus
 
-__all__ = ["Observation", "PoissonExp", "PoissonSoftplus", "from_inverse_link"]
+__all__ = [
+    "RESPONSE_LOSSES",
+    "LogisticLoss",
+    "Observation",
+    "PoissonExp",
+    "PoissonLoss",
+    "PoissonSoftplus",
+    "ResponseLoss",
+    "SquaredLoss",
+    "from_inverse_link",
+]
 
 _KNOWN = (
     (PoissonSoftplus, (jax.nn.softplus,)),

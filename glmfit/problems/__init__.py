@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from ._population import PopulationProblem
+from ._responses import SessionBlock, Triples
+from ._towers import TwoTowers
+from .all_pairs import AllPairs, AllPairsProblem
 from .base import Evaluation, FiniteSum, Params, Problem
 from .folds import FoldedProblem
 from .padded import PaddedProblem
@@ -11,6 +14,8 @@ from .softmax import Pairs, SoftmaxProblem
 from .streamed import StreamedProblem
 
 __all__ = [
+    "AllPairs",
+    "AllPairsProblem",
     "Evaluation",
     "FiniteSum",
     "FoldedProblem",
@@ -20,6 +25,9 @@ __all__ = [
     "PathProblem",
     "PopulationProblem",
     "Problem",
+    "SessionBlock",
     "SoftmaxProblem",
     "StreamedProblem",
+    "Triples",
+    "TwoTowers",
 ]

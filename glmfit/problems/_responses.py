@@ -1,0 +1,248 @@
+"""Observed pairs on the host: repeated trials merged, and cut into pieces of equal shape for the device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+_ENTRIES = 2**18  # of a piece: what a step works on stays in the cache
+_CELL = 8192, 1024  # left and right entities whose embeddings stay in the cache together
+
+
+class SessionBlock(NamedTuple):
+    """Responses of some right entities (neurons) to some left ones (stimuli).
+
+    Attributes
+    ----------
+    left, right : numpy.ndarray of int
+        Which, (I,) and (J,); those that stand twice are repeated trials.
+    y : numpy.ndarray
+        Responses (I, J), NaN where there is none.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    y: np.ndarray
+
+
+class Triples(NamedTuple):
+    """Responses of scattered pairs.
+
+    Attributes
+    ----------
+    left, right : numpy.ndarray of int
+        Entities of every record, (N,); pairs that stand twice are repeated trials.
+    y : numpy.ndarray
+        Responses, (N,).
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    y: np.ndarray
+
+
+class Merged(NamedTuple):
+    """Mean response and number of trials of every observed pair, each pair once.
+
+    Attributes
+    ----------
+    parts : list of SessionBlock, or Triples
+        Means; NaN in a block where there is none.
+    counts : list of numpy.ndarray, numpy.ndarray or None
+        Trials, of the shapes of the means; None if every pair has one.
+    spread : float
+        Sum of squared differences between the responses and the means of their pairs.
+    """
+
+    parts: list[SessionBlock] | Triples
+    counts: list[np.ndarray] | np.ndarray | None
+    spread: float
+
+
+def merge_triples(records: Triples, n: int) -> Merged:
+    """Merge the trials of every pair; pairs come out by cells of entities near each other, sorted by the right one."""
+    left, right = (np.asarray(ids, np.int64) for ids in records[:2])
+    (tall, wide), n_cells = _CELL, n // _CELL[1] + 1
+    key = ((left // tall * n_cells + right // wide) * wide + right % wide) * tall + left % tall
+    order = np.argsort(key)
+    key, y = key[order], np.asarray(records.y, np.float64)[order]
+    new = np.ones(len(y), bool)
+    new[1:] = key[1:] != key[:-1]
+    count, spread = None, 0.0
+    if not new.all():
+        start = np.flatnonzero(new)
+        count = np.diff(np.append(start, len(y)))
+        mean = np.add.reduceat(y, start) / count
+        spread = float(np.sum((y - np.repeat(mean, count)) ** 2))
+        key, y = key[start], mean
+    cell = key // (tall * wide)
+    left = cell // n_cells * tall + key % tall
+    right = cell % n_cells * wide + key // tall % wide
+    return Merged(Triples(left.astype(np.int32), right.astype(np.int32), y), count, spread)
+
+
+def merge_blocks(blocks: list[SessionBlock]) -> Merged:
+    """Merge the trials of every pair within and between blocks; what a later block repeats goes to an earlier one."""
+    tables = [_Table(block) for block in blocks]
+    for earlier, later in _meetings(tables):
+        tables[earlier].take_over(tables[later])
+    parts, counts, spread = [], [], 0.0
+    for table in tables:
+        parts.append(SessionBlock(table.left, table.right, table.mean()))
+        counts.append(table.count)
+        spread += table.spread()
+    repeated = any(count.max(initial=0) > 1 for count in counts)
+    return Merged(parts, counts if repeated else None, spread)
+
+
+class _Table:
+    """Sums, sums of squares and numbers of the trials of the pairs of a block."""
+
+    def __init__(self, block: SessionBlock):
+        seen = ~np.isnan(block.y)
+        y = np.where(seen, block.y, 0.0)
+        self.left, row = np.unique(block.left, return_inverse=True)
+        self.right, column = np.unique(block.right, return_inverse=True)
+        repeated = len(self.left) < len(row) or len(self.right) < len(column)
+        if not repeated and np.array_equal(row, np.arange(len(row))) and np.array_equal(column, np.arange(len(column))):
+            self.total, self.count = y, seen.astype(np.int32)
+        else:
+            shape = (len(self.left), len(self.right))
+            at = (row[:, None], column[None, :])
+            self.total, self.count = np.zeros(shape), np.zeros(shape, np.int32)
+            np.add.at(self.total, at, y)
+            np.add.at(self.count, at, seen)
+        self.squares = None
+        if repeated:
+            self.squares = np.zeros(self.total.shape)
+            np.add.at(self.squares, at, y**2)
+
+    def take_over(self, other: _Table) -> None:
+        """Take the trials of the pairs that both have; the other forgets them."""
+        _, row, other_row = np.intersect1d(self.left, other.left, assume_unique=True, return_indices=True)
+        _, column, other_column = np.intersect1d(self.right, other.right, assume_unique=True, return_indices=True)
+        if not len(row) or not len(column):
+            return
+        here, there = np.ix_(row, column), np.ix_(other_row, other_column)
+        both = (self.count[here] > 0) & (other.count[there] > 0)
+        if not both.any():
+            return
+        for table in (self, other):
+            if table.squares is None:
+                table.squares = np.where(table.count > 0, table.total, 0.0) ** 2
+        for name in ("total", "squares", "count"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            mine[here] += np.where(both, theirs[there], 0).astype(mine.dtype)
+            theirs[there] = np.where(both, 0, theirs[there])
+
+    def mean(self) -> np.ndarray:
+        """Mean of every pair, NaN without a trial."""
+        return np.where(self.count > 0, self.total / np.maximum(self.count, 1), np.nan)
+
+    def spread(self) -> float:
+        """Sum of squared differences from the means."""
+        if self.squares is None:
+            return 0.0
+        return float(np.sum(np.maximum(self.squares - self.total**2 / np.maximum(self.count, 1), 0.0)))
+
+
+def _meetings(tables: list[_Table]) -> list[tuple[int, int]]:
+    """Pairs of blocks, the earlier first, that share an entity on both sides."""
+    import scipy.sparse
+
+    def shared(side):
+        ids = [getattr(table, side) for table in tables]
+        owner = np.repeat(np.arange(len(ids)), [len(i) for i in ids])
+        flat = np.concatenate(ids)
+        incidence = scipy.sparse.csr_array(
+            (np.ones(len(flat), np.int64), (owner, flat)), shape=(len(ids), int(flat.max(initial=-1)) + 1)
+        )
+        return incidence @ incidence.T
+
+    both = scipy.sparse.triu(shared("left").multiply(shared("right")), k=1).tocoo()
+    return sorted(zip(both.row.tolist(), both.col.tolist(), strict=True))
+
+
+# --------------------------------------------------------------------------------- pieces for the device
+
+
+class Piece(NamedTuple):
+    """Blocks of one shape, stacked: ``together`` of them in each of some steps.
+
+    Attributes
+    ----------
+    left, right : numpy.ndarray of int32
+        (step, together, I) and (step, together, J).
+    y : numpy.ndarray
+        (step, together, I, J), NaN where nothing was observed or the place only fills up.
+    count : numpy.ndarray or None
+        Trials.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    y: np.ndarray
+    count: np.ndarray | None
+
+
+def cut_blocks(merged: Merged, dtype) -> list[Piece]:
+    """Cut blocks into pieces of at most some hundred thousand entries, those of about equal shape together."""
+    groups: dict[tuple[int, int], list] = {}
+    for index, block in enumerate(merged.parts):
+        n_left, n_right = block.y.shape
+        if not n_left or not n_right:
+            continue
+        width = _rounded(n_right)
+        n_cuts = -(-n_left * width // _ENTRIES)
+        height = _rounded(-(-n_left // n_cuts))
+        for start in range(0, n_left, height):
+            groups.setdefault((height, width), []).append((index, slice(start, min(start + height, n_left))))
+    return [_stack(merged, cuts, *shape, dtype) for shape, cuts in sorted(groups.items())]
+
+
+def _stack(merged: Merged, cuts: list, height: int, width: int, dtype) -> Piece:
+    """Stack parts of blocks, filled up to one shape."""
+    together = max(1, min(len(cuts), _ENTRIES // (height * width)))
+    n_steps = -(-len(cuts) // together)
+    left = np.zeros((n_steps * together, height), np.int32)
+    right = np.zeros((n_steps * together, width), np.int32)
+    y = np.full((n_steps * together, height, width), np.nan, dtype)
+    count = None if merged.counts is None else np.ones(y.shape, dtype)
+    for place, (index, rows) in enumerate(cuts):
+        block = merged.parts[index]
+        n_left, n_right = rows.stop - rows.start, len(block.right)
+        left[place, :n_left], right[place, :n_right] = block.left[rows], block.right
+        y[place, :n_left, :n_right] = block.y[rows]
+        if count is not None:
+            count[place, :n_left, :n_right] = np.maximum(merged.counts[index][rows], 1)
+    shape = (n_steps, together)
+    return Piece(
+        left.reshape(*shape, height),
+        right.reshape(*shape, width),
+        y.reshape(*shape, height, width),
+        None if count is None else count.reshape(*shape, height, width),
+    )
+
+
+def _rounded(n: int) -> int:
+    """Least number of at least n with three significant bits, so that few shapes occur."""
+    step = 1 << max(0, int(n - 1).bit_length() - 3)
+    return -(-n // step) * step
+
+
+def as_triples(merged: Merged) -> tuple[Triples, np.ndarray | None]:
+    """All observed pairs as triples, with their numbers of trials."""
+    if isinstance(merged.parts, Triples):
+        return merged.parts, merged.counts
+    left, right, y, count = [], [], [], []
+    for index, block in enumerate(merged.parts):
+        row, column = np.nonzero(~np.isnan(block.y))
+        left.append(block.left[row])
+        right.append(block.right[column])
+        y.append(block.y[row, column])
+        if merged.counts is not None:
+            count.append(merged.counts[index][row, column])
+    triples = Triples(*(np.concatenate(a) for a in (left, right, y)))
+    triples = Triples(triples.left.astype(np.int32), triples.right.astype(np.int32), triples.y)
+    return triples, np.concatenate(count) if count else None

@@ -1,0 +1,322 @@
+"""Laws of the all-pairs model against the sum over every pair, by the numbers of the spec's table."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from jax.flatten_util import ravel_pytree
+
+from glmfit.observations import RESPONSE_LOSSES
+from glmfit.problems import AllPairsProblem, SessionBlock, Triples
+from glmfit.problems._responses import as_triples, merge_blocks
+from tests.oracles import all_pairs as oracle
+
+M, N, K, RECORDS, OMEGA = 23, 17, 4, 90, 0.7
+LOSSES = ("squared", "logistic", "poisson")
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def responses(rng, name, size):
+    if name == "squared":
+        return rng.normal(size=size)
+    return (rng.random(size) < 0.4).astype(float) if name == "logistic" else rng.poisson(1.3, size).astype(float)
+
+
+def records(rng, name, repeats):
+    pair = rng.choice(M * N, RECORDS, replace=False)
+    if repeats:
+        pair[-30:] = pair[:30]
+        pair[-40:-35] = pair[:5]
+    return pair // N, pair % N, responses(rng, name, RECORDS)
+
+
+def features(rng, kind, n, d):
+    if kind == "one-hot":
+        return n
+    values = rng.normal(size=(n, d))
+    if kind == "dense":
+        return values
+    return sp.csr_array(values * (rng.random((n, d)) < 0.4))
+
+
+def plain(value, n):
+    return np.eye(n) if isinstance(value, int) else value.toarray() if sp.issparse(value) else value
+
+
+def case(
+    name="poisson", prior="factors", repeats=True, biases=True, hidden=((7,), (8,)), kinds=("dense", "sparse"),
+    omega=OMEGA, layout="triples", seed=0,
+):  # fmt: skip
+    """Problem, parameters away from any optimum, and the oracle's records."""
+    rng = np.random.default_rng([seed, 3])
+    left, right, y = records(rng, name, repeats)
+    a, b = rng.uniform(0.3, 1.5, M), rng.uniform(0.3, 1.5, N)
+    U, V = features(rng, kinds[0], M, 5), features(rng, kinds[1], N, 6)
+    factors = rng.normal(size=(M, 3)), rng.normal(size=(N, 3))
+    square = rng.normal(size=(M, K + 2 * biases)), rng.normal(size=(N, K + 2 * biases))
+    given = {"factors": factors, "square factors": square}.get(prior, prior)
+    problem = AllPairsProblem(
+        U, V, Triples(left, right, y), name, omega, a, b, given, 0.13, biases, 0.21, layout, np.float64
+    )  # fmt: skip
+    theta = problem.draw_params(jax.random.key(seed), K, *hidden, scale=0.6)
+    theta = jax.tree.map(lambda leaf: leaf + 0.2 * jnp.asarray(rng.normal(size=leaf.shape)), theta)
+    tables = {"zero": np.zeros((M, N)), "mean": np.tile(problem.base, (M, 1))}
+    table = tables[prior] if prior in tables else given[0] @ given[1].T
+    return problem, theta, oracle.Pairs(left, right, y, name, omega, a, b, table)
+
+
+def predictor(problem, theta):
+    """Linear predictors of all pairs, spelled out."""
+    P, Q = problem.data.embeddings(theta)
+    Z = P @ Q.T
+    if problem.data.base is not None:
+        Z = Z + theta.left_bias[:, None] + (problem.data.base + theta.right_bias)[None, :]
+    return Z
+
+
+def brute(problem, theta, pairs):
+    """Objective by the oracle."""
+    towers = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves((theta.left, theta.right)))
+    biases = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves((theta.left_bias, theta.right_bias)))
+    return oracle.objective(pairs, np.asarray(predictor(problem, theta))) + 0.065 * towers + 0.105 * biases
+
+
+def flat(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def ridge(problem, theta):
+    """Penalty's factor of every parameter."""
+    towers = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.13), (theta.left, theta.right))
+    biases = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.21), (theta.left_bias, theta.right_bias))
+    return type(theta)(*towers, *biases)
+
+
+def jacobian(problem, theta):
+    """Derivative of all linear predictors in all parameters, (pair, parameter)."""
+    tree = jax.jacobian(lambda t: predictor(problem, t).ravel())(theta)
+    return np.concatenate([np.asarray(leaf).reshape(M * N, -1) for leaf in jax.tree.leaves(tree)], axis=1)
+
+
+def close(ours, true, tolerance):
+    np.testing.assert_allclose(ours, true, rtol=tolerance, atol=tolerance * max(np.max(np.abs(true)), 1e-3))
+
+
+CASES = [
+    {"name": name, "prior": prior, "repeats": repeats}
+    for name in LOSSES
+    for prior in ("zero", "factors", "mean")
+    for repeats in (False, True)
+] + [
+    {"prior": "square factors"},
+    {"prior": "square factors", "biases": False},
+    {"prior": "mean", "biases": False},
+    {"biases": False, "prior": "zero"},
+    {"hidden": ((), ()), "kinds": ("one-hot", "one-hot")},
+    {"hidden": ((), (5, 4)), "kinds": ("sparse", "one-hot")},
+    {"layout": "dense", "repeats": True},
+    {"layout": "dense", "name": "squared"},
+    {"omega": 0.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kwargs", CASES, ids=str)
+def test_1_3_4_objective_gradient_and_product_are_those_of_the_sum_over_every_pair(kwargs, rng):
+    problem, theta, pairs = case(**kwargs)
+    true = brute(problem, theta, pairs)
+    close(float(problem.data.objective(theta)), true, 1e-12)
+    value, gradient = problem.data.value_and_gradient(theta)
+    close(float(value), true, 1e-12)
+    assert jax.tree.structure(gradient) == jax.tree.structure(theta)
+    J, Z, shrink = jacobian(problem, theta), np.asarray(predictor(problem, theta)), flat(ridge(problem, theta))
+    close(flat(gradient), J.T @ oracle.slope(pairs, Z).ravel() + shrink * flat(theta), 1e-11)
+    direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
+    product = J.T @ (oracle.curvature(pairs, Z).ravel() * (J @ flat(direction))) + shrink * flat(direction)
+    close(flat(problem.data.gauss_newton(theta)(direction)), product, 1e-10)
+
+
+def dense_gauss_newton(problem, theta):
+    product = problem.data.gauss_newton(theta)
+    vector, unravel = ravel_pytree(theta)
+    return np.asarray(jax.vmap(lambda e: ravel_pytree(product(unravel(e)))[0])(jnp.eye(len(vector))))
+
+
+def test_2_imputation_is_the_double_sum(rng):
+    problem, theta, pairs = case()
+    tables, factors = problem.data.tables(theta)
+    Z = np.asarray(tables.P @ tables.Q.T)
+    close(np.asarray(factors.S @ factors.T.T), Z - pairs.prior, 1e-12)
+
+
+def test_5_gauss_newton_is_positive_although_observed_curvatures_are_not():
+    problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"))
+    cost, (tables, _) = problem.data.cost(), problem.data.tables(theta)
+    assert float(jnp.min(problem.data.observed.curvatures(tables, problem.loss, cost))) < -0.5
+    assert np.linalg.eigvalsh(dense_gauss_newton(problem, theta)).min() >= 0.13 - 1e-10
+
+
+def test_6_its_null_space_is_the_gauge_of_the_embeddings():
+    problem, theta, _ = case(biases=False, prior="zero", hidden=((), ()), kinds=("one-hot", "one-hot"))
+    values = np.linalg.eigvalsh(dense_gauss_newton(problem, theta)) - 0.13
+    assert np.sum(values < 1e-9 * values.max()) == K**2
+
+
+def test_7_observed_pairs_alone_would_not_do():
+    """Scaling a sample of the observed part against the whole imputed part leaves a matrix that is not positive."""
+    problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"), biases=False, prior="zero")
+    observed = problem.data.observed
+    some = np.arange(observed.y.size).reshape(observed.y.shape) % 3 == 0
+    thinned = type(observed)(observed.left, observed.right, jnp.where(some, observed.y, jnp.nan), observed.count)
+    tables, cost = problem.data.tables(theta)[0], problem.data.cost()
+    h = np.outer(cost.a, cost.b)
+    places = np.ravel(observed.left), np.ravel(observed.right)
+    np.add.at(h, places, 3 * np.ravel(thinned.curvatures(tables, problem.loss, cost)))
+    J = np.kron(np.eye(M), tables.Q)  # of the left embeddings alone
+    assert np.linalg.eigvalsh(J.T @ (h.ravel()[:, None] * J)).min() < -1
+
+
+def test_8_a_block_step_of_gauss_newton_is_alternating_least_squares():
+    problem, theta, pairs = case(
+        name="squared", biases=False, prior="zero", hidden=((), ()), kinds=("one-hot", "one-hot")
+    )  # fmt: skip
+    gradient = problem.data.value_and_gradient(theta)[1]
+    G = dense_gauss_newton(problem, theta)[: M * K, : M * K]
+    step = np.linalg.solve(G, -np.ravel(gradient.left.weight)).reshape(M, K)
+    for i in range(M):
+        true = oracle.als_row(pairs, np.asarray(theta.right.weight), i, 0.13)
+        close(np.asarray(theta.left.weight)[i] + step[i], true, 1e-10)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_10_session_blocks_equal_triples(name, repeats, rng):
+    """Blocks of several shapes that overlap, with gaps and with stimuli shown twice."""
+    blocks = []
+    for rows, columns in ((9, 6), (11, 5), (23, 4), (3, 17)):
+        left = rng.choice(M, rows, replace=False)
+        if repeats:
+            left[-2:] = left[:2]
+        y = responses(rng, name, (rows, columns))
+        y[rng.random(y.shape) < 0.2] = np.nan
+        right = rng.choice(N, columns, replace=False)
+        blocks.append(SessionBlock(left, right, y))
+    if not repeats:  # every pair once
+        seen = np.zeros((M, N), bool)
+        for block in blocks:
+            at = np.ix_(block.left, block.right)
+            block.y[seen[at]] = np.nan
+            seen[at] |= ~np.isnan(block.y)
+    where = [np.nonzero(~np.isnan(block.y)) for block in blocks]
+    left = np.concatenate([block.left[w[0]] for block, w in zip(blocks, where, strict=True)])
+    right = np.concatenate([block.right[w[1]] for block, w in zip(blocks, where, strict=True)])
+    y = np.concatenate([block.y[w] for block, w in zip(blocks, where, strict=True)])
+    a, b = rng.uniform(0.3, 1.5, M), rng.uniform(0.3, 1.5, N)
+    triples = Triples(left, right, y)
+    given = [(blocks, "auto"), (blocks, "triples"), (blocks, "dense"), (triples, "triples"), (triples, "dense")]
+    made = [AllPairsProblem(M, N, r, name, OMEGA, a, b, layout=how, dtype=np.float64) for r, how in given]
+    theta = made[0].draw_params(jax.random.key(1), K)
+    value, gradient = made[0].data.value_and_gradient(theta)
+    direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
+    product = flat(made[0].data.gauss_newton(theta)(direction))
+    assert len({p.n_pairs for p in made}) == 1
+    for other in made[1:]:
+        np.testing.assert_allclose(other.mean, made[0].mean, rtol=1e-13)
+        value_2, gradient_2 = other.data.value_and_gradient(theta)
+        np.testing.assert_allclose(value_2, value, rtol=1e-12)
+        np.testing.assert_allclose(flat(gradient_2), flat(gradient), atol=1e-10)
+        np.testing.assert_allclose(flat(other.data.gauss_newton(theta)(direction)), product, atol=1e-10)
+
+
+def test_blocks_longer_than_a_piece_and_many_small_ones(rng, monkeypatch):
+    from glmfit.problems import _observed, _responses
+
+    monkeypatch.setattr(_responses, "_ENTRIES", 40)
+    monkeypatch.setattr(_observed, "_TRIPLES", 7)
+    y = rng.poisson(1.0, (M, N)).astype(float)
+    y[rng.random(y.shape) < 0.3] = np.nan
+    blocks = [SessionBlock(np.arange(4 * s, min(4 * s + 4, M)), np.arange(N), y[4 * s : 4 * s + 4]) for s in range(6)]
+    blocks += [SessionBlock(np.array([1]), np.array([2]), np.array([[5.0]]))]
+    a = AllPairsProblem(M, N, blocks, dtype=np.float64)
+    triples, count = as_triples(merge_blocks(blocks))
+    assert len(triples.y) == a.n_pairs == np.sum(~np.isnan(y)) + np.isnan(y[1, 2])
+    record = Triples(*np.nonzero(~np.isnan(y)), y[~np.isnan(y)])
+    record = Triples(np.append(record.left, 1), np.append(record.right, 2), np.append(record.y, 5.0))
+    b = AllPairsProblem(M, N, record, layout="triples", dtype=np.float64)
+    theta = a.draw_params(jax.random.key(1), K)
+    for ours, true in zip(a.data.value_and_gradient(theta), b.data.value_and_gradient(theta), strict=True):
+        close(flat(ours), flat(true), 1e-12)
+    assert count is None or count.max() == 2
+
+
+def test_11_left_entities_drawn_evenly_estimate_the_gradient():
+    """The mean over a partition of the left entities is the gradient itself."""
+    problem, theta, _ = case(hidden=((), (8,)), kinds=("sparse", "dense"), prior="mean")
+    assert problem.left_batches(5, seed=0)[0].shape == (4, 5)
+    rows, observed = problem.left_batches(1, seed=3)
+    assert sorted(np.ravel(rows)) == list(range(M))
+    value, gradient = 0.0, 0.0
+    for b in range(M):
+        data = problem.data.take(rows[b], jax.tree.map(lambda a, b=b: a[b], observed))
+        estimate = data.value_and_gradient(theta)
+        value, gradient = value + estimate[0] / M, gradient + flat(estimate[1]) / M
+    true = problem.data.value_and_gradient(theta)
+    close(float(value), float(true[0]), 1e-12)
+    close(gradient, flat(true[1]), 1e-12)
+
+
+def test_13_difference_form_keeps_what_the_gram_form_loses():
+    rng = np.random.default_rng(5)
+    Pt, Qt = rng.normal(size=(60, 4)), rng.normal(size=(50, 4))
+    y = np.full((60, 50), np.nan)
+    y[0, 0] = 1.0
+    with jax.enable_x64(False):
+        problem = AllPairsProblem(60, 50, y, "squared", 1.0, prior=(Pt, Qt), biases=False, strength=0.0)
+        theta = problem.draw_params(jax.random.key(0), 4)
+        P = jnp.asarray(Pt + 1e-3 * rng.normal(size=Pt.shape), np.float32)
+        Q = jnp.asarray(Qt, np.float32)
+        theta = type(theta)(type(theta.left)(P, None), type(theta.right)(Q, None), None, None)
+        value = float(problem.data.objective(theta))
+    Pt32, Qt32, P32 = (np.asarray(np.asarray(a, np.float32), np.float64) for a in (Pt, Qt, P))
+    Z = P32 @ Qt32.T
+    pairs = oracle.Pairs(
+        np.array([0]), np.array([0]), np.array([1.0]), "squared", 1.0, np.ones(60), np.ones(50), Pt32 @ Qt32.T
+    )  # fmt: skip
+    close(value, oracle.objective(pairs, Z), 1e-5)
+
+
+def test_14_without_imputation_it_is_the_plain_fit_of_observed_pairs():
+    problem, theta, pairs = case(omega=0.0)
+    assert problem.data.imputation is None
+    Z = np.asarray(predictor(problem, theta))
+    plain_sum = sum(
+        oracle.loss_values("poisson", y, Z[i, j])[0] for i, j, y in zip(pairs.left, pairs.right, pairs.y, strict=True)
+    )
+    close(float(problem.data.objective(theta) - problem.data.penalty(theta)), plain_sum, 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", LOSSES)
+def test_15_losses_are_finite_everywhere_with_right_derivatives(name, dtype):
+    loss = RESPONSE_LOSSES[name]
+    z = np.array([-800.0, -50.0, -20.0, -1.0, 0.0, 0.3, 50.0, 800.0], dtype)
+    for y in (0.0, 1.0, 0.25):
+        value, slope = loss.loss_and_derivative(y, z)
+        curvature = loss.curvature(y, z)
+        assert value.dtype == slope.dtype == dtype
+        assert np.isfinite([value, slope, curvature]).all()
+        assert (curvature >= 0).all()
+        grad = jax.vmap(jax.grad(lambda t, y=y: loss.loss_and_derivative(y, t)[0]))(jnp.asarray(z))
+        assert np.isfinite(grad).all()
+        true = oracle.loss_values(name, y, z.astype(float)[2:-2])
+        for ours, theirs in zip((value, slope, curvature), true, strict=True):
+            np.testing.assert_allclose(ours[2:-2], theirs, rtol=3e-5 if dtype == np.float32 else 1e-9, atol=1e-6)
+
+
+def test_16_rotating_the_embeddings_changes_nothing():
+    problem, theta, _ = case(hidden=((), (8,)), kinds=("one-hot", "dense"))
+    rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(2), (K, K)))[0]
+    towers = theta.left.rotated(rotation), theta.right.rotated(rotation)
+    turned = type(theta)(*towers, theta.left_bias, theta.right_bias)
+    close(float(problem.data.objective(turned)), float(problem.data.objective(theta)), 1e-12)
