@@ -63,6 +63,21 @@ class ResponseLoss(eqx.Module):
         """
         return elementwise(self._curvature, y, z)
 
+    @abc.abstractmethod
+    def curvature_bound(self, y: np.ndarray) -> np.ndarray:
+        """Bound the curvature over all z, rounding included.
+
+        Parameters
+        ----------
+        y : numpy.ndarray
+            Responses.
+
+        Returns
+        -------
+        numpy.ndarray
+            A number >= the curvature at every z, same shape.
+        """
+
     def response(self, z: Array) -> Array:
         """Compute the expected response at a linear predictor: the inverse link.
 
@@ -172,6 +187,9 @@ class PoissonLoss(ResponseLoss):
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return y < 0, "counts >= 0"
 
+    def curvature_bound(self, y: np.ndarray) -> np.ndarray:
+        return _POISSON.curvature_bound(y)
+
     def _loss_and_derivative(self, y: Array, z: Array) -> tuple[Array, Array]:
         return _POISSON._loss_and_derivative(y, z)
 
@@ -196,6 +214,9 @@ class LogisticLoss(ResponseLoss):
 
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return (y != 0) & (y != 1), "responses 0 or 1"
+
+    def curvature_bound(self, y: np.ndarray) -> np.ndarray:
+        return np.full(np.shape(y), 0.25 * (1 + 1e-14))
 
     def _loss_and_derivative(self, y: Array, z: Array) -> tuple[Array, Array]:
         xp = namespace(z)
@@ -229,6 +250,9 @@ class SquaredLoss(ResponseLoss):
 
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return np.zeros(np.shape(y), bool), "finite numbers"
+
+    def curvature_bound(self, y: np.ndarray) -> np.ndarray:
+        return np.ones(np.shape(y))
 
     def spread_constant(self, sum_of_squares: float) -> float:
         return sum_of_squares / 2

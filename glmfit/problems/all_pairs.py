@@ -13,6 +13,7 @@ import numpy as np
 from ..observations import RESPONSE_LOSSES, ResponseLoss
 from ._observed import Imputation, Observed, ObservedBlocks, ObservedTriples, Tables
 from ._responses import Merged, SessionBlock, Triples, as_triples, merge_blocks, merge_triples
+from ._side_gaps import SideGaps, side_gaps
 from ._towers import Features, TwoTowers, draw_tower, make_features
 from .base import TwoSided
 
@@ -306,6 +307,7 @@ class AllPairsProblem(TwoSided):
         if layout not in LAYOUTS:
             raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}.")
         self.dtype, self.loss = dtype, RESPONSE_LOSSES[loss]
+        self.given = left, right
         self._left, self.n_left, self.n_left_features = make_features(left, dtype)
         self._right, self.n_right, self.n_right_features = make_features(right, dtype)
         self._merged, blocks = _merge(responses, self.n_left, self.n_right, layout)
@@ -400,6 +402,25 @@ class AllPairsProblem(TwoSided):
         if self.data.base is None:
             return TwoTowers(left, right, None, None)
         return TwoTowers(left, right, jnp.zeros(self.n_left, self.dtype), jnp.zeros(self.n_right, self.dtype))
+
+    def certify_sides(self, theta: TwoTowers) -> SideGaps:
+        """Bound how much the objective could fall by changing one side alone, in float64 on the host.
+
+        Parameters
+        ----------
+        theta : TwoTowers
+            Parameters.
+
+        Returns
+        -------
+        SideGaps
+            Proved for linear towers with a ridge (and ridged biases); one pass over the observed pairs in NumPy.
+
+        Notes
+        -----
+        The objective is not convex in both sides together: nothing bounds the distance from the best model of all.
+        """
+        return side_gaps(self, theta)
 
     @property
     def triples(self) -> tuple[Triples, np.ndarray | None]:

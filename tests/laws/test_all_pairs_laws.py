@@ -1,9 +1,11 @@
 """Laws of the all-pairs model against the sum over every pair, by the numbers of the spec's table."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.sparse as sp
 from jax.flatten_util import ravel_pytree
 
@@ -320,3 +322,70 @@ def test_16_rotating_the_embeddings_changes_nothing():
     towers = theta.left.rotated(rotation), theta.right.rotated(rotation)
     turned = type(theta)(*towers, theta.left_bias, theta.right_bias)
     close(float(problem.data.objective(turned)), float(problem.data.objective(theta)), 1e-12)
+
+
+SIDES = [
+    {"hidden": ((), ()), "kinds": ("one-hot", "one-hot"), "prior": "mean"},
+    {"hidden": ((), ()), "kinds": ("dense", "sparse"), "prior": "factors", "name": "logistic"},
+    {"hidden": ((), ()), "kinds": ("one-hot", "dense"), "biases": False, "prior": "mean", "name": "squared"},
+    {"hidden": ((), (8,)), "kinds": ("sparse", "one-hot"), "prior": "zero"},
+    {"hidden": ((), ()), "kinds": ("one-hot", "one-hot"), "layout": "dense", "omega": 0.0},
+]
+
+
+@pytest.mark.parametrize("kwargs", SIDES, ids=str)
+def test_what_one_side_could_gain_is_bounded(kwargs):
+    """Against the optimum of one side, found by SciPy with the other fixed; near it the bound is near the gain."""
+    problem, theta, pairs = case(**kwargs)
+    gaps = problem.certify_sides(theta)
+    close(gaps.objective, brute(problem, theta, pairs), 1e-12)
+    for side in ("left", "right"):
+        bound = getattr(gaps, side)
+        if kwargs["hidden"][side == "right"]:
+            assert np.isnan(bound)
+            continue
+        moved = (side, f"{side}_bias")
+        start, unravel = ravel_pytree([getattr(theta, name) for name in moved])
+
+        def placed(x, unravel=unravel, moved=moved):
+            return eqx.tree_at(
+                lambda t: [getattr(t, name) for name in moved], theta, unravel(x), is_leaf=lambda leaf: leaf is None
+            )
+
+        function = jax.jit(jax.value_and_grad(lambda x: problem.data.objective(placed(x))))
+        found = scipy.optimize.minimize(function, start, jac=True, method="BFGS", options={"gtol": 1e-9})
+        gain = gaps.objective - found.fun
+        assert gain <= bound * (1 + 1e-9)
+        near = placed(jnp.asarray(found.x + 1e-5 * np.random.default_rng(0).normal(size=found.x.shape)))
+        at_near = getattr(problem.certify_sides(near), side)
+        assert at_near <= 1e-4
+        if kwargs["kinds"][1] == "one-hot" and side == "right":
+            np.testing.assert_allclose(gaps.per_right.sum(), gaps.right, rtol=1e-10)
+            values = [_best_of_one(problem, theta, j) for j in (0, 5)]
+            for j, value in zip((0, 5), values, strict=True):
+                assert gaps.objective - value <= gaps.per_right[j] * (1 + 1e-9)
+        else:
+            assert kwargs["kinds"][1] == "one-hot" or np.isnan(gaps.per_right).all()
+
+
+def _best_of_one(problem, theta, j):
+    """Least objective when only one right entity moves."""
+
+    def objective(x):
+        right = theta.right.weight.at[j].set(x[:K])
+        moved = eqx.tree_at(lambda t: (t.right.weight, t.right_bias), theta, (right, theta.right_bias.at[j].set(x[K])))
+        return problem.data.objective(moved)
+
+    start = np.append(np.asarray(theta.right.weight[j]), theta.right_bias[j])
+    function = jax.jit(jax.value_and_grad(objective))
+    return scipy.optimize.minimize(function, start, jac=True, method="BFGS", options={"gtol": 1e-9}).fun
+
+
+def test_bounds_of_one_side_hold_in_single_precision():
+    with jax.enable_x64(False):
+        problem = AllPairsProblem(M, N, Triples(*records(np.random.default_rng(1), "poisson", True)))
+        theta = problem.draw_params(jax.random.key(0), K)
+        gaps = problem.certify_sides(theta)
+        value = float(problem.data.objective(theta))
+    assert gaps.left > 0 and gaps.right > 0
+    close(value, gaps.objective, 1e-5)

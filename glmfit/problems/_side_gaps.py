@@ -1,0 +1,240 @@
+"""How far an all-pairs model is from the best one that differs on one side only: proved, on the host, in float64.
+
+With one side fixed and a linear tower on the other the objective is convex, and strongly so by the ridge.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import scipy.sparse
+
+from ._responses import SessionBlock, Triples
+from ._towers import LinearTower, MLPTower, TwoTowers
+
+THEOREM = (
+    "strong convexity of the objective in one side's parameters by their ridge, the other side's embeddings fixed "
+    "(docs/theory/all_pairs.md, Proposition 2)"
+)
+_AT_ONCE = 2**18
+_EPS = np.finfo(np.float64).eps
+
+
+class SideGaps(NamedTuple):
+    """Bounds of how much the objective can fall by changes of one side.
+
+    Attributes
+    ----------
+    objective : float
+        Of the parameters, in float64, with the data as given.
+    left, right : float
+        Bounds; nan where nothing is proved (hidden layers, or no ridge).
+    per_right : numpy.ndarray
+        (n,): the same for the parameters of one right entity alone, which add up to ``right``; nan where entities share
+        parameters.
+    """
+
+    objective: float
+    left: float
+    right: float
+    per_right: np.ndarray
+
+
+class _Side(NamedTuple):
+    """Embeddings of a side beside a column of ones, and norms."""
+
+    rows: np.ndarray  # (entity, k + 1), float64
+    norm: np.ndarray  # of the rows, (entity,)
+    size: np.ndarray  # at least the norm of the sums of absolute terms behind a row, (entity,)
+
+
+def side_gaps(problem, theta: TwoTowers) -> SideGaps:
+    """Evaluate parameters in float64 and bound what each side could still gain.
+
+    Rounding is included: every sum of n terms is taken to be wrong by n + 64 epsilons of the sum of their absolute
+    values, from the embeddings to the gradient.
+    """
+    theta = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), theta)
+    left, right = _side(theta.left, problem.given[0]), _side(theta.right, problem.given[1])
+    biased = theta.left_bias is not None
+    s = theta.left_bias if biased else np.zeros(problem.n_left)
+    c = problem.base + theta.right_bias if biased else np.zeros(problem.n_right)
+    unit = _EPS * (64 + problem.n_left + problem.n_right + theta_width(theta))
+    sums = _Sums(left, right, s, c, unit)
+    for block, count in _blocks(problem):
+        sums.add_block(problem.loss, block, count, problem.data.imputation, _prior(problem))
+    _add_imputed(sums, problem, theta, biased)
+    strengths = problem.strength, problem.bias_strength
+    penalty = 0.5 * strengths[0] * _square((theta.left, theta.right))
+    if biased:
+        penalty += 0.5 * strengths[1] * _square((theta.left_bias, theta.right_bias))
+    objective = sums.value + penalty + problem.loss.spread_constant(problem._merged.spread)
+    bounds = [
+        _bound(tower, given, side, slope, error, bias, strengths, unit)
+        for tower, given, side, slope, error, bias in (
+            (theta.left, problem.given[0], left, sums.left_slope, sums.left_error, theta.left_bias),
+            (theta.right, problem.given[1], right, sums.right_slope, sums.right_error, theta.right_bias),
+        )
+    ]
+    return SideGaps(float(objective), bounds[0][0], *bounds[1])
+
+
+def theta_width(theta: TwoTowers) -> int:
+    """Longest sum within a tower's layer."""
+    return max(max(leaf.shape) for leaf in jax.tree.leaves((theta.left, theta.right)))
+
+
+def _square(tree: Any) -> float:
+    return float(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+
+
+def _side(tower, given) -> _Side:
+    """Embeddings by NumPy; those of a perceptron are what they come out as, since that side stays fixed."""
+    first: LinearTower = tower.first if isinstance(tower, MLPTower) else tower
+    if isinstance(given, int | np.integer):
+        values, size = first.weight, np.linalg.norm(first.weight, axis=1)
+    else:
+        values = np.asarray(given @ first.weight) + first.constant
+        size = _row_norms(given) * np.linalg.norm(first.weight) + np.linalg.norm(first.constant)
+    if isinstance(tower, MLPTower):
+        for layer in tower.layers:
+            values = np.tanh(values) @ layer.weight.T + layer.bias
+        size = np.linalg.norm(values, axis=1)
+    rows = np.concatenate([values, np.ones((len(values), 1))], axis=1)
+    return _Side(rows, np.linalg.norm(rows, axis=1), np.sqrt(size**2 + 1))
+
+
+def _row_norms(given) -> np.ndarray:
+    if scipy.sparse.issparse(given):
+        return np.sqrt(np.asarray(given.multiply(given).sum(axis=1)).ravel().astype(np.float64))
+    return np.linalg.norm(np.asarray(given, np.float64), axis=1)
+
+
+def _blocks(problem):
+    """Observed pairs, some at a time: blocks, or triples."""
+    merged = problem._merged
+    if isinstance(merged.parts, Triples):
+        for start in range(0, len(merged.parts.y), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            count = None if merged.counts is None else merged.counts[some]
+            yield Triples(*(a[some] for a in merged.parts)), count
+        return
+    for index, block in enumerate(merged.parts):
+        height = max(1, _AT_ONCE // max(1, len(block.right)))
+        for start in range(0, len(block.left), height):
+            some = slice(start, start + height)
+            count = None if merged.counts is None else merged.counts[index][some]
+            yield SessionBlock(block.left[some], block.right, block.y[some]), count
+
+
+def _prior(problem):
+    """Rows whose products are the prior, None for 0."""
+    data = problem.data
+    if data.prior_is_base:
+        return np.ones((problem.n_left, 1)), problem.base[:, None]
+    return None if data.Pt is None else tuple(np.asarray(side, np.float64) for side in (data.Pt, data.Qt))
+
+
+class _Sums:
+    """Value, slopes of all embeddings (the bias being the last column), and bounds of the slopes' rounding."""
+
+    def __init__(self, left: _Side, right: _Side, s, c, unit: float):
+        self.left, self.right, self.s, self.c, self.unit = left, right, s, c, unit
+        self.value = 0.0
+        self.left_slope, self.right_slope = np.zeros(left.rows.shape), np.zeros(right.rows.shape)
+        self.left_error, self.right_error = np.zeros(len(s)), np.zeros(len(c))
+
+    def add_block(self, loss, block, count, imputation, prior) -> None:
+        """Add the losses of some observed pairs, less what imputation would cost there."""
+        scattered = isinstance(block, Triples)
+        i, j = (block.left, block.right) if scattered else (block.left[:, None], block.right[None, :])
+        p, q = self.left.rows[block.left], self.right.rows[block.right]
+        product = np.einsum("rk,rk->r", p[:, :-1], q[:, :-1]) if scattered else p[:, :-1] @ q[:, :-1].T
+        z = product + self.s[i] + self.c[j]
+        size = self.left.size[i] * self.right.size[j] + np.abs(self.s[i]) + np.abs(self.c[j])
+        seen = ~np.isnan(block.y)
+        y, times = np.where(seen, block.y, 0.0), 1.0 if count is None else count
+        value, slope = loss.loss_and_derivative(y, z)
+        value, slope = times * value, times * slope
+        wrong = times * (loss.curvature_bound(y) * size + 1 + np.abs(y))
+        if imputation is not None:
+            cost = np.asarray(imputation.a, np.float64)[i] * np.asarray(imputation.b, np.float64)[j]
+            known = 0.0
+            if prior is not None:
+                rows = prior[0][block.left], prior[1][block.right]
+                known = np.einsum("rk,rk->r", *rows) if scattered else rows[0] @ rows[1].T
+            value, slope = value - 0.5 * cost * (z - known) ** 2, slope - cost * (z - known)
+            wrong = wrong + cost * (size + np.abs(known))
+        slope, wrong = np.where(seen, slope, 0.0), self.unit * np.where(seen, wrong + np.abs(slope), 0.0)
+        self.value += float(np.sum(np.where(seen, value, 0.0)))
+        if scattered:
+            self._scatter(block, slope, wrong, p, q)
+            return
+        self.left_slope[block.left] += slope @ q
+        self.right_slope[block.right] += slope.T @ p
+        self.left_error[block.left] += wrong @ self.right.norm[block.right]
+        self.right_error[block.right] += wrong.T @ self.left.norm[block.left]
+
+    def _scatter(self, block, slope, wrong, p, q) -> None:
+        m, n = len(self.s), len(self.c)
+        shape = (m, n)
+        table = scipy.sparse.csr_array((slope, (block.left, block.right)), shape=shape)
+        self.left_slope += table @ self.right.rows
+        self.right_slope += table.T @ self.left.rows
+        self.left_error += np.bincount(block.left, wrong * self.right.norm[block.right], m)
+        self.right_error += np.bincount(block.right, wrong * self.left.norm[block.left], n)
+
+
+def _add_imputed(sums: _Sums, problem, theta: TwoTowers, biased: bool) -> None:
+    """Add the imputation of all pairs, by the products of the residual factors."""
+    imputation = problem.data.imputation
+    if imputation is None:
+        return
+    a, b = np.asarray(imputation.a, np.float64), np.asarray(imputation.b, np.float64)
+    left, right, prior = sums.left, sums.right, _prior(problem)
+    S = np.concatenate([left.rows, sums.s[:, None]], axis=1)
+    shift = sums.c
+    if problem.data.prior_is_base:  # taken out of the bias exactly
+        shift, prior = theta.right_bias, None
+    T = np.concatenate([right.rows[:, :-1], shift[:, None], np.ones((len(shift), 1))], axis=1)
+    if prior is not None:
+        S, T = np.concatenate([S, -prior[0]], axis=1), np.concatenate([T, prior[1]], axis=1)
+    if not biased:
+        keep = [*range(left.rows.shape[1] - 1), *range(left.rows.shape[1] + 1, S.shape[1])]
+        S, T = S[:, keep], T[:, keep]
+    bT, aS = b[:, None] * T, a[:, None] * S
+    sums.value += 0.5 * float(np.sum((S.T @ aS) * (T.T @ bT)))
+    sums.left_slope += aS @ (T.T @ (b[:, None] * right.rows))
+    sums.right_slope += bT @ (S.T @ (a[:, None] * left.rows))
+    # |S| and |T| are at most the sizes behind them.
+    size_S = np.linalg.norm(S, axis=1) + left.size
+    size_T = np.linalg.norm(T, axis=1) + right.size
+    sums.left_error += 4 * sums.unit * a * size_S * np.sum(b * size_T * right.norm)
+    sums.right_error += 4 * sums.unit * b * size_T * np.sum(a * size_S * left.norm)
+
+
+def _bound(tower, given, side: _Side, slope, error, bias, strengths, unit) -> tuple[float, np.ndarray]:
+    """Half the squared gradient over the ridge: for the whole side, and for each entity where they share nothing."""
+    nothing = np.full(len(error), np.nan)
+    strength, bias_strength = strengths
+    if isinstance(tower, MLPTower) or strength <= 0 or (bias is not None and bias_strength <= 0):
+        return np.nan, nothing
+    own = np.zeros(len(error))
+    if bias is not None:
+        pull = bias_strength * bias
+        own = (np.abs(slope[:, -1] + pull) + error + 4 * _EPS * np.abs(pull)) ** 2 / (2 * bias_strength)
+    G = slope[:, :-1]
+    if isinstance(given, int | np.integer):
+        pull = strength * tower.weight
+        length = np.linalg.norm(G + pull, axis=1) + error + 4 * _EPS * np.linalg.norm(pull, axis=1)
+        own = (own + length**2 / (2 * strength)) * (1 + 1e-12)
+        return float(own.sum() * (1 + 1e-12)), own
+    norms = np.sqrt(_row_norms(given) ** 2 + 1)  # the constant is a feature of ones
+    gradient = np.concatenate([np.asarray(given.T @ G), G.sum(axis=0)[None, :]])
+    gradient += strength * np.concatenate([tower.weight, tower.constant[None, :]])
+    wrong = norms @ (error + unit * np.linalg.norm(G, axis=1))
+    wrong += 4 * _EPS * strength * np.sqrt(_square((tower.weight, tower.constant)))
+    total = (np.linalg.norm(gradient) + wrong) ** 2 / (2 * strength) + own.sum()
+    return float(total * (1 + 1e-12)), nothing
