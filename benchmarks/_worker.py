@@ -126,7 +126,33 @@ def which_neuron(n_spikes: int, n_units: int, n_covariates: int = 16, n_states: 
     }  # fmt: skip
 
 
-TASKS = {"fit": fit, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits, "which_neuron": which_neuron}
+def all_pairs_pass(n: int, k: int = 32, repeats: int = 5) -> dict:
+    """Objective and gradient of an all-pairs model of n by n entities, 40 n scattered pairs: median seconds, memory."""
+    import jax
+
+    from glmfit.problems import AllPairsProblem, Triples
+
+    rng = np.random.default_rng(0)
+    left, right = rng.integers(0, n, 40 * n), rng.integers(0, n, 40 * n)
+    counts = rng.poisson(1.0, 40 * n).astype(np.float64)
+    problem = AllPairsProblem(n, n, Triples(left, right, counts), imputation_weight=0.1, layout="triples")
+    theta = problem.draw_params(jax.random.key(0), k)
+    both = jax.jit(lambda data, theta: data.value_and_gradient(theta))
+    compiling, program = timed(lambda: both.lower(problem.data, theta).compile())
+    jax.block_until_ready(program(problem.data, theta))
+    seconds = [timed(lambda: jax.block_until_ready(program(problem.data, theta)))[0] for _ in range(repeats)]
+    return {
+        "seconds": float(np.median(seconds)),
+        "temporary_bytes": int(program.memory_analysis().temp_size_in_bytes),
+        "peak_bytes": memory_bytes("VmHWM"),
+        "compile_seconds": compiling,
+    }
+
+
+TASKS = {
+    "fit": fit, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits, "which_neuron": which_neuron,
+    "all_pairs_pass": all_pairs_pass,
+}  # fmt: skip
 
 if __name__ == "__main__":
     print(json.dumps(plain(TASKS[sys.argv[1]](**json.loads(sys.argv[2])))))
