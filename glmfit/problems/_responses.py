@@ -105,14 +105,13 @@ class _Table:
         self.left, row = np.unique(block.left, return_inverse=True)
         self.right, column = np.unique(block.right, return_inverse=True)
         repeated = len(self.left) < len(row) or len(self.right) < len(column)
-        if not repeated and np.array_equal(row, np.arange(len(row))) and np.array_equal(column, np.arange(len(column))):
-            self.total, self.count = y, seen.astype(np.int32)
-        else:
-            shape = (len(self.left), len(self.right))
-            at = (row[:, None], column[None, :])
-            self.total, self.count = np.zeros(shape), np.zeros(shape, np.int32)
+        shape, at = (len(self.left), len(self.right)), (row[:, None], column[None, :])
+        self.total, self.count = np.zeros(shape), np.zeros(shape, np.int32)
+        if repeated:
             np.add.at(self.total, at, y)
             np.add.at(self.count, at, seen)
+        else:
+            self.total[at], self.count[at] = y, seen
         self.squares = None
         if repeated:
             self.squares = np.zeros(self.total.shape)
