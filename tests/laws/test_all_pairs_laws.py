@@ -69,20 +69,24 @@ def case(
     return problem, theta, oracle.Pairs(left, right, y, name, omega, a, b, table)
 
 
+def _predictor(data, theta):
+    P, Q = data.embeddings(theta)
+    Z = P @ Q.T
+    if data.base is not None:
+        Z = Z + theta.left_bias[:, None] + (data.base + theta.right_bias)[None, :]
+    return Z
+
+
 def predictor(problem, theta):
     """Linear predictors of all pairs, spelled out."""
-    P, Q = problem.data.embeddings(theta)
-    Z = P @ Q.T
-    if problem.data.base is not None:
-        Z = Z + theta.left_bias[:, None] + (problem.data.base + theta.right_bias)[None, :]
-    return Z
+    return np.asarray(jax.jit(_predictor)(problem.data, theta))
 
 
 def brute(problem, theta, pairs):
     """Objective by the oracle."""
     towers = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves((theta.left, theta.right)))
     biases = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves((theta.left_bias, theta.right_bias)))
-    return oracle.objective(pairs, np.asarray(predictor(problem, theta))) + 0.065 * towers + 0.105 * biases
+    return oracle.objective(pairs, predictor(problem, theta)) + 0.065 * towers + 0.105 * biases
 
 
 def flat(tree):
@@ -96,10 +100,12 @@ def ridge(problem, theta):
     return type(theta)(*towers, *biases)
 
 
-def jacobian(problem, theta):
-    """Derivative of all linear predictors in all parameters, (pair, parameter)."""
-    tree = jax.jacobian(lambda t: predictor(problem, t).ravel())(theta)
-    return np.concatenate([np.asarray(leaf).reshape(M * N, -1) for leaf in jax.tree.leaves(tree)], axis=1)
+@jax.jit
+def by_all_pairs(data, theta, slope, curvature, direction):
+    """Gradient and Gauss-Newton product, ridge apart, from derivatives in every linear predictor."""
+    _, push = jax.linearize(lambda t: _predictor(data, t), theta)
+    pull = jax.linear_transpose(push, theta)
+    return pull(slope)[0], pull(curvature * push(direction))[0]
 
 
 def close(ours, true, tolerance):
@@ -107,11 +113,8 @@ def close(ours, true, tolerance):
 
 
 CASES = [
-    {"name": name, "prior": prior, "repeats": repeats}
-    for name in LOSSES
-    for prior in ("zero", "factors", "mean")
-    for repeats in (False, True)
-] + [
+    *({"name": name, "prior": prior} for name in LOSSES for prior in ("zero", "factors", "mean")),
+    *({"name": name, "repeats": False} for name in LOSSES),
     {"prior": "square factors"},
     {"prior": "square factors", "biases": False},
     {"prior": "mean", "biases": False},
@@ -127,22 +130,34 @@ CASES = [
 @pytest.mark.parametrize("kwargs", CASES, ids=str)
 def test_1_3_4_objective_gradient_and_product_are_those_of_the_sum_over_every_pair(kwargs, rng):
     problem, theta, pairs = case(**kwargs)
+    direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
+    objective, value, gradient, product = everything(problem.data, theta, direction)
     true = brute(problem, theta, pairs)
-    close(float(problem.data.objective(theta)), true, 1e-12)
-    value, gradient = problem.data.value_and_gradient(theta)
+    close(float(objective), true, 1e-12)
     close(float(value), true, 1e-12)
     assert jax.tree.structure(gradient) == jax.tree.structure(theta)
-    J, Z, shrink = jacobian(problem, theta), np.asarray(predictor(problem, theta)), flat(ridge(problem, theta))
-    close(flat(gradient), J.T @ oracle.slope(pairs, Z).ravel() + shrink * flat(theta), 1e-11)
-    direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
-    product = J.T @ (oracle.curvature(pairs, Z).ravel() * (J @ flat(direction))) + shrink * flat(direction)
-    close(flat(problem.data.gauss_newton(theta)(direction)), product, 1e-10)
+    Z, shrink = predictor(problem, theta), flat(ridge(problem, theta))
+    slope, curvature = oracle.slope(pairs, Z), oracle.curvature(pairs, Z)
+    true_gradient, true_product = by_all_pairs(problem.data, theta, slope, curvature, direction)
+    close(flat(gradient), flat(true_gradient) + shrink * flat(theta), 1e-11)
+    close(flat(product), flat(true_product) + shrink * flat(direction), 1e-10)
+
+
+@jax.jit
+def everything(data, theta, direction):
+    """Objective alone, objective with gradient, and product."""
+    return data.objective(theta), *data.value_and_gradient(theta), data.gauss_newton(theta)(direction)
 
 
 def dense_gauss_newton(problem, theta):
-    product = problem.data.gauss_newton(theta)
     vector, unravel = ravel_pytree(theta)
-    return np.asarray(jax.vmap(lambda e: ravel_pytree(product(unravel(e)))[0])(jnp.eye(len(vector))))
+
+    @jax.jit
+    def rows(data, theta):
+        product = data.gauss_newton(theta)
+        return jax.vmap(lambda e: ravel_pytree(product(unravel(e)))[0])(jnp.eye(len(vector)))
+
+    return np.asarray(rows(problem.data, theta))
 
 
 def test_2_imputation_is_the_double_sum(rng):
@@ -216,19 +231,20 @@ def test_10_session_blocks_equal_triples(name, repeats, rng):
     y = np.concatenate([block.y[w] for block, w in zip(blocks, where, strict=True)])
     a, b = rng.uniform(0.3, 1.5, M), rng.uniform(0.3, 1.5, N)
     triples = Triples(left, right, y)
-    given = [(blocks, "auto"), (blocks, "triples"), (blocks, "dense"), (triples, "triples"), (triples, "dense")]
+    given = [(blocks, "auto"), (triples, "triples")]
+    if name == "squared":  # whose merged trials leave a constant
+        given += [(blocks, "triples"), (blocks, "dense"), (triples, "dense")]
     made = [AllPairsProblem(M, N, r, name, OMEGA, a, b, layout=how, dtype=np.float64) for r, how in given]
     theta = made[0].draw_params(jax.random.key(1), K)
-    value, gradient = made[0].data.value_and_gradient(theta)
     direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
-    product = flat(made[0].data.gauss_newton(theta)(direction))
+    _, value, gradient, product = everything(made[0].data, theta, direction)
     assert len({p.n_pairs for p in made}) == 1
     for other in made[1:]:
         np.testing.assert_allclose(other.mean, made[0].mean, rtol=1e-13)
-        value_2, gradient_2 = other.data.value_and_gradient(theta)
+        _, value_2, gradient_2, product_2 = everything(other.data, theta, direction)
         np.testing.assert_allclose(value_2, value, rtol=1e-12)
         np.testing.assert_allclose(flat(gradient_2), flat(gradient), atol=1e-10)
-        np.testing.assert_allclose(flat(other.data.gauss_newton(theta)(direction)), product, atol=1e-10)
+        np.testing.assert_allclose(flat(product_2), flat(product), atol=1e-10)
 
 
 def test_blocks_longer_than_a_piece_and_many_small_ones(rng, monkeypatch):
@@ -259,9 +275,9 @@ def test_11_left_entities_drawn_evenly_estimate_the_gradient():
     rows, observed = problem.left_batches(1, seed=3)
     assert sorted(np.ravel(rows)) == list(range(M))
     value, gradient = 0.0, 0.0
+    one = jax.jit(lambda data, rows, observed, theta: data.take(rows, observed).value_and_gradient(theta))
     for b in range(M):
-        data = problem.data.take(rows[b], jax.tree.map(lambda a, b=b: a[b], observed))
-        estimate = data.value_and_gradient(theta)
+        estimate = one(problem.data, rows[b], jax.tree.map(lambda a, b=b: a[b], observed), theta)
         value, gradient = value + estimate[0] / M, gradient + flat(estimate[1]) / M
     true = problem.data.value_and_gradient(theta)
     close(float(value), float(true[0]), 1e-12)
@@ -291,7 +307,7 @@ def test_13_difference_form_keeps_what_the_gram_form_loses():
 def test_14_without_imputation_it_is_the_plain_fit_of_observed_pairs():
     problem, theta, pairs = case(omega=0.0)
     assert problem.data.imputation is None
-    Z = np.asarray(predictor(problem, theta))
+    Z = predictor(problem, theta)
     plain_sum = sum(
         oracle.loss_values("poisson", y, Z[i, j])[0] for i, j, y in zip(pairs.left, pairs.right, pairs.y, strict=True)
     )
