@@ -83,9 +83,11 @@ def step(data, point: LbfgsPoint, magnitude, history_size: int, max_line_search:
         -direction, search.init(x), x, value=point.value, grad=point.gradient, value_fn=objective
     )
     good = (found.value <= point.value + slack) & jnp.all(jnp.isfinite(found.grad))
-    empty = _empty(x, history_size)
     keep = good & (found.info.curvature_error <= 0)
-    memory = jax.tree.map(lambda new, old: jnp.where(keep, new.astype(old.dtype), old), memory, empty)
+    memory = memory._replace(  # pairs of weight 0 are as if they were not there
+        count=jnp.where(keep, memory.count, 0), weights_memory=jnp.where(keep, memory.weights_memory, 0.0)
+    )
+    memory = jax.tree.map(lambda new, old: new.astype(old.dtype), memory, point.memory)
     moved = jnp.where(good, x + change.astype(x.dtype), x)
     value = jnp.where(good, found.value, point.value)
     gradient = jnp.where(good, found.grad, point.gradient)

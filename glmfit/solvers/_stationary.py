@@ -18,8 +18,6 @@ from .._status import Status
 from ..problems.base import TwoSided
 from ._check import check_real, check_whole
 
-_PATIENCE = 10  # looks without progress above rounding
-
 
 @dataclass(frozen=True)
 class StationaryOptions:
@@ -109,10 +107,13 @@ class TwoSidedSolver(ABC):
         Budget of a run that says nothing else.
     look_every : int
         Epochs between looks at the objective of all pairs, where a state does not come with it.
+    patience : int
+        Looks in a row without progress above rounding after which no more is to be had.
     """
 
     usual_epochs: ClassVar[int] = 500
     look_every: ClassVar[int] = 1
+    patience: ClassVar[int] = 5
 
     @abstractmethod
     def init_state(self, problem: TwoSided, theta: Any, *, key) -> Any:
@@ -164,7 +165,7 @@ class TwoSidedSolver(ABC):
         told, interrupted = 0.0, False
         rows: list[tuple] = []
         state = kept = None
-        verdict = _Verdict(options.tol, float(jnp.finfo(jax.tree.leaves(theta)[0].dtype).eps))
+        verdict = _Verdict(options.tol, self.patience, float(jnp.finfo(jax.tree.leaves(theta)[0].dtype).eps))
         bar = tqdm(total=budget, disable=not options.verbose, unit="epoch", desc="glmfit")
 
         def seconds():
@@ -233,8 +234,8 @@ class TwoSidedSolver(ABC):
 class _Verdict:
     """Judges a look: non-finite first, then converged, then nothing left but rounding."""
 
-    def __init__(self, tol: float, eps: float):
-        self.tol, self.eps = tol, eps
+    def __init__(self, tol: float, patience: int, eps: float):
+        self.tol, self.patience, self.eps = tol, patience, eps
         self.words = ""
         self._first: float | None = None  # norm of the gradient at the start
         self._lowest, self._flattest, self._since = np.inf, np.inf, 0
@@ -256,7 +257,7 @@ class _Verdict:
             self._lowest, self._flattest = min(self._lowest, state.objective), min(self._flattest, norm)
         else:
             self._since += 1
-        return Status.PRECISION_FLOOR if self._since >= _PATIENCE else None
+        return Status.PRECISION_FLOOR if self._since >= self.patience else None
 
 
 def _is_finite(state: Any) -> bool:

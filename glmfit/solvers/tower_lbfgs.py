@@ -53,7 +53,8 @@ class TowerLBFGS(TwoSidedSolver):
     Algorithm 851.
     """
 
-    usual_epochs: ClassVar[int] = 1000
+    usual_epochs: ClassVar[int] = 2000
+    patience: ClassVar[int] = 30
 
     history_size: int = 20
     max_line_search: int = 20
