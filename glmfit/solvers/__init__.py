@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._result import LoopOptions, Solution
 from ._schedule import Schedule
 from ._scheduled import SampledSolution
+from ._stationary import StationaryOptions, StationarySolution, TwoSidedSolver
 from ._tuning import TunedStep, tune_step, untuned_step
 from .base import OptStep, Solver
 from .bound_majorization import BoundMajorization
@@ -17,6 +18,7 @@ from .path import SharedNewton
 from .saga import SAGA
 from .softmax_sgd import SoftmaxSGD
 from .stochastic_majorization import StochasticMajorization
+from .tower_lbfgs import TowerLBFGS
 
 __all__ = [
     "LBFGS",
@@ -39,8 +41,12 @@ __all__ = [
     "SoftmaxSGD",
     "Solution",
     "Solver",
+    "StationaryOptions",
+    "StationarySolution",
     "StochasticMajorization",
+    "TowerLBFGS",
     "TunedStep",
+    "TwoSidedSolver",
     "UMax",
     "tune_step",
     "untuned_step",
