@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -16,71 +15,75 @@ from ._warn import warn_user
 _LARGEST = 1e15
 
 
-@dataclass(frozen=True)
-class Side:
-    """Checked features of one side.
+class Side(NamedTuple):
+    """What a model knows of one side.
 
     Attributes
     ----------
     entity, entities : str
         "stimulus" and "stimuli", or "neuron" and "neurons".
-    values : numpy.ndarray, scipy.sparse.csr_array or None
-        (entity, feature); None where every entity is its own feature.
     n : int or None
         Entities; None while only the responses can tell.
+    n_features : int or None
+        Features; None where every entity is its own.
     names : numpy.ndarray or None
         Names of the features.
     """
 
     entity: str
     entities: str
-    values: Any
     n: int | None
+    n_features: int | None = None
     names: np.ndarray | None = None
 
-    @property
-    def n_features(self) -> int:
-        """Features; entities where every one is its own."""
-        return self.n if self.values is None else self.values.shape[1]
+
+STIMULI, NEURONS = Side("stimulus", "stimuli", None), Side("neuron", "neurons", None)
 
 
-def read_side(features, entity: str, entities: str) -> Side:
+def read_side(features, side: Side) -> tuple[Side, Any]:
     """Check features for a fit: an array, a number of entities, or None.
 
     Parameters
     ----------
     features :
         As :meth:`glmfit.ResponseModel.fit` takes them.
-    entity, entities : str
-        What the side is called.
+    side : Side
+        Which.
+
+    Returns
+    -------
+    side : Side
+        With what the features say.
+    values : numpy.ndarray, scipy.sparse.csr_array or None
+        (entity, feature); None where every entity is its own.
     """
-    name = f"{entity}_features"
+    name = f"{side.entity}_features"
     if features is None:
-        return Side(entity, entities, None, None)
+        return side, None
     if isinstance(features, numbers.Integral) or (np.ndim(features) == 0 and not hasattr(features, "shape")):
         if isinstance(features, bool) or not isinstance(features, numbers.Integral) or features < 1:
             raise ValueError(
-                f"{name} is {features!r}; it must be an array ({entity}, feature), or, where every {entity} is its own "
-                f"feature, None or the number of {entities}."
+                f"{name} is {features!r}; it must be an array ({side.entity}, feature), or, where every {side.entity} "
+                f"is its own feature, None or the number of {side.entities}."
             )
-        return Side(entity, entities, None, int(features))
+        return side._replace(n=int(features)), None
     names = _names(features)
-    values = _values(features, name, entity)
-    return Side(entity, entities, values, values.shape[0], names)
+    values = _values(features, name, side.entity)
+    return side._replace(n=values.shape[0], n_features=values.shape[1], names=names), values
 
 
 def read_unseen(features, side: Side) -> Any:
     """Check features of other entities for a prediction: the same columns as in the fit."""
     name = f"{side.entity}_features"
-    if side.values is None:
+    if side.n_features is None:
         raise ValueError(
             f"{name} were given, but in the fit every {side.entity} is its own feature; unseen {side.entities} need "
             f"{name} at fit. Leave them out to predict for the {side.n} {side.entities} of the fit."
         )
     names = _names(features)
     values = _values(features, name, side.entity)
-    if values.shape[1] != side.values.shape[1]:
-        raise ValueError(f"{name} has {values.shape[1]} features, but the fit had {side.values.shape[1]}.")
+    if values.shape[1] != side.n_features:
+        raise ValueError(f"{name} has {values.shape[1]} features, but the fit had {side.n_features}.")
     if names is not None and side.names is None:
         warn_user(f"{name} has feature names, but the model was fitted without feature names.")
     elif names is None and side.names is not None:
@@ -171,10 +174,26 @@ def read_factor(values, what: str, shape: tuple, signed: bool) -> np.ndarray | N
     return array
 
 
+def read_prior(factors, m: int, n: int):
+    """Check the factors of a prior."""
+    if factors is None:
+        return None
+    if not isinstance(factors, tuple | list) or len(factors) != 2:
+        raise ValueError("prior_factors must be a tuple of two arrays, (stimulus, any) and (neuron, any).")
+    left = read_factor(factors[0], "prior_factors[0]", (m, None), signed=True)
+    right = read_factor(factors[1], "prior_factors[1]", (n, None), signed=True)
+    if left is None or right is None or left.shape[1] != right.shape[1]:
+        shapes = [None if side is None else side.shape for side in (left, right)]
+        raise ValueError(
+            f"prior_factors have shapes {shapes[0]} and {shapes[1]}; they need the same number of columns."
+        )
+    return left, right
+
+
 def warn_unseen(side: Side, n_pairs: np.ndarray) -> None:
     """Warn of entities without a response that have no features from which to tell anything."""
     empty = np.flatnonzero(n_pairs == 0)
-    if len(empty) and side.values is None:
+    if len(empty) and side.n_features is None:
         warn_user(
             f"{len(empty)} of {side.n} {side.entities} have no response (first: {empty[0]}) and no features: nothing "
             f"can be learnt of them, and predictions there are those of an average {side.entity}."

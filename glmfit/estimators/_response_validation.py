@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Responses:
     n_neurons: int
     dtype: Any
 
+    @cached_property
     def records(self) -> Triples:
         """All responses that are there, one by one."""
         if isinstance(self.given, Triples):
@@ -55,7 +57,7 @@ class Responses:
 
     def pairs(self) -> np.ndarray:
         """Every pair that has a response, once, as ``stimulus * n_neurons + neuron``; sorted."""
-        records = self.records()
+        records = self.records
         return np.unique(self.key(records.left, records.right))
 
     def key(self, stimuli, neurons) -> np.ndarray:
@@ -80,7 +82,7 @@ class Responses:
 
     def only(self, pairs: np.ndarray) -> Triples:
         """Select the records of some pairs."""
-        records = self.records()
+        records = self.records
         keep = np.isin(self.key(records.left, records.right), pairs)
         return Triples(*(column[keep] for column in records))
 
@@ -137,7 +139,7 @@ def read_responses(
 
 def warn_of_shares(responses: Responses) -> None:
     """Warn of counts that are not integers, as other Poisson models do."""
-    records = responses.records()
+    records = responses.records
     odd = records.y != np.rint(records.y)
     if odd.any():
         text = NOT_INTEGER.format(len(np.unique(records.right[odd])), responses.n_neurons)
