@@ -10,6 +10,7 @@ from ._tuning import TunedStep, tune_step, untuned_step
 from .base import OptStep, Solver
 from .bound_majorization import BoundMajorization
 from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
+from .gauss_newton import GaussNewton
 from .incremental_majorization import IncrementalMajorization
 from .lbfgs import LBFGS
 from .newton import Newton
@@ -27,6 +28,7 @@ __all__ = [
     "SAGA",
     "SGD",
     "BoundMajorization",
+    "GaussNewton",
     "ImplicitSGD",
     "ImportanceSampling",
     "IncrementalMajorization",

@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ._stationary import norm
-
-SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
+from ._stationary import SLACK, norm
 
 
 class LbfgsPoint(NamedTuple):

@@ -18,6 +18,8 @@ from .._status import Status
 from ..problems.base import TwoSided
 from ._check import check_real, check_whole
 
+SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
+
 
 @dataclass(frozen=True)
 class StationaryOptions:
