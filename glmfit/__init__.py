@@ -6,7 +6,16 @@ from ._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from ._status import Status
-    from .estimators import ClassReport, FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
+    from .estimators import (
+        ClassReport,
+        FitReport,
+        MultinomialGLM,
+        PopulationGLM,
+        PopulationGLMCV,
+        ResponseModel,
+        ResponseReport,
+        SoftmaxGLM,
+    )
     from .spikes import spike_identities
 
 __all__ = [
@@ -15,6 +24,8 @@ __all__ = [
     "MultinomialGLM",
     "PopulationGLM",
     "PopulationGLMCV",
+    "ResponseModel",
+    "ResponseReport",
     "SoftmaxGLM",
     "Status",
     "__version__",
@@ -30,6 +41,15 @@ __getattr__, __dir__ = _lazy_names(
     __name__,
     _MODULES,
     _status=("Status",),
-    estimators=("ClassReport", "FitReport", "MultinomialGLM", "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM"),
+    estimators=(
+        "ClassReport",
+        "FitReport",
+        "MultinomialGLM",
+        "PopulationGLM",
+        "PopulationGLMCV",
+        "ResponseModel",
+        "ResponseReport",
+        "SoftmaxGLM",
+    ),
     spikes=("spike_identities",),
 )

@@ -200,8 +200,8 @@ def test_dask_only_in_batch():
     assert not outside(places("dask", "distributed", "dask_jobqueue"), "batch")
 
 
-def test_jaxopt_and_pynapple_are_imported_on_use():
-    assert not places("jaxopt", "pynapple", at_top_only=True)
+def test_jaxopt_optax_and_pynapple_are_imported_on_use():
+    assert not places("jaxopt", "optax", "pynapple", at_top_only=True)
 
 
 def test_nothing_is_pickled():
@@ -244,7 +244,7 @@ def test_importing_the_package_stays_light():
     # pandas is not in the second list: scikit-learn imports it where it is installed.
     code = (
         "import sys, glmfit, glmfit.batch\n"
-        "heavy = ['pynapple', 'jaxopt', 'matplotlib', 'numba', 'nemos', 'distributed', 'nitime']\n"
+        "heavy = ['pynapple', 'jaxopt', 'optax', 'matplotlib', 'numba', 'nemos', 'distributed', 'nitime']\n"
         "found = [m for m in [*heavy, 'jax', 'sklearn', 'numpy'] if m in sys.modules]\n"
         "glmfit.PopulationGLM, glmfit.spike_identities, glmfit.batch.run\n"
         "print(found + [m for m in heavy if m in sys.modules])"

@@ -15,6 +15,8 @@ PUBLIC = [
     "MultinomialGLM",
     "PopulationGLM",
     "PopulationGLMCV",
+    "ResponseModel",
+    "ResponseReport",
     "SoftmaxGLM",
     "Status",
     "__version__",

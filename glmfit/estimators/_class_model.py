@@ -37,7 +37,7 @@ from ._class_auto import choose_class_solver
 from ._class_report import ClassReport
 from ._class_validation import ClassTraining, check_class_features, check_offset
 from ._model import Model
-from ._model_file import from_json, to_json
+from ._model_file import coefficients_from_file, coefficients_to_file, from_json, to_json
 from ._parameters import precision, read_count, read_number, read_seed, read_solver
 from ._validation import time_axis
 from ._warn import warn_user
@@ -314,6 +314,7 @@ class ClassModel(Model):
     # ------------------------------------------------------------------------------------------ files
 
     def _write_state(self, header: dict, arrays: dict) -> None:
+        coefficients_to_file(self, header, arrays)
         if hasattr(self, "stream_"):
             *header["stream"], arrays["stream_totals"] = self.stream_
         if hasattr(self, "stream_step_"):
@@ -324,6 +325,7 @@ class ClassModel(Model):
             arrays["classes"] = self.classes_
 
     def _read_state(self, header: dict, arrays: dict) -> None:
+        coefficients_from_file(self, header, arrays)
         if "classes" in arrays:
             self.classes_ = arrays["classes"]
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from sklearn.base import BaseEstimator
@@ -12,7 +13,7 @@ from ._model_file import model_from_file, model_to_file
 
 
 class Model(BaseEstimator):
-    """Common part of all estimators; their fits set ``coef_``, ``intercept_`` and ``report_``."""
+    """Common part of all estimators; their fits set ``report_``, and what `_write_state` knows of."""
 
     report_class: ClassVar[type]
 
@@ -58,7 +59,7 @@ class Model(BaseEstimator):
 
         Returns
         -------
-        PopulationGLM, SoftmaxGLM or MultinomialGLM
+        PopulationGLM, SoftmaxGLM, MultinomialGLM or ResponseModel
             Fitted: coefficients, report and names; pynapple metadata is not stored.
 
         Raises
@@ -68,8 +69,10 @@ class Model(BaseEstimator):
         """
         return model_from_file(cls, *load_npz(path))
 
+    @abstractmethod
     def _write_state(self, header: dict, arrays: dict) -> None:
-        """Add to a file what it holds besides parameters, coefficients and report."""
+        """Add to a file what it holds besides parameters and report."""
 
+    @abstractmethod
     def _read_state(self, header: dict, arrays: dict) -> None:
         """Set what `_write_state` wrote."""

@@ -15,9 +15,7 @@ def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
     """Header and arrays of a fitted model."""
     header: dict[str, Any] = {"class": type(model).__name__}
     header["parameters"] = {name: to_json(value, name) for name, value in model.get_params(deep=False).items()}
-    if hasattr(model, "feature_names_in_"):
-        header["feature_names"] = [str(n) for n in model.feature_names_in_]
-    arrays = {"coef": model.coef_, "intercept": np.asarray(model.intercept_)}
+    arrays: dict[str, np.ndarray] = {}
     header["report"] = _report_to_file(model.report_, arrays)
     model._write_state(header, arrays)
     return header, arrays
@@ -29,10 +27,6 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
         raise ValueError(f"the file holds a {header.get('class')}, not a {cls.__name__}; load it with that class.")
     try:
         model = cls(**{name: from_json(value) for name, value in header["parameters"].items()})
-        model.coef_, model.intercept_ = arrays["coef"], arrays["intercept"]
-        model.n_features_in_ = len(model.coef_)
-        if "feature_names" in header:
-            model.feature_names_in_ = np.asarray(header["feature_names"], object)
         model.report_ = _report_from_file(cls.report_class, header["report"], arrays)
         model._read_state(header, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -40,13 +34,28 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
     return model
 
 
+def coefficients_to_file(model, header: dict, arrays: dict) -> None:
+    """Write coefficients, intercepts and names of features."""
+    arrays.update(coef=model.coef_, intercept=np.asarray(model.intercept_))
+    if hasattr(model, "feature_names_in_"):
+        header["feature_names"] = [str(n) for n in model.feature_names_in_]
+
+
+def coefficients_from_file(model, header: dict, arrays: dict) -> None:
+    """Set what `coefficients_to_file` wrote."""
+    model.coef_, model.intercept_ = arrays["coef"], arrays["intercept"]
+    model.n_features_in_ = len(model.coef_)
+    if "feature_names" in header:
+        model.feature_names_in_ = np.asarray(header["feature_names"], object)
+
+
 def _report_to_file(report, arrays: dict) -> dict:
     """Scalars of a report; its arrays go to ``arrays``."""
     scalars = {}
     for f in fields(report):
         value = getattr(report, f.name)
-        if f.name == "history":
-            arrays.update({f"history.{k}": v for k, v in value.items()})
+        if f.default_factory is dict:
+            arrays.update({f"{f.name}.{k}": v for k, v in value.items()})
         elif f.name == "step_certificate":
             scalars[f.name] = None if value is None else certificate_to_file(value, arrays)
         elif isinstance(value, np.ndarray):
@@ -58,11 +67,12 @@ def _report_to_file(report, arrays: dict) -> dict:
 
 def _report_from_file(cls, scalars: dict, arrays: dict):
     scalars = dict(scalars)
-    if scalars["step_certificate"] is not None:
+    if scalars.get("step_certificate") is not None:
         scalars["step_certificate"] = certificate_from_file(scalars["step_certificate"], arrays)
     if "status" in scalars:
         scalars["status"] = Status(scalars["status"])
-    return cls(**scalars, **section(arrays, "report."), history=section(arrays, "history."))
+    tables = {f.name: section(arrays, f"{f.name}.") for f in fields(cls) if f.default_factory is dict}
+    return cls(**scalars, **section(arrays, "report."), **tables)
 
 
 def certificate_from_file(scalars: dict, arrays: dict) -> StepCertificate:

@@ -13,6 +13,7 @@ from .._status import Status
 from ..design import as_source
 from ..problems import Params
 from ._model import Model
+from ._model_file import coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
 from ._report import FitReport
 from ._scores import score_sums
@@ -181,6 +182,7 @@ class PopulationModel(RegressorMixin, Model):
     # ------------------------------------------------------------------------------------------ files
 
     def _write_state(self, header: dict, arrays: dict) -> None:
+        coefficients_to_file(self, header, arrays)
         header["n_iter"] = self.n_iter_
         columns = getattr(self._neurons, "columns", None)
         columns = [] if columns is None else [c.item() if isinstance(c, np.generic) else c for c in columns]
@@ -188,6 +190,7 @@ class PopulationModel(RegressorMixin, Model):
             header["columns"] = columns
 
     def _read_state(self, header: dict, arrays: dict) -> None:
+        coefficients_from_file(self, header, arrays)
         if self.coef_.ndim == 1:
             self.intercept_ = float(self.intercept_)
         self.n_iter_ = header["n_iter"]

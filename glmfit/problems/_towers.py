@@ -104,6 +104,10 @@ class Tower(eqx.Module):
     def rotated(self, rotation: jax.Array) -> Tower:
         """Tower whose embeddings are these times a matrix (k, k)."""
 
+    @abstractmethod
+    def affine_maps(self) -> list[tuple[jax.Array, jax.Array | None]]:
+        """Matrices and constants of ``x W + c``, one after the other, with a tanh between each two."""
+
 
 class LinearTower(Tower):
     """Embedding ``U W + c``; without c where every entity is its own feature."""
@@ -118,6 +122,9 @@ class LinearTower(Tower):
     def rotated(self, rotation):
         constant = None if self.constant is None else self.constant @ rotation
         return LinearTower(self.weight @ rotation, constant)
+
+    def affine_maps(self):
+        return [(self.weight, self.constant)]
 
 
 class MLPTower(Tower):
@@ -138,6 +145,9 @@ class MLPTower(Tower):
             lambda t: (t.weight, t.bias), last, (rotation.T @ last.weight, last.bias @ rotation)
         )  # fmt: skip
         return MLPTower(self.first, (*self.layers[:-1], turned))
+
+    def affine_maps(self):
+        return [*self.first.affine_maps(), *((layer.weight.T, layer.bias) for layer in self.layers)]
 
 
 class TwoTowers(eqx.Module):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from ._result import LoopOptions, Solution
 from ._schedule import Schedule
 from ._scheduled import SampledSolution
+from ._stationary import StationaryOptions, StationarySolution, TwoSidedSolver
 from ._tuning import TunedStep, tune_step, untuned_step
 from .base import OptStep, Solver
 from .bound_majorization import BoundMajorization
 from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
+from .gauss_newton import GaussNewton
 from .incremental_majorization import IncrementalMajorization
 from .lbfgs import LBFGS
 from .newton import Newton
@@ -17,6 +19,7 @@ from .path import SharedNewton
 from .saga import SAGA
 from .softmax_sgd import SoftmaxSGD
 from .stochastic_majorization import StochasticMajorization
+from .tower_lbfgs import TowerLBFGS
 
 __all__ = [
     "LBFGS",
@@ -25,6 +28,7 @@ __all__ = [
     "SAGA",
     "SGD",
     "BoundMajorization",
+    "GaussNewton",
     "ImplicitSGD",
     "ImportanceSampling",
     "IncrementalMajorization",
@@ -39,8 +43,12 @@ __all__ = [
     "SoftmaxSGD",
     "Solution",
     "Solver",
+    "StationaryOptions",
+    "StationarySolution",
     "StochasticMajorization",
+    "TowerLBFGS",
     "TunedStep",
+    "TwoSidedSolver",
     "UMax",
     "tune_step",
     "untuned_step",

@@ -26,6 +26,12 @@ def check_real(name: str, value: Any, below: float, closed: bool = False) -> Non
         raise ValueError(f"{name} is {value!r}; it must be in (0, {below:g}{']' if closed else ')'}.")
 
 
+def check_at_least_zero(name: str, value: Any) -> None:
+    """Raise ValueError unless the value is a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):
+        raise ValueError(f"{name} is {value!r}; it must be a finite number of at least 0.")
+
+
 def check_explicit_step(c: float, strength: float) -> None:
     """Raise ValueError if an explicit step is so long that the ridge would turn the coefficients around."""
     if c * strength >= 1:

@@ -1,0 +1,337 @@
+"""Fits of response models: settings, choices on held-out pairs, the fit of all pairs and its report."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._status import Status
+from ..observations import RESPONSE_LOSSES, ResponseLoss
+from ..problems import AllPairsProblem, TwoTowers
+from ..problems._towers import MLPTower
+from ..solvers import StationaryOptions
+from ._parameters import precision, read_count, read_number, read_seed, read_solver
+from ._response_auto import SOLVERS, choose_response_solver
+from ._response_report import ResponseReport
+from ._response_scores import Predictor, deviance_explained, hold_out
+from ._response_sides import Side
+from ._response_towers import HostTower, canonical_rotation
+from ._response_validation import Responses
+from ._warn import warn_user
+
+PRIORS = ("mean", "zero")
+_AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed losses
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Constructor parameters, read and checked."""
+
+    loss: ResponseLoss
+    n_components: int
+    hidden: tuple[tuple[int, ...], tuple[int, ...]]
+    strengths: tuple[float, ...]
+    weights: tuple[float, ...] | None  # None: in proportion to the curvature
+    biases: bool
+    bias_strength: float
+    prior: Any
+    solver: Any
+    options: StationaryOptions
+    fraction: float
+    seed: int
+
+    @classmethod
+    def of(cls, model) -> Settings:
+        """Read the parameters of a `ResponseModel`."""
+        if not isinstance(model.loss, str) or model.loss not in RESPONSE_LOSSES:
+            raise ValueError(f"loss is {model.loss!r}; it must be one of {', '.join(RESPONSE_LOSSES)}.")
+        if not isinstance(model.prior, str) or model.prior not in PRIORS:
+            raise ValueError(
+                f"prior is {model.prior!r}; it must be one of {', '.join(PRIORS)}. Other priors go to fit as "
+                "prior_factors."
+            )
+        if not isinstance(model.bias, bool | np.bool_):
+            raise ValueError(f"bias is {model.bias!r}; it must be True or False.")
+        fraction = read_number("validation_fraction", model.validation_fraction)
+        if fraction >= 1:
+            raise ValueError(f"validation_fraction is {fraction:g}; it must be a number in (0, 1).")
+        tol = read_number("tol", model.tol)
+        if tol > 1:
+            raise ValueError(f"tol is {tol:g}; it is a share of the gradient at the start, a number in (0, 1].")
+        epochs = None if model.max_epochs is None else read_count("max_epochs", model.max_epochs)
+        hidden = tuple(_widths(f"{s}_hidden", getattr(model, f"{s}_hidden")) for s in ("stimulus", "neuron"))
+        solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS)
+        weights = model.imputation_weight
+        if isinstance(weights, str) and weights == "auto":
+            weights = None
+        else:
+            weights = _grid("imputation_weight", weights, ' or "auto"')
+            if np.ndim(model.imputation_weight):
+                weights = tuple(sorted({0.0, *weights}))
+        return cls(
+            loss=RESPONSE_LOSSES[model.loss],
+            n_components=read_count("n_components", model.n_components),
+            hidden=hidden,
+            strengths=_grid("regularizer_strength", model.regularizer_strength),
+            weights=weights,
+            biases=bool(model.bias),
+            bias_strength=_grid("bias_strength", model.bias_strength, single=True)[0],
+            prior=model.prior,
+            solver=SOLVERS[choose_response_solver(hidden)]() if solver is None else solver,
+            options=StationaryOptions(tol=tol, max_epochs=epochs, verbose=bool(model.verbose)),
+            fraction=fraction,
+            seed=read_seed(model.random_state),
+        )
+
+
+def _widths(name: str, given) -> tuple[int, ...]:
+    """Read widths of hidden layers."""
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+        raise ValueError(f"{name} is {given!r}; it must be a tuple of widths, such as (32,), or () for a linear tower.")
+    return tuple(read_count(f"{name}[{i}]", width) for i, width in enumerate(given))
+
+
+def _grid(name: str, given, more: str = "", single: bool = False) -> tuple[float, ...]:
+    """Read one number of at least 0, or several."""
+    several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str) and np.ndim(given) == 1
+    values = list(given) if several and not single else [given]
+    for value in values:
+        number = isinstance(value, numbers.Real | np.ndarray) and np.ndim(value) == 0 and not isinstance(value, bool)
+        if not number or not 0 <= float(value) < np.inf:
+            kinds = "a finite number >= 0" + ("" if single else ", a sequence of such numbers" + more)
+            raise ValueError(f"{name} is {given!r}; it must be {kinds}.")
+    if not values:
+        raise ValueError(f"{name} is empty; give one number of at least 0, or several.")
+    return tuple(float(value) for value in values)
+
+
+def warn_rank(settings: Settings, *sides: Side) -> None:
+    """Warn of components that a linear tower cannot fill."""
+    ranks = [
+        side.n if side.n_features is None else min(side.n, side.n_features + 1)
+        for side, hidden in zip(sides, settings.hidden, strict=True)
+        if not hidden
+    ]
+    if ranks and settings.n_components > min(ranks):
+        warn_user(
+            f"n_components is {settings.n_components}, but linear towers of {sides[0].n} stimuli and {sides[1].n} "
+            f"neurons with these features have rank {min(ranks)} at most: the other columns only cost time."
+        )
+
+
+class Data(NamedTuple):
+    """Checked data of a fit.
+
+    Attributes
+    ----------
+    responses : Responses
+        What was observed.
+    features : tuple
+        Of stimuli and of neurons, None where every entity is its own.
+    weights : tuple
+        Factors of imputation of both sides, or None.
+    prior_factors : tuple of numpy.ndarray or None
+        Instead of the prior of the settings.
+    """
+
+    responses: Responses
+    features: tuple
+    weights: tuple
+    prior_factors: tuple | None
+
+    @property
+    def dtype(self) -> type:
+        """Precision of the passes: that of the features, or of the responses where there are none."""
+        given = [values.dtype for values in self.features if values is not None]
+        return precision(np.result_type(*given) if given else self.responses.dtype)
+
+
+class Fitted(NamedTuple):
+    """Outcome of a fit, on the host.
+
+    Attributes
+    ----------
+    towers : tuple of HostTower
+        Of stimuli and of neurons, rotated as `canonical_rotation` says.
+    predictor : Predictor
+        Of the entities of the fit.
+    mean_bias : tuple of float
+        Of the stimuli, and of the neurons, that have responses: what others are given.
+    n_pairs : tuple of numpy.ndarray
+        Pairs with a response of every stimulus and of every neuron.
+    report : ResponseReport
+    """
+
+    towers: tuple[HostTower, HostTower]
+    predictor: Predictor
+    mean_bias: tuple[float, float]
+    n_pairs: tuple[np.ndarray, np.ndarray]
+    report: ResponseReport
+
+
+def fit_responses(settings: Settings, data: Data) -> Fitted:
+    """Fit towers, with weight and strength chosen on held-out pairs where several are offered."""
+    weights = _weights(settings, data)
+    grid = [(weight, strength) for weight in weights for strength in settings.strengths]
+    tuning: dict[str, np.ndarray] = {}
+    seconds = np.zeros(2)
+    weight, strength = grid[0]
+    run = None
+    if len(grid) > 1:
+        held, seen = _split(settings, data)
+        scores = np.full(len(grid), np.nan)
+        for i, (weight, strength) in enumerate(grid):
+            run = _run(settings, data, seen, weight, strength)
+            seconds += (run.solution.seconds_run, run.solution.seconds_compile)
+            if run.solution.interrupted:
+                break
+            scores[i] = deviance_explained(settings.loss, held, _embed(run, data)[1])
+        tuning = dict(zip(("imputation_weight", "regularizer_strength"), map(np.array, zip(*grid, strict=True))))
+        tuning["score"] = scores
+        if not run.solution.interrupted:
+            weight, strength = grid[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]
+            run = None
+    if run is None:
+        run = _run(settings, data, data.responses.given, weight, strength)
+        seconds += (run.solution.seconds_run, run.solution.seconds_compile)
+    return _finish(run, data, weight, strength, tuning, seconds)
+
+
+def _weights(settings: Settings, data: Data) -> tuple[float, ...]:
+    """Imputation weights to try."""
+    if settings.weights is not None:
+        return settings.weights
+    records = data.responses.records
+    n = data.responses.n_neurons
+    trials = np.bincount(records.right, minlength=n)
+    mean = np.bincount(records.right, records.y, n) / np.maximum(trials, 1)
+    base = settings.loss.link(np.where(trials > 0, mean, records.y.mean()), np.maximum(trials, 1))
+    scale = float(np.mean(settings.loss.curvature(records.y, base[records.right])))
+    return tuple(scale * share for share in _AUTO_WEIGHTS)
+
+
+def _split(settings: Settings, data: Data):
+    """Draw pairs to hold out: their records, and the responses without them."""
+    responses = data.responses
+    records = responses.records
+    pairs = hold_out(records, responses.key, settings.fraction, np.random.default_rng([settings.seed, 1]))
+    if not len(pairs):
+        raise ValueError(
+            f"nothing can be held out to choose among several strengths: of {len(responses.pairs())} pairs, "
+            f"validation_fraction {settings.fraction:g} is none, or every one is the only pair of its stimulus or "
+            "neuron. Give one imputation_weight and one regularizer_strength."
+        )
+    return responses.only(pairs), responses.without(pairs)
+
+
+class _Run(NamedTuple):
+    """A problem and what a solver made of it."""
+
+    problem: AllPairsProblem
+    solution: Any
+
+
+def _run(settings: Settings, data: Data, responses, weight: float, strength: float) -> _Run:
+    m, n = data.responses.n_stimuli, data.responses.n_neurons
+    left, right = (
+        size if values is None else values for size, values in zip((m, n), data.features, strict=True)
+    )  # fmt: skip
+    problem = AllPairsProblem(
+        left,
+        right,
+        responses,
+        loss=settings.loss.name,
+        imputation_weight=weight,
+        left_weight=data.weights[0],
+        right_weight=data.weights[1],
+        prior=settings.prior if data.prior_factors is None else data.prior_factors,
+        strength=strength,
+        biases=settings.biases,
+        bias_strength=settings.bias_strength,
+        dtype=data.dtype,
+    )
+    start_key, solver_key = jax.random.split(jax.random.key(settings.seed))
+    theta = _start(problem, problem.draw_params(start_key, settings.n_components, *settings.hidden), data)
+    return _Run(problem, settings.solver.run(problem, theta, key=solver_key, options=settings.options))
+
+
+def _start(problem: AllPairsProblem, theta: TwoTowers, data: Data) -> TwoTowers:
+    """Let entities without a response or features begin at 0, where the ridge keeps them."""
+
+    def quiet(tower, n_pairs, values):
+        if values is not None:
+            return tower
+        first = tower.first if isinstance(tower, MLPTower) else tower
+        seen = jnp.asarray(n_pairs > 0, first.weight.dtype)[:, None]
+        first = type(first)(first.weight * seen, first.constant)
+        return MLPTower(first, tower.layers) if isinstance(tower, MLPTower) else first
+
+    left = quiet(theta.left, problem.pairs_left, data.features[0])
+    right = quiet(theta.right, problem.pairs_right, data.features[1])
+    return TwoTowers(left, right, theta.left_bias, theta.right_bias)
+
+
+def _embed(run: _Run, data: Data) -> tuple[tuple[HostTower, HostTower], Predictor]:
+    """Towers on the host, rotated, and the predictors of all entities."""
+    problem, theta = run.problem, run.solution.params
+    left, right = HostTower.of(theta.left), HostTower.of(theta.right)
+    rotation = canonical_rotation(left.embed(data.features[0]), right.embed(data.features[1]))
+    left, right = left.rotated(rotation), right.rotated(rotation)
+    if theta.left_bias is None:
+        s, t = np.zeros(problem.n_left), np.zeros(problem.n_right)
+    else:
+        s = np.asarray(theta.left_bias, np.float64)
+        t = problem.base + np.asarray(theta.right_bias, np.float64)
+    P, Q = left.embed(data.features[0]), right.embed(data.features[1])
+    return (left, right), Predictor(P, s, Q, t, np.asarray(problem.base, np.float64))
+
+
+def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
+    problem, solution = run
+    towers, predictor = _embed(run, data)
+    seen = problem.pairs_left > 0, problem.pairs_right > 0
+    mean_bias = float(predictor.s[seen[0]].mean()), float(predictor.t[seen[1]].mean())
+    gap_stimuli, gap_neurons, theorem = _certify_sides(problem, solution.params)
+    start = solution.start_gradient_norm
+    report = ResponseReport(
+        status=Status(solution.status),
+        objective=solution.objective,
+        start_objective=solution.start_objective,
+        gradient_norm=solution.gradient_norm,
+        relative_gradient=solution.gradient_norm / start if start > 0 else 0.0,
+        gap_stimuli=gap_stimuli,
+        gap_neurons=gap_neurons,
+        gap_theorem=theorem,
+        deviance_explained=deviance_explained(problem.loss, data.responses.records, predictor),
+        n_stimuli=problem.n_left,
+        n_neurons=problem.n_right,
+        n_pairs=problem.n_pairs,
+        n_trials=int(problem.n_trials.sum()),
+        n_stimuli_unseen=int(np.sum(~seen[0])),
+        n_neurons_unseen=int(np.sum(~seen[1])),
+        density=problem.n_pairs / (problem.n_left * problem.n_right),
+        n_components=predictor.P.shape[1],
+        n_parameters=sum(leaf.size for leaf in jax.tree.leaves(solution.params)),
+        imputation_weight=weight,
+        regularizer_strength=strength,
+        solver_name=solution.solver_name,
+        epochs=int(solution.epochs),
+        evaluations=float(solution.evaluations),
+        products=int(solution.products),
+        seconds_run=float(seconds[0]),
+        seconds_compile=float(seconds[1]),
+        tuning=tuning,
+        history=solution.history,
+    )
+    return Fitted(towers, predictor, mean_bias, (problem.pairs_left, problem.pairs_right), report)
+
+
+def _certify_sides(problem: AllPairsProblem, theta: TwoTowers) -> tuple[float, float, str]:
+    """Bound how much the objective can fall by changing one side alone, with the theorem; nan where not proved."""
+    return np.nan, np.nan, ""

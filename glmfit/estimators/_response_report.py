@@ -1,0 +1,141 @@
+"""What a fit of a response model says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .._status import Status
+
+_ADVICE = {
+    Status.MAX_EPOCHS: "The budget ran out first: raise max_epochs, or accept the reported gradient.",
+    Status.PRECISION_FLOOR: (
+        "Rounding stops further progress above the tolerance: loosen tol, or pass float64 data with jax's x64 mode on."
+    ),
+    Status.NON_FINITE: (
+        "A number overflowed: check the scale of the features and responses; Adam and its kin need a shorter step, and "
+        "a stronger ridge keeps embeddings small. The last finite parameters are kept."
+    ),
+    Status.INTERRUPTED: "The fit was stopped by the user: the model is usable, and as good as the report says.",
+}
+
+
+@dataclass(frozen=True)
+class ResponseReport:
+    """Report of a fit of a response model.
+
+    Attributes
+    ----------
+    status : Status
+        Outcome; the property ``converged`` says whether it is CONVERGED.
+    objective, start_objective : float
+        The objective, a sum over pairs, at the solution and where the fit began.
+    gradient_norm, relative_gradient : float
+        Norm of its gradient at the solution, and divided by that at the start, what ``tol`` is compared with.
+    gap_stimuli, gap_neurons : float
+        How much the objective could fall, at most, by changing the tower (and biases) of that side alone; nan where
+        nothing is proved.
+    gap_theorem : str
+        What these bounds rest on.
+    deviance_explained : float
+        D2 on the pairs fitted: 1 - deviance / deviance of every neuron's mean.
+    n_stimuli, n_neurons : int
+        Entities.
+    n_pairs, n_trials : int
+        Pairs with a response, and responses (repeated trials counted).
+    n_stimuli_unseen, n_neurons_unseen : int
+        Entities without a response.
+    density : float
+        Share of all pairs that have a response.
+    n_components, n_parameters : int
+        Columns of the embeddings; numbers fitted.
+    imputation_weight, regularizer_strength : float
+        Those of the fit, given or chosen.
+    solver_name : str
+        Solver that ran.
+    epochs, evaluations, products : int, float, int
+        Iterations or epochs, passes over the pairs, and products with the Gauss-Newton matrix of the last fit.
+    seconds_run, seconds_compile : float
+        Wall time without, and of, compilation, choices on held-out pairs included.
+    tuning : dict of numpy.ndarray
+        imputation_weight, regularizer_strength, score (D2 on held-out pairs) of everything tried; empty if nothing was
+        to be chosen.
+    history : dict of numpy.ndarray
+        epoch, seconds, objective, gradient_norm of the last fit.
+    """
+
+    status: Status
+    objective: float
+    start_objective: float
+    gradient_norm: float
+    relative_gradient: float
+    gap_stimuli: float
+    gap_neurons: float
+    gap_theorem: str
+    deviance_explained: float
+    n_stimuli: int
+    n_neurons: int
+    n_pairs: int
+    n_trials: int
+    n_stimuli_unseen: int
+    n_neurons_unseen: int
+    density: float
+    n_components: int
+    n_parameters: int
+    imputation_weight: float
+    regularizer_strength: float
+    solver_name: str
+    epochs: int
+    evaluations: float
+    products: int
+    seconds_run: float
+    seconds_compile: float
+    tuning: dict = field(default_factory=dict, repr=False)
+    history: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the gradient is below its target."""
+        return self.status == Status.CONVERGED
+
+    @property
+    def advice(self) -> str:
+        """One sentence on what to do about the status."""
+        return _ADVICE.get(self.status, self.status.advice)
+
+    def __str__(self) -> str:
+        """Readable summary: what was fitted, how far it got, what is and is not proved, advice."""
+        empty = [
+            f"{n} {what}" for n, what in ((self.n_stimuli_unseen, "stimuli"), (self.n_neurons_unseen, "neurons")) if n
+        ]
+        trials = f", {self.n_trials} responses" if self.n_trials > self.n_pairs else ""
+        lines = [
+            f"{self.solver_name}: {self.status.label}; {self.n_stimuli} stimuli, {self.n_neurons} neurons, "
+            f"{self.n_pairs} pairs ({100 * self.density:.3g} % of all){trials}"
+            + (f"; without a response: {', '.join(empty)}" if empty else ""),
+            f"{self.n_components} components, {self.n_parameters} parameters, ridge {self.regularizer_strength:g}, "
+            f"imputation weight {self.imputation_weight:g}",
+        ]
+        if self.tuning:
+            score = self.tuning["score"]
+            best = f"{np.nanmax(score):.4f}" if np.isfinite(score).any() else "none"
+            lines.append(f"chosen among {len(score)} by D2 on held-out pairs (best {best})")
+        lines += [
+            f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {self.epochs} epochs, "
+            f"{self.evaluations:.0f} passes over the pairs"
+            + (f", {self.products} Gauss-Newton products" if self.products else ""),
+            f"objective {self.objective:.6g} (sum over pairs; {self.start_objective:.6g} at the start), "
+            f"D2 {self.deviance_explained:.4f}",
+            f"gradient {self.gradient_norm:.1e}, {self.relative_gradient:.1e} of that at the start",
+            ("a stationary point: " if self.converged else "on the way to a stationary point: ")
+            + "the model is not convex, and no bound on the distance from the global optimum exists",
+        ]
+        if np.isfinite([self.gap_stimuli, self.gap_neurons]).any():
+            lines.append(
+                f"changing one side alone lowers the objective by at most {self.gap_stimuli:.1e} (stimuli), "
+                f"{self.gap_neurons:.1e} (neurons): {self.gap_theorem}"
+            )
+        if self.status != Status.CONVERGED:
+            lines.append(f"{self.status.label}: {self.advice}")
+        return "\n".join(lines)

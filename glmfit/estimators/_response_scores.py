@@ -1,0 +1,153 @@
+"""Scores of response models on records: deviance explained, correlation of every neuron, recall of a ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..observations import ResponseLoss
+from ..problems import Triples
+
+SCORES = ("D2", "correlation", "recall")
+_AT_ONCE = 2**22  # numbers of a chunk
+_LEAST_PAIRS = 3  # of a correlation
+
+
+class Predictor(NamedTuple):
+    """Linear predictors ``P Q' + s + t`` on the host.
+
+    Attributes
+    ----------
+    P, s : numpy.ndarray
+        Embeddings (stimulus, k) and biases (stimulus,).
+    Q, t : numpy.ndarray
+        Of neurons.
+    null : numpy.ndarray
+        Linear predictor of every neuron's mean response in training, (neuron,).
+    """
+
+    P: np.ndarray
+    s: np.ndarray
+    Q: np.ndarray
+    t: np.ndarray
+    null: np.ndarray
+
+    def table(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
+        """Compute those of some stimuli and all neurons."""
+        return self.P[rows] @ self.Q.T + self.s[rows, None] + self.t[None, :]
+
+    def of_pairs(self, stimuli: np.ndarray, neurons: np.ndarray) -> np.ndarray:
+        """Compute those of scattered pairs, some at a time."""
+        out = np.empty(len(stimuli))
+        size = max(1, _AT_ONCE // max(1, self.P.shape[1]))
+        for start in range(0, len(out), size):
+            i, j = stimuli[start : start + size], neurons[start : start + size]
+            out[start : start + size] = np.sum(self.P[i] * self.Q[j], axis=1) + self.s[i] + self.t[j]
+        return out
+
+
+def deviance_explained(loss: ResponseLoss, records: Triples, predictor: Predictor) -> float:
+    """1 - deviance / deviance of every neuron's mean in training; nan where that is 0."""
+    z = predictor.of_pairs(records.left, records.right)
+    deviance = float(np.sum(loss.deviance(records.y, z)))
+    null = float(np.sum(loss.deviance(records.y, predictor.null[records.right])))
+    return 1 - deviance / null if null > 0 else np.nan
+
+
+def correlations(loss: ResponseLoss, records: Triples, predictor: Predictor) -> np.ndarray:
+    """Pearson correlation over the pairs of every neuron, (neuron,); nan with fewer than 3 or where one is constant."""
+    n = len(predictor.t)
+    i, j, y = mean_responses(records, n)
+    expected = loss.response(predictor.of_pairs(i, j))
+    count = np.bincount(j, minlength=n)
+
+    def centred(values):
+        mean = np.bincount(j, values, n) / np.maximum(count, 1)
+        rest = values - mean[j]
+        square = np.bincount(j, rest**2, n)
+        # A constant is one up to the rounding of its mean.
+        size = np.bincount(j, values**2, n)
+        return rest, np.where(square > 1e-24 * size, square, np.nan)
+
+    (dy, yy), (de, ee) = centred(y), centred(expected)
+    return np.where(count >= _LEAST_PAIRS, np.bincount(j, dy * de, n) / np.sqrt(yy * ee), np.nan)
+
+
+def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | None) -> float:
+    """Mean over stimuli of the share of positive neurons among the k with the largest predictions.
+
+    Positive are the pairs whose (mean) response is above 0; those of ``exclude`` neither are positive nor take a place.
+    A stimulus with fewer than k positives can have them all.
+    """
+    m, n = len(predictor.s), len(predictor.t)
+    i, j, y = mean_responses(records, n)
+    positive = i[y > 0] * n + j[y > 0]
+    out = np.empty(0, np.int64) if exclude is None else np.unique(exclude.left.astype(np.int64) * n + exclude.right)
+    positive = np.setdiff1d(positive, out, assume_unique=True)
+    per_stimulus = np.bincount(positive // n, minlength=m)
+    asked = np.flatnonzero(per_stimulus)
+    if not len(asked):
+        raise ValueError(
+            "no pair that is left (exclude leaves out its own) has a response above 0; recall needs at least one."
+        )
+    k = min(k, n)
+    hits = np.empty(len(asked))
+    step = max(1, _AT_ONCE // n)
+    for start in range(0, len(asked), step):
+        rows = asked[start : start + step]
+        z = predictor.table(rows)
+        z[_within(out, rows, n)] = -np.inf
+        top = np.argpartition(-z, k - 1, axis=1)[:, :k]
+        truth = np.zeros(z.shape, bool)
+        truth[_within(positive, rows, n)] = True
+        hits[start : start + step] = np.take_along_axis(truth, top, axis=1).sum(axis=1)
+    return float(np.mean(hits / np.minimum(k, per_stimulus[asked])))
+
+
+def _within(keys: np.ndarray, rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of sorted pairs in a table of some stimuli (sorted)."""
+    keys = keys[np.searchsorted(keys, rows[0] * n) : np.searchsorted(keys, (rows[-1] + 1) * n)]
+    stimulus = keys // n
+    place = np.searchsorted(rows, stimulus)
+    here = place < len(rows)
+    here[here] = rows[place[here]] == stimulus[here]
+    return place[here], keys[here] % n
+
+
+def mean_responses(records: Triples, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Average repeated trials: stimulus, neuron and mean response of every pair."""
+    key = records.left.astype(np.int64) * n + records.right
+    pair, inverse = np.unique(key, return_inverse=True)
+    mean = np.bincount(inverse, records.y, len(pair)) / np.bincount(inverse, minlength=len(pair))
+    return pair // n, pair % n, mean
+
+
+def hold_out(records: Triples, pair: Callable, fraction: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw pairs to leave out, with all their trials, such that every stimulus and neuron keeps one.
+
+    Parameters
+    ----------
+    records : Triples
+        All records.
+    pair : callable
+        Number of a pair, of its stimulus and neuron.
+    fraction : float
+        Share of the pairs.
+    rng : numpy.random.Generator
+        Of the draw.
+
+    Returns
+    -------
+    numpy.ndarray
+        Their numbers, sorted.
+    """
+    pairs, first = np.unique(pair(records.left, records.right), return_index=True)
+    order = rng.permutation(len(pairs))
+    left, right = records.left[first][order], records.right[first][order]
+    kept = np.zeros(len(pairs), bool)  # in the order drawn: the first of every stimulus and of every neuron stays
+    for side in (left, right):
+        kept[np.unique(side, return_index=True)[1]] = True
+    free = order[~kept]
+    return np.sort(pairs[free[: round(fraction * len(pairs))]])

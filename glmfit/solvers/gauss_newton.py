@@ -1,0 +1,193 @@
+"""Gauss-Newton with conjugate gradients on all parameters of a two-tower model."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from ..problems.base import TwoSided
+from ._check import check_at_least_zero, check_real, check_whole
+from ._stationary import SLACK, TwoSidedSolver, evaluate, magnitude, norm
+
+_ARMIJO = 1e-4
+_HALVINGS = 20
+_FLOOR = 1e-10  # of the damping
+
+
+class GaussNewtonState(NamedTuple):
+    """Everything the next epoch depends on."""
+
+    epoch: int
+    theta: Any
+    objective: float
+    gradient_norm: float
+    magnitude: float
+    evaluations: int
+    products: int
+    fresh: bool
+    gradient: Any
+    damping: float
+
+
+class _Step(NamedTuple):
+    theta: Any
+    value: jax.Array
+    norm: jax.Array
+    gradient: Any
+    damping: jax.Array
+    evaluations: jax.Array
+    products: jax.Array
+
+
+@dataclass(frozen=True)
+class GaussNewton(TwoSidedSolver):
+    r"""Gauss-Newton by conjugate gradients with Levenberg-Marquardt damping: no learning rate, few iterations.
+
+    Parameters
+    ----------
+    max_products : int
+        Products with the Gauss-Newton matrix per step, at most. Too few do harm with perceptrons.
+    forcing : float
+        In (0, 1): a system is solved to this residual relative to the gradient.
+    damping : float
+        First multiple of the identity that is added to the matrix, in units of its mean diagonal (estimated by one
+        product with random signs); it then follows how well the quadratic model predicted the decrease. 0 for none
+        at all.
+
+    Notes
+    -----
+    Guarantee: the objective never rises by more than ten times the rounding of its terms (Armijo's condition, at most
+    20 halvings). The matrix is positive semi-definite whatever the imputation weight, as observed and imputed parts are
+    summed and not clipped; any iterate of the conjugate gradients is therefore a direction of descent.
+
+    An epoch is one step. Cost: a pass for objective and gradient, and a product for each iteration of the conjugate
+    gradients, which costs about two passes. Memory: some vectors of all parameters. Near a solution with nonzero
+    residual convergence is linear, not quadratic: for a tight tolerance `TowerLBFGS` is faster.
+
+    References
+    ----------
+    Yuan, Li, Quan, Lin, Efficient optimization methods for extreme similarity learning with nonlinear embeddings,
+    KDD 2021; Martens (2010), Deep learning via Hessian-free optimization; docs/theory/all_pairs.md.
+    """
+
+    usual_epochs: ClassVar[int] = 200
+    patience: ClassVar[int] = 5
+
+    max_products: int = 100
+    forcing: float = 0.1
+    damping: float = 1.0
+
+    def __post_init__(self):
+        check_whole("max_products", self.max_products, 1)
+        check_real("forcing", self.forcing, 1.0)
+        check_at_least_zero("damping", self.damping)
+
+    def init_state(self, problem: TwoSided, theta: Any, *, key) -> GaussNewtonState:
+        """Evaluate the start, and the size of the matrix."""
+        value, size, gradient = evaluate(problem.data, theta)
+        damping, products = 0.0, 0
+        if self.damping > 0:
+            damping, products = self.damping * float(_mean_diagonal(problem.data, theta, key)), 1
+        terms = float(magnitude(problem.data, theta))
+        return GaussNewtonState(0, theta, float(value), float(size), terms, 1, products, True, gradient, damping)
+
+    def update(self, problem: TwoSided, state: GaussNewtonState) -> GaussNewtonState:
+        """Take one step."""
+        dtype = jax.tree.leaves(state.theta)[0].dtype.type
+        step = _step(
+            problem.data,
+            state.theta,
+            dtype(state.objective),
+            state.gradient,
+            dtype(state.damping),
+            dtype(self.forcing),
+            self.max_products,
+        )
+        return GaussNewtonState(
+            epoch=state.epoch + 1,
+            theta=step.theta,
+            objective=float(step.value),
+            gradient_norm=float(step.norm),
+            magnitude=float(magnitude(problem.data, step.theta)),
+            evaluations=state.evaluations + int(step.evaluations) + 1,
+            products=state.products + int(step.products),
+            fresh=True,
+            gradient=step.gradient,
+            damping=float(step.damping),
+        )
+
+
+@jax.jit
+def _mean_diagonal(data, theta, key):
+    """Estimate of the mean diagonal of the Gauss-Newton matrix, by random signs."""
+    x, back = ravel_pytree(theta)
+    signs = jax.random.rademacher(key, x.shape, x.dtype)
+    return jnp.vdot(signs, ravel_pytree(data.gauss_newton(theta)(back(signs)))[0]) / x.size
+
+
+@functools.partial(jax.jit, static_argnames="max_products")
+def _step(data, theta, value, gradient, damping, forcing, max_products: int) -> _Step:
+    """Solve for a direction, search along it, and adapt the damping to how the model did."""
+    x, back = ravel_pytree(theta)
+    g = ravel_pytree(gradient)[0]
+    product = data.gauss_newton(theta)
+    direction, residual, products = _conjugate_gradients(
+        lambda d: ravel_pytree(product(back(d)))[0] + damping * d, -g, forcing, max_products
+    )
+    slope = jnp.vdot(g, direction)
+    slack = SLACK * jnp.finfo(x.dtype).eps * data.magnitude(theta)
+
+    def is_low(length, low):
+        return low <= value + _ARMIJO * length * slope + slack
+
+    def attempt(carry):
+        length, n = 0.5 * carry[0], carry[1] + 1
+        low, up = data.value_and_gradient(back(x + length * direction))
+        return length, n, low, ravel_pytree(up)[0]
+
+    def goes_on(carry):
+        length, n, low, _ = carry
+        return ~is_low(length, low) & (n <= _HALVINGS)
+
+    first = jnp.asarray(2.0, x.dtype), jnp.asarray(0), jnp.asarray(jnp.inf, x.dtype), g
+    length, n, low, new = jax.lax.while_loop(goes_on, attempt, first)
+    good = is_low(length, low) & jnp.all(jnp.isfinite(new))
+    promise = slope + 0.5 * jnp.vdot(direction, -g - residual) - 0.5 * damping * jnp.vdot(direction, direction)
+    ratio = (low - value) / promise
+    hidden = jnp.abs(promise) <= slack  # the model cannot be judged
+    factor = jnp.where((length < 1) | ((ratio < 0.25) & ~hidden), 2.0, jnp.where((ratio > 0.75) & ~hidden, 1 / 3, 1.0))
+    factor = jnp.where(good, factor, 10.0).astype(x.dtype)
+    damping = jnp.where(damping > 0, jnp.maximum(factor * damping, _FLOOR), damping)
+    g = jnp.where(good, new, g)
+    value = jnp.where(good, low, value)
+    x = jnp.where(good, x + length * direction, x)
+    return _Step(back(x), value, norm(g), back(g), damping, n, products)
+
+
+def _conjugate_gradients(product, b, forcing, max_products: int):
+    """Solve ``product(d) = b`` from 0 to a relative residual: d, the residual, and how many products it took."""
+    square = jnp.vdot(b, b)
+    target = forcing**2 * square
+
+    def goes_on(carry):
+        _, _, _, square, n, fine = carry
+        return fine & (square > target) & (n < max_products)
+
+    def one(carry):
+        d, r, p, square, n, _ = carry
+        moved = product(p)
+        curvature = jnp.vdot(p, moved)
+        fine = curvature > 0  # anything else is rounding
+        alpha = jnp.where(fine, square / jnp.where(fine, curvature, 1.0), 0.0)
+        d, r = d + alpha * p, r - alpha * moved
+        new = jnp.vdot(r, r)
+        return d, r, r + (new / square) * p, new, n + 1, fine
+
+    start = jnp.zeros_like(b), b, b, square, jnp.asarray(0), jnp.asarray(True)
+    d, r, _, _, n, _ = jax.lax.while_loop(goes_on, one, start)
+    return d, r, n
