@@ -1,8 +1,8 @@
 """All stimuli by all neurons, when every session shows a tenth of the stimuli to its own neurons.
 
 Twenty sessions of thirty neurons each; a session has time for 40 of 400 stimuli. How would every neuron respond to
-every stimulus? A neuron's own data are 40 stimuli, shown twice. But neurons are alike: their tuning uses a few combinations
-of stimulus features, and which ones can be learnt from all sessions together. You will see
+every stimulus? A neuron's own data are 40 stimuli, shown twice. But neurons are alike: their tuning uses a few
+combinations of stimulus features, and which ones can be learnt from all sessions together. You will see
 
 1. ``ResponseModel`` on session blocks: stimuli by their features, neurons by what they did;
 2. the strength of the ridge, and how much weight pairs nobody recorded should get, chosen on held-out pairs;
@@ -47,7 +47,7 @@ print(model.report_)
 # --- 3. Beside it a GLM per neuron, on that neuron's trials alone (strengths by cross-validation).
 alone = np.empty(rate.shape)
 for stimuli, neurons, counts in sessions:
-    glm = glmfit.PopulationGLMCV(regularizer="Ridge", regularizer_strength=np.logspace(-2, 1, 7), cv=4)
+    glm = glmfit.PopulationGLMCV(regularizer="Ridge", strengths=np.logspace(-2, 1, 7), cv=4)
     alone[:, neurons] = glm.fit(features[stimuli], counts).predict(features)
 together = model.predict()
 
@@ -63,16 +63,18 @@ by_model, by_glm = explained(together, ~seen), explained(alone, ~seen)
 print(f"pairs nobody recorded, median over neurons: {np.median(by_model):.2f} of the variance of the true rates by the "
       f"model of all sessions, {np.median(by_glm):.2f} by a GLM per neuron")  # fmt: skip
 
-# --- Figure: what was recorded, what was completed, what is true; neurons in the order of their tuning.
+# --- Figure: what was recorded (grey: nothing), what was completed, what is true; in the order of one combination and
+# of the tuning to it, every fourth stimulus and neuron, so that single pairs can be seen.
 figure, axes = plt.subplots(1, 4, figsize=(10.5, 2.9), layout="constrained", width_ratios=[1, 1, 1, 1.15])
-rows = np.argsort(combinations[:, 0])
-columns = np.argsort(tuning[0] / np.linalg.norm(tuning, axis=0))
+rows = np.argsort(combinations[:, 0])[::4]
+columns = np.argsort(tuning[0] / np.linalg.norm(tuning, axis=0))[::4]
 recorded = np.full(rate.shape, np.nan)
 for stimuli, neurons, counts in sessions:
     recorded[np.ix_(stimuli[:SHOWN], neurons)] = counts.reshape(REPEATS, SHOWN, -1).mean(axis=0)
 panels = {"recorded (mean of two trials)": recorded, "completed": together, "true expected counts": rate}
 for ax, (title, table) in zip(axes, panels.items(), strict=False):
-    image = ax.imshow(table[np.ix_(rows, columns)], aspect="auto", cmap="viridis", vmin=0, vmax=3, rasterized=True)
+    ax.set_facecolor("0.85")
+    image = ax.imshow(table[np.ix_(rows, columns)], aspect="auto", cmap="viridis", vmin=0, vmax=3, interpolation="none")
     ax.set(title=title, xlabel="neuron (sorted)", xticks=[], yticks=[])
 axes[0].set_ylabel("stimulus (sorted)")
 figure.colorbar(image, ax=axes[:3], shrink=0.8, label="spikes per trial", pad=0.01)
