@@ -297,17 +297,18 @@ def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
     towers, predictor = _embed(run, data)
     seen = problem.pairs_left > 0, problem.pairs_right > 0
     mean_bias = float(predictor.s[seen[0]].mean()), float(predictor.t[seen[1]].mean())
-    gap_stimuli, gap_neurons, theorem = _certify_sides(problem, solution.params)
+    gaps = problem.certify_sides(solution.params)
     start = solution.start_gradient_norm
     report = ResponseReport(
         status=Status(solution.status),
-        objective=solution.objective,
+        objective=gaps.objective,
         start_objective=solution.start_objective,
         gradient_norm=solution.gradient_norm,
         relative_gradient=solution.gradient_norm / start if start > 0 else 0.0,
-        gap_stimuli=gap_stimuli,
-        gap_neurons=gap_neurons,
-        gap_theorem=theorem,
+        gap_stimuli=gaps.left,
+        gap_neurons=gaps.right,
+        gap_per_neuron=gaps.per_right,
+        gap_theorem=gaps.theorem,
         deviance_explained=deviance_explained(problem.loss, data.responses.records, predictor),
         n_stimuli=problem.n_left,
         n_neurons=problem.n_right,
@@ -330,8 +331,3 @@ def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
         history=solution.history,
     )
     return Fitted(towers, predictor, mean_bias, (problem.pairs_left, problem.pairs_right), report)
-
-
-def _certify_sides(problem: AllPairsProblem, theta: TwoTowers) -> tuple[float, float, str]:
-    """Bound how much the objective can fall by changing one side alone, with the theorem; nan where not proved."""
-    return np.nan, np.nan, ""

@@ -30,12 +30,15 @@ class ResponseReport:
     status : Status
         Outcome; the property ``converged`` says whether it is CONVERGED.
     objective, start_objective : float
-        The objective, a sum over pairs, at the solution and where the fit began.
+        The objective, a sum over pairs, at the solution (in float64) and where the fit began.
     gradient_norm, relative_gradient : float
         Norm of its gradient at the solution, and divided by that at the start, what ``tol`` is compared with.
     gap_stimuli, gap_neurons : float
-        How much the objective could fall, at most, by changing the tower (and biases) of that side alone; nan where
-        nothing is proved.
+        How much the objective could fall, at most, by changing the tower and biases of that side alone: proved upper
+        bounds, in nats over all pairs (half squares for the squared loss); nan where nothing is proved, which needs a
+        linear tower and ridges.
+    gap_per_neuron : numpy.ndarray
+        The same by changing one neuron alone, (neuron,), where neurons have no features; else nan.
     gap_theorem : str
         What these bounds rest on.
     deviance_explained : float
@@ -72,6 +75,7 @@ class ResponseReport:
     relative_gradient: float
     gap_stimuli: float
     gap_neurons: float
+    gap_per_neuron: np.ndarray
     gap_theorem: str
     deviance_explained: float
     n_stimuli: int

@@ -14,10 +14,7 @@ import scipy.sparse
 from ._responses import SessionBlock, Triples
 from ._towers import LinearTower, MLPTower, TwoTowers
 
-THEOREM = (
-    "strong convexity of the objective in one side's parameters by their ridge, the other side's embeddings fixed "
-    "(docs/theory/all_pairs.md, Proposition 2)"
-)
+_THEOREM = "strong convexity in one side's parameters by their ridge (docs/theory/all_pairs.md, Proposition 2)"
 _AT_ONCE = 2**18
 _EPS = np.finfo(np.float64).eps
 
@@ -40,6 +37,11 @@ class SideGaps(NamedTuple):
     left: float
     right: float
     per_right: np.ndarray
+
+    @property
+    def theorem(self) -> str:
+        """What the bounds rest on."""
+        return _THEOREM if np.isfinite([self.left, self.right]).any() else ""
 
 
 class _Side(NamedTuple):
