@@ -19,6 +19,7 @@ from .path import SharedNewton
 from .saga import SAGA
 from .softmax_sgd import SoftmaxSGD
 from .stochastic_majorization import StochasticMajorization
+from .tower_adam import TowerAdam
 from .tower_lbfgs import TowerLBFGS
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "StationaryOptions",
     "StationarySolution",
     "StochasticMajorization",
+    "TowerAdam",
     "TowerLBFGS",
     "TunedStep",
     "TwoSidedSolver",

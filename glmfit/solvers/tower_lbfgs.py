@@ -54,7 +54,7 @@ class TowerLBFGS(TwoSidedSolver):
     """
 
     usual_epochs: ClassVar[int] = 2000
-    patience: ClassVar[int] = 30
+    patience: ClassVar[int] = 60
 
     history_size: int = 20
     max_line_search: int = 20
