@@ -440,8 +440,8 @@ def test_report_says_what_is_and_is_not_proved(fitted):
     assert report.n_parameters == 2 * (4 + 1) * K + M + N
     assert report.density == pytest.approx(report.n_pairs / (M * N))
     for words in (
-        "TowerLBFGS: converged", "40 stimuli, 25 neurons", "a stationary point", "not convex", "sum over pairs",
-        "no bound on the distance", f"D2 {report.deviance_explained:.4f}", "3 components, ", "ridge 1, imputation weight",
+        "LBFGS: converged", "40 stimuli, 25 neurons", "a stationary point", "not convex", "sum over pairs",
+        "no bound on the distance", f"D2 {report.deviance_explained:.4f}", "3 components, ", "ridge 1, imputation",
     ):  # fmt: skip
         assert words in text
 
