@@ -140,11 +140,16 @@ class AllPairs(eqx.Module):
         return self.scale * value + self.penalty(theta) + self.constant
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
-        """Size of the numbers the objective is the sum of, to judge its rounding: |L+| + |L-| + penalty."""
+        """Size of the numbers the objective is the sum of, to judge its rounding: |L+| + |L-| + penalty.
+
+        Of L-, the products of the entries of the two Gram matrices are summed without their signs: where embeddings
+        are large and nearly orthogonal, they cancel.
+        """
         tables, factors = self.tables(theta)
         size = jnp.abs(self.observed.value_and_gradient(tables, self.loss, self.cost())[0])
         if factors is not None:
-            size = size + _imputed(factors, self.cost())[0]
+            left, right = _grams(factors, self.cost())
+            size = size + 0.5 * jnp.sum(jnp.abs(left * right))
         return self.scale * size + self.penalty(theta) + jnp.abs(self.constant)
 
     def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
@@ -189,12 +194,18 @@ class AllPairs(eqx.Module):
         )
 
 
+def _grams(factors: Imputed, cost: Imputation) -> tuple[jax.Array, jax.Array]:
+    """Weighted Gram matrices of the residual factors."""
+    S, T = factors
+    return S.T @ (cost.a[:, None] * S), T.T @ (cost.b[:, None] * T)
+
+
 def _imputed(factors: Imputed, cost: Imputation) -> tuple[jax.Array, Imputed]:
     """Half the weighted sum of squares of S T', eq. (13), and its gradient."""
     S, T = factors
-    aS, bT = cost.a[:, None] * S, cost.b[:, None] * T
-    left, right = S.T @ aS, T.T @ bT
-    return 0.5 * jnp.sum(left * right), Imputed(aS @ right, bT @ left)
+    left, right = _grams(factors, cost)
+    gradient = Imputed((cost.a[:, None] * S) @ right, (cost.b[:, None] * T) @ left)
+    return 0.5 * jnp.sum(left * right), gradient
 
 
 def _imputed_product(factors: Imputed, change: Imputed, cost: Imputation) -> Imputed:
