@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..problems.base import TwoSided
 from . import _lbfgs_steps as lbfgs
@@ -17,7 +15,6 @@ from ._check import check_choice, check_positive, check_whole
 from ._stationary import TwoSidedSolver, evaluate, magnitude, norm
 
 _STEPS = 10  # of Adam in an epoch: one program
-SCHEDULES = ("cosine", "constant")
 
 
 class _Best(NamedTuple):
@@ -54,8 +51,6 @@ class TowerAdam(TwoSidedSolver):
         Of Adam: about how far every parameter moves per step.
     n_steps : int
         Of Adam, rounded up to whole epochs of 10.
-    schedule : {"cosine", "constant"}
-        How the learning rate goes on: to 0 over ``n_steps``, or as it was.
     polish : {"lbfgs"} or None
         What follows, until converged or the epochs end; None for nothing.
     history_size : int
@@ -77,16 +72,14 @@ class TowerAdam(TwoSidedSolver):
     usual_epochs: ClassVar[int] = 2000
     patience: ClassVar[int] = 60
 
-    learning_rate: float = 0.03
+    learning_rate: float = 0.01
     n_steps: int = 1000
-    schedule: str = "cosine"
     polish: str | None = "lbfgs"
     history_size: int = 20
 
     def __post_init__(self):
         check_positive("learning_rate", self.learning_rate)
         check_whole("n_steps", self.n_steps, 1)
-        check_choice("schedule", self.schedule, SCHEDULES)
         if self.polish is not None:
             check_choice("polish", self.polish, ("lbfgs",))
         check_whole("history_size", self.history_size, 1)
@@ -128,13 +121,9 @@ class TowerAdam(TwoSidedSolver):
 
     def _adam(self, problem: TwoSided, state: TowerAdamState) -> TowerAdamState:
         dtype = jax.tree.leaves(state.theta)[0].dtype.type
-        done = state.epoch * _STEPS + np.arange(_STEPS)
-        rates = np.full(_STEPS, self.learning_rate)
-        if self.schedule == "cosine":
-            rates = rates * 0.5 * (1 + np.cos(np.pi * done / (self._adam_epochs * _STEPS)))
         best = _Best(state.theta, dtype(state.objective), dtype(state.gradient_norm))
         best, current, moments, finite = _adam_steps(
-            problem.data, best, state.current, state.moments, rates.astype(dtype)
+            problem.data, best, state.current, state.moments, dtype(self.learning_rate)
         )
         state = state._replace(
             epoch=state.epoch + 1,
@@ -161,14 +150,14 @@ def _moments(theta):
     return optax.scale_by_adam().init(theta)
 
 
-@functools.partial(jax.jit)
-def _adam_steps(data, best: _Best, theta, moments, rates):
-    """Take a step for each learning rate; the last point is seen by the next call."""
+@jax.jit
+def _adam_steps(data, best: _Best, theta, moments, rate):
+    """Take the steps of an epoch; the last point is seen by the next call."""
     import optax
 
     adam = optax.scale_by_adam()
 
-    def one(carry, rate):
+    def one(carry, _):
         best, theta, moments, _ = carry
         value, gradient = data.value_and_gradient(theta)
         size = norm(gradient)
@@ -179,4 +168,4 @@ def _adam_steps(data, best: _Best, theta, moments, rates):
         theta = jax.tree.map(lambda t, c: t - rate * c.astype(t.dtype), theta, change)
         return (best, theta, moments, jnp.isfinite(value)), None
 
-    return jax.lax.scan(one, (best, theta, moments, jnp.asarray(True)), rates)[0]
+    return jax.lax.scan(one, (best, theta, moments, jnp.asarray(True)), None, _STEPS)[0]
