@@ -321,7 +321,7 @@ def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
         n_parameters=sum(leaf.size for leaf in jax.tree.leaves(solution.params)),
         imputation_weight=weight,
         regularizer_strength=strength,
-        solver_name=solution.solver_name,
+        solver_name=next(name for name, kind in SOLVERS.items() if kind.__name__ == solution.solver_name),
         epochs=int(solution.epochs),
         evaluations=float(solution.evaluations),
         products=int(solution.products),

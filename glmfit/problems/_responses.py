@@ -192,9 +192,9 @@ def cut_blocks(merged: Merged, dtype) -> list[Piece]:
         n_left, n_right = block.y.shape
         if not n_left or not n_right:
             continue
-        width = _rounded(n_right)
+        width = rounded(n_right)
         n_cuts = -(-n_left * width // _ENTRIES)
-        height = _rounded(-(-n_left // n_cuts))
+        height = rounded(-(-n_left // n_cuts))
         for start in range(0, n_left, height):
             groups.setdefault((height, width), []).append((index, slice(start, min(start + height, n_left))))
     return [_stack(merged, cuts, *shape, dtype) for shape, cuts in sorted(groups.items())]
@@ -224,7 +224,7 @@ def _stack(merged: Merged, cuts: list, height: int, width: int, dtype) -> Piece:
     )
 
 
-def _rounded(n: int) -> int:
+def rounded(n: int) -> int:
     """Least number of at least n with three significant bits, so that few shapes occur."""
     step = 1 << max(0, int(n - 1).bit_length() - 3)
     return -(-n // step) * step

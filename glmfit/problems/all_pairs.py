@@ -12,7 +12,8 @@ import numpy as np
 
 from ..observations import RESPONSE_LOSSES, ResponseLoss
 from ._observed import Imputation, Observed, ObservedBlocks, ObservedTriples, Tables
-from ._responses import Merged, SessionBlock, Triples, as_triples, merge_blocks, merge_triples
+from ._pair_samples import ObservedPairs, PairSample, draw_pairs
+from ._responses import Merged, SessionBlock, Triples, as_triples, merge_blocks, merge_triples, rounded
 from ._side_gaps import SideGaps, side_gaps
 from ._towers import Features, TwoTowers, draw_tower, make_features
 from .base import TwoSided
@@ -141,11 +142,16 @@ class AllPairs(eqx.Module):
         return self.scale * value + self.penalty(theta) + self.constant
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
-        """Size of the numbers the objective is the sum of, to judge its rounding: |L+| + |L-| + penalty."""
+        """Size of the numbers the objective is the sum of, to judge its rounding: |L+| + |L-| + penalty.
+
+        Of L-, the products of the entries of the two Gram matrices are summed without their signs: where embeddings
+        are large and nearly orthogonal, they cancel.
+        """
         tables, factors = self.tables(theta)
         size = jnp.abs(self.observed.value_and_gradient(tables, self.loss, self.cost())[0])
         if factors is not None:
-            size = size + _imputed(factors, self.cost())[0]
+            left, right = _grams(factors, self.cost())
+            size = size + 0.5 * jnp.sum(jnp.abs(left * right))
         return self.scale * size + self.penalty(theta) + jnp.abs(self.constant)
 
     def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
@@ -171,6 +177,38 @@ class AllPairs(eqx.Module):
 
         return product
 
+    def pair_predictors(self, theta: TwoTowers, left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Linear predictors of some pairs, and what imputation squares: how far they are from the prior."""
+        z = jnp.sum(theta.left(self.left, left) * theta.right(self.right, right), axis=1)
+        if self.base is None:
+            off = z
+        else:
+            off = z + theta.left_bias[left] + theta.right_bias[right]
+            z = off + self.base[right]
+        if self.Pt is not None:
+            off = z - jnp.sum(self.Pt[left] * self.Qt[right], axis=1)
+        elif not self.prior_is_base:
+            off = z
+        return z, off
+
+    def draw(self, key, pairs: ObservedPairs, n_observed: int, n_imputed: int) -> PairSample:
+        """Draw pairs for `sampled`."""
+        return draw_pairs(key, pairs, self.imputation, n_observed, n_imputed)
+
+    def sampled(self, theta: TwoTowers, sample: PairSample) -> jax.Array:
+        """Estimate of the objective from drawn pairs, unbiased as its gradient is; only their towers are evaluated."""
+        pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
+        left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
+        z, off = self.pair_predictors(theta, left, right)
+        values = self.loss.loss_and_derivative(pairs.y, z[:n_drawn])[0]
+        values = values if pairs.count is None else pairs.count * values
+        imputed = 0.0
+        if self.imputation is not None:
+            a, b = self.imputation
+            values = values - 0.5 * a[pairs.left] * b[pairs.right] * off[:n_drawn] ** 2
+            imputed = jnp.sum(a) * jnp.sum(b) * jnp.mean(0.5 * off[n_drawn:] ** 2)
+        return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
+
     def take(self, rows: jax.Array, observed: Observed) -> AllPairs:
         """Restrict to some left entities: an unbiased estimate of the objective where they are drawn evenly.
 
@@ -190,12 +228,18 @@ class AllPairs(eqx.Module):
         )
 
 
+def _grams(factors: Imputed, cost: Imputation) -> tuple[jax.Array, jax.Array]:
+    """Weighted Gram matrices of the residual factors."""
+    S, T = factors
+    return S.T @ (cost.a[:, None] * S), T.T @ (cost.b[:, None] * T)
+
+
 def _imputed(factors: Imputed, cost: Imputation) -> tuple[jax.Array, Imputed]:
     """Half the weighted sum of squares of S T', eq. (13), and its gradient."""
     S, T = factors
-    aS, bT = cost.a[:, None] * S, cost.b[:, None] * T
-    left, right = S.T @ aS, T.T @ bT
-    return 0.5 * jnp.sum(left * right), Imputed(aS @ right, bT @ left)
+    left, right = _grams(factors, cost)
+    gradient = Imputed((cost.a[:, None] * S) @ right, (cost.b[:, None] * T) @ left)
+    return 0.5 * jnp.sum(left * right), gradient
 
 
 def _imputed_product(factors: Imputed, change: Imputed, cost: Imputation) -> Imputed:
@@ -431,6 +475,15 @@ class AllPairsProblem(TwoSided):
             self._triples = Triples(*(a[order] for a in triples)), None if count is None else count[order]
         return self._triples
 
+    @property
+    def observed_pairs(self) -> ObservedPairs:
+        """Observed pairs on the device: what `AllPairs.draw` draws from."""
+        triples, count = self.triples
+        left, right = (jnp.asarray(ids, np.int32) for ids in triples[:2])
+        return ObservedPairs(
+            left, right, jnp.asarray(triples.y, self.dtype), None if count is None else jnp.asarray(count, self.dtype)
+        )
+
     def left_batches(self, size: int, seed: int) -> tuple[jax.Array, ObservedTriples]:
         """Cut the left entities, in an order drawn by ``seed``, into batches with all their observed pairs.
 
@@ -446,14 +499,19 @@ class AllPairsProblem(TwoSided):
         rows : jax.Array of int
             (batch, size).
         observed : ObservedTriples
-            With a leading axis of batches: what `AllPairs.take` takes, filled up to the fullest batch.
+            With a leading axis of batches: what `AllPairs.take` takes, filled up to one length, the same for nearly
+            all seeds.
         """
         triples, count = self.triples
         n_batches = self.n_left // size
         rows = np.random.default_rng(seed).permutation(self.n_left)[: n_batches * size].reshape(n_batches, size)
         start = np.searchsorted(triples.left, np.arange(self.n_left + 1))
         length = np.diff(start)
+        # Four standard errors above the mean are enough for nearly all draws: other lengths are compiled anew.
+        usual = np.ceil(size * length.mean() + 4 * np.sqrt(size) * length.std())
+        usual = min(int(usual), int(np.sort(length)[-size:].sum()))
         most = int(length[rows].sum(axis=1).max(initial=0))
+        most = usual if most <= usual else rounded(most)
         batches = []
         for some in rows:
             places = np.concatenate([np.arange(start[i], start[i + 1]) for i in some])

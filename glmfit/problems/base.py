@@ -202,7 +202,8 @@ class TwoSided(ABC):
         What is compiled, passed as an argument: ``objective(theta)``, ``value_and_gradient(theta)``,
         ``magnitude(theta)`` (size of the terms whose sum the objective is, to judge its rounding),
         ``gauss_newton(theta)`` (a function of a direction), and ``take(rows, observed)``, the same for some left
-        entities, in expectation over even draws the objective itself.
+        entities, in expectation over even draws the objective itself. Besides, ``draw(key, observed_pairs, n_observed,
+        n_imputed)`` and ``sampled(theta, draw)``, an estimate of the objective from single pairs.
     n_left, n_right, n_pairs : int
         Entities, and observed pairs.
     """
@@ -215,6 +216,11 @@ class TwoSided(ABC):
     @abstractmethod
     def left_batches(self, size: int, seed: int) -> tuple[Any, Any]:
         """Cut the left entities, in a drawn order, into batches: rows (batch, size), and what `take` takes besides."""
+
+    @property
+    @abstractmethod
+    def observed_pairs(self) -> Any:
+        """Observed pairs on the device, for ``data.draw``."""
 
     @property
     @abstractmethod

@@ -13,12 +13,15 @@ from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, Soft
 from .gauss_newton import GaussNewton
 from .incremental_majorization import IncrementalMajorization
 from .lbfgs import LBFGS
+from .left_batches import LeftBatches
 from .newton import Newton
 from .newton_cg import NewtonCG
 from .path import SharedNewton
 from .saga import SAGA
+from .sampled_pairs import SampledPairs
 from .softmax_sgd import SoftmaxSGD
 from .stochastic_majorization import StochasticMajorization
+from .tower_adam import TowerAdam
 from .tower_lbfgs import TowerLBFGS
 
 __all__ = [
@@ -32,10 +35,12 @@ __all__ = [
     "ImplicitSGD",
     "ImportanceSampling",
     "IncrementalMajorization",
+    "LeftBatches",
     "LoopOptions",
     "Newton",
     "NewtonCG",
     "OptStep",
+    "SampledPairs",
     "SampledSolution",
     "Schedule",
     "SharedNewton",
@@ -46,6 +51,7 @@ __all__ = [
     "StationaryOptions",
     "StationarySolution",
     "StochasticMajorization",
+    "TowerAdam",
     "TowerLBFGS",
     "TunedStep",
     "TwoSidedSolver",

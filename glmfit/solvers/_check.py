@@ -26,6 +26,12 @@ def check_real(name: str, value: Any, below: float, closed: bool = False) -> Non
         raise ValueError(f"{name} is {value!r}; it must be in (0, {below:g}{']' if closed else ')'}.")
 
 
+def check_positive(name: str, value: Any) -> None:
+    """Raise ValueError unless the value is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < float("inf"):
+        raise ValueError(f"{name} is {value!r}; it must be a finite number above 0.")
+
+
 def check_at_least_zero(name: str, value: Any) -> None:
     """Raise ValueError unless the value is a finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):

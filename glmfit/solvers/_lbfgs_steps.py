@@ -11,6 +11,8 @@ from jax.flatten_util import ravel_pytree
 
 from ._stationary import SLACK, norm
 
+MOST_TRIALS = 20  # of a line search
+
 
 class LbfgsPoint(NamedTuple):
     """Where L-BFGS stands.

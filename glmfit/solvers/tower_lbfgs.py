@@ -10,7 +10,7 @@ from . import _lbfgs_steps as lbfgs
 from ._check import check_whole
 from ._stationary import TwoSidedSolver, magnitude
 
-_WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms
+_WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found
 
 
 class TowerLBFGSState(NamedTuple):
@@ -24,6 +24,7 @@ class TowerLBFGSState(NamedTuple):
     evaluations: int
     products: int
     fresh: bool
+    trials: int
     point: lbfgs.LbfgsPoint
 
 
@@ -54,7 +55,7 @@ class TowerLBFGS(TwoSidedSolver):
     """
 
     usual_epochs: ClassVar[int] = 2000
-    patience: ClassVar[int] = 30
+    patience: ClassVar[int] = 60
 
     history_size: int = 20
     max_line_search: int = 20
@@ -67,12 +68,12 @@ class TowerLBFGS(TwoSidedSolver):
         """Evaluate the start."""
         point = lbfgs.start(problem.data, theta, self.history_size)
         size = magnitude(problem.data, theta)
-        return TowerLBFGSState(0, theta, float(point.value), float(point.norm), float(size), 1, 0, True, point)
+        return TowerLBFGSState(0, theta, float(point.value), float(point.norm), float(size), 1, 0, True, 1, point)
 
     def update(self, problem: TwoSided, state: TowerLBFGSState) -> TowerLBFGSState:
         """Take one step."""
         size, n_weighed = state.magnitude, 0
-        if state.epoch and state.epoch % _WEIGH_EVERY == 0:
+        if state.trials > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
             size, n_weighed = float(magnitude(problem.data, state.theta)), 1
         point, n = lbfgs.step(
             problem.data, state.point, state.point.value.dtype.type(size), self.history_size, self.max_line_search
@@ -84,5 +85,6 @@ class TowerLBFGS(TwoSidedSolver):
             gradient_norm=float(point.norm),
             magnitude=size,
             evaluations=state.evaluations + int(n) + n_weighed,
+            trials=int(n),
             point=point,
         )

@@ -1,0 +1,220 @@
+"""Predictions, scores and files of a response model: everything but its fit."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ..observations import RESPONSE_LOSSES
+from ._model import Model
+from ._parameters import read_count, read_seed
+from ._response_report import ResponseReport
+from ._response_scores import SCORES, Predictor, correlations, deviance_explained, recall
+from ._response_sides import NEURONS, STIMULI, Side, read_ids, read_unseen
+from ._response_towers import HostTower
+from ._response_validation import read_responses
+from ._validation import time_axis, wrap
+
+_EMBEDDINGS = ("stimulus_embedding", "neuron_embedding", "stimulus_bias", "neuron_bias")
+
+
+class ResponsePrediction(Model):
+    """Common part of models of responses of neurons to stimuli: what is done with fitted towers."""
+
+    report_class = ResponseReport
+
+    def _keep(self, towers, predictor: Predictor, mean_bias, sides: tuple[Side, Side]) -> None:
+        self._towers, self._mean_bias, self._sides, self._null = towers, mean_bias, sides, predictor.null
+        self.stimulus_embedding_, self.stimulus_bias_, self.neuron_embedding_, self.neuron_bias_ = predictor[:4]
+        self.n_stimuli_, self.n_neurons_ = (side.n for side in sides)
+        for side in sides:
+            setattr(self, f"n_{side.entity}_features_in_", side.n_features or side.n)
+            vars(self).pop(f"{side.entity}_feature_names_in_", None)  # of a model that is replaced
+            if side.names is not None:
+                setattr(self, f"{side.entity}_feature_names_in_", side.names)
+
+    # -------------------------------------------------------------------------------------- predict
+
+    def linear_predictor(self, stimuli=None, neurons=None, *, stimulus_features=None, neuron_features=None):
+        """Compute the linear predictors of all pairs of some stimuli and neurons.
+
+        Parameters
+        ----------
+        stimuli, neurons, stimulus_features, neuron_features :
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        numpy.ndarray or pynapple TsdFrame
+            (stimulus, neuron).
+        """
+        predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
+        return _wrapped(predictor.table(), stimulus_features, neurons)
+
+    def predict(self, stimuli=None, neurons=None, *, stimulus_features=None, neuron_features=None):
+        """Compute the expected responses of some neurons to some stimuli.
+
+        Parameters
+        ----------
+        stimuli, neurons : array-like of int, optional
+            Ids of the fit; all of them when left out.
+        stimulus_features, neuron_features : array-like or SciPy sparse, (entity, feature), optional
+            In place of ids: stimuli or neurons that the fit has not seen. They get the mean bias of those it has.
+
+        Returns
+        -------
+        numpy.ndarray or pynapple TsdFrame
+            Expected counts, probabilities or values, (stimulus, neuron); a frame where stimulus_features is one.
+        """
+        predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
+        return _wrapped(self._loss.response(predictor.table()), stimulus_features, neurons)
+
+    def predict_pairs(self, stimuli, neurons):
+        """Compute the expected responses of scattered pairs.
+
+        Parameters
+        ----------
+        stimuli, neurons : array-like of int
+            Ids of the fit, (pair,) each.
+
+        Returns
+        -------
+        numpy.ndarray
+            (pair,).
+        """
+        predictor = self._predictor(None, None, None, None)
+        i, j = read_ids(stimuli, self._sides[0]), read_ids(neurons, self._sides[1])
+        if isinstance(i, slice) or isinstance(j, slice) or len(i) != len(j):
+            count = [0 if isinstance(ids, slice) else len(ids) for ids in (i, j)]
+            raise ValueError(
+                f"{count[0]} stimuli and {count[1]} neurons; pairs need one of each. For all pairs use predict."
+            )
+        return self._loss.response(predictor.of_pairs(i, j))
+
+    def simulate(self, stimuli=None, neurons=None, *, stimulus_features=None, neuron_features=None, random_state=None):
+        """Draw one response of every pair of some stimuli and neurons.
+
+        Parameters
+        ----------
+        stimuli, neurons, stimulus_features, neuron_features :
+            As in :meth:`predict`.
+        random_state : optional
+            Seed as in the constructor; None takes the constructor's.
+
+        Returns
+        -------
+        numpy.ndarray or pynapple TsdFrame
+            Counts, or 0 and 1, (stimulus, neuron), float; the same seed draws the same ones.
+
+        Raises
+        ------
+        ValueError
+            For the squared loss, which has no noise model.
+        """
+        predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
+        if self.loss == "squared":
+            raise ValueError('loss "squared" has no noise model to draw from; predict gives the expected responses.')
+        rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
+        expected = self._loss.response(predictor.table())
+        drawn = rng.poisson(expected) if self.loss == "poisson" else rng.random(expected.shape) < expected
+        return _wrapped(drawn.astype(np.float64), stimulus_features, neurons)
+
+    def score(self, responses, score_type="D2", k=20, exclude=None, *, stimulus_features=None, neuron_features=None):
+        """Score the predictions of responses.
+
+        Parameters
+        ----------
+        responses :
+            In any of the forms of :meth:`fit`, with ids of the fit (or rows of the features given here).
+        score_type : {"D2", "correlation", "recall"}
+            1 - deviance / deviance of every neuron's mean response in the fit; Pearson correlation of each neuron's
+            responses, trials averaged, with their predictions; or recall@k: per stimulus the share of its neurons with
+            a response above 0 that are among the k with the largest predictions, averaged over stimuli with any.
+        k : int
+            Of the recall. A stimulus with fewer responding neurons can have them all.
+        exclude : optional
+            Responses of the fit, in any form: their pairs are left out of a recall, as answers and as candidates.
+        stimulus_features, neuron_features : array-like or SciPy sparse, (entity, feature), optional
+            Of unseen stimuli or neurons, as in :meth:`predict`; the mean response of an unseen neuron is that of an
+            average one.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            Larger is better. Correlations are (neuron,), nan for neurons with fewer than 3 pairs or where responses or
+            predictions are constant.
+        """
+        if score_type not in SCORES:
+            raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
+        if exclude is not None and score_type != "recall":
+            raise ValueError(f'exclude is for score_type="recall"; leave it out of {score_type!r}.')
+        k = read_count("k", k)
+        predictor = self._predictor(None, None, stimulus_features, neuron_features)
+        sizes = len(predictor.s), len(predictor.t)
+        records = read_responses(responses, self._loss, *sizes).records
+        if score_type == "D2":
+            return deviance_explained(self._loss, records, predictor)
+        if score_type == "correlation":
+            return correlations(self._loss, records, predictor)
+        if exclude is not None:
+            exclude = read_responses(exclude, RESPONSE_LOSSES["squared"], *sizes, "exclude").records
+        return recall(records, predictor, k, exclude)
+
+    @property
+    def _loss(self):
+        return RESPONSE_LOSSES[self.loss]
+
+    def _predictor(self, stimuli, neurons, stimulus_features, neuron_features) -> Predictor:
+        """Embeddings and biases of what is asked for."""
+        check_is_fitted(self)
+        fitted = (
+            (self.stimulus_embedding_, self.stimulus_bias_, None),
+            (self.neuron_embedding_, self.neuron_bias_, self._null),
+        )
+        asked = (stimuli, stimulus_features), (neurons, neuron_features)
+        out = []
+        for side, tower, mean_bias, (ids, features), (embedding, bias, null) in zip(
+            self._sides, self._towers, self._mean_bias, asked, fitted, strict=True
+        ):
+            if features is None:
+                some = read_ids(ids, side)
+                out += [embedding[some], bias[some], None if null is None else null[some]]
+                continue
+            if ids is not None:
+                raise ValueError(
+                    f"{side.entities} and {side.entity}_features were given; give ids of the fit or features of others."
+                )
+            embedding = tower.embed(read_unseen(features, side))
+            n = len(embedding)
+            out += [embedding, np.full(n, mean_bias), None if null is None else np.full(n, np.mean(null))]
+        return Predictor(out[0], out[1], out[3], out[4], out[5])
+
+    # ---------------------------------------------------------------------------------------- files
+
+    def _write_state(self, header: dict, arrays: dict) -> None:
+        arrays.update({name: getattr(self, f"{name}_") for name in _EMBEDDINGS}, null=self._null)
+        header["mean_bias"], header["sides"] = list(self._mean_bias), []
+        for side, tower in zip(self._sides, self._towers, strict=True):
+            tower.to_file(side.entity, arrays)
+            names = None if side.names is None else [str(name) for name in side.names]
+            header["sides"].append([side.n, side.n_features, names])
+
+    def _read_state(self, header: dict, arrays: dict) -> None:
+        sides = []
+        for side, (n, n_features, names) in zip((STIMULI, NEURONS), header["sides"], strict=True):
+            names = None if names is None else np.asarray(names, object)
+            sides.append(side._replace(n=n, n_features=n_features, names=names))
+        towers = tuple(HostTower.from_file(side.entity, arrays) for side in sides)
+        P, Q, s, t = (arrays[name] for name in _EMBEDDINGS)
+        if len(P) != sides[0].n or len(Q) != sides[1].n or P.shape[1] != Q.shape[1]:
+            raise IndexError(f"embeddings of shapes {P.shape} and {Q.shape}")
+        self._keep(towers, Predictor(P, s, Q, t, arrays["null"]), tuple(header["mean_bias"]), tuple(sides))
+        self.imputation_weight_ = self.report_.imputation_weight
+        self.regularizer_strength_ = self.report_.regularizer_strength
+
+
+def _wrapped(values: np.ndarray, stimulus_features, neurons):
+    """Table with the times of the features of stimuli, where they have any."""
+    axis = time_axis(stimulus_features)
+    columns = list(range(values.shape[1])) if neurons is None else [int(j) for j in np.atleast_1d(neurons)]
+    return values if axis is None else wrap(values, axis, None, columns)

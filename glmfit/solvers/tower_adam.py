@@ -1,0 +1,171 @@
+"""Adam with gradients of all pairs, then L-BFGS, on all parameters of a two-tower model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..problems.base import TwoSided
+from . import _lbfgs_steps as lbfgs
+from ._check import check_choice, check_positive, check_whole
+from ._stationary import TwoSidedSolver, evaluate, magnitude, norm
+
+_STEPS = 10  # of Adam in an epoch: one program
+
+
+class _Best(NamedTuple):
+    """Best parameters so far."""
+
+    theta: Any
+    value: jax.Array
+    norm: jax.Array
+
+
+class TowerAdamState(NamedTuple):
+    """Everything the next epoch depends on; ``theta`` is the best point so far, ``current`` where Adam is."""
+
+    epoch: int
+    theta: Any
+    objective: float
+    gradient_norm: float
+    magnitude: float
+    evaluations: int
+    products: int
+    fresh: bool
+    current: Any
+    moments: Any
+    point: lbfgs.LbfgsPoint | None
+
+
+@dataclass(frozen=True)
+class TowerAdam(TwoSidedSolver):
+    r"""Adam (optax) with exact gradients of all pairs, then L-BFGS from the best point: the default for perceptrons.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Of Adam: about how far every parameter moves per step.
+    n_steps : int
+        Of Adam, rounded up to whole epochs of 10.
+    polish : {"lbfgs"} or None
+        What follows, until converged or the epochs end; None for nothing.
+    history_size : int
+        Pairs of vectors that L-BFGS remembers.
+
+    Notes
+    -----
+    Guarantee: the parameters of a state are the best that were seen, so their objective never rises. Adam's own path
+    may go uphill; if it overflows, the polish takes over from the best point. Deterministic.
+
+    An epoch is 10 steps of Adam in one program, then one step of L-BFGS; each is a pass for objective and gradient.
+    Where Adam is to be short, lower ``n_steps``, not ``max_epochs``, which would leave the polish out.
+
+    References
+    ----------
+    Kingma and Ba (2015), Adam: a method for stochastic optimization.
+    """
+
+    usual_epochs: ClassVar[int] = 2000
+    patience: ClassVar[int] = 60
+
+    learning_rate: float = 0.01
+    n_steps: int = 1000
+    polish: str | None = "lbfgs"
+    history_size: int = 20
+
+    def __post_init__(self):
+        check_positive("learning_rate", self.learning_rate)
+        check_whole("n_steps", self.n_steps, 1)
+        if self.polish is not None:
+            check_choice("polish", self.polish, ("lbfgs",))
+        check_whole("history_size", self.history_size, 1)
+
+    @property
+    def _adam_epochs(self) -> int:
+        return math.ceil(self.n_steps / _STEPS)
+
+    def descends(self, state: TowerAdamState) -> bool:
+        """Whether the polish has begun."""
+        return state.point is not None
+
+    def init_state(self, problem: TwoSided, theta: Any, *, key=None) -> TowerAdamState:
+        """Evaluate the start."""
+        value, size, _ = evaluate(problem.data, theta)
+        terms = float(magnitude(problem.data, theta))
+        return TowerAdamState(0, theta, float(value), float(size), terms, 1, 0, True, theta, _moments(theta), None)
+
+    def update(self, problem: TwoSided, state: TowerAdamState) -> TowerAdamState:
+        """Take some steps of Adam, or one of L-BFGS."""
+        if state.point is None and state.epoch < self._adam_epochs:
+            return self._adam(problem, state)
+        if self.polish is None:
+            return state._replace(epoch=state.epoch + 1)
+        dtype = jax.tree.leaves(state.theta)[0].dtype.type
+        point, n = state.point, 0
+        if point is None:
+            point, n = lbfgs.start(problem.data, state.theta, self.history_size), 2
+            state = state._replace(magnitude=float(magnitude(problem.data, state.theta)), current=None, moments=None)
+        point, tried = lbfgs.step(problem.data, point, dtype(state.magnitude), self.history_size, lbfgs.MOST_TRIALS)
+        return state._replace(
+            epoch=state.epoch + 1,
+            theta=point.theta,
+            objective=float(point.value),
+            gradient_norm=float(point.norm),
+            evaluations=state.evaluations + n + int(tried),
+            point=point,
+        )
+
+    def _adam(self, problem: TwoSided, state: TowerAdamState) -> TowerAdamState:
+        dtype = jax.tree.leaves(state.theta)[0].dtype.type
+        best = _Best(state.theta, dtype(state.objective), dtype(state.gradient_norm))
+        best, current, moments, finite = _adam_steps(
+            problem.data, best, state.current, state.moments, dtype(self.learning_rate)
+        )
+        state = state._replace(
+            epoch=state.epoch + 1,
+            theta=best.theta,
+            objective=float(best.value),
+            gradient_norm=float(best.norm),
+            evaluations=state.evaluations + _STEPS,
+            current=current,
+            moments=moments,
+        )
+        if finite:
+            return state
+        if self.polish is None:
+            return state._replace(objective=math.nan)
+        return state._replace(
+            point=lbfgs.start(problem.data, state.theta, self.history_size), evaluations=state.evaluations + 1
+        )
+
+
+@jax.jit
+def _moments(theta):
+    import optax
+
+    return optax.scale_by_adam().init(theta)
+
+
+@jax.jit
+def _adam_steps(data, best: _Best, theta, moments, rate):
+    """Take the steps of an epoch; the last point is seen by the next call."""
+    import optax
+
+    adam = optax.scale_by_adam()
+
+    def one(carry, _):
+        best, theta, moments, _ = carry
+        value, gradient = data.value_and_gradient(theta)
+        size = norm(gradient)
+        better = (value < best.value) & jnp.isfinite(size)
+        seen = _Best(theta, value, size)
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), seen, best)
+        change, moments = adam.update(gradient, moments)
+        theta = jax.tree.map(lambda t, c: t - rate * c.astype(t.dtype), theta, change)
+        return (best, theta, moments, jnp.isfinite(value)), None
+
+    return jax.lax.scan(one, (best, theta, moments, jnp.asarray(True)), None, _STEPS)[0]
