@@ -135,11 +135,11 @@ class ResponseReport:
             ("a stationary point: " if self.converged else "on the way to a stationary point: ")
             + "the model is not convex, and no bound on the distance from the global optimum exists",
         ]
-        if np.isfinite([self.gap_stimuli, self.gap_neurons]).any():
-            lines.append(
-                f"changing one side alone lowers the objective by at most {self.gap_stimuli:.1e} (stimuli), "
-                f"{self.gap_neurons:.1e} (neurons): {self.gap_theorem}"
-            )
+        gaps = {"stimuli": self.gap_stimuli, "neurons": self.gap_neurons}
+        proved = [f"{gap:.1e} ({side})" for side, gap in gaps.items() if np.isfinite(gap)]
+        if proved:
+            lines.append(f"changing one side alone lowers the objective by at most {', '.join(proved)}")
+            lines.append(f"bounds: {self.gap_theorem}")
         if self.status != Status.CONVERGED:
             lines.append(f"{self.status.label}: {self.advice}")
         return "\n".join(lines)
