@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -32,7 +31,6 @@ class TowerSamplerState(NamedTuple):
     pairs: Any
 
 
-@dataclass(frozen=True)
 class TowerSampler(TwoSidedSolver):
     """Common part of the solvers with noisy gradients.
 
@@ -49,9 +47,9 @@ class TowerSampler(TwoSidedSolver):
     usual_epochs: ClassVar[int] = 100
     look_every: ClassVar[int] = 5
 
-    learning_rate: float = 0.03
-    decay: float = 0.1
-    optimizer: str = "adam"
+    learning_rate: float
+    decay: float
+    optimizer: str
 
     def __post_init__(self):
         check_positive("learning_rate", self.learning_rate)
