@@ -533,8 +533,15 @@ def test_every_solver_goes_down(name, data, fitted):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         report = model(solver_name=name, max_epochs=30).fit(U, V, Y).report_
+    assert report.solver_name == name
     drop = report.start_objective - report.objective
     assert drop > 0.5 * (fitted.report_.start_objective - fitted.report_.objective)
+
+
+def test_auto_is_lbfgs_for_linear_towers_and_adam_for_perceptrons(fitted):
+    assert fitted.report_.solver_name == "LBFGS"
+    for hidden in ({"stimulus_hidden": (6,)}, {"neuron_hidden": [6]}):
+        assert isinstance(_response_fit.Settings.of(model(**hidden)).solver, _response_auto.SOLVERS["Adam"])
 
 
 def test_perceptron_towers_fit(data):
