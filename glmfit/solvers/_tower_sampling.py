@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._status import Status
 from ..problems.base import TwoSided
 from ._check import check_at_least_zero, check_choice, check_positive
 from ._stationary import TwoSidedSolver, evaluate
@@ -59,6 +60,10 @@ class TowerSampler(TwoSidedSolver):
     def descends(self, state: TowerSamplerState) -> bool:
         """No: single steps may go uphill."""
         return False
+
+    def end(self) -> Status:
+        """Status of a run whose epochs have ended: what was to be done was done."""
+        return Status.SCHEDULE_DONE
 
     def init_state(self, problem: TwoSided, theta: Any, *, key) -> TowerSamplerState:
         """Evaluate the start."""

@@ -73,7 +73,8 @@ def flat(theta):
     ids=str,
 )
 def test_they_end_at_a_stationary_point_no_nearby_optimizer_improves(loss, kind, hidden):
-    problem, theta = make(loss, kind, hidden)
+    plain = {"biases": False, "prior": "zero"} if loss == "squared" else {}
+    problem, theta = make(loss, kind, hidden, **plain)
     least = scipy_optimum(problem, theta)[1]
     for solver in DESCENDING:
         options = StationaryOptions(tol=1e-7, max_epochs=3000)
@@ -223,6 +224,13 @@ def test_an_interrupted_run_is_usable(solver):
     assert found.epochs == 3
     assert found.objective < found.start_objective
     np.testing.assert_allclose(found.objective, evaluate(problem.data, found.params)[0], rtol=1e-5)
+
+
+def test_adam_without_a_polish_ends_with_its_steps():
+    problem, theta = make(dtype=np.float32)
+    found = TowerAdam(n_steps=25, polish=None).run(problem, theta, key=KEY)
+    assert (found.epochs, found.evaluations, found.status) == (3, 31, Status.SCHEDULE_DONE)
+    assert found.objective < found.start_objective
 
 
 def test_more_left_entities_than_there_are_make_one_batch():
