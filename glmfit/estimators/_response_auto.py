@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ..solvers import GaussNewton, LeftBatches, SampledPairs, TowerAdam, TowerLBFGS
 
-from .. import solvers
-
-SOLVERS: dict[str, Any] = {
-    name: getattr(solvers, solver)
-    for name, solver in {
-        "LBFGS": "TowerLBFGS",
-        "GaussNewton": "GaussNewton",
-        "Adam": "TowerAdam",
-        "LeftBatches": "LeftBatches",
-        "SampledPairs": "SampledPairs",
-    }.items()
-    if hasattr(solvers, solver)
+SOLVERS = {
+    "LBFGS": TowerLBFGS,
+    "GaussNewton": GaussNewton,
+    "Adam": TowerAdam,
+    "LeftBatches": LeftBatches,
+    "SampledPairs": SampledPairs,
 }
 
 

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ._stationary import SLACK, norm
+from ._stationary import SLACK, magnitude, norm
 
 MOST_TRIALS = 20  # of a line search
+_WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found
 
 
 class LbfgsPoint(NamedTuple):
@@ -53,10 +54,10 @@ def start(data, theta, history_size: int) -> LbfgsPoint:
 
 
 @functools.partial(jax.jit, static_argnames=("history_size", "max_line_search"))
-def step(data, point: LbfgsPoint, magnitude, history_size: int, max_line_search: int) -> tuple[LbfgsPoint, jax.Array]:
+def step(data, point: LbfgsPoint, size, history_size: int, max_line_search: int) -> tuple[LbfgsPoint, jax.Array]:
     """Take a step that meets the strong Wolfe conditions, and count the evaluations it took.
 
-    A step that would go uphill by more than the rounding of terms of size ``magnitude`` is not taken; then, and where
+    A step that would go uphill by more than the rounding of terms of that ``size`` is not taken; then, and where
     the curvature condition could not be met, what was remembered is forgotten.
     """
     import optax
@@ -72,7 +73,7 @@ def step(data, point: LbfgsPoint, magnitude, history_size: int, max_line_search:
         return both(x)[0]
 
     objective.defvjp(both, lambda gradient, up: (up * gradient,))
-    slack = SLACK * jnp.finfo(x.dtype).eps * magnitude.astype(x.dtype)
+    slack = SLACK * jnp.finfo(x.dtype).eps * size
     search = optax.scale_by_zoom_linesearch(
         max_line_search,
         initial_guess_strategy="one",
@@ -92,3 +93,21 @@ def step(data, point: LbfgsPoint, magnitude, history_size: int, max_line_search:
     value = jnp.where(good, found.value, point.value)
     gradient = jnp.where(good, found.grad, point.gradient)
     return LbfgsPoint(back(moved), value, norm(gradient), gradient, memory), found.info.num_linesearch_steps
+
+
+def advance(data, state: Any, history_size: int, max_line_search: int) -> Any:
+    """Take a step and tell the state, which has ``point`` and ``trials`` (of the last line search) besides."""
+    size, n_weighed = state.magnitude, 0
+    if state.trials > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
+        size, n_weighed = float(magnitude(data, state.theta)), 1
+    point, n = step(data, state.point, state.point.value.dtype.type(size), history_size, max_line_search)
+    return state._replace(
+        epoch=state.epoch + 1,
+        theta=point.theta,
+        objective=float(point.value),
+        gradient_norm=float(point.norm),
+        magnitude=size,
+        evaluations=state.evaluations + int(n) + n_weighed,
+        point=point,
+        trials=int(n),
+    )

@@ -129,6 +129,14 @@ class TwoSidedSolver(ABC):
         """Whether the objective of all pairs falls from epoch to epoch from here on."""
         return True
 
+    def is_done(self, state: Any) -> bool:
+        """Whether there is no more to do, whatever the budget."""
+        return False
+
+    def end(self) -> Status:
+        """Status of a run whose epochs have ended."""
+        return Status.MAX_EPOCHS
+
     def look(self, problem: TwoSided, state: Any) -> Any:
         """Fill in the objective of all pairs and the norm of its gradient."""
         if state.fresh:
@@ -177,7 +185,7 @@ class TwoSidedSolver(ABC):
             state = kept = self.look(problem, self.init_state(problem, theta, key=key))
             start = state
             while True:
-                last = state.epoch >= budget
+                last = state.epoch >= budget or self.is_done(state)
                 if state.fresh or last or state.epoch % self.look_every == 0:
                     state = self.look(problem, state)
                     rows.append((state.epoch, seconds(), state.objective, state.gradient_norm))
@@ -189,7 +197,7 @@ class TwoSidedSolver(ABC):
                     if status is not None:
                         break
                 if last:
-                    status = Status.MAX_EPOCHS if self.descends(state) else Status.SCHEDULE_DONE
+                    status = self.end()
                     break
                 state = self.update(problem, state)
                 bar.update(1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from .._status import Status
 from ..problems.base import TwoSided
 from ._check import check_at_least_zero, check_choice, check_positive
 from ._stationary import TwoSidedSolver, evaluate
@@ -32,7 +32,6 @@ class TowerSamplerState(NamedTuple):
     pairs: Any
 
 
-@dataclass(frozen=True)
 class TowerSampler(TwoSidedSolver):
     """Common part of the solvers with noisy gradients.
 
@@ -49,9 +48,9 @@ class TowerSampler(TwoSidedSolver):
     usual_epochs: ClassVar[int] = 100
     look_every: ClassVar[int] = 5
 
-    learning_rate: float = 0.03
-    decay: float = 0.1
-    optimizer: str = "adam"
+    learning_rate: float
+    decay: float
+    optimizer: str
 
     def __post_init__(self):
         check_positive("learning_rate", self.learning_rate)
@@ -61,6 +60,10 @@ class TowerSampler(TwoSidedSolver):
     def descends(self, state: TowerSamplerState) -> bool:
         """No: single steps may go uphill."""
         return False
+
+    def end(self) -> Status:
+        """Status of a run whose epochs have ended: what was to be done was done."""
+        return Status.SCHEDULE_DONE
 
     def init_state(self, problem: TwoSided, theta: Any, *, key) -> TowerSamplerState:
         """Evaluate the start."""

@@ -104,6 +104,7 @@ class GaussNewton(TwoSidedSolver):
             state.theta,
             dtype(state.objective),
             state.gradient,
+            dtype(state.magnitude),
             dtype(state.damping),
             dtype(self.forcing),
             self.max_products,
@@ -131,7 +132,7 @@ def _mean_diagonal(data, theta, key):
 
 
 @functools.partial(jax.jit, static_argnames="max_products")
-def _step(data, theta, value, gradient, damping, forcing, max_products: int) -> _Step:
+def _step(data, theta, value, gradient, size, damping, forcing, max_products: int) -> _Step:
     """Solve for a direction, search along it, and adapt the damping to how the model did."""
     x, back = ravel_pytree(theta)
     g = ravel_pytree(gradient)[0]
@@ -140,7 +141,7 @@ def _step(data, theta, value, gradient, damping, forcing, max_products: int) -> 
         lambda d: ravel_pytree(product(back(d)))[0] + damping * d, -g, forcing, max_products
     )
     slope = jnp.vdot(g, direction)
-    slack = SLACK * jnp.finfo(x.dtype).eps * data.magnitude(theta)
+    slack = SLACK * jnp.finfo(x.dtype).eps * size
 
     def is_low(length, low):
         return low <= value + _ARMIJO * length * slope + slack

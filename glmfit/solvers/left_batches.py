@@ -19,15 +19,15 @@ class LeftBatches(TowerSampler):
 
     Parameters
     ----------
+    batch_size : int
+        Left entities per step; all of them if there are not so many. What is left over after whole batches waits for
+        another epoch, in a new order.
     learning_rate : float
         Of the first epoch. For "sgd" it multiplies the gradient of a sum over all pairs and has to be far smaller.
     decay : float
         The rate of an epoch is ``learning_rate / (1 + decay * epoch)``.
     optimizer : {"adam", "sgd"}
         What is done with a gradient (optax).
-    batch_size : int
-        Left entities per step; all of them if there are not so many. What is left over after whole batches waits for
-        another epoch, in a new order.
 
     Notes
     -----
@@ -44,6 +44,9 @@ class LeftBatches(TowerSampler):
     """
 
     batch_size: int = 128
+    learning_rate: float = 0.03
+    decay: float = 0.03
+    optimizer: str = "adam"
 
     def __post_init__(self):
         super().__post_init__()

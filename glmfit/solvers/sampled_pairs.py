@@ -18,16 +18,16 @@ class SampledPairs(TowerSampler):
 
     Parameters
     ----------
+    n_observed : int
+        Observed pairs per step.
+    n_imputed : int
+        Imputed pairs per step.
     learning_rate : float
         Of the first epoch. For "sgd" it multiplies the gradient of a sum over all pairs and has to be far smaller.
     decay : float
         The rate of an epoch is ``learning_rate / (1 + decay * epoch)``.
     optimizer : {"adam", "sgd"}
         What is done with a gradient (optax).
-    n_observed : int
-        Observed pairs per step.
-    n_imputed : int
-        Imputed pairs per step.
 
     Notes
     -----
@@ -46,6 +46,9 @@ class SampledPairs(TowerSampler):
 
     n_observed: int = 1024
     n_imputed: int = 4096
+    learning_rate: float = 0.03
+    decay: float = 0.1
+    optimizer: str = "adam"
 
     def __post_init__(self):
         super().__post_init__()

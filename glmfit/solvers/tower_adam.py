@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._status import Status
 from ..problems.base import TwoSided
 from . import _lbfgs_steps as lbfgs
 from ._check import check_choice, check_positive, check_whole
@@ -39,6 +40,7 @@ class TowerAdamState(NamedTuple):
     current: Any
     moments: Any
     point: lbfgs.LbfgsPoint | None
+    trials: int
 
 
 @dataclass(frozen=True)
@@ -92,31 +94,35 @@ class TowerAdam(TwoSidedSolver):
         """Whether the polish has begun."""
         return state.point is not None
 
+    def is_done(self, state: TowerAdamState) -> bool:
+        """Whether Adam has taken its steps and nothing follows."""
+        return self.polish is None and state.epoch >= self._adam_epochs
+
+    def end(self) -> Status:
+        """Status of a run whose epochs have ended."""
+        return Status.SCHEDULE_DONE if self.polish is None else Status.MAX_EPOCHS
+
     def init_state(self, problem: TwoSided, theta: Any, *, key=None) -> TowerAdamState:
         """Evaluate the start."""
         value, size, _ = evaluate(problem.data, theta)
         terms = float(magnitude(problem.data, theta))
-        return TowerAdamState(0, theta, float(value), float(size), terms, 1, 0, True, theta, _moments(theta), None)
+        return TowerAdamState(0, theta, float(value), float(size), terms, 1, 0, True, theta, _moments(theta), None, 1)
 
     def update(self, problem: TwoSided, state: TowerAdamState) -> TowerAdamState:
         """Take some steps of Adam, or one of L-BFGS."""
-        if state.point is None and state.epoch < self._adam_epochs:
+        if state.point is None and (state.epoch < self._adam_epochs or self.polish is None):
             return self._adam(problem, state)
-        if self.polish is None:
-            return state._replace(epoch=state.epoch + 1)
-        dtype = jax.tree.leaves(state.theta)[0].dtype.type
-        point, n = state.point, 0
-        if point is None:
-            point, n = lbfgs.start(problem.data, state.theta, self.history_size), 2
-            state = state._replace(magnitude=float(magnitude(problem.data, state.theta)), current=None, moments=None)
-        point, tried = lbfgs.step(problem.data, point, dtype(state.magnitude), self.history_size, lbfgs.MOST_TRIALS)
+        if state.point is None:
+            state = self._start_polish(problem, state)
+        return lbfgs.advance(problem.data, state, self.history_size, lbfgs.MOST_TRIALS)
+
+    def _start_polish(self, problem: TwoSided, state: TowerAdamState) -> TowerAdamState:
         return state._replace(
-            epoch=state.epoch + 1,
-            theta=point.theta,
-            objective=float(point.value),
-            gradient_norm=float(point.norm),
-            evaluations=state.evaluations + n + int(tried),
-            point=point,
+            magnitude=float(magnitude(problem.data, state.theta)),
+            evaluations=state.evaluations + 2,
+            current=None,
+            moments=None,
+            point=lbfgs.start(problem.data, state.theta, self.history_size),
         )
 
     def _adam(self, problem: TwoSided, state: TowerAdamState) -> TowerAdamState:
@@ -138,9 +144,7 @@ class TowerAdam(TwoSidedSolver):
             return state
         if self.polish is None:
             return state._replace(objective=math.nan)
-        return state._replace(
-            point=lbfgs.start(problem.data, state.theta, self.history_size), evaluations=state.evaluations + 1
-        )
+        return self._start_polish(problem, state)
 
 
 @jax.jit

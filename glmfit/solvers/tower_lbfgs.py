@@ -10,8 +10,6 @@ from . import _lbfgs_steps as lbfgs
 from ._check import check_whole
 from ._stationary import TwoSidedSolver, magnitude
 
-_WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found
-
 
 class TowerLBFGSState(NamedTuple):
     """Everything the next epoch depends on."""
@@ -72,19 +70,4 @@ class TowerLBFGS(TwoSidedSolver):
 
     def update(self, problem: TwoSided, state: TowerLBFGSState) -> TowerLBFGSState:
         """Take one step."""
-        size, n_weighed = state.magnitude, 0
-        if state.trials > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
-            size, n_weighed = float(magnitude(problem.data, state.theta)), 1
-        point, n = lbfgs.step(
-            problem.data, state.point, state.point.value.dtype.type(size), self.history_size, self.max_line_search
-        )
-        return state._replace(
-            epoch=state.epoch + 1,
-            theta=point.theta,
-            objective=float(point.value),
-            gradient_norm=float(point.norm),
-            magnitude=size,
-            evaluations=state.evaluations + int(n) + n_weighed,
-            trials=int(n),
-            point=point,
-        )
+        return lbfgs.advance(problem.data, state, self.history_size, self.max_line_search)

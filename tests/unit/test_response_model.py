@@ -160,6 +160,10 @@ def test_unseen_stimuli_and_neurons_are_predicted_from_their_features():
     fit = model().fit(U[:M], V[:N], gaps(y, seen)[:M, :N])
     assert fit.score(y[M:, :N], stimulus_features=U[M:]) > 0.4
     assert fit.score(y[:M, N:], neuron_features=V[N:]) > 0.3
+    null = np.mean(np.log(np.expm1(np.nanmean(gaps(y, seen)[:M, :N], axis=0))))
+    rate = fit.predict(neuron_features=V[N:])
+    expected = 1 - poisson_deviance(y[:M, N:], rate) / poisson_deviance(y[:M, N:], softplus(null))
+    assert fit.score(y[:M, N:], neuron_features=V[N:]) == pytest.approx(expected, rel=1e-4)
     both = fit.predict(stimulus_features=U[M:], neuron_features=V[N:])
     assert both.shape == (20, 8)
     assert np.corrcoef(both.ravel(), y[M:, N:].ravel())[0, 1] > 0.6
@@ -267,7 +271,8 @@ def test_correlation_is_that_of_every_neuron(data, fitted):
 
 @pytest.mark.parametrize("k", [1, 4, 100])
 def test_recall_is_that_of_a_loop(k, data, fitted):
-    _, _, Y, held = data
+    Y = data[2]
+    held = np.where(np.isnan(data[3]), np.nan, data[3] > 4)  # rare: most stimuli have fewer than four
     z, shares = fitted.linear_predictor(), []
     for i in range(M):
         positive = set(np.flatnonzero(held[i] > 0))
@@ -275,7 +280,7 @@ def test_recall_is_that_of_a_loop(k, data, fitted):
         if positive:
             shares.append(len(positive & set(candidates)) / min(k, len(positive)))
     assert fitted.score(held, "recall", k=k, exclude=Y) == pytest.approx(np.mean(shares))
-    everything = np.where(np.isnan(Y), held, Y)
+    everything = np.where(np.isnan(Y), held, Y > 4)
     assert fitted.score(everything, "recall", k=k, exclude=Y) == pytest.approx(np.mean(shares))
 
 
@@ -528,8 +533,15 @@ def test_every_solver_goes_down(name, data, fitted):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         report = model(solver_name=name, max_epochs=30).fit(U, V, Y).report_
+    assert report.solver_name == name
     drop = report.start_objective - report.objective
     assert drop > 0.5 * (fitted.report_.start_objective - fitted.report_.objective)
+
+
+def test_auto_is_lbfgs_for_linear_towers_and_adam_for_perceptrons(fitted):
+    assert fitted.report_.solver_name == "LBFGS"
+    for hidden in ({"stimulus_hidden": (6,)}, {"neuron_hidden": [6]}):
+        assert isinstance(_response_fit.Settings.of(model(**hidden)).solver, _response_auto.SOLVERS["Adam"])
 
 
 def test_perceptron_towers_fit(data):
