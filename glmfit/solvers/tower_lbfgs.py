@@ -46,6 +46,9 @@ class TowerLBFGS(TwoSidedSolver):
     An epoch is one iteration: one pass for the objective and its gradient, rarely two, and ``4 history_size`` times as
     many flops as there are parameters. Memory: ``2 history_size`` times the parameters.
 
+    With perceptrons its first long steps can end among large embeddings that nearly cancel, where single precision has
+    nothing left to go by: there `TowerAdam` is the default.
+
     References
     ----------
     Liu and Nocedal (1989), On the limited memory BFGS method for large scale optimization; Hager and Zhang (2006),

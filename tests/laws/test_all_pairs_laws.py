@@ -304,6 +304,25 @@ def test_13_difference_form_keeps_what_the_gram_form_loses():
     close(value, oracle.objective(pairs, Z), 1e-5)
 
 
+def test_magnitude_bounds_the_rounding_where_large_embeddings_cancel():
+    rng = np.random.default_rng(6)
+    rotation = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    P = (rng.normal(size=(60, 4)) * [40, 40, 1e-3, 1e-3] @ rotation).astype(np.float32)
+    Q = (rng.normal(size=(50, 4)) * [1e-3, 1e-3, 40, 40] @ rotation).astype(np.float32)
+    y = np.full((60, 50), np.nan)
+    y[0, 0] = 0.0
+    values = {}
+    for dtype in (np.float32, np.float64):
+        problem = AllPairsProblem(60, 50, y, "squared", 1.0, prior="zero", biases=False, strength=0.0, dtype=dtype)
+        theta = problem.draw_params(jax.random.key(0), 4)
+        tables = (type(theta.left)(jnp.asarray(side, dtype), None) for side in (P, Q))
+        theta = type(theta)(*tables, None, None)
+        values[dtype] = float(problem.data.objective(theta)), float(problem.data.magnitude(theta))
+    eps = np.finfo(np.float32).eps
+    error = abs(values[np.float32][0] - values[np.float64][0])
+    assert 100 * eps * values[np.float64][0] < error <= 10 * eps * values[np.float32][1]
+
+
 def test_14_without_imputation_it_is_the_plain_fit_of_observed_pairs():
     problem, theta, pairs = case(omega=0.0)
     assert problem.data.imputation is None
