@@ -52,20 +52,23 @@ def scaling(cache, scale: float, section: Section) -> None:
     )  # fmt: skip
 
 
-def sessions(rng, n_entities=20_000, n_sessions=20, n_stimuli=1_000, n_neurons=200) -> list[SessionBlock]:
-    """Sessions that each show some stimuli to their own neurons: 4 million pairs."""
+N_STIMULI, N_SESSIONS, N_NEURONS = 20_000, 20, 200
+
+
+def sessions(rng, n_shown: int) -> list[SessionBlock]:
+    """Sessions that each show some stimuli to 200 neurons of their own."""
     blocks = []
-    for s in range(n_sessions):
-        stimuli = np.sort(rng.choice(n_entities, n_stimuli, replace=False))
-        counts = rng.poisson(1.0, (n_stimuli, n_neurons)).astype(float)
-        blocks.append(SessionBlock(stimuli, np.arange(n_neurons) + n_neurons * s, counts))
+    for s in range(N_SESSIONS):
+        stimuli = np.sort(rng.choice(N_STIMULI, n_shown, replace=False))
+        counts = rng.poisson(1.0, (n_shown, N_NEURONS)).astype(float)
+        blocks.append(SessionBlock(stimuli, np.arange(N_NEURONS) + N_NEURONS * s, counts))
     return blocks
 
 
 def blocks(cache, scale: float, section: Section) -> None:
     """4 million pairs as 20 session blocks, as our triples, and as triples gathered at once and derived by JAX."""
-    data = sessions(np.random.default_rng(0), int(20_000 * scale))
-    problems = {layout: AllPairsProblem(*sized(data, scale), layout=layout) for layout in ("blocks", "triples")}
+    data, n_neurons = sessions(np.random.default_rng(0), int(1_000 * scale)), N_SESSIONS * N_NEURONS
+    problems = {how: AllPairsProblem(N_STIMULI, n_neurons, data, layout=how) for how in ("blocks", "triples")}
     theta = problems["blocks"].draw_params(jax.random.key(0), 32)
     both = jax.jit(lambda data, theta: data.value_and_gradient(theta))
     triples = problems["triples"].triples[0]
@@ -104,11 +107,6 @@ def blocks(cache, scale: float, section: Section) -> None:
         "size of our triples, beside blocks", size["triples"], size["blocks"], limit=10,
         against="blocks", unit="B", topic="memory", at_least=True, aim=True,
     )  # fmt: skip
-
-
-def sized(data, scale):
-    """Numbers of entities and responses."""
-    return int(20_000 * scale), 200 * len(data), data
 
 
 def gathered(theta, data, i, j, y, loss):

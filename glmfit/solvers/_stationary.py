@@ -202,6 +202,7 @@ class TwoSidedSolver(ABC):
                 state = self.update(problem, state)
                 bar.update(1)
                 if options.callback is not None:
+                    jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
                     before = time.perf_counter()
                     try:
                         options.callback(state.epoch, before - clock - told, state.theta, state)
