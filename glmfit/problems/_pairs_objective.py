@@ -132,6 +132,14 @@ class AllPairs(eqx.Module):
             value = value + _imputed(factors, self.cost())[0]
         return self.scale * value + self.penalty(theta) + self.constant
 
+    def observed_alone(self) -> AllPairs:
+        """Return the objective of the observed pairs, without imputation and penalty, in the same structure."""
+        nothing = jnp.zeros_like(self.strength)
+        alone = eqx.tree_at(lambda data: (data.strength, data.bias_strength), self, (nothing, nothing))
+        if self.imputation is None:
+            return alone
+        return eqx.tree_at(lambda data: data.imputation.a, alone, jnp.zeros_like(self.imputation.a))
+
     def magnitude(self, theta: TwoTowers) -> jax.Array:
         """Size of the numbers the objective is the sum of, to judge its rounding: |L+| + |L-| + penalty.
 

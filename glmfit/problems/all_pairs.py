@@ -111,17 +111,22 @@ class AllPairsProblem(TwoSided):
         self.mean = self._means()
         observed = ObservedBlocks.of(self._merged, dtype) if blocks else ObservedTriples.of(*self._merged[:2], dtype)
         self.strength, self.bias_strength = float(strength), float(bias_strength)
+        prior_is_mean = isinstance(prior, str) and prior == "mean"
         trials = np.where(self.n_trials > 0, self.n_trials, self.n_trials.sum())
         self.base = base = self.loss.link(self.mean, trials)
         imputation = Pt = Qt = None
+        self.cost = self.prior = None  # in float64: what certificates are of
         if imputation_weight > 0:
             a = np.ones(self.n_left) if left_weight is None else np.asarray(left_weight)
             b = np.ones(self.n_right) if right_weight is None else np.asarray(right_weight)
-            imputation = Imputation(jnp.asarray(imputation_weight * a, dtype), jnp.asarray(b, dtype))
+            self.cost = np.float64(imputation_weight) * a, b
+            imputation = Imputation(*(jnp.asarray(factor, dtype) for factor in self.cost))
             if not isinstance(prior, str):
-                Pt, Qt = (jnp.asarray(np.asarray(side), dtype) for side in prior)
-            elif prior == "mean" and not biases:
-                Pt, Qt = jnp.ones((self.n_left, 1), dtype), jnp.asarray(base[:, None], dtype)
+                self.prior = tuple(np.asarray(side, np.float64) for side in prior)
+            elif prior == "mean":
+                self.prior = np.ones((self.n_left, 1)), base[:, None]
+            if self.prior is not None and not (biases and prior_is_mean):
+                Pt, Qt = (jnp.asarray(side, dtype) for side in self.prior)
         self.data = AllPairs(
             loss=self.loss,
             left=self._left,
@@ -131,7 +136,7 @@ class AllPairsProblem(TwoSided):
             base=jnp.asarray(base, dtype) if biases else None,
             Pt=Pt,
             Qt=Qt,
-            prior_is_base=bool(biases and isinstance(prior, str) and prior == "mean"),
+            prior_is_base=bool(biases and prior_is_mean),
             strength=jnp.asarray(strength, dtype),
             bias_strength=jnp.asarray(bias_strength, dtype),
             constant=jnp.asarray(self.loss.spread_constant(self._merged.spread), dtype),
