@@ -142,7 +142,7 @@ class AllPairs(eqx.Module):
         return self.scale * value + self.penalty(theta) + self.constant
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
-        """Size of the numbers the objective is the sum of, to judge its rounding: |L+| + |L-| + penalty.
+        """Sum of the sizes of L+ and L- and of the penalty, to judge the rounding of the objective.
 
         Of L-, the products of the entries of the two Gram matrices are summed without their signs: where embeddings
         are large and nearly orthogonal, they cancel.
