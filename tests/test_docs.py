@@ -48,7 +48,7 @@ NOT_RUN = {
     "python -m glmfit.batch run examples/batch/simulated.toml --out fits": "docs/how_to/batch.md, in another folder",
     "python -m glmfit.batch run manifest.toml --out fits --scheduler slurm": "needs SLURM: tests/batch",
     "sbatch fits/array.sh": "needs SLURM: tests/batch",
-    "JAX_PLATFORMS=cuda python": "needs a GPU",
+    "JAX_PLATFORMS=cuda python benchmarks/gpu_population.py": "needs a GPU",
     "python -m glmfit.batch run manifest.toml --out fits --gpus": "needs GPUs",
     "ruff check": "style: .ci/run",
     "ruff format": "style: .ci/run",
@@ -346,3 +346,22 @@ def test_a_wrong_block_fails(text, complaint, monkeypatch, tmp_path, checkout, r
     with pytest.raises(BaseException) as caught:
         test_every_block_of_a_page_runs(page, checkout, request)
     assert complaint in f"{caught.type.__name__}: {caught.value}"
+
+
+def test_the_page_of_benchmarks_has_every_verdict(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    import benchmarks
+
+    text, missed = benchmarks.page(), 0
+    results = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    assert results
+    for path in results:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        assert f"\n## {path.stem}\n" in text
+        for name, section in content.get("sections", {}).items():
+            assert f"\n### {path.stem}: {name}\n" in text
+            assert section["environment"]["commit"][:10] in text
+            for entry in section["requirements"]:
+                assert entry["what"].replace("|", r"\|") in text
+                missed += not entry["met"]
+    assert text.count("**no**") == 2 * missed  # where it belongs, and at the top
