@@ -348,6 +348,20 @@ def test_a_wrong_block_fails(text, complaint, monkeypatch, tmp_path, checkout, r
     assert complaint in f"{caught.type.__name__}: {caught.value}"
 
 
+@pytest.mark.slow
+def test_the_figures_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "figures"))
+    import draw
+
+    draw.main(tmp_path)
+    for path in tmp_path.iterdir():
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert 5_000 < path.stat().st_size < 150_000
+    assert {path.name for path in tmp_path.iterdir()} == {
+        path.name for path in (ROOT / "docs" / "figures").glob("*.png")
+    }
+
+
 def test_the_page_of_benchmarks_has_every_verdict(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
     import benchmarks
