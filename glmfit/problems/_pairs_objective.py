@@ -141,7 +141,7 @@ class AllPairs(eqx.Module):
         return eqx.tree_at(lambda data: data.imputation.a, alone, jnp.zeros_like(self.imputation.a))
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
-        """Size of the numbers the objective is the sum of, to judge its rounding: |L+| + |L-| + penalty.
+        """Size of the numbers the objective is the sum of, to judge its rounding: both parts of L and the penalty.
 
         Of L-, the products of the entries of the two Gram matrices are summed without their signs: where embeddings
         are large and nearly orthogonal, they cancel.
