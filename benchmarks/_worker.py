@@ -149,9 +149,16 @@ def all_pairs_pass(n: int, k: int = 32, repeats: int = 5) -> dict:
     }
 
 
+def peer(name: str, scale: float, rival: str, rung: int) -> dict:
+    """Fit a problem of peers.py once by one of its rivals."""
+    from peers import one_cold_fit
+
+    return one_cold_fit(name, scale, rival, rung)
+
+
 TASKS = {
     "fit": fit, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits, "which_neuron": which_neuron,
-    "all_pairs_pass": all_pairs_pass,
+    "all_pairs_pass": all_pairs_pass, "peer": peer,
 }  # fmt: skip
 
 if __name__ == "__main__":

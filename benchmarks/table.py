@@ -1,7 +1,8 @@
-"""Renders the requirements of benchmarks/results/poisson_population.json as a Markdown table.
+"""Renders benchmarks/results/poisson_population.json and peers.json as Markdown tables.
 
-python benchmarks/table.py             print it
-python benchmarks/table.py --write     put it between the markers of README.md and of pages under docs/
+python benchmarks/table.py             print the first
+python benchmarks/table.py --peers     print the second
+python benchmarks/table.py --write     put both between the markers of README.md and of pages under docs/
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "poisson_population.json"
 HEAD = ["| | glmfit | beside | ratio | asked | met |", "|---|---|---|---|---|---|"]
 START, END = "<!-- benchmark table -->", "<!-- end of benchmark table -->"
+PEERS = ROOT / "benchmarks" / "results" / "peers.json"
+PEERS_START, PEERS_END = "<!-- peers table -->", "<!-- end of peers table -->"
+_PACKAGES = {
+    "glmfit": "glmfit",
+    "nemos": "NeMoS",
+    "sklearn": "scikit-learn",
+    "statsmodels": "statsmodels",
+    "glum": "glum",
+}
 
 
 def render(content: dict) -> str:
@@ -69,10 +79,12 @@ def provenance(sections: list[dict]) -> str:
         return ", ".join(sorted({str(get(r)) for r in records}))
 
     versions = ", ".join(
-        f"{label} {one(lambda r, name=name: r['versions'][name])}"
+        f"{label} {one(lambda r, name=name: r['versions'].get(name))}"
         for label, name in (
             ("jax", "jax"), ("NumPy", "numpy"), ("scikit-learn", "scikit-learn"), ("NeMoS", "nemos"),
+            ("statsmodels", "statsmodels"), ("glum", "glum"),
         )
+        if any(name in r["versions"] for r in records)
     )  # fmt: skip
     commit = one(lambda r: (r["commit"] or "unknown")[:10] + (" with local changes" if r["dirty"] else ""))
     return (
@@ -99,37 +111,96 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}".strip()
 
 
-def fill(text: str, table: str) -> str:
+# --------------------------------------------------------------------------------------------- peers
+
+
+def render_peers(content: dict) -> str:
+    """Make one table per problem: seconds to each gap by every solver, warm and cold, the least of a column in bold."""
+    names = [name for name in content["order"] if name in content["sections"]]
+    parts = [_peers_of(name, content["sections"][name]["figures"]) for name in names]
+    return "\n\n".join([*parts, _provenance([content["sections"][name] for name in names])])
+
+
+def _peers_of(name: str, figures: dict) -> str:
+    problem, peers = figures["problem"], figures["peers"]
+    goals = list(next(iter(peers.values()))["warm"])
+    goals.sort(key=float, reverse=True)
+    columns = [(when, goal) for when in ("warm", "cold") for goal in goals]
+    least = {column: min(float(row[column[0]][column[1]]) for row in peers.values()) for column in columns}
+    lines = [f"**{_title(name, problem)}**", ""]
+    lines += [
+        "| | " + " | ".join(f"{when}, {goal}" for when, goal in columns) + " |",
+        "|---" * (1 + len(columns)) + "|",
+    ]
+    for row in peers.values():
+        cells = [_seconds(float(row[when][goal]), least[when, goal]) for when, goal in columns]
+        lines.append(f"| {_PACKAGES[row['package']]} {row['solver']} | " + " | ".join(cells) + " |")
+    absent = "; ".join(f"{_PACKAGES[package]} {why}" for package, why in figures["absent"].items())
+    return "\n".join([*lines, *(["", f"Not in this table: {absent}."] if absent else [])])
+
+
+def _title(name: str, problem: dict) -> str:
+    rows = f"{problem['rows']:,}".replace(",", " ")
+    shape = f"{rows} rows, {problem['features']} features"
+    if problem["link"] == "softmax":
+        what = "scikit-learn's digits" if "digits" in name else "independent features"
+        return f"Softmax, {problem['outputs']} classes: {what} ({shape})"
+    what = "independent features" if name.startswith("white") else "spike history in raised cosines"
+    neurons = "1 neuron" if problem["outputs"] == 1 else f"{problem['outputs']} neurons"
+    condition = f", condition number {float(problem['condition']):.2g}" if problem["condition"] else ""
+    return f"Poisson, {problem['link']}, {neurons}: {what} ({shape}{condition})"
+
+
+def _seconds(value: float, least: float) -> str:
+    if value == float("inf"):
+        return "not reached"
+    return f"**{quantity(value, 's')}**" if value == least else quantity(value, "s")
+
+
+# ------------------------------------------------------------------------------------------- filling
+
+
+def fill(text: str, table: str, start: str = START, end: str = END) -> str:
     """Replace what stands between the markers; the closing one is added where it is missing."""
-    before, found, rest = text.partition(START)
+    before, found, rest = text.partition(start)
     if not found:
-        raise ValueError(f"no line {START}: put it where the table belongs")
-    _, closed, after = rest.partition(END)
+        raise ValueError(f"no line {start}: put it where the table belongs")
+    _, closed, after = rest.partition(end)
     if not closed:
         after = rest
-    return f"{before}{START}\n\n{table}\n\n{END}{after}"
+    return f"{before}{start}\n\n{table}\n\n{end}{after}"
 
 
-def pages() -> list[Path]:
+def pages(start: str = START) -> list[Path]:
     """README.md and every page under docs/ with the marker."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [path for path in found if path.exists() and START in path.read_text(encoding="utf-8")]
+    return [path for path in found if path.exists() and start in path.read_text(encoding="utf-8")]
 
 
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="fill README.md and docs/")
-    parser.add_argument("--results", default=str(RESULTS))
+    parser.add_argument("--peers", action="store_true", help="print the comparison with other packages")
+    parser.add_argument("--results", help="JSON file to print")
     options = parser.parse_args(arguments)
-    table = render(json.loads(Path(options.results).read_text(encoding="utf-8")))
+    tables = {
+        START: (Path(options.results or RESULTS), render, END),
+        PEERS_START: (Path(options.results or PEERS), render_peers, PEERS_END),
+    }
     if not options.write:
-        print(table)
+        file, make, _ = tables[PEERS_START if options.peers else START]
+        print(make(json.loads(file.read_text(encoding="utf-8"))))
         return 0
-    for path in pages():
-        beside = path.with_suffix(".tmp")
-        beside.write_text(fill(path.read_text(encoding="utf-8"), table), encoding="utf-8")
-        os.replace(beside, path)
-        print(f"filled {path.relative_to(ROOT)}")
+    for start, (file, make, end) in tables.items():
+        if not file.exists():
+            print(f"no {file.name} yet")
+            continue
+        table = make(json.loads(file.read_text(encoding="utf-8")))
+        for path in pages(start):
+            beside = path.with_suffix(".tmp")
+            beside.write_text(fill(path.read_text(encoding="utf-8"), table, start, end), encoding="utf-8")
+            os.replace(beside, path)
+            print(f"filled {path.relative_to(ROOT)}")
     return 0
 
 

@@ -204,6 +204,20 @@ def test_jaxopt_optax_and_pynapple_are_imported_on_use():
     assert not places("jaxopt", "optax", "pynapple", at_top_only=True)
 
 
+def test_what_is_imported_with_an_estimator_is_a_short_list():
+    # Everything else waits until it is used: what a first fit waits for is mostly jax and scikit-learn.
+    light = {"jax", "jaxlib", "numpy", "scipy", "sklearn", "equinox", "jaxtyping", "tqdm", "threadpoolctl", "glmfit"}
+    found = {
+        f"{path.relative_to(ROOT)}:{i.line} {i.module}"
+        for path, imports in IMPORTS.items()
+        for i in imports
+        if not dotted(path).startswith(("batch", "plugins"))
+        and i.at_top
+        and i.module.split(".")[0] not in light | set(sys.stdlib_module_names)
+    }
+    assert not found
+
+
 def test_nothing_is_pickled():
     assert not places("pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
 

@@ -4,7 +4,9 @@ import importlib
 import inspect
 import pkgutil
 import re
+import typing
 
+import public_api
 import pytest
 
 import glmfit
@@ -27,6 +29,11 @@ SUBPACKAGES = ("batch", "bounds", "design", "observations", "penalties", "proble
 
 def test_all_is_exact():
     assert sorted(glmfit.__all__) == sorted(PUBLIC)
+
+
+def test_the_interface_is_the_frozen_one():
+    frozen = public_api.FROZEN.read_text(encoding="utf-8")
+    assert public_api.render() == frozen, "if you mean it: python tests/public_api.py > tests/public_api.txt"
 
 
 def test_version_is_a_release_number():
@@ -142,6 +149,16 @@ def test_exported_classes_document_their_fields(name):
     fields = {key for key, hint in hints.items() if "ClassVar" not in str(hint) and not key.startswith("_")}
     documented = " ".join(base.__doc__ or "" for base in cls.__mro__ if base.__module__.startswith("glmfit"))
     assert not [key for key in fields if not re.search(rf"\b{key}\b", documented)]
+
+
+EVERYTHING = members() | exported()
+
+
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
+def test_type_hints_can_be_read(name):
+    value = EVERYTHING[name]
+    for one in (value, *(method for _, method in own_methods(value))) if inspect.isclass(value) else (value,):
+        typing.get_type_hints(one)
 
 
 ESTIMATOR_METHODS = ("fit", "predict", "score", "simulate", "save", "load")

@@ -201,7 +201,8 @@ class ClassModel(Model):
         number = isinstance(given, numbers.Real | np.ndarray) and np.ndim(given) == 0 and not isinstance(given, bool)
         if not number or not 0 <= float(given) < np.inf:
             raise ValueError(
-                f"regularizer_strength is {given!r}; a model of classes takes one finite number of at least 0."
+                f"regularizer_strength is {given!r}; a model of classes takes one finite number of at least 0, such "
+                "as 0.1, and not text."
             )
         return float(given)
 

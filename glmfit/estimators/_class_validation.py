@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from ..problems import Pairs
+from ._mistakes import looks_like_times, refuse_lengths, refuse_ragged, refuse_spike_times
 from ._validation import check_aligned, check_weights, plain, refuse_words_and_times, time_axis
 from ._warn import warn_user
 
@@ -43,6 +44,7 @@ class ClassTraining:
 
 def check_class_features(estimator, X, reset: bool):
     """Check features, dense or sparse; NaN is allowed in dense ones, and stays."""
+    refuse_spike_times(X, "X")
     refuse_words_and_times(X, "X")
     X = plain(X)
     if scipy.sparse.issparse(X) and X.format in ("csr", "csc", "coo"):
@@ -80,6 +82,9 @@ def check_class_features(estimator, X, reset: bool):
 
 def read_labels(y) -> np.ndarray:
     """Read labels as a 1-D array: numbers, strings, or objects of any hashable kind."""
+    refuse_spike_times(
+        y, "y", "labels are needed, one per row. For which unit fired each spike: X, y = glmfit.spike_identities(y, X)."
+    )
     y = plain(y)
     if y is None:
         raise ValueError("requires y to be passed, but the target y is None: give one label per row.")
@@ -111,6 +116,7 @@ def _from_list(y) -> np.ndarray:
     """Array of a list: of numbers, of strings, or else of objects as they are."""
     numbers = all(isinstance(v, numbers_abc.Number | np.bool_) for v in y)
     if numbers or all(isinstance(v, str) for v in y) or any(isinstance(v, list | np.ndarray) for v in y):
+        refuse_ragged(y, "y", "one label per row")
         return np.asarray(y)
     return _object_array(y)
 
@@ -133,7 +139,8 @@ def _check_numbers(y: np.ndarray) -> None:
         first = finite[finite != np.rint(finite)][0]
         raise ValueError(
             f"Unknown label type: continuous. y holds numbers that are no integers (the first is {first:g}): those are "
-            "measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into strings."
+            "measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into strings. "
+            "Counts of neurons are for PopulationGLM."
         )
     check_classification_targets(finite)
 
@@ -212,7 +219,9 @@ def read_counts(Y):
     """Read counts as an array or CSR matrix, (row, category), finite where not NaN, checked for signs."""
     if Y is None:
         raise ValueError("requires y to be passed, but the target y is None: give counts, (row, category).")
+    refuse_spike_times(Y, "y")
     refuse_words_and_times(Y, "y")
+    refuse_ragged(Y, "y", "counts, (row, category)")
     if scipy.sparse.issparse(Y):
         Y = scipy.sparse.csr_array(Y).astype(np.float64)
         Y.sum_duplicates()
@@ -220,9 +229,10 @@ def read_counts(Y):
     else:
         Y = np.asarray(plain(Y)).astype(np.float64)
         if Y.ndim != 2 or Y.shape[1] == 0:
+            times = " Spike times are counted in the bins of X first." if looks_like_times(Y) else ""
             raise ValueError(
                 f"y has shape {Y.shape}; a multinomial model needs counts (row, category), dense or sparse. For one "
-                "label per row use SoftmaxGLM."
+                f"label per row use SoftmaxGLM.{times}"
             )
         values = Y.ravel()
     if np.isinf(values).any():
@@ -238,7 +248,7 @@ def read_counts(Y):
             row, category = np.argwhere(Y < 0)[0]
         raise ValueError(
             f"y has {int(negative.sum())} negative counts (first at row {row}, category {category}); a multinomial "
-            "model needs counts >= 0."
+            "model needs counts >= 0. Did you pass z-scored data? Pass the counts themselves."
         )
     return Y
 
@@ -281,7 +291,7 @@ def check_lengths(X, y, sample_weight, offset=None) -> None:
 def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int) -> ClassTraining:
     """Rows that count, from labels' indices."""
     n = X.shape[0]
-    _same_length(n, len(index))
+    refuse_lengths(X, index, "observation")
     weight = np.ones(n) if sample_weight is None else check_weights(sample_weight, X)
     nan = missing | (np.zeros(n, bool) if scipy.sparse.issparse(X) else np.isnan(X).any(axis=1))
     keep = _keep(nan, weight > 0, np.ones(n, bool))
@@ -296,7 +306,7 @@ def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int)
 def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
     """Rows that count, from counts."""
     n, n_classes = Y.shape
-    _same_length(X.shape[0], n)
+    refuse_lengths(X, Y, "observation")
     weight = np.ones(n) if sample_weight is None else check_weights(sample_weight, X)
     nan = rows_with_nan(Y) | (np.zeros(n, bool) if scipy.sparse.issparse(X) else np.isnan(X).any(axis=1))
     total = np.where(nan, 1.0, np.asarray(Y.sum(axis=1)).ravel())
@@ -321,11 +331,6 @@ def _mean_one(weight: np.ndarray) -> np.ndarray:
 
 def _rows(X, keep):
     return X if len(keep) == X.shape[0] else X[keep]
-
-
-def _same_length(n_x: int, n_y: int) -> None:
-    if n_x != n_y:
-        raise ValueError(f"X has {n_x} rows but y has {n_y}: inconsistent numbers of samples. Both need one per row.")
 
 
 def _keep(nan, weighted, counted) -> np.ndarray:

@@ -220,7 +220,10 @@ def read_strengths(given) -> np.ndarray | None:
         or strengths.ndim != 1
         or not np.all(np.isfinite(strengths) & (strengths >= 0))
     ):
-        raise ValueError(f"strengths is {given!r}; it must be a list of finite numbers of at least 0.")
+        raise ValueError(
+            f"strengths is {given!r}; it must be a list of finite numbers of at least 0, such as [1e-4, 1e-2, 1], and "
+            "not text."
+        )
     strengths = np.unique(strengths.astype(np.float64))
     if len(strengths) < 2:
         raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import _get_feature_names, check_array
 
+from ._mistakes import refuse_spike_times
 from ._validation import plain, refuse_words_and_times
 from ._warn import warn_user
 
@@ -101,6 +102,7 @@ def read_unseen(features, side: Side) -> Any:
 
 def _values(features, name: str, entity: str):
     """Array or CSR matrix of finite numbers, (entity, feature)."""
+    refuse_spike_times(features, name, f"features are needed, one row of numbers per {entity}.")
     refuse_words_and_times(features, name)
     features = plain(features)
     if (hasattr(features, "shape") and len(features.shape) != 2) or np.ndim(features) == 1:

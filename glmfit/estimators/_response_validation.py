@@ -12,6 +12,7 @@ import scipy.sparse
 
 from ..observations import ResponseLoss
 from ..problems import SessionBlock, Triples
+from ._mistakes import refuse_columns_of_words, refuse_spike_times
 from ._validation import NOT_INTEGER, plain, refuse_words_and_times
 from ._warn import warn_user
 
@@ -258,10 +259,12 @@ def _numbers(values, what: str) -> tuple[np.ndarray, Any]:
     """Float64 array of what should be numbers, and the dtype they came in."""
     if scipy.sparse.issparse(values):
         raise TypeError(f"{what} is a sparse matrix; give it dense, with NaN where nothing was recorded.")
+    refuse_spike_times(values, what, "count the spikes after each stimulus first, to an array (stimulus, neuron).")
     values = plain(values)
     if hasattr(values, "to_numpy"):
         kinds = np.atleast_1d(np.asarray(getattr(values, "dtypes", values.dtype if values.ndim == 1 else None), object))
         single = len(kinds) > 0 and all(kind == np.float32 for kind in kinds)
+        refuse_columns_of_words(values, what)
         try:
             return values.to_numpy(np.float64, na_value=np.nan), np.dtype(np.float32 if single else np.float64)
         except (TypeError, ValueError) as error:
@@ -279,11 +282,17 @@ def _numbers(values, what: str) -> tuple[np.ndarray, Any]:
 
 def _check_shape(shape, sizes, name: str) -> None:
     """Raise unless a table has one row per stimulus and one column per neuron."""
+    if tuple(shape) == tuple(sizes)[::-1] and shape[0] != shape[1]:
+        raise ValueError(
+            f"{name} is a table of shape {tuple(shape)}, but there are {sizes[0]} stimuli and {sizes[1]} neurons: it "
+            f"looks like (neuron, stimulus); pass {name}.T."
+        )
     for have, need, entity, along in zip(shape, sizes, ("stimulus", "neuron"), ("row", "column"), strict=True):
         if need is not None and have != need:
             raise ValueError(
                 f"{name} is a table of shape {tuple(shape)}, but there are {need} of kind {entity} (the rows of "
-                f"{entity}_features): it needs one {along} per {entity}. Give ids with responses of some of them only."
+                f"{entity}_features, ({entity}, feature)): it needs one {along} per {entity}. Give ids with responses "
+                "of some of them only."
             )
 
 
@@ -306,7 +315,10 @@ def _check_values(given, loss: ResponseLoss, name: str):
                 raise ValueError(f"{name} has {what} (first at {place(index, bad)}).")
         wrong, needs = loss.wrong(np.where(np.isnan(y), 0.0, y))
         if wrong.any():
-            hints = {"poisson": " Did you pass z-scored data?", "logistic": " (-1 and 1 will do as well, throughout.)"}
+            hints = {
+                "poisson": " Did you pass z-scored data? Pass the counts themselves.",
+                "logistic": " (-1 and 1 will do as well, throughout.)",
+            }
             raise ValueError(
                 f"{name} has {int(wrong.sum())} values that the loss {loss.name!r} cannot take (first at "
                 f"{place(index, wrong)}, {y[wrong][0]:g}); it needs {needs}.{hints.get(loss.name, '')}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..design import RowSource, as_source
 from ..problems._chunks import chunks
+from ._mistakes import refuse_lengths, refuse_spike_times
 from ._validation import (
     NOT_INTEGER,
     Scoring,
@@ -166,6 +167,7 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
         raise ValueError(
             "requires y to be passed, but the target y is None: give the spike counts, (time,) or (time, neuron)."
         )
+    refuse_spike_times(y, "y")
     axis = time_axis(y)
     for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
         check_aligned(axis, time_axis(rows), name)
@@ -173,11 +175,7 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
     one_neuron = y.one_column if isinstance(y, RowSource) else np.ndim(plain(y)) == 1
     counts = y if isinstance(y, RowSource) else counts_of(y, keep_type=True)
     counts = counts[:, None] if counts.ndim == 1 else counts
-    if len(counts) != n_rows:
-        raise ValueError(
-            f"X has {n_rows} rows but y has {len(counts)}: inconsistent numbers of samples. Both need one row per time "
-            "bin; were the spikes counted on the time axis of X?"
-        )
+    refuse_lengths(source, counts)
     estimator.n_features_in_ = source.shape[1]
     if source.columns is not None:
         estimator.feature_names_in_ = np.asarray(source.columns, object)
@@ -207,8 +205,7 @@ def check_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> 
     check_same_neurons(estimator.report_.neuron, neuron_names(y))
     counts = counts_of(y, keep_type=True) if counts is None else counts
     counts = counts[:, None] if counts.ndim == 1 else counts
-    if len(counts) != len(source):
-        raise ValueError(f"X has {len(source)} rows but y has {len(counts)}; both need one row per time bin.")
+    refuse_lengths(source, counts)
     exposure = check_exposure(exposure, len(source))
     weights, offset, _ = row_weights(source, counts.shape[1], sample_weight, offset)
     keep = _positive(weights)

@@ -8,6 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
+from ._mistakes import (
+    TIMES,
+    looks_like_times,
+    refuse_columns_of_words,
+    refuse_lengths,
+    refuse_ragged,
+    refuse_spike_times,
+    warn_if_turned,
+    warn_of_constant,
+)
 from ._warn import warn_user
 
 
@@ -93,6 +103,8 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
         )
     _refuse_sparse(X, "X")
     _refuse_sparse(y, "y")
+    refuse_spike_times(X, "X")
+    refuse_spike_times(y, "y")
     axis_x, axis_y = time_axis(X), time_axis(y)
     check_aligned(axis_x, axis_y)
     for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
@@ -100,11 +112,7 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     names = neuron_names(y)
     X = _features(estimator, X, reset=True)
     Y = counts_of(y)
-    if len(X) != len(Y):
-        raise ValueError(
-            f"X has {len(X)} rows but y has {len(Y)}: inconsistent numbers of samples. Both need one row per time "
-            "bin; were the spikes counted on the time axis of X?"
-        )
+    refuse_lengths(X, Y)
     weights = None
     if sample_weight is not None:
         weights = check_weights(sample_weight, X)
@@ -134,6 +142,8 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
             f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
             "needs at least 2, of positive weight."
         )
+    warn_if_turned(X, Y)
+    warn_of_constant(X)
     names = names or [str(i) for i in range(Y.shape[1])]
     return Training(X, Y, weights, offset, exposure, n_dropped, one_neuron, axis_y, names, rows, n_given)
 
@@ -162,10 +172,10 @@ def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
         check_aligned(axis or time_axis(y), time_axis(rows), name)
     _refuse_sparse(X, "X")
+    refuse_spike_times(y, "y")
     check_same_neurons(estimator.report_.neuron, neuron_names(y))
     X, Y = _features(estimator, X, reset=False), counts_of(y)
-    if len(X) != len(Y):
-        raise ValueError(f"X has {len(X)} rows but y has {len(Y)}; both need one row per time bin.")
+    refuse_lengths(X, Y)
     weights = np.ones(len(X)) if sample_weight is None else check_weights(sample_weight, X)
     Y = Y[:, None] if Y.ndim == 1 else Y
     offset, exposure = check_offset(offset, *Y.shape), check_exposure(exposure, len(X))
@@ -248,6 +258,7 @@ def check_unexposed(Y, exposure, rows) -> None:
 
 
 def _features(estimator, X, reset: bool) -> np.ndarray:
+    refuse_spike_times(X, "X")
     refuse_words_and_times(X, "X")
     X = validate_data(
         estimator,
@@ -262,7 +273,8 @@ def _features(estimator, X, reset: bool) -> np.ndarray:
 
 
 def refuse_words_and_times(value: Any, name: str) -> None:
-    """Raise for arrays of words, times or complex numbers."""
+    """Raise for arrays and frames of words, times or complex numbers."""
+    refuse_columns_of_words(value, name)
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     if kind in "mMcUS":
         raise ValueError(
@@ -279,6 +291,7 @@ def refuse_words_and_times(value: Any, name: str) -> None:
 def counts_of(y, keep_type: bool = False) -> np.ndarray:
     """Return counts as an array, (time,) or (time, neuron); small integers stay such if asked."""
     refuse_words_and_times(y, "y")
+    refuse_ragged(y, "y", "counts, one row per time bin: (time,) or (time, neuron)")
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
         raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
     Y = check_array(
@@ -306,11 +319,11 @@ def check_counts(Y: np.ndarray, warn: bool = True, first_row: int = 0) -> None:
         row, neuron = negative[0]
         raise ValueError(
             f"y has {len(negative)} negative counts (first at row {first_row + row}, neuron {neuron}, value "
-            f"{Y[row, neuron]:g}); Poisson needs y >= 0. Did you pass z-scored data?"
+            f"{Y[row, neuron]:g}); Poisson needs y >= 0. Did you pass z-scored data? Pass the counts themselves."
         )
     if warn and not np.array_equal(Y, np.rint(Y)):
         n_neurons = int(np.sum(np.any(Y != np.rint(Y), axis=0)))
-        warn_user(NOT_INTEGER.format(n_neurons, Y.shape[1]))
+        warn_user(TIMES if looks_like_times(Y) else NOT_INTEGER.format(n_neurons, Y.shape[1]))
 
 
 def _rows_without_nan(X, Y, offset) -> np.ndarray:
@@ -346,8 +359,8 @@ def check_aligned(x: TimeAxis | None, y: TimeAxis | None, what: str = "y") -> No
         return
     if len(x.t) != len(y.t):
         raise ValueError(
-            f"X has {_extent(x)} but {what} has {_extent(y)}. Count the spikes on X's time axis, or restrict both to "
-            "the same epochs."
+            f"X has {_extent(x)} but {what} has {_extent(y)}. Both need the same bins: count the spikes with those "
+            "of X, spikes.count(bin_size, ep=X.time_support), or restrict both to the same epochs."
         )
     if not len(x.t):
         raise ValueError(f"X and {what} are empty: no time bins. A fit needs at least 2.")
@@ -363,8 +376,9 @@ def check_aligned(x: TimeAxis | None, y: TimeAxis | None, what: str = "y") -> No
 
 
 def _extent(axis: TimeAxis) -> str:
+    size = f" of {np.median(np.diff(axis.t)):g} s" if len(axis.t) > 1 else ""
     span = f" ({axis.t[0]:g} to {axis.t[-1]:g} s)" if len(axis.t) else ""
-    return f"{len(axis.t)} time bins{span}"
+    return f"{len(axis.t)} time bins{size}{span}"
 
 
 def check_same_neurons(fitted: list, given: list | None) -> None:

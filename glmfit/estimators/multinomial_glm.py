@@ -9,6 +9,7 @@ from sklearn.base import RegressorMixin
 from ..observations.softmax import Multinomial
 from ._class_model import ClassModel
 from ._class_validation import check_class_features, check_lengths, check_offset, read_counts, training_of_counts
+from ._mistakes import warn_if_turned, warn_of_constant
 from ._parameters import read_seed
 from ._validation import TimeAxis, time_axis, wrap
 from ._warn import warn_user
@@ -104,6 +105,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         X, Y = check_class_features(self, X, reset=True), read_counts(y)
         offset = check_offset(offset, X.shape[0], Y.shape[1])
         data = training_of_counts(X, Y, sample_weight, offset)
+        warn_if_turned(X, Y)
+        warn_of_constant(data.X)
         self.classes_ = np.arange(Y.shape[1]) if names is None else names
         self._columns = axis
         self._fit_training(data)

@@ -19,6 +19,7 @@ from ._class_validation import (
     read_labels,
     training_of_labels,
 )
+from ._mistakes import warn_of_constant
 from ._parameters import read_count, read_seed
 from ._validation import wrap
 from ._warn import warn_user
@@ -149,6 +150,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         self.classes_, index[~missing] = find_classes(labels[~missing])
         offset = check_offset(offset, X.shape[0], len(self.classes_))
         data = training_of_labels(X, index, missing, sample_weight, offset, len(self.classes_))
+        warn_of_constant(data.X)
         self._fit_training(data)
         self._warn_one_class()
 

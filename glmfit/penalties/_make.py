@@ -122,10 +122,14 @@ def _strength(strength: Any, n_neurons: int, n_members: int, member: str, dtype:
 def _numbers(what: str, value: Any, n_neurons: int, n_members: int, member: str, dtype: Any) -> np.ndarray:
     """Check that a value is a number, or has one per neuron or per member (feature or group) and neuron."""
     try:
-        array = np.asarray(value, dtype=dtype)
+        array = np.asarray(value)
+        if array.dtype.kind in "USTmM":  # "0.1" would pass as 0.1
+            raise TypeError
+        array = array.astype(dtype)
     except (TypeError, ValueError):
         raise TypeError(
-            f"{what} is {value!r}; allowed are a number or an array: one number per neuron, or per {member} and neuron."
+            f"{what} is {value!r}; allowed are a number or an array: one number per neuron, or per {member} and "
+            "neuron. Give numbers, such as 0.1, and not text."
         ) from None
     if array.shape not in ((), (n_neurons,), (n_members, n_neurons)):
         raise ValueError(

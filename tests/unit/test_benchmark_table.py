@@ -62,6 +62,43 @@ def test_readme_shows_the_committed_results(table):
         assert text == table.fill(text, rendered), "run: python benchmarks/table.py --write"
 
 
+def test_comparison_shows_the_committed_results(table):
+    assert table.pages(table.PEERS_START), "docs/comparison.md has lost its marker"
+    if not table.PEERS.exists():
+        pytest.skip("no benchmarks/results/peers.json is committed")
+    rendered = table.render_peers(json.loads(table.PEERS.read_text(encoding="utf-8")))
+    for page in table.pages(table.PEERS_START):
+        text = page.read_text(encoding="utf-8")
+        filled = table.fill(text, rendered, table.PEERS_START, table.PEERS_END)
+        assert text == filled, "run: python benchmarks/table.py --write"
+
+
+def test_losses_and_failures_of_a_comparison_are_shown(table):
+    def row(package, solver, warm, cold):
+        return {
+            "package": package,
+            "solver": solver,
+            "warm": {"0.01": warm, "1e-06": warm},
+            "cold": {"0.01": cold, "1e-06": "inf"},
+        }
+
+    peers = {"glmfit auto": row("glmfit", "auto", 0.5, 2.0), "glum irls-ls": row("glum", "irls-ls", 0.05, "inf")}
+    problem = {"rows": 30000, "features": 64, "outputs": 1, "link": "exp", "condition": 2.3}
+    results = content()
+    results["order"] = ["white-exp-1"]
+    figures = {"problem": problem, "peers": peers, "absent": {"nemos": "not installed"}}
+    results["sections"] = {"white-exp-1": results["sections"]["p1"] | {"figures": figures}}
+    lines = table.render_peers(results).splitlines()
+    assert (
+        lines[0] == "**Poisson, exp, 1 neuron: independent features (30 000 rows, 64 features, condition number 2.3)**"
+    )
+    assert lines[2] == "| | warm, 0.01 | warm, 1e-06 | cold, 0.01 | cold, 1e-06 |"
+    assert lines[4] == "| glmfit auto | 0.5 s | 0.5 s | **2 s** | not reached |"
+    assert lines[5] == "| glum irls-ls | **50 ms** | **50 ms** | not reached | not reached |"
+    assert "Not in this table: NeMoS not installed." in lines
+    assert lines[-1].startswith("Measured 2026-01-02 on a processor")
+
+
 def test_row_of_a_rival(table):
     lines = table.render(content(entry())).splitlines()
     assert lines[2] == "| P1 warm | 50 ms | a rival: 20 s | 1/400 | at most 1/12 | yes |"

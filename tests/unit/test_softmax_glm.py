@@ -530,7 +530,7 @@ def test_auto_rule_follows_work_and_memory():
 # ----------------------------------------------------------------------------------------- bad input
 
 BAD_LABELS = {
-    "unhashable": (lambda y: [[1], [2, 3]] * (N // 2), ValueError, "inhomogeneous"),
+    "unhashable": (lambda y: [[1], [2, 3]] * (N // 2), ValueError, "sequences of different lengths"),
     "sets": (lambda y: [{k} for k in y], TypeError, "cannot be hashed"),
     "measurements": (lambda y: y + 0.25, ValueError, "measurements, not classes"),
     "infinite": (lambda y: np.where(y == 1, np.inf, y), ValueError, "infinity"),

@@ -1,0 +1,147 @@
+"""What is often passed by mistake: noticed, and answered with what to do instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from ._warn import warn_user
+
+_FEW = 10  # rows that may increase by chance
+_SHOWN = 3
+
+TIMES = (
+    "y increases from row to row and has fractions, like spike times; counts per time bin are needed. Count them in "
+    "the bins of X, for example by numpy.histogram(y, edges)[0]. (Fitting the Poisson quasi-likelihood all the same.)"
+)
+
+
+def refuse_spike_times(value: Any, name: str, advice: str | None = None) -> None:
+    """Raise for pynapple's spike times that were not counted, alone or in a list."""
+    first = value[0] if isinstance(value, list | tuple) and len(value) else value
+    if not _is_spike_times(first):
+        return
+    kind = type(first).__name__ if first is value else f"list of {type(first).__name__}"
+    if advice is None:
+        group = name if first is value else f"pynapple.TsGroup({name})"
+        bins = "bin_size" if name == "X" else "bin_size, ep=X.time_support"
+        advice = f"numbers per time bin are needed. Count them first: {group}.count({bins})."
+    raise TypeError(f"{name} is a {kind}, spike times; {advice}")
+
+
+def _is_spike_times(value: Any) -> bool:
+    return type(value).__module__.startswith("pynapple.") and type(value).__name__ in ("Ts", "TsGroup")
+
+
+def refuse_ragged(value: Any, name: str, needs: str) -> None:
+    """Raise for a list of sequences of different lengths, such as spike times by neuron."""
+    if not isinstance(value, list | tuple) or not all(hasattr(v, "__len__") and not isinstance(v, str) for v in value):
+        return
+    lengths = {len(v) for v in value}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"{name} is a list of {len(value)} sequences of different lengths ({min(lengths)} to {max(lengths)}); it "
+            f"needs {needs}. Spike times are counted first, for example by numpy.histogram(times, edges)[0]."
+        )
+
+
+def refuse_columns_of_words(value: Any, name: str) -> None:
+    """Raise for a frame with columns that are not numbers, and name them."""
+    dtypes = getattr(value, "dtypes", None)
+    if dtypes is None or callable(dtypes) or not hasattr(value, "columns"):
+        return
+    found = []
+    for j, dtype in enumerate(dtypes):
+        if getattr(dtype, "kind", "O") in "biufc":
+            continue
+        column = value.iloc[:, j] if hasattr(value, "iloc") else value[value.columns[j]]
+        first = next((entry for entry in column if not _is_number(entry)), None)
+        if first is not None:
+            found.append(f"{value.columns[j]!r} (with {first!r})")
+    if found:
+        shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+        raise ValueError(
+            f"{name} has columns that are not numbers: {shown}. Encode them, for example by pandas.get_dummies({name}, "
+            "dtype=float), or leave them out."
+        )
+
+
+def _is_number(entry: Any) -> bool:
+    if isinstance(entry, str):  # "1" is a label as long as nobody says otherwise
+        return False
+    try:
+        float(entry)
+    except (TypeError, ValueError):
+        return entry is None or type(entry).__name__ == "NAType"
+    return True
+
+
+def refuse_lengths(X, y, of: str = "time bin") -> None:
+    """Raise for features and targets of different lengths, saying what they look like.
+
+    Parameters
+    ----------
+    X, y :
+        Arrays, or whatever has a shape, rows first.
+    of : str
+        What both need one row of.
+    """
+    if X.shape[0] == y.shape[0]:
+        return
+    if _both_turned(X, y):
+        advice = "X and y look like (feature, time) and (neuron, time): pass X.T and y.T."
+    elif X.shape[1] == y.shape[0] > X.shape[0]:
+        advice = f"X has shape {X.shape}, which looks like (feature, time): pass X.T."
+    elif len(y.shape) == 2 and y.shape[1] == X.shape[0]:
+        advice = f"y has shape {y.shape}, which looks like (neuron, time): pass y.T."
+    elif looks_like_times(y):
+        advice = (
+            "y increases and has fractions, like spike times: count them in the bins of X first, for example by "
+            "numpy.histogram(y, edges)[0]."
+        )
+    else:
+        advice = f"Both need one row per {of}: make them with the same bin size, start and end."
+    raise ValueError(f"X has {X.shape[0]} rows but y has {y.shape[0]}: inconsistent numbers of samples. {advice}")
+
+
+def warn_if_turned(X, y) -> None:
+    """Warn of features and targets that both look like (column, time)."""
+    if _both_turned(X, y):
+        warn_user(
+            f"X and y have {X.shape[0]} rows and {X.shape[1]} columns each. Rows are time bins: if the columns are, "
+            "pass X.T and y.T."
+        )
+
+
+def _both_turned(X, y) -> bool:
+    return len(y.shape) == 2 and X.shape[1] == y.shape[1] > max(X.shape[0], y.shape[0])
+
+
+def looks_like_times(y: Any) -> bool:
+    """Whether one column of numbers increases in every row and has fractions."""
+    if not isinstance(y, np.ndarray) or y.dtype.kind != "f" or y.size < max(_FEW, len(y)):
+        return False
+    return bool(y.size == len(y) and np.all(np.diff(y.ravel()) > 0) and np.any(y != np.rint(y)))
+
+
+def warn_of_constant(X) -> None:
+    """Warn of columns with the same number, not 0, in every row: the intercept is automatic."""
+    if X.shape[0] < _FEW:
+        return
+    if scipy.sparse.issparse(X):
+        first = np.zeros(X.shape[1], X.dtype)
+        first[X.indices[: X.indptr[1]]] = X.data[: X.indptr[1]]
+        same = np.bincount(X.indices[X.data == first[X.indices]], minlength=X.shape[1])
+        constant = np.flatnonzero((same == X.shape[0]) & (first != 0))
+    else:
+        first = X[0]
+        maybe = np.flatnonzero((X[:_FEW] == first).all(axis=0) & (first != 0))
+        constant = maybe[(X[:, maybe] == first[maybe]).all(axis=0)]
+    if len(constant):
+        what = "a constant column" if len(constant) == 1 else f"{len(constant)} constant columns"
+        warn_user(
+            f"X has {what} (feature {constant[0]}, always {first[constant[0]]:g}). The intercept is automatic, and has "
+            "no penalty: leave constant columns out."
+        )

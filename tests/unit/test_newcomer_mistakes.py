@@ -1,0 +1,288 @@
+"""Ten mistakes a newcomer makes: an error, or one warning where the fit is legitimate, says what to do."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pynapple as nap
+import pytest
+import scipy.sparse
+
+from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM
+
+T, D, N, BIN_S = 240, 4, 3, 0.1
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(T, D))
+COUNTS = RNG.poisson(np.logaddexp(0, 0.3 * X @ RNG.normal(size=(D, N)))).astype(float)
+LABELS = RNG.integers(0, 3, T)
+TIMES = np.sort(RNG.uniform(0, T * BIN_S, T))  # as many spikes as bins: nothing but the look of them can tell
+BIN_TIMES = BIN_S * (0.5 + np.arange(T))
+SPIKES = nap.TsGroup({n: nap.Ts(np.sort(RNG.uniform(0, T * BIN_S, 50))) for n in range(N)})
+STIMULI, NEURONS = RNG.normal(size=(30, 2)), RNG.normal(size=(20, 2))
+RESPONSES = RNG.poisson(1.0, size=(30, 20)).astype(float)
+
+MODELS = {
+    "PopulationGLM": (lambda **k: PopulationGLM(**k), COUNTS),
+    "PopulationGLMCV": (lambda **k: PopulationGLMCV(**{"strengths": [1e-3, 1e-1], "cv": 3, **k}), COUNTS),
+    "SoftmaxGLM": (lambda **k: SoftmaxGLM(**k), LABELS),
+    "MultinomialGLM": (lambda **k: MultinomialGLM(**k), COUNTS),
+}
+POISSON = ("PopulationGLM", "PopulationGLMCV")
+every_model = pytest.mark.parametrize("name", MODELS)
+poisson_models = pytest.mark.parametrize("name", POISSON)
+models_of_counts = pytest.mark.parametrize("name", [*POISSON, "MultinomialGLM"])
+
+
+def refuses(name, message, X=X, y=None, error=ValueError, **parameters):
+    """The fit raises, and the message says so."""
+    make, target = MODELS[name]
+    with pytest.raises(error, match=message) as caught:
+        make(**parameters).fit(X, target if y is None else y)
+    assert len(str(caught.value)) < 400
+
+
+def warns_once(name, message, X=X, y=None):
+    """The fit is done, with one warning that points here."""
+    make, target = MODELS[name]
+    with pytest.warns(UserWarning, match=message) as caught:
+        model = make().fit(X, target if y is None else y)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    return model
+
+
+def response_model(**parameters):
+    return ResponseModel(n_components=1, **parameters)
+
+
+# ------------------------------------------------------------------------- 1: wrong orientation
+
+
+@every_model
+def test_features_by_time_are_turned(name):
+    refuses(name, rf"X has shape \({D}, {T}\), which looks like \(feature, time\): pass X.T", X=X.T)
+
+
+@models_of_counts
+def test_counts_as_neurons_by_time_are_turned(name):
+    refuses(name, rf"y has shape \({N}, {T}\), which looks like \(neuron, time\): pass y.T", y=COUNTS.T)
+
+
+@models_of_counts
+def test_both_turned_are_noticed(name):
+    refuses(name, r"X and y look like \(feature, time\) and \(neuron, time\): pass X.T and y.T", X=X.T, y=COUNTS.T)
+
+
+def test_as_many_features_as_neurons_both_turned_is_a_fit_with_one_warning():
+    words = rf"{N} rows and {T} columns each. Rows are time bins: if the columns are, pass X.T and y.T"
+    for name in ("PopulationGLM", "MultinomialGLM"):
+        warns_once(name, words, X=X[:, :N].T, y=COUNTS.T + 1)
+
+
+def test_a_table_of_neurons_by_stimuli_is_turned():
+    with pytest.raises(ValueError, match=r"looks like \(neuron, stimulus\); pass responses.T"):
+        response_model().fit(STIMULI, NEURONS, RESPONSES.T)
+    with pytest.raises(
+        ValueError, match=r"2 of kind stimulus \(the rows of stimulus_features, \(stimulus, feature\)\)"
+    ):
+        response_model().fit(STIMULI.T, NEURONS, RESPONSES)
+
+
+# ------------------------------------------------------------------------- 2: counts with halves
+
+
+@poisson_models
+def test_halves_of_counts_are_a_fit_with_one_warning(name):
+    words = "counts that are not integers, in 3 of 3 neurons.*firing rates, multiply by the bin width"
+    warns_once(name, words, y=COUNTS + 0.5)
+
+
+def test_halves_of_counts_are_shares_to_a_multinomial_model():
+    MultinomialGLM().fit(X, COUNTS + 0.5)  # documented, and no warning
+
+
+def test_halves_of_responses_are_a_fit_with_one_warning():
+    with pytest.warns(UserWarning, match="responses has counts that are not integers.*multiply by") as caught:
+        response_model().fit(STIMULI, NEURONS, RESPONSES + 0.5)
+    assert len(caught) == 1
+
+
+# ------------------------------------------------------------------------- 3: z-scored counts
+
+
+@models_of_counts
+def test_z_scored_counts_are_refused(name):
+    z = (COUNTS - COUNTS.mean(axis=0)) / COUNTS.std(axis=0)
+    refuses(name, "negative counts .*Did you pass z-scored data. Pass the counts themselves", y=z)
+
+
+def test_z_scored_responses_are_refused():
+    with pytest.raises(ValueError, match=r"needs counts >= 0. Did you pass z-scored data. Pass the counts themselves"):
+        response_model().fit(STIMULI, NEURONS, RESPONSES - RESPONSES.mean())
+
+
+# ------------------------------------------------------------------------- 4: the intercept is automatic
+
+
+@every_model
+@pytest.mark.parametrize("value", [1.0, -2.5])
+def test_a_column_of_ones_is_a_fit_with_one_warning(name, value):
+    words = (
+        rf"X has a constant column \(feature 0, always {value:g}\). The intercept is automatic.*leave constant columns"
+    )
+    with_ones = warns_once(name, words, X=np.column_stack([np.full(T, value), X]))
+    make, y = MODELS[name]
+    np.testing.assert_allclose(with_ones.coef_[0], 0, atol=1e-6)
+    np.testing.assert_allclose(with_ones.coef_[1:], make().fit(X, y).coef_, atol=2e-3)
+
+
+def test_sparse_constant_columns_are_found_and_others_are_not():
+    dense = np.column_stack([X * (np.abs(X) > 1), np.ones(T), np.arange(T) % 2, np.zeros(T)])
+    words = rf"a constant column \(feature {D}, always 1\)"
+    warns_once("SoftmaxGLM", words, X=scipy.sparse.csr_array(dense))
+    warns_once("SoftmaxGLM", words, X=dense)
+    warns_once("PopulationGLM", "2 constant columns", X=np.column_stack([dense, np.full(T, 0.1)]))
+
+
+@every_model
+def test_a_column_of_zeros_is_no_mistake(name):
+    make, y = MODELS[name]
+    make().fit(np.column_stack([X, np.zeros(T)]), y)
+
+
+# ------------------------------------------------------------------------- 5: mixed bins
+
+
+@every_model
+def test_arrays_of_different_bins_are_refused(name):
+    words = f"X has {T} rows but y has {T // 2}.*same bin size, start and end"
+    refuses(name, words, y=MODELS[name][1][::2])
+
+
+@every_model
+def test_pynapple_objects_of_different_bins_are_refused(name):
+    y = MODELS[name][1]
+    frame = nap.TsdFrame(t=BIN_TIMES, d=X)
+    wrap = (lambda t, d: nap.Tsd(t=t, d=d)) if y.ndim == 1 else (lambda t, d: nap.TsdFrame(t=t, d=d))
+    words = r"240 time bins of 0.1 s .* y has 120 time bins of 0.2 s .*spikes.count\(bin_size, ep=X.time_support\)"
+    refuses(name, words, X=frame, y=wrap(2 * BIN_TIMES[: T // 2], y[: T // 2]))
+    words = "the times of X and y differ .*wrong features. Align them, .*same epochs and bin size"
+    refuses(name, words, X=frame, y=wrap(2 * BIN_TIMES, y))
+
+
+# ------------------------------------------------------------------------- 6: spike times
+
+
+@poisson_models
+def test_spike_times_are_not_counts(name):
+    advice = r"spike times.*the bins of X.*numpy.histogram\(y, edges\)"
+    refuses(name, advice, y=TIMES[:180])
+    warns_once(name, advice, y=TIMES)
+    ragged = r"list of 3 sequences of different lengths \(4 to 9\).*counted first.*numpy.histogram\(times, edges\)"
+    refuses(name, ragged, y=[TIMES[:4], TIMES[:6], TIMES[:9]])
+
+
+def test_spike_times_are_neither_labels_nor_shares():
+    refuses("SoftmaxGLM", "continuous.*measurements, not classes. Bin them first", y=TIMES)
+    refuses("MultinomialGLM", r"needs counts \(row, category\).*Spike times are counted in the bins of X", y=TIMES)
+    for name in ("SoftmaxGLM", "MultinomialGLM"):
+        refuses(name, "Spike times are counted first", y=[TIMES[:4], TIMES[:6], TIMES[:9]])
+
+
+# ------------------------------------------------------------------------- 7: spike trains of pynapple
+
+
+@models_of_counts
+def test_a_group_of_spike_trains_is_no_counts(name):
+    words = r"y is a TsGroup, spike times; .*y.count\(bin_size, ep=X.time_support\)"
+    refuses(name, words, y=SPIKES, error=TypeError)
+    refuses(name, words, X=nap.TsdFrame(t=BIN_TIMES, d=X), y=SPIKES, error=TypeError)
+    refuses(name, r"y is a Ts, spike times; .*y.count\(", y=SPIKES[0], error=TypeError)
+    refuses(name, r"y is a list of Ts, .*TsGroup\(y\).count\(", y=[SPIKES[0], SPIKES[1]], error=TypeError)
+
+
+def test_the_advice_on_spike_trains_works():
+    frame = nap.TsdFrame(t=BIN_TIMES, d=X, time_support=nap.IntervalSet(0, T * BIN_S))
+    counts = SPIKES.count(BIN_S, ep=frame.time_support)
+    assert PopulationGLM(regularizer_strength=0.1).fit(frame, counts).coef_.shape == (D, N)
+
+
+def test_a_group_of_spike_trains_is_no_labels():
+    refuses("SoftmaxGLM", r"TsGroup, spike times; .*glmfit.spike_identities\(y, X\)", y=SPIKES, error=TypeError)
+
+
+@every_model
+def test_a_group_of_spike_trains_is_no_features(name):
+    words = r"X is a TsGroup, spike times; .*Count them first: X.count\(bin_size\)"
+    refuses(name, words, X=SPIKES, error=TypeError)
+    make, y = MODELS[name]
+    model = make().fit(X, y)
+    with pytest.raises(TypeError, match=words):
+        model.predict(SPIKES)
+
+
+def test_a_group_of_spike_trains_is_no_responses():
+    with pytest.raises(TypeError, match="count the spikes after each stimulus first"):
+        response_model().fit(STIMULI, NEURONS, SPIKES)
+    with pytest.raises(TypeError, match="one row of numbers per stimulus"):
+        response_model().fit(SPIKES, NEURONS, RESPONSES)
+
+
+# ------------------------------------------------------------------------- 8: words in a frame
+
+
+@every_model
+@pytest.mark.parametrize("dtype", ["str", "object", "category"])
+def test_a_frame_with_words_is_refused_and_the_column_named(name, dtype):
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(cue=np.where(np.arange(T) % 2, "go", "stop"))
+    frame["cue"] = frame["cue"].astype(dtype)
+    refuses(name, r"'cue' \(with 'stop'\). Encode them, for example by pandas.get_dummies\(X", X=frame)
+    make, y = MODELS[name]
+    make().fit(pd.get_dummies(frame, dtype=float), y)  # what it says to do
+
+
+def test_responses_to_stimuli_with_words_are_refused():
+    stimuli = pd.DataFrame({"size": STIMULI[:, 0], "kind": ["face"] * 30})
+    with pytest.raises(ValueError, match=r"stimulus_features has .*'kind' \(with 'face'\). Encode them"):
+        response_model().fit(stimuli, NEURONS, RESPONSES)
+
+
+# ------------------------------------------------------------------------- 9: labels as floats
+
+
+def test_whole_floats_are_labels_and_halves_are_not():
+    as_floats, as_integers = SoftmaxGLM().fit(X, LABELS.astype(float)), SoftmaxGLM().fit(X, LABELS)
+    np.testing.assert_array_equal(as_floats.predict(X), as_integers.predict(X))
+    words = r"the first is [0-9.]*5\).*Bin them first.*numpy.digitize, or turn them into strings"
+    refuses("SoftmaxGLM", words, y=LABELS + 0.5)
+
+
+def test_labels_and_counts_taken_for_each_other_are_refused():
+    refuses("SoftmaxGLM", "one label per row.*use MultinomialGLM", y=COUNTS)
+    refuses("MultinomialGLM", "For one label per row use SoftmaxGLM", y=LABELS)
+
+
+# ------------------------------------------------------------------------- 10: strength as text
+
+
+@every_model
+@pytest.mark.parametrize("text", ["0.1", "strong"])
+def test_a_strength_as_text_is_refused(name, text):
+    parameter = "strengths" if name == "PopulationGLMCV" else "regularizer_strength"
+    error = TypeError if name == "PopulationGLM" else ValueError
+    refuses(name, f"{parameter} is '{text}'; .*such as .*not text", error=error, **{parameter: text})
+
+
+def test_strengths_as_texts_are_refused():
+    refuses("PopulationGLM", "Give numbers", regularizer_strength=["0.1"] * N, error=TypeError)
+    refuses("PopulationGLMCV", "list of finite numbers", strengths=["0.1", "1"])
+    with pytest.raises(ValueError, match=r"regularizer_strength is '0.1'; .*Give numbers, such as 0.1, and not text"):
+        response_model(regularizer_strength="0.1").fit(STIMULI, NEURONS, RESPONSES)
+
+
+def test_what_is_right_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for make, y in MODELS.values():
+            make().fit(X, y)
+        response_model().fit(STIMULI, NEURONS, RESPONSES)
