@@ -16,6 +16,7 @@ def plot_filter(
     *,
     unit="ms",
     covariance=None,
+    interval=None,
     refractory_s=None,
     label=None,
     color=BLUE,
@@ -37,6 +38,9 @@ def plot_filter(
         Unit of the lag axis.
     covariance : array-like of shape (basis function, basis function), optional
         Covariance of the weights of one neuron; drawn as a band of two standard deviations.
+    interval : tuple of two array-like of shape (lag,), optional
+        Lower and upper end of the filter at every lag, drawn as a band: ``low`` and ``high`` of
+        :func:`glmfit.inference.wald_table`, with the basis as its ``combinations``.
     refractory_s : float, optional
         Lags up to here, s, are shaded and called refractory.
     label : str, optional
@@ -65,6 +69,10 @@ def plot_filter(
             f"basis has shape {basis.shape}; with {len(lag)} lags and {len(weights)} weights it must be "
             f"({len(lag)}, {len(weights)})."
         )
+    if interval is not None:
+        low, high = (np.asarray(end) for end in interval)
+        if low.shape != lag.shape or high.shape != lag.shape:
+            raise ValueError(f"interval has ends of shape {low.shape} and {high.shape}; both must be ({len(lag)},).")
     ax = axes_or_new(ax)
     values = basis @ weights
     ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
@@ -73,6 +81,8 @@ def plot_filter(
     if covariance is not None:
         sd = np.sqrt(np.einsum("li,ij,lj->l", basis, np.asarray(covariance), basis))
         ax.fill_between(lag, values - 2 * sd, values + 2 * sd, color=color, alpha=0.2, lw=0)
+    if interval is not None:
+        ax.fill_between(lag, low, high, color=color, alpha=0.2, lw=0)
     lines = ax.plot(lag, values, color=color, lw=1.6 if values.ndim == 1 else 0.7)
     if label is not None:
         lines[0].set_label(label)
