@@ -13,8 +13,8 @@ def plot_convergence(report, *, against="epoch", ax=None):
 
     Parameters
     ----------
-    report : glmfit.FitReport
-        Of a fitted model, ``model.report_``.
+    report : FitReport or ClassReport
+        Of a fitted model, ``model.report_``; all classes are one fit, drawn as one neuron.
     against : {"epoch", "passes", "seconds"}
         What the x-axis counts: epochs; rows evaluated over rows of the data, certificates included; wall time with
         compilation.
@@ -24,15 +24,15 @@ def plot_convergence(report, *, against="epoch", ax=None):
     Returns
     -------
     matplotlib.axes.Axes
-        Gap in nats per bin, logarithmic. Thin: each neuron. Strong: median and worst over the neurons with spikes.
-        Triangles: where the gap of a neuron was first proved, so that the truth is below them. Dashed: the target
-        below which a neuron counts as converged (a band where neurons have different ones). A gap of 0 or one that
-        could not be computed is not drawn.
+        Gap in nats per bin (of classes, per row), logarithmic. Thin: each neuron. Strong: median and worst over the
+        neurons with spikes. Triangles: where the gap of a neuron was first proved, so that the truth is below them.
+        Dashed: the target below which a neuron counts as converged (a band where neurons have different ones). A gap
+        of 0 or one that could not be computed is not drawn.
 
     Raises
     ------
     ValueError
-        If `against` is unknown.
+        If `against` is unknown, or the solver kept no history of gaps.
     """
     history = report.history
     axis = {
@@ -42,12 +42,15 @@ def plot_convergence(report, *, against="epoch", ax=None):
     }
     if against not in axis:
         raise ValueError(f"against is {against!r}; it must be one of {', '.join(axis)}.")
+    if "gap" not in history:
+        raise ValueError(f"{report.solver_name} followed a schedule and kept no history of gaps to draw.")
     x = np.asarray(history[axis[against][0]], float) / (report.n_rows if against == "passes" else 1)
-    fitted = report.status != Status.NO_SPIKES
+    fitted = np.atleast_1d(report.status != Status.NO_SPIKES)
     gap = np.where(history["gap"] > 0, history["gap"], np.nan)[:, fitted]
     proved = history["gap_is_bound"][:, fitted] & np.isfinite(gap)
+    one = ("all classes", "row") if hasattr(report, "class_totals") else ("a neuron", "bin")
     ax = axes_or_new(ax)
-    ax.plot(x, gap, color=BLUE, lw=0.4, alpha=0.35)
+    ax.plot(x, gap, color=BLUE, lw=0.4 if gap.shape[1] > 1 else 1.4, alpha=0.35 if gap.shape[1] > 1 else 1.0)
     drawn = np.isfinite(gap).any(axis=1)
     if gap.shape[1] > 1:
         ax.plot(x[drawn], np.nanmax(gap[drawn], axis=1), color=RED, lw=1.6, label="worst neuron")
@@ -55,14 +58,14 @@ def plot_convergence(report, *, against="epoch", ax=None):
     first = proved & (np.cumsum(proved, axis=0) == 1)
     check, neuron = np.nonzero(first)
     ax.plot(x[check], gap[check, neuron], "v", ms=3.5, mfc=BLACK, mec="none", alpha=0.7, label="proved bound", zorder=4)
-    target_line(ax.axhline, ax.axhspan, report.target[fitted])
+    target_line(ax.axhline, ax.axhspan, np.atleast_1d(report.target)[fitted])
     ax.set_yscale("log")
     if against == "epoch":
         ax.xaxis.get_major_locator().set_params(integer=True)
-    name_axes(ax, axis[against][1], "gap  $F - F^*$  (nats per bin)")
+    name_axes(ax, axis[against][1], f"gap  $F - F^*$  (nats per {one[1]})")
     handles, labels = ax.get_legend_handles_labels()
-    thin = ax.plot([], [], color=BLUE, lw=0.6, alpha=0.6)
-    legend(ax, handles=[*thin, *handles], labels=["a neuron (estimate)", *labels], loc="upper right")
+    thin = ax.plot([], [], color=BLUE, lw=0.6 if gap.shape[1] > 1 else 1.4, alpha=0.6)
+    legend(ax, handles=[*thin, *handles], labels=[f"{one[0]} (estimate)", *labels], loc="upper right")
     return ax
 
 

@@ -88,12 +88,12 @@ def _classes(report, total_ax, loss_ax, gap_ax):
     loss_ax.set_title(f"{report.status.label}, pseudo-$R^2$ {report.pseudo_r2:.3f}", fontsize=8)
     name_axes(loss_ax, "objective (nats per row)")
     history = report.history
-    gap = np.asarray(history.get("gap", []), float)
+    gap = np.ravel(history.get("gap", [])).astype(float)
     seen = np.isfinite(gap) & (gap > 0)
     if not seen.any():
         _say(gap_ax, "gap not looked at" if np.isnan(report.gap) else f"gap {report.gap:.1e}")
         return
-    epoch, proved = np.asarray(history["epoch"]), np.asarray(history["gap_is_bound"], bool)
+    epoch, proved = np.asarray(history["epoch"]), np.ravel(history["gap_is_bound"]).astype(bool)
     gap_ax.plot(epoch[seen], gap[seen], color=BLUE, lw=1.2)
     for name, where, face in (("bound", seen & proved, BLUE), ("estimate", seen & ~proved, "white")):
         if where.any():
