@@ -181,5 +181,5 @@ def plot_time_rescaling(rescaled, *, neuron=0, level=0.95, difference=False, ax=
         ax.set_ylim(0, 1)
         ax.set_aspect("equal")
     name_axes(ax, "rescaled interval", "share, less the uniform" if difference else "share at most so long")
-    legend(ax, loc="best" if difference else "upper left")
+    legend(ax, loc="best" if difference else "lower right")
     return ax

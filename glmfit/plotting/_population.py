@@ -36,6 +36,8 @@ def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=N
     ax.spines[["top", "right"]].set_visible(True)
     for spine in ax.spines.values():
         spine.set(color=GREY, linewidth=0.6)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
     name_axes(ax, "target neuron", "source neuron")
     if colorbar:
         beside = ax if colorbar is True else colorbar
@@ -96,7 +98,8 @@ def plot_scores(scores, *, xlabel="pseudo-$R^2$", ax=None):
     if len(scores):
         median = float(np.median(scores))
         ax.axvline(median, color=BLACK, lw=1, ls="--", label=f"median {median:.3f}")
-        legend(ax)
+        ax.set_ylim(top=1.2 * ax.get_ylim()[1])  # room for it
+        legend(ax, loc="upper right")
     ax.yaxis.get_major_locator().set_params(integer=True)
     name_axes(ax, xlabel, "neurons")
     return ax
