@@ -107,5 +107,5 @@ def _strength_words(model) -> str:
 
 
 def _strength_ticks(ax, place, strengths) -> None:
-    some = np.unique(np.linspace(0, len(strengths) - 1, min(len(strengths), 8)).astype(int))
+    some = np.arange(0, len(strengths), -(-len(strengths) // 7))
     ax.set_xticks(place[some], [f"{strengths[i]:.2g}" for i in some])
