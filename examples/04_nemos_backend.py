@@ -85,12 +85,8 @@ for (name, points), color in zip(runs.items(), ("#D55E00", "#009E73"), strict=Tr
     )
     theirs, most = np.ravel(models[-1].coef_), budgets[name][-1]
     off, largest = np.abs(theirs - ours).max(), np.abs(ours).max()
-    print(
-        f"{name}, {budgets[name][-1]} iterations: coefficients up to {off:.2g} off, of up to {np.abs(ours).max():.2g}"
-    )
-    beside.plot(
-        ours, np.ravel(models[-1].coef_), ".", ms=4, color=color, alpha=0.5, label=f"{name}, {budgets[name][-1]}"
-    )
+    print(f"{name}, {most} iterations: coefficients up to {off:.2g} from ours, which are up to {largest:.2g}")
+    beside.plot(ours, theirs, ".", ms=4, color=color, alpha=0.5, label=f"{name}, {most} iterations")
 axis.plot(seconds, objective - best, "*", markersize=14, color="#0072B2", label="SAGA[glmfit], at most this far")
 axis.set(yscale="log", ylim=(1e-9, 3e3), xlim=(0, None), xlabel="seconds", ylabel="nats per bin above the optimum")
 axis.legend(frameon=False, fontsize=8, loc="upper right")

@@ -97,7 +97,7 @@ def plot_scores(scores, *, xlabel="pseudo-$R^2$", ax=None):
     ax.hist(scores, bins=min(25, max(5, len(scores) // 4)), color=BLUE, alpha=0.75)
     if len(scores):
         median = float(np.median(scores))
-        ax.axvline(median, color=BLACK, lw=1, ls="--", label=f"median {median:.3f}")
+        ax.axvline(median, ymax=0.85, color=BLACK, lw=1, ls="--", label=f"median {median:.3f}")
         ax.set_ylim(top=1.2 * ax.get_ylim()[1])  # room for it
         legend(ax, loc="upper right")
     ax.yaxis.get_major_locator().set_params(integer=True)
