@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "poisson_population.json"
+HEAD = ["| | glmfit | beside | ratio | asked | met |", "|---|---|---|---|---|---|"]
 START, END = "<!-- benchmark table -->", "<!-- end of benchmark table -->"
 
 
@@ -21,20 +23,28 @@ def render(content: dict) -> str:
     """Make the table, a sentence on gaps and bounds, and one on the machine."""
     sections = [content["sections"][name] for name in content["order"] if name in content["sections"]]
     entries = [e for section in sections for e in section["requirements"] if e["kind"] == "requirement"]
-    lines = ["| | glmfit | beside | ratio | asked | met |", "|---|---|---|---|---|---|"]
-    lines += [_row(e) for e in entries if e["topic"] == "cost"]
-    return "\n".join([*lines, "", *_certificates(entries), _provenance(sections)])
+    lines = [*HEAD, *(row(e) for e in entries if e["topic"] == "cost")]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            *_certificates(entries),
+            provenance(sections) + "; medians of interleaved runs, see `benchmarks/`.",
+        ]
+    )
 
 
-def _row(e: dict) -> str:
-    if e["against"] in ("limit", "all"):
+def row(e: dict) -> str:
+    """Write one requirement as a row under `HEAD`."""
+    if e["against"] in ("limit", "all") or re.fullmatch(r"[\d.]+ \w+", e["against"]):  # "25 passes" is a limit
         asked = f"{e['sense']} {quantity(e['reference'], e['unit'])}"
         beside, ratio = "", ""
     else:
         asked = f"{e['sense']} {fraction(e['limit'])}"
         beside, ratio = f"{e['against']}: {quantity(e['reference'], e['unit'])}", fraction(e["ratio"])
     met = "yes" if e["met"] else "**no**"
-    return f"| {e['what']} | {quantity(e['ours'], e['unit'])} | {beside} | {ratio} | {asked} | {met} |"
+    what = e["what"].replace("|", r"\|")
+    return f"| {what} | {quantity(e['ours'], e['unit'])} | {beside} | {ratio} | {asked} | {met} |"
 
 
 def _certificates(entries: list[dict]) -> list[str]:
@@ -51,7 +61,8 @@ def _certificates(entries: list[dict]) -> list[str]:
     return [sentence, ""]
 
 
-def _provenance(sections: list[dict]) -> str:
+def provenance(sections: list[dict]) -> str:
+    """Say when, where and with which versions sections were measured; without a full stop."""
     records = [s["environment"] for s in sections]
 
     def one(get):
@@ -66,8 +77,7 @@ def _provenance(sections: list[dict]) -> str:
     commit = one(lambda r: (r["commit"] or "unknown")[:10] + (" with local changes" if r["dirty"] else ""))
     return (
         f"Measured {one(lambda r: r['date'][:10])} on {one(lambda r: r['cpu'])} ({one(lambda r: r['cores'])} cores, "
-        f"{one(lambda r: r['device'])}) with Python {one(lambda r: r['python'])}, {versions}, at commit {commit}; "
-        "medians of interleaved runs, see `benchmarks/`."
+        f"{one(lambda r: r['device'])}) with Python {one(lambda r: r['python'])}, {versions}, at commit {commit}"
     )
 
 
@@ -80,9 +90,11 @@ def fraction(ratio: float) -> str:
 
 def quantity(value: float, unit: str) -> str:
     """Give a number its unit, readable."""
+    if unit == "s" and value < 1e-4:
+        return f"{1e6 * value:.3g} µs"
     if unit == "s" and value < 0.1:
         return f"{1000 * value:.3g} ms"
-    if unit == "bytes":
+    if unit in ("bytes", "B"):
         return f"{value / 1e6:.0f} MB"
     return f"{value:.3g} {unit}".strip()
 

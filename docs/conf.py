@@ -1,9 +1,11 @@
 """Configuration of the documentation. Builds offline: no intersphinx, nothing fetched."""
 
+import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
+sys.path.insert(0, str(Path(__file__).resolve().parent / "_ext"))
 
 import glmfit
 
@@ -19,8 +21,9 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "benchmarks",  # writes benchmarks.md
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_ext"]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -43,3 +46,20 @@ html_theme_options = {
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],
 }
+
+
+def names_in_one_field(app, what, name, obj, options, lines):
+    """Write ``:ivar a, b:`` without the space, at which Sphinx would take "a," for the type of b."""
+    for i, line in enumerate(lines):
+        lines[i] = re.sub(
+            r"^(\s*:(?:ivar|vartype) )([\w, ]+)(?=:)", lambda found: found[1] + found[2].replace(", ", ","), line
+        )
+
+
+def setup(app):
+    """Colour Snakefiles, which are Python with rules, and mend fields of several names once napoleon has made them."""
+    from pygments.lexers import PythonLexer
+    from sphinx.highlighting import lexers
+
+    lexers["snakefile"] = PythonLexer()
+    app.connect("autodoc-process-docstring", names_in_one_field, priority=600)

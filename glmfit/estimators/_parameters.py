@@ -29,7 +29,7 @@ def read_seed(state) -> int:
     """Return the seed behind ``random_state``: None is 0; a generator is drawn from."""
     if state is None:
         return 0
-    if isinstance(state, numbers.Integral) and state >= 0:
+    if isinstance(state, numbers.Integral) and not isinstance(state, bool) and state >= 0:
         return int(state) % 2**32
     if isinstance(state, np.random.RandomState):
         return int(state.randint(2**31 - 1))

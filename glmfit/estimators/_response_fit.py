@@ -22,6 +22,7 @@ from ._response_report import ResponseReport
 from ._response_scores import Predictor, deviance_explained, hold_out
 from ._response_sides import Side
 from ._response_towers import HostTower, canonical_rotation
+from ._response_units import Units
 from ._response_validation import Responses
 from ._warn import warn_user
 
@@ -178,6 +179,11 @@ class Fitted(NamedTuple):
 def fit_responses(settings: Settings, data: Data) -> Fitted:
     """Fit towers, with weight and strength chosen on held-out pairs where several are offered."""
     weights = _weights(settings, data)
+    if not any(weights) and (data.prior_factors is not None or any(w is not None for w in data.weights)):
+        warn_user(
+            "stimulus_weight, neuron_weight and prior_factors are about pairs that were not recorded, which have no "
+            "say with imputation_weight=0: give a weight above 0, or leave them out."
+        )
     grid = [(weight, strength) for weight in weights for strength in settings.strengths]
     tuning: dict[str, np.ndarray] = {}
     seconds = np.zeros(2)
@@ -231,14 +237,20 @@ def _split(settings: Settings, data: Data):
 
 
 class _Run(NamedTuple):
-    """A problem and what a solver made of it."""
+    """A problem, what a solver made of it, and the units of both."""
 
     problem: AllPairsProblem
     solution: Any
+    units: Units
 
 
 def _run(settings: Settings, data: Data, responses, weight: float, strength: float) -> _Run:
     m, n = data.responses.n_stimuli, data.responses.n_neurons
+    prior = settings.prior if data.prior_factors is None else data.prior_factors
+    units = Units(np.zeros(n))
+    if settings.loss.name == "squared":
+        units = Units.of(data.responses.records, n, settings.biases, linear=not any(settings.hidden))
+        responses, prior = units.responses(responses), units.prior(prior, m)
     left, right = (
         size if values is None else values for size, values in zip((m, n), data.features, strict=True)
     )  # fmt: skip
@@ -250,15 +262,17 @@ def _run(settings: Settings, data: Data, responses, weight: float, strength: flo
         imputation_weight=weight,
         left_weight=data.weights[0],
         right_weight=data.weights[1],
-        prior=settings.prior if data.prior_factors is None else data.prior_factors,
-        strength=strength,
+        prior=prior,
+        strength=strength / units.size,
         biases=settings.biases,
         bias_strength=settings.bias_strength,
         dtype=data.dtype,
     )
     start_key, solver_key = jax.random.split(jax.random.key(settings.seed))
-    theta = _start(problem, problem.draw_params(start_key, settings.n_components, *settings.hidden), data)
-    return _Run(problem, settings.solver.run(problem, theta, key=solver_key, options=settings.options))
+    theta = _start(
+        problem, problem.draw_params(start_key, settings.n_components, *settings.hidden, scale=units.start), data
+    )
+    return _Run(problem, settings.solver.run(problem, theta, key=solver_key, options=settings.options), units)
 
 
 def _start(problem: AllPairsProblem, theta: TwoTowers, data: Data) -> TwoTowers:
@@ -279,21 +293,22 @@ def _start(problem: AllPairsProblem, theta: TwoTowers, data: Data) -> TwoTowers:
 
 def _embed(run: _Run, data: Data) -> tuple[tuple[HostTower, HostTower], Predictor]:
     """Towers on the host, rotated, and the predictors of all entities."""
-    problem, theta = run.problem, run.solution.params
-    left, right = HostTower.of(theta.left), HostTower.of(theta.right)
+    problem, theta, (shift, size, _) = run.problem, run.solution.params, run.units
+    left, right = (HostTower.of(tower).scaled(np.sqrt(size)) for tower in (theta.left, theta.right))
     rotation = canonical_rotation(left.embed(data.features[0]), right.embed(data.features[1]))
     left, right = left.rotated(rotation), right.rotated(rotation)
     if theta.left_bias is None:
         s, t = np.zeros(problem.n_left), np.zeros(problem.n_right)
     else:
-        s = np.asarray(theta.left_bias, np.float64)
-        t = problem.base + np.asarray(theta.right_bias, np.float64)
+        s = size * np.asarray(theta.left_bias, np.float64)
+        t = shift + size * (problem.base + np.asarray(theta.right_bias, np.float64))
     P, Q = left.embed(data.features[0]), right.embed(data.features[1])
-    return (left, right), Predictor(P, s, Q, t, np.asarray(problem.base, np.float64))
+    return (left, right), Predictor(P, s, Q, t, shift + size * np.asarray(problem.base, np.float64))
 
 
 def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
-    problem, solution = run
+    problem, solution, units = run
+    size = units.size
     towers, predictor = _embed(run, data)
     seen = problem.pairs_left > 0, problem.pairs_right > 0
     mean_bias = float(predictor.s[seen[0]].mean()), float(predictor.t[seen[1]].mean())
@@ -301,13 +316,13 @@ def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
     start = solution.start_gradient_norm
     report = ResponseReport(
         status=Status(solution.status),
-        objective=gaps.objective,
-        start_objective=solution.start_objective,
+        objective=size**2 * gaps.objective,
+        start_objective=size**2 * solution.start_objective,
         gradient_norm=solution.gradient_norm,
         relative_gradient=solution.gradient_norm / start if start > 0 else 0.0,
-        gap_stimuli=gaps.left,
-        gap_neurons=gaps.right,
-        gap_per_neuron=gaps.per_right,
+        gap_stimuli=size**2 * gaps.left,
+        gap_neurons=size**2 * gaps.right,
+        gap_per_neuron=size**2 * gaps.per_right,
         gap_theorem=gaps.theorem,
         deviance_explained=deviance_explained(problem.loss, data.responses.records, predictor),
         n_stimuli=problem.n_left,

@@ -23,7 +23,8 @@ class ResponsePrediction(Model):
 
     report_class = ResponseReport
 
-    def _keep(self, towers, predictor: Predictor, mean_bias, sides: tuple[Side, Side]) -> None:
+    def _keep(self, loss: str, towers, predictor: Predictor, mean_bias, sides: tuple[Side, Side]) -> None:
+        self._fitted_loss = loss
         self._towers, self._mean_bias, self._sides, self._null = towers, mean_bias, sides, predictor.null
         self.stimulus_embedding_, self.stimulus_bias_, self.neuron_embedding_, self.neuron_bias_ = predictor[:4]
         self.n_stimuli_, self.n_neurons_ = (side.n for side in sides)
@@ -112,11 +113,11 @@ class ResponsePrediction(Model):
             For the squared loss, which has no noise model.
         """
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
-        if self.loss == "squared":
+        if self._fitted_loss == "squared":
             raise ValueError('loss "squared" has no noise model to draw from; predict gives the expected responses.')
         rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
         expected = self._loss.response(predictor.table())
-        drawn = rng.poisson(expected) if self.loss == "poisson" else rng.random(expected.shape) < expected
+        drawn = rng.poisson(expected) if self._fitted_loss == "poisson" else rng.random(expected.shape) < expected
         return _wrapped(drawn.astype(np.float64), stimulus_features, neurons)
 
     def score(self, responses, score_type="D2", k=20, exclude=None, *, stimulus_features=None, neuron_features=None):
@@ -162,7 +163,8 @@ class ResponsePrediction(Model):
 
     @property
     def _loss(self):
-        return RESPONSE_LOSSES[self.loss]
+        """Loss of the fit, whatever the parameter says by now."""
+        return RESPONSE_LOSSES[self._fitted_loss]
 
     def _predictor(self, stimuli, neurons, stimulus_features, neuron_features) -> Predictor:
         """Embeddings and biases of what is asked for."""
@@ -193,7 +195,7 @@ class ResponsePrediction(Model):
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         arrays.update({name: getattr(self, f"{name}_") for name in _EMBEDDINGS}, null=self._null)
-        header["mean_bias"], header["sides"] = list(self._mean_bias), []
+        header["loss"], header["mean_bias"], header["sides"] = self._fitted_loss, list(self._mean_bias), []
         for side, tower in zip(self._sides, self._towers, strict=True):
             tower.to_file(side.entity, arrays)
             names = None if side.names is None else [str(name) for name in side.names]
@@ -208,7 +210,8 @@ class ResponsePrediction(Model):
         P, Q, s, t = (arrays[name] for name in _EMBEDDINGS)
         if len(P) != sides[0].n or len(Q) != sides[1].n or P.shape[1] != Q.shape[1]:
             raise IndexError(f"embeddings of shapes {P.shape} and {Q.shape}")
-        self._keep(towers, Predictor(P, s, Q, t, arrays["null"]), tuple(header["mean_bias"]), tuple(sides))
+        predictor = Predictor(P, s, Q, t, arrays["null"])
+        self._keep(header["loss"], towers, predictor, tuple(header["mean_bias"]), tuple(sides))
         self.imputation_weight_ = self.report_.imputation_weight
         self.regularizer_strength_ = self.report_.regularizer_strength
 

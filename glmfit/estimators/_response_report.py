@@ -32,7 +32,8 @@ class ResponseReport:
     objective, start_objective : float
         The objective, a sum over pairs, at the solution (in float64) and where the fit began.
     gradient_norm, relative_gradient : float
-        Norm of its gradient at the solution, and divided by that at the start, what ``tol`` is compared with.
+        Norm of its gradient at the solution (squared loss: in units in which responses are of size one), and divided by
+        that at the start (of the observed pairs alone, if that is less): what ``tol`` is compared with.
     gap_stimuli, gap_neurons : float
         How much the objective could fall, at most, by changing the tower and biases of that side alone: proved upper
         bounds, in nats over all pairs (half squares for the squared loss); nan where nothing is proved, which needs a
@@ -124,7 +125,13 @@ class ResponseReport:
         if self.tuning:
             score = self.tuning["score"]
             best = f"{np.nanmax(score):.4f}" if np.isfinite(score).any() else "none"
-            lines.append(f"chosen among {len(score)} by D2 on held-out pairs (best {best})")
+            if self.status == Status.INTERRUPTED and np.isnan(score).any():
+                lines.append(
+                    f"interrupted while {len(score)} combinations were tried: nothing was chosen, and the pairs held "
+                    "out are not in the fit"
+                )
+            else:
+                lines.append(f"chosen among {len(score)} by D2 on held-out pairs (best {best})")
         lines += [
             f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {self.epochs} epochs, "
             f"{self.evaluations:.0f} passes over the pairs"

@@ -53,7 +53,8 @@ def deviance_explained(loss: ResponseLoss, records: Triples, predictor: Predicto
     z = predictor.of_pairs(records.left, records.right)
     deviance = float(np.sum(loss.deviance(records.y, z)))
     null = float(np.sum(loss.deviance(records.y, predictor.null[records.right])))
-    return 1 - deviance / null if null > 0 else np.nan
+    # Constant responses differ from their mean by its rounding.
+    return 1 - deviance / null if null > 1e-24 * float(np.sum(records.y**2)) else np.nan
 
 
 def correlations(loss: ResponseLoss, records: Triples, predictor: Predictor) -> np.ndarray:

@@ -69,6 +69,8 @@ def read_side(features, side: Side) -> tuple[Side, Any]:
         return side._replace(n=int(features)), None
     names = _names(features)
     values = _values(features, name, side.entity)
+    if not values.shape[1]:
+        raise ValueError(f"{name} has no columns; where every {side.entity} is its own feature give None.")
     return side._replace(n=values.shape[0], n_features=values.shape[1], names=names), values
 
 
@@ -107,7 +109,12 @@ def _values(features, name: str, entity: str):
             "feature give values[:, None]."
         )
     values = check_array(
-        features, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_all_finite=False, input_name=name
+        features,
+        accept_sparse="csr",
+        dtype=[np.float64, np.float32],
+        ensure_all_finite=False,
+        input_name=name,
+        ensure_min_features=0,
     )
     sparse = scipy.sparse.issparse(values)
     if sparse:
@@ -196,5 +203,5 @@ def warn_unseen(side: Side, n_pairs: np.ndarray) -> None:
     if len(empty) and side.n_features is None:
         warn_user(
             f"{len(empty)} of {side.n} {side.entities} have no response (first: {empty[0]}) and no features: nothing "
-            f"can be learnt of them, and predictions there are those of an average {side.entity}."
+            f"can be learnt of them, and predictions there are means over the others."
         )

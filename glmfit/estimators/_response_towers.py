@@ -49,6 +49,12 @@ class HostTower(NamedTuple):
         last = AffineMap(weight @ rotation, None if constant is None else constant @ rotation)
         return HostTower((*self.maps[:-1], last))
 
+    def scaled(self, factor: float) -> HostTower:
+        """Multiply the embeddings with a number."""
+        weight, constant = self.maps[-1]
+        last = AffineMap(factor * weight, None if constant is None else factor * constant)
+        return HostTower((*self.maps[:-1], last))
+
     def to_file(self, prefix: str, arrays: dict) -> None:
         """Add its arrays, by name."""
         for i, pair in enumerate(self.maps):

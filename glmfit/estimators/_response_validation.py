@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from ._validation import NOT_INTEGER, plain, refuse_words_and_times
 from ._warn import warn_user
 
 _LARGEST = 1e15
+_SPARSEST = 100  # times as many ids as entities
 _FORMS = (
     "Give a list of sessions (stimulus ids, neuron ids, array (stimulus, neuron)), one array (stimulus, neuron) with "
     "NaN where nothing was recorded, or a tuple (stimulus ids, neuron ids, responses) with one entry per record."
@@ -109,8 +110,9 @@ def read_responses(
         Saying what was given, what is wrong first, and what is allowed.
     """
     sizes = n_stimuli, n_neurons
-    if responses is None:
-        raise ValueError(f"{name} is None. {_FORMS}")
+    if responses is None or isinstance(responses, Mapping | Iterator | str):
+        what = "None" if responses is None else f"a {type(responses).__name__}"
+        raise ValueError(f"{name} is {what}. {_FORMS}")
     if scipy.sparse.issparse(responses):
         _check_shape(responses.shape, sizes, name)
         entries = responses.tocoo()  # entries that stand twice are repeated trials
@@ -134,7 +136,24 @@ def read_responses(
         _check_shape(given.shape, sizes, name)
         sizes = given.shape
     given = _check_values(given, loss, name)
-    return Responses(given, int(sizes[0]), int(sizes[1]), dtype)
+    checked = Responses(given, int(sizes[0]), int(sizes[1]), dtype)
+    for n_given, n, ids, entities in (
+        (n_stimuli, sizes[0], "left", "stimuli"),
+        (n_neurons, sizes[1], "right", "neurons"),
+    ):
+        if n_given is None and not isinstance(given, np.ndarray):
+            _refuse_gaps(np.unique(getattr(checked.records, ids)), n, entities, name)
+    return checked
+
+
+def _refuse_gaps(ids: np.ndarray, n: int, entities: str, name: str) -> None:
+    """Raise if ids are so far apart that they can hardly be rows of a table."""
+    if n > max(1000, _SPARSEST * len(ids)):
+        raise ValueError(
+            f"{name} has {len(ids)} different {entities}, but the largest id is {n - 1}: ids count from 0 and every "
+            "number below the largest gets an embedding. Renumber them with numpy.unique(ids, return_inverse=True), or "
+            f"give the number of {entities} in place of their features."
+        )
 
 
 def warn_of_shares(responses: Responses) -> None:
@@ -156,11 +175,12 @@ def _read_sessions(sessions: list, sizes, name: str):
     blocks, dtypes = [], []
     for s, session in enumerate(sessions):
         where = f"session {s} of {name}"
-        if not isinstance(session, tuple | list) or len(session) != 3 or _ndim(session[2]) != 2:
+        if not _is_tuple_of_three(session) or _ndim(session[2]) != 2:
+            third = f" whose third is {_describe(session[2])}" if _is_tuple_of_three(session) else ""
             raise ValueError(
-                f"{where} is {_describe(session)}; every entry of a list is a session: a tuple (stimulus ids, neuron "
-                "ids, array (stimulus, neuron)). Three arrays with one entry per record go into a tuple, a table into "
-                "numpy.asarray."
+                f"{where} is {_describe(session)}{third}; every entry of a list is a session: a tuple (stimulus ids, "
+                "neuron ids, array (stimulus, neuron)), in this order. Three arrays with one entry per record go into "
+                "a tuple, a table into numpy.asarray."
             )
         stimuli = _read_ids(session[0], f"stimulus ids of {where}", sizes[0], "stimuli")
         neurons = _read_ids(session[1], f"neuron ids of {where}", sizes[1], "neurons")
@@ -178,6 +198,10 @@ def _read_sessions(sessions: list, sizes, name: str):
     )
     sizes = tuple(f if size is None else size for size, f in zip(sizes, found, strict=True))
     return blocks, sizes, np.result_type(*dtypes)
+
+
+def _is_tuple_of_three(session) -> bool:
+    return isinstance(session, tuple | list) and len(session) == 3
 
 
 def _read_triples(responses: tuple, sizes, name: str):
@@ -207,8 +231,12 @@ def _refuse_nan(y: np.ndarray, name: str) -> None:
 
 def _read_ids(ids, what: str, n: int | None, entities: str) -> np.ndarray:
     """Check ids of entities: whole numbers from 0."""
-    refuse_words_and_times(ids, what)
     values = np.asarray(plain(ids))
+    if values.dtype.kind in "USO":
+        raise ValueError(
+            f"{what} have dtype {values.dtype}; ids are whole numbers from 0, rows of the features. Turn names into "
+            "numbers, the same for all sessions, with pandas.factorize or numpy.unique(names, return_inverse=True)."
+        )
     if values.ndim != 1 or (values.dtype.kind not in "iuf" and values.size):
         hint = " For a mask give numpy.flatnonzero of it." if values.dtype.kind == "b" else ""
         raise ValueError(

@@ -33,7 +33,8 @@ class ResponseModel(ResponsePrediction):
     n_components : int
         Columns k of the embeddings.
     loss : {"poisson", "logistic", "squared"}
-        Of a response: spike counts with rate softplus(z), 0 or 1 (or -1 and 1), measured values.
+        Of a response: spike counts with rate softplus(z), 0 or 1 (or -1 and 1), measured values (of any size and offset
+        where both towers are linear; with hidden layers scale them to about 1).
     stimulus_hidden, neuron_hidden : tuple of int
         Widths of the hidden layers (tanh) of the towers; () for a linear one.
     regularizer_strength : float or sequence of float
@@ -211,7 +212,7 @@ class ResponseModel(ResponsePrediction):
         fitted = fit_responses(settings, data)
         for side, n_pairs in zip((left, right), fitted.n_pairs, strict=True):
             warn_unseen(side, n_pairs)
-        self._keep(fitted.towers, fitted.predictor, fitted.mean_bias, (left, right))
+        self._keep(settings.loss.name, fitted.towers, fitted.predictor, fitted.mean_bias, (left, right))
         self.report_ = fitted.report
         self.imputation_weight_ = fitted.report.imputation_weight
         self.regularizer_strength_ = fitted.report.regularizer_strength

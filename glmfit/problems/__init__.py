@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ._pairs_objective import AllPairs
 from ._population import PopulationProblem
 from ._responses import SessionBlock, Triples
 from ._towers import TwoTowers
-from .all_pairs import AllPairs, AllPairsProblem
+from .all_pairs import AllPairsProblem
 from .base import Evaluation, FiniteSum, Params, Problem
 from .folds import FoldedProblem
 from .padded import PaddedProblem

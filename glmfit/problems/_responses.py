@@ -97,53 +97,50 @@ def merge_blocks(blocks: list[SessionBlock]) -> Merged:
 
 
 class _Table:
-    """Sums, sums of squares and numbers of the trials of the pairs of a block."""
+    """Means, numbers of the trials and sums of squared differences from the mean of the pairs of a block."""
 
     def __init__(self, block: SessionBlock):
         seen = ~np.isnan(block.y)
         y = np.where(seen, block.y, 0.0)
         self.left, row = np.unique(block.left, return_inverse=True)
         self.right, column = np.unique(block.right, return_inverse=True)
-        repeated = len(self.left) < len(row) or len(self.right) < len(column)
         shape, at = (len(self.left), len(self.right)), (row[:, None], column[None, :])
-        self.total, self.count = np.zeros(shape), np.zeros(shape, np.int32)
-        if repeated:
-            np.add.at(self.total, at, y)
-            np.add.at(self.count, at, seen)
-        else:
-            self.total[at], self.count[at] = y, seen
-        self.squares = None
-        if repeated:
-            self.squares = np.zeros(self.total.shape)
-            np.add.at(self.squares, at, y**2)
+        self.average, self.count, self.squares = np.zeros(shape), np.zeros(shape, np.int32), None
+        if len(self.left) == len(row) and len(self.right) == len(column):
+            self.average[at], self.count[at] = y, seen
+            return
+        np.add.at(self.average, at, y)
+        np.add.at(self.count, at, seen)
+        self.average /= np.maximum(self.count, 1)
+        self.squares = np.zeros(shape)
+        np.add.at(self.squares, at, np.where(seen, y - self.average[at], 0.0) ** 2)
 
     def take_over(self, other: _Table) -> None:
         """Take the trials of the pairs that both have; the other forgets them."""
         _, row, other_row = np.intersect1d(self.left, other.left, assume_unique=True, return_indices=True)
         _, column, other_column = np.intersect1d(self.right, other.right, assume_unique=True, return_indices=True)
-        if not len(row) or not len(column):
-            return
         here, there = np.ix_(row, column), np.ix_(other_row, other_column)
-        both = (self.count[here] > 0) & (other.count[there] > 0)
-        if not both.any():
+        theirs = np.where(self.count[here] > 0, other.count[there], 0)  # whose pairs are here, too
+        if not theirs.any():
             return
         for table in (self, other):
             if table.squares is None:
-                table.squares = np.where(table.count > 0, table.total, 0.0) ** 2
-        for name in ("total", "squares", "count"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            mine[here] += np.where(both, theirs[there], 0).astype(mine.dtype)
-            theirs[there] = np.where(both, 0, theirs[there])
+                table.squares = np.zeros(table.average.shape)
+        mine, apart = self.count[here], other.average[there] - self.average[here]
+        share = theirs / np.maximum(mine + theirs, 1)
+        self.squares[here] += np.where(theirs > 0, other.squares[there] + apart**2 * mine * share, 0.0)
+        self.average[here] += apart * share
+        self.count[here] += theirs
+        other.squares[there] = np.where(theirs > 0, 0.0, other.squares[there])
+        other.count[there] -= theirs
 
     def mean(self) -> np.ndarray:
         """Mean of every pair, NaN without a trial."""
-        return np.where(self.count > 0, self.total / np.maximum(self.count, 1), np.nan)
+        return np.where(self.count > 0, self.average, np.nan)
 
     def spread(self) -> float:
         """Sum of squared differences from the means."""
-        if self.squares is None:
-            return 0.0
-        return float(np.sum(np.maximum(self.squares - self.total**2 / np.maximum(self.count, 1), 0.0)))
+        return 0.0 if self.squares is None else float(np.sum(self.squares))
 
 
 def _meetings(tables: list[_Table]) -> list[tuple[int, int]]:

@@ -66,7 +66,7 @@ def side_gaps(problem, theta: TwoTowers) -> SideGaps:
     unit = _EPS * (64 + problem.n_left + problem.n_right + theta_width(theta))
     sums = _Sums(left, right, s, c, unit)
     for block, count in _blocks(problem):
-        sums.add_block(problem.loss, block, count, problem.data.imputation, _prior(problem))
+        sums.add_block(problem.loss, block, count, problem.cost, problem.prior)
     _add_imputed(sums, problem, theta, biased)
     strengths = problem.strength, problem.bias_strength
     penalty = 0.5 * strengths[0] * _square((theta.left, theta.right))
@@ -131,14 +131,6 @@ def _blocks(problem):
             yield SessionBlock(block.left[some], block.right, block.y[some]), count
 
 
-def _prior(problem):
-    """Rows whose products are the prior, None for 0."""
-    data = problem.data
-    if data.prior_is_base:
-        return np.ones((problem.n_left, 1)), problem.base[:, None]
-    return None if data.Pt is None else tuple(np.asarray(side, np.float64) for side in (data.Pt, data.Qt))
-
-
 class _Sums:
     """Value, slopes of all embeddings (the bias being the last column), and bounds of the slopes' rounding."""
 
@@ -148,7 +140,7 @@ class _Sums:
         self.left_slope, self.right_slope = np.zeros(left.rows.shape), np.zeros(right.rows.shape)
         self.left_error, self.right_error = np.zeros(len(s)), np.zeros(len(c))
 
-    def add_block(self, loss, block, count, imputation, prior) -> None:
+    def add_block(self, loss, block, count, cost_factors, prior) -> None:
         """Add the losses of some observed pairs, less what imputation would cost there."""
         scattered = isinstance(block, Triples)
         i, j = (block.left, block.right) if scattered else (block.left[:, None], block.right[None, :])
@@ -161,8 +153,8 @@ class _Sums:
         value, slope = loss.loss_and_derivative(y, z)
         value, slope = times * value, times * slope
         wrong = times * (loss.curvature_bound(y) * size + 1 + np.abs(y))
-        if imputation is not None:
-            cost = np.asarray(imputation.a, np.float64)[i] * np.asarray(imputation.b, np.float64)[j]
+        if cost_factors is not None:
+            cost = cost_factors[0][i] * cost_factors[1][j]
             known = 0.0
             if prior is not None:
                 rows = prior[0][block.left], prior[1][block.right]
@@ -191,11 +183,9 @@ class _Sums:
 
 def _add_imputed(sums: _Sums, problem, theta: TwoTowers, biased: bool) -> None:
     """Add the imputation of all pairs, by the products of the residual factors."""
-    imputation = problem.data.imputation
-    if imputation is None:
+    if problem.cost is None:
         return
-    a, b = np.asarray(imputation.a, np.float64), np.asarray(imputation.b, np.float64)
-    left, right, prior = sums.left, sums.right, _prior(problem)
+    (a, b), left, right, prior = problem.cost, sums.left, sums.right, problem.prior
     S = np.concatenate([left.rows, sums.s[:, None]], axis=1)
     shift = sums.c
     if problem.data.prior_is_base:  # taken out of the bias exactly

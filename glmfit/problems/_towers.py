@@ -196,7 +196,7 @@ def draw_tower(key, features: Features, n_features: int, k: int, hidden: tuple[i
         return first
     layers = []
     for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
-        spread = (scale if i == len(hidden) - 1 else 1.0) / np.sqrt(n_in)
+        spread = float((scale if i == len(hidden) - 1 else 1.0) / np.sqrt(n_in))  # no dtype of its own
         layer = eqx.nn.Linear(n_in, n_out, dtype=dtype, key=keys[i + 1])
         values = (spread * jax.random.normal(keys[i + 1], (n_out, n_in), dtype), jnp.zeros(n_out, dtype))
         layers.append(eqx.tree_at(lambda t: (t.weight, t.bias), layer, values))

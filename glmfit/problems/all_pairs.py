@@ -2,279 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..observations import RESPONSE_LOSSES, ResponseLoss
-from ._observed import Imputation, Observed, ObservedBlocks, ObservedTriples, Tables
-from ._pair_samples import ObservedPairs, PairSample, draw_pairs
+from ..observations import RESPONSE_LOSSES
+from ._observed import Imputation, ObservedBlocks, ObservedTriples
+from ._pair_samples import ObservedPairs
+from ._pairs_objective import AllPairs
 from ._responses import Merged, SessionBlock, Triples, as_triples, merge_blocks, merge_triples, rounded
 from ._side_gaps import SideGaps, side_gaps
-from ._towers import Features, TwoTowers, draw_tower, make_features
+from ._towers import TwoTowers, draw_tower, make_features
 from .base import TwoSided
 
 LAYOUTS = ("auto", "blocks", "triples", "dense")
 _DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats triples
 _DENSE_ENTRIES = 2.5e8
 _START = 0.2  # root mean square of the embeddings a fit begins with
-
-
-class Imputed(NamedTuple):
-    """Residual factors: ``S T'`` is what imputation squares, the linear predictor less the prior."""
-
-    S: jax.Array
-    T: jax.Array
-
-
-class AllPairs(eqx.Module):
-    r"""Objective of an all-pairs model on the device, in time linear in m + n and in the number of observed pairs.
-
-    With linear predictors :math:`z_{ij} = p_i^\top q_j + s_i + t_j + \delta_j`
-
-    .. math:: L = \sum_{(i,j) \in O}\sum_{\text{trials}} \ell(y, z_{ij})
-              + \frac\omega2\sum_{(i,j) \notin O} a_i b_j (z_{ij} - \tilde y_{ij})^2
-              + \frac\lambda2|\theta|^2 + \frac{\lambda_b}2(|s|^2 + |\delta|^2)
-
-    Attributes
-    ----------
-    loss : ResponseLoss
-        Of the observed pairs.
-    left, right : Features
-        What the towers see.
-    observed : Observed
-        The observed pairs.
-    imputation : Imputation or None
-        ``omega a_i`` and ``b_j``; None where omega is 0.
-    base : jax.Array or None
-        t, (n,): the linear predictor of every right entity's mean response; None in a model without biases.
-    Pt, Qt : jax.Array or None
-        Prior ``Pt Qt'`` of unobserved pairs; None where it is ``base`` or 0.
-    prior_is_base : bool
-        Whether the prior is ``base``, which then is left out of the residual factors exactly.
-    strength, bias_strength : jax.Array
-        lambda and lambda_b.
-    constant : jax.Array
-        Added to the objective: what merging repeated trials took out.
-    scale : jax.Array
-        Factor of all but the penalty: m/r where only r left entities are seen.
-    rows : jax.Array or None
-        Which left entities are seen, and ``observed`` counts from 0; None for all.
-    """
-
-    loss: ResponseLoss
-    left: Features
-    right: Features
-    observed: Observed
-    imputation: Imputation | None
-    base: jax.Array | None
-    Pt: jax.Array | None
-    Qt: jax.Array | None
-    prior_is_base: bool = eqx.field(static=True)
-    strength: jax.Array
-    bias_strength: jax.Array
-    constant: jax.Array
-    scale: jax.Array
-    rows: jax.Array | None = None
-
-    def embeddings(self, theta: TwoTowers) -> tuple[jax.Array, jax.Array]:
-        """Embeddings of the left entities seen and of the right ones, (m, k) and (n, k)."""
-        return theta.left(self.left, self.rows), theta.right(self.right)
-
-    def tables(self, theta: TwoTowers) -> tuple[Tables, Imputed | None]:
-        """Inner products of which rows are linear predictors, and residual factors if anything is imputed."""
-        P, Q = self.embeddings(theta)
-        with_bias = self.base is not None
-        Qr = Q
-        if with_bias:
-            s = theta.left_bias if self.rows is None else theta.left_bias[self.rows]
-            one_left, one_right = jnp.ones_like(P[:, :1]), jnp.ones_like(Q[:, :1])
-            P = jnp.concatenate([P, one_left, s[:, None]], axis=1)
-            Qr = jnp.concatenate([Q, theta.right_bias[:, None], one_right], axis=1)
-            Q = jnp.concatenate([Q, (self.base + theta.right_bias)[:, None], one_right], axis=1)
-        if self.imputation is None:
-            return Tables(P, Q), None
-        if self.prior_is_base:  # the prior is in the bias already: nothing cancels
-            base = self.base[:, None]
-            return Tables(P, Q, jnp.ones_like(P[:, :1]), base), Imputed(P, Qr)
-        if self.Pt is None:
-            return Tables(P, Q), Imputed(P, Q)
-        Pt, Qt = (self.Pt if self.rows is None else self.Pt[self.rows]), self.Qt
-        if Pt.shape[1] == P.shape[1]:  # the difference form: exact however near P is to Pt
-            factors = jnp.concatenate([P - Pt, Pt], axis=1), jnp.concatenate([Q, Q - Qt], axis=1)
-        else:
-            factors = jnp.concatenate([P, -Pt], axis=1), jnp.concatenate([Q, Qt], axis=1)
-        return Tables(P, Q, Pt, Qt), Imputed(*factors)
-
-    def cost(self) -> Imputation | None:
-        """Cost factors of the left entities seen."""
-        if self.imputation is None or self.rows is None:
-            return self.imputation
-        return Imputation(self.imputation.a[self.rows], self.imputation.b)
-
-    def penalty(self, theta: TwoTowers) -> jax.Array:
-        """Penalty of towers and biases."""
-        return _half_square(theta, self.strength, self.bias_strength)
-
-    def value_and_gradient(self, theta: TwoTowers) -> tuple[jax.Array, TwoTowers]:
-        """Objective and its gradient, in the structure of the parameters."""
-        (tables, factors), pull = jax.vjp(self.tables, theta)
-        value, GP, GQ = self.observed.value_and_gradient(tables, self.loss, self.cost())
-        up = Tables(GP, GQ, *(None if t is None else jnp.zeros_like(t) for t in (tables.Pt, tables.Qt)))
-        up_factors = None
-        if factors is not None:
-            imputed, up_factors = _imputed(factors, self.cost())
-            value = value + imputed
-        (gradient,) = pull((up, up_factors))
-        value = self.scale * value + self.penalty(theta) + self.constant
-        return value, _shrunk(theta, self.strength, self.bias_strength, gradient, self.scale)
-
-    def objective(self, theta: TwoTowers) -> jax.Array:
-        """Objective alone; what XLA does not need for it is left out."""
-        tables, factors = self.tables(theta)
-        value = self.observed.value_and_gradient(tables, self.loss, self.cost())[0]
-        if factors is not None:
-            value = value + _imputed(factors, self.cost())[0]
-        return self.scale * value + self.penalty(theta) + self.constant
-
-    def magnitude(self, theta: TwoTowers) -> jax.Array:
-        """Size of the numbers the objective is the sum of, to judge its rounding: |L+| + |L-| + penalty.
-
-        Of L-, the products of the entries of the two Gram matrices are summed without their signs: where embeddings
-        are large and nearly orthogonal, they cancel.
-        """
-        tables, factors = self.tables(theta)
-        size = jnp.abs(self.observed.value_and_gradient(tables, self.loss, self.cost())[0])
-        if factors is not None:
-            left, right = _grams(factors, self.cost())
-            size = size + 0.5 * jnp.sum(jnp.abs(left * right))
-        return self.scale * size + self.penalty(theta) + jnp.abs(self.constant)
-
-    def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
-        """Return the product with the Gauss-Newton matrix at ``theta``, penalty included.
-
-        Its curvature in z is that of the loss where a pair was observed and ``omega a_i b_j`` elsewhere, never
-        negative: the matrix is positive semi-definite, and definite with a ridge.
-        """
-        (tables, factors), push = jax.linearize(self.tables, theta)
-        pull = jax.linear_transpose(push, theta)
-        cost = self.cost()
-        curvatures = self.observed.curvatures(tables, self.loss, cost)
-
-        def product(direction: TwoTowers) -> TwoTowers:
-            change, change_factors = push(direction)
-            RP, RQ = self.observed.product(curvatures, tables, change.P, change.Q)
-            up = Tables(RP, RQ, *(None if t is None else jnp.zeros_like(t) for t in (tables.Pt, tables.Qt)))
-            up_factors = None
-            if factors is not None:
-                up_factors = _imputed_product(factors, change_factors, cost)
-            (out,) = pull((up, up_factors))
-            return _shrunk(direction, self.strength, self.bias_strength, out, self.scale)
-
-        return product
-
-    def pair_predictors(self, theta: TwoTowers, left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Linear predictors of some pairs, and what imputation squares: how far they are from the prior."""
-        z = jnp.sum(theta.left(self.left, left) * theta.right(self.right, right), axis=1)
-        if self.base is None:
-            off = z
-        else:
-            off = z + theta.left_bias[left] + theta.right_bias[right]
-            z = off + self.base[right]
-        if self.Pt is not None:
-            off = z - jnp.sum(self.Pt[left] * self.Qt[right], axis=1)
-        elif not self.prior_is_base:
-            off = z
-        return z, off
-
-    def draw(self, key, pairs: ObservedPairs, n_observed: int, n_imputed: int) -> PairSample:
-        """Draw pairs for `sampled`."""
-        return draw_pairs(key, pairs, self.imputation, n_observed, n_imputed)
-
-    def sampled(self, theta: TwoTowers, sample: PairSample) -> jax.Array:
-        """Estimate of the objective from drawn pairs, unbiased as its gradient is; only their towers are evaluated."""
-        pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
-        left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
-        z, off = self.pair_predictors(theta, left, right)
-        values = self.loss.loss_and_derivative(pairs.y, z[:n_drawn])[0]
-        values = values if pairs.count is None else pairs.count * values
-        imputed = 0.0
-        if self.imputation is not None:
-            a, b = self.imputation
-            values = values - 0.5 * a[pairs.left] * b[pairs.right] * off[:n_drawn] ** 2
-            imputed = jnp.sum(a) * jnp.sum(b) * jnp.mean(0.5 * off[n_drawn:] ** 2)
-        return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
-
-    def take(self, rows: jax.Array, observed: Observed) -> AllPairs:
-        """Restrict to some left entities: an unbiased estimate of the objective where they are drawn evenly.
-
-        Parameters
-        ----------
-        rows : jax.Array of int
-            Which, (r,).
-        observed : Observed
-            All their observed pairs, left entities counted from 0 in the order of ``rows``.
-        """
-        m = self.left.n_entities
-        return eqx.tree_at(
-            lambda data: (data.rows, data.observed, data.scale),
-            self,
-            (rows, observed, self.scale * (m / rows.shape[0])),
-            is_leaf=lambda leaf: leaf is None,
-        )
-
-
-def _grams(factors: Imputed, cost: Imputation) -> tuple[jax.Array, jax.Array]:
-    """Weighted Gram matrices of the residual factors."""
-    S, T = factors
-    return S.T @ (cost.a[:, None] * S), T.T @ (cost.b[:, None] * T)
-
-
-def _imputed(factors: Imputed, cost: Imputation) -> tuple[jax.Array, Imputed]:
-    """Half the weighted sum of squares of S T', eq. (13), and its gradient."""
-    S, T = factors
-    left, right = _grams(factors, cost)
-    gradient = Imputed((cost.a[:, None] * S) @ right, (cost.b[:, None] * T) @ left)
-    return 0.5 * jnp.sum(left * right), gradient
-
-
-def _imputed_product(factors: Imputed, change: Imputed, cost: Imputation) -> Imputed:
-    """Gauss-Newton product of the same: the change of S T' is dS T' + S dT'."""
-    (S, T), (dS, dT) = factors, change
-    a, b = cost.a[:, None], cost.b[:, None]
-    bT, aS = b * T, a * S
-    left = a * (dS @ (T.T @ bT) + S @ (dT.T @ bT))
-    right = b * (dT @ (S.T @ aS) + T @ (dS.T @ aS))
-    return Imputed(left, right)
-
-
-def _biases(theta: TwoTowers) -> list[jax.Array]:
-    return [b for b in (theta.left_bias, theta.right_bias) if b is not None]
-
-
-def _half_square(theta: TwoTowers, strength, bias_strength) -> jax.Array:
-    towers = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves((theta.left, theta.right)))
-    return 0.5 * (strength * towers + bias_strength * sum(jnp.sum(b**2) for b in _biases(theta)))
-
-
-def _shrunk(theta: TwoTowers, strength, bias_strength, rest: TwoTowers, scale) -> TwoTowers:
-    """``scale * rest`` plus the penalty's part, strength times the parameters."""
-
-    def plus(number):
-        return lambda t, r: scale * r + number * t
-
-    towers = jax.tree.map(plus(strength), (theta.left, theta.right), (rest.left, rest.right))
-    biases = jax.tree.map(
-        plus(bias_strength), (theta.left_bias, theta.right_bias), (rest.left_bias, rest.right_bias)
-    )  # fmt: skip
-    return TwoTowers(*towers, *biases)
-
-
-# ------------------------------------------------------------------------------------------ problem
 
 
 class AllPairsProblem(TwoSided):
@@ -365,17 +111,22 @@ class AllPairsProblem(TwoSided):
         self.mean = self._means()
         observed = ObservedBlocks.of(self._merged, dtype) if blocks else ObservedTriples.of(*self._merged[:2], dtype)
         self.strength, self.bias_strength = float(strength), float(bias_strength)
+        prior_is_mean = isinstance(prior, str) and prior == "mean"
         trials = np.where(self.n_trials > 0, self.n_trials, self.n_trials.sum())
         self.base = base = self.loss.link(self.mean, trials)
         imputation = Pt = Qt = None
+        self.cost = self.prior = None  # in float64: what certificates are of
         if imputation_weight > 0:
             a = np.ones(self.n_left) if left_weight is None else np.asarray(left_weight)
             b = np.ones(self.n_right) if right_weight is None else np.asarray(right_weight)
-            imputation = Imputation(jnp.asarray(imputation_weight * a, dtype), jnp.asarray(b, dtype))
+            self.cost = np.float64(imputation_weight) * a, b
+            imputation = Imputation(*(jnp.asarray(factor, dtype) for factor in self.cost))
             if not isinstance(prior, str):
-                Pt, Qt = (jnp.asarray(np.asarray(side), dtype) for side in prior)
-            elif prior == "mean" and not biases:
-                Pt, Qt = jnp.ones((self.n_left, 1), dtype), jnp.asarray(base[:, None], dtype)
+                self.prior = tuple(np.asarray(side, np.float64) for side in prior)
+            elif prior == "mean":
+                self.prior = np.ones((self.n_left, 1)), base[:, None]
+            if self.prior is not None and not (biases and prior_is_mean):
+                Pt, Qt = (jnp.asarray(side, dtype) for side in self.prior)
         self.data = AllPairs(
             loss=self.loss,
             left=self._left,
@@ -385,7 +136,7 @@ class AllPairsProblem(TwoSided):
             base=jnp.asarray(base, dtype) if biases else None,
             Pt=Pt,
             Qt=Qt,
-            prior_is_base=bool(biases and isinstance(prior, str) and prior == "mean"),
+            prior_is_base=bool(biases and prior_is_mean),
             strength=jnp.asarray(strength, dtype),
             bias_strength=jnp.asarray(bias_strength, dtype),
             constant=jnp.asarray(self.loss.spread_constant(self._merged.spread), dtype),

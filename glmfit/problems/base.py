@@ -201,8 +201,9 @@ class TwoSided(ABC):
     data : equinox.Module
         What is compiled, passed as an argument: ``objective(theta)``, ``value_and_gradient(theta)``,
         ``magnitude(theta)`` (size of the terms whose sum the objective is, to judge its rounding),
-        ``gauss_newton(theta)`` (a function of a direction), and ``take(rows, observed)``, the same for some left
-        entities, in expectation over even draws the objective itself. Besides, ``draw(key, observed_pairs, n_observed,
+        ``gauss_newton(theta)`` (a function of a direction), ``observed_alone()`` (the same without imputation and
+        penalty), and ``take(rows, observed)``, the same for some left entities, in expectation over even draws the
+        objective itself. Besides, ``draw(key, observed_pairs, n_observed,
         n_imputed)`` and ``sampled(theta, draw)``, an estimate of the objective from single pairs.
     n_left, n_right, n_pairs : int
         Entities, and observed pairs.

@@ -28,7 +28,8 @@ class StationaryOptions:
     Attributes
     ----------
     tol : float
-        Converged is where the norm of the gradient is at most ``tol`` times that at the start.
+        Converged is where the norm of the gradient is at most ``tol`` times that at the start (that of the observed
+        pairs alone, if it is less).
     max_epochs : int, optional
         Budget; the solver's own (`TwoSidedSolver.usual_epochs`) when left out.
     verbose : bool
@@ -62,7 +63,7 @@ class StationarySolution:
     objective, gradient_norm : float
         Of all pairs, at ``params``.
     start_objective, start_gradient_norm : float
-        At the start.
+        At the start; the gradient is that of the observed pairs alone, if its norm is less: what ``tol`` multiplies.
     epochs : int
         Done.
     evaluations : float
@@ -183,13 +184,13 @@ class TwoSidedSolver(ABC):
 
         try:
             state = kept = self.look(problem, self.init_state(problem, theta, key=key))
-            start = state
+            start, first = state, _reference(problem, state)
             while True:
                 last = state.epoch >= budget or self.is_done(state)
                 if state.fresh or last or state.epoch % self.look_every == 0:
                     state = self.look(problem, state)
                     rows.append((state.epoch, seconds(), state.objective, state.gradient_norm))
-                    status = verdict.of(state, self.descends(state))
+                    status = verdict.of(state, first, self.descends(state))
                     if status != Status.NON_FINITE:
                         kept = state
                     if verdict.words:
@@ -202,6 +203,7 @@ class TwoSidedSolver(ABC):
                 state = self.update(problem, state)
                 bar.update(1)
                 if options.callback is not None:
+                    jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
                     before = time.perf_counter()
                     try:
                         options.callback(state.epoch, before - clock - told, state.theta, state)
@@ -229,7 +231,7 @@ class TwoSidedSolver(ABC):
             objective=kept.objective,
             gradient_norm=kept.gradient_norm,
             start_objective=start.objective,
-            start_gradient_norm=start.gradient_norm,
+            start_gradient_norm=first,
             epochs=state.epoch,
             evaluations=state.evaluations,
             products=state.products,
@@ -241,23 +243,33 @@ class TwoSidedSolver(ABC):
         )
 
 
+def _reference(problem: TwoSided, start: Any) -> float:
+    """Norm of the gradient at the start, of the observed pairs alone where that is less.
+
+    Otherwise a weight of imputation or a ridge that is large at the start, and soon obeyed, would let a fit end before
+    it has looked at the observed pairs.
+    """
+    if not _is_finite(start) or not start.gradient_norm:
+        return start.gradient_norm
+    alone = float(evaluate(problem.data.observed_alone(), start.theta)[1])
+    return min(start.gradient_norm, alone) if alone > 0 else start.gradient_norm
+
+
 class _Verdict:
     """Judges a look: non-finite first, then converged, then nothing left but rounding."""
 
     def __init__(self, tol: float, patience: int, eps: float):
         self.tol, self.patience, self.eps = tol, patience, eps
         self.words = ""
-        self._first: float | None = None  # norm of the gradient at the start
         self._lowest, self._flattest, self._since = np.inf, np.inf, 0
 
-    def of(self, state: Any, descends: bool) -> Status | None:
-        """Status that ends the run, None to go on."""
+    def of(self, state: Any, first: float, descends: bool) -> Status | None:
+        """Status that ends the run, None to go on; ``first`` is the norm of the gradient at the start."""
         norm = state.gradient_norm
-        self._first = norm if self._first is None else self._first
-        self.words = f"objective {state.objective:.6g}, gradient {norm / max(self._first, 1e-300):.1e} of the start's"
+        self.words = f"objective {state.objective:.6g}, gradient {norm / max(first, 1e-300):.1e} of the start's"
         if not _is_finite(state):
             return Status.NON_FINITE
-        if norm <= self.tol * self._first:
+        if norm <= self.tol * first:
             return Status.CONVERGED
         if not descends:
             return None

@@ -77,7 +77,7 @@ class TowerAdam(TwoSidedSolver):
     learning_rate: float = 0.01
     n_steps: int = 1000
     polish: str | None = "lbfgs"
-    history_size: int = 20
+    history_size: int = 8
 
     def __post_init__(self):
         check_positive("learning_rate", self.learning_rate)

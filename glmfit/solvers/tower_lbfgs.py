@@ -33,7 +33,7 @@ class TowerLBFGS(TwoSidedSolver):
     Parameters
     ----------
     history_size : int
-        Pairs of vectors remembered.
+        Pairs of vectors remembered. More of them hardly save iterations here, and cost time in every one.
     max_line_search : int
         Evaluations per step, at most.
 
@@ -58,7 +58,7 @@ class TowerLBFGS(TwoSidedSolver):
     usual_epochs: ClassVar[int] = 2000
     patience: ClassVar[int] = 60
 
-    history_size: int = 20
+    history_size: int = 8
     max_line_search: int = 20
 
     def __post_init__(self):

@@ -424,3 +424,19 @@ def test_bounds_of_one_side_hold_in_single_precision():
         value = float(problem.data.objective(theta))
     assert gaps.left > 0 and gaps.right > 0
     close(value, gaps.objective, 1e-5)
+
+
+def test_bounds_are_of_weights_and_priors_as_given():
+    prior = np.array([[1.0], [1e6 + 0.03]]), np.array([[1.0]])
+    problem = AllPairsProblem(
+        2, 1, Triples(np.array([0]), np.array([0]), np.array([0.0])), "squared", 1.0, prior=prior, strength=1e-8,
+        biases=False, dtype=np.float32,
+    )  # fmt: skip
+    theta = problem.draw_params(jax.random.key(0), 1)
+    rounded = float(np.float32(1e6 + 0.03)) / (1 + 1e-8)
+    theta = eqx.tree_at(
+        lambda t: (t.left.weight, t.right.weight), theta, (jnp.array([[0.0], [rounded]]), jnp.array([[1.0]]))
+    )
+    best = (1e6 + 0.03) / (1 + 1e-8)
+    gain = 0.5 * (1 + 1e-8) * (rounded - best) ** 2
+    assert gain * (1 - 1e-6) <= problem.certify_sides(theta).left <= 2 * gain / 1e-8

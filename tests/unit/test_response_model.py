@@ -209,7 +209,8 @@ def test_fit_does_what_the_problem_says(data, fitted):
 
 def test_prior_factors_draw_unobserved_pairs(data):
     factors = np.ones((M, 1)), np.full((N, 1), 5.0)
-    fit = model(imputation_weight=1e3).fit(None, None, data[2], prior_factors=factors)
+    with jax.enable_x64(True):  # what was observed is a thousandth of the objective
+        fit = model(imputation_weight=1e3).fit(None, None, data[2], prior_factors=factors)
     assert np.median(np.abs(fit.linear_predictor() - 5.0)[np.isnan(data[2])]) < 0.5
 
 
@@ -700,3 +701,104 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(data):
     with pytest.raises(ValueError):
         fit.fit(U, V, -Y)
     np.testing.assert_array_equal(fit.predict(), before)
+
+
+# ---------------------------------------------------------------------- what second readers found
+
+
+def measured(rng):
+    Z = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 20)) + 0.3 * rng.normal(size=(30, 20))
+    Z[rng.random(Z.shape) < 0.5] = np.nan
+    return Z
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e6])
+def test_measured_responses_may_have_any_unit(rng, unit):
+    Z = measured(rng)
+    small, large = (
+        ResponseModel(2, loss="squared", regularizer_strength=0.1 * c).fit(None, None, c * Z) for c in (1.0, unit)
+    )
+    assert large.report_.converged
+    np.testing.assert_allclose(large.report_.objective / unit**2, small.report_.objective, rtol=1e-4)
+    np.testing.assert_allclose(large.predict() / unit, small.predict(), atol=0.01)
+    np.testing.assert_allclose(large.report_.gap_per_neuron.sum(), large.report_.gap_neurons, rtol=1e-9)
+    assert large.report_.gap_neurons < 1e-4 * large.report_.objective
+
+
+@pytest.mark.parametrize("prior", ["mean", "zero", "factors"])
+def test_measured_responses_may_be_far_from_zero(rng, prior):
+    Z, factors = measured(rng), None
+    if prior == "factors":
+        factors = rng.normal(size=(30, 2)), rng.normal(size=(20, 2))
+        prior = "mean"
+    kwargs = {"loss": "squared", "imputation_weight": 0.2, "prior": prior}
+    near = ResponseModel(2, **kwargs).fit(None, None, Z, prior_factors=factors)
+    with jax.enable_x64(True):
+        double = ResponseModel(2, **kwargs).fit(None, None, Z, prior_factors=factors)
+    np.testing.assert_allclose(near.report_.objective, double.report_.objective, rtol=1e-4)
+    if prior == "mean" and factors is None:
+        far = ResponseModel(2, **kwargs).fit(None, None, Z + 1e6)
+        np.testing.assert_allclose(far.report_.objective, near.report_.objective, rtol=1e-4)
+        np.testing.assert_allclose(far.predict() - 1e6, near.predict(), atol=0.01)
+
+
+def test_repeated_trials_far_from_zero_are_the_same_in_every_form(rng):
+    y = 1e8 + rng.normal(size=(12, 5))
+    ids, neurons = np.tile(np.arange(6), 2), np.arange(5)
+    records = np.repeat(ids, 5), np.tile(neurons, 12), y.ravel()
+    sessions, triples = (
+        ResponseModel(1, loss="squared").fit(None, None, r).report_.objective for r in ([(ids, neurons, y)], records)
+    )
+    np.testing.assert_allclose(sessions, triples, rtol=1e-6)
+
+
+def test_a_large_imputation_weight_does_not_end_the_fit_at_once(rng):
+    counts = rng.poisson(1.5, (30, 20)).astype(float)
+    counts[rng.random(counts.shape) < 0.5] = np.nan
+    report = ResponseModel(2, imputation_weight=100.0).fit(None, None, counts).report_
+    assert report.converged
+    assert report.gap_stimuli + report.gap_neurons < 1e-3
+    with pytest.warns(ConvergenceWarning):
+        ResponseModel(2, imputation_weight=1e6).fit(None, None, counts)
+
+
+def test_perceptrons_of_single_precision_data_in_double_mode(rng):
+    counts = rng.poisson(2.0, (12, 6)).astype(np.float32)
+    with jax.enable_x64(True):
+        model = ResponseModel(2, stimulus_hidden=(4,), max_epochs=110)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(rng.normal(size=(12, 3)).astype(np.float32), None, counts)
+    assert np.isfinite(model.predict()).all()
+
+
+def test_the_loss_is_that_of_the_fit(rng, tmp_path):
+    model = ResponseModel(2).fit(None, None, rng.poisson(1.5, (12, 6)).astype(float))
+    expected = model.predict()
+    model.set_params(loss="squared")
+    np.testing.assert_array_equal(model.predict(), expected)
+    np.testing.assert_array_equal(ResponseModel.load(model.save(tmp_path / "m")).predict(), expected)
+
+
+def test_constant_responses_have_no_deviance_to_explain():
+    assert np.isnan(ResponseModel(2, loss="squared").fit(None, None, np.full((7, 6), 0.1)).report_.deviance_explained)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ((None, None, (np.array(["a", "b"]), [0, 1], [1.0, 2.0])), "pandas.factorize"),
+        ((None, None, [(np.ones((2, 2)), [0, 1], [0, 1])]), "in this order"),
+        ((np.ones((3, 0)), None, np.ones((3, 2))), "stimulus_features has no columns"),
+        ((None, None, {}), "is a dict. Give a list of sessions"),
+        ((None, None, ([0, 10**7], [0, 1], [1.0, 2.0])), "Renumber them"),
+    ],
+)
+def test_advice_for_mistakes(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        ResponseModel(2).fit(*arguments)
+
+
+def test_weights_of_what_has_no_say_are_told_of():
+    with pytest.warns(UserWarning, match="no say with imputation_weight=0"):
+        ResponseModel(1).fit(None, None, np.arange(12.0).reshape(4, 3), stimulus_weight=np.ones(4))
