@@ -21,7 +21,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
-MOST_BYTES, WIDEST = 240_000, 1500
+MOST_BYTES = 240_000
 ABSOLUTE = re.compile(r"(?<![\w.)])/(?:home|tmp|root|Users|work|usr|opt|mnt|var)/\S*")
 
 
@@ -54,17 +54,17 @@ def run(example):
 
 
 def small_png(figure):
-    """Bytes of a figure, made smaller until they are few enough."""
-    figure, colors = figure.convert("RGB"), 256
-    while True:
-        width = min(figure.width, WIDEST)
-        size = (width, round(figure.height * width / figure.width))
+    """Bytes of a figure in all of its colours, as wide as they allow; with few colours where none is wide enough."""
+    figure = figure.convert("RGB")
+    for width, colors in ((1500, None), (1300, None), (1100, None), (1300, 256), (1100, 256), (900, 256)):
+        width = min(width, figure.width)
+        drawn = figure.resize((width, round(figure.height * width / figure.width)), Image.LANCZOS)
+        drawn = drawn if colors is None else drawn.quantize(colors)
         buffer = io.BytesIO()
-        drawn = figure.resize(size, Image.LANCZOS) if size != figure.size else figure
-        drawn.quantize(colors, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+        drawn.save(buffer, "PNG", optimize=True)
         if buffer.tell() < MOST_BYTES:
             return buffer.getvalue()
-        figure, colors = drawn.resize((int(0.85 * size[0]), int(0.85 * size[1])), Image.LANCZOS), max(192, colors - 32)
+    raise SystemExit("a figure stays too large; draw less on it")
 
 
 def page(example, printed):
