@@ -6,7 +6,8 @@ will see
 1. the two lines;
 2. the objective against seconds, for NeMoS's own solvers and for ``SAGA[glmfit]``, on spike history, whose
    correlated features are what solvers find hard;
-3. the certificate in ``solver_state_``: how far each neuron is from its optimum, at most.
+3. the certificate in ``solver_state_``: how far each neuron is from its optimum, at most;
+4. what that is worth: the coefficients of the runs that ended early, beside those of the fit that is certified.
 
 Run it with ``python examples/04_nemos_backend.py [figure.png]``.
 """
@@ -57,7 +58,7 @@ budgets = {"GradientDescent": (10, 50, 200), "LBFGS": (10, 50, 200)}
 runs = {}
 for name, numbers in budgets.items():
     fit(name, maxiter=2)
-    runs[name] = [fit(name, maxiter=n, tol=1e-12)[:2] for n in numbers]
+    runs[name] = [fit(name, maxiter=n, tol=1e-12) for n in numbers]
 fit("SAGA[glmfit]")
 seconds, objective, model = fit("SAGA[glmfit]")  # line 2: the name of the solver
 
@@ -70,18 +71,29 @@ for n in range(n_neurons):
     print(f"  neuron {n}: {kind} {certificate.gap[n]:.1e} nats per bin above its optimum")
 print(f"pseudo-R2 as NeMoS computes it: {model.score(X, spikes, score_type='pseudo-r2-McFadden'):.3f}")
 
-# --- Draw: distance from the best objective known, which lies at most the sum of the gaps below ours.
+# --- Draw: distance from the best objective known, which lies at most the sum of the gaps below ours; and coefficients
+# of the longest runs against ours.
 best = objective - float(np.sum(certificate.gap))
-figure, axis = plt.subplots(figsize=(5.6, 3.6), layout="constrained")
+figure, (axis, beside) = plt.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained", width_ratios=(1.25, 1))
+ours = np.ravel(model.coef_)
+limit = 1.05 * np.abs(ours).max()
+beside.plot([-limit, limit], [-limit, limit], color="0.6", lw=0.8, zorder=0)
 for (name, points), color in zip(runs.items(), ("#D55E00", "#009E73"), strict=True):
-    x, y = zip(*points, strict=True)
+    x, y, models = zip(*points, strict=True)
     axis.plot(
         x, np.subtract(y, best), "o-", color=color, label=f"{name}: {', '.join(map(str, budgets[name]))} iterations"
     )
+    theirs, most = np.ravel(models[-1].coef_), budgets[name][-1]
+    off, largest = np.abs(theirs - ours).max(), np.abs(ours).max()
+    print(f"{name}, {most} iterations: coefficients up to {off:.2g} from ours, which are up to {largest:.2g}")
+    beside.plot(ours, theirs, ".", ms=4, color=color, alpha=0.5, label=f"{name}, {most} iterations")
 axis.plot(seconds, objective - best, "*", markersize=14, color="#0072B2", label="SAGA[glmfit], at most this far")
-axis.set(yscale="log", ylim=(1e-9, 3e2), xlim=(0, None), xlabel="seconds", ylabel="nats per bin above the optimum")
+axis.set(yscale="log", ylim=(1e-9, 3e3), xlim=(0, None), xlabel="seconds", ylabel="nats per bin above the optimum")
 axis.legend(frameon=False, fontsize=8, loc="upper right")
-axis.spines[["top", "right"]].set_visible(False)
+beside.set(xlabel="coefficients, SAGA[glmfit]", ylabel="coefficients, NeMoS's solvers", aspect="equal")
+beside.legend(frameon=False, fontsize=8, loc="upper left")
+for ax in (axis, beside):
+    ax.spines[["top", "right"]].set_visible(False)
 path = sys.argv[1] if len(sys.argv) > 1 else "04_nemos_backend.png"
 figure.savefig(path, dpi=150)
 print(f"figure: {path}")

@@ -7,18 +7,19 @@ the next? Both are softmax models, over places and over units. You will see
 2. ``spike_identities``: one row per spike, and the softmax over units beside what was counted;
 3. the report: exact solvers say how far from the optimum they are, at most.
 
-Run it with ``python examples/05_softmax_linear_track.py [figure.png] [linear_track.npz]``. The recording (nelpy's
-example data: fields t, xy, spike_times, unit) is not shipped; without a file a session like it is simulated.
+Run it with ``python examples/05_softmax_linear_track.py [figure.png] [linear_track.npz or simulated]``. The recording
+(nelpy's example data: fields t, xy, spike_times, unit) is not shipped. Where none is named it is looked for in
+../shared/data beside the checkout; where that is not, a session like it is simulated.
 """
 
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pynapple as nap
 
 import glmfit
+from glmfit import plotting
 
 BIN_S, N_PLACES = 0.5, 24
 rng = np.random.default_rng(5)
@@ -48,9 +49,10 @@ def recorded_session(path):
     return t, np.clip((along - low) / (high - low), 0, 1), {u: s for u, s in trains.items() if len(s) >= 100}
 
 
-given = Path(sys.argv[2]) if len(sys.argv) > 2 else None
-t, along, trains = recorded_session(given) if given else simulated_session()
-print("session:", "recorded" if given else "simulated", f"{t[-1] - t[0]:.0f} s, {len(trains)} units")
+beside = Path(__file__).resolve().parents[2] / "shared" / "data" / "linear_track.npz"
+given = sys.argv[2] if len(sys.argv) > 2 else beside if beside.exists() else "simulated"
+t, along, trains = simulated_session() if given == "simulated" else recorded_session(given)
+print(f"session: {'simulated' if given == 'simulated' else 'recorded'}, {t[-1] - t[0]:.0f} s, {len(trains)} units")
 session = nap.IntervalSet(t[0], t[-1])
 spikes = nap.TsGroup({u: nap.Ts(s) for u, s in trains.items()}, time_support=session)
 place = nap.Tsd(t=t, d=along, time_support=session)
@@ -81,37 +83,50 @@ rows, unit = glmfit.spike_identities(spikes, features, ep=running, max_distance_
 identity = glmfit.SoftmaxGLM(regularizer_strength=1e-4).fit(rows, unit)
 print(f"\nwhich unit fired\n{identity.report_}")
 
-# --- Figure: the posterior over places in held-out time, and shares of spikes along the track.
-figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.0), layout="constrained", width_ratios=[1.5, 1])
-# The longest run of held-out bins without a pause.
-when = counts.t[later]
-pauses = np.flatnonzero(np.diff(when) > 1.5 * BIN_S) + 1
-runs = np.split(np.arange(len(when)), pauses)
-show = np.concatenate(sorted(runs, key=len)[-6:])
-show.sort()
-image = np.zeros((len(show), N_PLACES))
-image[:, decoder.classes_] = posterior[show]
-axes[0].imshow(image.T, origin="lower", aspect="auto", cmap="Greys", vmax=0.6, extent=(0, len(show) * BIN_S, 0, 1))
-axes[0].plot((np.arange(len(show)) + 0.5) * BIN_S, counts.value_from(place).d[later][show], color="#D55E00", lw=1.2)
-axes[0].set(xlabel="held-out running time (s)", ylabel="place along the track", title="posterior; orange: the animal")
+# --- Figure. Above: the posterior over places in held-out runs, the longest six joined, and which places are confused.
+# Below: whose spikes come where, of all units (those with few spikes are left out) and of five beside what was counted.
+axes = plotting.new_axes((1.5, 1), (1, 1), size=(8.4, 6.2))
+true = counts.value_from(place).d[later]
+runs = np.split(np.arange(later.sum()), np.flatnonzero(np.diff(counts.t[later]) > 1.5 * BIN_S) + 1)
+longest = sorted(sorted(runs, key=len)[-6:], key=lambda run: run[0])
+show = np.concatenate(longest)
+plotting.plot_decoded(
+    (np.arange(len(show)) + 0.5) * BIN_S, posterior[show], (decoder.classes_ + 0.5) / N_PLACES, true[show],
+    breaks=BIN_S * np.cumsum([len(run) for run in longest])[:-1], limit=0.6, ylabel="place along the track",
+    ax=axes[0, 0],
+)  # fmt: skip
+axes[0, 0].set_xlabel("held-out running time, pauses cut (s)", fontsize=9)
+best = decoder.classes_[np.argmax(posterior, axis=1)]
+plotting.plot_confusion(
+    labels[later] // 2, best // 2, range(N_PLACES // 2), colorbar=True, numbers=False, ax=axes[0, 1]
+)
+axes[0, 1].set_xlabel("decoded twelfth of the track", fontsize=9)
+axes[0, 1].set_ylabel("true twelfth", fontsize=9)
 
 grid = np.linspace(0, 1, 100)
 share = identity.predict_proba(np.exp(-(((grid[:, None] - centres) / 0.08) ** 2) / 2))
+enough = np.flatnonzero([np.sum(unit.d == name) >= 100 for name in identity.classes_])
+enough = enough[np.argsort(np.argmax(share[:, enough], axis=0), kind="stable")]
+relative = share[:, enough] / share[:, enough].max(axis=0)
+axes[1, 0].imshow(relative.T, aspect="auto", cmap="magma", extent=(0, 1, len(enough) - 0.5, -0.5), interpolation="none")
+axes[1, 0].set_yticks(range(len(enough)), [f"{identity.classes_[k]:g}" for k in enough], fontsize=6.5)
+axes[1, 0].set_xlabel("place along the track", fontsize=9)
+axes[1, 0].set_ylabel("unit", fontsize=9)
 at_spike = spikes.count(1 / 30, ep=running)
 where = np.minimum((at_spike.value_from(place).d * 12).astype(int), 11)
 counted = np.array([at_spike.d[where == k].sum(axis=0) for k in range(12)], float)
 counted /= np.maximum(counted.sum(axis=1, keepdims=True), 1)
 busiest = np.argsort(-share.max(axis=0))[:5]
-for colour, k in zip(("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"), busiest, strict=True):
-    axes[1].plot(grid, share[:, k], color=colour, label=f"unit {identity.classes_[k]}")
-    axes[1].plot(
-        (np.arange(12) + 0.5) / 12, counted[:, list(spikes).index(identity.classes_[k])], "o", ms=3, color=colour
-    )
-axes[1].set(xlabel="place along the track", ylabel="share of the spikes", title="model, and counted (dots)")
-axes[1].legend(frameon=False, fontsize=7)
-for ax in axes:
-    ax.title.set_fontsize(9)
-    ax.spines[["top", "right"]].set_visible(False)
+for color, k in zip(("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"), busiest, strict=True):
+    own = counted[:, list(spikes).index(identity.classes_[k])]
+    axes[1, 1].plot(grid, share[:, k], color=color, lw=1.4, label=f"unit {identity.classes_[k]:g}")
+    axes[1, 1].plot((np.arange(12) + 0.5) / 12, own, "o", ms=3.5, color=color)
+axes[1, 1].set_ylim(0, 1.35 * share.max())
+axes[1, 1].set_xlabel("place along the track", fontsize=9)
+axes[1, 1].set_ylabel("share of the spikes", fontsize=9)
+axes[1, 1].legend(frameon=False, fontsize=7.5, ncols=2)
+titles = ["posterior over places", "% of each place decoded as", "whose spike is the next? (each unit's best: bright)"]
+plotting.label_panels(axes, [*titles, "model, and counted (dots)"])
 path = sys.argv[1] if len(sys.argv) > 1 else "05_softmax_linear_track.png"
-figure.savefig(path, dpi=200)
+axes[0, 0].figure.savefig(path)
 print(f"\nfigure: {path}")

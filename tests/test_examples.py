@@ -73,6 +73,17 @@ def test_reaches_are_decoded_by_fits_that_only_go_down(recording, tmp_path, monk
     assert np.mean(names["off"][-1] > 1) < 0.05
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("topic", ["05_softmax_linear_track", "08_motor_cortex_tuning", "09_coupled_place_cells",
+                                   "10_ridge_per_neuron"])  # fmt: skip
+def test_examples_on_recordings_run_without_them(topic, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [topic, str(tmp_path / "figure.png"), "simulated"])
+    runpy.run_path(str(ROOT / "examples" / f"{topic}.py"), run_name="__main__")
+    assert is_png(tmp_path / "figure.png")
+    out = capsys.readouterr().out
+    assert "simulated" in out and "converged" in out
+
+
 def test_example_figure_goes_where_it_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["01", str(tmp_path / "mine.png")])

@@ -24,7 +24,7 @@ PUBLIC = [
     "__version__",
     "spike_identities",
 ]
-SUBPACKAGES = ("batch", "bounds", "design", "observations", "penalties", "problems", "solvers")
+SUBPACKAGES = ("batch", "bounds", "design", "inference", "observations", "penalties", "plotting", "problems", "solvers")
 
 
 def test_all_is_exact():

@@ -19,8 +19,8 @@ class _Given:
         return y
 
 
-def information(model, data: Data, i: int, coef, intercept, mean, scale, strength, covariance):
-    """Compute standard errors (feature,) and of the intercept, effective degrees of freedom, dispersion."""
+def information(model, data: Data, i: int, coef, intercept, mean, scale, strength, covariance, combinations=None):
+    """Compute standard errors (feature or combination,) and of the intercept, degrees of freedom, dispersion."""
     observation = observations.from_inverse_link(model.inverse_link_function)
     y = np.asarray(data.Y[:, i], np.float64)
     offset = data.offset_of(i)
@@ -38,7 +38,8 @@ def information(model, data: Data, i: int, coef, intercept, mean, scale, strengt
         middle = n_rows * hessian(data.X, square, data.weights, _Given, *place[1:])[0]
         spread = inverse @ middle @ inverse
     # From standardised features to the user's: coef = v / scale, intercept = v_0 - (mean / scale) v.
-    back = np.vstack([np.append(np.diag(1 / scale), np.zeros((len(scale), 1)), axis=1), np.append(-mean / scale, 1.0)])
+    wanted = np.diag(1 / scale) if combinations is None else combinations / scale
+    back = np.vstack([np.append(wanted, np.zeros((len(wanted), 1)), axis=1), np.append(-mean / scale, 1.0)])
     variance = np.einsum("ij,jk,ik->i", back, spread, back)
     undetermined = np.linalg.norm(back @ outside, axis=1) > 1e-6 * np.linalg.norm(back, axis=1)
     error = np.where(undetermined, np.inf, np.sqrt(np.maximum(variance, 0.0)))

@@ -21,7 +21,7 @@ class WaldTable:
     Attributes
     ----------
     neuron, feature : list of str
-        Names.
+        Names; of linear combinations their numbers.
     coef, standard_error, low, high, z, p_value : numpy.ndarray
         (feature, neuron): estimate, its standard error (infinite where the data do not determine the coefficient, nan
         for a neuron without an optimum, silent or separable), interval, estimate over standard error, two-sided p-value
@@ -64,9 +64,17 @@ class WaldTable:
 
 
 def wald_table(
-    model: PopulationGLM, X, y, sample_weight=None, level=0.95, covariance="fisher", offset=None, exposure=None
+    model: PopulationGLM,
+    X,
+    y,
+    sample_weight=None,
+    level=0.95,
+    covariance="fisher",
+    offset=None,
+    exposure=None,
+    combinations=None,
 ) -> WaldTable:
-    r"""Compute standard errors and Wald intervals of the coefficients of a fit.
+    r"""Compute standard errors and Wald intervals of the coefficients of a fit, or of sums of them.
 
     Parameters
     ----------
@@ -81,6 +89,9 @@ def wald_table(
         the expected information, "observed" with the Hessian at the counts seen, and "robust" the sandwich
         ``(J + P)^-1 S (J + P)^-1`` with S the sum of the rows' squared gradients, which stays right where counts vary
         more than Poisson's but are independent.
+    combinations : array-like of shape (combination, feature), optional
+        Linear combinations of the coefficients to have intervals for, in the place of the coefficients: for a filter
+        the values of its basis functions, (lag, basis function), in the columns of their features and 0 elsewhere.
 
     Returns
     -------
@@ -125,21 +136,28 @@ def wald_table(
     data = data_of_fit(model, X, y, sample_weight, offset, exposure)
     coef, intercept = coefficients(model)
     d, n = coef.shape
-    error, error_b, df, dispersion = np.empty((d, n)), np.empty(n), np.empty(n), np.empty(n)
+    combinations = None if combinations is None else _check_combinations(combinations, d)
+    error = np.empty((d if combinations is None else len(combinations), n))
+    error_b, df, dispersion = np.empty(n), np.empty(n), np.empty(n)
     mean, scale = moments(data)
     strength = strength_of(model, d, n)
     for i in range(n):
         if model.report_.status[i] in NO_OPTIMUM:
             error[:, i], error_b[i], df[i], dispersion[i] = np.nan, np.nan, 0.0, np.nan
             continue
-        of = information(model, data, i, coef[:, i], intercept[i], mean, scale, strength[:, i], covariance)
+        of = information(
+            model, data, i, coef[:, i], intercept[i], mean, scale, strength[:, i], covariance, combinations
+        )
         error[:, i], error_b[i], df[i], dispersion[i] = of
+    names = feature_names(model)
+    if combinations is not None:
+        coef, names = combinations @ coef, [str(k) for k in range(len(combinations))]
     quantile = scipy.stats.norm.isf((1 - level) / 2)
     with np.errstate(invalid="ignore"):
         z = coef / error
     return WaldTable(
         neuron=list(model.report_.neuron),
-        feature=feature_names(model),
+        feature=names,
         coef=coef,
         standard_error=error,
         low=coef - quantile * error,
@@ -155,3 +173,13 @@ def wald_table(
         level=float(level),
         covariance=covariance,
     )
+
+
+def _check_combinations(combinations, n_features: int) -> np.ndarray:
+    combinations = np.asarray(combinations, np.float64)
+    if combinations.ndim != 2 or combinations.shape[1] != n_features or not np.isfinite(combinations).all():
+        raise ValueError(
+            f"combinations has shape {combinations.shape}; it must be (combination, {n_features}), a finite weight for "
+            "every feature of the fit."
+        )
+    return combinations

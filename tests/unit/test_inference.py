@@ -7,7 +7,7 @@ from oracles import population as oracle
 from sklearn.exceptions import NotFittedError
 
 from glmfit import PopulationGLM, SoftmaxGLM, Status
-from glmfit.inference import drop_groups, wald_table
+from glmfit.inference import drop_groups, rescale_time, wald_table
 
 LINKS = {"exp": np.exp, "softplus": lambda eta: np.logaddexp(0, eta)}
 every_link = pytest.mark.parametrize("link", LINKS)
@@ -199,3 +199,111 @@ def test_what_makes_no_sense_is_refused():
         wald_table(PopulationGLM(), X, Y)
     with pytest.raises(TypeError, match="model is a SoftmaxGLM"):
         wald_table(SoftmaxGLM(), X, Y)
+
+
+def test_intervals_of_combinations_are_those_of_the_covariance(rng):
+    X, Y, _, _ = make("softplus")
+    model = PopulationGLM("softplus", "UnRegularized").fit(X, Y)
+    combinations = np.vstack([np.eye(4)[1], rng.normal(size=(5, 4)), np.zeros(4)])
+    table = wald_table(model, X, Y, combinations=combinations)
+    Z = np.column_stack([X, np.ones(len(X))])
+    for n in range(Y.shape[1]):
+        eta = X @ model.coef_[:, n] + model.intercept_[n]
+        cov = np.linalg.inv((Z * oracle.curvature("softplus", np.logaddexp(0, eta), eta)[:, None]).T @ Z)[:4, :4]
+        np.testing.assert_allclose(
+            table.standard_error[:, n], errors_of(combinations @ cov @ combinations.T), rtol=1e-7
+        )
+        np.testing.assert_allclose(table.coef[:, n], combinations @ model.coef_[:, n])
+    np.testing.assert_allclose((table.low + table.high) / 2, table.coef, atol=1e-12)
+    plain = wald_table(model, X, Y)
+    np.testing.assert_allclose(table.standard_error[0], plain.standard_error[1])
+    np.testing.assert_array_equal(table.intercept_standard_error, plain.intercept_standard_error)
+    assert len(table.to_frame()) == 7 * 3
+    with pytest.raises(ValueError, match=r"\(combination, 4\)"):
+        wald_table(model, X, Y, combinations=np.ones((2, 3)))
+
+
+# ------------------------------------------------------------------------------------------------ time rescaling
+
+
+@pytest.fixture
+def spikes(rng):
+    """Rates of 200 neurons, from a hundredth of a spike per bin to three, and counts drawn from them."""
+    phase = rng.uniform(0, 6, 200)
+    rate = np.geomspace(0.01, 2, 200) * np.exp(np.sin(np.arange(4000)[:, None] / 60 + phase))
+    return rng.poisson(rate), rate
+
+
+def test_intervals_rescaled_by_the_true_rates_are_uniform(spikes):
+    counts, rate = spikes
+    found = rescale_time(counts, rate)
+    np.testing.assert_array_equal(found.n_intervals, counts.sum(axis=0))
+    for u, statistic, p in zip(found.uniform, found.statistic, found.p_value, strict=True):
+        test = scipy.stats.kstest(u, "uniform")
+        assert (test.statistic, test.pvalue) == (statistic, p)
+        assert np.all(np.diff(u) >= 0)
+    assert scipy.stats.kstest(found.p_value, "uniform").pvalue > 0.01
+    assert abs(np.mean(found.statistic > found.band(0.9)) - 0.1) < 0.1
+    assert scipy.stats.kstest(np.concatenate(found.uniform), "uniform").pvalue > 0.01
+
+
+def test_intervals_rescaled_by_wrong_rates_are_not_uniform(spikes):
+    counts, rate = spikes
+    enough = counts.sum(axis=0) > 2000
+    assert enough.sum() > 50
+    for wrong in (0.8 * rate, np.broadcast_to(rate.mean(axis=0), rate.shape), np.roll(rate, 188, axis=0)):
+        assert rescale_time(counts[:, enough], wrong[:, enough]).p_value.max() < 1e-3
+
+
+def test_without_random_places_wide_bins_would_look_wrong(spikes):
+    """What the correction of Haslinger, Pipa and Brown is for: spikes at the end of their bins."""
+    counts, rate = spikes
+    n = int(np.argmin(np.abs(counts.mean(axis=0) - 0.3)))
+    ends = np.repeat(np.cumsum(rate[:, n]), counts[:, n])
+    assert scipy.stats.kstest(-np.expm1(-np.diff(ends, prepend=0)), "uniform").pvalue < 1e-6
+    assert rescale_time(counts[:, n], rate[:, n]).p_value[0] > 1e-3
+
+
+def test_first_spikes_of_bins_are_placed_as_haslinger_pipa_and_brown_do(rng):
+    """Theirs is -log(1 - r p) with r uniform and p the probability of a spike; ours the least of the places."""
+    q, n = 0.7, 40_000
+    counts = rng.poisson(q, n)
+    found = rescale_time(counts, np.full(n, q))
+    xi = -np.log1p(-np.concatenate(found.uniform))
+    theirs = rng.random(20_000)
+    first = -np.log1p(-theirs * -np.expm1(-q))
+    assert scipy.stats.kstest(first, lambda x: np.expm1(-x) / np.expm1(-q)).pvalue > 0.01
+    assert scipy.stats.kstest(xi, "expon").pvalue > 0.01
+    # Intervals below q: the same law as the first spike of a bin has, given that there is one.
+    assert scipy.stats.ks_2samp(xi[xi < q], first).pvalue > 0.01
+
+
+def test_rescaling_is_repeatable_leaves_out_nan_and_takes_neurons_one_by_one(spikes):
+    counts, rate = (a[:, 150:153].astype(float) for a in spikes)
+    whole = rescale_time(counts, rate, random_state=3)
+    again = rescale_time(counts, rate, random_state=3)
+    other = rescale_time(counts, rate, random_state=4)
+    alone = rescale_time(counts[:, 0], rate[:, 0], random_state=3)
+    np.testing.assert_array_equal(whole.uniform[2], again.uniform[2])
+    assert not np.array_equal(whole.uniform[2], other.uniform[2])
+    np.testing.assert_array_equal(whole.uniform[0], alone.uniform[0])
+    gap = np.r_[np.arange(500), np.arange(900, 4000)]
+    rate[500:900, 0] = np.nan
+    with_gap = rescale_time(counts, rate, random_state=3)
+    np.testing.assert_array_equal(with_gap.uniform[0], rescale_time(counts[gap, 0], rate[gap, 0], 3).uniform[0])
+    assert with_gap.n_intervals[0] == counts[gap, 0].sum()
+
+
+def test_rescaling_of_silence_and_of_what_is_no_count(rng):
+    found = rescale_time(np.zeros(10), np.ones(10))
+    assert found.n_intervals[0] == 0 and np.isnan(found.p_value[0]) and np.isnan(found.band()[0])
+    for counts, rate, word in (
+        (np.full(5, 0.5), np.ones(5), "numbers of spikes"),
+        (-np.ones(5), np.ones(5), "numbers of spikes"),
+        (np.ones(5), -np.ones(5), "negative"),
+        (np.ones(5), np.ones((5, 1)), r"\(5, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            rescale_time(counts, rate)
+    with pytest.raises(ValueError, match="such as"):
+        found.band(1.0)

@@ -4,8 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.stats
 
-from glmfit import Status, plotting
+from glmfit import PopulationGLM, ResponseModel, SoftmaxGLM, Status, plotting
+from glmfit.inference import rescale_time, wald_table
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -300,3 +302,193 @@ def test_strengths_are_called_by_their_penalty(chosen, regularizer, words):
     chosen.regularizer = regularizer
     assert plotting.plot_cv_curves(chosen).get_xlabel() == f"{words} strength"
     assert plotting.plot_strengths(chosen).get_ylabel() == f"{words} strength"
+
+
+# ------------------------------------------------------------------------- fits beside data
+
+
+def outline(band):
+    """Lower and upper edge of a filled band: {x: (low, high)}."""
+    vertices = band.get_paths()[0].vertices
+    return {x: (vertices[vertices[:, 0] == x, 1].min(), vertices[vertices[:, 0] == x, 1].max()) for x in vertices[:, 0]}
+
+
+def test_filter_interval_is_that_of_the_table(rng):
+    basis, lag_s = rng.normal(size=(6, 2)), 0.01 * np.arange(6)
+    X = rng.normal(size=(800, 3))
+    counts = rng.poisson(np.logaddexp(0, X @ [0.5, -0.5, 0.2]))
+    model = PopulationGLM(regularizer="UnRegularized").fit(X, counts)
+    combinations = np.column_stack([basis, np.zeros(6)])  # the third feature is none of the filter's
+    table = wald_table(model, X, counts, combinations=combinations)
+    interval = table.low[:, 0], table.high[:, 0]
+    ax = plotting.plot_filter(basis, model.coef_[:2], lag_s, unit="s", interval=interval, label="mine")
+    edges = outline(ax.collections[-1])
+    for k, x in enumerate(lag_s):
+        np.testing.assert_allclose(edges[x], (table.low[k, 0], table.high[k, 0]))
+        np.testing.assert_allclose(line(ax, "mine").get_ydata()[k], np.mean(edges[x]))
+    with pytest.raises(ValueError, match=r"\(6,\)"):
+        plotting.plot_filter(basis, np.ones(2), lag_s, interval=(np.zeros(3), np.zeros(3)))
+
+
+def test_tuning_is_the_mean_count_with_its_standard_error_and_the_mean_of_the_model(rng):
+    x, bin_s = rng.uniform(0, 3, 900), 0.1
+    counts, rate = rng.poisson(1 + x).astype(float), 1 + x
+    x[:5], counts[5:9], rate[9:12] = np.nan, np.nan, np.nan
+    edges = [0, 1, 2, 3, 4]  # nothing in the last
+    ax = plotting.plot_tuning(x, counts, {"flat": np.ones(900), "true": rate}, bin_s=bin_s, edges=edges)
+    known = np.arange(900) >= 12
+    points, _, (bars,) = ax.containers[0]
+    np.testing.assert_allclose(points.get_xdata(), [0.5, 1.5, 2.5])
+    for k in range(3):
+        here = known & (x >= k) & (x < k + 1)
+        np.testing.assert_allclose(points.get_ydata()[k], counts[here].mean() / bin_s)
+        error = counts[here].std(ddof=1) / np.sqrt(here.sum()) / bin_s
+        np.testing.assert_allclose(np.ptp(bars.get_segments()[k][:, 1]), 2 * error)
+        np.testing.assert_allclose(line(ax, "true").get_ydata()[k], rate[here].mean() / bin_s)
+    np.testing.assert_allclose(line(ax, "flat").get_ydata(), 10)
+    assert ax.get_ylabel() == "rate (spikes/s)"
+    ax = plotting.plot_tuning(x, counts, bin_s=bin_s, edges=3, curve=([0, 3], [5, 6]))
+    np.testing.assert_array_equal(line(ax, "model").get_ydata(), [5, 6])
+    assert len(ax.containers[0][0].get_xdata()) == 3
+    with pytest.raises(ValueError, match=r"model has shape \(3,\)"):
+        plotting.plot_tuning(x, counts, np.ones(3), bin_s=bin_s)
+
+
+def test_residuals_are_spikes_beyond_the_expected_in_standard_deviations(rng):
+    time_s, rate = 0.05 + 0.1 * np.arange(100), rng.uniform(0.5, 2, 100)
+    counts = rng.poisson(rate).astype(float)
+    rate[3], counts[15] = np.nan, np.nan
+    ax = plotting.plot_residuals(time_s, rate, counts, window_s=1.0)
+    values, edges, _ = ax.patches[0].get_data()
+    np.testing.assert_allclose(edges, np.arange(11), atol=1e-12)
+    known = np.isfinite(rate) & np.isfinite(counts)
+    for k, residual in enumerate(values):
+        here = known & (np.arange(100) // 10 == k)
+        expected = rate[here].sum()
+        np.testing.assert_allclose(residual, (counts[here].sum() - expected) / np.sqrt(expected))
+    ax = plotting.plot_residuals(time_s, rate, counts, window_s=1.0, limits_s=(2.0, 5.0))
+    np.testing.assert_allclose(ax.patches[0].get_data().values, values[2:5])
+    with pytest.raises(ValueError, match=r"rate has shape \(3,\)"):
+        plotting.plot_residuals(time_s, np.ones(3), counts, window_s=1.0)
+
+
+def test_time_rescaling_draws_the_distribution_and_its_band(rng):
+    rate = np.full((2000, 2), 0.2)
+    counts = rng.poisson(rate)
+    models = {"wrong": rescale_time(counts, 0.5 * rate), "right": rescale_time(counts, rate)}
+    ax = plotting.plot_time_rescaling(models, neuron=1, level=0.9)
+    n = counts[:, 1].sum()
+    for name, model in models.items():
+        drawn = line(ax, name)
+        np.testing.assert_array_equal(drawn.get_xdata()[1:-1], model.uniform[1])
+        np.testing.assert_allclose(drawn.get_ydata()[:-1], np.arange(n + 1) / n)
+        assert drawn.get_drawstyle() == "steps-post"
+    half = scipy.stats.kstwo.ppf(0.9, n)
+    np.testing.assert_allclose(outline(ax.collections[0])[1.0], (1 - half, 1 + half))
+    assert texts(ax) == ["90% band", "wrong", "right"]
+    ax = plotting.plot_time_rescaling(models, neuron=1, difference=True)
+    distance = {name: np.abs(line(ax, name).get_ydata()).max() for name in models}
+    for name, model in models.items():
+        np.testing.assert_allclose(distance[name], model.statistic[1])
+    assert distance["right"] < models["right"].band()[1] < distance["wrong"]
+
+
+# ------------------------------------------------------------------------- decoding
+
+
+def test_confusion_is_the_percentage_of_each_true_class():
+    true, decoded = ["b", "b", "a", "b", "a", "b"], ["b", "a", "a", "b", "a", "c"]
+    ax = plotting.plot_confusion(true, decoded)
+    image = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
+    np.testing.assert_allclose(image, [[100, 0, 0], [25, 50, 25], [np.nan] * 3])  # c never was
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b", "c"]
+    assert [t.get_text() for t in ax.texts] == ["100", "25", "50", "25"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("decoded", "true")
+    ax = plotting.plot_confusion([0, 1], [0, 0], labels=[1, 0], names=["one", "none"], numbers=False)
+    np.testing.assert_allclose(ax.images[0].get_array(), [[0, 100], [0, 100]])
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["one", "none"] and not ax.texts
+    with pytest.raises(ValueError, match="lacks 3"):
+        plotting.plot_confusion([0, 3], [0, 0], labels=[0, 1])
+    with pytest.raises(ValueError, match=r"\(2,\)"):
+        plotting.plot_confusion([0, 3], [0])
+
+
+def test_decoded_positions_lie_where_they_are(rng):
+    time_s, position = 0.25 + 0.5 * np.arange(6), np.array([5.0, 15.0, 35.0])  # 25 was never seen
+    posterior, truth = rng.dirichlet(np.ones(3), 6), rng.uniform(0, 40, 6)
+    ax = plotting.plot_decoded(time_s, posterior, position, truth, breaks=[1.5])
+    image = ax.images[0]
+    np.testing.assert_allclose(image.get_array()[[0, 1, 3]], posterior.T)
+    np.testing.assert_array_equal(image.get_array()[2], 0)
+    assert image.get_extent() == [0, 3, 0, 40]
+    cut, first, second = ax.get_lines()
+    assert cut.get_xdata()[0] == 1.5
+    np.testing.assert_allclose(np.concatenate([first.get_ydata(), second.get_ydata()]), truth)
+    assert first.get_xdata()[-1] < 1.5 < second.get_xdata()[0]
+    assert texts(ax) == ["true"]
+    with pytest.raises(ValueError, match=r"\(6, 2\)"):
+        plotting.plot_decoded(time_s, posterior, position[:2])
+
+
+def test_responses_are_those_of_a_table_or_of_a_model():
+    table = np.arange(12.0).reshape(3, 4)
+    table[1, 1] = np.nan
+    ax = plotting.plot_responses(table, rows=[2, 1], columns=[1, 0], label="spikes")
+    np.testing.assert_array_equal(np.ma.filled(ax.images[0].get_array(), np.nan), [[9, 8], [np.nan, 4]])
+    assert ax.images[0].get_clim()[0] == 0
+    assert ax.figure.axes[1].get_ylabel() == "spikes"
+    model = SimpleNamespace(predict=lambda: 2 * table)
+    ax = plotting.plot_responses(model, limits=(-1, 5))
+    np.testing.assert_array_equal(np.ma.filled(ax.images[0].get_array(), np.nan), 2 * table)
+    assert ax.images[0].get_clim() == (-1, 5)
+    assert plotting.plot_responses(np.full((2, 2), np.nan), colorbar=False).images[0].get_clim() == (0, 1)
+
+
+# ------------------------------------------------------------------------- reports of every estimator
+
+
+def test_overview_of_classes(rng):
+    X = rng.normal(size=(300, 3))
+    label = np.argmax(X + rng.gumbel(size=X.shape) + [1, 0, -1], axis=1)
+    report = SoftmaxGLM(regularizer_strength=1e-2).fit(X, label).report_
+    totals, loss, gap = plotting.plot_report_overview(report)
+    np.testing.assert_array_equal(totals.patches[0].get_data().values, np.sort(np.bincount(label))[::-1])
+    np.testing.assert_allclose([bar.get_width() for bar in loss.patches], [report.null_objective, report.objective])
+    assert "converged" in loss.get_title()
+    drawn = gap.get_lines()[0].get_ydata()
+    np.testing.assert_allclose(drawn[-1], report.gap)
+    np.testing.assert_allclose(line(gap, "target").get_ydata(), report.target)
+    assert "bound" in texts(gap)
+    ax = plotting.plot_convergence(report)
+    np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), drawn)
+    assert ax.get_ylabel().endswith("(nats per row)")
+    assert texts(ax)[0] == "all classes (estimate)"
+
+
+def test_overview_of_classes_whose_gap_was_not_looked_at(rng):
+    X, label = rng.normal(size=(300, 3)), rng.integers(0, 4, 300)
+    model = SoftmaxGLM(solver_name="ImplicitSGD", certify=False, regularizer_strength=1e-2)
+    report = model.fit(X, label).report_
+    gap = plotting.plot_report_overview(report)[2]
+    assert [t.get_text() for t in gap.texts] == ["gap not looked at"]
+    with pytest.raises(ValueError, match="ImplicitSGD followed a schedule"):
+        plotting.plot_convergence(report)
+
+
+def test_overview_of_responses(rng):
+    features = rng.normal(size=(40, 5))
+    table = rng.poisson(np.logaddexp(0, features @ rng.normal(size=(5, 20)))).astype(float)
+    table[rng.random(table.shape) < 0.4] = np.nan
+    model = ResponseModel(n_components=2, regularizer_strength=(1.0, 10.0)).fit(features, None, table)
+    report = model.report_
+    objective, score, gap = plotting.plot_report_overview(report)
+    np.testing.assert_allclose(objective.get_lines()[0].get_ydata(), report.history["objective"])
+    np.testing.assert_array_equal(score.get_lines()[0].get_xdata(), [1, 10])
+    np.testing.assert_allclose(score.get_lines()[0].get_ydata(), report.tuning["score"])
+    assert line(score, "chosen").get_xdata() == [report.regularizer_strength]
+    np.testing.assert_allclose([b.get_width() for b in gap.patches], [report.gap_stimuli, report.gap_neurons])
+    alone = ResponseModel(n_components=2, regularizer_strength=1.0).fit(features, None, table).report_
+    score = plotting.plot_report_overview(alone)[1]
+    np.testing.assert_allclose(score.patches[0].get_width(), alone.deviance_explained)
+    ax = plotting.plot_responses(model)
+    np.testing.assert_allclose(ax.images[0].get_array(), model.predict())

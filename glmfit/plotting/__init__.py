@@ -1,0 +1,46 @@
+"""Figures of fits: every function draws on matplotlib axes and returns them.
+
+matplotlib is imported when a function is called (``pip install 'glmfit[plot]'``). With ``ax=None`` a function makes a
+figure through pyplot, so that a notebook shows it; :func:`new_axes` makes one that belongs to no window, for scripts.
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart.
+"""
+
+from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, label_panels, new_axes
+from ._certificates import plot_bounds, plot_convergence
+from ._decoding import plot_confusion, plot_decoded, plot_responses
+from ._filters import plot_filter
+from ._fit_to_data import plot_residuals, plot_time_rescaling, plot_tuning
+from ._population import plot_coupling, plot_recovery, plot_scores
+from ._rates import plot_rate_against_spikes, plot_signal
+from ._reports import plot_report_overview
+from ._strengths import plot_cv_curves, plot_strengths
+
+__all__ = [
+    "new_axes",
+    "label_panels",
+    "plot_filter",
+    "plot_rate_against_spikes",
+    "plot_signal",
+    "plot_residuals",
+    "plot_tuning",
+    "plot_time_rescaling",
+    "plot_convergence",
+    "plot_bounds",
+    "plot_report_overview",
+    "plot_coupling",
+    "plot_recovery",
+    "plot_scores",
+    "plot_confusion",
+    "plot_decoded",
+    "plot_responses",
+    "plot_cv_curves",
+    "plot_strengths",
+    "BLACK",
+    "BLUE",
+    "GREEN",
+    "GREY",
+    "LIGHT",
+    "ORANGE",
+    "PURPLE",
+    "RED",
+]

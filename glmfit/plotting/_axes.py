@@ -1,0 +1,82 @@
+"""Figures, axes, colours and words on them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+BLUE, RED, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
+BLACK, GREY, LIGHT = "#222222", "#7F7F7F", "#C8C8C8"
+
+
+def new_axes(width_ratios=(1,), height_ratios=(1,), size=(6.5, 3.0), sharex=False):
+    """Make a figure that belongs to no window, and its axes; save it with ``axes[0, 0].figure.savefig(path)``.
+
+    Parameters
+    ----------
+    width_ratios, height_ratios : sequence of float
+        Relative widths of the columns and heights of the rows.
+    size : tuple of float
+        Width and height in inches.
+    sharex : bool
+        Whether the axes of a column share their x-axis.
+
+    Returns
+    -------
+    numpy.ndarray of matplotlib.axes.Axes
+        (row, column).
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=200, layout="constrained")
+    axes = figure.subplots(
+        len(height_ratios),
+        len(width_ratios),
+        squeeze=False,
+        sharex="col" if sharex else False,
+        gridspec_kw={"width_ratios": width_ratios, "height_ratios": height_ratios},
+    )
+    for ax in axes.flat:
+        dress(ax)
+    return axes
+
+
+def label_panels(axes, titles=None):
+    """Write a, b, c, ... above the upper left corner of each panel, with a title if there is one.
+
+    Parameters
+    ----------
+    axes : iterable of matplotlib.axes.Axes
+        In reading order.
+    titles : iterable of str, optional
+        One per panel.
+    """
+    axes = np.ravel(np.asarray(axes, object))
+    for letter, ax, title in zip("abcdefghijklmnopqrstuvwxyz", axes, titles or [""] * len(axes)):
+        ax.set_title(rf"$\mathbf{{{letter}}}$  {title}", loc="left", fontsize=9, pad=8)
+
+
+def dress(ax):
+    """Quiet axes: two spines, ticks outside, small type."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(direction="out", labelsize=8, length=3)
+    return ax
+
+
+def axes_or_new(ax, size=(4.5, 3.0)):
+    """Axes given, or new ones that a notebook shows."""
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return dress(plt.subplots(figsize=size, layout="constrained")[1])
+
+
+def name_axes(ax, x=None, y=None):
+    if x is not None:
+        ax.set_xlabel(x, fontsize=9)
+    if y is not None:
+        ax.set_ylabel(y, fontsize=9)
+
+
+def legend(ax, **kwargs):
+    ax.legend(**{"frameon": False, "fontsize": 8, "handlelength": 1.6, "labelspacing": 0.25, **kwargs})

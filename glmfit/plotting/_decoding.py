@@ -1,0 +1,170 @@
+"""What a decoder said, beside what was."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._axes import RED, axes_or_new, legend, name_axes
+
+
+def plot_confusion(true, decoded, labels=None, *, names=None, numbers=None, colorbar=False, ax=None):
+    """Draw a confusion matrix: of the rows of each class, the share that was decoded as each.
+
+    Parameters
+    ----------
+    true, decoded : array-like of shape (row,)
+        Classes, of any kind that compares and sorts.
+    labels : sequence, optional
+        Classes in the order to draw them; all that occur, sorted, when left out. Rows of other classes are an error.
+    names : sequence of str, optional
+        Words for the classes, as tick labels.
+    numbers : bool, optional
+        Whether to write the percentages into the cells; up to twelve classes when left out.
+    colorbar : bool
+        Whether to draw one.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Row the true class, column the decoded one, percent of the row; a class that never occurred is left white.
+
+    Raises
+    ------
+    ValueError
+        If lengths differ or a class has no label.
+    """
+    true, decoded = np.asarray(true), np.asarray(decoded)
+    if true.ndim != 1 or true.shape != decoded.shape:
+        raise ValueError(f"true has shape {true.shape} and decoded {decoded.shape}; both must be (row,), alike.")
+    labels = np.unique(np.concatenate([true, decoded])) if labels is None else np.asarray(labels)
+    place = {label: k for k, label in enumerate(labels.tolist())}
+    unknown = sorted({str(c) for c in [*true.tolist(), *decoded.tolist()] if c not in place})
+    if unknown:
+        raise ValueError(f"labels lacks {', '.join(unknown[:5])}, which occurs in true or decoded.")
+    n = len(labels)
+    table = np.zeros((n, n))
+    np.add.at(table, ([place[c] for c in true.tolist()], [place[c] for c in decoded.tolist()]), 1)
+    rows = table.sum(axis=1, keepdims=True)
+    percent = np.where(rows > 0, 100 * table / np.where(rows > 0, rows, 1), np.nan)
+    ax = axes_or_new(ax, (3.2, 3.0))
+    image = ax.imshow(percent, cmap="Blues", vmin=0, vmax=100, interpolation="nearest")
+    if n <= 12 if numbers is None else numbers:
+        for i, j in np.argwhere(percent >= 0.5):
+            ink = "white" if percent[i, j] > 55 else "black"
+            ax.text(j, i, f"{percent[i, j]:.0f}", ha="center", va="center", fontsize=7.5, color=ink)
+    words = [str(c) for c in labels.tolist()] if names is None else list(names)
+    some = range(n) if n <= 12 or names is not None else np.unique(np.linspace(0, n - 1, 7).astype(int))
+    ax.set_xticks(list(some), [words[k] for k in some])
+    ax.set_yticks(list(some), [words[k] for k in some])
+    name_axes(ax, "decoded", "true")
+    if colorbar:
+        bar = ax.figure.colorbar(image, ax=ax, shrink=0.8, aspect=18)
+        bar.ax.tick_params(labelsize=8, length=2)
+        bar.set_label("% of the true class", fontsize=9)
+        bar.outline.set_visible(False)
+    return ax
+
+
+def plot_decoded(time_s, posterior, position, truth=None, *, limit=None, breaks=(), ylabel="position", ax=None):
+    """Draw a posterior over positions as it changes in time, and where the animal was.
+
+    Parameters
+    ----------
+    time_s : array-like of shape (time,)
+        Centres of the bins, s; evenly spaced.
+    posterior : array-like of shape (time, position)
+        Probabilities, as ``predict_proba`` returns them.
+    position : array-like of shape (position,)
+        Centres of the places, increasing and evenly spaced; those that were never seen in training may be lacking.
+    truth : array-like of shape (time,), optional
+        True position, in the unit of `position`.
+    limit : float, optional
+        Probability at which black is reached; the 99th percentile of the largest ones when left out.
+    breaks : sequence of float
+        Times, s, at which time was cut; marked by a line, and the truth does not join across them.
+    ylabel : str
+        Name and unit of the position.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+    """
+    time, posterior, position = np.asarray(time_s, float), np.asarray(posterior, float), np.asarray(position, float)
+    if posterior.shape != (len(time), len(position)):
+        raise ValueError(
+            f"posterior has shape {posterior.shape}; with {len(time)} times and {len(position)} positions it must be "
+            f"({len(time)}, {len(position)})."
+        )
+    ax = axes_or_new(ax, (6.5, 2.6))
+    step = np.diff(position).min() if len(position) > 1 else 1.0
+    place = np.round((position - position[0]) / step).astype(int)
+    image = np.zeros((place[-1] + 1, len(time)))
+    image[place] = posterior.T
+    half_t = np.median(np.diff(time)) / 2 if len(time) > 1 else 0.5
+    extent = (time[0] - half_t, time[-1] + half_t, position[0] - step / 2, position[-1] + step / 2)
+    limit = float(np.quantile(posterior.max(axis=1), 0.99)) if limit is None else limit
+    shown = {"cmap": "Greys", "vmin": 0, "vmax": limit, "interpolation": "nearest"}
+    ax.imshow(image, origin="lower", aspect="auto", extent=extent, **shown)
+    for cut in breaks:
+        ax.axvline(cut, color="#56B4E9", lw=0.8)
+    if truth is not None:
+        values = np.asarray(truth, float)
+        for part in np.split(np.arange(len(time)), np.searchsorted(time, np.sort(breaks))):
+            ax.plot(time[part], values[part], color=RED, lw=1.3, label="_" if part.size and part[0] else "true")
+        legend(ax, loc="upper right", handles=[ax.get_lines()[-1]], labels=["true"], frameon=True, framealpha=0.8)
+    ax.set_xlim(extent[:2])
+    ax.set_ylim(extent[2:])
+    name_axes(ax, "time (s)", ylabel)
+    return ax
+
+
+def plot_responses(responses, *, rows=None, columns=None, limits=None, label="response", colorbar=True, ax=None):
+    """Draw a table of responses: row a stimulus, column a neuron; pairs that are not known stay grey.
+
+    Parameters
+    ----------
+    responses : array-like of shape (stimulus, neuron) or ResponseModel
+        Responses, NaN where there is none; or a fitted model, whose completed table is drawn.
+    rows, columns : array-like of int, optional
+        Stimuli and neurons in the order to draw them (some may be left out); as they are when left out.
+    limits : tuple of float, optional
+        Responses at the ends of the colours; 0, or the least if that is negative, and the 99th percentile when left
+        out.
+    label : str
+        Name, and unit, of the responses, beside the colour bar.
+    colorbar : bool or list of matplotlib.axes.Axes
+        Whether to draw one, or the axes that share it.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    table = np.asarray(responses.predict() if hasattr(responses, "predict") else responses, float)
+    table = table if rows is None else table[np.asarray(rows)]
+    table = table if columns is None else table[:, np.asarray(columns)]
+    known = table[np.isfinite(table)]
+    if limits is None:
+        limits = (min(0.0, float(known.min())), float(np.quantile(known, 0.99))) if known.size else (0.0, 1.0)
+    ax = axes_or_new(ax, (4.0, 3.0))
+    shown = {"cmap": "viridis", "vmin": limits[0], "vmax": limits[1], "interpolation": "none"}
+    image = ax.imshow(table, aspect="auto", **shown)
+    ax.set_facecolor("#D9D9D9")
+    name_axes(ax, "neuron", "stimulus")
+    if colorbar:
+        beside = ax if colorbar is True else colorbar
+        bar = ax.figure.colorbar(image, ax=beside, shrink=0.8, aspect=18, pad=0.01, extend="max")
+        bar.ax.tick_params(labelsize=8, length=2)
+        bar.set_label(label, fontsize=9)
+        bar.outline.set_visible(False)
+    return ax

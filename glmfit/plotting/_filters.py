@@ -1,0 +1,90 @@
+"""Filters against their lag."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._axes import BLUE, LIGHT, axes_or_new, name_axes
+
+_UNIT_S = {"s": 1.0, "ms": 1e-3}
+
+
+def plot_filter(
+    basis,
+    weights,
+    lag_s,
+    *,
+    unit="ms",
+    covariance=None,
+    interval=None,
+    refractory_s=None,
+    label=None,
+    color=BLUE,
+    xlabel="lag",
+    ylabel="filter",
+    ax=None,
+):
+    """Draw a filter, ``basis @ weights``, against its lag.
+
+    Parameters
+    ----------
+    basis : array-like of shape (lag, basis function)
+        Values of the basis functions.
+    weights : array-like of shape (basis function,) or (basis function, neuron)
+        Their coefficients, a part of ``coef_``; one line per neuron.
+    lag_s : array-like of shape (lag,)
+        Lags, s.
+    unit : {"ms", "s"}
+        Unit of the lag axis.
+    covariance : array-like of shape (basis function, basis function), optional
+        Covariance of the weights of one neuron; drawn as a band of two standard deviations.
+    interval : tuple of two array-like of shape (lag,), optional
+        Lower and upper end of the filter at every lag, drawn as a band: ``low`` and ``high`` of
+        :func:`glmfit.inference.wald_table`, with the basis as its ``combinations``.
+    refractory_s : float, optional
+        Lags up to here, s, are shaded and called refractory.
+    label : str, optional
+        Name for the legend (drawn by the caller).
+    color : color
+        Of line and band.
+    xlabel, ylabel : str
+        Names of the axes; the unit of the lag is added.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit or the unit is unknown.
+    """
+    if unit not in _UNIT_S:
+        raise ValueError(f"unit is {unit!r}; it must be one of {', '.join(_UNIT_S)}.")
+    basis, weights, lag = np.asarray(basis), np.asarray(weights), np.asarray(lag_s) / _UNIT_S[unit]
+    if basis.shape != (len(lag), len(weights)):
+        raise ValueError(
+            f"basis has shape {basis.shape}; with {len(lag)} lags and {len(weights)} weights it must be "
+            f"({len(lag)}, {len(weights)})."
+        )
+    if interval is not None:
+        low, high = (np.asarray(end) for end in interval)
+        if low.shape != lag.shape or high.shape != lag.shape:
+            raise ValueError(f"interval has ends of shape {low.shape} and {high.shape}; both must be ({len(lag)},).")
+    ax = axes_or_new(ax)
+    values = basis @ weights
+    ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
+    if refractory_s is not None:
+        ax.axvspan(0, refractory_s / _UNIT_S[unit], color=LIGHT, alpha=0.45, lw=0, zorder=0)
+    if covariance is not None:
+        sd = np.sqrt(np.einsum("li,ij,lj->l", basis, np.asarray(covariance), basis))
+        ax.fill_between(lag, values - 2 * sd, values + 2 * sd, color=color, alpha=0.2, lw=0)
+    if interval is not None:
+        ax.fill_between(lag, low, high, color=color, alpha=0.2, lw=0)
+    lines = ax.plot(lag, values, color=color, lw=1.6 if values.ndim == 1 else 0.7)
+    if label is not None:
+        lines[0].set_label(label)
+    name_axes(ax, f"{xlabel} ({unit})", ylabel)
+    return ax

@@ -1,0 +1,105 @@
+"""What a population's fits found: coupling, truth, scores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._axes import BLACK, BLUE, GREY, axes_or_new, legend, name_axes
+
+
+def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=None):
+    """Draw a coupling matrix: row the source, column the target, red excites, blue inhibits.
+
+    Parameters
+    ----------
+    coupling : array-like of shape (source neuron, target neuron)
+        Weights, oriented as ``coef_``; NaN (a masked diagonal, for example) is left grey.
+    limit : float, optional
+        Weight at which the colours saturate; the 99th percentile of the absolute non-zero weights when left out.
+    label : str
+        Name, and unit, of the weights, beside the colour bar.
+    colorbar : bool or list of matplotlib.axes.Axes
+        Whether to draw one, or the axes that share it.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    coupling = np.asarray(coupling)
+    size = np.abs(coupling[np.isfinite(coupling) & (coupling != 0)])
+    limit = (float(np.quantile(size, 0.99)) if size.size else 1.0) if limit is None else limit
+    ax = axes_or_new(ax, (3.6, 3.0))
+    image = ax.imshow(coupling, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    ax.set_facecolor("#E6E6E6")
+    ax.spines[["top", "right"]].set_visible(True)
+    for spine in ax.spines.values():
+        spine.set(color=GREY, linewidth=0.6)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+    name_axes(ax, "target neuron", "source neuron")
+    if colorbar:
+        beside = ax if colorbar is True else colorbar
+        bar = ax.figure.colorbar(image, ax=beside, shrink=0.8, aspect=18, extend="both")
+        bar.ax.tick_params(labelsize=8, length=2)
+        bar.set_label(label, fontsize=9)
+        bar.outline.set_visible(False)
+    return ax
+
+
+def plot_recovery(true, estimated, *, xlabel="true coupling", ylabel="estimated coupling", ax=None):
+    """Draw estimated against true values, with the diagonal.
+
+    Parameters
+    ----------
+    true, estimated : array-like of one shape
+        Pairs with a NaN are left out.
+    xlabel, ylabel : str
+        What they are.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    true, estimated = np.ravel(true), np.ravel(estimated)
+    ok = np.isfinite(true) & np.isfinite(estimated)
+    true, estimated = true[ok], estimated[ok]
+    ax = axes_or_new(ax, (3.0, 3.0))
+    low, high = min(true.min(), estimated.min()), max(true.max(), estimated.max())
+    ax.plot([low, high], [low, high], color=GREY, lw=0.8, zorder=0)
+    ax.plot(true, estimated, ".", ms=3, mec="none", color=BLUE, alpha=0.4, rasterized=True)
+    name_axes(ax, xlabel, ylabel)
+    return ax
+
+
+def plot_scores(scores, *, xlabel="pseudo-$R^2$", ax=None):
+    """Draw a histogram of one score per neuron, with its median.
+
+    Parameters
+    ----------
+    scores : array-like of shape (neuron,)
+        At most 1; NaN (a neuron without spikes) is left out.
+    xlabel : str
+        Which score, on which rows.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    scores = np.asarray(scores)
+    scores = scores[np.isfinite(scores)]
+    ax = axes_or_new(ax, (3.0, 2.4))
+    ax.hist(scores, bins=min(25, max(5, len(scores) // 4)), color=BLUE, alpha=0.75)
+    if len(scores):
+        median = float(np.median(scores))
+        ax.axvline(median, ymax=0.85, color=BLACK, lw=1, ls="--", label=f"median {median:.3f}")
+        ax.set_ylim(top=1.2 * ax.get_ylim()[1])  # room for it
+        legend(ax, loc="upper right")
+    ax.yaxis.get_major_locator().set_params(integer=True)
+    name_axes(ax, xlabel, "neurons")
+    return ax

@@ -1,0 +1,132 @@
+"""Rates, spikes and signals against time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, axes_or_new, name_axes
+
+
+def plot_rate_against_spikes(
+    time_s,
+    rate,
+    counts=None,
+    *,
+    bin_s=None,
+    smooth_s=None,
+    limits_s=None,
+    ax=None,
+):
+    """Draw predicted rates as lines and the spikes as ticks above them.
+
+    Parameters
+    ----------
+    time_s : array-like of shape (time,)
+        Centres of the bins, s; evenly spaced.
+    rate : array-like of shape (time,), or dict of str to such
+        Expected counts per bin, as ``predict`` returns them; a dict gives names for the legend. The last is drawn
+        strongest.
+    counts : array-like of shape (time,), optional
+        Spikes per bin; a bin with k spikes gets k ticks.
+    bin_s : float, optional
+        Width of a bin, s; the median difference of `time_s` when left out.
+    smooth_s : float, optional
+        Smooth by a Gaussian of this standard deviation, s: the predictions, and beside them the counts, so that
+        the two can be compared.
+    limits_s : tuple of float, optional
+        First and last time to draw, s.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Rates in spikes/s against time in s.
+
+    Raises
+    ------
+    ValueError
+        If lengths differ.
+    """
+    time = np.asarray(time_s)
+    bin_s = float(np.median(np.diff(time))) if bin_s is None else bin_s
+    rates = rate if isinstance(rate, dict) else {"predicted rate": rate}
+    series = {name: np.asarray(values) / bin_s for name, values in rates.items()}
+    count = None if counts is None else np.asarray(counts)
+    for name, values in {**series, **({} if count is None else {"counts": count})}.items():
+        if values.shape != time.shape:
+            raise ValueError(f"{name} has shape {values.shape}; it must be that of time_s, {time.shape}.")
+    seen = slice(None) if limits_s is None else (time >= limits_s[0]) & (time <= limits_s[1])
+    ax = axes_or_new(ax, (6.5, 2.6))
+    if smooth_s is not None:
+        series = {name: _smooth(values, smooth_s / bin_s) for name, values in series.items()}
+        if count is not None:
+            smooth = _smooth(count / bin_s, smooth_s / bin_s)
+            ax.fill_between(time[seen], smooth[seen], color=LIGHT, lw=0, label="spikes, smoothed")
+    others = ((ORANGE, 0.9), (GREEN, 0.9), (PURPLE, 0.9)) * len(series)
+    styles = [*others[: len(series) - 1], (BLUE, 1.3)]
+    for (name, values), (color, width) in zip(series.items(), styles, strict=True):
+        ax.plot(time[seen], values[seen], color=color, lw=width, label=name)
+    if count is not None:
+        ticks = _spike_times(time[seen], count[seen], bin_s)
+        across = ax.get_xaxis_transform()  # x in data, y in axes
+        ax.vlines(ticks, 1.02, 1.09, color=BLACK, lw=0.7, transform=across, clip_on=False, label="spikes")
+    if limits_s is not None:
+        ax.set_xlim(limits_s)
+    ax.margins(x=0)
+    ax.set_ylim(bottom=0)
+    name_axes(ax, "time (s)", "rate (spikes/s)")
+    return ax
+
+
+def _smooth(values, sd):
+    """Gaussian smoothing that passes over NaN and leaves it where it was."""
+    from scipy.ndimage import gaussian_filter1d
+
+    known = np.isfinite(values)
+    total = gaussian_filter1d(np.where(known, values, 0.0), sd, mode="nearest")
+    weight = gaussian_filter1d(known.astype(float), sd, mode="nearest")
+    return np.where(known, total / np.where(weight > 0, weight, 1.0), np.nan)
+
+
+def _spike_times(time, counts, bin_s):
+    """Spread the k spikes of a bin evenly inside it."""
+    times = [
+        t + bin_s * ((np.arange(k) + 0.5) / k - 0.5)
+        for t, k in zip(time, np.nan_to_num(counts).astype(int), strict=True)
+        if k > 0
+    ]
+    return np.concatenate(times) if times else np.empty(0)
+
+
+def plot_signal(time_s, signal, *, ylabel, limits_s=None, color=GREY, ax=None):
+    """Draw a signal against time.
+
+    Parameters
+    ----------
+    time_s : array-like of shape (time,)
+        s.
+    signal : array-like of shape (time,)
+        Any unit; say which in `ylabel`.
+    ylabel : str
+        Name and unit.
+    limits_s : tuple of float, optional
+        First and last time to draw, s.
+    color : color
+        Of the line.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    time, signal = np.asarray(time_s), np.asarray(signal)
+    seen = slice(None) if limits_s is None else (time >= limits_s[0]) & (time <= limits_s[1])
+    ax = axes_or_new(ax, (6.5, 1.5))
+    ax.plot(time[seen], signal[seen], color=color, lw=0.8)
+    if limits_s is not None:
+        ax.set_xlim(limits_s)
+    ax.margins(x=0)
+    name_axes(ax, "time (s)", ylabel)
+    return ax

@@ -1,0 +1,152 @@
+"""Reports at a glance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._status import Status
+from ..estimators import ClassReport, ResponseReport
+from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, RED, dress, legend, name_axes
+from ._certificates import target_line
+from ._population import plot_scores
+
+
+def plot_report_overview(report, *, axes=None):
+    """Draw a fit in three panels: outcome, what it explains, how far it is from the optimum.
+
+    Parameters
+    ----------
+    report : FitReport, ClassReport or ResponseReport
+        Of a fitted model, ``model.report_``.
+    axes : sequence of three matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    numpy.ndarray of matplotlib.axes.Axes
+        (3,). Of a population: neurons per status; histogram of the pseudo-R² of the training rows with its median;
+        histogram of gaps, bounds and estimates apart, with the target (a gap of 0 is not drawn). Of classes: rows or
+        counts of every class, from the commonest on; loss of class frequencies alone and objective of the model; gap
+        over the fit, bounds filled, with the target. Of responses: objective over the fit; D2 of held-out pairs
+        against the ridge, a line per imputation weight, or D2 of the fitted pairs where nothing was chosen; how much
+        the objective could fall, at most, by changing one side alone (nothing where nothing is proved).
+    """
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(1, 3, figsize=(7, 2.4), layout="constrained")[1]
+        for ax in axes:
+            dress(ax)
+    axes = np.asarray(list(axes), object)
+    kinds = {ClassReport: _classes, ResponseReport: _responses}
+    next((draw for kind, draw in kinds.items() if isinstance(report, kind)), _population)(report, *axes)
+    return axes
+
+
+def _population(report, status_ax, score_ax, gap_ax):
+    outcomes = [s for s in Status if np.any(report.status == s)]
+    counts = [int(np.sum(report.status == s)) for s in outcomes]
+    bars = status_ax.barh(
+        [s.label for s in outcomes], counts, color=[RED if s.is_failure else BLUE for s in outcomes], height=0.6
+    )
+    status_ax.bar_label(bars, fontsize=8, padding=2)
+    status_ax.invert_yaxis()
+    status_ax.margins(x=0.15, y=0.3)
+    name_axes(status_ax, "neurons")
+    plot_scores(report.pseudo_r2, xlabel="pseudo-$R^2$ (training)", ax=score_ax)
+    positive = report.gap > 0
+    if positive.any():
+        low, high = np.log10(report.gap[positive].min()), np.log10(report.gap[positive].max())
+        edges = np.logspace(np.floor(low), max(np.ceil(high), np.floor(low) + 1), 25)
+        kinds = {"bound": report.gap_is_bound & positive, "estimate": ~report.gap_is_bound & positive}
+        kinds = {name: where for name, where in kinds.items() if where.any()}
+        gap_ax.hist(
+            [report.gap[where] for where in kinds.values()],
+            edges,
+            stacked=True,
+            color=[{"bound": BLUE, "estimate": ORANGE}[name] for name in kinds],
+            label=list(kinds),
+        )
+        gap_ax.set_xscale("log")
+        target_line(gap_ax.axvline, gap_ax.axvspan, report.target[positive])
+        legend(gap_ax)
+    name_axes(gap_ax, "gap (nats per bin)", "neurons")
+
+
+def _classes(report, total_ax, loss_ax, gap_ax):
+    totals = np.sort(report.class_totals)[::-1]
+    total_ax.stairs(totals, 0.5 + np.arange(len(totals) + 1), fill=True, color=BLUE, alpha=0.75)
+    total_ax.set_xlim(0.5, len(totals) + 0.5)
+    if totals[-1] > 0 and totals[0] > 30 * totals[-1]:
+        total_ax.set_yscale("log")
+    total_ax.xaxis.get_major_locator().set_params(integer=True)
+    name_axes(total_ax, "class, commonest first", "rows or counts")
+    bars = loss_ax.barh(["frequencies", "model"], [report.null_objective, report.objective], 0.6, color=[GREY, BLUE])
+    loss_ax.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
+    loss_ax.invert_yaxis()
+    loss_ax.margins(x=0.2, y=0.3)
+    loss_ax.set_title(f"{report.status.label}, pseudo-$R^2$ {report.pseudo_r2:.3f}", fontsize=8)
+    name_axes(loss_ax, "objective (nats per row)")
+    history = report.history
+    gap = np.ravel(history.get("gap", [])).astype(float)
+    seen = np.isfinite(gap) & (gap > 0)
+    if not seen.any():
+        _say(gap_ax, "gap not looked at" if np.isnan(report.gap) else f"gap {report.gap:.1e}")
+        return
+    epoch, proved = np.asarray(history["epoch"]), np.ravel(history["gap_is_bound"]).astype(bool)
+    gap_ax.plot(epoch[seen], gap[seen], color=BLUE, lw=1.2)
+    for name, where, face in (("bound", seen & proved, BLUE), ("estimate", seen & ~proved, "white")):
+        if where.any():
+            gap_ax.plot(epoch[where], gap[where], "v", ms=4.5, mfc=face, mec=BLUE, label=name)
+    if report.target > 0:  # nan for those that follow a schedule
+        gap_ax.axhline(report.target, color=GREEN, lw=1, ls="--", label="target")
+    gap_ax.set_yscale("log")
+    gap_ax.xaxis.get_major_locator().set_params(integer=True)
+    name_axes(gap_ax, "epoch", "gap (nats per row)")
+    legend(gap_ax)
+
+
+def _responses(report, objective_ax, score_ax, gap_ax):
+    epoch, objective = (np.asarray(report.history.get(key, []), float) for key in ("epoch", "objective"))
+    if len(epoch):
+        objective_ax.plot(epoch, objective, ".-", color=BLUE, lw=1.2, ms=4)
+        objective_ax.xaxis.get_major_locator().set_params(integer=True)
+    else:
+        _say(objective_ax, f"objective {report.objective:.6g}")
+    objective_ax.set_title(report.status.label, fontsize=8)
+    name_axes(objective_ax, "epoch", "objective (sum over pairs)")
+    if report.tuning:
+        weight, ridge, score = (
+            np.asarray(report.tuning[key], float) for key in ("imputation_weight", "regularizer_strength", "score")
+        )
+        for k, w in enumerate(np.unique(weight)):
+            own = np.flatnonzero(weight == w)
+            own = own[np.argsort(ridge[own])]
+            color = (BLUE, ORANGE, GREEN, RED, BLACK, GREY, LIGHT)[k % 7]
+            score_ax.plot(ridge[own], score[own], "o-", ms=3.5, lw=1, color=color, label=f"imputation {w:g}")
+        chosen = (ridge == report.regularizer_strength) & (weight == report.imputation_weight)
+        score_ax.plot(ridge[chosen], score[chosen], "o", ms=9, mfc="none", mec=BLACK, label="chosen")
+        score_ax.set_xscale("symlog" if np.any(ridge == 0) else "log")
+        name_axes(score_ax, "ridge strength", "$D^2$, held-out pairs")
+        legend(score_ax, fontsize=7)
+    else:
+        bars = score_ax.barh(["fitted pairs"], [report.deviance_explained], 0.4, color=BLUE)
+        score_ax.bar_label(bars, fmt="%.3f", fontsize=8, padding=2)
+        score_ax.margins(x=0.2, y=1.0)
+        name_axes(score_ax, "$D^2$")
+    gaps = {"stimuli": report.gap_stimuli, "neurons": report.gap_neurons}
+    gaps = {side: gap for side, gap in gaps.items() if np.isfinite(gap) and gap > 0}
+    if gaps:
+        bars = gap_ax.barh(list(gaps), list(gaps.values()), 0.5, color=BLUE)
+        gap_ax.bar_label(bars, fmt="%.1e", fontsize=8, padding=2)
+        gap_ax.set_xscale("log")
+        gap_ax.set_xlim(min(gaps.values()) / 30, max(gaps.values()) * 300)
+        gap_ax.margins(y=0.4)
+        name_axes(gap_ax, "one side alone gains\nat most (nats)")
+    else:
+        _say(gap_ax, "no bound is known\nfor this model")
+
+
+def _say(ax, words):
+    """Words instead of a drawing."""
+    ax.text(0.5, 0.5, words, ha="center", va="center", fontsize=8, color=GREY, transform=ax.transAxes)

@@ -1,0 +1,111 @@
+"""Strengths chosen by cross-validation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes
+
+
+def plot_cv_curves(model, neurons=None, *, ax=None):
+    """Draw the held-out score of neurons against the strength, with standard errors over folds.
+
+    Parameters
+    ----------
+    model : PopulationGLMCV
+        Fitted.
+    neurons : int or sequence of int, optional
+        Which neurons to draw; all of up to eight, else the first eight, when left out. Scores are drawn less each
+        neuron's best, so that neurons of any rate fit one panel.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        A dot marks the best strength, a circle the one-standard-error rule's.
+
+    Raises
+    ------
+    ValueError
+        If a neuron does not exist.
+    """
+    n_all = model.cv_scores_.shape[2]
+    neurons = np.arange(min(n_all, 8)) if neurons is None else np.atleast_1d(neurons)
+    if neurons.dtype.kind not in "iu" or neurons.min(initial=0) < 0 or neurons.max(initial=0) >= n_all:
+        raise ValueError(f"neurons is {neurons.tolist()}; the model has neurons 0 to {n_all - 1}.")
+    ax = axes_or_new(ax)
+    colours = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
+    place = _log_positions(model.strengths_)
+    for k, n in enumerate(neurons):
+        scores = model.cv_scores_[:, :, n]
+        scores = scores[:, ~np.isnan(scores).any(axis=0)]
+        if not scores.size:
+            continue  # a neuron that cannot be scored
+        mean = scores.mean(axis=1) - scores.mean(axis=1).max()
+        error = scores.std(axis=1, ddof=1) / np.sqrt(scores.shape[1]) if scores.shape[1] > 1 else np.zeros(len(mean))
+        colour = colours[k % len(colours)]
+        shift = 0.02 * (k - (len(neurons) - 1) / 2) * (place[-1] - place[0]) / max(len(place) - 1, 1)
+        ax.errorbar(place + shift, mean, error, color=colour, lw=1, elinewidth=0.7, label=model.report_.neuron[n])
+        for chosen, face in ((model.one_se_strength_[n], "white"), (model.best_strength_[n], colour)):
+            at = int(np.searchsorted(model.strengths_, chosen))
+            ax.plot(place[at] + shift, mean[at], "o", ms=5, mfc=face, mec=colour)
+    _strength_ticks(ax, place, model.strengths_)
+    name_axes(
+        ax,
+        _strength_words(model),
+        f"held-out {'D2' if model.scoring == 'D2' else 'log-likelihood per bin'}\nless the best",
+    )
+    if ax.get_legend_handles_labels()[0]:
+        legend(ax, title="neuron", title_fontsize=8, ncols=2 if len(neurons) > 4 else 1)
+    return ax
+
+
+def plot_strengths(model, *, ax=None):
+    """Draw the held-out score of every neuron and strength as a map, with the strengths chosen.
+
+    Parameters
+    ----------
+    model : PopulationGLMCV
+        Fitted.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Neurons from left to right, in order of the strength chosen; colour is the mean score over folds less the
+        neuron's best, over the spread of its scores; a line marks the strength chosen.
+    """
+    usable = ~np.isnan(model.cv_scores_).any(axis=0, keepdims=True)
+    count = usable.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        mean = np.sum(np.where(usable, model.cv_scores_, 0), axis=1) / np.where(count > 0, count, np.nan)
+    best, worst = mean.max(axis=0), mean.min(axis=0)
+    relative = (mean - best) / np.where(best > worst, best - worst, 1.0)
+    order = np.argsort(model.strength_, kind="stable")
+    ax = axes_or_new(ax)
+    image = ax.imshow(relative[:, order], aspect="auto", origin="lower", cmap="viridis", interpolation="nearest")
+    chosen = np.searchsorted(model.strengths_, model.strength_[order])
+    ax.step(np.arange(len(order)), chosen, where="mid", color=RED, lw=1.2)
+    ax.set_yticks(range(len(model.strengths_)), [f"{s:.2g}" for s in model.strengths_])
+    bar = ax.figure.colorbar(image, ax=ax, ticks=[-1, 0])
+    bar.ax.set_yticklabels(["worst", "best"], fontsize=8)
+    name_axes(ax, "neuron, by strength chosen", _strength_words(model))
+    return ax
+
+
+def _log_positions(strengths) -> np.ndarray:
+    """Logarithms of the strengths, a strength of 0 one decade below the others."""
+    positive = strengths[strengths > 0]
+    return np.log10(np.where(strengths > 0, strengths, positive.min() / 10))
+
+
+def _strength_words(model) -> str:
+    """Name the strength by its penalty."""
+    return {"Lasso": "lasso strength", "ElasticNet": "elastic-net strength"}.get(model.regularizer, "ridge strength")
+
+
+def _strength_ticks(ax, place, strengths) -> None:
+    some = np.arange(0, len(strengths), -(-len(strengths) // 7))
+    ax.set_xticks(place[some], [f"{strengths[i]:.2g}" for i in some])
