@@ -336,8 +336,10 @@ def compare(name: str, cache: Path, scale: float, section: Section) -> None:
     entrants = rivals(problem)
     walked, calls, at = {}, {}, {}
     for rival in entrants:
-        walked[rival.name] = climb(rival, problem, gap, cap_s)
-        for rung in candidates(walked[rival.name]):
+        walked[rival.name] = rungs = climb(rival, problem, gap, cap_s)
+        best = min((rung.gap for rung in rungs), default=np.inf)
+        print(f"    {rival.name}: {len(rungs)} rungs, smallest gap {best:.1e}", flush=True)
+        for rung in candidates(rungs):
             key = f"{rival.name} {rung.setting}"
             at[key] = rival, rung
             calls[key] = lambda rival=rival, rung=rung: rival.fit(problem, rung.setting)
