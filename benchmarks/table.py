@@ -132,7 +132,8 @@ def _peers_of(name: str, figures: dict) -> str:
         "| | " + " | ".join(f"{when}, {goal}" for when, goal in columns) + " |",
         "|---" * (1 + len(columns)) + "|",
     ]
-    for row in peers.values():
+    order = list(_PACKAGES)
+    for row in sorted(peers.values(), key=lambda r: (order.index(r["package"]), r["solver"] != "auto", r["solver"])):
         cells = [_seconds(float(row[when][goal]), least[when, goal]) for when, goal in columns]
         lines.append(f"| {_PACKAGES[row['package']]} {row['solver']} | " + " | ".join(cells) + " |")
     absent = "; ".join(f"{_PACKAGES[package]} {why}" for package, why in figures["absent"].items())

@@ -279,7 +279,9 @@ def test_counts_shifted_against_the_features_are_an_error(frames, shift):
 
 def test_counts_of_another_length_are_an_error_that_names_both_times(frames):
     features, counts = frames
-    with pytest.raises(ValueError, match=r"X has 600 time bins of 0.01 s .* but y has 599 .* same epochs"):
+    with pytest.raises(
+        ValueError, match=r"X has 600 time bins of 0.01 s \(0 to 14.99 s\) but y has 599 .* same epochs"
+    ):
         PopulationGLM().fit(features, counts[1:])
 
 
