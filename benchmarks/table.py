@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import sys
@@ -101,7 +102,9 @@ def fraction(ratio: float) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Give a number its unit, readable."""
+    """Give a number its unit, readable; what took forever was not reached."""
+    if float(value) == math.inf:
+        return "not reached"
     if unit == "s" and value < 1e-4:
         return f"{1e6 * value:.3g} µs"
     if unit == "s" and value < 0.1:
@@ -118,7 +121,7 @@ def render_peers(content: dict) -> str:
     """Make one table per problem: seconds to each gap by every solver, warm and cold, the least of a column in bold."""
     names = [name for name in content["order"] if name in content["sections"]]
     parts = [_peers_of(name, content["sections"][name]["figures"]) for name in names]
-    return "\n\n".join([*parts, _provenance([content["sections"][name] for name in names])])
+    return "\n\n".join([*parts, provenance([content["sections"][name] for name in names])])
 
 
 def _peers_of(name: str, figures: dict) -> str:

@@ -17,6 +17,7 @@ from ._validation import NOT_INTEGER, plain, refuse_words_and_times
 from ._warn import warn_user
 
 _LARGEST = 1e15
+_COUNT_FIRST = "count the spikes after each stimulus first, to an array (stimulus, neuron)."
 _SPARSEST = 100  # times as many ids as entities
 _FORMS = (
     "Give a list of sessions (stimulus ids, neuron ids, array (stimulus, neuron)), one array (stimulus, neuron) with "
@@ -111,6 +112,7 @@ def read_responses(
         Saying what was given, what is wrong first, and what is allowed.
     """
     sizes = n_stimuli, n_neurons
+    refuse_spike_times(responses, name, _COUNT_FIRST)
     if responses is None or isinstance(responses, Mapping | Iterator | str):
         what = "None" if responses is None else f"a {type(responses).__name__}"
         raise ValueError(f"{name} is {what}. {_FORMS}")
@@ -259,7 +261,7 @@ def _numbers(values, what: str) -> tuple[np.ndarray, Any]:
     """Float64 array of what should be numbers, and the dtype they came in."""
     if scipy.sparse.issparse(values):
         raise TypeError(f"{what} is a sparse matrix; give it dense, with NaN where nothing was recorded.")
-    refuse_spike_times(values, what, "count the spikes after each stimulus first, to an array (stimulus, neuron).")
+    refuse_spike_times(values, what, _COUNT_FIRST)
     values = plain(values)
     if hasattr(values, "to_numpy"):
         kinds = np.atleast_1d(np.asarray(getattr(values, "dtypes", values.dtype if values.ndim == 1 else None), object))

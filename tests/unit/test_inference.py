@@ -132,6 +132,7 @@ def test_a_ridge_takes_effective_degrees_of_freedom():
     np.testing.assert_allclose(again.statistic, table.statistic, atol=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore:X has a constant column")
 def test_coefficients_the_data_do_not_determine_have_no_finite_error():
     X, Y, _, _ = make("softplus")
     twice = np.column_stack([X, X[:, 0], np.full(len(X), 3.0)])
