@@ -41,7 +41,13 @@ def test_there_are_examples():
     assert len(EXAMPLES) >= 3
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+SLOW = {"08_motor_cortex_tuning"}  # 171 neurons with the recording at hand
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in EXAMPLES],
+)
 def test_example_runs_and_draws(path, tmp_path, monkeypatch, capsys, request):
     if "nemos" in path.stem:
         request.getfixturevalue("loose_shapes")
