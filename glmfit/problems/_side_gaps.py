@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse
 
 from ._responses import SessionBlock, Triples
-from ._towers import LinearTower, MLPTower, TwoTowers
+from ._towers import MLPTower, TwoTowers
 
 _THEOREM = "strong convexity in one side's parameters by their ridge (docs/theory/all_pairs.md, Proposition 2)"
 _AT_ONCE = 2**18
@@ -94,15 +94,14 @@ def _square(tree: Any) -> float:
 
 def _side(tower, given) -> _Side:
     """Embeddings by NumPy; those of a perceptron are what they come out as, since that side stays fixed."""
-    first: LinearTower = tower.first if isinstance(tower, MLPTower) else tower
+    (weight, constant), *others = tower.affine_maps()
     if isinstance(given, int | np.integer):
-        values, size = first.weight, np.linalg.norm(first.weight, axis=1)
+        values, size = weight, np.linalg.norm(weight, axis=1)
     else:
-        values = np.asarray(given @ first.weight) + first.constant
-        size = _row_norms(given) * np.linalg.norm(first.weight) + np.linalg.norm(first.constant)
-    if isinstance(tower, MLPTower):
-        for layer in tower.layers:
-            values = np.tanh(values) @ layer.weight.T + layer.bias
+        values = np.asarray(given @ weight) + constant
+        size = _row_norms(given) * np.linalg.norm(weight) + np.linalg.norm(constant)
+    for weight, constant in others:
+        values = np.tanh(values) @ weight + constant
         size = np.linalg.norm(values, axis=1)
     rows = np.concatenate([values, np.ones((len(values), 1))], axis=1)
     return _Side(rows, np.linalg.norm(rows, axis=1), np.sqrt(size**2 + 1))

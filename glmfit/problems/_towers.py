@@ -101,10 +101,6 @@ class Tower(eqx.Module):
         """Embeddings (entity, k) of some entities, of all if None."""
 
     @abstractmethod
-    def rotated(self, rotation: jax.Array) -> Tower:
-        """Tower whose embeddings are these times a matrix (k, k)."""
-
-    @abstractmethod
     def affine_maps(self) -> list[tuple[jax.Array, jax.Array | None]]:
         """Matrices and constants of ``x W + c``, one after the other, with a tanh between each two."""
 
@@ -118,10 +114,6 @@ class LinearTower(Tower):
     def __call__(self, features, rows=None):
         product = features.times(self.weight, rows)
         return product if self.constant is None else product + self.constant[None, :]
-
-    def rotated(self, rotation):
-        constant = None if self.constant is None else self.constant @ rotation
-        return LinearTower(self.weight @ rotation, constant)
 
     def affine_maps(self):
         return [(self.weight, self.constant)]
@@ -138,13 +130,6 @@ class MLPTower(Tower):
         for layer in self.layers:
             hidden = jax.vmap(layer)(jnp.tanh(hidden))
         return hidden
-
-    def rotated(self, rotation):
-        last = self.layers[-1]
-        turned = eqx.tree_at(
-            lambda t: (t.weight, t.bias), last, (rotation.T @ last.weight, last.bias @ rotation)
-        )  # fmt: skip
-        return MLPTower(self.first, (*self.layers[:-1], turned))
 
     def affine_maps(self):
         return [*self.first.affine_maps(), *((layer.weight.T, layer.bias) for layer in self.layers)]

@@ -40,7 +40,7 @@ class SampledPairs(TowerSampler):
 
     References
     ----------
-    Krichene et al. (2019), Efficient training on very large corpora via Gramian estimation, sec. 2;
+    Krichene et al. (2019), Efficient training on very large corpora via Gramian estimation;
     docs/theory/all_pairs.md.
     """
 

@@ -50,7 +50,7 @@ class TowerAdam(TwoSidedSolver):
     Parameters
     ----------
     learning_rate : float
-        Of Adam: about how far every parameter moves per step. For linear towers 0.03 is about twice as fast.
+        Of Adam: about how far every parameter moves per step.
     n_steps : int
         Of Adam, rounded up to whole epochs of 10.
     polish : {"lbfgs"} or None

@@ -33,7 +33,7 @@ class TowerLBFGS(TwoSidedSolver):
     Parameters
     ----------
     history_size : int
-        Pairs of vectors remembered. More of them hardly save iterations here, and cost time in every one.
+        Pairs of vectors remembered; each costs 4 flops per parameter in every iteration.
     max_line_search : int
         Evaluations per step, at most.
 

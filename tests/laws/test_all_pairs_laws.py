@@ -354,8 +354,12 @@ def test_15_losses_are_finite_everywhere_with_right_derivatives(name, dtype):
 def test_16_rotating_the_embeddings_changes_nothing():
     problem, theta, _ = case(hidden=((), (8,)), kinds=("one-hot", "dense"))
     rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(2), (K, K)))[0]
-    towers = theta.left.rotated(rotation), theta.right.rotated(rotation)
-    turned = type(theta)(*towers, theta.left_bias, theta.right_bias)
+    last = theta.right.layers[-1]
+    turned = eqx.tree_at(
+        lambda t: (t.left.weight, t.right.layers[-1].weight, t.right.layers[-1].bias),
+        theta,
+        (theta.left.weight @ rotation, rotation.T @ last.weight, last.bias @ rotation),
+    )
     close(float(problem.data.objective(turned)), float(problem.data.objective(theta)), 1e-12)
 
 
