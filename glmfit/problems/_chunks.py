@@ -14,6 +14,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 CHUNK = 4096
+_SMALL = 400  # columns of matrices that several threads do not share with a gain
 
 
 def chunks(n_rows: int, size: int = CHUNK) -> list[slice]:
@@ -36,6 +37,18 @@ def over_chunks(function: Callable[[slice], Any], n_rows: int, size: int = CHUNK
         yield from pool.map(function, pieces)
 
 
+def over_items(function: Callable[[int], Any], n: int, size: int) -> list:
+    """Apply a function, which works on matrices of a size, to every one of n items.
+
+    Threads would wait for the interpreter lock, and for each other, longer than they work on small matrices.
+    """
+    if size < _SMALL:
+        with _blas().limit(limits=1, user_api="blas"):
+            return [function(i) for i in range(n)]
+    runs = over_chunks(lambda run: [function(i) for i in range(run.start, run.stop)], n, -(-n // (4 * _n_cores())) or 1)
+    return [result for run in runs for result in run]
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Uninitialised array that starts on a cache line, as XLA wants an array it is to use without copying."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
@@ -46,7 +59,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def small_blas(size: int):
     """Context in which BLAS keeps to one thread for matrices too small to share: waking threads costs more."""
-    return _blas().limit(limits=1, user_api="blas") if size < 400 else contextlib.nullcontext()
+    return _blas().limit(limits=1, user_api="blas") if size < _SMALL else contextlib.nullcontext()
 
 
 @functools.cache

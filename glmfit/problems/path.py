@@ -15,7 +15,7 @@ import numpy as np
 from ..bounds import gap_bound
 from ..penalties import Penalty
 from ._basis import floored_basis, spectral_basis
-from ._chunks import over_chunks
+from ._chunks import over_chunks, over_items
 from ._host import fit_intercept
 from ._pieces import split_rows
 from ._shared_hessian import SharedHessian
@@ -311,9 +311,8 @@ class PathProblem:
         residual, outside = self.residual(penalty, params.coef, pass_.gradient)
         settled = self.settled(params.coef)
 
-        def one(which):
-            i, fold = which.start, columns.fold[which.start]
-            reference = references[i]
+        def one(i):
+            fold, reference = columns.fold[i], references[i]
             decrement = reference.decrement(fold, ridge, residual[:, i])
             model = reference.model(fold, ridge)
             if not (settled[i] and model.proper):
@@ -324,7 +323,7 @@ class PathProblem:
                 bound = min(bound, self.bound_gap(decrement, *rest, model.smallest))
             return decrement, bound + 2e-15 * abs(pass_.loss[i])  # rounding of the gradient
 
-        return np.array(self._over_columns(one, len(columns))).reshape(-1, 2).T
+        return np.array(over_items(one, len(columns), len(self.kept))).reshape(-1, 2).T
 
     def step(self, columns: Columns, penalty: Penalty, params: Params, gradient, references) -> Params:
         """Change of the parameters to the least of the quadratic models, penalty included."""
@@ -332,25 +331,19 @@ class PathProblem:
             ridge = float(penalty.ridge_strength)
             residual, _ = self.residual(penalty, params.coef, gradient)
 
-            def one(which):
-                i = which.start
+            def one(i):
                 return references[i].newton_step(columns.fold[i], ridge, residual[:, i])
 
-            v = np.array(self._over_columns(one, len(columns))).reshape(len(columns), -1).T
+            v = np.array(over_items(one, len(columns), len(self.kept))).reshape(len(columns), -1).T
             coef = self.basis.whiten[:, self.kept] @ v[:-1]
             return Params(coef, v[-1] - self.basis.mean @ coef)
 
-        def one_l1(which):
-            i = which.start
+        def one_l1(i):
             return references[i].l1_step(columns.fold[i], penalty, params.coef[:, i], gradient[:, i])
 
-        done = self._over_columns(one_l1, len(columns))
+        done = over_items(one_l1, len(columns), len(self.kept))
         coef = np.array([w for w, _ in done]).reshape(len(columns), -1).T - params.coef
         return Params(coef, np.array([b for _, b in done]) - self.basis.mean @ coef)
-
-    @staticmethod
-    def _over_columns(function, n: int) -> list:
-        return list(over_chunks(function, n, 1))
 
     def settled(self, coef) -> np.ndarray:
         """Whether nothing is to be gained along directions of X that the basis leaves out, (fit,)."""
