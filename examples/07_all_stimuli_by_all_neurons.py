@@ -47,7 +47,7 @@ print(model.report_)
 # --- 3. Beside it a GLM per neuron, on that neuron's trials alone (strengths by cross-validation).
 alone = np.empty(rate.shape)
 for stimuli, neurons, counts in sessions:
-    glm = glmfit.PopulationGLMCV(regularizer="Ridge", strengths=np.logspace(-2, 1, 7), cv=4)
+    glm = glmfit.PopulationGLMCV(regularizer="Ridge", strengths=np.logspace(-2, 1, 5), cv=4)
     alone[:, neurons] = glm.fit(features[stimuli], counts).predict(features)
 together = model.predict()
 

@@ -80,12 +80,12 @@ model = glmfit.PopulationGLM(regularizer_strength=1e-5).fit(X[train], counts[tra
 print(model.report_)
 score = model.score(X[test], counts[test], per_neuron=True)
 
-# --- 2. Beside it models of one lag each, with and without speed: three numbers per neuron, for which Newton is quick.
+# --- 2. Beside it models of one lag each, with and without speed: two or three numbers per neuron.
 one_lag = {}
 for name, signal in {"velocity": velocity, "velocity and speed": moves}.items():
     for lag in SINGLE:
         Z = at_lags(signal, [lag])
-        single = glmfit.PopulationGLM(regularizer_strength=1e-5, solver_name="Newton").fit(Z[train], counts[train])
+        single = glmfit.PopulationGLM(regularizer_strength=1e-5).fit(Z[train], counts[train])
         one_lag[name, lag] = single.score(Z[test], counts[test], per_neuron=True)
         assert single.report_.converged.all()
 tuned = np.flatnonzero(score > 0.02)
