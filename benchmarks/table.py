@@ -2,7 +2,7 @@
 
 python benchmarks/table.py             print the first
 python benchmarks/table.py --peers     print the second
-python benchmarks/table.py --write     put both between the markers of README.md and of pages under docs/
+python benchmarks/table.py --write     put both, and the second in short, between the markers of README.md and docs/
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ HEAD = ["| | glmfit | beside | ratio | asked | met |", "|---|---|---|---|---|---
 START, END = "<!-- benchmark table -->", "<!-- end of benchmark table -->"
 PEERS = ROOT / "benchmarks" / "results" / "peers.json"
 PEERS_START, PEERS_END = "<!-- peers table -->", "<!-- end of peers table -->"
+SHORT_START, SHORT_END = "<!-- short peers table -->", "<!-- end of short peers table -->"
 _PACKAGES = {
     "glmfit": "glmfit",
     "nemos": "NeMoS",
@@ -126,10 +127,9 @@ def render_peers(content: dict) -> str:
 
 def _peers_of(name: str, figures: dict) -> str:
     problem, peers = figures["problem"], figures["peers"]
-    goals = list(next(iter(peers.values()))["warm"])
-    goals.sort(key=float, reverse=True)
+    goals = _goals(peers)
     columns = [(when, goal) for when in ("warm", "cold") for goal in goals]
-    least = {column: min(float(row[column[0]][column[1]]) for row in peers.values()) for column in columns}
+    least = {(when, goal): _least(_of(row, when, goal) for row in peers.values()) for when, goal in columns}
     lines = [f"**{_title(name, problem)}**", ""]
     lines += [
         "| | " + " | ".join(f"{when}, {goal}" for when, goal in columns) + " |",
@@ -137,28 +137,74 @@ def _peers_of(name: str, figures: dict) -> str:
     ]
     order = list(_PACKAGES)
     for row in sorted(peers.values(), key=lambda r: (order.index(r["package"]), r["solver"] != "auto", r["solver"])):
-        cells = [_seconds(float(row[when][goal]), least[when, goal]) for when, goal in columns]
+        cells = [_seconds(row, when, goal, least[when, goal]) for when, goal in columns]
         lines.append(f"| {_PACKAGES[row['package']]} {row['solver']} | " + " | ".join(cells) + " |")
     absent = "; ".join(f"{_PACKAGES[package]} {why}" for package, why in figures["absent"].items())
     return "\n".join([*lines, *(["", f"Not in this table: {absent}."] if absent else [])])
 
 
-def _title(name: str, problem: dict) -> str:
+def _title(name: str, problem: dict, short: bool = False) -> str:
     rows = f"{problem['rows']:,}".replace(",", " ")
     shape = f"{rows} rows, {problem['features']} features"
     if problem["link"] == "softmax":
         what = "scikit-learn's digits" if "digits" in name else "independent features"
-        return f"Softmax, {problem['outputs']} classes: {what} ({shape})"
+        return f"Softmax, {problem['outputs']} classes: {what}" + ("" if short else f" ({shape})")
     what = "independent features" if name.startswith("white") else "spike history in raised cosines"
     neurons = "1 neuron" if problem["outputs"] == 1 else f"{problem['outputs']} neurons"
     condition = f", condition number {float(problem['condition']):.2g}" if problem["condition"] else ""
-    return f"Poisson, {problem['link']}, {neurons}: {what} ({shape}{condition})"
+    return f"Poisson, {problem['link']}, {neurons}: {what}" + ("" if short else f" ({shape}{condition})")
 
 
-def _seconds(value: float, least: float) -> str:
-    if value == float("inf"):
-        return "not reached"
-    return f"**{quantity(value, 's')}**" if value == least else quantity(value, "s")
+def _goals(peers: dict) -> list[str]:
+    return sorted(next(iter(peers.values()))["warm"], key=float, reverse=True)
+
+
+def _of(row: dict, when: str, goal: str) -> float:
+    """Seconds to a gap; infinite where it was not reached, nan where nothing was timed."""
+    return float(row[when].get(goal, "nan"))
+
+
+def _least(seconds) -> float:
+    return min((value for value in seconds if not math.isnan(value)), default=math.inf)
+
+
+def _seconds(row: dict, when: str, goal: str, least: float) -> str:
+    value = _of(row, when, goal)
+    if math.isnan(value):
+        return ""
+    return f"**{quantity(value, 's')}**" if value == least < math.inf else quantity(value, "s")
+
+
+def render_peers_in_short(content: dict) -> str:
+    """Make one table of warm seconds to the gaps: a row per problem, the fastest solver of every package."""
+    names = [name for name in content["order"] if name in content["sections"]]
+    figures = [content["sections"][name]["figures"] for name in names]
+    goals = _goals(figures[0]["peers"])
+    lines = [
+        f"| seconds to gaps of {', '.join(goals)} | glmfit auto | " + " | ".join(list(_PACKAGES.values())[1:]) + " |",
+        "|---" * (1 + len(_PACKAGES)) + "|",
+    ]
+    for name, of in zip(names, figures, strict=True):
+        rows = {package: _fastest(of["peers"], package, goals) for package in _PACKAGES}
+        least = [min(seconds[k] for seconds in rows.values() if seconds) for k in range(len(goals))]
+        cells = [_three(rows[package], least) for package in _PACKAGES]
+        lines.append(f"| {_title(name, of['problem'], short=True)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _fastest(peers: dict, package: str, goals: list[str]) -> list[float]:
+    """Least seconds to each gap by the solvers of a package; of glmfit those of "auto"; nothing if it has no row."""
+    rows = [row for row in peers.values() if row["package"] == package]
+    rows = [row for row in rows if row["solver"] == "auto"] if package == "glmfit" else rows
+    return [min(_of(row, "warm", goal) for row in rows) for goal in goals] if rows else []
+
+
+def _three(seconds: list[float], least: list[float]) -> str:
+    def one(value, best):
+        text = "–" if value == math.inf else f"{value:.2g}" if value < 10 else f"{value:.0f}"
+        return f"**{text}**" if value == best < math.inf else text
+
+    return ", ".join(one(*pair) for pair in zip(seconds, least, strict=False))  # no seconds, no cell
 
 
 # ------------------------------------------------------------------------------------------- filling
@@ -190,6 +236,7 @@ def main(arguments=None) -> int:
     tables = {
         START: (Path(options.results or RESULTS), render, END),
         PEERS_START: (Path(options.results or PEERS), render_peers, PEERS_END),
+        SHORT_START: (Path(options.results or PEERS), render_peers_in_short, SHORT_END),
     }
     if not options.write:
         file, make, _ = tables[PEERS_START if options.peers else START]

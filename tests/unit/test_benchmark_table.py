@@ -66,11 +66,15 @@ def test_comparison_shows_the_committed_results(table):
     assert table.pages(table.PEERS_START), "docs/comparison.md has lost its marker"
     if not table.PEERS.exists():
         pytest.skip("no benchmarks/results/peers.json is committed")
-    rendered = table.render_peers(json.loads(table.PEERS.read_text(encoding="utf-8")))
-    for page in table.pages(table.PEERS_START):
-        text = page.read_text(encoding="utf-8")
-        filled = table.fill(text, rendered, table.PEERS_START, table.PEERS_END)
-        assert text == filled, "run: python benchmarks/table.py --write"
+    content = json.loads(table.PEERS.read_text(encoding="utf-8"))
+    for make, start, end in (
+        (table.render_peers, table.PEERS_START, table.PEERS_END),
+        (table.render_peers_in_short, table.SHORT_START, table.SHORT_END),
+    ):
+        assert table.pages(start)
+        for page in table.pages(start):
+            text = page.read_text(encoding="utf-8")
+            assert text == table.fill(text, make(content), start, end), "run: python benchmarks/table.py --write"
 
 
 def test_losses_and_failures_of_a_comparison_are_shown(table):
@@ -97,6 +101,27 @@ def test_losses_and_failures_of_a_comparison_are_shown(table):
     assert lines[5] == "| glum irls-ls | **50 ms** | **50 ms** | not reached | not reached |"
     assert "Not in this table: NeMoS not installed." in lines
     assert lines[-1].startswith("Measured 2026-01-02 on a processor")
+
+
+def test_short_comparison_has_the_fastest_solver_of_every_package(table):
+    def row(package, solver, *warm):
+        return {
+            "package": package,
+            "solver": solver,
+            "warm": dict(zip(("0.01", "1e-06"), warm, strict=True)),
+            "cold": {},
+        }
+
+    rows = [row("glmfit", "auto", 0.5, 0.6), row("glmfit", "SAGA", 0.1, 0.1), row("glum", "irls-ls", 0.055, "inf")]
+    rows += [row("nemos", "BFGS", 30.0, "inf"), row("nemos", "LBFGS", 12.4, 20.0)]
+    figures = {"problem": {"rows": 30000, "features": 64, "outputs": 1, "link": "exp", "condition": 2.3}}
+    figures["peers"] = {f"{r['package']} {r['solver']}": r for r in rows}
+    results = {"order": ["white-exp-1"], "sections": {"white-exp-1": {"figures": figures}}}
+    lines = table.render_peers_in_short(results).splitlines()
+    assert lines[0] == "| seconds to gaps of 0.01, 1e-06 | glmfit auto | NeMoS | scikit-learn | statsmodels | glum |"
+    assert lines[2:] == [
+        "| Poisson, exp, 1 neuron: independent features | 0.5, **0.6** | 12, 20 |  |  | **0.055**, – |"
+    ]
 
 
 def test_row_of_a_rival(table):
