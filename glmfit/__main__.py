@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     int
         Exit code: 0, or 1 if an extra is missing.
     """
-    parser = argparse.ArgumentParser(prog="python -m glmfit", description="Certified Poisson GLMs.")
+    parser = argparse.ArgumentParser(prog="python -m glmfit", description="Certified GLMs of spikes and labels.")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="fit a real recording and a simulated population, and draw both")
     demo.add_argument("--out", type=Path, default=Path("glmfit_demo"), help="folder of the figures (%(default)s)")

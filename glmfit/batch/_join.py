@@ -43,7 +43,6 @@ def join_neurons(models: list, names: list[str]):
     }
     report = replace(joined.report_, **_arrays(reports, FitReport), **changes)
     joined.coef_, joined.intercept_, joined.report_ = coef, intercept, report
-    joined.n_iter_ = max(m.n_iter_ for m in models)
     return joined
 
 

@@ -107,14 +107,6 @@ class ClassModel(Model):
 
     # ------------------------------------------------------------------------------------------ fit
 
-    def _fit_safely(self, work, *arguments) -> None:
-        """Do the work, or leave everything as it was."""
-        self._do_or_undo(work, *arguments)
-        status = self.report_.status
-        if status.is_failure:
-            message = f"the fit did not converge: {status.label} ({status.advice})"
-            warn_user(message, ConvergenceWarning)
-
     def _fit_training(self, data: ClassTraining) -> None:
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
@@ -349,6 +341,13 @@ class ClassModel(Model):
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
         return tags
+
+
+def refuse_nan(scores: np.ndarray, why: str) -> None:
+    """Refuse rows whose scores (row, class) are NaN, as their features are."""
+    bad = np.isnan(scores).any(axis=1)
+    if bad.any():
+        raise ValueError(f"Input X contains NaN in {int(bad.sum())} rows; {why}")
 
 
 def _not_worse(problem: SoftmaxProblem, solution) -> tuple[Params, bool]:

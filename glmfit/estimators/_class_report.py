@@ -8,10 +8,11 @@ import numpy as np
 
 from .._status import Status
 from ..bounds import StepCertificate
+from ._base_report import Report
 
 
 @dataclass(frozen=True)
-class ClassReport:
+class ClassReport(Report):
     """Report of a softmax or multinomial fit; all classes are fitted together, so there is one of everything.
 
     Attributes
@@ -84,10 +85,18 @@ class ClassReport:
     seconds_compile: float
     history: dict = field(default_factory=dict, repr=False)
 
-    @property
-    def converged(self) -> bool:
-        """Whether the gap is below its target."""
-        return self.status == Status.CONVERGED
+    def _columns(self) -> dict:
+        return {
+            "status": [self.status.label],
+            "gap": [self.gap],
+            "gap_kind": ["bound" if self.gap_is_bound else "estimate"],
+            "relative_gap": [self.relative_gap],
+            "pseudo_r2": [self.pseudo_r2],
+            "objective": [self.objective],
+            "rows": [self.n_rows],
+            "classes": [self.n_classes],
+            "epochs": [self.epochs],
+        }
 
     def __str__(self) -> str:
         """Readable summary: what was fitted, how far from the optimum, advice, certificate."""
@@ -102,15 +111,14 @@ class ClassReport:
             f"{self.solver_name}: {self.status.label}; {self.n_rows} rows"
             + (f" ({', '.join(left_out)} left out)" if left_out else "")
             + f", {self.n_features} features, {self.n_classes} classes ({least} to {most} rows or counts each)",
-            f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {self.epochs} epochs",
+            f"{self._seconds()}, {self.epochs} epochs",
             f"gap F-F*: {gap}",
             f"objective {self.objective:.6g}, class frequencies alone {self.null_objective:.6g}, "
             f"pseudo-R2 {self.pseudo_r2:.4f}",
         ]
         if not np.isnan(self.step):
             lines.append(f"step c {self.step:g}" + (", chosen on rows left out" if self.step_tuned else ""))
-        if self.status != Status.CONVERGED:
-            lines.append(f"{self.status.label}: {self.status.advice}")
+        lines += self.advice
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))
         if self.gap_is_bound:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
+import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from .._files import load_npz, save_npz
 from ._model_file import model_from_file, model_to_file
+from ._warn import warn_user
 
 
 class Model(BaseEstimator):
@@ -17,8 +20,13 @@ class Model(BaseEstimator):
 
     report_class: ClassVar[type]
 
-    def _do_or_undo(self, work, *arguments) -> None:
-        """Do the work, or leave everything as it was."""
+    @property
+    def n_iter_(self) -> int:
+        """Epochs of the fit; of a population, those of the neuron that took most."""
+        return int(np.max(self.report_.epochs))
+
+    def _fit_safely(self, work, *arguments) -> None:
+        """Do the work, or leave everything as it was; warn of what did not converge."""
         before = dict(vars(self))
         try:
             work(*arguments)
@@ -26,6 +34,9 @@ class Model(BaseEstimator):
             vars(self).clear()  # nothing half-done: checks have set n_features_in_ already
             vars(self).update(before)
             raise
+        failure = self.report_._failure()
+        if failure:
+            warn_user(failure, ConvergenceWarning)
 
     def save(self, path):
         """Save the fitted model to one .npz file (arrays and a JSON header; no pickle), atomically.

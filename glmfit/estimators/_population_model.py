@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
@@ -28,7 +27,6 @@ from ._validation import (
     time_axis,
     wrap,
 )
-from ._warn import warn_user
 
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
@@ -47,19 +45,8 @@ class PopulationModel(RegressorMixin, Model):
         intercept = np.where(silent, SILENT_INTERCEPT, solution.params.intercept)
         self.coef_ = coef[:, 0] if data.one_neuron else coef
         self.intercept_ = float(intercept[0]) if data.one_neuron else intercept
-        self.n_iter_ = int(solution.epochs.max())
         self.report_ = _report(problem, solution, data, Params(coef, intercept))
         self._neurons = data.neurons
-
-    def _warn(self) -> None:
-        status = self.report_.status
-        counts = {s: int(np.sum(status == s)) for s in Status if s.is_failure and np.any(status == s)}
-        if counts:
-            parts = [f"{n} {s.label} ({s.advice})" for s, n in counts.items()]
-            warn_user(
-                f"{sum(counts.values())} of {len(status)} neurons did not converge: {'; '.join(parts)}",
-                ConvergenceWarning,
-            )
 
     # -------------------------------------------------------------------------------------- predict
 
@@ -164,9 +151,8 @@ class PopulationModel(RegressorMixin, Model):
         """
         eta, axis = self._predictor(X, offset)
         if np.isnan(eta).any():
-            raise ValueError(
-                f"X has {int(np.isnan(eta).any(axis=-1).sum())} rows with NaN; counts cannot be drawn there."
-            )
+            n_bad = int(np.isnan(eta).reshape(len(eta), -1).any(axis=1).sum())
+            raise ValueError(f"Input X contains NaN in {n_bad} rows; counts cannot be drawn there.")
         seed = read_seed(self.random_state if random_state is None else random_state)
         observation = observations.from_inverse_link(self.inverse_link_function)
         exposure = check_exposure(exposure, len(eta))
@@ -183,7 +169,6 @@ class PopulationModel(RegressorMixin, Model):
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         coefficients_to_file(self, header, arrays)
-        header["n_iter"] = self.n_iter_
         columns = getattr(self._neurons, "columns", None)
         columns = [] if columns is None else [c.item() if isinstance(c, np.generic) else c for c in columns]
         if columns and all(isinstance(c, int | float | str) for c in columns):
@@ -193,7 +178,6 @@ class PopulationModel(RegressorMixin, Model):
         coefficients_from_file(self, header, arrays)
         if self.coef_.ndim == 1:
             self.intercept_ = float(self.intercept_)
-        self.n_iter_ = header["n_iter"]
         columns = header.get("columns")
         self._neurons = None if columns is None else TimeAxis(np.empty(0), None, np.asarray(columns))
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .._status import Status
-from ..bounds import StepCertificate
+from ..bounds import GAP_THEOREM, StepCertificate
+from ._base_report import Report
 
 
 @dataclass(frozen=True)
-class FitReport:
+class FitReport(Report):
     """Report of a fit.
 
     Attributes
@@ -82,27 +83,26 @@ class FitReport:
     memory_bytes: int | None = None
 
     @property
-    def converged(self) -> np.ndarray:
-        """Whether each neuron reached its target, (neuron,)."""
-        return self.status == Status.CONVERGED
+    def gap_theorem(self) -> str:
+        """What the bounds rest on; empty if no gap is a bound."""
+        return GAP_THEOREM if self.gap_is_bound.any() else ""
 
-    def to_frame(self):
-        """Return one row per neuron as a pandas DataFrame."""
+    def _columns(self) -> dict:
+        return {
+            "status": [Status(s).label for s in self.status],
+            "gap": self.gap,
+            "gap_kind": np.where(self.gap_is_bound, "bound", "estimate"),
+            "relative_gap": self.relative_gap,
+            "pseudo_r2": self.pseudo_r2,
+            "objective": self.objective,
+            "spikes": self.spike_count,
+            "epochs": self.epochs,
+        }
+
+    def _index(self):
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "status": [Status(s).label for s in self.status],
-                "gap": self.gap,
-                "gap_kind": np.where(self.gap_is_bound, "bound", "estimate"),
-                "relative_gap": self.relative_gap,
-                "pseudo_r2": self.pseudo_r2,
-                "objective": self.objective,
-                "spikes": self.spike_count,
-                "epochs": self.epochs,
-            },
-            index=pd.Index(self.neuron, name="neuron"),
-        )
+        return pd.Index(self.neuron, name="neuron")
 
     def __str__(self) -> str:
         """Readable summary: totals, a line per neuron (the worst twelve of many), advice, certificate."""
@@ -114,7 +114,7 @@ class FitReport:
             + (f", {silent} without spikes" if silent else "")
             + f"; {self.n_rows} rows, {self.n_features} features "
             f"(rank {self.rank})" + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
-            f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {int(self.epochs.max())} epochs, "
+            f"{self._seconds()}, {int(self.epochs.max())} epochs, "
             f"{self.row_evals / self.n_rows:.0f} passes over the rows in all",
             "",
             f"{'neuron':>{wide}} {'status':>15} {'gap F-F*':>10} {'kind':>8} {'relative':>9} {'pseudo-R2':>9} "
@@ -130,8 +130,7 @@ class FitReport:
             )
         if n > 12:
             lines.append(f"{'':>12} (the 12 of {n} neurons with the largest gaps; to_frame() has all)")
-        for status in sorted(set(int(s) for s in self.status) - {int(Status.CONVERGED)}):
-            lines.append(f"{int(np.sum(self.status == status))} {Status(status).label}: {Status(status).advice}")
+        lines += self.advice
         if self.rank < self.n_features and np.any(self.converged & ~self.gap_is_bound):
             lines.append(
                 f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "

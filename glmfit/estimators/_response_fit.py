@@ -325,7 +325,7 @@ def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
         gap_neurons=size**2 * gaps.right,
         gap_per_neuron=size**2 * gaps.per_right,
         gap_theorem=gaps.theorem,
-        deviance_explained=deviance_explained(problem.loss, data.responses.records, predictor),
+        pseudo_r2=deviance_explained(problem.loss, data.responses.records, predictor),
         n_stimuli=problem.n_left,
         n_neurons=problem.n_right,
         n_pairs=problem.n_pairs,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .._status import Status
+from ._base_report import Report
 
 _ADVICE = {
     Status.MAX_EPOCHS: "The budget ran out first: raise max_epochs, or accept the reported gradient.",
@@ -22,7 +23,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True)
-class ResponseReport:
+class ResponseReport(Report):
     """Report of a fit of a response model.
 
     Attributes
@@ -42,8 +43,8 @@ class ResponseReport:
         The same by changing one neuron alone, (neuron,), where neurons have no features; else nan.
     gap_theorem : str
         What these bounds rest on.
-    deviance_explained : float
-        D2 on the pairs fitted: 1 - deviance / deviance of every neuron's mean.
+    pseudo_r2 : float
+        Deviance explained on the pairs fitted: 1 - deviance / deviance of every neuron's mean.
     n_stimuli, n_neurons : int
         Entities.
     n_pairs, n_trials : int
@@ -78,7 +79,7 @@ class ResponseReport:
     gap_neurons: float
     gap_per_neuron: np.ndarray
     gap_theorem: str
-    deviance_explained: float
+    pseudo_r2: float
     n_stimuli: int
     n_neurons: int
     n_pairs: int
@@ -99,15 +100,21 @@ class ResponseReport:
     tuning: dict = field(default_factory=dict, repr=False)
     history: dict = field(default_factory=dict, repr=False)
 
-    @property
-    def converged(self) -> bool:
-        """Whether the gradient is below its target."""
-        return self.status == Status.CONVERGED
+    @staticmethod
+    def _advice(status: Status) -> str:
+        return _ADVICE.get(status, status.advice)
 
-    @property
-    def advice(self) -> str:
-        """One sentence on what to do about the status."""
-        return _ADVICE.get(self.status, self.status.advice)
+    def _columns(self) -> dict:
+        return {
+            "status": [self.status.label],
+            "relative_gradient": [self.relative_gradient],
+            "gap_stimuli": [self.gap_stimuli],
+            "gap_neurons": [self.gap_neurons],
+            "pseudo_r2": [self.pseudo_r2],
+            "objective": [self.objective],
+            "pairs": [self.n_pairs],
+            "epochs": [self.epochs],
+        }
 
     def __str__(self) -> str:
         """Readable summary: what was fitted, how far it got, what is and is not proved, advice."""
@@ -133,11 +140,11 @@ class ResponseReport:
             else:
                 lines.append(f"chosen among {len(score)} by D2 on held-out pairs (best {best})")
         lines += [
-            f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {self.epochs} epochs, "
+            f"{self._seconds()}, {self.epochs} epochs, "
             f"{self.evaluations:.0f} passes over the pairs"
             + (f", {self.products} Gauss-Newton products" if self.products else ""),
             f"objective {self.objective:.6g} (sum over pairs; {self.start_objective:.6g} at the start), "
-            f"D2 {self.deviance_explained:.4f}",
+            f"pseudo-R2 {self.pseudo_r2:.4f}",
             f"gradient {self.gradient_norm:.1e}, {self.relative_gradient:.1e} of that at the start",
             ("a stationary point: " if self.converged else "on the way to a stationary point: ")
             + "the model is not convex, and no bound on the distance from the global optimum exists",
@@ -147,6 +154,4 @@ class ResponseReport:
         if proved:
             lines.append(f"changing one side alone lowers the objective by at most {', '.join(proved)}")
             lines.append(f"bounds: {self.gap_theorem}")
-        if self.status != Status.CONVERGED:
-            lines.append(f"{self.status.label}: {self.advice}")
-        return "\n".join(lines)
+        return "\n".join(lines + self.advice)

@@ -7,7 +7,7 @@ import scipy.sparse
 from sklearn.base import RegressorMixin
 
 from ..observations.softmax import Multinomial
-from ._class_model import ClassModel
+from ._class_model import ClassModel, refuse_nan
 from ._class_validation import check_class_features, check_lengths, check_offset, read_counts, training_of_counts
 from ._mistakes import warn_if_turned, warn_of_constant
 from ._parameters import read_seed
@@ -43,6 +43,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         (feature, category), float64; sums to 0 over categories.
     intercept_ : numpy.ndarray
         (category,); -1e4 (probability 0) for a category without counts.
+    n_iter_ : int
+        Epochs of the fit.
     report_ : ClassReport
         Status, certified gap and more; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
@@ -250,10 +252,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
         counts = np.empty((X.shape[0], len(self.classes_)))
         for rows, scores in self._chunks(X, offset):
-            if np.isnan(scores).any():
-                raise ValueError(
-                    f"X has {int(np.isnan(scores).any(axis=1).sum())} rows with NaN; nothing to draw there."
-                )
+            refuse_nan(scores, "counts cannot be drawn there.")
             counts[rows] = Multinomial(len(self.classes_)).sample(rng, total[rows], scores)
         return counts
 

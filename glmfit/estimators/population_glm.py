@@ -184,8 +184,7 @@ class PopulationGLM(PopulationModel):
         ConvergenceWarning
             Once, if some neurons did not converge.
         """
-        self._do_or_undo(self._fit, X, y, sample_weight, offset, exposure, checkpoint)
-        self._warn()
+        self._fit_safely(self._fit, X, y, sample_weight, offset, exposure, checkpoint)
         return self
 
     def _fit(self, X, y, sample_weight, offset, exposure, checkpoint) -> None:

@@ -164,8 +164,7 @@ class PopulationGLMCV(PopulationModel):
             If some neurons have no spikes in the rows fitted of some folds, which are left out for them, or some fits
             of the cross-validation did not converge.
         """
-        self._do_or_undo(self._fit, X, y, sample_weight, offset, exposure)
-        self._warn()
+        self._fit_safely(self._fit, X, y, sample_weight, offset, exposure)
         return self
 
     def _fit(self, X, y, sample_weight, offset, exposure) -> None:

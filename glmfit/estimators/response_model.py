@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from sklearn.exceptions import ConvergenceWarning
-
 from ._response_fit import Data, Settings, fit_responses, warn_rank
 from ._response_prediction import ResponsePrediction
 from ._response_sides import NEURONS, STIMULI, read_factor, read_prior, read_side, warn_unseen
 from ._response_validation import read_responses, warn_of_shares
-from ._warn import warn_user
 
 
 class ResponseModel(ResponsePrediction):
@@ -79,6 +76,8 @@ class ResponseModel(ResponsePrediction):
         Features; the number of entities where each is its own feature.
     stimulus_feature_names_in_, neuron_feature_names_in_ : numpy.ndarray
         Names of the columns of the features, where all of them are strings.
+    n_iter_ : int
+        Epochs of the fit.
     report_ : ResponseReport
         Status, deviance explained and more; ``print(model.report_)``.
 
@@ -188,10 +187,7 @@ class ResponseModel(ResponsePrediction):
             counts that are no integers.
         """
         arguments = stimulus_features, neuron_features, responses, stimulus_weight, neuron_weight, prior_factors
-        self._do_or_undo(self._fit, *arguments)
-        status = self.report_.status
-        if status.is_failure:
-            warn_user(f"the fit did not converge: {status.label} ({self.report_.advice})", ConvergenceWarning)
+        self._fit_safely(self._fit, *arguments)
         return self
 
     def _fit(self, stimulus_features, neuron_features, responses, stimulus_weight, neuron_weight, prior_factors):

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 
-from ._class_model import ClassModel
+from ._class_model import ClassModel, refuse_nan
 from ._class_validation import (
     check_class_features,
     check_lengths,
@@ -25,6 +25,7 @@ from ._validation import wrap
 from ._warn import warn_user
 
 SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
+_NO_LABEL = "no label can be given there. Leave them out, or use predict_proba, which answers NaN."
 
 
 class SoftmaxGLM(ClassifierMixin, ClassModel):
@@ -78,6 +79,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         (feature, class), float64; sums to 0 over classes.
     intercept_ : numpy.ndarray
         (class,); -1e4 (probability 0) for a class all of whose rows have weight 0.
+    n_iter_ : int
+        Epochs of the fit.
     report_ : ClassReport
         Status, certified gap and more; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
@@ -267,7 +270,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         X, offset, axis = self._prepare(X, offset)
         best = np.empty(X.shape[0], int)
         for rows, scores in self._chunks(X, offset):
-            _refuse_nan(scores)
+            refuse_nan(scores, _NO_LABEL)
             best[rows] = np.argmax(scores, axis=1)
         labels = self.classes_[best]
         return wrap(labels, axis, None, None) if axis is not None and labels.dtype.kind in "fiub" else labels
@@ -293,7 +296,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         k = min(read_count("k", k), len(self.classes_))
         best, probability = np.empty((X.shape[0], k), int), np.empty((X.shape[0], k))
         for rows, scores in self._chunks(X, offset):
-            _refuse_nan(scores)
+            refuse_nan(scores, _NO_LABEL)
             some = np.argpartition(-scores, k - 1, axis=1)[:, :k]
             order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
             best[rows] = np.take_along_axis(some, order, axis=1)
@@ -366,7 +369,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
         drawn = np.empty(X.shape[0], int)
         for rows, scores in self._chunks(X, offset):
-            _refuse_nan(scores)
+            refuse_nan(scores, _NO_LABEL)
             drawn[rows] = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
         return self.classes_[drawn]
 
@@ -375,12 +378,3 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             warn_user(
                 f"y has one class only ({self.classes_[0]!r}): there is nothing to fit, its probability is 1.",
             )
-
-
-def _refuse_nan(scores: np.ndarray) -> None:
-    bad = np.isnan(scores).any(axis=1)
-    if bad.any():
-        raise ValueError(
-            f"Input X contains NaN in {int(bad.sum())} rows; no label can be given there. Leave them out, or use "
-            "predict_proba, which answers NaN."
-        )

@@ -130,7 +130,7 @@ def _responses(report, objective_ax, score_ax, gap_ax):
         name_axes(score_ax, "ridge strength", "$D^2$, held-out pairs")
         legend(score_ax, fontsize=7)
     else:
-        bars = score_ax.barh(["fitted pairs"], [report.deviance_explained], 0.4, color=BLUE)
+        bars = score_ax.barh(["fitted pairs"], [report.pseudo_r2], 0.4, color=BLUE)
         score_ax.bar_label(bars, fmt="%.3f", fontsize=8, padding=2)
         score_ax.margins(x=0.2, y=1.0)
         name_axes(score_ax, "$D^2$")

@@ -489,6 +489,6 @@ def test_overview_of_responses(rng):
     np.testing.assert_allclose([b.get_width() for b in gap.patches], [report.gap_stimuli, report.gap_neurons])
     alone = ResponseModel(n_components=2, regularizer_strength=1.0).fit(features, None, table).report_
     score = plotting.plot_report_overview(alone)[1]
-    np.testing.assert_allclose(score.patches[0].get_width(), alone.deviance_explained)
+    np.testing.assert_allclose(score.patches[0].get_width(), alone.pseudo_r2)
     ax = plotting.plot_responses(model)
     np.testing.assert_allclose(ax.images[0].get_array(), model.predict())

@@ -144,7 +144,7 @@ def test_held_out_pairs_are_predicted_nearly_as_well_as_by_the_truth(data, fitte
     score = fitted.score(data[3])
     assert score == pytest.approx(1 - poisson_deviance(y[~seen], fitted.predict()[~seen]) / null, rel=1e-4)
     assert truth > 0.5 and truth - 0.12 < score < truth + 0.03
-    assert fitted.report_.deviance_explained == pytest.approx(fitted.score(data[2]), abs=1e-12)
+    assert fitted.report_.pseudo_r2 == pytest.approx(fitted.score(data[2]), abs=1e-12)
 
 
 def test_one_hot_towers_fill_in_a_low_rank_table():
@@ -447,7 +447,7 @@ def test_report_says_what_is_and_is_not_proved(fitted):
     assert report.density == pytest.approx(report.n_pairs / (M * N))
     for words in (
         "LBFGS: converged", "40 stimuli, 25 neurons", "a stationary point", "not convex", "sum over pairs",
-        "no bound on the distance", f"D2 {report.deviance_explained:.4f}", "3 components, ", "ridge 1, imputation",
+        "no bound on the distance", f"pseudo-R2 {report.pseudo_r2:.4f}", "3 components, ", "ridge 1, imputation",
     ):  # fmt: skip
         assert words in text
 
@@ -781,7 +781,7 @@ def test_the_loss_is_that_of_the_fit(rng, tmp_path):
 
 
 def test_constant_responses_have_no_deviance_to_explain():
-    assert np.isnan(ResponseModel(2, loss="squared").fit(None, None, np.full((7, 6), 0.1)).report_.deviance_explained)
+    assert np.isnan(ResponseModel(2, loss="squared").fit(None, None, np.full((7, 6), 0.1)).report_.pseudo_r2)
 
 
 @pytest.mark.parametrize(

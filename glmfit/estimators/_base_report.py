@@ -1,0 +1,71 @@
+"""What the reports of all estimators share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from .._status import Status
+
+
+class Report(ABC):
+    """Common part of the reports: whether a fit converged, what to do if not, a table, and lines to read."""
+
+    status: Any  # one, or an array with one per neuron
+    seconds_run: float
+    seconds_compile: float
+
+    @property
+    def converged(self):
+        """Whether the fit, or that of each neuron (neuron,), reached its target."""
+        return self.status == Status.CONVERGED
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do about every outcome but convergence, a sentence each."""
+        return [f"{who}{status.label}: {self._advice(status)}" for who, status in self._outcomes()]
+
+    def _failure(self) -> str:
+        """Say what a warning says of fits that failed; nothing if none did."""
+        failed = [(who, status) for who, status in self._outcomes() if status.is_failure]
+        if not failed:
+            return ""
+        parts = "; ".join(f"{who}{status.label} ({self._advice(status)})" for who, status in failed)
+        if np.ndim(self.status) == 0:
+            return f"the fit did not converge: {parts}"
+        n_failed = sum(np.sum(self.status == status) for _, status in failed)
+        return f"{n_failed} of {len(self.status)} neurons did not converge: {parts}"
+
+    def _outcomes(self) -> list[tuple[str, Status]]:
+        """Outcomes but convergence, with how many neurons have them."""
+        found = sorted({Status(int(s)) for s in np.atleast_1d(self.status)} - {Status.CONVERGED})
+        return [(f"{np.sum(self.status == s)} " if np.ndim(self.status) else "", s) for s in found]
+
+    @staticmethod
+    def _advice(status: Status) -> str:
+        return status.advice
+
+    def to_frame(self):
+        """Return what was fitted on its own, a row each, as a pandas DataFrame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per neuron of a population, one row of any other model. Every frame has the columns status, objective,
+            pseudo_r2 and epochs; where distances from the optimum are known, gap, gap_kind and relative_gap.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self._columns(), index=self._index())
+
+    def _index(self):
+        return None
+
+    @abstractmethod
+    def _columns(self) -> dict:
+        """Columns of the frame."""
+
+    def _seconds(self) -> str:
+        return f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling"
