@@ -17,8 +17,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import tiers
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests that are not in the fast suite, before -m chooses."""
+    tiers.mark(items)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -433,7 +433,8 @@ def test_a_row_of_weight_zero_may_hold_anything_finite(solver):
     far = PopulationGLM("exp", solver_name=solver).fit(changed(X, 3, 1e4), y, weights)
     without = PopulationGLM("exp", solver_name=solver).fit(np.delete(X, 3, axis=0), np.delete(y, 3))
     assert far.report_.converged.all()
-    np.testing.assert_array_equal(far.coef_, without.coef_)
+    # Not to the last bit: BLAS adds in another order where an array starts at another address.
+    np.testing.assert_allclose(far.coef_, without.coef_, rtol=1e-12)
 
 
 def test_what_is_masked_counts_as_missing(data):
@@ -443,7 +444,7 @@ def test_what_is_masked_counts_as_missing(data):
                    (np.ma.array(changed(X, (5, 0), 1000), mask=changed(X > 1e9, (5, 0), True)), Y)):  # fmt: skip
         model = PopulationGLM().fit(*masked)
         assert model.report_.n_dropped == 1
-        np.testing.assert_array_equal(model.coef_, clean.coef_)
+        np.testing.assert_allclose(model.coef_, clean.coef_, rtol=1e-12)
 
 
 def test_negative_weights_are_refused_when_scoring_too(data):

@@ -1,0 +1,62 @@
+"""Sort tests by how long they take: python tests/tiers.py LOG... > tests/tiers.txt
+
+A LOG is what ``python -m pytest -n 2 -m "" --durations=0 --durations-min=0.05`` printed; a second one, of the fast
+suite that came out, finds tests that had only reused what others compiled. A function whose cases take no more than
+FAST together is in the fast suite. Of the others the cases below DEAR, and the quickest case if it is below DEARER, are
+thorough: CI runs them. What is left is slow. Where a whole is tested and not a law, DEAREST is the limit of every case.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+FAST, DEAR, DEARER, DEAREST = 2.5, 2.0, 16.5, 32.0  # seconds, two tests at a time on two cores
+WHOLES = (
+    "tests/batch",
+    "tests/regression",
+    "tests/test_docs.py",
+    "tests/test_examples.py",
+    "tests/unit/test_devices.py",
+    "tests/unit/test_newcomer_mistakes.py",
+    "tests/unit/test_streaming.py",
+)
+FILE = Path(__file__).with_name("tiers.txt")
+
+
+def sort_tests(*logs: str) -> dict[str, str]:
+    """Names of functions and of their cases, with the tier of each that is not in the fast suite."""
+    cases: dict[str, dict[str, float]] = defaultdict(dict)
+    for log in logs:
+        took: dict[str, float] = defaultdict(float)
+        for seconds, name in re.findall(r"^([\d.]+)s (?:call|setup|teardown) +(tests/.+?) *$", log, re.M):
+            took[name] += float(seconds)
+        for name, seconds in took.items():
+            of = cases[name.split("[")[0]]
+            of[name] = max(seconds, of.get(name, 0.0))
+    tiers = {}
+    for function, of in sorted(cases.items()):
+        if sum(of.values()) <= FAST:
+            continue
+        whole = function.startswith(WHOLES)
+        limit = DEAREST if whole else max(DEAR, min(DEARER, *of.values()) if len(of) > 1 else DEARER)
+        dear = {name: "slow" for name, seconds in sorted(of.items()) if seconds > limit}
+        tiers |= dear if len(dear) == len(of) == 1 else {function: "thorough"} | dear
+    return tiers
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Give every test the marks that its name, and that of its function, have in tiers.txt."""
+    tiers = dict(line.split(" ", 1)[::-1] for line in FILE.read_text().splitlines())
+    for item in items:
+        for name in {item.nodeid, item.nodeid.split("[")[0]} & tiers.keys():
+            item.add_marker(tiers[name])
+
+
+if __name__ == "__main__":
+    for name, tier in sort_tests(*(Path(log).read_text() for log in sys.argv[1:])).items():
+        print(tier, name)
