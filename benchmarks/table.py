@@ -170,7 +170,7 @@ def _least(seconds) -> float:
 
 def _seconds(row: dict, when: str, goal: str, least: float) -> str:
     value = _of(row, when, goal)
-    if math.isnan(value):
+    if math.isnan(value) or (when == "cold" and math.isinf(value)):
         return ""
     return f"**{quantity(value, 's')}**" if value == least < math.inf else quantity(value, "s")
 
