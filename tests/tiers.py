@@ -58,5 +58,7 @@ def mark(items: list[pytest.Item]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(f"no LOG was given; see the top of {__file__}")
     for name, tier in sort_tests(*(Path(log).read_text() for log in sys.argv[1:])).items():
         print(tier, name)

@@ -18,7 +18,7 @@ class Report(ABC):
     seconds_compile: float
 
     @property
-    def converged(self):
+    def converged(self) -> bool | np.ndarray:
         """Whether the fit, or that of each neuron (neuron,), reached its target."""
         return self.status == Status.CONVERGED
 
@@ -54,7 +54,8 @@ class Report(ABC):
         -------
         pandas.DataFrame
             A row per neuron of a population, one row of any other model. Every frame has the columns status, objective,
-            pseudo_r2 and epochs; where distances from the optimum are known, gap, gap_kind and relative_gap.
+            pseudo_r2 and epochs; where distances from the optimum are known, gap, gap_kind ("bound", "estimate", or
+            "none" where nothing was computed) and relative_gap.
         """
         import pandas as pd
 
@@ -66,6 +67,11 @@ class Report(ABC):
     @abstractmethod
     def _columns(self) -> dict:
         """Columns of the frame."""
+
+    @staticmethod
+    def _kind(gap, is_bound) -> np.ndarray:
+        """Say of every gap whether it is a bound, an estimate, or was not looked at."""
+        return np.where(np.isnan(gap), "none", np.where(is_bound, "bound", "estimate"))
 
     def _seconds(self) -> str:
         return f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling"

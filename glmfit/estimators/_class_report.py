@@ -89,7 +89,7 @@ class ClassReport(Report):
         return {
             "status": [self.status.label],
             "gap": [self.gap],
-            "gap_kind": ["bound" if self.gap_is_bound else "estimate"],
+            "gap_kind": [str(self._kind(self.gap, self.gap_is_bound))],
             "relative_gap": [self.relative_gap],
             "pseudo_r2": [self.pseudo_r2],
             "objective": [self.objective],
@@ -101,7 +101,7 @@ class ClassReport(Report):
     def __str__(self) -> str:
         """Readable summary: what was fitted, how far from the optimum, advice, certificate."""
         left_out = [f"{n} {what}" for n, what in ((self.n_dropped, "with NaN"), (self.n_empty, "without counts")) if n]
-        kind = "bound" if self.gap_is_bound else "estimate"
+        kind = self._kind(self.gap, self.gap_is_bound)
         if np.isnan(self.gap):
             gap = "not looked at (too many rows times classes, or certify=False)"
         else:

@@ -27,7 +27,7 @@ class Fits:
 
     Attributes
     ----------
-    data : TrainingData
+    data : Training
         X, Y, weights of the rows that are fitted.
     observation : Observation
         Of the counts.

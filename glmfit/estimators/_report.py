@@ -91,7 +91,7 @@ class FitReport(Report):
         return {
             "status": [Status(s).label for s in self.status],
             "gap": self.gap,
-            "gap_kind": np.where(self.gap_is_bound, "bound", "estimate"),
+            "gap_kind": self._kind(self.gap, self.gap_is_bound),
             "relative_gap": self.relative_gap,
             "pseudo_r2": self.pseudo_r2,
             "objective": self.objective,
@@ -122,11 +122,11 @@ class FitReport(Report):
         ]
         order = np.argsort(-np.nan_to_num(self.gap, nan=np.inf), kind="stable")
         shown = range(n) if n <= 12 else sorted(order[:12])
+        kinds = self._kind(self.gap, self.gap_is_bound)
         for i in shown:
-            kind = "bound" if self.gap_is_bound[i] else "estimate"
             lines.append(
                 f"{_shorten(self.neuron[i], wide):>{wide}} {Status(self.status[i]).label:>15} {self.gap[i]:10.1e} "
-                f"{kind:>8} {self.relative_gap[i]:9.1e} {self.pseudo_r2[i]:9.3f} {self.spike_count[i]:9.0f}"
+                f"{kinds[i]:>8} {self.relative_gap[i]:9.1e} {self.pseudo_r2[i]:9.3f} {self.spike_count[i]:9.0f}"
             )
         if n > 12:
             lines.append(f"{'':>12} (the 12 of {n} neurons with the largest gaps; to_frame() has all)")

@@ -313,7 +313,7 @@ class SAGA(Solver):
         assumptions = ["loss of every neuron convex, smoothness bounded in the metric of the spectral basis"]
         if self.certificate == "anchored":
             assumptions.append(
-                "eta of every row stays within anchor_radius of its value where the step was certified; looked at "
+                "linear predictors stay within radius of their values where the step was certified; looked at "
                 f"each check (check_every = {self.check_every}). Neurons that left and were certified anew: "
                 f"{int(np.sum(state.left > 0))}"
             )
