@@ -189,7 +189,7 @@ def render_peers_in_short(content: dict) -> str:
         least = [min(seconds[k] for seconds in rows.values() if seconds) for k in range(len(goals))]
         cells = [_three(rows[package], least) for package in _PACKAGES]
         lines.append(f"| {_title(name, of['problem'], short=True)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", provenance([content["sections"][name] for name in names])])
 
 
 def _fastest(peers: dict, package: str, goals: list[str]) -> list[float]:

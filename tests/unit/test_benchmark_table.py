@@ -116,12 +116,14 @@ def test_short_comparison_has_the_fastest_solver_of_every_package(table):
     rows += [row("nemos", "BFGS", 30.0, "inf"), row("nemos", "LBFGS", 12.4, 20.0)]
     figures = {"problem": {"rows": 30000, "features": 64, "outputs": 1, "link": "exp", "condition": 2.3}}
     figures["peers"] = {f"{r['package']} {r['solver']}": r for r in rows}
-    results = {"order": ["white-exp-1"], "sections": {"white-exp-1": {"figures": figures}}}
+    results = {
+        "order": ["white-exp-1"],
+        "sections": {"white-exp-1": content()["sections"]["p1"] | {"figures": figures}},
+    }
     lines = table.render_peers_in_short(results).splitlines()
     assert lines[0] == "| seconds to gaps of 0.01, 1e-06 | glmfit auto | NeMoS | scikit-learn | statsmodels | glum |"
-    assert lines[2:] == [
-        "| Poisson, exp, 1 neuron: independent features | 0.5, **0.6** | 12, 20 |  |  | **0.055**, – |"
-    ]
+    assert lines[2] == "| Poisson, exp, 1 neuron: independent features | 0.5, **0.6** | 12, 20 |  |  | **0.055**, – |"
+    assert lines[3] == "" and lines[4].startswith("Measured 2026-01-02 on a processor") and len(lines) == 5
 
 
 def test_row_of_a_rival(table):
