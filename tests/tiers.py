@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-FAST, DEAR, DEARER, DEAREST = 2.5, 2.0, 8.0, 32.0  # seconds, two tests at a time on two cores
+FAST, DEAR, DEARER, DEAREST = 2.5, 1.0, 6.0, 32.0  # seconds, two tests at a time on two cores
 WHOLES = (
     "tests/batch",
     "tests/regression",

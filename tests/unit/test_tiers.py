@@ -30,7 +30,7 @@ def log(**seconds):
 def test_tiers_follow_from_durations():
     first = log(test_quick=2.4, test_dear=3.0, test_dearest=17.0)
     first += "\n" + "\n".join(
-        f"{s}s call tests/laws/test_a.py::test_of[{case}]" for case, s in dict(a=1.9, b=3, c=9).items()
+        f"{s}s call tests/laws/test_a.py::test_of[{case}]" for case, s in dict(a=0.9, b=3, c=9).items()
     )
     first += "\n3.0s setup    tests/test_docs.py::test_page[a]\n28.0s call     tests/test_docs.py::test_page[a]\n"
     a = "tests/laws/test_a.py::test_"
