@@ -86,7 +86,7 @@ def main():
         own = table[table.model == model]
         gap = np.sort(own.gap[own.gap_is_bound])
         axes[1].step(gap, np.arange(1, len(gap) + 1), where="post", color=color, lw=1.5, label=f"{model} ridge")
-        axes[2].plot(own.spikes, own["norm"], "o", ms=3, mec="none", color=color, alpha=0.6)
+        axes[2].plot(own.spike_count, own["norm"], "o", ms=3, mec="none", color=color, alpha=0.6)
     axes[1].set_xscale("log")
     axes[1].set_xlabel("proved gap (nats per bin)", fontsize=9)
     axes[1].set_ylabel("neurons with at most that", fontsize=9)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numbers
-
 import numpy as np
+
+from ._checks import check_choice, check_positive
 
 METHODS = ("nearest", "linear")
 
@@ -103,7 +103,6 @@ def _check(spikes, features, ep, method, max_distance_s, nap) -> None:
         raise TypeError(f"features is a {type(features).__name__}; it must be a pynapple Tsd or TsdFrame.")
     if not isinstance(ep, nap.IntervalSet | None):
         raise TypeError(f"ep is a {type(ep).__name__}; it must be a pynapple IntervalSet or None.")
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}.")
-    if max_distance_s is not None and not (isinstance(max_distance_s, numbers.Real) and max_distance_s > 0):
-        raise ValueError(f"max_distance_s is {max_distance_s!r}; it must be positive, or None for no limit.")
+    check_choice("method", method, METHODS)
+    if max_distance_s is not None:
+        check_positive("max_distance_s", max_distance_s, "None is no limit.")

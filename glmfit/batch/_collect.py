@@ -45,9 +45,9 @@ def collect(out) -> Collected:
     -------
     Collected
         Names and numbers. The table, OUT/index.parquet, has a row per neuron (class, for class models) of every fit:
-        session, model, unit, status, gap, gap_is_bound, pseudo_r2, spikes, seconds, warnings, key and more. The arrays,
-        OUT/fits.nc (netCDF-4), have dimensions ``unit`` (the rows of the table, in order) and ``feature`` (every name
-        that occurs): coef, nan where a model lacks the feature, and intercept.
+        session, model, unit, status, gap, gap_is_bound, pseudo_r2, spike_count, seconds, warnings, key and more. The
+        arrays, OUT/fits.nc (netCDF-4), have dimensions ``unit`` (the rows of the table, in order) and ``feature``
+        (every name that occurs): coef, nan where a model lacks the feature, and intercept.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         "relative_gap": per_unit("relative_gap").astype(float),
         "objective": per_unit("objective").astype(float),
         "pseudo_r2": per_unit("pseudo_r2").astype(float),
-        "spikes": per_unit("spike_count").astype(float),
+        "spike_count": per_unit("spike_count").astype(float),
         "n_rows": report.get("n_rows", batch["n_rows"]),
         "n_features": len(arrays["design.feature_names"]),
         "solver": report.get("solver_name", ""),
@@ -143,7 +143,7 @@ def _dataset(index, coefs: list, names: dict[str, int]):
         at += coef.shape[1]
     words = {"session": "session", "model": "model", "status": "status", "key": "key", "unit_name": "unit"}
     described = {name: ("unit", index[column].to_numpy(object).astype(str)) for name, column in words.items()}
-    numbers = {name: ("unit", index[name].to_numpy(float)) for name in ("intercept", "gap", "pseudo_r2", "spikes")}
+    numbers = {name: ("unit", index[name].to_numpy(float)) for name in ("intercept", "gap", "pseudo_r2", "spike_count")}
     return xr.Dataset(
         {"coef": (("unit", "feature"), values), **numbers, "gap_is_bound": ("unit", index["gap_is_bound"].to_numpy())},
         coords={"feature": np.array(list(names), str), **described},

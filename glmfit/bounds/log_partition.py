@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._checks import check_choice
+
 LOG_PARTITION_THEOREM = (
     "quadratic bound of the log-partition function (Jebara and Choromanska 2012, Theorem 1; "
     "docs/theory/bound_majorization.md, Proposition 1)"
@@ -123,8 +125,7 @@ def log_partition_bound(features, theta, log_weights=None, order="given") -> Log
             f"features has shape {features.shape} and theta {theta.shape}; they must be (outcome, parameter) and "
             "(parameter,)."
         )
-    if order not in ORDERS[:3]:
-        raise ValueError(f"order is {order!r}; it must be one of {', '.join(ORDERS[:3])}.")
+    check_choice("order", order, ORDERS[:3])
     with np.errstate(over="ignore", invalid="ignore"):
         scores = features @ theta
     if not (np.isfinite(features).all() and np.isfinite(theta).all() and np.isfinite(scores).all()):
@@ -221,8 +222,7 @@ def softmax_bound(scores, order="given") -> SoftmaxBound:
     scores = scores if scores.dtype == np.float32 else scores.astype(np.float64)
     if scores.ndim != 2 or not scores.shape[1]:
         raise ValueError(f"scores has shape {scores.shape}; it must be (row, class).")
-    if order not in ORDERS:
-        raise ValueError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}.")
+    check_choice("order", order, ORDERS)
     orders = ("descending", "ascending") if order == "averaged" else (order,)
     return SoftmaxBound(tuple(_sweep(scores, each) for each in orders))
 

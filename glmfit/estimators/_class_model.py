@@ -12,6 +12,7 @@ from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from .._checks import check_choice, check_real
 from .._status import Status
 from ..problems import Pairs, Params, SoftmaxProblem
 from ..solvers import (
@@ -38,8 +39,8 @@ from ._class_report import ClassReport
 from ._class_validation import ClassTraining, check_class_features, check_offset
 from ._model import Model
 from ._model_file import coefficients_from_file, coefficients_to_file, from_json, to_json
-from ._parameters import precision, read_count, read_number, read_seed, read_solver
-from ._validation import time_axis
+from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver
+from ._validation import check_aligned, time_axis
 from ._warn import warn_user
 
 EXACT = {
@@ -70,6 +71,7 @@ _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
 _SCORES_AT_ONCE = 4_000_000
 _TUNABLE_ROWS = 100
+_NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
 _LITTLE = 1e-3  # share of the loss of class frequencies
 _THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
 
@@ -111,9 +113,10 @@ class ClassModel(Model):
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
         epochs = None if self.max_epochs is None else read_count("max_epochs", self.max_epochs)
-        tol, step = read_number("tol", self.tol), self._read_step()
+        tol, step, decay = read_number("tol", self.tol), self._read_step(), self._read_decay()
+        certify, verbose = read_flag("certify", self.certify), read_flag("verbose", self.verbose)
         seed, strength = read_seed(self.random_state), self._strength()
-        for name in ("stream_", "stream_step_"):  # of a model that is replaced
+        for name in ("_streamed", "_stream_step"):  # of a model that is replaced
             vars(self).pop(name, None)
         seen = np.flatnonzero(data.class_totals > 0)
         if len(seen) < 2:
@@ -126,17 +129,17 @@ class ClassModel(Model):
             solver = SOLVERS[name](**_AUTO.get(name, {}))
         key = jax.random.key(seed)
         if type(solver) in EXACT.values():
-            options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=bool(self.verbose))
+            options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=verbose)
             solution = solver.run(problem.exact, key=key, options=options)
             params, report = solution.params, _exact_report(problem, solution, data)
         else:
             tuned, seconds = step == "tune" and solver.has_step, 0.0
-            schedule = Schedule(epochs or solver.usual_epochs, 1.0 if step == "tune" else step, self._read_decay())
+            schedule = Schedule(epochs or solver.usual_epochs, 1.0 if step == "tune" else step, decay)
             if tuned:
                 tuning = tune_step(solver, problem, key=key, schedule=schedule)
                 schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
             start = problem.null_params()
-            solution = solver.run(problem, start, key=key, schedule=schedule, verbose=bool(self.verbose))
+            solution = solver.run(problem, start, key=key, schedule=schedule, verbose=verbose)
             params, astray = _not_worse(problem, solution)
             if astray and not solution.status.is_failure:
                 why = "its steps are too long for features or counts of this scale"
@@ -151,7 +154,7 @@ class ClassModel(Model):
                 )
             params = _centred(params)
             step = schedule.step if solver.has_step else np.nan
-            report = self._sampled_report(problem, solver, solution, params, data, step, tuned, seconds)
+            report = _sampled_report(problem, solver, solution, params, data, step, tuned, seconds, certify)
         self._keep(data, params, seen)
         self.report_ = report
 
@@ -179,12 +182,10 @@ class ClassModel(Model):
         return ImplicitSGD(**_AUTO["ImplicitSGD"]) if solver is None else solver
 
     def _strength(self) -> float:
-        if not isinstance(self.regularizer, str) or self.regularizer not in REGULARIZERS:
-            raise ValueError(
-                f"regularizer is {self.regularizer!r}; a model of classes takes one of {', '.join(REGULARIZERS)}."
-            )
+        regularizer = "UnRegularized" if self.regularizer is None else self.regularizer
+        check_choice("regularizer", regularizer, REGULARIZERS)
         given = self.regularizer_strength
-        if self.regularizer == "UnRegularized":
+        if regularizer == "UnRegularized":
             if given not in (None, 0):
                 raise ValueError(f"regularizer_strength is {given!r} with UnRegularized; leave it out, or use Ridge.")
             return 0.0
@@ -206,42 +207,14 @@ class ClassModel(Model):
         return read_number("step", self.step)
 
     def _read_decay(self) -> float:
-        decay = self.step_decay
-        if isinstance(decay, bool) or not isinstance(decay, numbers.Real) or not 0 < decay <= 1:
-            raise ValueError(f"step_decay is {decay!r}; it must be a number in (0, 1].")
-        return float(decay)
-
-    def _sampled_report(self, problem, solver, solution, params, data, step, tuned, seconds) -> ClassReport:
-        gap = None
-        if self.certify and problem.n_rows * problem.n_classes <= _CERTIFIABLE:
-            gap = problem.certify_gap(params)
-        objective = gap.objective if gap is not None else _estimate_objective(problem, params)
-        bounded = gap is not None and np.isfinite(gap.bound)
-        return _report(
-            problem,
-            data,
-            params,
-            status=solution.status,
-            gap=gap.bound if bounded else np.nan,
-            gap_is_bound=bounded,
-            gap_theorem=gap.theorem if bounded else "",
-            target=np.nan,
-            objective=objective,
-            solver_name=type(solver).__name__,
-            epochs=solution.epochs,
-            row_evals=min(solution.steps * solver.batch_size, solution.epochs * solver.n_visits(problem)),
-            step=float(step),
-            step_tuned=tuned,
-            step_certificate=None,
-            failure_probability=0.0,
-            seconds_run=solution.seconds_run + seconds,
-            seconds_compile=solution.seconds_compile,
-        )
+        check_real("step_decay", self.step_decay, 1.0, closed=True)
+        return float(self.step_decay)
 
     def _stream(self, data: ClassTraining, strength: float) -> None:
         """One pass over more rows, from where the model stands."""
         solver, step = self._make_solver(streaming=True), self._read_step()
-        before, rows, totals = getattr(self, "stream_", (0, 0.0, None)), data.n_rows, data.class_totals
+        certify = read_flag("certify", self.certify)
+        before, rows, totals = getattr(self, "_streamed", (0, 0.0, None)), data.n_rows, data.class_totals
         batches, seen, past = before if before[2] is not None else (0, 0.0, np.zeros(len(totals)))
         if len(totals) < 2:
             self._keep(data, Params(np.zeros((data.X.shape[1], 1)), np.zeros(1)), np.arange(1))
@@ -252,16 +225,16 @@ class ClassModel(Model):
         tuned = step == "tune"
         if tuned:
             if batches == 0:
-                self.stream_step_ = self._first_stream_step(solver, problem, key)
-            step = self.stream_step_
+                self._stream_step = self._first_stream_step(solver, problem, key)
+            step = self._stream_step
         # As if all rows seen were those of one epoch: steps fall as one over their number.
         schedule = Schedule(1, step * rows / (seen + rows), 1.0)
         solution = solver.run(problem, self._stream_start(problem), key=key, schedule=schedule)
         overflowed = solution.status == Status.NON_FINITE
         self.coef_, self.intercept_ = _centred(_not_worse(problem, solution)[0] if overflowed else solution.params)
-        self.stream_ = batches + 1, seen + rows, past + totals
+        self._streamed = batches + 1, seen + rows, past + totals
         params = Params(self.coef_, self.intercept_)
-        report = self._sampled_report(problem, solver, solution, params, data, step, tuned, 0.0)
+        report = _sampled_report(problem, solver, solution, params, data, step, tuned, 0.0, certify)
         self.report_ = replace(report, class_totals=past + totals)
 
     @staticmethod
@@ -294,6 +267,7 @@ class ClassModel(Model):
     def _prepare(self, X, offset):
         check_is_fitted(self)
         axis = time_axis(X)
+        check_aligned(axis, time_axis(offset), "offset")
         X = check_class_features(self, X, reset=False)
         return X, check_offset(offset, X.shape[0], len(self.intercept_)), axis
 
@@ -308,10 +282,10 @@ class ClassModel(Model):
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         coefficients_to_file(self, header, arrays)
-        if hasattr(self, "stream_"):
-            *header["stream"], arrays["stream_totals"] = self.stream_
-        if hasattr(self, "stream_step_"):
-            header["stream_step"] = self.stream_step_
+        if hasattr(self, "_streamed"):
+            *header["stream"], arrays["stream_totals"] = self._streamed
+        if hasattr(self, "_stream_step"):
+            header["stream_step"] = self._stream_step
         if self.classes_.dtype.kind == "O":
             header["classes"] = [to_json(label, "classes_") for label in self.classes_.tolist()]
         else:
@@ -327,9 +301,9 @@ class ClassModel(Model):
         if self.coef_.shape[1] != len(self.classes_) or self.intercept_.shape != self.classes_.shape:
             raise IndexError(f"{len(self.classes_)} classes, but coefficients of shape {self.coef_.shape}")
         if "stream_totals" in arrays:
-            self.stream_ = (*header["stream"], arrays["stream_totals"])
+            self._streamed = (*header["stream"], arrays["stream_totals"])
         if "stream_step" in header:
-            self.stream_step_ = header["stream_step"]
+            self._stream_step = header["stream_step"]
 
     @abstractmethod
     def fit(self, X, y, sample_weight=None, offset=None):
@@ -344,10 +318,10 @@ class ClassModel(Model):
 
 
 def refuse_nan(scores: np.ndarray, why: str) -> None:
-    """Refuse rows whose scores (row, class) are NaN, as their features are."""
+    """Refuse rows whose scores (row, class) are NaN, as their features or offsets are."""
     bad = np.isnan(scores).any(axis=1)
     if bad.any():
-        raise ValueError(f"Input X contains NaN in {int(bad.sum())} rows; {why}")
+        raise ValueError(f"Input X contains NaN, or offset does, in {int(bad.sum())} rows; {why}")
 
 
 def _not_worse(problem: SoftmaxProblem, solution) -> tuple[Params, bool]:
@@ -396,18 +370,48 @@ def _exact_report(problem: SoftmaxProblem, solution, data: ClassTraining) -> Cla
     )
 
 
+def _sampled_report(problem, solver, solution, params, data, step, tuned, seconds, certify: bool) -> ClassReport:
+    gap = None
+    if certify and problem.n_rows * problem.n_classes <= _CERTIFIABLE:
+        gap = problem.certify_gap(params)
+    objective = gap.objective if gap is not None else _estimate_objective(problem, params)
+    bounded = gap is not None and np.isfinite(gap.bound)
+    return _report(
+        problem,
+        data,
+        params,
+        status=solution.status,
+        gap=gap.bound if bounded else np.nan,
+        gap_is_bound=bounded,
+        gap_theorem=gap.theorem if bounded else "",
+        target=np.nan,
+        objective=objective,
+        solver_name=type(solver).__name__,
+        epochs=solution.epochs,
+        row_evals=min(solution.steps * solver.batch_size, solution.epochs * solver.n_visits(problem)),
+        step=float(step),
+        step_tuned=tuned,
+        step_certificate=None,
+        failure_probability=0.0,
+        seconds_run=solution.seconds_run + seconds,
+        seconds_compile=solution.seconds_compile,
+    )
+
+
 def _report(problem, data: ClassTraining, params: Params, objective, gap, **facts) -> ClassReport:
     null = problem.null_objective
     improvement = max(null - objective, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = 0.0 if gap == 0 else float(np.float64(gap) / improvement)
     ridge = problem.strength / 2 * float(np.sum(params.coef**2))
+    explainable = null - data.saturated_loss
+    pseudo_r2 = (null - objective + ridge) / explainable if explainable > _NO_DEVIANCE else np.nan
     return ClassReport(
         gap=gap,
         relative_gap=relative,
         objective=objective,
         null_objective=null,
-        pseudo_r2=1 - (objective - ridge) / null if null > 0 else np.nan,
+        pseudo_r2=pseudo_r2,
         class_totals=data.class_totals,
         n_rows=data.n_rows,
         n_dropped=data.n_dropped,

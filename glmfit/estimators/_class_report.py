@@ -33,7 +33,8 @@ class ClassReport(Report):
     objective, null_objective : float
         F at the solution and of the model of class frequencies alone, nats per row.
     pseudo_r2 : float
-        ``1 - loss / loss of class frequencies`` on the training rows (McFadden's).
+        Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of class frequencies. For
+        labels it is McFadden's.
     class_totals : numpy.ndarray
         (Weighted) rows or counts of every class, (class,).
     n_rows, n_dropped, n_empty : int
@@ -93,8 +94,8 @@ class ClassReport(Report):
             "relative_gap": [self.relative_gap],
             "pseudo_r2": [self.pseudo_r2],
             "objective": [self.objective],
-            "rows": [self.n_rows],
-            "classes": [self.n_classes],
+            "n_rows": [self.n_rows],
+            "n_classes": [self.n_classes],
             "epochs": [self.epochs],
         }
 

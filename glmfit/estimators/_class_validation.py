@@ -15,7 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from ..problems import Pairs
 from ._mistakes import looks_like_times, refuse_lengths, refuse_ragged, refuse_spike_times
-from ._validation import check_aligned, check_weights, plain, refuse_words_and_times, time_axis
+from ._validation import as_numbers, check_aligned, check_weights, plain, refuse_words_and_times, time_axis
 from ._warn import warn_user
 
 _LARGEST = 1e100
@@ -37,6 +37,13 @@ class ClassTraining:
     def n_rows(self) -> int:
         """Rows that count."""
         return len(self.rows)
+
+    @property
+    def saturated_loss(self) -> float:
+        """Mean loss of a model that predicts the shares of every row exactly; 0 where a row is of one class."""
+        row, _, weight = self.pairs
+        share = weight / np.bincount(row, weight, self.n_rows)[row]
+        return -float(weight @ np.log(share)) / self.n_rows
 
 
 # ------------------------------------------------------------------------------------------ features
@@ -269,15 +276,18 @@ def check_offset(offset, n_rows: int, n_classes: int) -> np.ndarray | None:
     """Check offsets of the scores, (row, class)."""
     if offset is None:
         return None
-    refuse_words_and_times(offset, "offset")
-    offset = np.asarray(plain(offset), np.float64)
+    offset = as_numbers(offset, "offset")
     if offset.shape != (n_rows, n_classes):
         raise ValueError(
             f"offset has shape {offset.shape}; it needs one number per row and class, ({n_rows}, {n_classes}), with "
             "classes in the order of classes_."
         )
-    if not np.isfinite(offset).all():
-        raise ValueError(f"offset has {int(np.sum(~np.isfinite(offset)))} values that are not finite.")
+    if np.isinf(offset).any():
+        row = np.argwhere(np.isinf(offset))[0][0]
+        raise ValueError(
+            f"offset is infinite at row {row}. A class that is impossible there needs a large negative number, such as "
+            "-50."
+        )
     return offset
 
 
@@ -293,7 +303,7 @@ def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int)
     n = X.shape[0]
     refuse_lengths(X, index, "observation")
     weight = np.ones(n) if sample_weight is None else check_weights(sample_weight, X)
-    nan = missing | (np.zeros(n, bool) if scipy.sparse.issparse(X) else np.isnan(X).any(axis=1))
+    nan = missing | _without_features(X, offset)
     keep = _keep(nan, weight > 0, np.ones(n, bool))
     weight = _mean_one(weight[keep])
     label = index[keep]
@@ -308,7 +318,7 @@ def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
     n, n_classes = Y.shape
     refuse_lengths(X, Y, "observation")
     weight = np.ones(n) if sample_weight is None else check_weights(sample_weight, X)
-    nan = rows_with_nan(Y) | (np.zeros(n, bool) if scipy.sparse.issparse(X) else np.isnan(X).any(axis=1))
+    nan = rows_with_nan(Y) | _without_features(X, offset)
     total = np.where(nan, 1.0, np.asarray(Y.sum(axis=1)).ravel())
     keep = _keep(nan, weight > 0, total > 0)
     weight = _mean_one(weight[keep])
@@ -322,6 +332,12 @@ def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
     offset = None if offset is None else offset[keep]
     n_empty = int(np.sum((total == 0) & (~nan)))
     return ClassTraining(_rows(X, keep), pairs, keep, int(nan.sum()), n_empty, offset, totals)
+
+
+def _without_features(X, offset) -> np.ndarray:
+    """Whether features, or offsets, of each row have a NaN, (row,)."""
+    bad = np.zeros(X.shape[0], bool) if scipy.sparse.issparse(X) else np.isnan(X).any(axis=1)
+    return bad if offset is None else bad | np.isnan(offset).any(axis=1)
 
 
 def _mean_one(weight: np.ndarray) -> np.ndarray:
@@ -338,7 +354,7 @@ def _keep(nan, weighted, counted) -> np.ndarray:
     if len(keep):
         return keep
     if nan.all():
-        why = "every row has a NaN in X or y"
+        why = "every row has a NaN in X, y or offset"
     elif not weighted[~nan].any():
         why = "sample_weight is zero on all rows without NaN"
     else:

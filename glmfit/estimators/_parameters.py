@@ -9,20 +9,25 @@ from dataclasses import fields
 import jax
 import numpy as np
 
+from .._checks import check_flag, check_positive, check_whole
 
-def read_number(name: str, value, above: float = 0.0) -> float:
-    """Return a finite number above a limit, or raise ValueError."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not above < value < np.inf:
-        raise ValueError(f"{name} is {value!r}; it must be a finite number above {above:g}.")
+
+def read_number(name: str, value) -> float:
+    """Return a finite number above 0, or raise ValueError."""
+    check_positive(name, value)
     return float(value)
 
 
 def read_count(name: str, value) -> int:
     """Return a whole number of at least 1, or raise ValueError."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+    check_whole(name, value, 1)
     return int(value)
+
+
+def read_flag(name: str, value) -> bool:
+    """Return True or False, or raise ValueError."""
+    check_flag(name, value)
+    return bool(value)
 
 
 def read_seed(state) -> int:
@@ -59,7 +64,7 @@ def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", defaults
     if not isinstance(name, str) or name not in ("auto", *allowed):
         raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')
     if not isinstance(kwargs, Mapping | None):
-        raise TypeError(f"solver_kwargs is {kwargs!r}; it must be a dict of the solver's hyper-parameters, or None.")
+        raise ValueError(f"solver_kwargs is {kwargs!r}; it must be a dict of the solver's hyper-parameters, or None.")
     kwargs = dict(kwargs or {})
     if name == "auto":
         if kwargs:

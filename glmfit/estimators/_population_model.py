@@ -8,6 +8,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
+from .._checks import check_choice
 from .._status import Status
 from ..design import as_source
 from ..problems import Params
@@ -113,8 +114,7 @@ class PopulationModel(RegressorMixin, Model):
         float or numpy.ndarray of shape (neuron,)
             Larger is better; D2 and McFadden are at most 1, and nan for a neuron without spikes in these rows.
         """
-        if score_type not in SCORES:
-            raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
+        check_choice("score_type", score_type, SCORES)
         check_is_fitted(self)
         check = check_scoring if as_source(X) is None and as_source(y) is None else check_streamed_scoring
         data = check(self, X, y, sample_weight, offset, exposure)
@@ -149,10 +149,13 @@ class PopulationModel(RegressorMixin, Model):
         array or pynapple Tsd / TsdFrame
             Counts (time,) or (time, neuron), float; the same seed draws the same counts.
         """
+        check_aligned(time_axis(X), time_axis(exposure), "exposure")
         eta, axis = self._predictor(X, offset)
         if np.isnan(eta).any():
             n_bad = int(np.isnan(eta).reshape(len(eta), -1).any(axis=1).sum())
-            raise ValueError(f"Input X contains NaN in {n_bad} rows; counts cannot be drawn there.")
+            raise ValueError(
+                f"Input X contains NaN, or offset does, in {n_bad} rows; counts cannot be drawn there. Leave them out."
+            )
         seed = read_seed(self.random_state if random_state is None else random_state)
         observation = observations.from_inverse_link(self.inverse_link_function)
         exposure = check_exposure(exposure, len(eta))

@@ -32,7 +32,7 @@ class FitReport(Report):
     objective, null_objective : numpy.ndarray
         F at the solution and of the intercept-only model, nats per bin.
     pseudo_r2 : numpy.ndarray
-        Deviance explained on the training rows.
+        Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of a constant rate.
     spike_count : numpy.ndarray
         (Weighted) number of spikes.
     epochs : numpy.ndarray
@@ -95,7 +95,7 @@ class FitReport(Report):
             "relative_gap": self.relative_gap,
             "pseudo_r2": self.pseudo_r2,
             "objective": self.objective,
-            "spikes": self.spike_count,
+            "spike_count": self.spike_count,
             "epochs": self.epochs,
         }
 

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._checks import check_choice, check_real
 from .._status import Status
 from ..observations import RESPONSE_LOSSES, ResponseLoss
 from ..problems import AllPairsProblem, TwoTowers
 from ..problems._towers import MLPTower
 from ..solvers import StationaryOptions
-from ._parameters import precision, read_count, read_number, read_seed, read_solver
+from ._parameters import precision, read_count, read_flag, read_seed, read_solver
 from ._response_auto import SOLVERS, choose_response_solver
 from ._response_report import ResponseReport
 from ._response_scores import Predictor, deviance_explained, hold_out
@@ -50,21 +51,10 @@ class Settings:
     @classmethod
     def of(cls, model) -> Settings:
         """Read the parameters of a `ResponseModel`."""
-        if not isinstance(model.loss, str) or model.loss not in RESPONSE_LOSSES:
-            raise ValueError(f"loss is {model.loss!r}; it must be one of {', '.join(RESPONSE_LOSSES)}.")
-        if not isinstance(model.prior, str) or model.prior not in PRIORS:
-            raise ValueError(
-                f"prior is {model.prior!r}; it must be one of {', '.join(PRIORS)}. Other priors go to fit as "
-                "prior_factors."
-            )
-        if not isinstance(model.bias, bool | np.bool_):
-            raise ValueError(f"bias is {model.bias!r}; it must be True or False.")
-        fraction = read_number("validation_fraction", model.validation_fraction)
-        if fraction >= 1:
-            raise ValueError(f"validation_fraction is {fraction:g}; it must be a number in (0, 1).")
-        tol = read_number("tol", model.tol)
-        if tol > 1:
-            raise ValueError(f"tol is {tol:g}; it is a share of the gradient at the start, a number in (0, 1].")
+        check_choice("loss", model.loss, RESPONSE_LOSSES)
+        check_choice("prior", model.prior, PRIORS, "Other priors go to fit as prior_factors.")
+        check_real("validation_fraction", model.validation_fraction, 1.0)
+        check_real("tol", model.tol, 1.0, hint="It is a share of the gradient at the start.")
         epochs = None if model.max_epochs is None else read_count("max_epochs", model.max_epochs)
         hidden = tuple(_widths(f"{s}_hidden", getattr(model, f"{s}_hidden")) for s in ("stimulus", "neuron"))
         solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS)
@@ -81,12 +71,12 @@ class Settings:
             hidden=hidden,
             strengths=_grid("regularizer_strength", model.regularizer_strength),
             weights=weights,
-            biases=bool(model.bias),
+            biases=read_flag("bias", model.bias),
             bias_strength=_grid("bias_strength", model.bias_strength, single=True)[0],
             prior=model.prior,
             solver=SOLVERS[choose_response_solver(hidden)]() if solver is None else solver,
-            options=StationaryOptions(tol=tol, max_epochs=epochs, verbose=bool(model.verbose)),
-            fraction=fraction,
+            options=StationaryOptions(float(model.tol), epochs, verbose=read_flag("verbose", model.verbose)),
+            fraction=float(model.validation_fraction),
             seed=read_seed(model.random_state),
         )
 

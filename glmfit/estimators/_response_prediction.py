@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from .._checks import check_choice
 from ..observations import RESPONSE_LOSSES
 from ._model import Model
 from ._parameters import read_count, read_seed
@@ -145,8 +146,7 @@ class ResponsePrediction(Model):
             Larger is better. Correlations are (neuron,), nan for neurons with fewer than 3 pairs or where responses or
             predictions are constant.
         """
-        if score_type not in SCORES:
-            raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
+        check_choice("score_type", score_type, SCORES)
         if exclude is not None and score_type != "recall":
             raise ValueError(f'exclude is for score_type="recall"; leave it out of {score_type!r}.')
         k = read_count("k", k)

@@ -44,7 +44,7 @@ class ResponseReport(Report):
     gap_theorem : str
         What these bounds rest on.
     pseudo_r2 : float
-        Deviance explained on the pairs fitted: 1 - deviance / deviance of every neuron's mean.
+        Share of the deviance explained on the pairs fitted (D2): 1 - deviance / deviance of every neuron's mean.
     n_stimuli, n_neurons : int
         Entities.
     n_pairs, n_trials : int
@@ -112,7 +112,7 @@ class ResponseReport(Report):
             "gap_neurons": [self.gap_neurons],
             "pseudo_r2": [self.pseudo_r2],
             "objective": [self.objective],
-            "pairs": [self.n_pairs],
+            "n_pairs": [self.n_pairs],
             "epochs": [self.epochs],
         }
 

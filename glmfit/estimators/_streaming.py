@@ -168,9 +168,7 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
             "requires y to be passed, but the target y is None: give the spike counts, (time,) or (time, neuron)."
         )
     refuse_spike_times(y, "y")
-    axis = time_axis(y)
-    for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
-        check_aligned(axis, time_axis(rows), name)
+    axis = _check_times(y, sample_weight, offset, exposure)
     names = neuron_names(y)
     one_neuron = y.one_column if isinstance(y, RowSource) else np.ndim(plain(y)) == 1
     counts = y if isinstance(y, RowSource) else counts_of(y, keep_type=True)
@@ -196,12 +194,21 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
     )  # fmt: skip
 
 
+def _check_times(y, sample_weight, offset, exposure) -> TimeAxis | None:
+    """Raise unless what has times has those of y."""
+    axis = time_axis(y)
+    for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
+        check_aligned(axis, time_axis(rows), name, "y")
+    return axis
+
+
 def check_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> Scoring:
     """Check what a score is asked of where X or y is read as it is needed."""
     source, counts = as_source(X), as_source(y)
     if source is None:
         return check_scoring(estimator, X, _whole(counts), sample_weight, offset, exposure)
     check_columns(estimator, source)
+    _check_times(y, sample_weight, offset, exposure)
     check_same_neurons(estimator.report_.neuron, neuron_names(y))
     counts = counts_of(y, keep_type=True) if counts is None else counts
     counts = counts[:, None] if counts.ndim == 1 else counts

@@ -200,16 +200,17 @@ def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, na
 
 
 def check_weights(sample_weight, X) -> np.ndarray:
-    """Check weights of rows: finite, not negative."""
-    return _check_sample_weight(plain(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
+    """Check weights of rows: numbers, finite, not negative."""
+    weights = as_numbers(sample_weight, "sample_weight")
+    weights = weights if weights.ndim else weights.item()  # one for all
+    return _check_sample_weight(weights, X, dtype=np.float64, ensure_non_negative=True)
 
 
 def check_offset(offset, n_rows: int, n_neurons: int) -> np.ndarray | None:
     """Check a known part of the linear predictor: (time,) or (time, neuron), no infinities; (time, 1 or neuron)."""
     if offset is None:
         return None
-    refuse_words_and_times(offset, "offset")
-    values = np.asarray(plain(offset), np.float64)
+    values = as_numbers(offset, "offset")
     if values.shape not in ((n_rows,), (n_rows, 1), (n_rows, n_neurons)):
         raise ValueError(
             f"offset has shape {values.shape}; it is added to the linear predictor of every bin and needs "
@@ -228,8 +229,7 @@ def check_exposure(exposure, n_rows: int) -> np.ndarray | None:
     """Check the share of each bin that was observed: (time,), finite, not negative."""
     if exposure is None:
         return None
-    refuse_words_and_times(exposure, "exposure")
-    values = np.asarray(plain(exposure), np.float64)
+    values = as_numbers(exposure, "exposure")
     if values.shape != (n_rows,):
         raise ValueError(f"exposure has shape {values.shape}; it needs one number per bin, ({n_rows},).")
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
@@ -286,6 +286,15 @@ def refuse_words_and_times(value: Any, name: str) -> None:
             np.asarray(value, np.float64)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
+
+
+def as_numbers(value: Any, name: str) -> np.ndarray:
+    """Return real numbers given in any form as float64, or raise ValueError."""
+    refuse_words_and_times(value, name)
+    try:
+        return np.asarray(plain(value), np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
 
 
 def counts_of(y, keep_type: bool = False) -> np.ndarray:
@@ -353,25 +362,25 @@ def _refuse_sparse(value: Any, name: str) -> None:
         )
 
 
-def check_aligned(x: TimeAxis | None, y: TimeAxis | None, what: str = "y") -> None:
+def check_aligned(x: TimeAxis | None, y: TimeAxis | None, what: str = "y", to: str = "X") -> None:
     """Raise unless both time axes agree to a thousandth of a bin."""
     if x is None or y is None:
         return
     if len(x.t) != len(y.t):
         raise ValueError(
-            f"X has {_extent(x)} but {what} has {_extent(y)}. Both need the same bins: count the spikes with those "
-            "of X, spikes.count(bin_size, ep=X.time_support), or restrict both to the same epochs."
+            f"{to} has {_extent(x)} but {what} has {_extent(y)}. Both need the same bins: count the spikes with those "
+            f"of {to}, spikes.count(bin_size, ep={to}.time_support), or restrict both to the same epochs."
         )
     if not len(x.t):
-        raise ValueError(f"X and {what} are empty: no time bins. A fit needs at least 2.")
+        raise ValueError(f"{to} and {what} are empty: no time bins. A fit needs at least 2.")
     shift = np.abs(x.t - y.t)
     bin_s = np.median(np.diff(x.t)) if len(x.t) > 1 else 1.0
     if shift.max() > 1e-3 * bin_s:
         first = int(np.argmax(shift > 1e-3 * bin_s))
         raise ValueError(
-            f"the times of X and {what} differ (first at row {first}: X at {x.t[first]:g} s, {what} at {y.t[first]:g} "
-            f"s; bins of {bin_s:g} s): {what} would be fitted to the wrong features. Align them, for example with "
-            "y.value_from or by counting on the same epochs and bin size."
+            f"the times of {to} and {what} differ (first at row {first}: {to} at {x.t[first]:g} s, {what} at "
+            f"{y.t[first]:g} s; bins of {bin_s:g} s): {what} would be fitted to the wrong features. Align them, for "
+            "example with y.value_from or by counting on the same epochs and bin size."
         )
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import scipy.sparse
 from sklearn.base import RegressorMixin
 
+from .._checks import check_choice
 from ..observations.softmax import Multinomial
 from ._class_model import ClassModel, refuse_nan
 from ._class_validation import check_class_features, check_lengths, check_offset, read_counts, training_of_counts
 from ._mistakes import warn_if_turned, warn_of_constant
 from ._parameters import read_seed
-from ._validation import TimeAxis, time_axis, wrap
+from ._validation import TimeAxis, as_numbers, check_aligned, plain, time_axis, wrap
 from ._warn import warn_user
 
 SCORES = ("D2", "log-likelihood")
@@ -173,10 +174,12 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         array or pynapple TsdFrame
             (row, category), NaN where X has a NaN; a frame with the times of X when X is one.
         """
+        if total is not None:
+            check_aligned(time_axis(X), time_axis(total), "total")
         X, offset, axis = self._prepare(X, offset)
         p = np.exp(self._log_probabilities(X, offset))
         if total is not None:
-            total = np.asarray(total, np.float64)
+            total = as_numbers(total, "total")
             if total.shape != (X.shape[0],) or not np.all(total >= 0):
                 raise ValueError(
                     f"total, of shape {total.shape}, must be one number >= 0 per row, ({X.shape[0]},), and not NaN."
@@ -200,8 +203,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         float
             Larger is better; D2 is at most 1, and nan where constant shares are exact.
         """
-        if score_type not in SCORES:
-            raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
+        check_choice("score_type", score_type, SCORES)
         check_lengths(X, y, sample_weight, offset)
         X, offset, _ = self._prepare(X, offset)
         Y = read_counts(y)
@@ -242,8 +244,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         numpy.ndarray
             Counts, (row, category); the same seed draws the same ones.
         """
+        check_aligned(time_axis(X), time_axis(total), "total")
         X, offset, _ = self._prepare(X, offset)
-        total = np.asarray(total)
+        total = np.asarray(plain(total))
         if total.shape != (X.shape[0],) or total.dtype.kind not in "iu" or (total < 0).any():
             raise ValueError(
                 f"total, of shape {total.shape} and dtype {total.dtype}, must be one integer >= 0 per row, "

@@ -13,7 +13,7 @@ from ..solvers import SAGA, LoopOptions
 from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
 from ._padding import may_pad, run_padded
-from ._parameters import precision, read_count, read_devices, read_number, read_seed, read_solver
+from ._parameters import precision, read_count, read_devices, read_flag, read_number, read_seed, read_solver
 from ._population_model import PopulationModel
 from ._streaming import StreamedTraining, bytes_in_memory, load_or_stream
 from ._validation import check_training
@@ -34,9 +34,10 @@ class PopulationGLM(PopulationModel):
     ----------
     inverse_link_function : {"softplus", "exp"}
         f, the rate per bin as a function of the linear predictor.
-    regularizer : {"UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso"}
-        Penalty of the coefficients. Ridge is ``strength/2 ||w||^2``, Lasso ``strength ||w||_1``, ElasticNet
-        ``strength ((1 - ratio)/2 ||w||^2 + ratio ||w||_1)``, GroupLasso ``strength sum_g sqrt(|g|) ||w_g||``.
+    regularizer : {"UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso"} or None
+        Penalty of the coefficients; None is "UnRegularized". Ridge is ``strength/2 ||w||^2``, Lasso
+        ``strength ||w||_1``, ElasticNet ``strength ((1 - ratio)/2 ||w||^2 + ratio ||w||_1)``, GroupLasso
+        ``strength sum_g sqrt(|g|) ||w_g||``.
     regularizer_strength : float, array or tuple, optional
         Strength >= 0: shared, per neuron (n_neurons,) or per coefficient (n_features, n_neurons), for GroupLasso per
         group (n_groups, n_neurons); for ElasticNet also ``(strength, ratio)``. 1.0 when left out (none for
@@ -190,10 +191,11 @@ class PopulationGLM(PopulationModel):
     def _fit(self, X, y, sample_weight, offset, exposure, checkpoint) -> None:
         max_memory = read_number("max_memory", self.max_memory)
         seed, solver = read_seed(self.random_state), read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
+        pad_shapes = read_flag("pad_shapes", self.pad_shapes)
         options = LoopOptions(
             tol=read_number("tol", self.tol),
             max_epochs=read_count("max_epochs", self.max_epochs),
-            verbose=bool(self.verbose),
+            verbose=read_flag("verbose", self.verbose),
         )
         arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
         if data is None:
@@ -202,7 +204,7 @@ class PopulationGLM(PopulationModel):
         problem = self._make_problem(data, max_memory)
         if solver is None:
             only_saga = checkpoint is not None or not problem.in_memory
-            shared = bool(self.pad_shapes) and may_pad(SAGA(), problem, checkpoint is not None)
+            shared = pad_shapes and may_pad(SAGA(), problem, checkpoint is not None)
             solver = SAGA() if only_saga else SOLVERS[choose_solver(problem, shared)]()
         if checkpoint is not None:
             file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
@@ -211,7 +213,7 @@ class PopulationGLM(PopulationModel):
         if not problem.in_memory and (checkpoint is None or not file.exists):
             start = _fit_sample(problem, jax.random.key(seed), seed, max_memory / 8)
         key, self._bucket = jax.random.key(seed), None
-        if self.pad_shapes and may_pad(solver, problem, checkpoint is not None):
+        if pad_shapes and may_pad(solver, problem, checkpoint is not None):
             solution, self._bucket = run_padded(solver, problem, key=key, options=options)
         else:
             solution = solver.run(problem, start, key=key, options=options)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from .. import observations
+from .._checks import check_choice, check_real
 from .._status import Status
 from ..problems import Params, PopulationProblem
 from ..solvers import SAGA, LoopOptions, SharedNewton
@@ -16,7 +17,7 @@ from ._auto import choose_solver
 from ._cv_fits import REGULARIZERS, Fits, as_solution, default_strengths, penalty_maker, read_strengths
 from ._cv_scores import choose_strengths, score_folds
 from ._folds import make_folds
-from ._parameters import precision, read_count, read_number, read_seed, read_solver
+from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver
 from ._population_model import PopulationModel
 from ._streaming import as_arrays
 from ._validation import check_training, time_axis
@@ -171,7 +172,7 @@ class PopulationGLMCV(PopulationModel):
         self._check_words()
         given = read_strengths(self.strengths)
         solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
-        max_epochs, verbose = read_count("max_epochs", self.max_epochs), bool(self.verbose)
+        max_epochs, verbose = read_count("max_epochs", self.max_epochs), read_flag("verbose", self.verbose)
         cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs, verbose=verbose)
         options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs, verbose=verbose)
         max_memory, key = read_number("max_memory", self.max_memory), jax.random.key(read_seed(self.random_state))
@@ -213,13 +214,8 @@ class PopulationGLMCV(PopulationModel):
 
     def _check_words(self) -> None:
         for name, allowed in (("regularizer", REGULARIZERS), ("scoring", SCORINGS), ("rule", RULES)):
-            if not isinstance(getattr(self, name), str) or getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}.")
-        if isinstance(self.l1_ratio, bool) or not isinstance(self.l1_ratio, int | float) or not 0 < self.l1_ratio <= 1:
-            raise ValueError(
-                f"l1_ratio is {self.l1_ratio!r}; it must be in (0, 1], where 1 is the lasso. For 0, pass "
-                "regularizer='Ridge'."
-            )
+            check_choice(name, getattr(self, name), allowed)
+        check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
 
     def _warn_of_folds(self, status) -> None:
         silent = np.isnan(self.cv_scores_).any(axis=(0, 1))

@@ -6,6 +6,7 @@ import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 
+from .._checks import check_choice
 from ._class_model import ClassModel, refuse_nan
 from ._class_validation import (
     check_class_features,
@@ -40,8 +41,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
 
     Parameters
     ----------
-    regularizer : {"Ridge", "UnRegularized"}
-        Penalty of the coefficients.
+    regularizer : {"Ridge", "UnRegularized"} or None
+        Penalty of the coefficients; None is "UnRegularized".
     regularizer_strength : float, optional
         At least 0; 1.0 when left out.
     solver_name : str
@@ -90,7 +91,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     -----
     Guarantee: with ``report_.gap_is_bound``, ``F - F* <= report_.gap``, proved by duality or self-concordance in
     float64. Sampling solvers come near the optimum and do not converge in a finite time; the report says how near.
-    Rows with a NaN in X or without a label (NaN, None) are left out and counted.
+    Rows with a NaN in X or offset, or without a label (NaN, None), are left out and counted.
     Cost: exact solvers some tens of passes of N D K products (nonzeros in place of N D); sampling solvers m D per
     step, whatever the number of classes and rows.
 
@@ -326,8 +327,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         ValueError
             For labels the fit did not see, whose log-likelihood would be minus infinity.
         """
-        if score_type not in SCORES:
-            raise ValueError(f"score_type is {score_type!r}; it must be one of {', '.join(SCORES)}.")
+        check_choice("score_type", score_type, SCORES)
         check_lengths(X, y, sample_weight, offset)
         X, offset, _ = self._prepare(X, offset)
         labels = read_labels(y)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.stats
 
+from .._checks import check_choice, check_real
 from ..estimators import PopulationGLM
 from ._fit import NO_OPTIMUM, coefficients, data_of_fit, feature_names, moments, strength_of, to_frame
 from ._information import information
@@ -129,10 +130,8 @@ def wald_table(
     >>> bool(table.low[0, 0] < 0.5 < table.high[0, 0])
     True
     """
-    if covariance not in COVARIANCES:
-        raise ValueError(f"covariance is {covariance!r}; it must be one of {', '.join(COVARIANCES)}.")
-    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-        raise ValueError(f"level is {level!r}; it must be a number between 0 and 1, such as 0.95.")
+    check_choice("covariance", covariance, COVARIANCES)
+    check_real("level", level, 1.0, hint="The usual one is 0.95.")
     data = data_of_fit(model, X, y, sample_weight, offset, exposure)
     coef, intercept = coefficients(model)
     d, n = coef.shape

@@ -52,12 +52,10 @@ def make(
 
     Raises
     ------
-    TypeError
-        If `regularizer` is not a string, or strengths, groups or group members are not of the types above.
     ValueError
-        If the name is unknown; a strength is negative, not finite or of the wrong shape; the ratio is outside
-        (0, 1]; groups are missing, given for another penalty, do not match the features, name an unknown
-        feature, or hold a feature twice.
+        If `regularizer`, strengths, groups or group members are not of the types above; the name is unknown; a
+        strength is negative, not finite or of the wrong shape; the ratio is outside (0, 1]; groups are missing, given
+        for another penalty, do not match the features, name an unknown feature, or hold a feature twice.
     """
     cls = _find(regularizer)
     if groups is not None and cls is not GroupLasso:
@@ -87,9 +85,9 @@ def _find(regularizer: Any) -> type[Penalty]:
         return NoPenalty
     allowed = ", ".join(repr(name) for name in _BY_NAME)
     if not isinstance(regularizer, str):
-        raise TypeError(
-            f"regularizer is a {type(regularizer).__name__}; it must be a name, one of {allowed}, or None. "
-            "Pass the name, and the strength as regularizer_strength."
+        raise ValueError(
+            f"regularizer is {regularizer!r}; it must be a name, one of {allowed}, or None. Pass the name, and the "
+            "strength as regularizer_strength."
         )
     if regularizer not in _BY_NAME:
         raise ValueError(f"regularizer is {regularizer!r}; allowed are {allowed} and None. Check the spelling.")
@@ -127,7 +125,7 @@ def _numbers(what: str, value: Any, n_neurons: int, n_members: int, member: str,
             raise TypeError
         array = array.astype(dtype)
     except (TypeError, ValueError):
-        raise TypeError(
+        raise ValueError(
             f"{what} is {value!r}; allowed are a number or an array: one number per neuron, or per {member} and "
             "neuron. Give numbers, such as 0.1, and not text."
         ) from None
@@ -164,7 +162,7 @@ def _labels_of_array(groups: Any, n_features: int) -> np.ndarray:
             "mapping from group names to features."
         )
     if labels.dtype.kind not in "iuUT":
-        raise TypeError(
+        raise ValueError(
             f"groups has dtype {labels.dtype}; labels must be integers (-1: not penalised) or strings. "
             "Convert them, for example with numpy.asarray(groups, dtype=int)."
         )
@@ -209,7 +207,7 @@ def _feature_index(member: Any, group: Any, n_features: int, index_of: Mapping[s
             raise ValueError(f"group {group!r} names the feature {member!r}, which does not exist; {known}.")
         return index_of[member]
     if isinstance(member, bool | np.bool_) or not isinstance(member, int | np.integer):
-        raise TypeError(
+        raise ValueError(
             f"group {group!r} has the member {member!r} ({type(member).__name__}); members are feature "
             "indices or feature names. Turn a boolean mask into indices with numpy.flatnonzero."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._checks import check_choice
 from .._status import Status
 from ._axes import BLACK, BLUE, GREEN, GREY, RED, axes_or_new, legend, name_axes
 
@@ -32,7 +33,7 @@ def plot_convergence(report, *, against="epoch", ax=None):
     Raises
     ------
     ValueError
-        If `against` is unknown, or the solver kept no history of gaps.
+        If `against` is unknown, or the report has no history of gaps.
     """
     history = report.history
     axis = {
@@ -40,10 +41,12 @@ def plot_convergence(report, *, against="epoch", ax=None):
         "passes": ("row_evals", "passes over the data"),
         "seconds": ("seconds", "time (s)"),
     }
-    if against not in axis:
-        raise ValueError(f"against is {against!r}; it must be one of {', '.join(axis)}.")
+    check_choice("against", against, axis)
     if "gap" not in history:
-        raise ValueError(f"{report.solver_name} followed a schedule and kept no history of gaps to draw.")
+        raise ValueError(
+            f"this report ({report.solver_name}) has no history of gaps to draw. Fits by SAGA, Newton, NewtonCG, LBFGS "
+            "and bound majorization have one; fits by sampling and models of responses have none."
+        )
     x = np.asarray(history[axis[against][0]], float) / (report.n_rows if against == "passes" else 1)
     fitted = np.atleast_1d(report.status != Status.NO_SPIKES)
     gap = np.where(history["gap"] > 0, history["gap"], np.nan)[:, fitted]

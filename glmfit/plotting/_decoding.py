@@ -104,6 +104,9 @@ def plot_decoded(time_s, posterior, position, truth=None, *, limit=None, breaks=
             f"posterior has shape {posterior.shape}; with {len(time)} times and {len(position)} positions it must be "
             f"({len(time)}, {len(position)})."
         )
+    values = None if truth is None else np.asarray(truth, float)
+    if values is not None and values.shape != time.shape:
+        raise ValueError(f"truth has shape {values.shape}; it needs one position per time, ({len(time)},).")
     ax = axes_or_new(ax, (6.5, 2.6))
     step = np.diff(position).min() if len(position) > 1 else 1.0
     place = np.round((position - position[0]) / step).astype(int)
@@ -116,8 +119,7 @@ def plot_decoded(time_s, posterior, position, truth=None, *, limit=None, breaks=
     ax.imshow(image, origin="lower", aspect="auto", extent=extent, **shown)
     for cut in breaks:
         ax.axvline(cut, color="#56B4E9", lw=0.8)
-    if truth is not None:
-        values = np.asarray(truth, float)
+    if values is not None:
         for part in np.split(np.arange(len(time)), np.searchsorted(time, np.sort(breaks))):
             ax.plot(time[part], values[part], color=RED, lw=1.3, label="_" if part.size and part[0] else "true")
         legend(ax, loc="upper right", handles=[ax.get_lines()[-1]], labels=["true"], frameon=True, framealpha=0.8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._checks import check_choice
 from ._axes import BLUE, LIGHT, axes_or_new, name_axes
 
 _UNIT_S = {"s": 1.0, "ms": 1e-3}
@@ -61,8 +62,7 @@ def plot_filter(
     ValueError
         If the shapes do not fit or the unit is unknown.
     """
-    if unit not in _UNIT_S:
-        raise ValueError(f"unit is {unit!r}; it must be one of {', '.join(_UNIT_S)}.")
+    check_choice("unit", unit, _UNIT_S)
     basis, weights, lag = np.asarray(basis), np.asarray(weights), np.asarray(lag_s) / _UNIT_S[unit]
     if basis.shape != (len(lag), len(weights)):
         raise ValueError(

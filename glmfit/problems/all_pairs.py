@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._checks import check_choice
 from ..observations import RESPONSE_LOSSES
 from ._observed import Imputation, ObservedBlocks, ObservedTriples
 from ._pair_samples import ObservedPairs
@@ -94,8 +95,7 @@ class AllPairsProblem(TwoSided):
         layout: str = "auto",
         dtype=np.float32,
     ):
-        if layout not in LAYOUTS:
-            raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}.")
+        check_choice("layout", layout, LAYOUTS)
         self.dtype, self.loss = dtype, RESPONSE_LOSSES[loss]
         self.given = left, right
         self._left, self.n_left, self.n_left_features = make_features(left, dtype)

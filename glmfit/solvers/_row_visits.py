@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._checks import check_whole
 from ..problems.base import Params
-from ._check import check_whole
 from ._scheduled import ScheduledSolver
 from ._seed import seed_of
 

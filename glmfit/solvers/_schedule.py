@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from ._check import check_real, check_whole
+from .._checks import check_positive, check_real, check_whole
 
 
 @dataclass(frozen=True)
@@ -28,5 +27,5 @@ class Schedule:
 
     def __post_init__(self):
         check_whole("epochs", self.epochs, 0)
-        check_real("step", self.step, math.inf)
+        check_positive("step", self.step)
         check_real("decay", self.decay, 1.0, closed=True)

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
+from .._checks import check_real, check_whole
 from .._compile import compile_seconds
 from .._status import Status
 from ..problems.base import TwoSided
-from ._check import check_real, check_whole
 
 SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
 

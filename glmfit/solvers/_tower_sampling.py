@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._checks import check_at_least_zero, check_choice, check_positive
 from .._status import Status
 from ..problems.base import TwoSided
-from ._check import check_at_least_zero, check_choice, check_positive
 from ._stationary import TwoSidedSolver, evaluate
 
 OPTIMIZERS = ("adam", "sgd")

@@ -7,9 +7,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .._checks import check_choice, check_real, check_whole
 from ..bounds import ORDERS, GapCertificate, StepCertificate
 from ..problems.base import Majorizable, Params
-from ._check import check_choice, check_real, check_rotation_invariant, check_whole
+from ._check import check_rotation_invariant
 from ._seed import seed_of
 from .base import OptStep, Solver
 

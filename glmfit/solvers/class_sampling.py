@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._checks import check_choice, check_flag, check_positive, check_whole
 from ..problems.base import Params
 from . import _class_rules as rules
 from . import _class_sampling as kernels
-from ._check import check_explicit_step, check_real, check_whole
+from ._check import check_explicit_step
 from ._scheduled import ScheduledSolver
 from ._seed import seed_of
 
@@ -182,8 +183,7 @@ class ClassSampler(ScheduledSolver):
         return SamplerState(jax.tree.map(jnp.array, state.weights), int(state.epoch), int(state.seed))
 
     def _check_visit(self) -> None:
-        if self.visit not in VISITS:
-            raise ValueError(f"visit is {self.visit!r}; it must be one of {', '.join(VISITS)}.")
+        check_choice("visit", self.visit, VISITS)
 
     def _sharing(self, n: int) -> bool:
         return self.shared and n > 1
@@ -239,8 +239,7 @@ class ImplicitSGD(ClassSampler):
         super().__post_init__()
         check_whole("sweeps", self.sweeps, 1)
         self._check_visit()
-        if self.minibatch not in MINIBATCHES:
-            raise ValueError(f"minibatch is {self.minibatch!r}; it must be one of {', '.join(MINIBATCHES)}.")
+        check_choice("minibatch", self.minibatch, MINIBATCHES)
         given = isinstance(self.alpha, numbers.Real) and self.alpha in (0, 1)
         if not given or (self.alpha == 1 and self.batch_size > 1 and self.minibatch != "averaged"):
             raise ValueError(
@@ -337,9 +336,8 @@ class UMax(ClassSampler):
 
     def __post_init__(self):
         super().__post_init__()
-        check_real("delta", self.delta, math.inf)
-        if not isinstance(self.bounded, bool | np.bool_):
-            raise ValueError(f"bounded is {self.bounded!r}; it must be True or False.")
+        check_positive("delta", self.delta)
+        check_flag("bounded", self.bounded)
         if not isinstance(self.alpha, numbers.Real) or not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha is {self.alpha!r}; it must be between 0 and 1.")
         self._check_visit()

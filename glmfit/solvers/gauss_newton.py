@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from .._checks import check_at_least_zero, check_real, check_whole
 from ..problems.base import TwoSided
-from ._check import check_at_least_zero, check_real, check_whole
 from ._stationary import SLACK, TwoSidedSolver, evaluate, magnitude, norm
 
 _ARMIJO = 1e-4

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .._checks import check_choice, check_share, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, GapCertificate, StepCertificate, check_batch_size
 from ..problems.base import Params, SumOfSurrogates
-from ._check import check_choice, check_share, check_whole
 from ._seed import seed_of
 from .base import OptStep, Solver
 

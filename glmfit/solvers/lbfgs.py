@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._checks import check_real, check_whole
 from ..bounds import check_batch_size
 from ..problems.base import FiniteSum, Params
-from ._check import check_real, check_rotation_invariant, check_whole
+from ._check import check_rotation_invariant
 from ._seed import seed_of
 from .base import OptStep, Solver
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._checks import check_whole
 from ..bounds import GapCertificate
 from ..problems.base import CoupledClasses, Params
-from ._check import check_whole
 from .base import OptStep, Solver
 
 

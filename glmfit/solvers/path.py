@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
+from .._checks import check_positive, check_real, check_whole
 from .._status import Status
 from ..problems.base import Params
-from ._check import check_real, check_whole
 from ._path_columns import Fits, FitsOnTheWay
 from ._result import LoopOptions
 
@@ -65,7 +65,7 @@ class SharedNewton:
     gain: float = 0.5
 
     def __post_init__(self):
-        check_real("drift", self.drift, float("inf"))
+        check_positive("drift", self.drift)
         check_real("gain", self.gain, 1.0)
 
     def run(self, problem, strengths, options: LoopOptions, lead: LoopOptions | None = None) -> PathSolution:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._checks import check_choice, check_positive, check_real, check_whole
 from .._compile import compile_ahead, like
 from ..bounds import (
     PARTITION_THEOREM,
@@ -22,7 +23,6 @@ from ..bounds import (
     subset_step,
 )
 from ..problems.base import FiniteSum, Params
-from ._check import check_choice, check_real, check_whole
 from ._epoch import saga_epoch
 from ._pack import from_arrays, to_arrays
 from ._sampling import SAMPLINGS, epoch_order
@@ -106,7 +106,7 @@ class SAGA(Solver):
     def __post_init__(self):
         check_choice("sampling", self.sampling, SAMPLINGS)
         check_choice("certificate", self.certificate, ("anchored", "global"))
-        check_real("radius", self.radius, float("inf"))
+        check_positive("radius", self.radius)
         check_real("step_scale", self.step_scale, 2.0, closed=True)
         check_real("step_limit", self.step_limit, float("inf"), closed=True)
         check_real("failure_probability", self.failure_probability, 1.0)

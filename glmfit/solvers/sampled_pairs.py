@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import jax
 
+from .._checks import check_whole
 from ..problems.base import TwoSided
-from ._check import check_whole
 from ._tower_sampling import TowerSampler, TowerSamplerState, move
 
 

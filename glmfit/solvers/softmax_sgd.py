@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from ._check import check_choice, check_explicit_step, check_real
+from .._checks import check_choice, check_positive
+from ._check import check_explicit_step
 from ._row_visits import RowVisitor, VisitState
 
 GAINS = ("constant", "tau", "inverse")
@@ -49,7 +49,7 @@ class SoftmaxSGD(RowVisitor):
     def __post_init__(self):
         super().__post_init__()
         check_choice("gain", self.gain, GAINS)
-        check_real("tau", self.tau, math.inf)
+        check_positive("tau", self.tau)
 
     def update(self, problem, state: VisitState, c: float) -> VisitState:
         """Do one epoch at step size c / N."""

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .._checks import check_choice, check_positive, check_whole
 from ..bounds import ORDERS
-from ._check import check_choice, check_real, check_whole
 from ._row_visits import RowVisitor, VisitState
 
 
@@ -95,7 +95,7 @@ class StochasticMajorization(RowVisitor):
         super().__post_init__()
         if self.rank is not None:
             check_whole("rank", self.rank, 0)
-        check_real("gain", self.gain, math.inf)
+        check_positive("gain", self.gain)
         if not isinstance(self.restart, bool | np.bool_):
             raise ValueError(f"restart is {self.restart!r}; it must be True or False.")
         check_choice("order", self.order, ORDERS)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from .._checks import check_positive, check_whole
 from .._compile import compile_ahead, compiled, like
 from ..bounds import check_batch_size
 from ..problems.base import Params
-from ._check import check_real, check_whole
 from ._epoch import saga_epoch
 from ._sampling import epoch_order
 from ._seed import seed_of
@@ -83,7 +83,7 @@ class TableSAGA:
         if self.batch_size is not None:
             check_whole("batch_size", self.batch_size, 1)
         if self.step_limit != float("inf"):
-            check_real("step_limit", self.step_limit, float("inf"))
+            check_positive("step_limit", self.step_limit)
 
     def run(
         self, problem, start: Params, *, key, tol: float = 1e-6, max_epochs: int = 1000, reference: Params | None = None

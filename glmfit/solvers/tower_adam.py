@@ -9,10 +9,10 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._checks import check_choice, check_positive, check_whole
 from .._status import Status
 from ..problems.base import TwoSided
 from . import _lbfgs_steps as lbfgs
-from ._check import check_choice, check_positive, check_whole
 from ._stationary import TwoSidedSolver, evaluate, magnitude, norm
 
 _STEPS = 10  # of Adam in an epoch: one program

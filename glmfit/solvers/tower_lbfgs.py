@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from .._checks import check_whole
 from ..problems.base import TwoSided
 from . import _lbfgs_steps as lbfgs
-from ._check import check_whole
 from ._stationary import TwoSidedSolver, magnitude
 
 

@@ -198,7 +198,7 @@ def test_estimators_take_it(estimator, rng, tmp_path):
 @pytest.mark.parametrize(
     "options, match",
     [
-        ({"relaxation": 2.0}, r"relaxation is 2.0; it must be in \(0, 2\)"),
+        ({"relaxation": 2.0}, r"relaxation is 2.0; it must be a number in \(0, 2\)"),
         ({"relaxation": 0}, "relaxation is 0"),
         ({"relaxation": "fast"}, "relaxation is 'fast'"),
         ({"order": "random"}, "order is 'random'; it must be one of"),

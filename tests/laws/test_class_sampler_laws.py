@@ -193,7 +193,7 @@ def test_interrupted_runs_keep_the_last_epoch():
         (lambda: UMax(batch_size=0), "batch_size is 0"),
         (
             lambda: ImplicitSGD(minibatch="exact"),
-            "minibatch is 'exact'; it must be one of averaged, jacobi",
+            "minibatch is 'exact'; it must be one of 'averaged', 'jacobi'",
         ),
         (lambda: ImplicitSGD(alpha=0.5), "alpha is 0.5"),
         (lambda: UMax(alpha=2), "alpha is 2; it must be between 0 and 1"),

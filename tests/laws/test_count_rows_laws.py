@@ -211,7 +211,7 @@ def test_an_estimator_takes_rows_of_counts(rng):
 @pytest.mark.parametrize(
     "make_it, message",
     [
-        (lambda: ImplicitSGD(visit="all"), "visit is 'all'; it must be one of pair, row"),
+        (lambda: ImplicitSGD(visit="all"), "visit is 'all'; it must be one of 'pair', 'row'"),
         (lambda: UMax(visit=1), "visit is 1"),
         (lambda: ImplicitSGD(visit="row"), "implicit steps on rows of counts need alpha=1"),
     ],

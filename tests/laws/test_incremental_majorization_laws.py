@@ -232,7 +232,7 @@ def test_too_many_parameters_are_refused_with_advice(rng):
     [
         ({"batch_size": 0}, "batch_size is 0"),
         ({"order": "random"}, "order is 'random'; it must be one of"),
-        ({"lead": 1.0}, r"lead is 1.0; it must be in \[0, 1\)"),
+        ({"lead": 1.0}, r"lead is 1.0; it must be a number in \[0, 1\)"),
         ({"lead": -0.1}, "lead is -0.1"),
         ({"check_every": 0}, "check_every is 0"),
     ],

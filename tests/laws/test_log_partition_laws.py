@@ -169,7 +169,7 @@ def test_a_small_z_is_not_its_limit():
         ({"log_weights": np.array([0, np.nan, 0])}, "log_weights hold nan or .inf; they must be finite, or -inf"),
         ({"log_weights": np.array([0, np.inf, 0])}, "log_weights hold nan or .inf"),
         ({"log_weights": np.full(3, -np.inf)}, "every outcome of some row is left out"),
-        ({"order": "averaged"}, "order is 'averaged'; it must be one of given, descending, ascending"),
+        ({"order": "averaged"}, "order is 'averaged'; it must be one of 'given', 'descending', 'ascending'"),
     ],
 )
 def test_bad_models_are_refused(change, message):
@@ -333,7 +333,7 @@ def test_bad_scores_are_refused(s, message):
 
 
 def test_other_orders_and_misfit_vectors_are_refused():
-    with pytest.raises(ValueError, match="order is 'best'; it must be one of given, descending, ascending, averaged"):
+    with pytest.raises(ValueError, match="order is 'best'; it must be one of 'given', 'descending', 'asc"):
         bounds.softmax_bound(np.zeros((1, 2)), "best")
     with pytest.raises(ValueError, match=r"v has shape \(3,\); it must be \(row, class\), \(2, 3\)"):
         bounds.softmax_bound(np.zeros((2, 3))).product(np.zeros(3))

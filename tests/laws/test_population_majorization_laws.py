@@ -243,7 +243,7 @@ def test_the_estimator_fits_reports_and_is_saved(tmp_path):
         ({"regularizer_strength": np.ones((D, N))}, r"BoundMajorization needs one strength for all .* \(5, 3\)"),
         ({"solver_kwargs": {"order": "given"}}, "order and max_products of BoundMajorization are for softmax models"),
         ({"solver_kwargs": {"max_products": 3}}, "order and max_products of BoundMajorization are for softmax models"),
-        ({"solver_kwargs": {"relaxation": 2.0}}, r"relaxation is 2.0; it must be in \(0, 2\)"),
+        ({"solver_kwargs": {"relaxation": 2.0}}, r"relaxation is 2.0; it must be a number in \(0, 2\)"),
         ({"solver_kwargs": {"batch_size": 9}}, "solver_kwargs of BoundMajorization may be relaxation, order"),
     ],
 )  # fmt: skip

@@ -252,7 +252,7 @@ def test_a_start_that_is_stationary_is_converged_at_once():
         ("TowerLBFGS", {"history_size": 0}, "history_size is 0; it must be a whole number of at least 1"),
         ("TowerLBFGS", {"max_line_search": 2.5}, "max_line_search is 2.5"),
         ("GaussNewton", {"max_products": 0}, "max_products is 0"),
-        ("GaussNewton", {"forcing": 1.0}, r"forcing is 1.0; it must be in \(0, 1\)"),
+        ("GaussNewton", {"forcing": 1.0}, r"forcing is 1.0; it must be a number in \(0, 1\)"),
         ("GaussNewton", {"damping": -1.0}, "damping is -1.0; it must be a finite number of at least 0"),
         ("TowerAdam", {"learning_rate": 0.0}, "learning_rate is 0.0; it must be a finite number above 0"),
         ("TowerAdam", {"n_steps": 0}, "n_steps is 0"),

@@ -423,7 +423,7 @@ BAD = [
     (CV, 'estimator = "PopulationGLMCV"\nparameters.strengths = [1]', "strengths", "at least two"),
     (CV, 'estimator = "PopulationGLMCV"\nparameters.rule = "worst"', "rule", "rule is 'worst'"),
     (CV, 'estimator = "SoftmaxGLM"\nparameters.step = -1', "step", "step is -1"),
-    (CV, 'estimator = "SoftmaxGLM"\nparameters.regularizer = "Lasso"', "Lasso", "takes one of Ridge"),
+    (CV, 'estimator = "SoftmaxGLM"\nparameters.regularizer = "Lasso"', "Lasso", "must be one of 'Ridge'"),
 ]  # fmt: skip
 
 

@@ -44,6 +44,40 @@ def test_frames_share_their_columns(kind):
     assert model.n_iter_ == frame["epochs"].max() > 0
 
 
+def test_pseudo_r2_is_the_deviance_explained_on_the_training_rows():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(200, 3))
+    weight = rng.uniform(0.5, 2, 200)
+    Y = rng.poisson(np.exp(X @ rng.normal(size=(3, 2)) / 2))
+    strength = {"regularizer_strength": 1e-2}
+    population = PopulationGLM(**strength, solver_name="Newton").fit(X, Y, weight)
+    score = population.score(X, Y, weight, per_neuron=True)
+    np.testing.assert_allclose(population.report_.pseudo_r2, score, rtol=1e-6)
+    counts = rng.multinomial(rng.integers(0, 9, 200), np.full(4, 0.25))
+    counts[X[:, 0] > 0, 0] += 3
+    multinomial = MultinomialGLM(**strength).fit(X, counts, weight)
+    assert 0.05 < multinomial.report_.pseudo_r2 < 1
+    np.testing.assert_allclose(multinomial.report_.pseudo_r2, multinomial.score(X, counts, weight), rtol=1e-6)
+    label = counts.argmax(axis=1)
+    softmax = SoftmaxGLM(**strength).fit(X, label, weight)
+    score = softmax.score(X, label, weight, score_type="pseudo-r2-McFadden")
+    np.testing.assert_allclose(softmax.report_.pseudo_r2, score, rtol=1e-6)
+    table = np.where(rng.random((20, 9)) < 0.8, rng.poisson(3.0, (20, 9)), np.nan)
+    response = ResponseModel(2).fit(None, None, table)
+    np.testing.assert_allclose(response.report_.pseudo_r2, response.score(table), rtol=1e-6)
+
+
+def test_shares_that_never_change_leave_nothing_to_explain():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    report = MultinomialGLM(regularizer_strength=0.1).fit(X, np.tile([2, 1, 3], (50, 1))).report_
+    assert np.isnan(report.pseudo_r2)
+
+
+def test_a_gap_nobody_looked_at_is_of_no_kind():
+    report = fits(of_classes="UMax", certify=False)["softmax"]().report_
+    assert np.isnan(report.gap) and report.to_frame()["gap_kind"].item() == "none"
+
+
 def test_advice_and_theorem_name_what_happened():
     report = fits()["population"]().report_
     assert report.advice == [f"1 no spikes: {Status.NO_SPIKES.advice}"]

@@ -313,7 +313,7 @@ def test_stream_learns_from_every_batch(solver, data):
     for _ in range(6):
         for start in range(0, N, 50):
             model.partial_fit(X[start : start + 50], y[start : start + 50])
-    assert model.stream_[:2] == (49, 50 * 49)
+    assert model._streamed[:2] == (49, 50 * 49)
     last = model.score(X, y, score_type="log-likelihood")
     assert last > first
     assert last > soft(regularizer_strength=1e-3).fit(X, y).score(X, y, score_type="log-likelihood") - 0.1
@@ -591,7 +591,7 @@ BAD_PARAMETERS = [
     ({"solver_name": "UMax", "solver_kwargs": {"deltas": 1}}, ValueError, "solver_kwargs of UMax may be"),
     ({"solver_kwargs": {"delta": 1}}, ValueError, "name the solver"),
     ({"solver_name": "UMax", "solver_kwargs": 3}, TypeError, "must be a dict"),
-    ({"regularizer": "Lasso"}, ValueError, "takes one of Ridge, UnRegularized"),
+    ({"regularizer": "Lasso"}, ValueError, "must be one of 'Ridge', 'UnRegularized'"),
     ({"regularizer": "UnRegularized", "regularizer_strength": 1.0}, ValueError, "with UnRegularized"),
     ({"regularizer_strength": -1}, ValueError, "one finite number of at least 0"),
     ({"regularizer_strength": [1, 2]}, ValueError, "one finite number of at least 0"),
@@ -775,9 +775,9 @@ def test_a_new_fit_forgets_the_stream_before_it():
     X, three, four = rng.normal(size=(200, 2)), rng.integers(0, 3, 200), rng.integers(0, 4, 200)
     model = SoftmaxGLM(regularizer_strength=1e-2).partial_fit(X, three, classes=[0, 1, 2])
     model.fit(X, four)
-    assert not hasattr(model, "stream_")
+    assert not hasattr(model, "_streamed")
     model.partial_fit(X, four)
-    assert model.stream_[:2] == (1, 200)
+    assert model._streamed[:2] == (1, 200)
 
 
 @pytest.mark.parametrize(

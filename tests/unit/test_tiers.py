@@ -28,14 +28,31 @@ def log(**seconds):
 
 
 def test_tiers_follow_from_durations():
-    first = log(test_quick=2.4, test_dear=3.0, test_dearest=17.0)
+    first = log(test_quick=1.9, test_dear=3.0, test_dearest=27.0)
     first += "\n" + "\n".join(
         f"{s}s call tests/laws/test_a.py::test_of[{case}]" for case, s in dict(a=0.9, b=3, c=9).items()
     )
     first += "\n3.0s setup    tests/test_docs.py::test_page[a]\n28.0s call     tests/test_docs.py::test_page[a]\n"
+    first += "50.0s call     tests/test_docs.py::test_page[b]\n"
     a = "tests/laws/test_a.py::test_"
-    slow = {f"{a}of[b]": "slow", f"{a}of[c]": "slow", f"{a}dearest": "slow"}
+    slow = {f"{a}of[b]": "slow", f"{a}of[c]": "slow", f"{a}dearest": "slow", "tests/test_docs.py::test_page[b]": "slow"}
     thorough = {f"{a}of": "thorough", f"{a}dear": "thorough", "tests/test_docs.py::test_page": "thorough"}
     assert tiers.sort_tests(first) == slow | thorough
     later = log(test_quick=2.6, test_dear=0.1)  # it compiles what another one did before
     assert tiers.sort_tests(first, later) == slow | thorough | {f"{a}quick": "thorough"}
+
+
+def test_a_case_has_the_mark_of_its_function_and_its_own(tmp_path, monkeypatch):
+    class Item:
+        def __init__(self, nodeid):
+            self.nodeid, self.marks = nodeid, []
+
+        def add_marker(self, name):
+            self.marks.append(name)
+
+    file = tmp_path / "tiers.txt"
+    file.write_text("thorough tests/a.py::test_of\nslow tests/a.py::test_of[b c]\n")
+    monkeypatch.setattr(tiers, "FILE", file)
+    items = [Item(f"tests/a.py::test_{name}") for name in ("of[a]", "of[b c]", "off")]
+    tiers.mark(items)
+    assert [sorted(item.marks) for item in items] == [["thorough"], ["slow", "thorough"], []]
