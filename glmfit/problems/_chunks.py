@@ -42,7 +42,7 @@ def over_items(function: Callable[[int], Any], n: int, size: int) -> list:
 
     Threads would wait for the interpreter lock, and for each other, longer than they work on small matrices.
     """
-    if size < _SMALL:
+    if size < _SMALL or n < 2:
         with _blas().limit(limits=1, user_api="blas"):
             return [function(i) for i in range(n)]
     runs = over_chunks(lambda run: [function(i) for i in range(run.start, run.stop)], n, -(-n // (4 * _n_cores())) or 1)

@@ -428,6 +428,8 @@ def test_decoded_positions_lie_where_they_are(rng):
     assert texts(ax) == ["true"]
     with pytest.raises(ValueError, match=r"\(6, 2\)"):
         plotting.plot_decoded(time_s, posterior, position[:2])
+    with pytest.raises(ValueError, match=r"truth has shape \(5,\)"):
+        plotting.plot_decoded(time_s, posterior, position, truth[1:])
 
 
 def test_responses_are_those_of_a_table_or_of_a_model():

@@ -292,6 +292,12 @@ def test_weights_shifted_against_the_features_are_an_error(frames):
         PopulationGLM().fit(features, counts, weights)
 
 
+def test_exposure_of_a_simulation_is_aligned_with_the_features(fitted, frames):
+    features = frames[0]
+    with pytest.raises(ValueError, match="the times of X and exposure differ"):
+        fitted.simulate(features, exposure=nap.Tsd(t=features.t + BIN_S, d=np.ones(T)))
+
+
 def test_empty_frames_say_that_they_are_empty(frames):
     _, counts = frames
     nothing = nap.TsdFrame(t=[], d=np.empty((0, 5)), columns=list("abcde"))

@@ -626,8 +626,15 @@ def test_other_bad_input_is_refused(data):
         model.score(X, y, score_type="r2")
     with pytest.raises(ValueError, match="offset has shape"):
         model.predict(X, offset=np.zeros(N))
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="offset is infinite at row 0"):
         model.fit(X, y, offset=np.full((N, K), np.inf))
+    for parameters, words in (
+        ({"certify": "yes"}, "certify is 'yes'; it must be True or False"),
+        ({"verbose": "yes"}, "verbose is 'yes'; it must be True or False"),
+        ({"step_decay": 2}, r"step_decay is 2; it must be a number in \(0, 1\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            soft(**parameters).fit(X, y)
     with pytest.raises(ValueError, match="k is 0"):
         model.top_k(X, 0)
     with pytest.raises(ValueError, match="features"):
@@ -722,6 +729,27 @@ def test_offsets_of_another_time_are_refused(counts):
     t = np.arange(N) * 0.1
     with pytest.raises(ValueError, match="times of X and offset differ"):
         mult().fit(nap.TsdFrame(t=t, d=X), Y, offset=nap.TsdFrame(t=t + 50, d=np.zeros((N, K))))
+    frame, late = nap.TsdFrame(t=t, d=X), nap.TsdFrame(t=t + 50, d=np.zeros((N, K)))
+    model = mult().fit(X, Y)
+    with pytest.raises(ValueError, match="times of X and offset differ"):
+        model.predict(frame, offset=late)
+    total = nap.Tsd(t=t + 50, d=np.ones(N, int))
+    for ask in (model.predict, model.simulate):
+        with pytest.raises(ValueError, match="times of X and total differ"):
+            ask(frame, total)
+    with pytest.raises(ValueError, match="total has entries that are not numbers"):
+        model.predict(X, ["many"] * N)
+
+
+def test_rows_with_a_nan_in_the_offset_are_left_out(data, counts):
+    for model, (X, y) in ((soft(), data), (mult(), counts)):
+        offset = np.zeros((N, K))
+        offset[3, 1] = np.nan
+        other = clone(model).fit(np.delete(X, 3, axis=0), np.delete(y, 3, axis=0))
+        model.fit(X, y, offset=offset)
+        np.testing.assert_array_equal(model.coef_, other.coef_)
+        assert model.report_.n_dropped == 1
+        assert model.score(X, y, offset=offset) == other.score(np.delete(X, 3, axis=0), np.delete(y, 3, axis=0))
 
 
 def test_huge_weights_and_huge_features(data):

@@ -1,0 +1,87 @@
+"""Type hints are text until somebody reads them: every one must name something, and agree with its default."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import types
+import typing
+
+import pytest
+
+import glmfit
+
+MODULES = sorted(
+    found.name for found in pkgutil.walk_packages(glmfit.__path__, "glmfit.") if not found.name.endswith("__main__")
+)
+DECIDABLE = (bool, int, float, str, bytes, list, tuple, dict, set, types.NoneType)
+
+
+def annotated(module):
+    """Functions, methods and classes that a module defines."""
+    for name, member in vars(module).items():
+        if getattr(member, "__module__", None) != module.__name__:
+            continue
+        if inspect.isclass(member):
+            yield name, member
+            for inner, method in vars(member).items():
+                if inner == "__init__" and dataclasses.is_dataclass(member):
+                    continue
+                plain = method.fget if isinstance(method, property) else getattr(method, "__func__", method)
+                if inspect.isfunction(plain) and plain.__module__ == module.__name__:
+                    yield f"{name}.{inner}", plain
+        elif inspect.isfunction(member):
+            yield name, member
+
+
+def imported_for_hints(module) -> dict:
+    """What stands below ``if TYPE_CHECKING``."""
+    names = {"__package__": module.__spec__.parent}
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            exec(compile(ast.Module(node.body, []), module.__name__, "exec"), names)
+    return names
+
+
+def allows(hint, value) -> bool:
+    """Whether a default is of its hint, as far as that can be told."""
+    kind = typing.get_origin(hint) or hint
+    if kind in (typing.Union, types.UnionType):
+        return any(allows(part, value) for part in typing.get_args(hint))
+    if kind is typing.Annotated:
+        return allows(typing.get_args(hint)[0], value)
+    if kind is typing.Literal:
+        return value in typing.get_args(hint)
+    if kind not in DECIDABLE:
+        return True if kind is not None and value is not None else hint in (typing.Any, object, None)
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_hints_name_something_and_agree_with_defaults(name):
+    module = importlib.import_module(name)
+    names = vars(module) | imported_for_hints(module)
+    wrong = []
+    for where, member in annotated(module):
+        try:
+            hints = typing.get_type_hints(member, localns=names)
+        except Exception as error:
+            wrong.append(f"{where}: {error}")
+            continue
+        if inspect.isfunction(member):
+            defaults = {k: p.default for k, p in inspect.signature(member).parameters.items()}
+        elif dataclasses.is_dataclass(member):
+            defaults = {field.name: field.default for field in dataclasses.fields(member)}
+        else:
+            continue
+        missing = (inspect.Parameter.empty, dataclasses.MISSING)
+        for parameter, default in defaults.items():
+            if parameter in hints and not any(default is m for m in missing) and not allows(hints[parameter], default):
+                wrong.append(f"{where}: {parameter} is {default!r}, not {hints[parameter]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_check_sees_what_is_wrong():
+    assert allows(int | None, None) and allows(float, 1) and allows(typing.Any, None) and not allows(int, None)
+    assert not allows(str, 1) and not allows(typing.Callable, None) and allows(typing.Callable | None, None)
