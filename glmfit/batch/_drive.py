@@ -75,8 +75,8 @@ def drive(
         raise ValueError(f"per_worker={per_worker} was given; at least one task must be with each worker")
     if getattr(getattr(client, "cluster", None), "waits_in_queue", False):
         patience = None
-    run = _Run(client, function, deque(_Attempt(task) for task in tasks), per_worker, on_receipt, on_lost)
-    run.watch = _Watch(client, say or (lambda sentence: None), patience)
+    attempts, watch = deque(_Attempt(task) for task in tasks), _Watch(client, say or (lambda sentence: None), patience)
+    run = _Run(client, function, attempts, per_worker, on_receipt, on_lost, watch)
     try:
         run.all()
     finally:
@@ -102,10 +102,10 @@ class _Run:
     per_worker: int
     on_receipt: Callable
     on_lost: Callable
+    watch: _Watch
     suspects: deque[_Attempt] = field(default_factory=deque)
     flying: dict[str, tuple[_Attempt, Future]] = field(default_factory=dict)
     landed: SimpleQueue = field(default_factory=SimpleQueue)
-    watch: _Watch = None
 
     def all(self) -> None:
         """Keep the cluster supplied until nothing is left."""
