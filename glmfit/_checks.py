@@ -17,8 +17,8 @@ def check_choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") 
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise ValueError unless the value is True or False (or 1 or 0, as scikit-learn's users write)."""
-    if not isinstance(value, bool | np.bool_ | numbers.Integral) or value not in (0, 1):
+    """Raise ValueError unless the value is True or False."""
+    if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} is {value!r}; it must be True or False.")
 
 

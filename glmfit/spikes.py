@@ -66,7 +66,7 @@ def spike_identities(spikes, features, ep=None, method="nearest", max_distance_s
     units = np.repeat(np.array(list(groups), int), [len(t) for t in groups.values()])
     order = np.argsort(times, kind="stable")
     times, units = times[order], units[order]
-    if max_distance_s is not None:
+    if max_distance_s is not None and max_distance_s != np.inf:
         near = _distance(times, features.t) <= max_distance_s
         times, units = times[near], units[near]
     if not len(times):
@@ -104,5 +104,5 @@ def _check(spikes, features, ep, method, max_distance_s, nap) -> None:
     if not isinstance(ep, nap.IntervalSet | None):
         raise TypeError(f"ep is a {type(ep).__name__}; it must be a pynapple IntervalSet or None.")
     check_choice("method", method, METHODS)
-    if max_distance_s is not None:
+    if max_distance_s is not None and max_distance_s != np.inf:
         check_positive("max_distance_s", max_distance_s, "None is no limit.")

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -29,10 +30,11 @@ def annotated(module):
                 if inner == "__init__" and dataclasses.is_dataclass(member):
                     continue
                 plain = method.fget if isinstance(method, property) else getattr(method, "__func__", method)
+                plain = inspect.unwrap(plain.func if isinstance(plain, functools.cached_property) else plain)
                 if inspect.isfunction(plain) and plain.__module__ == module.__name__:
                     yield f"{name}.{inner}", plain
-        elif inspect.isfunction(member):
-            yield name, member
+        elif callable(member) and inspect.isfunction(inspect.unwrap(member)):  # jitted, cached
+            yield name, inspect.unwrap(member)
 
 
 def imported_for_hints(module) -> dict:
@@ -55,6 +57,8 @@ def allows(hint, value) -> bool:
         return value in typing.get_args(hint)
     if kind not in DECIDABLE:
         return True if kind is not None and value is not None else hint in (typing.Any, object, None)
+    if isinstance(value, bool) and kind in (int, float):
+        return False
     return isinstance(value, (int, float) if kind is float else kind)
 
 
@@ -84,4 +88,5 @@ def test_hints_name_something_and_agree_with_defaults(name):
 
 def test_the_check_sees_what_is_wrong():
     assert allows(int | None, None) and allows(float, 1) and allows(typing.Any, None) and not allows(int, None)
-    assert not allows(str, 1) and not allows(typing.Callable, None) and allows(typing.Callable | None, None)
+    assert not allows(str, 1) and not allows(typing.Callable, None) and not allows(int, True)
+    assert allows(typing.Callable | None, None)

@@ -39,7 +39,7 @@ from ._class_report import ClassReport
 from ._class_validation import ClassTraining, check_class_features, check_offset
 from ._model import Model
 from ._model_file import coefficients_from_file, coefficients_to_file, from_json, to_json
-from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver
+from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver, read_verbose
 from ._validation import check_aligned, time_axis
 from ._warn import warn_user
 
@@ -112,9 +112,7 @@ class ClassModel(Model):
     def _fit_training(self, data: ClassTraining) -> None:
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
-        epochs = None if self.max_epochs is None else read_count("max_epochs", self.max_epochs)
-        tol, step, decay = read_number("tol", self.tol), self._read_step(), self._read_decay()
-        certify, verbose = read_flag("certify", self.certify), read_flag("verbose", self.verbose)
+        epochs, tol, step, decay, certify, verbose = self._read_parameters()
         seed, strength = read_seed(self.random_state), self._strength()
         for name in ("_streamed", "_stream_step"):  # of a model that is replaced
             vars(self).pop(name, None)
@@ -199,6 +197,18 @@ class ClassModel(Model):
             )
         return float(given)
 
+    def _read_parameters(self) -> tuple:
+        """Epochs, tol, step, decay, certify and verbose, checked."""
+        check_real("step_decay", self.step_decay, 1.0, closed=True)
+        return (
+            None if self.max_epochs is None else read_count("max_epochs", self.max_epochs),
+            read_number("tol", self.tol),
+            self._read_step(),
+            float(self.step_decay),
+            read_flag("certify", self.certify),
+            read_verbose(self.verbose),
+        )
+
     def _read_step(self):
         if isinstance(self.step, str):
             if self.step != "tune":
@@ -206,14 +216,9 @@ class ClassModel(Model):
             return "tune"
         return read_number("step", self.step)
 
-    def _read_decay(self) -> float:
-        check_real("step_decay", self.step_decay, 1.0, closed=True)
-        return float(self.step_decay)
-
     def _stream(self, data: ClassTraining, strength: float) -> None:
         """One pass over more rows, from where the model stands."""
-        solver, step = self._make_solver(streaming=True), self._read_step()
-        certify = read_flag("certify", self.certify)
+        solver, (_, _, step, _, certify, _) = self._make_solver(streaming=True), self._read_parameters()
         before, rows, totals = getattr(self, "_streamed", (0, 0.0, None)), data.n_rows, data.class_totals
         batches, seen, past = before if before[2] is not None else (0, 0.0, np.zeros(len(totals)))
         if len(totals) < 2:
@@ -340,9 +345,13 @@ def _centred(params: Params) -> Params:
 
 def _estimate_objective(problem: SoftmaxProblem, params: Params) -> float:
     """F from as many rows as are quickly seen."""
+    return problem.objective(params, _some_rows(problem))
+
+
+def _some_rows(problem: SoftmaxProblem) -> np.ndarray:
+    """As many rows as are quickly seen; always the same ones."""
     n = min(problem.n_rows, max(1, int(_CERTIFIABLE / 50 // problem.n_classes)))
-    rows = np.random.default_rng(0).choice(problem.n_rows, n, replace=False)
-    return problem.objective(params, np.sort(rows))
+    return np.sort(np.random.default_rng(0).choice(problem.n_rows, n, replace=False))
 
 
 def _exact_report(problem: SoftmaxProblem, solution, data: ClassTraining) -> ClassReport:
@@ -374,7 +383,8 @@ def _sampled_report(problem, solver, solution, params, data, step, tuned, second
     gap = None
     if certify and problem.n_rows * problem.n_classes <= _CERTIFIABLE:
         gap = problem.certify_gap(params)
-    objective = gap.objective if gap is not None else _estimate_objective(problem, params)
+    rows = None if gap is not None else _some_rows(problem)
+    objective = problem.objective(params, rows) if gap is None else gap.objective
     bounded = gap is not None and np.isfinite(gap.bound)
     return _report(
         problem,
@@ -386,6 +396,7 @@ def _sampled_report(problem, solver, solution, params, data, step, tuned, second
         gap_theorem=gap.theorem if bounded else "",
         target=np.nan,
         objective=objective,
+        rows=rows,
         solver_name=type(solver).__name__,
         epochs=solution.epochs,
         row_evals=min(solution.steps * solver.batch_size, solution.epochs * solver.n_visits(problem)),
@@ -398,14 +409,16 @@ def _sampled_report(problem, solver, solution, params, data, step, tuned, second
     )
 
 
-def _report(problem, data: ClassTraining, params: Params, objective, gap, **facts) -> ClassReport:
+def _report(problem, data: ClassTraining, params: Params, objective, gap, rows=None, **facts) -> ClassReport:
+    """Report of a fit; the objective may be that of some rows only."""
     null = problem.null_objective
     improvement = max(null - objective, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = 0.0 if gap == 0 else float(np.float64(gap) / improvement)
     ridge = problem.strength / 2 * float(np.sum(params.coef**2))
-    explainable = null - data.saturated_loss
-    pseudo_r2 = (null - objective + ridge) / explainable if explainable > _NO_DEVIANCE else np.nan
+    frequencies, saturated = data.extreme_losses(rows)
+    explainable = frequencies - saturated
+    pseudo_r2 = (frequencies - objective + ridge) / explainable if explainable > _NO_DEVIANCE else np.nan
     return ClassReport(
         gap=gap,
         relative_gap=relative,

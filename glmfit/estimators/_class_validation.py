@@ -27,6 +27,7 @@ class ClassTraining:
 
     X: Any  # (row, feature), array or CSR
     pairs: Pairs  # weights of mean one over the rows times counts
+    weight: np.ndarray  # those weights, (row,)
     rows: np.ndarray  # which of those given, (row,)
     n_dropped: int  # rows with a NaN
     n_empty: int  # rows without counts
@@ -38,12 +39,15 @@ class ClassTraining:
         """Rows that count."""
         return len(self.rows)
 
-    @property
-    def saturated_loss(self) -> float:
-        """Mean loss of a model that predicts the shares of every row exactly; 0 where a row is of one class."""
-        row, _, weight = self.pairs
-        share = weight / np.bincount(row, weight, self.n_rows)[row]
-        return -float(weight @ np.log(share)) / self.n_rows
+    def extreme_losses(self, rows=None) -> tuple[float, float]:
+        """Mean loss, of all or of some rows, of the shares of all rows together, and of every row's own shares."""
+        row, label, weight = self.pairs
+        everywhere = np.log(np.maximum(self.class_totals / self.class_totals.sum(), 1e-300))[label]
+        own = np.log(weight / np.bincount(row, weight, self.n_rows)[row])
+        if rows is not None:
+            weight = weight * np.bincount(rows, minlength=self.n_rows)[row]
+        n = self.n_rows if rows is None else len(rows)
+        return -float(weight @ everywhere) / n, -float(weight @ own) / n
 
 
 # ------------------------------------------------------------------------------------------ features
@@ -288,14 +292,15 @@ def check_offset(offset, n_rows: int, n_classes: int) -> np.ndarray | None:
             f"offset is infinite at row {row}. A class that is impossible there needs a large negative number, such as "
             "-50."
         )
-    return offset
+    return np.where(np.isnan(offset).any(axis=1, keepdims=True), np.nan, offset)
 
 
 def check_lengths(X, y, sample_weight, offset=None) -> None:
     """Raise unless features, targets, weights and offsets are aligned in time, where they have one."""
     check_aligned(time_axis(X), time_axis(y))
-    check_aligned(time_axis(X) or time_axis(y), time_axis(sample_weight), "sample_weight")
-    check_aligned(time_axis(X) or time_axis(y), time_axis(offset), "offset")
+    axis, to = (time_axis(y), "y") if time_axis(X) is None else (time_axis(X), "X")
+    check_aligned(axis, time_axis(sample_weight), "sample_weight", to)
+    check_aligned(axis, time_axis(offset), "offset", to)
 
 
 def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int) -> ClassTraining:
@@ -310,7 +315,7 @@ def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int)
     pairs = Pairs(np.arange(len(label)), label, weight)
     totals = np.bincount(label, weight, n_classes)
     offset = None if offset is None else offset[keep]
-    return ClassTraining(_rows(X, keep), pairs, keep, int(nan.sum()), 0, offset, totals)
+    return ClassTraining(_rows(X, keep), pairs, weight, keep, int(nan.sum()), 0, offset, totals)
 
 
 def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
@@ -331,7 +336,7 @@ def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
     totals = np.bincount(pairs.label, pairs.weight, n_classes)
     offset = None if offset is None else offset[keep]
     n_empty = int(np.sum((total == 0) & (~nan)))
-    return ClassTraining(_rows(X, keep), pairs, keep, int(nan.sum()), n_empty, offset, totals)
+    return ClassTraining(_rows(X, keep), pairs, weight, keep, int(nan.sum()), n_empty, offset, totals)
 
 
 def _without_features(X, offset) -> np.ndarray:

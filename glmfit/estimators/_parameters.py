@@ -30,6 +30,13 @@ def read_flag(name: str, value) -> bool:
     return bool(value)
 
 
+def read_verbose(value) -> bool:
+    """Return whether to show progress; any number above 0 says so, as elsewhere in scikit-learn."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, numbers.Integral) and value >= 0):
+        return bool(value)
+    raise ValueError(f"verbose is {value!r}; it must be True or False.")
+
+
 def read_seed(state) -> int:
     """Return the seed behind ``random_state``: None is 0; a generator is drawn from."""
     if state is None:

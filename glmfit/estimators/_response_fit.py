@@ -17,7 +17,7 @@ from ..observations import RESPONSE_LOSSES, ResponseLoss
 from ..problems import AllPairsProblem, TwoTowers
 from ..problems._towers import MLPTower
 from ..solvers import StationaryOptions
-from ._parameters import precision, read_count, read_flag, read_seed, read_solver
+from ._parameters import precision, read_count, read_flag, read_seed, read_solver, read_verbose
 from ._response_auto import SOLVERS, choose_response_solver
 from ._response_report import ResponseReport
 from ._response_scores import Predictor, deviance_explained, hold_out
@@ -75,7 +75,7 @@ class Settings:
             bias_strength=_grid("bias_strength", model.bias_strength, single=True)[0],
             prior=model.prior,
             solver=SOLVERS[choose_response_solver(hidden)]() if solver is None else solver,
-            options=StationaryOptions(float(model.tol), epochs, verbose=read_flag("verbose", model.verbose)),
+            options=StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose)),
             fraction=float(model.validation_fraction),
             seed=read_seed(model.random_state),
         )

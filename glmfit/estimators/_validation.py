@@ -108,7 +108,7 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     axis_x, axis_y = time_axis(X), time_axis(y)
     check_aligned(axis_x, axis_y)
     for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
-        check_aligned(axis_x or axis_y, time_axis(rows), name)
+        check_aligned(axis_x or axis_y, time_axis(rows), name, "y" if axis_x is None else "X")
     names = neuron_names(y)
     X = _features(estimator, X, reset=True)
     Y = counts_of(y)
@@ -170,7 +170,7 @@ def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     axis = time_axis(X)
     check_aligned(axis, time_axis(y))
     for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
-        check_aligned(axis or time_axis(y), time_axis(rows), name)
+        check_aligned(axis or time_axis(y), time_axis(rows), name, "y" if axis is None else "X")
     _refuse_sparse(X, "X")
     refuse_spike_times(y, "y")
     check_same_neurons(estimator.report_.neuron, neuron_names(y))
@@ -285,7 +285,7 @@ def refuse_words_and_times(value: Any, name: str) -> None:
         try:
             np.asarray(value, np.float64)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
+            raise ValueError(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
 
 
 def as_numbers(value: Any, name: str) -> np.ndarray:
@@ -345,7 +345,7 @@ def _rows_without_nan(X, Y, offset) -> np.ndarray:
         columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(X).all(axis=0))]
         columns += [f"neuron {j}" for j in np.flatnonzero(np.isnan(Y).all(axis=0))]
         blame = f" All NaN: {', '.join(columns[:5])}; a constant column divided by its standard deviation?"
-        raise ValueError(f"every row has a NaN in X or y; nothing is left to fit.{blame if columns else ''}")
+        raise ValueError(f"every row has a NaN in X, y or offset; nothing is left to fit.{blame if columns else ''}")
     return np.flatnonzero(~bad)
 
 
@@ -367,20 +367,22 @@ def check_aligned(x: TimeAxis | None, y: TimeAxis | None, what: str = "y", to: s
     if x is None or y is None:
         return
     if len(x.t) != len(y.t):
-        raise ValueError(
-            f"{to} has {_extent(x)} but {what} has {_extent(y)}. Both need the same bins: count the spikes with those "
-            f"of {to}, spikes.count(bin_size, ep={to}.time_support), or restrict both to the same epochs."
-        )
+        advice = f"restrict both to the same epochs, {what}.restrict({to}.time_support)."
+        if what == "y":
+            count = f"spikes.count(bin_size, ep={to}.time_support)"
+            advice = f"count the spikes with those of {to}, {count}, or restrict both to the same epochs."
+        raise ValueError(f"{to} has {_extent(x)} but {what} has {_extent(y)}. Both need the same bins: {advice}")
     if not len(x.t):
         raise ValueError(f"{to} and {what} are empty: no time bins. A fit needs at least 2.")
     shift = np.abs(x.t - y.t)
     bin_s = np.median(np.diff(x.t)) if len(x.t) > 1 else 1.0
     if shift.max() > 1e-3 * bin_s:
         first = int(np.argmax(shift > 1e-3 * bin_s))
+        effect = "fitted to the wrong features" if what == "y" else f"taken for that of other rows of {to}"
         raise ValueError(
             f"the times of {to} and {what} differ (first at row {first}: {to} at {x.t[first]:g} s, {what} at "
-            f"{y.t[first]:g} s; bins of {bin_s:g} s): {what} would be fitted to the wrong features. Align them, for "
-            "example with y.value_from or by counting on the same epochs and bin size."
+            f"{y.t[first]:g} s; bins of {bin_s:g} s): {what} would be {effect}. Align them, for example with "
+            f"{what}.value_from or by counting on the same epochs and bin size."
         )
 
 

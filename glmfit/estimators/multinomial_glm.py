@@ -53,9 +53,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
 
     Notes
     -----
-    Guarantee: as in `SoftmaxGLM`. Rows with a NaN are left out and counted, and so are rows without counts, which say
-    nothing of shares. Counts need not be integers: weights of any kind are shares all the same. Counts given as a
-    sparse matrix are never made dense but by "SAGA".
+    Guarantee: as in `SoftmaxGLM`. Rows with a NaN in X, y or offset are left out and counted, and so are rows without
+    counts, which say nothing of shares. Counts need not be integers: weights of any kind are shares all the same.
+    Counts given as a sparse matrix are never made dense but by "SAGA".
 
     Examples
     --------
@@ -82,7 +82,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         sample_weight : array-like, (row,), optional
             Weight of each row, >= 0; the loss is divided by their sum.
         offset : array-like, (row, category), optional
-            Added to the scores.
+            Added to the scores; a row with a NaN is left out.
 
         Returns
         -------
@@ -172,7 +172,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         Returns
         -------
         array or pynapple TsdFrame
-            (row, category), NaN where X has a NaN; a frame with the times of X when X is one.
+            (row, category), NaN where X or the offset has a NaN; a frame with the times of X when X is one.
         """
         if total is not None:
             check_aligned(time_axis(X), time_axis(total), "total")
@@ -209,9 +209,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         Y = read_counts(y)
         self._check_categories(Y.shape[1])
         data = training_of_counts(X, Y, sample_weight, offset)
-        weight = np.ones(data.n_rows) if sample_weight is None else np.asarray(sample_weight, np.float64)[data.rows]
-        weight = weight / weight.mean()
-        Y = Y[data.rows]
+        weight, Y = data.weight, Y[data.rows]
         of = Multinomial(Y.shape[1])
         share = np.maximum(np.asarray(weight @ Y).ravel(), 0)
         null_scores = np.log(np.maximum(share / share.sum(), 1e-300))[None]

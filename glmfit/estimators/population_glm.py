@@ -13,7 +13,16 @@ from ..solvers import SAGA, LoopOptions
 from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
 from ._padding import may_pad, run_padded
-from ._parameters import precision, read_count, read_devices, read_flag, read_number, read_seed, read_solver
+from ._parameters import (
+    precision,
+    read_count,
+    read_devices,
+    read_flag,
+    read_number,
+    read_seed,
+    read_solver,
+    read_verbose,
+)
 from ._population_model import PopulationModel
 from ._streaming import StreamedTraining, bytes_in_memory, load_or_stream
 from ._validation import check_training
@@ -195,7 +204,7 @@ class PopulationGLM(PopulationModel):
         options = LoopOptions(
             tol=read_number("tol", self.tol),
             max_epochs=read_count("max_epochs", self.max_epochs),
-            verbose=read_flag("verbose", self.verbose),
+            verbose=read_verbose(self.verbose),
         )
         arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
         if data is None:

@@ -17,7 +17,7 @@ from ._auto import choose_solver
 from ._cv_fits import REGULARIZERS, Fits, as_solution, default_strengths, penalty_maker, read_strengths
 from ._cv_scores import choose_strengths, score_folds
 from ._folds import make_folds
-from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver
+from ._parameters import precision, read_count, read_number, read_seed, read_solver, read_verbose
 from ._population_model import PopulationModel
 from ._streaming import as_arrays
 from ._validation import check_training, time_axis
@@ -172,7 +172,7 @@ class PopulationGLMCV(PopulationModel):
         self._check_words()
         given = read_strengths(self.strengths)
         solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
-        max_epochs, verbose = read_count("max_epochs", self.max_epochs), read_flag("verbose", self.verbose)
+        max_epochs, verbose = read_count("max_epochs", self.max_epochs), read_verbose(self.verbose)
         cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs, verbose=verbose)
         options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs, verbose=verbose)
         max_memory, key = read_number("max_memory", self.max_memory), jax.random.key(read_seed(self.random_state))

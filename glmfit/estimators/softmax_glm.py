@@ -123,7 +123,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         sample_weight : array-like, (row,), optional
             Weight of each row, >= 0; the loss is divided by their sum.
         offset : array-like, (row, class), optional
-            Added to the scores, classes in the order of ``classes_``.
+            Added to the scores, classes in the order of ``classes_``; a row with a NaN is left out.
 
         Returns
         -------
@@ -247,7 +247,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Returns
         -------
         array or pynapple TsdFrame
-            (row, class), NaN where X has a NaN; a frame with the times of X, classes as columns, when X is one.
+            (row, class), NaN where X or the offset has a NaN; a frame with the times of X, classes as columns, when X
+            is one.
         """
         X, offset, axis = self._prepare(X, offset)
         return self._wrapped(np.exp(self._log_probabilities(X, offset)), axis)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .._checks import check_choice, check_positive, check_whole
+from .._checks import check_choice, check_flag, check_positive, check_whole
 from ..bounds import ORDERS
 from ._row_visits import RowVisitor, VisitState
 
@@ -96,8 +96,7 @@ class StochasticMajorization(RowVisitor):
         if self.rank is not None:
             check_whole("rank", self.rank, 0)
         check_positive("gain", self.gain)
-        if not isinstance(self.restart, bool | np.bool_):
-            raise ValueError(f"restart is {self.restart!r}; it must be True or False.")
+        check_flag("restart", self.restart)
         check_choice("order", self.order, ORDERS)
 
     def longest_step(self, problem) -> float:

@@ -178,7 +178,7 @@ def test_what_makes_no_sense_is_refused():
     model = PopulationGLM(regularizer="UnRegularized").fit(X, Y)
     for arguments, message in (
         ({"covariance": "white"}, "covariance is 'white'; it must be one of 'fisher'"),
-        ({"level": 95}, "level is 95; it must be a number between 0 and 1"),
+        ({"level": 95}, "level is 95; it must be a number in .0, 1."),
         ({"X": X[:100], "y": Y[:100]}, "X has 100 rows that count, the fit had 200"),
         ({"y": Y + 1}, "other numbers of spikes than the fit had"),
         ({"sample_weight": np.linspace(1, 2, 200)}, "other numbers of spikes"),

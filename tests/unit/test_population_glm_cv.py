@@ -218,7 +218,7 @@ def test_files_keep_everything(fitted, data, tmp_path):
         ({"rule": "min"}, "rule is 'min'; it must be one of 'best', 'one-se'"),
         ({"max_memory": 0}, "max_memory is 0"),
         ({"regularizer": "GroupLasso"}, "it must be one of 'Ridge', 'Lasso', 'ElasticNet'"),
-        ({"regularizer": "ElasticNet", "l1_ratio": 1.5}, "l1_ratio is 1.5; it must be in"),
+        ({"regularizer": "ElasticNet", "l1_ratio": 1.5}, "l1_ratio is 1.5; it must be a number in"),
         ({"solver_kwargs": {"gain": 0.3}}, "name the solver they are for"),
         ({"solver_name": "SAGA", "solver_kwargs": {"steps": 3}}, "solver_kwargs of SAGA may be"),
     ],

@@ -7,6 +7,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import MultinomialGLM, PopulationGLM, ResponseModel, SoftmaxGLM, Status
+from glmfit.estimators import _class_model
 
 SHARED = {"status", "objective", "pseudo_r2", "epochs"}
 GAP = {"gap", "gap_kind", "relative_gap"}
@@ -44,7 +45,7 @@ def test_frames_share_their_columns(kind):
     assert model.n_iter_ == frame["epochs"].max() > 0
 
 
-def test_pseudo_r2_is_the_deviance_explained_on_the_training_rows():
+def test_pseudo_r2_is_the_deviance_explained_on_the_training_rows(monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(200, 3))
     weight = rng.uniform(0.5, 2, 200)
@@ -58,6 +59,12 @@ def test_pseudo_r2_is_the_deviance_explained_on_the_training_rows():
     multinomial = MultinomialGLM(**strength).fit(X, counts, weight)
     assert 0.05 < multinomial.report_.pseudo_r2 < 1
     np.testing.assert_allclose(multinomial.report_.pseudo_r2, multinomial.score(X, counts, weight), rtol=1e-6)
+    offset = 0.3 * rng.normal(size=(200, 4))  # and in parts, as for a large problem
+    monkeypatch.setattr(_class_model, "_CERTIFIABLE", 4 * 190 * 50)
+    for of in ({}, {"solver_name": "ImplicitSGD", "certify": False, "step": 0.3}):
+        multinomial = MultinomialGLM(**strength, **of).fit(X, counts, weight, offset=offset)
+        score = multinomial.score(X, counts, weight, offset=offset)
+        np.testing.assert_allclose(multinomial.report_.pseudo_r2, score, rtol=0.2 if of else 1e-6)
     label = counts.argmax(axis=1)
     softmax = SoftmaxGLM(**strength).fit(X, label, weight)
     score = softmax.score(X, label, weight, score_type="pseudo-r2-McFadden")
