@@ -16,13 +16,24 @@ from pathlib import Path
 
 import pytest
 
-FAST, DEAR, DEARER, DEAREST = 2.0, 0.7, 20.0, 45.0  # seconds, two tests at a time on two cores
+FAST, DEAR, DEARER, DEAREST = 2.0, 0.7, 6.0, 45.0  # seconds, two tests at a time on two cores
 WHOLES = (
     "tests/batch",
     "tests/regression",
     "tests/test_docs.py",
     "tests/test_examples.py",
     "tests/unit/test_newcomer_mistakes.py",
+    # One of a kind each, whatever they cost.
+    "tests/unit/test_devices.py::test_two_hosts",
+    "tests/unit/test_nemos_plugin.py::test_a_fit_through_nemos",
+    "tests/unit/test_nemos_plugin.py::test_a_link_is_known",
+    "tests/unit/test_population_glm.py::test_double_precision",
+    "tests/unit/test_population_glm_cv.py::test_both_solvers",
+    "tests/unit/test_response_model.py::test_double_precision",
+    "tests/unit/test_response_model.py::test_features_may_be",
+    "tests/unit/test_softmax_glm.py::test_sparse_features_are_never",
+    "tests/unit/test_streaming.py::test_a_fit_killed",
+    "tests/unit/test_streaming.py::test_files_sources",
 )
 FILE = Path(__file__).with_name("tiers.txt")
 
