@@ -17,7 +17,6 @@ import scipy.sparse
 import scipy.special
 
 from ._class_rows import ClassData, CountRows, dense_rows, sparse_rows
-from ._double_sum import negative_weight
 from ._softmax_exact import ExactSoftmax
 from ._softmax_stochastic import ContrastRows
 from .base import Evaluation, Params
@@ -26,6 +25,21 @@ _CHUNK = 4_000_000  # scores in memory at a time
 _SAMPLED_CLASSES = 64
 _SETTLING_STEPS, _SETTLING_WORK = 3, 1e9  # Newton steps in the intercepts for a bound, where a pass costs no more
 GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
+
+
+def negative_weight(n_classes: int, m: int, shared: bool) -> float:
+    """Weight of a sampled exponential that keeps the double sum unbiased; see docs/theory/double_sum.md.
+
+    Parameters
+    ----------
+    n_classes : int
+        K.
+    m : int
+        Sampled classes.
+    shared : bool
+        Whether they are drawn from all classes, a row's own label counting nothing, rather than from the others.
+    """
+    return (n_classes if shared else n_classes - 1) / m
 
 
 class Pairs(NamedTuple):
@@ -129,7 +143,7 @@ class SoftmaxProblem:
         return len(self.pairs.label)
 
     def negative_weight(self, m: int, shared: bool) -> float:
-        """Weight of a sampled class that keeps the double sum unbiased; see docs/theory/double_sum.md."""
+        """Weight of a sampled exponential beside what the row contributes by itself."""
         return negative_weight(self.n_classes, m, shared)
 
     def class_data(self, auxiliary: str = "pair") -> ClassData:

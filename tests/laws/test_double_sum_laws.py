@@ -1,6 +1,7 @@
 """The double-sum form of softmax: its optimum is the likelihood, and every sampled gradient is unbiased."""
 
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from oracles import softmax as oracle
 
-from glmfit.problems import _double_sum as double_sum
+from glmfit.problems.softmax import negative_weight
 from glmfit.solvers import _class_rules as rules
 
 N, D, K = 5, 3, 4
@@ -26,11 +27,9 @@ def model(rng):
 def test_at_the_best_auxiliary_variables_it_is_the_likelihood(alpha, model):
     """Identity 3: value, gradient in v, gradient in W."""
     X, y, W, _, offset, weight = model
-    score = oracle.scores(W, X, offset)
-    v = double_sum.best_auxiliary(score, y, alpha)
-    np.testing.assert_allclose(v, oracle.best_auxiliary(W, X, y, alpha, offset), atol=1e-13)
-    rows = double_sum.double_sum_rows(score, y, v, alpha)
-    np.testing.assert_allclose(weight @ (rows - 1), oracle.nll(W, X, oracle.one_hot(y, K), offset, weight), rtol=1e-13)
+    v = oracle.best_auxiliary(W, X, y, alpha, offset)
+    value = oracle.double_sum(v, W, X, y, alpha, offset, weight) - weight.sum()
+    np.testing.assert_allclose(value, oracle.nll(W, X, oracle.one_hot(y, K), offset, weight), rtol=1e-13)
     gv, gW = oracle.double_sum_gradient(v, W, X, y, alpha, offset, weight, mu=0.3)
     np.testing.assert_allclose(gv, 0, atol=1e-12)
     exact = oracle.nll_gradient(W, X, oracle.one_hot(y, K), offset, weight, mu=0.3)
@@ -42,15 +41,43 @@ def test_value_and_gradient_are_those_written_down_term_by_term(alpha, model, x6
     X, y, W, v, offset, weight = model
 
     def total(v, W):
-        return jnp.sum(weight * double_sum.double_sum_rows(X @ W.T + offset, y, v, alpha))
+        score = X @ W.T + offset
+        own = score[jnp.arange(N), y]
+        others = jnp.where(jnp.arange(K)[None] == y[:, None], -jnp.inf, score - (1 - alpha) * own[:, None])
+        rows = v - alpha * own + jnp.exp(alpha * own - v) + jnp.exp(others - v[:, None]).sum(axis=1)
+        return jnp.sum(weight * rows)
 
-    np.testing.assert_allclose(
-        total(v, jnp.asarray(W)), oracle.double_sum(v, W, X, y, alpha, offset, weight), rtol=1e-12
-    )
+    value = oracle.double_sum(v, W, X, y, alpha, offset, weight)
+    np.testing.assert_allclose(total(v, jnp.asarray(W)), value, rtol=1e-12)
     gv, gW = jax.grad(total, (0, 1))(jnp.asarray(v), jnp.asarray(W))
     exact_v, exact_W = oracle.double_sum_gradient(v, W, X, y, alpha, offset, weight)
     np.testing.assert_allclose(gv, exact_v, atol=1e-12)
     np.testing.assert_allclose(gW, exact_W, atol=1e-12)
+
+
+class Scheme(NamedTuple):
+    """A line of the table in docs/theory/double_sum.md."""
+
+    row: float  # multiplies what a sampled row contributes by itself
+    negative: float  # multiplies each sampled exponential
+    touched: np.ndarray  # probability that a step touches each class
+
+
+def single_row_weights(label_counts, m):
+    share = label_counts / N
+    return Scheme(N, N * negative_weight(K, m, shared=False), share + (1 - share) * m / (K - 1))
+
+
+def with_replacement_weights(label_counts, m):
+    share = label_counts / N
+    return Scheme(N, N * negative_weight(K, m, shared=False), share + (1 - share) * (1 - (1 - 1 / (K - 1)) ** m))
+
+
+def shared_weights(label_counts, n, m):
+    missed = np.prod([1 - label_counts / (N - j) for j in range(n)], axis=0)
+    as_negative, as_label = m / K, 1 - np.maximum(missed, 0.0)
+    touched = as_negative + as_label - as_negative * as_label
+    return Scheme(N / n, N / n * negative_weight(K, m, shared=True), touched)
 
 
 def sampled(rule, log_a, X, y, score, v, weight, i, C):
@@ -80,7 +107,7 @@ def test_one_row_with_distinct_negatives_is_unbiased(alpha, m, model, x64):
     X, y, W, v, offset, weight = model
     v = v + 3.0  # so that no auxiliary variable is stopped at 0
     score = oracle.scores(W, X, offset)
-    scheme = double_sum.single_row_weights(counts(y), m)
+    scheme = single_row_weights(counts(y), m)
     rule = rules.ExplicitRule(alpha)
     draws = [(i, list(C)) for i in range(N) for C in oracle.subsets([k for k in range(K) if k != y[i]], m)]
     log_a = np.log(scheme.negative / scheme.row)
@@ -97,7 +124,7 @@ def test_negatives_with_replacement_are_unbiased(m, model, x64):
     X, y, W, v, offset, weight = model
     v = v + 3.0
     score = oracle.scores(W, X, offset)
-    scheme = double_sum.with_replacement_weights(counts(y), m)
+    scheme = with_replacement_weights(counts(y), m)
     draws = [(i, list(C)) for i in range(N) for C in itertools.product([k for k in range(K) if k != y[i]], repeat=m)]
     log_a = np.log(scheme.negative / scheme.row)
     gv, gW = mean(sampled(rules.ExplicitRule(), log_a, X, y, score, v, weight, i, C) for i, C in draws)
@@ -114,7 +141,7 @@ def test_rows_that_share_negatives_are_unbiased(alpha, n, m, model, x64):
     X, y, W, v, offset, weight = model
     v = v + 3.0
     score = oracle.scores(W, X, offset)
-    scheme = double_sum.shared_weights(counts(y), n, m)
+    scheme = shared_weights(counts(y), n, m)
     rule, log_a = rules.ExplicitRule(alpha), np.log(scheme.negative / scheme.row)
     draws = list(itertools.product(oracle.subsets(range(N), n), oracle.subsets(range(K), m)))
 
