@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import observations, penalties
+from .._checks import check_real
 from ..estimators._auto import SOLVERS
-from ..estimators._parameters import read_count, read_number, read_solver
+from ..estimators._parameters import read_count, read_flag, read_number, read_solver
 from ..problems._population_majorization import check_majorizable
 from ._estimators import COUNT_ESTIMATORS, make_estimator
 
@@ -30,6 +31,9 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
     for name in ("tol", "cv_tol", "max_memory"):
         if hasattr(model, name):
             yield name, lambda name=name: read_number(name, getattr(model, name))
+    for name in ("certify", "pad_shapes"):
+        if hasattr(model, name):
+            yield name, lambda name=name: read_flag(name, getattr(model, name))
     if model.max_epochs is not None or population:
         yield "max_epochs", lambda: read_count("max_epochs", model.max_epochs)
     if population:
@@ -48,7 +52,7 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
         yield "solver_name", model._make_solver
         yield "regularizer_strength", model._strength
         yield "step", model._read_step
-        yield "step_decay", model._read_decay
+        yield "step_decay", lambda: check_real("step_decay", model.step_decay, 1.0, closed=True)
 
 
 def _check_solver(model: Any) -> None:

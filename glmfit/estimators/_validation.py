@@ -285,12 +285,13 @@ def refuse_words_and_times(value: Any, name: str) -> None:
         try:
             np.asarray(value, np.float64)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
+            raise type(error)(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
 
 
 def as_numbers(value: Any, name: str) -> np.ndarray:
     """Return real numbers given in any form as float64, or raise ValueError."""
-    refuse_words_and_times(value, name)
+    if getattr(getattr(value, "dtype", None), "kind", "O") != "O":
+        refuse_words_and_times(value, name)
     try:
         return np.asarray(plain(value), np.float64)
     except (TypeError, ValueError) as error:

@@ -58,7 +58,9 @@ def test_infinite_values_are_an_error_that_names_the_array(value, data):
 
 def test_nan_everywhere_is_an_error_that_says_which_column(data):
     X, Y = data
-    fails(np.full_like(X, np.nan), Y, "every row has a NaN in X or y; nothing is left to fit. All NaN: feature 0")
+    fails(
+        np.full_like(X, np.nan), Y, "every row has a NaN in X, y or offset; nothing is left to fit. All NaN: feature 0"
+    )
     words = "nothing is left to fit. All NaN: feature 3; a constant column divided by its standard deviation?"
     fails(changed(X, (slice(None), 3), np.nan), Y, words)
     fails(X, changed(Y, (slice(None), 2), np.nan), "nothing is left to fit. All NaN: neuron 2")

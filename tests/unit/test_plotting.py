@@ -169,7 +169,7 @@ def test_convergence_against_work_and_time(report, against, x, label):
 
 
 def test_convergence_refuses_an_unknown_axis(report):
-    with pytest.raises(ValueError, match="epoch, passes, seconds"):
+    with pytest.raises(ValueError, match="'epoch', 'passes', 'seconds'"):
         plotting.plot_convergence(report, against="minutes")
 
 

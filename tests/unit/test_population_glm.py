@@ -186,7 +186,7 @@ def test_rows_with_nan_are_left_out_and_counted(data):
     rate = model.predict(X)
     assert np.all(np.isnan(rate[missing])) and np.all(rate[~missing] > 0)
     assert model.score(X, Y, weights) == clean.score(X[~bad], Y[~bad], weights[~bad])
-    with pytest.raises(ValueError, match="NaN in 11 rows; counts cannot be drawn"):
+    with pytest.raises(ValueError, match="NaN, or offset does, in 11 rows; counts cannot be drawn"):
         model.simulate(X)
 
 
