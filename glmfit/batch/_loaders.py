@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,8 +52,9 @@ def _import(module_name: str, folder: str, name: str) -> Any:
     """Import a module, anew where the one that was imported here has changed or is of another manifest."""
     with beside_manifest(folder):
         try:
-            if module_name in _READ and _READ[module_name] != _expected(module_name):
+            if module_name in _READ and _READ[module_name] != (now := _expected(module_name)):
                 sys.modules.pop(module_name, None)
+                _forget_bytecode(now[0])
             module = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:  # a module may do anything when it is imported
             raise ImportError(
@@ -73,6 +75,13 @@ def _expected(module_name: str) -> tuple[str, str]:
             sys.modules[module_name] = loaded
     file = spec.origin if spec is not None and spec.origin else ""
     return file, _digest_of_file(file)
+
+
+def _forget_bytecode(file: str) -> None:
+    """Remove what Python compiled of a file: it takes an edit of the same second and length for no edit."""
+    if file.endswith(".py"):
+        with contextlib.suppress(OSError, NotImplementedError):
+            Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
 
 
 def _digest(module: Any) -> str:
