@@ -16,7 +16,7 @@ import pytest
 import glmfit
 
 ROOT = Path(__file__).resolve().parents[1]
-QUICK_EXAMPLES = ("01_first_fit.py", "02_pynapple.py")
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("[0-9]*.py"))
 
 pytest.importorskip("hatchling")
 pytest.importorskip("pip")
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 
 def run(*command, cwd):
-    """Run a command that knows nothing of the checkout; what it printed."""
-    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST"))}
+    """Run a command that knows nothing of the checkout or of the settings of tests; what it printed."""
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "JAX"))}
     done = subprocess.run([str(c) for c in command], cwd=cwd, env=outside, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -92,7 +92,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
 def test_sdist_holds_what_is_needed_to_build_test_and_read(sdist):
     names = relative_files(sdist)
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "tox.ini", "docs/index.md"} <= names
-    assert {"tests/test_release.py", "glmfit/py.typed", *(f"examples/{name}" for name in QUICK_EXAMPLES)} <= names
+    assert {"tests/test_release.py", "glmfit/py.typed", *(f"examples/{name}" for name in EXAMPLES)} <= names
     unwanted = (".ci/", ".git/", ".github/", "docs/_build/", "dist/", "build/")
     assert not [name for name in names if name.startswith(unwanted) or name.endswith((".pyc", ".html", ".egg-info"))]
 
@@ -107,9 +107,10 @@ def test_the_installed_wheel_says_what_it_is(python, tmp_path):
     run(python, "-W", "ignore", "-c", code, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("name", QUICK_EXAMPLES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run_from_the_installed_wheel(name, python, sdist, tmp_path):
-    pytest.importorskip("matplotlib")
-    shutil.copy(sdist / "examples" / name, tmp_path)
-    assert "converged" in run(python, name, cwd=tmp_path)
+    for extra in ("matplotlib", "nemos"):
+        pytest.importorskip(extra)
+    here = shutil.copytree(sdist / "examples", tmp_path / "examples")
+    assert "converged" in run(python, here / name, cwd=tmp_path)
     assert (tmp_path / name).with_suffix(".png").stat().st_size > 5000
