@@ -45,6 +45,11 @@ class Penalty(eqx.Module):
         return self.smooth and np.ndim(self.strength) < 2
 
     @property
+    def penalises_all(self) -> bool:
+        """Whether it grows without limit in every direction of the coefficients: then there is an optimum."""
+        return bool(np.all(np.asarray(self.strength) > 0))
+
+    @property
     @abc.abstractmethod
     def ridge_strength(self) -> Array:
         """Strength of the smooth part ``ridge_strength / 2 ||w||^2``; array of the shape of ``strength``."""

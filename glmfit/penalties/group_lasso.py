@@ -50,6 +50,11 @@ class GroupLasso(Penalty):
             )
 
     @property
+    def penalises_all(self) -> bool:
+        """Whether every feature is in a group of positive strength."""
+        return NO_GROUP not in self.groups and super().penalises_all
+
+    @property
     def ridge_strength(self) -> Array:
         """Strength 0."""
         return namespace(self.strength).zeros((), self.strength.dtype)

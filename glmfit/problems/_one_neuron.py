@@ -93,8 +93,8 @@ class OneNeuron(ExactHessian):
 
         At most silent rows, or, where nothing proves that there is an optimum, at some (``everywhere`` false).
         """
-        if np.all(np.asarray(self.penalty.ridge_strength) > 0):
-            return False
+        if self.penalty.penalises_all:
+            return False  # there is an optimum, however far
         spikes = self.Y[:, 0] > 0
         if spikes.all():
             return False

@@ -9,8 +9,8 @@ import pytest
 from cases import GROUPS, OBSERVATIONS, SOLVERS, D, N, T, problem, recording
 from oracles import population as oracle
 
-from glmfit import PopulationGLM, Status, solvers
-from glmfit.problems import Params
+from glmfit import PopulationGLM, Status, observations, penalties, solvers
+from glmfit.problems import Params, PopulationProblem
 from glmfit.solvers import SAGA, LoopOptions, Newton
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)
@@ -414,6 +414,24 @@ def test_a_neuron_silent_in_a_tenth_of_the_rows_has_no_optimum_either(solver):
     solution = solve(SOLVERS[solver], problem("softplus", X, Y, strength=0.0), max_epochs=300)
     assert solution.status.tolist() == [Status.CONVERGED, Status.SEPARABLE, Status.CONVERGED]
     assert not solution.gap_is_bound[1]
+
+
+def test_a_penalty_of_every_coefficient_leaves_no_neuron_without_an_optimum():
+    """Far away, along a direction that silences it, a neuron runs for ever only where nothing holds it."""
+    X = recording()[0]
+    X[:, 0] = np.arange(T) % 4 == 0
+    some = np.r_[0.0, np.full(D - 1, 1e-6)][:, None]  # not the feature it runs along
+    for penalty, separable in (
+        (penalties.NoPenalty(), True),
+        (penalties.Ridge(1e-6), False),
+        (penalties.Lasso(1e-6), False),
+        (penalties.Lasso(some), True),
+        (penalties.ElasticNet(1e-6, 0.5), False),
+        (penalties.GroupLasso(1e-6, (0,) * D), False),
+        (penalties.GroupLasso(1e-6, (-1,) + (0,) * (D - 1)), True),
+    ):
+        one = PopulationProblem(X, X[:, :1], observations.from_inverse_link("softplus"), penalty)
+        assert one.is_separable_along(np.r_[60.0, np.zeros(D - 1)], -40.0) == separable, penalty
 
 
 # ------------------------------------------------------------------------- budget, interruption, compilation
