@@ -41,8 +41,9 @@ _ADVICE = {
     Status.CONVERGED: "The gap is below the tolerance; nothing to do.",
     Status.MAX_EPOCHS: "The budget ran out first: raise max_epochs, or accept the reported gap.",
     Status.PRECISION_FLOOR: (
-        "Rounding stops further progress above the tolerance: loosen tol, pass float64 data with jax's x64 "
-        'mode on, or, for a smooth penalty, use solver_name="Newton".'
+        "Above the tolerance no further progress was seen, because of rounding or, with a lasso on strongly correlated "
+        "features, slowness: loosen tol, pass float64 data with jax's x64 mode on, or solve exactly, a "
+        'smooth penalty with solver_name="Newton", a lasso with PopulationGLMCV.'
     ),
     Status.NO_SPIKES: "No spike in the training rows: the optimum is at rate 0, which is what predict returns.",
     Status.SEPARABLE: (

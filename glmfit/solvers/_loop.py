@@ -161,7 +161,8 @@ class Verdict:
         self._finish(broken, Status.NON_FINITE)
         open_ &= ~broken
         # Far away the estimate may rise for long while the objective still falls.
-        falls = state.objective < self._lowest - np.maximum(1e-2 * self.target, 1e-6 * np.abs(state.objective))
+        seen = 8 * np.finfo(self.problem.dtype).eps * np.abs(state.objective)
+        falls = state.objective < self._lowest - np.maximum(1e-2 * self.target, seen)
         better = (state.estimate < 0.9 * self._best) | falls
         self._since = np.where(better, 0, self._since + 1)
         self._best = np.minimum(self._best, np.where(better, state.estimate, np.inf))
