@@ -214,7 +214,7 @@ def _report(problem, solution, data, params: Params) -> FitReport:
         objective=solution.objective,
         null_objective=solution.null_objective,
         pseudo_r2=1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan),
-        spike_count=problem.mean_count * problem.n_counted,
+        spike_count=data.spike_count,
         epochs=solution.epochs,
         row_evals=solution.row_evals * problem.n_counted // problem.n_rows,
         n_rows=problem.n_counted,

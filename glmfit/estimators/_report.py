@@ -34,7 +34,7 @@ class FitReport(Report):
     pseudo_r2 : numpy.ndarray
         Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of a constant rate.
     spike_count : numpy.ndarray
-        (Weighted) number of spikes.
+        Number of spikes in the rows fitted, whatever their weights and exposure.
     epochs : numpy.ndarray
         Epoch of the last work on the neuron.
     row_evals : int

@@ -22,6 +22,7 @@ from ._validation import (
     check_unexposed,
     check_weights,
     counts_of,
+    mean_exposure,
     neuron_names,
     plain,
     time_axis,
@@ -44,6 +45,8 @@ class StreamedTraining:
     neurons: TimeAxis | None
     neuron_names: list
     run_rows: int
+    spike_count: np.ndarray  # as given, (neuron,)
+    mean_exposure: float
 
 
 class RowView:
@@ -181,7 +184,7 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
         del estimator.feature_names_in_
     weights, offset, n_dropped = row_weights(source, counts.shape[1], sample_weight, offset)
     exposure = check_exposure(exposure, n_rows)
-    look_at_counts(CountView(counts, _positive(weights), None), exposure)
+    spikes = look_at_counts(CountView(counts, _positive(weights), None), exposure)
     if exposure is not None:
         weights = exposure if weights is None else weights * exposure
     keep = _positive(weights)
@@ -190,7 +193,7 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
     names = names or [str(i) for i in range(counts.shape[1])]
     return StreamedTraining(
         RowView(source, keep), CountView(counts, keep, exposure), weights, offset, n_dropped, one_neuron, axis, names,
-        source.chunk_rows,
+        source.chunk_rows, spikes, mean_exposure(weights, exposure),
     )  # fmt: skip
 
 
@@ -245,9 +248,9 @@ def row_weights(source: RowSource, n_neurons: int, sample_weight, offset):
     return None if (weights == 1).all() else weights, offset, int(missing.sum())
 
 
-def look_at_counts(counts: CountView, exposure=None, warn: bool = True) -> None:
-    """Check all counts once: finite, not negative, none without exposure; warn if they are not integers."""
-    fraction = np.zeros(counts.shape[1], bool)
+def look_at_counts(counts: CountView, exposure=None, warn: bool = True) -> np.ndarray:
+    """Check all counts once: finite, not negative, none without exposure; warn if they are not integers. Sum them."""
+    fraction, total = np.zeros(counts.shape[1], bool), np.zeros(counts.shape[1])
     for rows in chunks(len(counts), _LOOK):
         y = counts[rows]
         bad = np.argwhere(~np.isfinite(y))
@@ -261,8 +264,10 @@ def look_at_counts(counts: CountView, exposure=None, warn: bool = True) -> None:
         if exposure is not None:
             check_unexposed(y, exposure[rows], np.arange(rows.start, rows.stop))
         fraction |= np.any(y != np.rint(y), axis=0)
+        total += y.sum(axis=0, dtype=np.float64)
     if warn and fraction.any():
         warn_user(NOT_INTEGER.format(int(fraction.sum()), len(fraction)))
+    return total
 
 
 def predictor_of(source: RowSource, coef: np.ndarray, intercept) -> np.ndarray:

@@ -46,6 +46,12 @@ class Training:
     neuron_names: list
     rows: np.ndarray  # which of those given, (time,)
     n_given: int  # rows given
+    spike_count: np.ndarray  # as given, whatever weights and exposure, (neuron,)
+
+    @property
+    def mean_exposure(self) -> float:
+        """Weighted mean of the exposure of the rows, 1 without one."""
+        return mean_exposure(self.weights, self.exposure)
 
 
 def is_pynapple(value: Any) -> bool:
@@ -124,6 +130,7 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     X, Y, weights, offset, exposure = (_take(a, rows, n_given) for a in (X, Y, weights, offset, exposure))
     n_dropped = n_given - len(rows)
     check_counts(Y)
+    counts = Y
     if exposure is not None:
         Y, weights = per_exposure(Y, weights, exposure, rows)
     if weights is not None and not weights.sum() > 0:
@@ -134,8 +141,8 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
         kept = weights > 0
-        X, Y, rows, offset, exposure, weights = (
-            a if a is None else a[kept] for a in (X, Y, rows, offset, exposure, weights)
+        X, Y, counts, rows, offset, exposure, weights = (
+            a if a is None else a[kept] for a in (X, Y, counts, rows, offset, exposure, weights)
         )
     if len(X) < 2:
         raise ValueError(
@@ -145,7 +152,8 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     warn_if_turned(X, Y)
     warn_of_constant(X)
     names = names or [str(i) for i in range(Y.shape[1])]
-    return Training(X, Y, weights, offset, exposure, n_dropped, one_neuron, axis_y, names, rows, n_given)
+    spikes = counts.sum(axis=0, dtype=np.float64)
+    return Training(X, Y, weights, offset, exposure, n_dropped, one_neuron, axis_y, names, rows, n_given, spikes)
 
 
 def check_features(estimator, X) -> tuple[np.ndarray, TimeAxis | None]:
@@ -246,6 +254,14 @@ def per_exposure(Y, weights, exposure, rows):
     check_unexposed(Y, exposure, rows)
     safe = np.where(exposure > 0, exposure, 1.0)[:, None].astype(Y.dtype)
     return Y / safe, exposure if weights is None else weights * exposure
+
+
+def mean_exposure(weights: np.ndarray, exposure: np.ndarray | None) -> float:
+    """Average the exposure of the rows by their weights, which include it; 1 without one."""
+    if exposure is None:
+        return 1.0
+    seen = exposure > 0
+    return float(weights.sum() / (weights[seen] / exposure[seen]).sum())
 
 
 def check_unexposed(Y, exposure, rows) -> None:

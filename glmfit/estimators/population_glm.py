@@ -100,9 +100,9 @@ class PopulationGLM(PopulationModel):
     Guarantee: for every neuron whose ``report_.gap_is_bound`` is true, ``F - F* <= report_.gap``, proved by
     generalised self-concordance from a float64 gradient, up to the stated failure probability of the random
     starts. A neuron stops when that is below ``max(tol (F_null - F), 1e-2/T)`` nats per bin (the second term, a
-    hundredth of a nat over the recording, tightens with ``tol`` below 1e-6). Where no bound is to be had the
-    report says "estimate". Passes run in float32 unless jax is in x64 mode and X is float64; objective,
-    gap and coefficients are float64 always. Rows with a NaN in X or y are left out and counted.
+    hundredth of a nat over the recording, tightens with ``tol`` below 1e-6; with exposure T is the sum of that). Where
+    no bound is to be had the report says "estimate". Passes run in float32 unless jax is in x64 mode and X is float64;
+    objective, gap and coefficients are float64 always. Rows with a NaN in X or y are left out and counted.
     Cost: one T d^2 product, then about 40 passes of T d n_neurons.
 
     Examples
@@ -210,6 +210,7 @@ class PopulationGLM(PopulationModel):
         if data is None:
             data = check_training(self, *arrays, sample_weight, offset, exposure)
         self._check_solver(solver, data, checkpoint is not None)
+        options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
         problem = self._make_problem(data, max_memory)
         if solver is None:
             only_saga = checkpoint is not None or not problem.in_memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -178,6 +179,8 @@ class PopulationGLMCV(PopulationModel):
         max_memory, key = read_number("max_memory", self.max_memory), jax.random.key(read_seed(self.random_state))
         X, y = as_arrays(X, y)
         data = check_training(self, X, y, sample_weight, offset, exposure)
+        negligible = options.negligible / data.mean_exposure  # F is per whole bin
+        options, cv_options = (replace(o, negligible=negligible) for o in (options, cv_options))
         total = data.Y.sum(axis=1, dtype=np.float64)
         folds = make_folds(self.cv, data.rows, data.n_given, time_axis(X) or time_axis(y), total)
         observation = observations.from_inverse_link(self.inverse_link_function)

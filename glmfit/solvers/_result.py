@@ -23,7 +23,8 @@ class LoopOptions:
     max_epochs :
         Budget in passes over the data.
     negligible :
-        Log-likelihood of the whole recording, in nats, not worth more work; it shrinks with ``tol`` below 1e-6.
+        Log-likelihood of all rows, in nats, not worth more work; it shrinks with ``tol`` below 1e-6. Where a row is of
+        some exposure, so that F is per unit of exposure, divided by its mean.
     verbose :
         Show a progress bar.
     callback :
