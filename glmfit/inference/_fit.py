@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import penalties
+from .. import observations, penalties
 from .._status import Status
 from ..estimators import PopulationGLM
 from ..estimators._validation import check_scoring, per_exposure
-from ..problems import _host
+from ..problems import Params, PopulationProblem, _host
 
 NO_OPTIMUM = (Status.NO_SPIKES, Status.SEPARABLE, Status.NON_FINITE)
 _MOST_FEATURES = 2000
 _SMOOTH = ("UnRegularized", "Ridge")
+_ROUNDING = 1e-6  # of objectives of the same data
 
 
 class Data(NamedTuple):
@@ -49,16 +50,36 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> Data:
         raise ValueError(f"X has {X.shape[1]} features; the information matrix is formed up to {_MOST_FEATURES}.")
     rows = np.flatnonzero(weights * exposure > 0)
     X, Y, weights, offset, exposure = (a if a is None else a[rows] for a in (X, Y, weights, offset, exposure))
+    report, spikes = model.report_, Y.sum(axis=0, dtype=np.float64)
     weights = weights / weights.max()
     weights = weights / weights.mean()
     Y, weights = per_exposure(Y, weights, exposure, rows)
-    report = model.report_
     if len(X) != report.n_rows:
         raise ValueError(f"X has {len(X)} rows that count, the fit had {report.n_rows}; give the data of the fit.")
-    counts = (weights @ Y) * (len(X) / weights.sum())
-    if len(counts) != len(report.neuron) or not np.allclose(counts, report.spike_count, rtol=1e-5):
-        raise ValueError("y holds other numbers of spikes than the fit had; give the data and weights of the fit.")
-    return Data(X, Y, weights, offset)
+    if len(spikes) != len(report.neuron) or not np.allclose(spikes, report.spike_count, rtol=1e-5):
+        raise ValueError("y holds other numbers of spikes than the fit had; give the data of the fit.")
+    data = Data(X, Y, weights, offset)
+    _check_objective(model, data)
+    return data
+
+
+def _check_objective(model, data: Data) -> None:
+    """Raise unless the objective is the one the fit ended with: the same numbers in another place are other data."""
+    params, report = Params(*coefficients(model)), model.report_
+    observation = observations.from_inverse_link(model.inverse_link_function)
+    penalty = penalties.make(model.regularizer, model.regularizer_strength, *params.coef.shape)
+    problem = PopulationProblem(data.X, data.Y, observation, penalty, data.weights, offset=data.offset)
+    objective = problem.evaluate(params).objective
+    scale = np.maximum(np.abs(report.objective), report.null_objective - report.objective)
+    other = ~(np.abs(objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)
+    if other.any():
+        n = int(np.argmax(other))
+        raise ValueError(
+            f"the objective of neuron {report.neuron[n]} is {objective[n]:.6g} on these data and was "
+            f"{report.objective[n]:.6g} in the fit: X, y, weights, offset or exposure are not those of the fit (other "
+            "rows, another order, another scale of the features), or the model was changed since. Give the data of the "
+            "fit."
+        )
 
 
 def coefficients(model) -> tuple[np.ndarray, np.ndarray]:

@@ -181,7 +181,14 @@ def test_what_makes_no_sense_is_refused():
         ({"level": 95}, "level is 95; it must be a number in .0, 1."),
         ({"X": X[:100], "y": Y[:100]}, "X has 100 rows that count, the fit had 200"),
         ({"y": Y + 1}, "other numbers of spikes than the fit had"),
-        ({"sample_weight": np.linspace(1, 2, 200)}, "other numbers of spikes"),
+        (
+            {"sample_weight": np.linspace(1, 2, 200)},
+            "the objective of neuron 0 is .* and was .* in the fit: X",
+        ),
+        ({"X": X * 10}, "not those of the fit .other rows, another order, another scale of the features"),
+        ({"X": X[:, [1, 0, 2, 3][: X.shape[1]]]}, "not those of the fit"),
+        ({"y": Y[::-1]}, "not those of the fit"),
+        ({"exposure": np.full(200, 0.5)}, "not those of the fit"),
     ):
         with pytest.raises(ValueError, match=message):
             wald_table(model, **{"X": X, "y": Y, **arguments})
