@@ -16,7 +16,7 @@ from ._model import Model
 from ._model_file import coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
 from ._report import FitReport
-from ._scores import score_sums
+from ._scores import score_sums, spike_sums
 from ._streaming import check_columns, check_streamed_scoring, predictor_of
 from ._validation import (
     TimeAxis,
@@ -28,6 +28,7 @@ from ._validation import (
     time_axis,
     wrap,
 )
+from ._warn import warn_user
 
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
@@ -113,6 +114,12 @@ class PopulationModel(RegressorMixin, Model):
         -------
         float or numpy.ndarray of shape (neuron,)
             Larger is better; D2 and McFadden are at most 1, and nan for a neuron without spikes in these rows.
+
+        Warns
+        -----
+        UserWarning
+            If neurons without spikes in the fit have some in these rows: their rate is 0, so that their score is -inf,
+            and they are left out of that of the population.
         """
         check_choice("score_type", score_type, SCORES)
         check_is_fitted(self)
@@ -123,14 +130,31 @@ class PopulationModel(RegressorMixin, Model):
             raise ValueError(f"y has {data.Y.shape[1]} neurons but the model was fitted to {coef.shape[1]}.")
         observation = observations.from_inverse_link(self.inverse_link_function)
         model, null = score_sums(observation, data, coef, intercept, score_type)
+        # A neuron without spikes in the fit has rate 0: silence costs it nothing, any spike infinitely much.
+        impossible = self.report_.status == Status.NO_SPIKES
+        if impossible.any():
+            impossible = impossible & (spike_sums(data) > 0)
+        if impossible.any():
+            model = np.where(impossible, np.inf if score_type == "D2" else -np.inf, model)
+            if not per_neuron:
+                self._warn_of_impossible(impossible)
+                model, null = (a if a is None else a[~impossible] for a in (model, null))
         if score_type == "log-likelihood":
-            return model if per_neuron else float(model.mean())
+            return model if per_neuron else float(model.mean()) if len(model) else np.nan
         if not per_neuron:
             model, null = model.sum(), null.sum()
         with np.errstate(invalid="ignore", divide="ignore"):
             value = 1 - model / null
         value = np.where(np.abs(null) < _NO_DEVIANCE, np.nan, value)
         return value if per_neuron else float(value)
+
+    def _warn_of_impossible(self, impossible: np.ndarray) -> None:
+        names = [str(self.report_.neuron[n]) for n in np.flatnonzero(impossible)]
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        warn_user(
+            f"{len(names)} of {len(impossible)} neurons had no spikes in the fit but have some in these rows "
+            f"({shown}): their rate is 0 and their score -inf. They are left out of the score of the population.",
+        )
 
     def simulate(self, X, random_state=None, offset=None, exposure=None):
         """Draw spike counts from the fitted model.

@@ -15,8 +15,7 @@ def score_sums(observation, data, coef, intercept, score_type):
     seen = w * e
     of = _deviance if score_type == "D2" else _log_likelihood
     if data.offset is None:
-        sums = over_chunks(lambda rows: w[rows] @ np.asarray(data.Y[rows], np.float64), len(w))
-        null_eta = observation.intercept(sum(sums) / seen.sum())
+        null_eta = observation.intercept(spike_sums(data) / seen.sum())
     else:
         per_unit = data.Y[:] / np.where(e > 0, e, 1.0)[:, None]
         null_eta = fit_intercept(per_unit, seen * (len(seen) / seen.sum()), observation, data.offset)[0]
@@ -31,6 +30,11 @@ def score_sums(observation, data, coef, intercept, score_type):
     if score_type == "log-likelihood":
         return totals[0] / w[e > 0].sum(), None  # per bin that was observed
     return totals
+
+
+def spike_sums(data) -> np.ndarray:
+    """Sum the counts by their weights, (neuron,)."""
+    return sum(over_chunks(lambda rows: data.weights[rows] @ np.asarray(data.Y[rows], np.float64), len(data.weights)))
 
 
 def _deviance(observation, y, eta, exposure):

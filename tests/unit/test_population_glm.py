@@ -362,6 +362,33 @@ def test_a_neuron_silent_in_the_scored_rows_scores_nan_alone(data, fitted):
     assert np.isfinite(fitted.score(X, Y, score_type="log-likelihood", per_neuron=True)).all()
 
 
+@pytest.mark.parametrize("score_type", ["D2", "pseudo-r2-McFadden", "log-likelihood"])
+def test_spikes_of_a_neuron_that_had_none_in_the_fit_do_not_spoil_the_score_of_the_others(data, score_type):
+    X, Y = data
+    silent = Y.copy()
+    silent[:, 1] = 0
+    model = PopulationGLM(regularizer_strength=1e-3).fit(X, silent)
+    others = PopulationGLM(regularizer_strength=1e-3).fit(X, Y[:, [0, 2]])
+    scores = model.score(X, Y, score_type=score_type, per_neuron=True)
+    assert scores[1] == -np.inf and np.isfinite(scores[[0, 2]]).all()
+    with pytest.warns(UserWarning, match=r"1 of 3 neurons had no spikes in the fit but have some in these rows \(1\)"):
+        score = model.score(X, Y, score_type=score_type)
+    assert score == pytest.approx(others.score(X, Y[:, [0, 2]], score_type=score_type), rel=1e-4)
+    assert np.isfinite(model.score(X, silent, score_type=score_type))
+
+
+def test_tables_whose_rows_are_shuffled_are_warned_of(data):
+    import pandas as pd
+
+    X, Y = pd.DataFrame(data[0]).add_prefix("x"), pd.DataFrame(data[1])
+    model = PopulationGLM(regularizer_strength=1e-3).fit(X, Y)
+    shuffled = Y.sample(frac=1, random_state=0)
+    with pytest.warns(UserWarning, match=r"rows of X and y have the same labels in different orders .first at row 0"):
+        model.score(X, shuffled)
+    model.score(X, shuffled.loc[X.index])  # no warning
+    model.score(X, shuffled.reset_index(drop=True).set_axis(shuffled.index + len(X)))  # other labels: as good as none
+
+
 # ------------------------------------------------------------------------- simulate
 
 
