@@ -71,6 +71,7 @@ _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
 _SCORES_AT_ONCE = 4_000_000
 _TUNABLE_ROWS = 100
+_ROUNDING = 1e-12  # of an objective, relative
 _NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
 _LITTLE = 1e-3  # share of the loss of class frequencies
 _THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
@@ -413,10 +414,12 @@ def _report(problem, data: ClassTraining, params: Params, objective, gap, rows=N
     """Report of a fit; the objective may be that of some rows only."""
     null = problem.null_objective
     improvement = max(null - objective, 0.0)
+    frequencies, saturated = data.extreme_losses(rows)
+    if facts["gap_is_bound"]:  # nor does any model lose less than one that is right about every row
+        gap = min(gap, objective - saturated + _ROUNDING * (1 + abs(objective)))
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = 0.0 if gap == 0 else float(np.float64(gap) / improvement)
     ridge = problem.strength / 2 * float(np.sum(params.coef**2))
-    frequencies, saturated = data.extreme_losses(rows)
     explainable = frequencies - saturated
     pseudo_r2 = (frequencies - objective + ridge) / explainable if explainable > _NO_DEVIANCE else np.nan
     return ClassReport(

@@ -15,7 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from ..problems import Pairs
 from ._mistakes import looks_like_times, refuse_lengths, refuse_ragged, refuse_spike_times
-from ._validation import as_numbers, check_aligned, check_weights, plain, refuse_words_and_times, time_axis
+from ._validation import as_numbers, check_weights, plain, refuse_words_and_times
 from ._warn import warn_user
 
 _LARGEST = 1e100
@@ -293,14 +293,6 @@ def check_offset(offset, n_rows: int, n_classes: int) -> np.ndarray | None:
             "-50."
         )
     return np.where(np.isnan(offset).any(axis=1, keepdims=True), np.nan, offset)
-
-
-def check_lengths(X, y, sample_weight, offset=None) -> None:
-    """Raise unless features, targets, weights and offsets are aligned in time, where they have one."""
-    check_aligned(time_axis(X), time_axis(y))
-    axis, to = (time_axis(y), "y") if time_axis(X) is None else (time_axis(X), "X")
-    check_aligned(axis, time_axis(sample_weight), "sample_weight", to)
-    check_aligned(axis, time_axis(offset), "offset", to)
 
 
 def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int) -> ClassTraining:

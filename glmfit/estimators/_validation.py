@@ -111,11 +111,8 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     _refuse_sparse(y, "y")
     refuse_spike_times(X, "X")
     refuse_spike_times(y, "y")
-    axis_x, axis_y = time_axis(X), time_axis(y)
-    check_aligned(axis_x, axis_y)
-    for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
-        check_aligned(axis_x or axis_y, time_axis(rows), name, "y" if axis_x is None else "X")
-    names = neuron_names(y)
+    check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
+    axis_y, names = time_axis(y), neuron_names(y)
     X = _features(estimator, X, reset=True)
     Y = counts_of(y)
     refuse_lengths(X, Y)
@@ -175,10 +172,7 @@ class Scoring(NamedTuple):
 def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Scoring:
     """Check features, counts and weights for a score; rows with NaN are left out."""
     check_is_fitted(estimator)
-    axis = time_axis(X)
-    check_aligned(axis, time_axis(y))
-    for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
-        check_aligned(axis or time_axis(y), time_axis(rows), name, "y" if axis is None else "X")
+    check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
     _refuse_sparse(X, "X")
     refuse_spike_times(y, "y")
     check_same_neurons(estimator.report_.neuron, neuron_names(y))
@@ -376,6 +370,29 @@ def _refuse_sparse(value: Any, name: str) -> None:
         raise TypeError(
             f"{name} is a sparse matrix of shape {value.shape}; dense data is required (the spectral basis of a design "
             f"is dense). Pass {name}.toarray() if it fits in memory."
+        )
+
+
+def check_same_rows(X, y, **others) -> None:
+    """Raise unless what has times has the same; warn of tables whose rows have the same labels in another order."""
+    axis_x, axis_y = time_axis(X), time_axis(y)
+    check_aligned(axis_x, axis_y)
+    _warn_of_shuffled(X, y, "y")
+    for name, rows in others.items():
+        check_aligned(axis_x or axis_y, time_axis(rows), name, "y" if axis_x is None else "X")
+        _warn_of_shuffled(X, rows, name)
+
+
+def _warn_of_shuffled(X, rows, what: str) -> None:
+    # No error: scikit-learn's permutation_test_score shuffles y so.
+    x, y = (getattr(a, "index", None) if type(a).__module__.startswith("pandas") else None for a in (X, rows))
+    if x is None or y is None or len(x) != len(y) or x.equals(y):
+        return
+    if x.is_unique and y.is_unique and x.isin(y).all():
+        row = int(np.argmax(np.asarray(x) != np.asarray(y)))
+        warn_user(
+            f"the rows of X and {what} have the same labels in different orders (first at row {row}: {x[row]!r} in X, "
+            f"{y[row]!r} in {what}); rows are matched by position. Where that is not meant, give {what}.loc[X.index].",
         )
 
 

@@ -9,10 +9,10 @@ from sklearn.base import RegressorMixin
 from .._checks import check_choice
 from ..observations.softmax import Multinomial
 from ._class_model import ClassModel, refuse_nan
-from ._class_validation import check_class_features, check_lengths, check_offset, read_counts, training_of_counts
+from ._class_validation import check_class_features, check_offset, read_counts, training_of_counts
 from ._mistakes import warn_if_turned, warn_of_constant
 from ._parameters import read_seed
-from ._validation import TimeAxis, as_numbers, check_aligned, plain, time_axis, wrap
+from ._validation import TimeAxis, as_numbers, check_aligned, check_same_rows, plain, time_axis, wrap
 from ._warn import warn_user
 
 SCORES = ("D2", "log-likelihood")
@@ -103,7 +103,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         return self
 
     def _fit(self, X, y, sample_weight, offset) -> None:
-        check_lengths(X, y, sample_weight, offset)
+        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         names, axis = _names(y), time_axis(y)
         X, Y = check_class_features(self, X, reset=True), read_counts(y)
         offset = check_offset(offset, X.shape[0], Y.shape[1])
@@ -141,19 +141,27 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         return self
 
     def _partial_fit(self, X, y, sample_weight, offset) -> None:
-        check_lengths(X, y, sample_weight, offset)
+        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         first = not hasattr(self, "classes_")
         names, axis = _names(y), time_axis(y)
         X, Y = check_class_features(self, X, reset=first), read_counts(y)
         if first:
             self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
-        self._check_categories(Y.shape[1])
+        self._check_categories(Y.shape[1], names)
         offset = check_offset(offset, X.shape[0], Y.shape[1])
         self._stream(training_of_counts(X, Y, sample_weight, offset), self._strength())
 
-    def _check_categories(self, n: int) -> None:
+    def _check_categories(self, n: int, names: np.ndarray | None) -> None:
         if n != len(self.classes_):
             raise ValueError(f"y has {n} categories but the model was fitted to {len(self.classes_)}.")
+        if names is None or np.array_equal(self.classes_, np.arange(n)):
+            return
+        other = [k for k in range(n) if names[k] != self.classes_[k]]
+        if other:
+            raise ValueError(
+                f"column {other[0]} of y is category {names[other[0]]!r}, but the model was fitted with "
+                f"{self.classes_[other[0]]!r} there. Give y with its columns in the order of classes_."
+            )
 
     # -------------------------------------------------------------------------------------- predict
 
@@ -204,10 +212,10 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             Larger is better; D2 is at most 1, and nan where constant shares are exact.
         """
         check_choice("score_type", score_type, SCORES)
-        check_lengths(X, y, sample_weight, offset)
+        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         X, offset, _ = self._prepare(X, offset)
         Y = read_counts(y)
-        self._check_categories(Y.shape[1])
+        self._check_categories(Y.shape[1], _names(y))
         data = training_of_counts(X, Y, sample_weight, offset)
         weight, Y = data.weight, Y[data.rows]
         of = Multinomial(Y.shape[1])

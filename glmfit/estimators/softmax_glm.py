@@ -10,7 +10,6 @@ from .._checks import check_choice
 from ._class_model import ClassModel, refuse_nan
 from ._class_validation import (
     check_class_features,
-    check_lengths,
     check_offset,
     check_seen,
     find_classes,
@@ -22,7 +21,7 @@ from ._class_validation import (
 )
 from ._mistakes import warn_of_constant
 from ._parameters import read_count, read_seed
-from ._validation import wrap
+from ._validation import check_same_rows, wrap
 from ._warn import warn_user
 
 SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
@@ -146,7 +145,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return self
 
     def _fit(self, X, y, sample_weight, offset) -> None:
-        check_lengths(X, y, sample_weight, offset)
+        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         labels = read_labels(y)
         X = check_class_features(self, X, reset=True)
         missing = missing_labels(labels)
@@ -187,7 +186,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return self
 
     def _partial_fit(self, X, y, classes, sample_weight, offset) -> None:
-        check_lengths(X, y, sample_weight, offset)
+        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         first = not hasattr(self, "classes_")
         labels = read_labels(y)
         X = check_class_features(self, X, reset=first)
@@ -326,15 +325,16 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Raises
         ------
         ValueError
-            For labels the fit did not see, whose log-likelihood would be minus infinity.
+            For labels the fit did not see, whose log-likelihood would be minus infinity; for the accuracy, where it
+            saw none of them (numbers given as text are other labels).
         """
         check_choice("score_type", score_type, SCORES)
-        check_lengths(X, y, sample_weight, offset)
+        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         X, offset, _ = self._prepare(X, offset)
         labels = read_labels(y)
         missing = missing_labels(labels)
         index = lookup(self.classes_, labels)
-        if score_type != "accuracy":
+        if score_type != "accuracy" or (index[~missing] < 0).all():
             check_seen(self.classes_, labels[~missing], index[~missing])
         data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
         truth, weight = index[data.rows], data.pairs.weight

@@ -46,6 +46,33 @@ def mult(**parameters):
     return MultinomialGLM(**{"regularizer_strength": 1e-2, **parameters})
 
 
+def test_labels_of_which_the_model_knows_none_have_no_accuracy(data):
+    X, y = data
+    model = soft().fit(X, y)
+    with pytest.raises(ValueError, match="y holds 4 labels that the model does not know"):
+        model.score(X, y.astype(str))
+    assert model.score(X, y + 1) < model.score(X, y)  # some are known; others are wrong, as in scikit-learn
+
+
+def test_categories_in_another_order_are_neither_scored_nor_streamed(counts):
+    X, Y = counts[0], pd.DataFrame(counts[1], columns=list("abcd"))
+    model = mult(solver_name="ImplicitSGD", step=0.1, max_epochs=1).fit(X, Y)
+    for use in (model.score, model.partial_fit):
+        with pytest.raises(ValueError, match="column 0 of y is category 'd', but the model was fitted with 'a' there"):
+            use(X, Y[list("dcba")])
+    assert model.score(X, Y) == model.score(X, Y.to_numpy())
+
+
+def test_no_bound_exceeds_what_the_fit_loses_in_all(data):
+    X, y = data
+    wild = X * [100, 1e-2, 1] + 100
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = soft(solver_name="ImplicitSGD", step=1e-3, max_epochs=2).fit(wild, y).report_
+    assert report.gap_is_bound
+    assert report.gap <= report.objective * (1 + 1e-10)
+
+
 # ------------------------------------------------------------------------------- scikit-learn manners
 
 EXPECTED = {
