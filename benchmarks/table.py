@@ -96,8 +96,8 @@ def provenance(sections: list[dict]) -> str:
 
 
 def fraction(ratio: float) -> str:
-    """Write a ratio below one as one over its inverse."""
-    if 0 < ratio < 0.9:
+    """Write a ratio below one half as one over its inverse."""
+    if 0 < ratio < 0.5:
         return f"1/{1 / ratio:.3g}"
     return f"{ratio:.3g}"
 

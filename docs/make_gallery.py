@@ -72,10 +72,7 @@ def page(example, printed):
     title, text, first = docstring(example)
     return f"""# {title}
 
-```{{image}} {example.stem}.png
-:alt: {title}
-:width: 100%
-```
+![{title}]({example.stem}.png)
 
 {text}
 
@@ -87,7 +84,7 @@ def page(example, printed):
 
 ## The code
 
-{{download}}`examples/{example.name} <../../examples/{example.name}>`
+[examples/{example.name}](../../examples/{example.name})
 
 ```{{literalinclude}} ../../examples/{example.name}
 :language: python
@@ -99,22 +96,20 @@ def page(example, printed):
 
 
 def index():
-    """Text of the page with all thumbnails, two to a row."""
+    """Text of the page with all thumbnails, two to a row: a table that shows wherever Markdown does."""
     titles = {e.stem: docstring(e)[0] for e in EXAMPLES}
-    cells = [f"[![{title}]({stem}.png)]({stem}.md)\n\n    [{title}]({stem}.md)" for stem, title in titles.items()]
+    cells = [f"[![{title}]({stem}.png)]({stem}.md) [{title}]({stem}.md)" for stem, title in titles.items()]
     cells += [""] * (len(cells) % 2)
-    rows = "\n".join(f"* - {left}\n  - {right}".rstrip() for left, right in zip(cells[::2], cells[1::2], strict=True))
+    rows = "\n".join(f"| {left} | {right} |" for left, right in zip(cells[::2], cells[1::2], strict=True))
     names = "\n".join(e.stem for e in EXAMPLES)
     return f"""# Gallery
 
 Scripts that run in under a minute, with the figure each of them draws and all that it prints. They are in the folder
 `examples`; those on recordings that are not shipped simulate data like them where there is no file.
 
-```{{list-table}}
-:widths: 50 50
-
+| | |
+|---|---|
 {rows}
-```
 
 ```{{toctree}}
 :hidden:
