@@ -325,8 +325,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Raises
         ------
         ValueError
-            For labels the fit did not see, whose log-likelihood would be minus infinity; for the accuracy, where it
-            saw none of them (numbers given as text are other labels).
+            For labels the fit did not see, whose log-likelihood would be minus infinity.
+
+        Warns
+        -----
+        UserWarning
+            If the accuracy is 0 because the fit saw none of these labels: numbers given as text are other labels.
         """
         check_choice("score_type", score_type, SCORES)
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
@@ -334,7 +338,9 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         labels = read_labels(y)
         missing = missing_labels(labels)
         index = lookup(self.classes_, labels)
-        if score_type != "accuracy" or (index[~missing] < 0).all():
+        if score_type == "accuracy":
+            _warn_of_strangers(self.classes_, labels, index, missing)
+        else:
             check_seen(self.classes_, labels[~missing], index[~missing])
         data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
         truth, weight = index[data.rows], data.pairs.weight
@@ -379,3 +385,15 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             warn_user(
                 f"y has one class only ({self.classes_[0]!r}): there is nothing to fit, its probability is 1.",
             )
+
+
+def _warn_of_strangers(classes, labels, index, missing) -> None:
+    """Warn if not one label is among the classes."""
+    if missing.all() or (index >= 0).any():
+        return
+    row = int(np.argmin(missing))
+    (given,), (known,) = labels[row : row + 1].tolist(), classes[:1].tolist()
+    warn_user(
+        f"the model knows none of the labels in y, so that the accuracy is 0: y has {given!r} at row {row}, the model "
+        f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same).",
+    )
