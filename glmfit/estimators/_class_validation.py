@@ -14,8 +14,16 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from ..problems import Pairs
-from ._mistakes import looks_like_times, refuse_lengths, refuse_ragged, refuse_spike_times
-from ._validation import as_numbers, check_weights, plain, refuse_words_and_times
+from ._mistakes import (
+    looks_like_times,
+    refuse_infinity,
+    refuse_lengths,
+    refuse_no_array,
+    refuse_ragged,
+    refuse_spike_times,
+    refuse_trials,
+)
+from ._validation import as_numbers, check_weights, plain, refuse_bad_features, refuse_words_and_times
 from ._warn import warn_user
 
 _LARGEST = 1e100
@@ -55,8 +63,7 @@ class ClassTraining:
 
 def check_class_features(estimator, X, reset: bool):
     """Check features, dense or sparse; NaN is allowed in dense ones, and stays."""
-    refuse_spike_times(X, "X")
-    refuse_words_and_times(X, "X")
+    refuse_bad_features(X, "features, (row, feature)")
     X = plain(X)
     if scipy.sparse.issparse(X) and X.format in ("csr", "csc", "coo"):
         X = scipy.sparse.csr_array(X)
@@ -69,9 +76,10 @@ def check_class_features(estimator, X, reset: bool):
         accept_sparse="csr",
         accept_large_sparse=False,
         dtype=[np.float64, np.float32],
-        ensure_all_finite="allow-nan",
+        ensure_all_finite=False,
         order="C",
     )
+    refuse_infinity(X, "X", "feature")
     if scipy.sparse.issparse(X):
         X = scipy.sparse.csr_array(X)
         X.sum_duplicates()
@@ -99,6 +107,7 @@ def read_labels(y) -> np.ndarray:
     y = plain(y)
     if y is None:
         raise ValueError("requires y to be passed, but the target y is None: give one label per row.")
+    refuse_no_array(y, "y", "one label per row, (row,)")
     if scipy.sparse.issparse(y):
         raise TypeError(
             f"y is a sparse matrix of shape {y.shape}; labels are one per row. Counts are for MultinomialGLM."
@@ -143,8 +152,7 @@ def _check_numbers(y: np.ndarray) -> None:
     """Refuse infinite labels and measured quantities."""
     if y.dtype.kind != "f":
         return
-    if np.isinf(y).any():
-        raise ValueError(f"Input y contains infinity: {int(np.isinf(y).sum())} labels. Remove those rows.")
+    refuse_infinity(y, "y", "label")
     finite = y[~np.isnan(y)]
     if not np.array_equal(finite, np.rint(finite)):
         first = finite[finite != np.rint(finite)][0]
@@ -231,8 +239,11 @@ def read_counts(Y):
     if Y is None:
         raise ValueError("requires y to be passed, but the target y is None: give counts, (row, category).")
     refuse_spike_times(Y, "y")
+    needs = "counts, (row, category)"
+    refuse_no_array(Y, "y", needs)
+    refuse_trials(Y, "y", needs)
     refuse_words_and_times(Y, "y")
-    refuse_ragged(Y, "y", "counts, (row, category)")
+    refuse_ragged(Y, "y", needs)
     if scipy.sparse.issparse(Y):
         Y = scipy.sparse.csr_array(Y).astype(np.float64)
         Y.sum_duplicates()
@@ -246,8 +257,7 @@ def read_counts(Y):
                 f"label per row use SoftmaxGLM.{times}"
             )
         values = Y.ravel()
-    if np.isinf(values).any():
-        raise ValueError(f"Input y contains infinity, {int(np.isinf(values).sum())} times. Remove those rows.")
+    refuse_infinity(Y, "y", "category")
     largest = float(np.max(values, initial=0.0, where=~np.isnan(values)))
     if largest > _LARGEST:
         raise ValueError(f"y has counts up to {largest:.1e}, whose sums overflow; divide all of them by a number.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Iterator, Mapping
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,79 @@ def refuse_spike_times(value: Any, name: str, advice: str | None = None) -> None
 
 def _is_spike_times(value: Any) -> bool:
     return type(value).__module__.startswith("pynapple.") and type(value).__name__ in ("Ts", "TsGroup")
+
+
+def refuse_no_array(value: Any, name: str, needs: str) -> None:
+    """Raise for what has no axis, and for epochs, before scikit-learn takes it for a number."""
+    epochs = type(value).__module__.startswith("pynapple.") and type(value).__name__ == "IntervalSet"
+    if not epochs and _shape(value) != ():
+        return
+    short = value is None or isinstance(value, str | bytes | PathLike | numbers.Number | np.ndarray)
+    what, advice = repr(value) if short else f"a {type(value).__name__}", ""
+    if epochs:
+        what, advice = "an IntervalSet", " Epochs go into restrict, or into ep of count."
+    elif isinstance(value, str | bytes | PathLike):
+        advice = f" Load the file first, for example by numpy.load({str(value)!r})."
+    elif isinstance(value, Mapping):
+        advice = f" Put its arrays side by side: numpy.column_stack(list({name}.values()))."
+    elif isinstance(value, Iterator):
+        advice = f" Collect its rows first: numpy.array(list({name}))."
+    raise TypeError(f"{name} is {what}; it needs {needs}.{advice}")
+
+
+def refuse_trials(value: Any, name: str, needs: str) -> None:
+    """Raise for more than two dimensions, and for lists of tables, which may differ in length."""
+    shape = _shape(value)
+    if isinstance(value, list | tuple) and value and all(len(getattr(v, "shape", ())) == 2 for v in value):
+        what = f"is a list of {len(value)} arrays (the first of shape {tuple(value[0].shape)})"
+    elif shape is not None and len(shape) > 2:
+        what = f"has shape {shape}, {len(shape)} dimensions"
+    else:
+        return
+    raise ValueError(
+        f"{name} {what}; it needs {needs}. If these are trials, concatenate them: numpy.concatenate({name})."
+    )
+
+
+def refuse_one_dimension(X: Any, needs: str) -> None:
+    """Raise for features without a second axis, saying how to give them one."""
+    shape = _shape(X)
+    if shape is None or len(shape) != 1:
+        return
+    array = "X" if hasattr(X, "shape") else "numpy.asarray(X)"
+    column, row = f"{array}[:, None]", f"{array}[None]"
+    if hasattr(X, "to_frame"):
+        column, row = "X.to_frame()", "X.to_frame().T"
+    raise ValueError(
+        f"X has shape {shape}, one dimension; it needs {needs}. Reshape your data: {column} if it is one feature, "
+        f"{row} if it is one row."
+    )
+
+
+def _shape(value: Any) -> tuple | None:
+    """Shape of what is or can become an array, None if it is ragged."""
+    try:
+        return tuple(value.shape if hasattr(value, "shape") else np.asarray(value).shape)
+    except ValueError:
+        return None
+
+
+def refuse_infinity(values: Any, name: str, column: str) -> None:
+    """Raise for infinite values of an array or a sparse matrix, saying where the first is; NaN may be there."""
+    sparse = scipy.sparse.issparse(values)
+    entries = values.data if sparse else values
+    with np.errstate(over="ignore", invalid="ignore"):
+        if entries.dtype.kind != "f" or np.isfinite(np.sum(entries)):  # cheap, and sure where it is finite
+            return
+    bad = np.isinf(entries)
+    if not bad.any():
+        return
+    first = [c[bad][0] for c in values.tocoo().coords] if sparse else np.argwhere(bad)[0]
+    place = ", ".join(f"{axis} {at}" for axis, at in zip(("row", column), first, strict=False))
+    raise ValueError(
+        f"Input {name} contains infinity: {int(bad.sum())} infinite values (first at {place}). Leave such rows out, or "
+        "put NaN where nothing is known."
+    )
 
 
 def refuse_ragged(value: Any, name: str, needs: str) -> None:

@@ -12,9 +12,13 @@ from ._mistakes import (
     TIMES,
     looks_like_times,
     refuse_columns_of_words,
+    refuse_infinity,
     refuse_lengths,
+    refuse_no_array,
+    refuse_one_dimension,
     refuse_ragged,
     refuse_spike_times,
+    refuse_trials,
     warn_if_turned,
     warn_of_constant,
 )
@@ -268,18 +272,28 @@ def check_unexposed(Y, exposure, rows) -> None:
 
 
 def _features(estimator, X, reset: bool) -> np.ndarray:
-    refuse_spike_times(X, "X")
-    refuse_words_and_times(X, "X")
+    refuse_bad_features(X, "features, (time, feature)")
     X = validate_data(
         estimator,
         plain(X),
         reset=reset,
         dtype=[np.float64, np.float32],
-        ensure_all_finite="allow-nan",
+        ensure_all_finite=False,
         ensure_min_samples=2 if reset else 1,
         order="C",
     )
+    refuse_infinity(X, "X", "feature")
     return X
+
+
+def refuse_bad_features(X: Any, needs: str) -> None:
+    """Raise for what cannot be features, before scikit-learn looks at it."""
+    refuse_spike_times(X, "X")
+    refuse_no_array(X, "X", needs)
+    refuse_trials(X, "X", needs)
+    refuse_ragged(X, "X", needs)
+    refuse_one_dimension(X, needs)
+    refuse_words_and_times(X, "X")
 
 
 def refuse_words_and_times(value: Any, name: str) -> None:
@@ -310,19 +324,21 @@ def as_numbers(value: Any, name: str) -> np.ndarray:
 
 def counts_of(y, keep_type: bool = False) -> np.ndarray:
     """Return counts as an array, (time,) or (time, neuron); small integers stay such if asked."""
+    needs = "counts, one row per time bin: (time,) or (time, neuron)"
+    refuse_no_array(y, "y", needs)
+    refuse_trials(y, "y", needs)
     refuse_words_and_times(y, "y")
-    refuse_ragged(y, "y", "counts, one row per time bin: (time,) or (time, neuron)")
+    refuse_ragged(y, "y", needs)
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
         raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
     Y = check_array(
         plain(y),
         dtype="numeric" if keep_type else [np.float64, np.float32],
         ensure_2d=False,
-        ensure_all_finite="allow-nan",
+        ensure_all_finite=False,
         input_name="y",
     )
-    if Y.ndim > 2 or Y.ndim == 0:
-        raise ValueError(f"y has {Y.ndim} dimensions; it needs (time,) for one neuron or (time, neuron).")
+    refuse_infinity(Y, "y", "neuron")
     return Y
 
 

@@ -48,8 +48,9 @@ def test_negative_counts_are_an_error_that_says_where(data):
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
 def test_infinite_values_are_an_error_that_names_the_array(value, data):
     X, Y = data
-    fails(changed(X, (3, 1), value), Y, "Input X contains infinity")
-    fails(X, changed(Y, (3, 1), value), "Input y contains infinity")
+    fails(changed(X, (3, 1), value), Y, r"Input X contains infinity: 1 infinite values \(first at row 3, feature 1\)")
+    fails(X, changed(Y, (3, 1), value), r"Input y contains infinity: 1 infinite values \(first at row 3, neuron 1\)")
+    fails(X, changed(Y[:, 0], 3, value), r"Input y contains infinity: 1 infinite values \(first at row 3\)")
     fails(X, Y, "Input sample_weight contains infinity", sample_weight=changed(np.ones(T), 3, value))
     model = PopulationGLM().fit(X, Y)
     with pytest.raises(ValueError, match="Input X contains infinity"):
@@ -93,15 +94,17 @@ def test_lengths_that_differ_are_an_error_that_says_both(data):
 
 def test_one_dimensional_features_are_an_error_with_advice(data):
     X, Y = data
-    fails(X[:, 0], Y, r"Expected 2D array, got 1D array instead(.|\n)*reshape\(-1, 1\)")
-    fails(X[0, 0], Y, "Expected 2D array, got scalar array instead")
-    fails(X[None], Y, "Found array with dim 3")
+    advice = r"X has shape \(600,\), one dimension; it needs features, \(time, feature\). Reshape your data: "
+    fails(X[:, 0], Y, advice + r"X\[:, None\] if it is one feature, X\[None\] if it is one row")
+    fails(X[:, 0].tolist(), Y, advice + r"numpy.asarray\(X\)\[:, None\]")
+    fails(pd.Series(X[:, 0]), Y, advice + r"X.to_frame\(\) if")
+    fails(X[0, 0], Y, "X is .*; it needs features", error=TypeError)
 
 
 def test_counts_of_too_many_dimensions_are_an_error(data):
     X, Y = data
-    fails(X, Y[:, :, None], r"dim 3|3 dimensions")
-    fails(X, 3.0, "at least 1 dimension", error=(TypeError, ValueError))
+    fails(X, Y[:, :, None], r"y has shape \(600, 3, 1\), 3 dimensions; it needs counts")
+    fails(X, 3.0, "y is 3.0; it needs counts, one row per time bin", error=TypeError)
 
 
 def test_empty_data_are_an_error(data):

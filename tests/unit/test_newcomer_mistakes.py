@@ -1,6 +1,7 @@
 """Ten mistakes a newcomer makes: an error, or one warning where the fit is legitimate, says what to do."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -86,6 +87,66 @@ def test_a_table_of_neurons_by_stimuli_is_turned():
         ValueError, match=r"2 of kind stimulus \(the rows of stimulus_features, \(stimulus, feature\)\)"
     ):
         response_model().fit(STIMULI.T, NEURONS, RESPONSES)
+
+
+@every_model
+def test_one_covariate_needs_a_second_axis(name):
+    refuses(name, rf"X has shape \({T},\), one dimension; .*X\[:, None\] if it is one feature", X=X[:, 0])
+    make, y = MODELS[name]
+    column = nap.Tsd(t=BIN_TIMES, d=X[:, 0])
+    assert make().fit(column[:, None], y).n_features_in_ == 1  # what it says to do
+    assert make().fit(pd.Series(X[:, 0], name="speed").to_frame(), y).feature_names_in_ == ["speed"]
+
+
+@every_model
+def test_trials_are_concatenated(name):
+    words = "needs features, .*If these are trials, concatenate them: numpy.concatenate"
+    refuses(name, rf"X has shape \(3, 80, {D}\), 3 dimensions; it {words}\(X\)", X=X.reshape(3, 80, D))
+    refuses(name, rf"X is a list of 2 arrays \(the first of shape \(9, {D}\)\); it {words}", X=[X[:9], X[9:]])
+
+
+@models_of_counts
+def test_counts_of_trials_are_concatenated(name):
+    words = "needs counts, .*If these are trials, concatenate them: numpy.concatenate"
+    refuses(name, rf"y has shape \(3, 80, {N}\), 3 dimensions; it {words}\(y\)", y=COUNTS.reshape(3, 80, N))
+    refuses(name, rf"y is a list of 2 arrays \(the first of shape \(9, {N}\)\); it {words}", y=[COUNTS[:9], COUNTS[9:]])
+
+
+@every_model
+@pytest.mark.parametrize("argument", ["X", "y"])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"speed": X[:, 0]}, r"is a dict; it needs .*numpy.column_stack\(list\({}.values\(\)\)\)"),
+        ("session.npy", r"is 'session.npy'; it needs .*numpy.load\('session.npy'\)"),
+        (Path("session.npy"), r"is .*Path\('session.npy'\); it needs .*numpy.load\('session.npy'\)"),
+        (nap.IntervalSet([0, 2], [1, 3]), "is an IntervalSet; it needs .*Epochs go into restrict"),
+        (iter(X), r"is a \w+; it needs .*numpy.array\(list\({}\)\)"),
+    ],
+    ids=["dict", "text", "path", "epochs", "iterator"],
+)
+def test_what_is_no_array_is_refused(name, argument, value, words):
+    refuses(name, f"{argument} {words.format(argument)}", error=TypeError, **{argument: value})
+
+
+@every_model
+def test_features_that_are_none_are_refused(name):
+    refuses(name, "X is None; it needs features", X=None, error=TypeError)
+
+
+@every_model
+def test_infinity_is_found(name):
+    y = MODELS[name][1]
+    at = (7, 1) if y.ndim == 2 else 7
+    place = r"first at row 7(, (neuron|category) 1)?\)"
+    endless, some = X.copy(), y.astype(float)
+    endless[7, 2], some[at] = -np.inf, np.inf
+    refuses(name, r"Input X contains infinity: 1 infinite values \(first at row 7, feature 2\)", X=endless)
+    refuses(name, rf"Input y contains infinity: 1 infinite values \({place}", y=some)
+    if name in ("SoftmaxGLM", "MultinomialGLM"):
+        refuses(name, r"X contains infinity.*row 7, feature 2\)", X=scipy.sparse.csr_array(endless))
+    if name == "MultinomialGLM":
+        refuses(name, r"y contains infinity.*row 7, category 1\)", y=scipy.sparse.csr_array(some))
 
 
 # ------------------------------------------------------------------------- 2: counts with halves
