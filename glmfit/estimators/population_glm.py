@@ -52,7 +52,8 @@ class PopulationGLM(PopulationModel):
         group (n_groups, n_neurons); for ElasticNet also ``(strength, ratio)``. 1.0 when left out (none for
         UnRegularized).
     groups : array of shape (n_features,) or dict, optional
-        For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names.
+        For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
+        list or a slice).
     solver_name : {"auto", "SAGA", "Newton", "LBFGS", "BoundMajorization"}
         Algorithm. "auto" takes Newton for up to three neurons and for small or short recordings, SAGA otherwise
         (:func:`glmfit.estimators.choose_solver` has the rule).

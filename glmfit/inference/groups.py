@@ -10,6 +10,7 @@ import scipy.stats
 
 from .. import observations
 from ..estimators import PopulationGLM
+from ..penalties._groups import read_labels, read_members
 from ._fit import (
     NO_OPTIMUM,
     Data,
@@ -87,7 +88,8 @@ def drop_groups(model: PopulationGLM, X, y, groups=None, sample_weight=None, off
     X, y, sample_weight, offset, exposure :
         The data of the fit.
     groups : dict or array, optional
-        Name -> feature indices or names; or a label per feature, (feature,); each feature by itself when left out.
+        Name -> feature indices or names, one, a list or a slice; or a label per feature, (feature,); each feature by
+        itself when left out.
 
     Returns
     -------
@@ -162,21 +164,9 @@ def _groups(model, groups) -> dict:
     if groups is None:
         return {name: [k] for k, name in enumerate(names)}
     if not hasattr(groups, "items"):
-        labels = np.asarray(groups)
-        if labels.shape != (d,):
-            raise ValueError(f"groups has shape {labels.shape}; it needs a label per feature, ({d},), or be a dict.")
+        labels = read_labels(groups, d)
         return {str(label): np.flatnonzero(labels == label).tolist() for label in dict.fromkeys(labels.tolist())}
-    place = {name: k for k, name in enumerate(names)}
-    found = {}
-    for name, members in groups.items():
-        members = [members] if isinstance(members, str) else list(members)
-        indices = [place.get(m, -1) if isinstance(m, str) else int(m) for m in members]
-        bad = [m for m, k in zip(members, indices, strict=True) if not 0 <= k < d]
-        if bad or not indices:
-            raise ValueError(
-                f"group {name!r} holds {bad or 'nothing'}; it needs names or indices (0 to {d - 1}) of features."
-            )
-        found[str(name)] = indices
+    found = {str(name): read_members(name, members, d, names) for name, members in groups.items()}
     if not found:
         raise ValueError("groups is empty; name at least one group of features.")
     return found

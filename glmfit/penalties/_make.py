@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from glmfit.penalties._groups import read_labels, read_members
 from glmfit.penalties.base import Penalty
 from glmfit.penalties.elastic_net import ElasticNet
 from glmfit.penalties.group_lasso import NO_GROUP, GroupLasso
@@ -38,8 +39,8 @@ def make(
     n_features, n_neurons : int
         Shape of the coefficients.
     groups : array-like of shape (feature,), or mapping; for "GroupLasso" only
-        One label per feature, integers (-1: not penalised) or strings; or group name -> list of feature
-        indices or feature names, where the features in no group are not penalised.
+        One label per feature, integers (-1: not penalised) or strings; or group name -> feature
+        indices or names, one, a list or a slice, where the features in no group are not penalised.
     feature_names : sequence of str, optional
         Names of the features, for groups given by names.
     dtype : dtype, optional
@@ -155,12 +156,7 @@ def _group_labels(groups: Any, n_features: int, feature_names: Sequence[str] | N
 
 def _labels_of_array(groups: Any, n_features: int) -> np.ndarray:
     """Labels from one integer or string per feature."""
-    labels = np.asarray(groups)
-    if labels.shape != (n_features,):
-        raise ValueError(
-            f"groups has shape {labels.shape}; it needs one label per feature, shape ({n_features},), or a "
-            "mapping from group names to features."
-        )
+    labels = read_labels(groups, n_features)
     if labels.dtype.kind not in "iuUT":
         raise ValueError(
             f"groups has dtype {labels.dtype}; labels must be integers (-1: not penalised) or strings. "
@@ -180,40 +176,16 @@ def _labels_of_array(groups: Any, n_features: int) -> np.ndarray:
 
 def _labels_of_mapping(groups: Mapping, n_features: int, feature_names: Sequence[str] | None) -> np.ndarray:
     """Labels from group name -> features."""
-    index_of = {} if feature_names is None else {name: index for index, name in enumerate(feature_names)}
     owner: dict[int, Any] = {}
     labels = np.full(n_features, NO_GROUP)
     for label, (group, members) in enumerate(groups.items()):
-        members = [members] if isinstance(members, str | int) else list(members)
-        if not members:
-            raise ValueError(f"group {group!r} is empty; give it at least one feature, or leave it out.")
-        for member in members:
-            feature = _feature_index(member, group, n_features, index_of)
+        for feature in read_members(group, members, n_features, feature_names):
             if feature in owner:
+                name = f"{feature}" if feature_names is None else f"{feature} ({feature_names[feature]!r})"
                 raise ValueError(
-                    f"feature {member!r} is in group {owner[feature]!r} and again in group {group!r}; a "
+                    f"feature {name} is in group {owner[feature]!r} and again in group {group!r}; a "
                     "feature can be in one group only, once. For overlapping groups, copy its column."
                 )
             owner[feature] = group
             labels[feature] = label
     return labels
-
-
-def _feature_index(member: Any, group: Any, n_features: int, index_of: Mapping[str, int]) -> int:
-    """Index of a feature given by its index or name."""
-    if isinstance(member, str):
-        if member not in index_of:
-            known = f"the features are {list(index_of)}" if index_of else "X has no feature names: use indices"
-            raise ValueError(f"group {group!r} names the feature {member!r}, which does not exist; {known}.")
-        return index_of[member]
-    if isinstance(member, bool | np.bool_) or not isinstance(member, int | np.integer):
-        raise ValueError(
-            f"group {group!r} has the member {member!r} ({type(member).__name__}); members are feature "
-            "indices or feature names. Turn a boolean mask into indices with numpy.flatnonzero."
-        )
-    if not 0 <= member < n_features:
-        raise ValueError(
-            f"group {group!r} has the feature index {member}; X has {n_features} features, so allowed are 0 "
-            f"to {n_features - 1}."
-        )
-    return int(member)

@@ -173,6 +173,14 @@ def test_tables_take_pandas_pynapple_and_rows_with_nan():
     np.testing.assert_allclose(wald_table(one, X, Y[:, 0]).coef[:, 0], one.coef_)
 
 
+def test_groups_are_slices_and_single_features_too():
+    X, Y, _, _ = make("softplus", T=200)
+    model = PopulationGLM(regularizer="UnRegularized").fit(X, Y)
+    short = drop_groups(model, X, Y, {"first": slice(0, 2), "third": 2, "fourth": np.int64(3)})
+    long = drop_groups(model, X, Y, {"first": [0, 1], "third": [2], "fourth": [3]})
+    np.testing.assert_array_equal(short.statistic, long.statistic)
+
+
 def test_what_makes_no_sense_is_refused():
     X, Y, _, _ = make("softplus", T=200)
     model = PopulationGLM(regularizer="UnRegularized").fit(X, Y)
@@ -193,9 +201,11 @@ def test_what_makes_no_sense_is_refused():
         with pytest.raises(ValueError, match=message):
             wald_table(model, **{"X": X, "y": Y, **arguments})
     for groups, message in (
-        ({"a": [4]}, r"group 'a' holds \[4\]"),
-        ({"a": ["speed"]}, r"group 'a' holds \['speed'\]"),
-        ({"a": []}, "group 'a' holds nothing"),
+        ({"a": [4]}, "group 'a' has the feature index 4; X has 4 features"),
+        ({"a": ["speed"]}, "group 'a' names the feature 'speed', which does not exist"),
+        ({"a": []}, "group 'a' is empty"),
+        ({"a": [True, False]}, r"member True \(bool\).*numpy.flatnonzero"),
+        ([[0, 1], [2, 3, 1]], "groups has 2 entries of different lengths; it needs one label per feature"),
         ({}, "groups is empty"),
         ([0, 1], "groups has shape"),
     ):

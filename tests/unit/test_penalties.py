@@ -59,6 +59,8 @@ def test_elastic_net_ratio():
         ({"a": range(2), "b": np.array([2, 3])}, (0, 0, 1, 1)),
         ({"a": ["x", "z"], "b": "y"}, (0, 1, 0, -1)),
         ({"a": ["x", 1]}, (0, 0, -1, -1)),
+        ({"a": slice(0, 2), "b": np.int64(3)}, (0, 0, -1, 1)),
+        ({"a": slice(None, None, 2)}, (0, -1, 0, -1)),
     ],
 )
 def test_groups(groups, labels):
@@ -113,8 +115,8 @@ def test_refused(arguments, error, message):
         ({"a": []}, ValueError, "group 'a' is empty"),
         ({"a": [0, 4]}, ValueError, "feature index 4; X has 4 features, so allowed are 0 to 3"),
         ({"a": [-1]}, ValueError, "feature index -1"),
-        ({"a": [0, 1], "b": [1]}, ValueError, "feature 1 is in group 'a' and again in group 'b'"),
-        ({"a": [0, "x"]}, ValueError, "feature 'x' is in group 'a' and again"),
+        ({"a": [0, 1], "b": [1]}, ValueError, r"feature 1 \('y'\) is in group 'a' and again in group 'b'"),
+        ({"a": [0, "x"]}, ValueError, r"feature 0 \('x'\) is in group 'a' and again"),
         (
             {"a": ["speed"]},
             ValueError,
@@ -122,6 +124,14 @@ def test_refused(arguments, error, message):
         ),
         ({"a": [True, False]}, ValueError, r"member True \(bool\).*numpy.flatnonzero"),
         ({"a": [0.5]}, ValueError, r"member 0.5 \(float\)"),
+        ({"a": 0.5}, ValueError, r"member 0.5 \(float\)"),
+        ({"a": slice(4, 9)}, ValueError, "group 'a' is empty"),
+        ({"a": slice("x", "z")}, ValueError, r"group 'a' is slice\('x', 'z', None\); a slice needs feature indices"),
+        (
+            [[0, 1], [2]],
+            ValueError,
+            "groups has 2 entries of different lengths; .*mapping from group names to features",
+        ),
     ],
 )
 def test_refused_groups(groups, error, message):
