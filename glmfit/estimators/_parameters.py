@@ -72,7 +72,8 @@ def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", defaults
         raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')
     if not isinstance(kwargs, Mapping | None):
         raise ValueError(f"solver_kwargs is {kwargs!r}; it must be a dict of the solver's hyper-parameters, or None.")
-    kwargs = dict(kwargs or {})
+    # NumPy's scalars are numbers to the user, and arrays to the static fields of a solver.
+    kwargs = {key: value.item() if isinstance(value, np.generic) else value for key, value in (kwargs or {}).items()}
     if name == "auto":
         if kwargs:
             raise ValueError(

@@ -82,6 +82,13 @@ def test_check_estimator_passes_with_saga():
     run_checks(PopulationGLM(solver_name="SAGA"))
 
 
+def test_numbers_of_numpy_are_hyper_parameters_like_those_of_python(data):
+    X, Y = data
+    both = {"batch_size": np.int64(64), "step_scale": np.float32(1)}, {"batch_size": 64, "step_scale": 1.0}
+    models = [PopulationGLM(solver_name="SAGA", solver_kwargs=kwargs).fit(X, Y) for kwargs in both]
+    np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
+
+
 def test_clone_keeps_every_parameter_and_no_result(fitted):
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
