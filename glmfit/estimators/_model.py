@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -19,6 +21,12 @@ class Model(BaseEstimator):
     """Common part of all estimators; their fits set ``report_``, and what `_write_state` knows of."""
 
     report_class: ClassVar[type]
+
+    def __init_subclass__(cls, **options):
+        """Let the constructor name the estimator when it refuses a parameter."""
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _naming(cls.__init__)
 
     @property
     def n_iter_(self) -> int:
@@ -87,3 +95,19 @@ class Model(BaseEstimator):
     @abstractmethod
     def _read_state(self, header: dict, arrays: dict) -> None:
         """Set what `_write_state` wrote."""
+
+
+def _naming(init):
+    """Wrap a constructor: what it does not know is refused in the name of the estimator, with what it does know."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def checked(self, *args, **parameters):
+        try:
+            signature.bind(self, *args, **parameters)
+        except TypeError as error:
+            known = ", ".join(list(signature.parameters)[1:])
+            raise TypeError(f"{type(self).__name__}: {error}; its parameters are {known}.") from None
+        init(self, *args, **parameters)
+
+    return checked

@@ -1,5 +1,6 @@
 """Ten mistakes a newcomer makes: an error, or one warning where the fit is legitimate, says what to do."""
 
+import inspect
 import warnings
 from pathlib import Path
 
@@ -338,6 +339,21 @@ def test_strengths_as_texts_are_refused():
     refuses("PopulationGLMCV", "list of finite numbers", strengths=["0.1", "1"])
     with pytest.raises(ValueError, match=r"regularizer_strength is '0.1'; .*Give numbers, such as 0.1, and not text"):
         response_model(regularizer_strength="0.1").fit(STIMULI, NEURONS, RESPONSES)
+
+
+# ------------------------------------------------------------------------- 11: names of parameters
+
+
+@pytest.mark.parametrize("cls", [PopulationGLM, PopulationGLMCV, SoftmaxGLM, MultinomialGLM, ResponseModel])
+def test_a_parameter_that_there_is_not_is_refused_in_the_name_of_the_estimator(cls):
+    known = list(inspect.signature(cls).parameters)
+    with pytest.raises(TypeError) as caught:
+        cls(C=1)
+    words = f"{cls.__name__}: got an unexpected keyword argument 'C'; its parameters are {', '.join(known)}."
+    assert str(caught.value) == words
+    with pytest.raises(TypeError, match=f"^{cls.__name__}: too many positional arguments; its parameters are"):
+        cls(*range(len(known) + 1))
+    assert sorted(known) == sorted(cls().get_params())
 
 
 def test_what_is_right_warns_of_nothing():
