@@ -14,8 +14,18 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import nemos
 import numpy as np
+
+try:
+    import nemos
+except ModuleNotFoundError as error:
+    if error.name != "nemos":  # something that NeMoS needs
+        raise
+    raise ModuleNotFoundError(
+        "glmfit.plugins.nemos needs NeMoS, not installed here: run  python -m pip install 'glmfit[nemos]'  (in a "
+        "checkout: python -m pip install -e '.[nemos]').",
+        name="nemos",
+    ) from None
 from nemos import inverse_link_function_utils
 from nemos.solvers._abstract_solver import OptimizationInfo
 

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import importlib
 import subprocess
 import sys
 import warnings
@@ -634,3 +635,10 @@ def test_canary_a_feature_mask_is_where_we_look():
         "PopulationGLM no longer keeps its mask in _feature_mask: masked models take the proximal route. See "
         "_read_mask in glmfit/plugins/nemos.py."
     )
+
+
+def test_without_nemos_the_import_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "glmfit.plugins.nemos")
+    monkeypatch.setitem(sys.modules, "nemos", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs NeMoS, .*pip install -e '.\[nemos\]'"):
+        importlib.import_module("glmfit.plugins.nemos")
