@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from .._files import load_npz, save_npz
+from .._warn import warn_user
 from ..problems._chunks import over_chunks
-from ._warn import warn_user
 
 _LAYOUT = "1"  # of the state; a file of another one cannot be read
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._checks import check_choice, check_real
 from .._status import Status
+from .._warn import warn_user
 from ..problems import Pairs, Params, SoftmaxProblem
 from ..solvers import (
     NCE,
@@ -41,7 +42,6 @@ from ._model import Model
 from ._model_file import coefficients_from_file, coefficients_to_file, from_json, to_json
 from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver, read_verbose
 from ._validation import check_aligned, time_axis
-from ._warn import warn_user
 
 EXACT = {
     "NewtonCG": NewtonCG,

@@ -13,6 +13,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from .._warn import warn_user
 from ..problems import Pairs
 from ._mistakes import (
     looks_like_times,
@@ -24,7 +25,6 @@ from ._mistakes import (
     refuse_trials,
 )
 from ._validation import as_numbers, check_weights, plain, refuse_bad_features, refuse_words_and_times
-from ._warn import warn_user
 
 _LARGEST = 1e100
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from ._warn import warn_user
+from .._warn import warn_user
 
 _FEW = 10  # rows that may increase by chance
 _SHOWN = 3

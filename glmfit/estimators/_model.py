@@ -13,8 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from .._files import load_npz, save_npz
+from .._warn import warn_user
 from ._model_file import model_from_file, model_to_file
-from ._warn import warn_user
 
 
 class Model(BaseEstimator):

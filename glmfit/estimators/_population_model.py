@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from .. import observations
 from .._checks import check_choice
 from .._status import Status
+from .._warn import warn_user
 from ..design import as_source
 from ..problems import Params
 from ._model import Model
@@ -28,7 +29,6 @@ from ._validation import (
     time_axis,
     wrap,
 )
-from ._warn import warn_user
 
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite

@@ -13,6 +13,7 @@ import numpy as np
 
 from .._checks import check_choice, check_real
 from .._status import Status
+from .._warn import warn_user
 from ..observations import RESPONSE_LOSSES, ResponseLoss
 from ..problems import AllPairsProblem, TwoTowers
 from ..problems._towers import MLPTower
@@ -25,7 +26,6 @@ from ._response_sides import Side
 from ._response_towers import HostTower, canonical_rotation
 from ._response_units import Units
 from ._response_validation import Responses
-from ._warn import warn_user
 
 PRIORS = ("mean", "zero")
 _AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed losses

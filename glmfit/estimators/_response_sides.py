@@ -9,9 +9,9 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import _get_feature_names, check_array
 
+from .._warn import warn_user
 from ._mistakes import refuse_spike_times
 from ._validation import plain, refuse_words_and_times
-from ._warn import warn_user
 
 _LARGEST = 1e15
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from .._warn import warn_user
 from ..observations import ResponseLoss
 from ..problems import SessionBlock, Triples
 from ._mistakes import refuse_columns_of_words, refuse_spike_times
 from ._validation import NOT_INTEGER, plain, refuse_words_and_times
-from ._warn import warn_user
 
 _LARGEST = 1e15
 _COUNT_FIRST = "count the spikes after each stimulus first, to an array (stimulus, neuron)."

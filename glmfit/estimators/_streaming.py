@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._warn import warn_user
 from ..design import RowSource, as_source
 from ..problems._chunks import chunks
 from ._mistakes import refuse_lengths, refuse_spike_times
@@ -27,7 +28,6 @@ from ._validation import (
     plain,
     time_axis,
 )
-from ._warn import warn_user
 
 _LOOK = 65536  # rows at a time of the first look at the counts
 

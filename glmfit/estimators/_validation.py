@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
+from .._warn import warn_user
 from ._mistakes import (
     TIMES,
     looks_like_times,
@@ -22,7 +23,6 @@ from ._mistakes import (
     warn_if_turned,
     warn_of_constant,
 )
-from ._warn import warn_user
 
 
 @dataclass(frozen=True)

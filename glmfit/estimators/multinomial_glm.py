@@ -7,13 +7,13 @@ import scipy.sparse
 from sklearn.base import RegressorMixin
 
 from .._checks import check_choice
+from .._warn import warn_user
 from ..observations.softmax import Multinomial
 from ._class_model import ClassModel, refuse_nan
 from ._class_validation import check_class_features, check_offset, read_counts, training_of_counts
 from ._mistakes import warn_if_turned, warn_of_constant
 from ._parameters import read_seed
 from ._validation import TimeAxis, as_numbers, check_aligned, check_same_rows, plain, time_axis, wrap
-from ._warn import warn_user
 
 SCORES = ("D2", "log-likelihood")
 

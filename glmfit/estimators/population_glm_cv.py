@@ -11,6 +11,7 @@ import numpy as np
 from .. import observations
 from .._checks import check_choice, check_real
 from .._status import Status
+from .._warn import warn_user
 from ..problems import Params, PopulationProblem
 from ..solvers import SAGA, LoopOptions, SharedNewton
 from ._auto import SOLVERS as FIT_SOLVERS
@@ -22,7 +23,6 @@ from ._parameters import precision, read_count, read_number, read_seed, read_sol
 from ._population_model import PopulationModel
 from ._streaming import as_arrays
 from ._validation import check_training, time_axis
-from ._warn import warn_user
 
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")

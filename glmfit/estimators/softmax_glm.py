@@ -7,6 +7,7 @@ from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 
 from .._checks import check_choice
+from .._warn import warn_user
 from ._class_model import ClassModel, refuse_nan
 from ._class_validation import (
     check_class_features,
@@ -22,7 +23,6 @@ from ._class_validation import (
 from ._mistakes import warn_of_constant
 from ._parameters import read_count, read_seed
 from ._validation import check_same_rows, wrap
-from ._warn import warn_user
 
 SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
 _NO_LABEL = "no label can be given there. Leave them out, or use predict_proba, which answers NaN."
