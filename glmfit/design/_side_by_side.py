@@ -30,6 +30,8 @@ def hstack(sources) -> RowSource:
     ------
     ValueError
         If there is none, or their numbers of rows differ.
+    TypeError
+        For an array by itself.
 
     Notes
     -----
@@ -43,6 +45,11 @@ def hstack(sources) -> RowSource:
     >>> hstack([Convolution(counts, np.ones((5, 1)), name="n"), speed]).columns
     ['n0_0', 'n1_0', 'x2']
     """
+    if hasattr(sources, "shape"):
+        raise TypeError(
+            f"sources is a {type(sources).__name__} of shape {tuple(sources.shape)}; it must be a list of sources and "
+            "arrays, (time, column) each. Give [X] for one."
+        )
     sources = list(sources)
     if not sources:
         raise ValueError("sources is empty; give at least one source or array.")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from .._warn import warn_user
 from ._form import check_form
 from ._sources import as_source
 from .base import RowSource
@@ -44,6 +45,11 @@ class Convolution(RowSource):
     ValueError
         For a signal or basis of another shape, not real or infinite, a basis that is not causal, epochs that do not
         increase, or if no row's window is complete.
+
+    Warns
+    -----
+    UserWarning
+        For more kernels than lags, as of a basis that is transposed.
 
     Notes
     -----
@@ -179,6 +185,12 @@ def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
         )
     if not np.isfinite(kernels).all():
         raise ValueError("basis has entries that are NaN or infinite; kernels must be finite.")
+    lags, n_basis = kernels.shape
+    if n_basis > lags:
+        warn_user(
+            f"basis has {n_basis} kernels of {lags} lags, and no more than {lags} can be independent. It must be (lag, "
+            "basis): if it is transposed, give basis.T."
+        )
     return kernels.astype(dtype)
 
 

@@ -487,7 +487,20 @@ def test_signals_and_bases_that_make_no_features_are_refused(signal, basis, opti
         Convolution(signal, basis, **options)
 
 
+def test_a_basis_that_is_transposed_makes_one_warning():
+    with pytest.warns(UserWarning, match=r"20 kernels of 4 lags.*if it is transposed, give basis.T") as caught:
+        Convolution(np.ones((50, 2)), np.ones((4, 20)))
+    assert len(caught) == 1 and caught[0].filename == __file__
+    Convolution(np.ones((50, 2)), np.eye(4))
+
+
 # -- side by side
+
+
+@pytest.mark.parametrize("make", [np.asarray, pd.DataFrame, lambda X: Convolution(X, np.ones((3, 1)))])
+def test_an_array_by_itself_is_no_list_of_sources(make):
+    with pytest.raises(TypeError, match=r"sources is a \w+ of shape \(50, 2\); it must be a list.*\[X\] for one"):
+        hstack(make(np.ones((50, 2))))
 
 
 def test_sources_stand_side_by_side(rng, values, path):
