@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._checks import check_choice, check_positive
+from ._warn import warn_user
 
 METHODS = ("nearest", "linear")
+_ENOUGH = 20  # spikes that are spread over what was recorded
+_NARROW = 0.01  # share of the features' time
 
 
 def spike_identities(spikes, features, ep=None, method="nearest", max_distance_s=None):
@@ -39,6 +42,11 @@ def spike_identities(spikes, features, ep=None, method="nearest", max_distance_s
         For anything but pynapple objects.
     ValueError
         If no spike is left.
+
+    Warns
+    -----
+    UserWarning
+        If 20 spikes or more lie within a hundredth of the time that the features take, as where those are in ms.
 
     Notes
     -----
@@ -76,6 +84,7 @@ def spike_identities(spikes, features, ep=None, method="nearest", max_distance_s
             + ("" if max_distance_s is None else f" within max_distance_s = {max_distance_s:g} s of a sample")
             + ". Are both on the same clock, in seconds?"
         )
+    _warn_of_clocks(spikes, features)
     # Each time once: what to do with equal ones is not for the library to guess.
     once, back = np.unique(times, return_inverse=True)
     ts = nap.Ts(t=once, time_support=support)
@@ -94,6 +103,17 @@ def _distance(times: np.ndarray, samples: np.ndarray) -> np.ndarray:
     right = np.clip(np.searchsorted(samples, times), 1, max(len(samples) - 1, 1))
     left = samples[right - 1]
     return np.minimum(np.abs(times - left), np.abs(times - samples[np.minimum(right, len(samples) - 1)]))
+
+
+def _warn_of_clocks(spikes, features) -> None:
+    """Warn of spikes so close together, for the time of the features, that one of both is hardly in seconds."""
+    times = np.concatenate([unit.t for unit in spikes.values()])  # all: ep may well be short
+    span, whole = np.ptp(times), np.ptp(features.t)
+    if len(times) >= _ENOUGH and span < _NARROW * whole:
+        warn_user(
+            f"all {len(times)} spikes lie within {span:.3g} s, and the features take {whole:.3g} s. Are both on the "
+            "same clock, in seconds? Divide times in ms by 1000."
+        )
 
 
 def _check(spikes, features, ep, method, max_distance_s, nap) -> None:

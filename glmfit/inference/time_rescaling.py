@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.stats
 
+from .._warn import warn_user
 from ..estimators._parameters import read_seed
+
+_FACTOR = 5  # between the spikes expected and those observed, beyond which the rate is of another unit
+_ENOUGH = 20  # spikes whose number says something
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,12 @@ def rescale_time(counts, rate, random_state=0) -> TimeRescaling:
     ValueError
         For counts or rates that are none, or of different shapes.
 
+    Warns
+    -----
+    UserWarning
+        If all rates together expect over five times the spikes that there are, or under a fifth of them, and these
+        are 20 at least: rates per second are no expected counts per bin.
+
     Notes
     -----
     If counts are Poisson with these rates given the past, the places are those of a Poisson process of rate 1 and the
@@ -119,6 +129,12 @@ def rescale_time(counts, rate, random_state=0) -> TimeRescaling:
         raise ValueError("counts must be numbers of spikes per bin: 0, 1, 2 and so on.")
     if np.any(rate[known] < 0):
         raise ValueError("rate has negative values; it must be the expected count of each bin, as predict returns it.")
+    spikes, expected = counts[known].sum(), rate[known].sum()
+    if spikes >= _ENOUGH and not spikes / _FACTOR <= expected <= spikes * _FACTOR:
+        warn_user(
+            f"rate expects {expected:.3g} spikes where counts has {spikes:.0f}; it must be the expected count of each "
+            "bin, as predict returns it. Multiply a rate in Hz by the width of the bins in s."
+        )
     seed = read_seed(random_state)
     uniform = tuple(
         _intervals(counts[known[:, n], n].astype(int), rate[known[:, n], n], np.random.default_rng([seed, n]))

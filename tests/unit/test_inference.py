@@ -312,6 +312,18 @@ def test_rescaling_is_repeatable_leaves_out_nan_and_takes_neurons_one_by_one(spi
     assert with_gap.n_intervals[0] == counts[gap, 0].sum()
 
 
+@pytest.mark.parametrize("factor", [100.0, 0.01])
+def test_rates_of_another_unit_make_one_warning(spikes, factor):
+    counts, rate = (a[:, 150:153] for a in spikes)
+    words = rf"rate expects .* where counts has {counts.sum()}; it must be the expected count .*rate in Hz by the width"
+    with pytest.warns(UserWarning, match=words) as caught:
+        rescale_time(counts, factor * rate)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    few = (np.cumsum(counts[:, 0]) < 20) * counts[:, 0]
+    rescale_time(few, factor * rate[:, 0])  # and a model that is three times off is tested, not warned of
+    rescale_time(counts, 3 * rate)
+
+
 def test_rescaling_of_silence_and_of_what_is_no_count(rng):
     found = rescale_time(np.zeros(10), np.ones(10))
     assert found.n_intervals[0] == 0 and np.isnan(found.p_value[0]) and np.isnan(found.band()[0])

@@ -75,6 +75,17 @@ def test_softmax_of_log_rates_is_recovered(rng):
     np.testing.assert_allclose(model.intercept_, b - b.mean(), atol=0.15)
 
 
+def test_features_in_ms_make_one_warning(session):
+    spikes, place = session
+    in_ms = nap.TsdFrame(t=1000 * place.t, d=place.values)
+    words = r"all 600 spikes lie within 1\d\d s, and the features take 1e\+05 s.*Divide times in ms by 1000"
+    with pytest.warns(UserWarning, match=words) as caught:
+        spike_identities(spikes, in_ms)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    spike_identities(spikes, place, ep=nap.IntervalSet(10, 10.9))  # a short epoch is no mistake
+    spike_identities(nap.TsGroup({0: nap.Ts(10 + np.arange(19) / 1000)}), place)  # nor is a burst
+
+
 def test_bad_input_is_refused(session):
     spikes, place = session
     with pytest.raises(TypeError, match="spikes is a dict"):
