@@ -63,12 +63,22 @@ def dress(ax):
 
 
 def axes_or_new(ax, size=(4.5, 3.0)):
-    """Axes given, or new ones that a notebook shows."""
+    """Axes given, or new ones that a notebook shows; TypeError for what are none."""
     if ax is not None:
-        return ax
+        return check_axes("ax", ax)
     import matplotlib.pyplot as plt
 
     return dress(plt.subplots(figsize=size, layout="constrained")[1])
+
+
+def check_axes(name, ax):
+    """Return the axes; TypeError if they are none, or an array of them."""
+    from matplotlib.axes import Axes
+
+    if isinstance(ax, Axes):
+        return ax
+    what = f"an array of shape {ax.shape}" if isinstance(ax, np.ndarray) else f"a {type(ax).__name__}"
+    raise TypeError(f"{name} is {what}; it must be one matplotlib Axes, such as an entry of what plt.subplots returns.")
 
 
 def name_axes(ax, x=None, y=None):

@@ -7,6 +7,7 @@ import numpy as np
 from .._checks import check_choice
 from .._status import Status
 from ._axes import BLACK, BLUE, GREEN, GREY, RED, axes_or_new, legend, name_axes
+from ._given import read_numbers, read_report
 
 
 def plot_convergence(report, *, against="epoch", ax=None):
@@ -15,7 +16,7 @@ def plot_convergence(report, *, against="epoch", ax=None):
     Parameters
     ----------
     report : FitReport or ClassReport
-        Of a fitted model, ``model.report_``; all classes are one fit, drawn as one neuron.
+        Of a fitted model, ``model.report_``, or the model; all classes are one fit, drawn as one neuron.
     against : {"epoch", "passes", "seconds"}
         What the x-axis counts: epochs; rows evaluated over rows of the data, certificates included; wall time with
         compilation.
@@ -34,7 +35,12 @@ def plot_convergence(report, *, against="epoch", ax=None):
     ------
     ValueError
         If `against` is unknown, or the report has no history of gaps.
+    TypeError
+        If `report` is neither a report nor a model.
+    NotFittedError
+        If it is a model before its fit.
     """
+    report = read_report(report)
     history = report.history
     axis = {
         "epoch": ("epoch", "epoch"),
@@ -47,12 +53,13 @@ def plot_convergence(report, *, against="epoch", ax=None):
             f"this report ({report.solver_name}) has no history of gaps to draw. Fits by SAGA, Newton, NewtonCG, LBFGS "
             "and bound majorization have one; fits by sampling and models of responses have none."
         )
-    x = np.asarray(history[axis[against][0]], float) / (report.n_rows if against == "passes" else 1)
+    one = ("all classes", "row") if hasattr(report, "class_totals") else ("a neuron", "bin")
     fitted = np.atleast_1d(report.status != Status.NO_SPIKES)
+    ax = axes_or_new(ax)
+    name_axes(ax, axis[against][1], f"gap  $F - F^*$  (nats per {one[1]})")
+    x = np.asarray(history[axis[against][0]], float) / (report.n_rows if against == "passes" else 1)
     gap = np.where(history["gap"] > 0, history["gap"], np.nan)[:, fitted]
     proved = history["gap_is_bound"][:, fitted] & np.isfinite(gap)
-    one = ("all classes", "row") if hasattr(report, "class_totals") else ("a neuron", "bin")
-    ax = axes_or_new(ax)
     ax.plot(x, gap, color=BLUE, lw=0.4 if gap.shape[1] > 1 else 1.4, alpha=0.35 if gap.shape[1] > 1 else 1.0)
     drawn = np.isfinite(gap).any(axis=1)
     if gap.shape[1] > 1:
@@ -65,7 +72,6 @@ def plot_convergence(report, *, against="epoch", ax=None):
     ax.set_yscale("log")
     if against == "epoch":
         ax.xaxis.get_major_locator().set_params(integer=True)
-    name_axes(ax, axis[against][1], f"gap  $F - F^*$  (nats per {one[1]})")
     handles, labels = ax.get_legend_handles_labels()
     thin = ax.plot([], [], color=BLUE, lw=0.6 if gap.shape[1] > 1 else 1.4, alpha=0.6)
     legend(ax, handles=[*thin, *handles], labels=[f"{one[0]} (estimate)", *labels], loc="upper right")
@@ -88,8 +94,8 @@ def plot_bounds(report, optimum, *, ax=None):
 
     Parameters
     ----------
-    report : glmfit.FitReport
-        Of a fitted model.
+    report : FitReport
+        Of a fitted model, ``model.report_``, or the model.
     optimum : array-like of shape (neuron,)
         Lowest objective known, nats per bin, for example ``report_.objective`` of a fit with a far smaller ``tol``.
     ax : matplotlib.axes.Axes, optional
@@ -100,9 +106,23 @@ def plot_bounds(report, optimum, *, ax=None):
     matplotlib.axes.Axes
         Both axes logarithmic, nats per bin. Bounds (filled) must lie on or above the diagonal; estimates (hollow)
         may lie anywhere. Neurons whose measured gap is not positive are not drawn.
+
+    Raises
+    ------
+    ValueError
+        If `optimum` does not have one number per neuron.
+    TypeError
+        If `report` is neither a report nor a model, or not of a population.
+    NotFittedError
+        If it is a model before its fit.
     """
+    report, optimum = read_report(report), read_numbers("optimum", optimum, "neuron")
+    if not np.ndim(getattr(report, "gap", 0.0)):
+        raise TypeError(f"report is a {type(report).__name__}; gaps are compared for the neurons of a PopulationGLM.")
+    if len(optimum) != len(report.gap):
+        raise ValueError(f"optimum has {len(optimum)} entries; the report has {len(report.gap)} neurons, one for each.")
     ax = axes_or_new(ax, (3.2, 3.0))
-    measured = report.objective - np.asarray(optimum)
+    measured = report.objective - optimum
     drawn = (measured > 0) & (report.gap > 0)
     kinds = {
         "proved bound": (drawn & report.gap_is_bound, {"mfc": BLACK, "mec": "none", "alpha": 0.6}),

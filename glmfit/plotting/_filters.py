@@ -6,6 +6,7 @@ import numpy as np
 
 from .._checks import check_choice
 from ._axes import BLUE, LIGHT, axes_or_new, name_axes
+from ._given import read_numbers
 
 _UNIT_S = {"s": 1.0, "ms": 1e-3}
 
@@ -63,7 +64,10 @@ def plot_filter(
         If the shapes do not fit or the unit is unknown.
     """
     check_choice("unit", unit, _UNIT_S)
-    basis, weights, lag = np.asarray(basis), np.asarray(weights), np.asarray(lag_s) / _UNIT_S[unit]
+    basis = read_numbers("basis", basis, "lag", "basis function")
+    lag = read_numbers("lag_s", lag_s, "lag") / _UNIT_S[unit]
+    several = np.ndim(weights) == 2
+    weights = read_numbers("weights", weights, "basis function", *(["neuron"] if several else []))
     if basis.shape != (len(lag), len(weights)):
         raise ValueError(
             f"basis has shape {basis.shape}; with {len(lag)} lags and {len(weights)} weights it must be "
@@ -73,17 +77,24 @@ def plot_filter(
         low, high = (np.asarray(end) for end in interval)
         if low.shape != lag.shape or high.shape != lag.shape:
             raise ValueError(f"interval has ends of shape {low.shape} and {high.shape}; both must be ({len(lag)},).")
+    if covariance is not None:
+        covariance, n = np.asarray(covariance, float), len(weights)
+        if several or covariance.shape != (n, n):
+            raise ValueError(
+                f"covariance has shape {covariance.shape} and weights {weights.shape}; it must be that of the weights "
+                f"of one neuron, ({n}, {n})."
+            )
     ax = axes_or_new(ax)
     values = basis @ weights
     ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
     if refractory_s is not None:
         ax.axvspan(0, refractory_s / _UNIT_S[unit], color=LIGHT, alpha=0.45, lw=0, zorder=0)
     if covariance is not None:
-        sd = np.sqrt(np.einsum("li,ij,lj->l", basis, np.asarray(covariance), basis))
+        sd = np.sqrt(np.einsum("li,ij,lj->l", basis, covariance, basis))
         ax.fill_between(lag, values - 2 * sd, values + 2 * sd, color=color, alpha=0.2, lw=0)
     if interval is not None:
         ax.fill_between(lag, low, high, color=color, alpha=0.2, lw=0)
-    lines = ax.plot(lag, values, color=color, lw=1.6 if values.ndim == 1 else 0.7)
+    lines = ax.plot(lag, values, color=color, lw=0.7 if several else 1.6)
     if label is not None:
         lines[0].set_label(label)
     name_axes(ax, f"{xlabel} ({unit})", ylabel)

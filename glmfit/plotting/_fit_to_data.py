@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._checks import check_positive, check_real, check_whole
 from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes
+from ._given import check_limits, read_alike, read_bins, read_numbers
 
 
 def plot_tuning(
@@ -45,21 +47,29 @@ def plot_tuning(
     Raises
     ------
     ValueError
-        If lengths differ.
+        If lengths differ, `bin_s` is not above 0, `edges` are no intervals, or none of these has enough time bins.
     """
-    x, y = np.asarray(covariate, float), np.asarray(counts, float)
+    check_positive("bin_s", bin_s)
+    check_whole("min_bins", min_bins, 0)
+    x = read_numbers("covariate", covariate, "time")
     rates = {} if rate is None else rate if isinstance(rate, dict) else {"model": rate}
-    rates = {name: np.asarray(values, float) for name, values in rates.items()}
-    for name, values in {"counts": y, **rates}.items():
-        if values.shape != x.shape:
-            raise ValueError(f"{name} has shape {values.shape}; it must be that of covariate, {x.shape}.")
+    rates = read_alike("covariate", x.shape, rates)
+    y = read_alike("covariate", x.shape, {"counts": counts})["counts"]
     known = np.isfinite(x) & np.isfinite(y) & np.all([np.isfinite(v) for v in [x, *rates.values()]], axis=0)
+    if not known.any():
+        raise ValueError("covariate, counts and rate have no time bin where all are known; there is nothing to draw.")
     x, y = x[known], y[known]
-    edges = np.linspace(x.min(), x.max(), edges + 1) if np.ndim(edges) == 0 else np.asarray(edges, float)
+    edges = _edges(edges, x)
     place = np.searchsorted(edges, x, side="right") - 1
     place[x == edges[-1]] = len(edges) - 2  # the last interval is closed
     groups = [np.flatnonzero(place == k) for k in range(len(edges) - 1)]
     drawn = [k for k, group in enumerate(groups) if len(group) >= max(min_bins, 1)]
+    if not drawn:
+        raise ValueError(
+            f"no interval has min_bins={min_bins} time bins: {len(edges) - 1} intervals lie from {edges[0]:g} to "
+            f"{edges[-1]:g}, and {len(x)} values of the covariate from {x.min():g} to {x.max():g}; give other edges "
+            "or a smaller min_bins."
+        )
     centre = (0.5 * (edges[:-1] + edges[1:]))[drawn]
 
     def means(values):
@@ -76,6 +86,17 @@ def plot_tuning(
     ax.set_ylim(bottom=0)
     name_axes(ax, xlabel, "rate (spikes/s)")
     return ax
+
+
+def _edges(edges, x) -> np.ndarray:
+    """Limits of intervals: those given, or of so many of equal width."""
+    if np.ndim(edges) == 0:
+        check_whole("edges", edges, 1)
+        return np.linspace(x.min(), x.max(), edges + 1)
+    limits = read_numbers("edges", edges, "interval + 1")
+    if len(limits) < 2 or not np.all(np.diff(limits) > 0):
+        raise ValueError(f"edges is {edges!r}; it must be a number of intervals, or at least two limits that increase.")
+    return limits
 
 
 def plot_residuals(time_s, rate, counts, *, window_s, bin_s=None, limits_s=None, color=BLUE, ax=None):
@@ -109,25 +130,22 @@ def plot_residuals(time_s, rate, counts, *, window_s, bin_s=None, limits_s=None,
     Raises
     ------
     ValueError
-        If lengths differ.
+        If lengths differ, times do not increase, a width is not above 0, or nothing lies within the limits.
     """
-    time, rate, counts = np.asarray(time_s, float), np.asarray(rate, float), np.asarray(counts, float)
-    for name, values in {"rate": rate, "counts": counts}.items():
-        if values.shape != time.shape:
-            raise ValueError(f"{name} has shape {values.shape}; it must be that of time_s, {time.shape}.")
-    bin_s = float(np.median(np.diff(time))) if bin_s is None else bin_s
-    seen = np.ones(len(time), bool) if limits_s is None else (time >= limits_s[0]) & (time <= limits_s[1])
-    time, rate, counts = time[seen], rate[seen], counts[seen]
+    time, bin_s = read_bins(time_s, bin_s)
+    check_positive("window_s", window_s)
+    series = read_alike("time_s", time.shape, {"rate": rate, "counts": counts})
+    seen = check_limits(limits_s, time)
+    time, rate, counts = time[seen], series["rate"][seen], series["counts"][seen]
     ax = axes_or_new(ax, (6.5, 1.5))
-    if len(time):
-        known = np.isfinite(rate) & np.isfinite(counts)
-        start = time[0] - bin_s / 2
-        window = np.floor((time - start) / window_s + 1e-9).astype(int)
-        n = window[-1] + 1
-        expected = np.bincount(window[known], rate[known], n)
-        came = np.bincount(window[known], counts[known], n)
-        residual = np.where(expected > 0, (came - expected) / np.sqrt(np.where(expected > 0, expected, 1.0)), np.nan)
-        ax.stairs(residual, start + window_s * np.arange(n + 1), baseline=None, color=color, lw=1.1)
+    known = np.isfinite(rate) & np.isfinite(counts)
+    start = time[0] - bin_s / 2
+    window = np.floor((time - start) / window_s + 1e-9).astype(int)
+    n = window[-1] + 1
+    expected = np.bincount(window[known], rate[known], n)
+    came = np.bincount(window[known], counts[known], n)
+    residual = np.where(expected > 0, (came - expected) / np.sqrt(np.where(expected > 0, expected, 1.0)), np.nan)
+    ax.stairs(residual, start + window_s * np.arange(n + 1), baseline=None, color=color, lw=1.1)
     ax.axhspan(-2, 2, color=LIGHT, alpha=0.45, lw=0, zorder=0)
     ax.axhline(0, color=GREY, lw=0.8, zorder=0)
     if limits_s is not None:
@@ -159,8 +177,25 @@ def plot_time_rescaling(rescaled, *, neuron=0, level=0.95, difference=False, ax=
     matplotlib.axes.Axes
         Line: share of the intervals that are at most so long, stepping up by 1 / intervals at each. Grey: the band of
         the Kolmogorov-Smirnov test about the diagonal, where the rates of a right model lead.
+
+    Raises
+    ------
+    ValueError
+        If there is no such neuron, or `level` is not in (0, 1).
+    TypeError
+        If `rescaled` is not what rescale_time returns, or a dict of such.
     """
     models = rescaled if isinstance(rescaled, dict) else {"model": rescaled}
+    what = "what glmfit.inference.rescale_time returns, or a dict with names for such"
+    if not models:
+        raise ValueError(f"rescaled is an empty dict; it must be {what}.")
+    check_real("level", level, 1)
+    check_whole("neuron", neuron, 0)
+    for name, model in models.items():
+        if not hasattr(model, "uniform"):
+            raise TypeError(f"rescaled, {name}, is a {type(model).__name__}; it must be {what}.")
+        if neuron >= len(model.uniform):
+            raise ValueError(f"neuron is {neuron}; rescaled, {name}, has neurons 0 to {len(model.uniform) - 1}.")
     ax = axes_or_new(ax, (3.0, 3.0))
     half = max(float(np.nan_to_num(model.band(level)[neuron])) for model in models.values())
     ends = np.array([0.0, 1.0])

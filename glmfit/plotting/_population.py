@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._checks import check_positive
 from ._axes import BLACK, BLUE, GREY, axes_or_new, legend, name_axes
+from ._given import read_alike, read_numbers
 
 
 def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=None):
@@ -26,8 +28,15 @@ def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=N
     Returns
     -------
     matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If `coupling` is no matrix or `limit` is not above 0.
     """
-    coupling = np.asarray(coupling)
+    coupling = read_numbers("coupling", coupling, "source neuron", "target neuron")
+    if limit is not None:
+        check_positive("limit", limit)
     size = np.abs(coupling[np.isfinite(coupling) & (coupling != 0)])
     limit = (float(np.quantile(size, 0.99)) if size.size else 1.0) if limit is None else limit
     ax = axes_or_new(ax, (3.6, 3.0))
@@ -63,10 +72,18 @@ def plot_recovery(true, estimated, *, xlabel="true coupling", ylabel="estimated 
     Returns
     -------
     matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or no pair is left.
     """
-    true, estimated = np.ravel(true), np.ravel(estimated)
+    true = np.asarray(true, float)
+    estimated = read_alike("true", true.shape, {"estimated": estimated})["estimated"]
     ok = np.isfinite(true) & np.isfinite(estimated)
     true, estimated = true[ok], estimated[ok]
+    if not len(true):
+        raise ValueError("true and estimated have no pair of finite numbers; there is nothing to compare.")
     ax = axes_or_new(ax, (3.0, 3.0))
     low, high = min(true.min(), estimated.min()), max(true.max(), estimated.max())
     ax.plot([low, high], [low, high], color=GREY, lw=0.8, zorder=0)
@@ -90,8 +107,13 @@ def plot_scores(scores, *, xlabel="pseudo-$R^2$", ax=None):
     Returns
     -------
     matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError, TypeError
+        If `scores` are not one number per neuron.
     """
-    scores = np.asarray(scores)
+    scores = read_numbers("scores", scores, "neuron")
     scores = scores[np.isfinite(scores)]
     ax = axes_or_new(ax, (3.0, 2.4))
     ax.hist(scores, bins=min(25, max(5, len(scores) // 4)), color=BLUE, alpha=0.75)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._checks import check_positive
 from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, axes_or_new, name_axes
+from ._given import check_limits, read_alike, read_bins, read_numbers
 
 
 def plot_rate_against_spikes(
@@ -46,17 +48,19 @@ def plot_rate_against_spikes(
     Raises
     ------
     ValueError
-        If lengths differ.
+        If lengths differ, times do not increase, a width is not above 0, or nothing lies within the limits.
+    TypeError
+        If `time_s` are no numbers.
     """
-    time = np.asarray(time_s)
-    bin_s = float(np.median(np.diff(time))) if bin_s is None else bin_s
+    time, bin_s = read_bins(time_s, bin_s)
+    if smooth_s is not None:
+        check_positive("smooth_s", smooth_s)
     rates = rate if isinstance(rate, dict) else {"predicted rate": rate}
-    series = {name: np.asarray(values) / bin_s for name, values in rates.items()}
-    count = None if counts is None else np.asarray(counts)
-    for name, values in {**series, **({} if count is None else {"counts": count})}.items():
-        if values.shape != time.shape:
-            raise ValueError(f"{name} has shape {values.shape}; it must be that of time_s, {time.shape}.")
-    seen = slice(None) if limits_s is None else (time >= limits_s[0]) & (time <= limits_s[1])
+    if not rates:
+        raise ValueError("rate is an empty dict; it must be expected counts per bin, or a dict with names for such.")
+    series = {name: values / bin_s for name, values in read_alike("time_s", time.shape, rates).items()}
+    count = None if counts is None else read_alike("time_s", time.shape, {"counts": counts})["counts"]
+    seen = check_limits(limits_s, time)
     ax = axes_or_new(ax, (6.5, 2.6))
     if smooth_s is not None:
         series = {name: _smooth(values, smooth_s / bin_s) for name, values in series.items()}
@@ -120,9 +124,15 @@ def plot_signal(time_s, signal, *, ylabel, limits_s=None, color=GREY, ax=None):
     Returns
     -------
     matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If lengths differ, or nothing lies within the limits.
     """
-    time, signal = np.asarray(time_s), np.asarray(signal)
-    seen = slice(None) if limits_s is None else (time >= limits_s[0]) & (time <= limits_s[1])
+    time = read_numbers("time_s", time_s, "time")
+    signal = read_alike("time_s", time.shape, {"signal": signal})["signal"]
+    seen = check_limits(limits_s, time)
     ax = axes_or_new(ax, (6.5, 1.5))
     ax.plot(time[seen], signal[seen], color=color, lw=0.8)
     if limits_s is not None:

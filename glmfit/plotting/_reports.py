@@ -6,8 +6,9 @@ import numpy as np
 
 from .._status import Status
 from ..estimators import ClassReport, ResponseReport
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, RED, dress, legend, name_axes
+from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, RED, check_axes, dress, legend, name_axes
 from ._certificates import target_line
+from ._given import read_report
 from ._population import plot_scores
 
 
@@ -17,7 +18,7 @@ def plot_report_overview(report, *, axes=None):
     Parameters
     ----------
     report : FitReport, ClassReport or ResponseReport
-        Of a fitted model, ``model.report_``.
+        Of a fitted model, ``model.report_``, or the model.
     axes : sequence of three matplotlib.axes.Axes, optional
         Where to draw.
 
@@ -30,14 +31,28 @@ def plot_report_overview(report, *, axes=None):
         over the fit, bounds filled, with the target. Of responses: objective over the fit; D2 of held-out pairs
         against the ridge, a line per imputation weight, or D2 of the fitted pairs where nothing was chosen; how much
         the objective could fall, at most, by changing one side alone (nothing where nothing is proved).
+
+    Raises
+    ------
+    ValueError
+        If `axes` are not three.
+    TypeError
+        If `report` is neither a report nor a model, or `axes` hold something else.
+    NotFittedError
+        If it is a model before its fit.
     """
+    report = read_report(report)
     if axes is None:
         import matplotlib.pyplot as plt
 
         axes = plt.subplots(1, 3, figsize=(7, 2.4), layout="constrained")[1]
         for ax in axes:
             dress(ax)
-    axes = np.asarray(list(axes), object)
+    axes = np.ravel(np.asarray(axes, object))
+    if len(axes) != 3:
+        raise ValueError(f"axes has {len(axes)} entries; it must be three, such as plt.subplots(1, 3)[1].")
+    for k, ax in enumerate(axes):
+        check_axes(f"axes[{k}]", ax)
     kinds = {ClassReport: _classes, ResponseReport: _responses}
     next((draw for kind, draw in kinds.items() if isinstance(report, kind)), _population)(report, *axes)
     return axes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes
+from ._given import check_cv
 
 
 def plot_cv_curves(model, neurons=None, *, ax=None):
@@ -29,7 +30,12 @@ def plot_cv_curves(model, neurons=None, *, ax=None):
     ------
     ValueError
         If a neuron does not exist.
+    TypeError
+        If `model` is something else.
+    NotFittedError
+        Before its fit.
     """
+    check_cv(model)
     n_all = model.cv_scores_.shape[2]
     neurons = np.arange(min(n_all, 8)) if neurons is None else np.atleast_1d(neurons)
     if neurons.dtype.kind not in "iu" or neurons.min(initial=0) < 0 or neurons.max(initial=0) >= n_all:
@@ -76,7 +82,15 @@ def plot_strengths(model, *, ax=None):
     matplotlib.axes.Axes
         Neurons from left to right, in order of the strength chosen; colour is the mean score over folds less the
         neuron's best, over the spread of its scores; a line marks the strength chosen.
+
+    Raises
+    ------
+    TypeError
+        If `model` is something else.
+    NotFittedError
+        Before its fit.
     """
+    check_cv(model)
     usable = ~np.isnan(model.cv_scores_).any(axis=0, keepdims=True)
     count = usable.sum(axis=1)
     with np.errstate(invalid="ignore"):

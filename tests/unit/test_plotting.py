@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.stats
+from sklearn.exceptions import NotFittedError
 
-from glmfit import PopulationGLM, ResponseModel, SoftmaxGLM, Status, plotting
+from glmfit import PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, Status, plotting
 from glmfit.inference import rescale_time, wald_table
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -89,7 +90,14 @@ def test_filters_of_many_neurons_are_one_line_each(rng):
 
 @pytest.mark.parametrize(
     ("change", "word"),
-    [({"unit": "bins"}, "ms"), ({"lag_s": np.arange(4.0)}, r"\(4, 2\)"), ({"weights": np.ones(3)}, r"\(5, 3\)")],
+    [
+        ({"unit": "bins"}, "ms"),
+        ({"lag_s": np.arange(4.0)}, r"\(4, 2\)"),
+        ({"weights": np.ones(3)}, r"\(5, 3\)"),
+        ({"weights": 1.0}, r"weights has shape \(\); it must be \(basis function,\)"),
+        ({"covariance": np.eye(3)}, r"covariance has shape \(3, 3\).*must be .* \(2, 2\)"),
+        ({"covariance": np.eye(2), "weights": np.ones((2, 3))}, r"weights \(2, 3\).* one neuron"),
+    ],
 )
 def test_filter_says_what_does_not_fit(change, word):
     arguments = {"basis": np.ones((5, 2)), "weights": np.ones(2), "lag_s": np.arange(5.0)} | change
@@ -139,6 +147,58 @@ def test_rate_refuses_other_lengths():
         plotting.plot_rate_against_spikes(np.arange(10.0), np.ones(10), np.ones(9))
 
 
+RATES = {"time_s": 0.1 * np.arange(100), "rate": np.ones(100), "counts": np.ones(100)}
+
+
+@pytest.mark.parametrize("plot", [plotting.plot_rate_against_spikes, plotting.plot_residuals, plotting.plot_signal])
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ((100, 200), r"limits_s is \(100, 200\).*nothing to draw: times lie from 0 to 9.9 s"),
+        ((8, 2), r"limits_s is \(8, 2\); it must be a first time and a later last one"),
+        ((3, 3), "later last one"),
+        ((1, 2, 3), "later last one"),
+        (5, r"limits_s has shape \(\)"),
+    ],
+)
+def test_limits_must_hold_something_to_draw(plot, limits, words):
+    arguments = {
+        plotting.plot_signal: {"time_s": RATES["time_s"], "signal": RATES["rate"], "ylabel": "level (dB)"},
+        plotting.plot_residuals: {**RATES, "window_s": 1.0},
+    }.get(plot, RATES)
+    with pytest.raises(ValueError, match=words):
+        plot(**arguments, limits_s=limits)
+
+
+OF_BOTH = [
+    ({"time_s": RATES["time_s"][::-1]}, "time_s must increase, but 9.8 s follows 9.9 s"),
+    ({"bin_s": 0}, "bin_s is 0; it must be a finite number above 0"),
+    ({"time_s": [0.0], "rate": [1.0], "counts": [1.0]}, "time_s has 1 bin.*give bin_s"),
+    ({"time_s": np.ones((2, 2))}, r"time_s has shape \(2, 2\); it must be \(time,\)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        *OF_BOTH,
+        ({"smooth_s": -1}, "smooth_s is -1; it must be a finite number above 0"),
+        ({"rate": {}}, "an empty dict"),
+    ],
+)
+def test_rates_of_bins_and_widths_that_make_no_sense_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        plotting.plot_rate_against_spikes(**RATES | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [*OF_BOTH, ({"window_s": 0}, "window_s is 0; it must be a finite number above 0")]
+)
+def test_residuals_of_bins_and_widths_that_make_no_sense_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        plotting.plot_residuals(**RATES | {"window_s": 1.0} | change)
+
+
 def test_convergence_draws_every_fitted_neuron_and_marks_what_is_proved(report):
     ax = plotting.plot_convergence(report)
     gap = report.history["gap"]
@@ -183,6 +243,30 @@ def test_bounds_are_told_from_estimates(report):
     assert "nats per bin" in ax.get_ylabel()
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [plotting.plot_convergence, plotting.plot_report_overview, lambda report: plotting.plot_bounds(report, [0.0, 0.0])],
+)
+def test_a_report_may_be_that_of_a_model(draw, rng):
+    model = PopulationGLM(regularizer_strength=1e-2)
+    with pytest.raises(NotFittedError):
+        draw(model)
+    X = rng.normal(size=(200, 2))
+    draw(model.fit(X, rng.poisson(1.0, (200, 2))))
+    for given in (None, X, model.coef_, {}):
+        with pytest.raises(TypeError, match=rf"report is a {type(given).__name__}; pass model.report_, or the model"):
+            draw(given)
+
+
+def test_bounds_need_an_optimum_per_neuron(report):
+    with pytest.raises(ValueError, match="optimum has 3 entries; the report has 4 neurons"):
+        plotting.plot_bounds(report, np.zeros(3))
+    with pytest.raises(ValueError, match=r"optimum has shape \(\); it must be \(neuron,\)"):
+        plotting.plot_bounds(report, 0.0)
+    with pytest.raises(TypeError, match="neurons of a PopulationGLM"):
+        plotting.plot_bounds(SimpleNamespace(status=Status.CONVERGED, gap=1.0), [0.0])
+
+
 def test_overview_counts_every_neuron_once(report):
     status, score, gap = plotting.plot_report_overview(report)
     assert [t.get_text() for t in status.get_yticklabels()] == ["converged", "max epochs", "no spikes"]
@@ -203,6 +287,24 @@ def test_coupling_shows_the_matrix_as_it_is(rng):
     assert image.get_clim() == (-2.0, 2.0)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("target neuron", "source neuron")
     assert ax.figure.axes[1].get_ylabel() == "coupling (log gain)"
+
+
+def test_coupling_refuses_what_is_no_matrix():
+    with pytest.raises(ValueError, match=r"coupling has shape \(4,\); it must be \(source neuron, target neuron\)"):
+        plotting.plot_coupling(np.ones(4))
+    with pytest.raises(ValueError, match="limit is -1; it must be a finite number above 0"):
+        plotting.plot_coupling(np.ones((2, 2)), limit=-1)
+
+
+def test_scores_and_pairs_that_are_none_are_refused():
+    with pytest.raises(TypeError, match=r"scores is a dict; it must be an array of numbers, \(neuron,\)"):
+        plotting.plot_scores({"a": [1, 2]})
+    with pytest.raises(ValueError, match=r"scores has shape \(2, 2\)"):
+        plotting.plot_scores(np.ones((2, 2)))
+    with pytest.raises(ValueError, match=r"estimated has shape \(2,\); it must be that of true, \(3,\)"):
+        plotting.plot_recovery(np.ones(3), np.ones(2))
+    with pytest.raises(ValueError, match="no pair of finite numbers"):
+        plotting.plot_recovery([np.nan, 1.0], [1.0, np.nan])
 
 
 def test_coupling_of_zeros_is_drawn():
@@ -238,6 +340,18 @@ def test_every_function_draws_where_it_is_told(report, rng):
     for call, ax in zip(calls, axes, strict=True):
         assert call(ax) is ax
     assert plt.get_fignums() == []  # nothing was opened behind the caller's back
+
+
+def test_axes_are_one_of_matplotlib(report):
+    axes = plotting.new_axes((1, 1))[0]
+    with pytest.raises(TypeError, match=r"ax is an array of shape \(2,\); it must be one matplotlib Axes"):
+        plotting.plot_scores([0.1, 0.2], ax=axes)
+    with pytest.raises(TypeError, match="ax is a Figure; it must be one matplotlib Axes"):
+        plotting.plot_scores([0.1, 0.2], ax=axes[0].figure)
+    with pytest.raises(ValueError, match="axes has 2 entries; it must be three"):
+        plotting.plot_report_overview(report, axes=axes)
+    with pytest.raises(TypeError, match=r"axes\[2\] is a str"):
+        plotting.plot_report_overview(report, axes=[*axes, "here"])
 
 
 def test_new_axes_and_panel_letters(tmp_path):
@@ -297,6 +411,15 @@ def test_the_map_of_strengths_orders_neurons_and_marks_the_choice(chosen):
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [1, 2, 2])
 
 
+def test_strengths_need_a_fitted_model_of_them(rng):
+    model = PopulationGLM(regularizer_strength=1e-2).fit(rng.normal(size=(100, 2)), rng.poisson(1.0, 100))
+    for draw in (plotting.plot_cv_curves, plotting.plot_strengths):
+        with pytest.raises(TypeError, match=r"model is a PopulationGLM, .*pass a fitted PopulationGLMCV"):
+            draw(model)
+        with pytest.raises(NotFittedError):
+            draw(PopulationGLMCV())
+
+
 @pytest.mark.parametrize("regularizer, words", [("Ridge", "ridge"), ("Lasso", "lasso"), ("ElasticNet", "elastic-net")])
 def test_strengths_are_called_by_their_penalty(chosen, regularizer, words):
     chosen.regularizer = regularizer
@@ -354,6 +477,29 @@ def test_tuning_is_the_mean_count_with_its_standard_error_and_the_mean_of_the_mo
         plotting.plot_tuning(x, counts, np.ones(3), bin_s=bin_s)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"edges": [1, 0, -1]}, r"edges is \[1, 0, -1\]; it must be a number of intervals, or at least two limits"),
+        ({"edges": [1]}, "at least two limits that increase"),
+        ({"edges": 0}, "edges is 0; it must be a whole number of at least 1"),
+        (
+            {"edges": [7, 8, 9]},
+            "no interval has min_bins=10 time bins: 2 intervals lie from 7 to 9, and 50 values.*0 to 1",
+        ),
+        ({"min_bins": 51}, "no interval has min_bins=51"),
+        ({"min_bins": -1}, "min_bins is -1"),
+        ({"bin_s": 0}, "bin_s is 0; it must be a finite number above 0"),
+        ({"counts": np.full(50, np.nan)}, "no time bin where all are known"),
+        ({"covariate": np.ones((50, 1))}, r"covariate has shape \(50, 1\); it must be \(time,\)"),
+    ],
+)
+def test_tuning_refuses_what_would_be_empty(change, words):
+    arguments = {"covariate": np.linspace(0, 1, 50), "counts": np.ones(50), "bin_s": 0.1, "edges": 2} | change
+    with pytest.raises(ValueError, match=words):
+        plotting.plot_tuning(**arguments)
+
+
 def test_residuals_are_spikes_beyond_the_expected_in_standard_deviations(rng):
     time_s, rate = 0.05 + 0.1 * np.arange(100), rng.uniform(0.5, 2, 100)
     counts = rng.poisson(rate).astype(float)
@@ -391,6 +537,24 @@ def test_time_rescaling_draws_the_distribution_and_its_band(rng):
     for name, model in models.items():
         np.testing.assert_allclose(distance[name], model.statistic[1])
     assert distance["right"] < models["right"].band()[1] < distance["wrong"]
+
+
+def test_time_rescaling_refuses_neurons_that_are_not_there(rng):
+    rate = np.full((500, 2), 0.2)
+    counts = rng.poisson(rate)
+    rescaled = rescale_time(counts, rate)
+    for neuron, message in (
+        (7, "neuron is 7; rescaled, model, has neurons 0 to 1"),
+        (-1, "neuron is -1; it must be a whole"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plotting.plot_time_rescaling(rescaled, neuron=neuron)
+    with pytest.raises(ValueError, match="level is 95"):
+        plotting.plot_time_rescaling(rescaled, level=95)
+    with pytest.raises(TypeError, match=r"rescaled, a, is a ndarray; it must be what .*rescale_time returns"):
+        plotting.plot_time_rescaling({"a": rate})
+    with pytest.raises(ValueError, match="empty dict"):
+        plotting.plot_time_rescaling({})
 
 
 # ------------------------------------------------------------------------- decoding

@@ -1,0 +1,79 @@
+"""What functions are given, read and checked: numbers, times, reports and models."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._checks import check_positive
+from ..estimators import PopulationGLMCV
+from ..estimators._model import Model, check_is_fitted
+
+
+def read_numbers(name, values, *axes) -> np.ndarray:
+    """Return values as an array of floats with these axes; TypeError for no numbers, ValueError for other axes."""
+    shape = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+    try:
+        array = np.asarray(values, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is a {type(values).__name__}; it must be an array of numbers, {shape}.") from None
+    if array.ndim != len(axes):
+        raise ValueError(f"{name} has shape {array.shape}; it must be {shape}.")
+    return array
+
+
+def read_alike(like, shape, series) -> dict[str, np.ndarray]:
+    """Return series as arrays of floats; ValueError unless each has the shape of what it must be like."""
+    arrays = {name: np.asarray(values, float) for name, values in series.items()}
+    for name, values in arrays.items():
+        if values.shape != shape:
+            raise ValueError(f"{name} has shape {values.shape}; it must be that of {like}, {shape}.")
+    return arrays
+
+
+def read_bins(time_s, bin_s) -> tuple[np.ndarray, float]:
+    """Return the centres of bins, which must increase, and their width, s: the median difference if it is None."""
+    time = read_numbers("time_s", time_s, "time")
+    backwards = np.flatnonzero(~(np.diff(time) > 0))  # also where one is NaN
+    if len(backwards):
+        first, second = time[backwards[0]], time[backwards[0] + 1]
+        raise ValueError(f"time_s must increase, but {second:g} s follows {first:g} s; sort it, and what goes with it.")
+    if bin_s is None:
+        if len(time) < 2:
+            raise ValueError(f"time_s has {len(time)} bin(s), which do not tell their width; give bin_s.")
+        return time, float(np.median(np.diff(time)))
+    check_positive("bin_s", bin_s)
+    return time, bin_s
+
+
+def check_limits(limits_s, time) -> np.ndarray:
+    """Return which times are within the limits, all if these are None; ValueError for limits that hold none."""
+    if limits_s is None:
+        return np.ones(len(time), bool)
+    limits = read_numbers("limits_s", limits_s, "2")
+    if len(limits) != 2 or not limits[0] < limits[1]:
+        raise ValueError(f"limits_s is {limits_s!r}; it must be a first time and a later last one, s.")
+    seen = (time >= limits[0]) & (time <= limits[1])
+    if not seen.any():
+        span = f"times lie from {np.nanmin(time):g} to {np.nanmax(time):g} s" if len(time) else "there are no times"
+        raise ValueError(f"limits_s is {limits_s!r}, where there is nothing to draw: {span}.")
+    return seen
+
+
+def read_report(report):
+    """Return a report, or that of a fitted model; TypeError for anything else, NotFittedError before a fit."""
+    if isinstance(report, Model):
+        check_is_fitted(report)
+        report = report.report_
+    if not hasattr(report, "status"):
+        raise TypeError(f"report is a {type(report).__name__}; pass model.report_, or the model, after its fit.")
+    return report
+
+
+def check_cv(model) -> None:
+    """Raise TypeError unless the model is a PopulationGLMCV, and NotFittedError before its fit."""
+    if isinstance(model, PopulationGLMCV):
+        check_is_fitted(model)
+    elif not hasattr(model, "cv_scores_"):
+        raise TypeError(
+            f"model is a {type(model).__name__}, which has no scores of strengths; pass a fitted PopulationGLMCV."
+        )
