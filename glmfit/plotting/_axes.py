@@ -81,6 +81,19 @@ def check_axes(name, ax):
     raise TypeError(f"{name} is {what}; it must be one matplotlib Axes, such as an entry of what plt.subplots returns.")
 
 
+def whole_ticks(axis):
+    """Put ticks at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    # Two ticks, the default least, would be at fractions where the axis is that of a single neuron.
+    axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
+def say(ax, words):
+    """Words instead of a drawing."""
+    ax.text(0.5, 0.5, words, ha="center", va="center", fontsize=8, color=GREY, transform=ax.transAxes)
+
+
 def name_axes(ax, x=None, y=None):
     if x is not None:
         ax.set_xlabel(x, fontsize=9)

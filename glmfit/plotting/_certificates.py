@@ -6,7 +6,7 @@ import numpy as np
 
 from .._checks import check_choice
 from .._status import Status
-from ._axes import BLACK, BLUE, GREEN, GREY, RED, axes_or_new, legend, name_axes
+from ._axes import BLACK, BLUE, GREEN, GREY, RED, axes_or_new, legend, name_axes, say, whole_ticks
 from ._given import read_numbers, read_report
 
 
@@ -57,6 +57,9 @@ def plot_convergence(report, *, against="epoch", ax=None):
     fitted = np.atleast_1d(report.status != Status.NO_SPIKES)
     ax = axes_or_new(ax)
     name_axes(ax, axis[against][1], f"gap  $F - F^*$  (nats per {one[1]})")
+    if not fitted.any():
+        say(ax, "no neuron with spikes")
+        return ax
     x = np.asarray(history[axis[against][0]], float) / (report.n_rows if against == "passes" else 1)
     gap = np.where(history["gap"] > 0, history["gap"], np.nan)[:, fitted]
     proved = history["gap_is_bound"][:, fitted] & np.isfinite(gap)
@@ -71,7 +74,7 @@ def plot_convergence(report, *, against="epoch", ax=None):
     target_line(ax.axhline, ax.axhspan, np.atleast_1d(report.target)[fitted])
     ax.set_yscale("log")
     if against == "epoch":
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        whole_ticks(ax.xaxis)
     handles, labels = ax.get_legend_handles_labels()
     thin = ax.plot([], [], color=BLUE, lw=0.6 if gap.shape[1] > 1 else 1.4, alpha=0.6)
     legend(ax, handles=[*thin, *handles], labels=[f"{one[0]} (estimate)", *labels], loc="upper right")
@@ -141,5 +144,7 @@ def plot_bounds(report, optimum, *, ax=None):
         ax.text(0.97, 0.04, "below the truth", ha="right", fontsize=8, color=RED, transform=ax.transAxes)
         ax.set_xlim(ends)
         ax.set_ylim(ends)
+    else:
+        say(ax, "no gap above 0")
     name_axes(ax, "measured gap (nats per bin)", "reported gap (nats per bin)")
     return ax

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._checks import check_positive, check_real, check_whole
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes
+from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes, say
 from ._given import check_limits, read_alike, read_bins, read_numbers
 
 
@@ -176,7 +176,8 @@ def plot_time_rescaling(rescaled, *, neuron=0, level=0.95, difference=False, ax=
     -------
     matplotlib.axes.Axes
         Line: share of the intervals that are at most so long, stepping up by 1 / intervals at each. Grey: the band of
-        the Kolmogorov-Smirnov test about the diagonal, where the rates of a right model lead.
+        the Kolmogorov-Smirnov test about the diagonal, where the rates of a right model lead. Words where the neuron
+        has no spikes.
 
     Raises
     ------
@@ -206,7 +207,10 @@ def plot_time_rescaling(rescaled, *, neuron=0, level=0.95, difference=False, ax=
     colors = [*others[: len(models) - 1], BLUE]
     for (name, model), color in zip(models.items(), colors, strict=True):
         u = model.uniform[neuron]
-        x, share = np.concatenate([[0.0], u, [1.0]]), np.concatenate([np.arange(len(u) + 1) / max(len(u), 1), [1.0]])
+        if not len(u):
+            say(ax, "no spikes")
+            continue
+        x, share = np.concatenate([[0.0], u, [1.0]]), np.concatenate([np.arange(len(u) + 1) / len(u), [1.0]])
         if difference:  # both ends of every jump
             x, share = np.repeat(x, 2)[1:], np.repeat(share, 2)[:-1]
             share = share - x

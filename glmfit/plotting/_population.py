@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._checks import check_positive
-from ._axes import BLACK, BLUE, GREY, axes_or_new, legend, name_axes
+from ._axes import BLACK, BLUE, GREY, axes_or_new, legend, name_axes, say, whole_ticks
 from ._given import read_alike, read_numbers
 
 
@@ -46,7 +46,7 @@ def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=N
     for spine in ax.spines.values():
         spine.set(color=GREY, linewidth=0.6)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.get_major_locator().set_params(integer=True)
+        whole_ticks(axis)
     name_axes(ax, "target neuron", "source neuron")
     if colorbar:
         beside = ax if colorbar is True else colorbar
@@ -116,12 +116,14 @@ def plot_scores(scores, *, xlabel="pseudo-$R^2$", ax=None):
     scores = read_numbers("scores", scores, "neuron")
     scores = scores[np.isfinite(scores)]
     ax = axes_or_new(ax, (3.0, 2.4))
-    ax.hist(scores, bins=min(25, max(5, len(scores) // 4)), color=BLUE, alpha=0.75)
     if len(scores):
+        ax.hist(scores, bins=min(25, max(5, len(scores) // 4)), color=BLUE, alpha=0.75)
         median = float(np.median(scores))
         ax.axvline(median, ymax=0.85, color=BLACK, lw=1, ls="--", label=f"median {median:.3f}")
         ax.set_ylim(top=1.2 * ax.get_ylim()[1])  # room for it
         legend(ax, loc="upper right")
-    ax.yaxis.get_major_locator().set_params(integer=True)
+    else:
+        say(ax, "no neuron with spikes")
+    whole_ticks(ax.yaxis)
     name_axes(ax, xlabel, "neurons")
     return ax

@@ -6,7 +6,7 @@ import numpy as np
 
 from .._status import Status
 from ..estimators import ClassReport, ResponseReport
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, RED, check_axes, dress, legend, name_axes
+from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, RED, check_axes, dress, legend, name_axes, say, whole_ticks
 from ._certificates import target_line
 from ._given import read_report
 from ._population import plot_scores
@@ -67,6 +67,7 @@ def _population(report, status_ax, score_ax, gap_ax):
     status_ax.bar_label(bars, fontsize=8, padding=2)
     status_ax.invert_yaxis()
     status_ax.margins(x=0.15, y=0.3)
+    whole_ticks(status_ax.xaxis)
     name_axes(status_ax, "neurons")
     plot_scores(report.pseudo_r2, xlabel="pseudo-$R^2$ (training)", ax=score_ax)
     positive = report.gap > 0
@@ -85,6 +86,10 @@ def _population(report, status_ax, score_ax, gap_ax):
         gap_ax.set_xscale("log")
         target_line(gap_ax.axvline, gap_ax.axvspan, report.target[positive])
         legend(gap_ax)
+    else:
+        silent = np.all(report.status == Status.NO_SPIKES)
+        say(gap_ax, "no neuron with spikes" if silent else "no gap above 0")
+    whole_ticks(gap_ax.yaxis)
     name_axes(gap_ax, "gap (nats per bin)", "neurons")
 
 
@@ -94,7 +99,7 @@ def _classes(report, total_ax, loss_ax, gap_ax):
     total_ax.set_xlim(0.5, len(totals) + 0.5)
     if totals[-1] > 0 and totals[0] > 30 * totals[-1]:
         total_ax.set_yscale("log")
-    total_ax.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(total_ax.xaxis)
     name_axes(total_ax, "class, commonest first", "rows or counts")
     bars = loss_ax.barh(["frequencies", "model"], [report.null_objective, report.objective], 0.6, color=[GREY, BLUE])
     loss_ax.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
@@ -106,7 +111,7 @@ def _classes(report, total_ax, loss_ax, gap_ax):
     gap = np.ravel(history.get("gap", [])).astype(float)
     seen = np.isfinite(gap) & (gap > 0)
     if not seen.any():
-        _say(gap_ax, "gap not looked at" if np.isnan(report.gap) else f"gap {report.gap:.1e}")
+        say(gap_ax, "gap not looked at" if np.isnan(report.gap) else f"gap {report.gap:.1e}")
         return
     epoch, proved = np.asarray(history["epoch"]), np.ravel(history["gap_is_bound"]).astype(bool)
     gap_ax.plot(epoch[seen], gap[seen], color=BLUE, lw=1.2)
@@ -116,7 +121,7 @@ def _classes(report, total_ax, loss_ax, gap_ax):
     if report.target > 0:  # nan for those that follow a schedule
         gap_ax.axhline(report.target, color=GREEN, lw=1, ls="--", label="target")
     gap_ax.set_yscale("log")
-    gap_ax.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(gap_ax.xaxis)
     name_axes(gap_ax, "epoch", "gap (nats per row)")
     legend(gap_ax)
 
@@ -125,9 +130,9 @@ def _responses(report, objective_ax, score_ax, gap_ax):
     epoch, objective = (np.asarray(report.history.get(key, []), float) for key in ("epoch", "objective"))
     if len(epoch):
         objective_ax.plot(epoch, objective, ".-", color=BLUE, lw=1.2, ms=4)
-        objective_ax.xaxis.get_major_locator().set_params(integer=True)
+        whole_ticks(objective_ax.xaxis)
     else:
-        _say(objective_ax, f"objective {report.objective:.6g}")
+        say(objective_ax, f"objective {report.objective:.6g}")
     objective_ax.set_title(report.status.label, fontsize=8)
     name_axes(objective_ax, "epoch", "objective (sum over pairs)")
     if report.tuning:
@@ -159,9 +164,4 @@ def _responses(report, objective_ax, score_ax, gap_ax):
         gap_ax.margins(y=0.4)
         name_axes(gap_ax, "one side alone gains\nat most (nats)")
     else:
-        _say(gap_ax, "no bound is known\nfor this model")
-
-
-def _say(ax, words):
-    """Words instead of a drawing."""
-    ax.text(0.5, 0.5, words, ha="center", va="center", fontsize=8, color=GREY, transform=ax.transAxes)
+        say(gap_ax, "no bound is known\nfor this model")

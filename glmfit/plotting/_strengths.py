@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes
+from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes, whole_ticks
 from ._given import check_cv
 
 
@@ -103,6 +103,7 @@ def plot_strengths(model, *, ax=None):
     chosen = np.searchsorted(model.strengths_, model.strength_[order])
     ax.step(np.arange(len(order)), chosen, where="mid", color=RED, lw=1.2)
     ax.set_yticks(range(len(model.strengths_)), [f"{s:.2g}" for s in model.strengths_])
+    whole_ticks(ax.xaxis)
     bar = ax.figure.colorbar(image, ax=ax, ticks=[-1, 0])
     bar.ax.set_yticklabels(["worst", "best"], fontsize=8)
     name_axes(ax, "neuron, by strength chosen", _strength_words(model))

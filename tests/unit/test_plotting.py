@@ -56,6 +56,16 @@ def texts(ax):
     return [t.get_text() for t in ax.get_legend().get_texts()]
 
 
+def whole(axis):
+    """Whether all ticks are at whole numbers."""
+    return np.all(axis.get_ticklocs() % 1 == 0)
+
+
+def words(ax):
+    """Words instead of a drawing."""
+    return [t.get_text() for t in ax.texts]
+
+
 def line(ax, label):
     """The line with a label."""
     return next(entry for entry in ax.get_lines() if entry.get_label() == label)
@@ -276,6 +286,18 @@ def test_overview_counts_every_neuron_once(report):
     assert sum(bar.get_height() for bars in gap.containers for bar in bars) == 3
     assert texts(gap) == ["bound", "estimate", "target"]
     assert gap.get_xlabel() == "gap (nats per bin)"
+    assert whole(status.xaxis) and whole(score.yaxis) and whole(gap.yaxis)
+
+
+def test_a_silent_population_is_said_to_be_one(report, rng):
+    model = PopulationGLM(regularizer_strength=1e-2).fit(rng.normal(size=(100, 2)), np.zeros((100, 3)))
+    status, score, gap = plotting.plot_report_overview(model)
+    assert [bar.get_width() for bar in status.patches] == [3] and whole(status.xaxis)
+    assert words(score) == words(gap) == ["no neuron with spikes"]
+    assert words(plotting.plot_convergence(model)) == ["no neuron with spikes"]
+    report.gap = np.zeros(4)
+    assert words(plotting.plot_report_overview(report)[2]) == ["no gap above 0"]
+    assert words(plotting.plot_bounds(report, report.objective)) == ["no gap above 0"]
 
 
 def test_coupling_shows_the_matrix_as_it_is(rng):
@@ -420,6 +442,12 @@ def test_strengths_need_a_fitted_model_of_them(rng):
             draw(PopulationGLMCV())
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_neurons_have_whole_numbers_on_the_map_of_strengths(chosen, n):
+    chosen.cv_scores_, chosen.strength_ = chosen.cv_scores_[:, :, :n], chosen.strength_[:n]
+    assert whole(plotting.plot_strengths(chosen).xaxis)
+
+
 @pytest.mark.parametrize("regularizer, words", [("Ridge", "ridge"), ("Lasso", "lasso"), ("ElasticNet", "elastic-net")])
 def test_strengths_are_called_by_their_penalty(chosen, regularizer, words):
     chosen.regularizer = regularizer
@@ -539,9 +567,10 @@ def test_time_rescaling_draws_the_distribution_and_its_band(rng):
     assert distance["right"] < models["right"].band()[1] < distance["wrong"]
 
 
-def test_time_rescaling_refuses_neurons_that_are_not_there(rng):
+def test_time_rescaling_refuses_neurons_that_are_not_there_and_says_which_are_silent(rng):
     rate = np.full((500, 2), 0.2)
     counts = rng.poisson(rate)
+    counts[:, 1] = 0
     rescaled = rescale_time(counts, rate)
     for neuron, message in (
         (7, "neuron is 7; rescaled, model, has neurons 0 to 1"),
@@ -555,6 +584,8 @@ def test_time_rescaling_refuses_neurons_that_are_not_there(rng):
         plotting.plot_time_rescaling({"a": rate})
     with pytest.raises(ValueError, match="empty dict"):
         plotting.plot_time_rescaling({})
+    ax = plotting.plot_time_rescaling(rescaled, neuron=1)
+    assert words(ax) == ["no spikes"] and "model" not in texts(ax)
 
 
 # ------------------------------------------------------------------------- decoding
