@@ -9,13 +9,15 @@ from ._axes import BLACK, BLUE, GREY, axes_or_new, legend, name_axes, say, whole
 from ._given import read_alike, read_numbers
 
 
-def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=None):
+def plot_coupling(coupling, *, names=None, limit=None, label="coupling", colorbar=True, ax=None):
     """Draw a coupling matrix: row the source, column the target, red excites, blue inhibits.
 
     Parameters
     ----------
     coupling : array-like of shape (source neuron, target neuron)
         Weights, oriented as ``coef_``; NaN (a masked diagonal, for example) is left grey.
+    names : sequence of str, optional
+        Names of the neurons, as tick labels of both axes; numbers from 0 when left out.
     limit : float, optional
         Weight at which the colours saturate; the 99th percentile of the absolute non-zero weights when left out.
     label : str
@@ -32,9 +34,13 @@ def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=N
     Raises
     ------
     ValueError
-        If `coupling` is no matrix or `limit` is not above 0.
+        If `coupling` is no matrix, `names` are not as many as its rows and its columns, or `limit` is not above 0.
     """
     coupling = read_numbers("coupling", coupling, "source neuron", "target neuron")
+    if names is not None and {len(names)} != set(coupling.shape):
+        raise ValueError(
+            f"names has {len(names)} entries; coupling has shape {coupling.shape}, and each neuron needs one."
+        )
     if limit is not None:
         check_positive("limit", limit)
     size = np.abs(coupling[np.isfinite(coupling) & (coupling != 0)])
@@ -46,7 +52,10 @@ def plot_coupling(coupling, *, limit=None, label="coupling", colorbar=True, ax=N
     for spine in ax.spines.values():
         spine.set(color=GREY, linewidth=0.6)
     for axis in (ax.xaxis, ax.yaxis):
-        whole_ticks(axis)
+        if names is None:
+            whole_ticks(axis)
+        else:
+            axis.set_ticks(range(len(names)), [str(name) for name in names])
     name_axes(ax, "target neuron", "source neuron")
     if colorbar:
         beside = ax if colorbar is True else colorbar

@@ -311,6 +311,16 @@ def test_coupling_shows_the_matrix_as_it_is(rng):
     assert ax.figure.axes[1].get_ylabel() == "coupling (log gain)"
 
 
+def test_coupling_takes_names(rng):
+    ax = plotting.plot_coupling(rng.normal(size=(3, 3)), names=[15, "27", "unit 10"])
+    for axis in (ax.xaxis, ax.yaxis):
+        np.testing.assert_array_equal(axis.get_ticklocs(), [0, 1, 2])
+        assert [tick.get_text() for tick in axis.get_ticklabels()] == ["15", "27", "unit 10"]
+    for shape in ((3, 3), (2, 3)):
+        with pytest.raises(ValueError, match="names has 2 entries; coupling has shape"):
+            plotting.plot_coupling(np.zeros(shape), names=["a", "b"])
+
+
 def test_coupling_refuses_what_is_no_matrix():
     with pytest.raises(ValueError, match=r"coupling has shape \(4,\); it must be \(source neuron, target neuron\)"):
         plotting.plot_coupling(np.ones(4))
