@@ -83,7 +83,7 @@ def plot_decoded(time_s, posterior, position, truth=None, *, limit=None, breaks=
     limit : float, optional
         Probability at which black is reached; the 99th percentile of the largest ones when left out.
     breaks : sequence of float
-        Times, s, at which time was cut; marked by a line, and the truth does not join across them.
+        Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
     ylabel : str
         Name and unit of the position.
     ax : matplotlib.axes.Axes, optional
@@ -117,12 +117,14 @@ def plot_decoded(time_s, posterior, position, truth=None, *, limit=None, breaks=
     limit = float(np.quantile(posterior.max(axis=1), 0.99)) if limit is None else limit
     shown = {"cmap": "Greys", "vmin": 0, "vmax": limit, "interpolation": "nearest"}
     ax.imshow(image, origin="lower", aspect="auto", extent=extent, **shown)
+    named = {}  # the last line of each kind
     for cut in breaks:
-        ax.axvline(cut, color="#56B4E9", lw=0.8)
+        named["time cut"] = ax.axvline(cut, color="#56B4E9", lw=0.8)
     if values is not None:
         for part in np.split(np.arange(len(time)), np.searchsorted(time, np.sort(breaks))):
-            ax.plot(time[part], values[part], color=RED, lw=1.3, label="_" if part.size and part[0] else "true")
-        legend(ax, loc="upper right", handles=[ax.get_lines()[-1]], labels=["true"], frameon=True, framealpha=0.8)
+            (named["true"],) = ax.plot(time[part], values[part], color=RED, lw=1.3)
+    if named:
+        legend(ax, loc="upper right", handles=named.values(), labels=named, frameon=True, framealpha=0.8)
     ax.set_xlim(extent[:2])
     ax.set_ylim(extent[2:])
     name_axes(ax, "time (s)", ylabel)

@@ -630,7 +630,9 @@ def test_decoded_positions_lie_where_they_are(rng):
     assert cut.get_xdata()[0] == 1.5
     np.testing.assert_allclose(np.concatenate([first.get_ydata(), second.get_ydata()]), truth)
     assert first.get_xdata()[-1] < 1.5 < second.get_xdata()[0]
-    assert texts(ax) == ["true"]
+    assert texts(ax) == ["time cut", "true"]
+    assert texts(plotting.plot_decoded(time_s, posterior, position, breaks=[1.5])) == ["time cut"]
+    assert plotting.plot_decoded(time_s, posterior, position).get_legend() is None
     with pytest.raises(ValueError, match=r"\(6, 2\)"):
         plotting.plot_decoded(time_s, posterior, position[:2])
     with pytest.raises(ValueError, match=r"truth has shape \(5,\)"):
