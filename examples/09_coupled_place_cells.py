@@ -126,7 +126,11 @@ for n, color in zip(busiest, (plotting.BLUE, plotting.RED, plotting.GREEN), stri
     )  # fmt: skip
 axes[0, 0].legend(frameon=False, fontsize=8)
 shown = np.where(others, coupling, np.nan)
-plotting.plot_coupling(shown, label="coupling (log gain × s)", ax=axes[0, 1])
+ids = [name.removeprefix("unit ") for name in names]
+plotting.plot_coupling(shown, names=ids, label="coupling (log gain × s)", ax=axes[0, 1])
+axes[0, 1].tick_params(labelsize=7)
+axes[0, 1].set_xlabel("target unit", fontsize=9)
+axes[0, 1].set_ylabel("source unit", fontsize=9)
 source, target = np.nonzero(certain & others)
 axes[0, 1].plot(target, source, ".", ms=2, color=plotting.BLACK)
 strongest = np.unravel_index(np.argmax(np.where(others, low[:, -1], -np.inf)), coupling.shape)
