@@ -58,14 +58,14 @@ colors = {1: "#0072B2", 4: "#D55E00", 8: "#009E73"}  # the true ones
 for i, name in enumerate(names):
     left.plot(strengths, norms[:, i], color=colors.get(i, "0.75"), label=name if i in colors else None)
 left.plot([], [], color="0.75", label="the others")
-left.legend(frameon=False, fontsize=8)
 left.set(xscale="log", xlabel="strength", ylabel="norm of the group")
 right.plot(strengths, scores, ".-", color="#0072B2")
 right.set(xscale="log", xlabel="strength", ylabel="pseudo-$R^2$ on validation time")
 for ax in (left, right):
-    ax.axvline(strengths[sparse], color="black", lw=0.8, ls="--")
+    ax.axvline(strengths[sparse], color="black", lw=0.8, ls="--", label="strength chosen")
     ax.invert_xaxis()
     ax.spines[["top", "right"]].set_visible(False)
+figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False, fontsize=8)
 path = sys.argv[1] if len(sys.argv) > 1 else "03_lasso_groups.png"
 figure.savefig(path, dpi=200)
 print(f"figure: {path}")
