@@ -108,7 +108,14 @@ share = identity.predict_proba(np.exp(-(((grid[:, None] - centres) / 0.08) ** 2)
 enough = np.flatnonzero([np.sum(unit.d == name) >= 100 for name in identity.classes_])
 enough = enough[np.argsort(np.argmax(share[:, enough], axis=0), kind="stable")]
 relative = share[:, enough] / share[:, enough].max(axis=0)
-axes[1, 0].imshow(relative.T, aspect="auto", cmap="magma", extent=(0, 1, len(enough) - 0.5, -0.5), interpolation="none")
+extent = (0, 1, len(enough) - 0.5, -0.5)
+image = axes[1, 0].imshow(relative.T, vmin=0, aspect="auto", cmap="magma", extent=extent, interpolation="none")
+bars = {axes[0, 0]: (axes[0, 0].images[0], "probability"), axes[1, 0]: (image, "share of the unit's largest")}
+for ax, (drawn, words) in bars.items():
+    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8, aspect=18, extend="max" if ax is axes[0, 0] else "neither")
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.set_label(words, fontsize=9)
+    bar.outline.set_visible(False)
 axes[1, 0].set_yticks(range(len(enough)), [f"{identity.classes_[k]:g}" for k in enough], fontsize=6.5)
 axes[1, 0].set_xlabel("place along the track", fontsize=9)
 axes[1, 0].set_ylabel("unit", fontsize=9)
@@ -125,8 +132,8 @@ axes[1, 1].set_ylim(0, 1.35 * share.max())
 axes[1, 1].set_xlabel("place along the track", fontsize=9)
 axes[1, 1].set_ylabel("share of the spikes", fontsize=9)
 axes[1, 1].legend(frameon=False, fontsize=7.5, ncols=2)
-titles = ["posterior over places", "% of each place decoded as", "whose spike is the next? (each unit's best: bright)"]
+titles = ["posterior over places", "% of each place decoded as", "whose spike is the next?"]
 plotting.label_panels(axes, [*titles, "model, and counted (dots)"])
 path = sys.argv[1] if len(sys.argv) > 1 else "05_softmax_linear_track.png"
-axes[0, 0].figure.savefig(path)
+axes[0, 0].figure.savefig(path, dpi=150)
 print(f"\nfigure: {path}")
