@@ -261,6 +261,7 @@ def _draw_rates(recording: _Recording, rates: dict, test: slice, path: Path) -> 
     window = (when[0] + 0.05, when[0] + 0.55)
     axes = plotting.new_axes(height_ratios=(1, 2.6), size=(6.8, 3.2), sharex=True)
     top, bottom = axes[:, 0]
+    top.figure.get_layout_engine().set(h_pad=0.12)  # inches, for the spikes, which stand above the lower panel
     plotting.plot_signal(when, recording.level[test], ylabel="level (SD)", limits_s=window, ax=top)
     plotting.plot_rate_against_spikes(when, rates, recording.spikes[test], smooth_s=2e-3, limits_s=window, ax=bottom)
     top.set_xlabel("")

@@ -149,6 +149,17 @@ def test_demo_in_full_recovers_the_coupling(tmp_path, capsys):
     assert holding == bounds == "100"
 
 
+def test_demo_draws_spikes_clear_of_the_level(monkeypatch, rng):
+    monkeypatch.setattr(demo, "_save", lambda axes, path: axes)
+    time_s = np.arange(2000) * demo._BIN_S
+    recording = demo._Recording(time_s, rng.normal(size=2000), rng.poisson(0.05, 2000))
+    top, bottom = demo._draw_rates(recording, {"rate": np.full(2000, 0.05)}, slice(None), None)[:, 0]
+    top.figure.draw_without_rendering()
+    (spikes,) = (entry for entry in bottom.collections if entry.get_label() == "spikes")
+    highest = spikes.get_transform().transform(spikes.get_segments()[0])[:, 1].max()
+    assert highest < top.get_window_extent().y0
+
+
 def test_demo_features_are_causal(rng):
     signal = rng.normal(size=(200, 2))
     basis = rng.normal(size=(7, 3))
