@@ -4,7 +4,8 @@ Each covariate enters a GLM through several basis functions. A group lasso keeps
 the answer reads "reward matters, the light does not". You will see
 
 1. groups given by name;
-2. a path of strengths, from everything out to everything in, with the strength chosen on held-out time;
+2. a path of strengths, from everything out to everything in, and on it the strongest penalty that predicts held-out
+   time about as well as the best does;
 3. that coefficients left out are exactly zero, and that the report says how far from the optimum the fit is.
 
 Run it with ``python examples/03_lasso_groups.py [figure.png]``.
@@ -62,7 +63,7 @@ left.set(xscale="log", xlabel="strength", ylabel="norm of the group")
 right.plot(strengths, scores, ".-", color="#0072B2")
 right.set(xscale="log", xlabel="strength", ylabel="pseudo-$R^2$ on validation time")
 for ax in (left, right):
-    ax.axvline(strengths[sparse], color="black", lw=0.8, ls="--", label="strength chosen")
+    ax.axvline(strengths[sparse], color="black", lw=0.8, ls="--", label="chosen: nearly the best")
     ax.invert_xaxis()
     ax.spines[["top", "right"]].set_visible(False)
 figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False, fontsize=8)
