@@ -230,9 +230,8 @@ def test_the_best_intercept_is_found_when_newton_arrives_from_below():
             assert np.all(np.abs(at.grad_intercept) < 1e-9 * (1 + Y.max()))
 
 
-@pytest.mark.parametrize("solver_name", ["LBFGS", "Newton"])
 @pytest.mark.parametrize("unit", [1000.0, 1e-3])
-def test_a_hundredth_of_a_nat_is_one_of_the_recording_whatever_the_unit_of_exposure(solver_name, unit):
+def test_a_hundredth_of_a_nat_is_one_of_the_recording_whatever_the_unit_of_exposure(unit):
     rng = np.random.default_rng(5)
     X = rng.normal(size=(4000, 5))
     y = rng.poisson(0.3 * np.exp(X @ [0.08, 0.06, 0, 0, 0]))  # features that hardly matter
@@ -242,7 +241,7 @@ def test_a_hundredth_of_a_nat_is_one_of_the_recording_whatever_the_unit_of_expos
         return np.sum(np.exp(eta) - y * eta)
 
     best = PopulationGLM("exp", "UnRegularized", solver_name="Newton", tol=1e-12).fit(X, y)
-    model = PopulationGLM("exp", "UnRegularized", solver_name=solver_name).fit(X, y, exposure=np.full(4000, unit))
+    model = PopulationGLM("exp", "UnRegularized", solver_name="Newton").fit(X, y, exposure=np.full(4000, unit))
     assert model.report_.converged.all()
     assert model.report_.target[0] * 4000 * unit <= 0.0101
     assert nats(model, unit) - nats(best, 1.0) <= 0.0101
