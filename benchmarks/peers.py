@@ -11,6 +11,7 @@ the fastest solver of every package. Merged into results/peers.json. Close every
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Callable
@@ -338,6 +339,7 @@ def fastest(rungs: list[Rung]) -> list[Rung]:
 
 def compare(name: str, cache: Path, scale: float, section: Section) -> None:
     """Seconds to the gaps by every solver of every package, cold and warm."""
+    _forget_programs()
     problem = make_problem(name, scale)
     gap, cap_s = gap_of(problem, cache), CAP_S if scale == 1 else 5.0
     entrants = rivals(problem)
@@ -382,6 +384,14 @@ def compare(name: str, cache: Path, scale: float, section: Section) -> None:
     }
     section.note(problem=facts, peers=peers, absent=why_absent(problem))
     _judge(name, peers, section)
+
+
+def _forget_programs() -> None:
+    """Free what earlier sections compiled: NeMoS compiles at every fit, and Linux limits the maps of a process."""
+    import jax
+
+    jax.clear_caches()
+    gc.collect()
 
 
 def _first_fits(entrants: list[Rival], peers: dict, goal: float) -> list[Rival]:
