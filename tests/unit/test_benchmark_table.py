@@ -126,6 +126,31 @@ def test_short_comparison_has_the_fastest_solver_of_every_package(table):
     assert lines[3] == "" and lines[4].startswith("Measured 2026-01-02 on a processor") and len(lines) == 5
 
 
+def test_comparison_says_in_words_what_its_tables_say():
+    """Which package wins where, as docs/comparison.md and the README have it in a few sentences."""
+    sections = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())["sections"]
+
+    def ahead_of_auto(name, when, goal):
+        peers = sections[name]["figures"]["peers"]
+        ours = peers["glmfit auto"][when][goal]
+        return {r["package"] for r in peers.values() if float(r[when].get(goal, "inf")) < ours} - {"glmfit"}
+
+    goals, everyone = ("0.01", "0.0001", "1e-06"), {"sklearn", "statsmodels", "glum"}
+    for goal in goals:
+        for name in sections:
+            if "softplus" in name:
+                assert not ahead_of_auto(name, "warm", goal) | ahead_of_auto(name, "cold", goal)
+            if "exp-32" in name:
+                assert not ahead_of_auto(name, "warm", goal)
+                alone = name == "history-exp-32" and goal == "1e-06"
+                assert ("sklearn" in ahead_of_auto(name, "cold", goal)) is not alone
+            if "softmax" in name:
+                assert ahead_of_auto(name, "warm", goal) == ahead_of_auto(name, "cold", goal) == {"sklearn"}
+        assert ahead_of_auto("white-exp-1", "warm", goal) == ahead_of_auto("white-exp-1", "cold", goal) == everyone
+    for when in ("warm", "cold"):
+        assert ahead_of_auto("history-exp-1", when, "0.01") == {"sklearn"}
+
+
 def test_row_of_a_rival(table):
     lines = table.render(content(entry())).splitlines()
     assert lines[2] == "| P1 warm | 50 ms | a rival: 20 s | 1/400 | at most 1/12 | yes |"
