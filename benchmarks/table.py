@@ -121,11 +121,12 @@ def quantity(value: float, unit: str) -> str:
 def render_peers(content: dict) -> str:
     """Make one table per problem: seconds to each gap by every solver, warm and cold, the least of a column in bold."""
     names = [name for name in content["order"] if name in content["sections"]]
-    parts = [_peers_of(name, content["sections"][name]["figures"]) for name in names]
+    parts = [_peers_of(name, content["sections"][name]) for name in names]
     return "\n\n".join([*parts, provenance([content["sections"][name] for name in names])])
 
 
-def _peers_of(name: str, figures: dict) -> str:
+def _peers_of(name: str, section: dict) -> str:
+    figures, record = section["figures"], section["environment"]
     problem, peers = figures["problem"], figures["peers"]
     goals = _goals(peers)
     columns = [(when, goal) for when in ("warm", "cold") for goal in goals]
@@ -140,7 +141,8 @@ def _peers_of(name: str, figures: dict) -> str:
         cells = [_seconds(row, when, goal, least[when, goal]) for when, goal in columns]
         lines.append(f"| {_PACKAGES[row['package']]} {row['solver']} | " + " | ".join(cells) + " |")
     absent = "; ".join(f"{_PACKAGES[package]} {why}" for package, why in figures["absent"].items())
-    return "\n".join([*lines, *(["", f"Not in this table: {absent}."] if absent else [])])
+    when = f"One run, {record['date'][:16].replace('T', ' ')}, at commit {(record['commit'] or 'unknown')[:10]}."
+    return "\n".join([*lines, "", when + (f" Not in this table: {absent}." if absent else "")])
 
 
 def _title(name: str, problem: dict, short: bool = False) -> str:

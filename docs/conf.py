@@ -49,11 +49,13 @@ html_theme_options = {
 
 
 def names_in_one_field(app, what, name, obj, options, lines):
-    """Write ``:ivar a, b:`` without the space, at which Sphinx would take "a," for the type of b."""
+    """Write ``:ivar a_, b_:`` without the space, at which Sphinx takes "a_," for a type, and shield a_ of links."""
+
+    def mended(found):
+        return found[1] + re.sub(r"_(?=,|$)", r"\\_", found[2].replace(", ", ","))
+
     for i, line in enumerate(lines):
-        lines[i] = re.sub(
-            r"^(\s*:(?:ivar|vartype) )([\w, ]+)(?=:)", lambda found: found[1] + found[2].replace(", ", ","), line
-        )
+        lines[i] = re.sub(r"^(\s*:(?:ivar|vartype) )([\w, ]+)(?=:)", mended, line)
 
 
 def setup(app):

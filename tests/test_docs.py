@@ -8,6 +8,7 @@ import doctest
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import sys
@@ -313,6 +314,19 @@ def fenced(page):
         Block(page, 0, match["info"].strip(), match["text"])
         for match in BLOCK.finditer(text)
         if match["setup"] is None and match["fence"][0] in "`~"
+    ]
+
+
+def test_attributes_keep_their_underscore_in_the_reference():
+    """A trailing underscore is a link to docutils, and a space after a comma the end of a type to Sphinx."""
+    conf = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    lines = [":ivar coef_, intercept_: Weights.", ":vartype coef_, intercept_: array", "", "coef_, and a : in text"]
+    conf["names_in_one_field"](None, "class", "", None, None, lines)
+    assert lines == [
+        r":ivar coef\_,intercept\_: Weights.",
+        r":vartype coef\_,intercept\_: array",
+        "",
+        "coef_, and a : in text",
     ]
 
 

@@ -192,9 +192,10 @@ class ClassModel(Model):
             return 1.0
         number = isinstance(given, numbers.Real | np.ndarray) and np.ndim(given) == 0 and not isinstance(given, bool)
         if not number or not 0 <= float(given) < np.inf:
+            text = ", and not text" if isinstance(given, str) else ""
             raise ValueError(
                 f"regularizer_strength is {given!r}; a model of classes takes one finite number of at least 0, such "
-                "as 0.1, and not text."
+                f"as 0.1{text}."
             )
         return float(given)
 

@@ -23,6 +23,7 @@ from ._mistakes import (
     refuse_ragged,
     refuse_spike_times,
     refuse_trials,
+    refuse_turned,
 )
 from ._validation import as_numbers, check_weights, plain, refuse_bad_features, refuse_words_and_times
 
@@ -69,6 +70,8 @@ def check_class_features(estimator, X, reset: bool):
         X = scipy.sparse.csr_array(X)
         if max(X.nnz, *X.shape) < 2**31:  # what NumPy's default integers make of them
             X = scipy.sparse.csr_array((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), X.shape)
+    if not reset:
+        refuse_turned(X, estimator)
     X = validate_data(
         estimator,
         X,

@@ -85,6 +85,16 @@ def refuse_one_dimension(X: Any, needs: str) -> None:
     )
 
 
+def refuse_turned(X: Any, estimator: Any) -> None:
+    """Raise for features with as many rows as the fit had columns; scikit-learn answers all other numbers."""
+    need, shape = estimator.n_features_in_, getattr(X, "shape", ())
+    if len(shape) == 2 and shape[1] != need == shape[0]:
+        raise ValueError(
+            f"X has {shape[1]} features, but {type(estimator).__name__} is expecting {need} features as input. X has "
+            f"shape {tuple(shape)}, which looks like (feature, time): pass X.T."
+        )
+
+
 def _shape(value: Any) -> tuple | None:
     """Shape of what is or can become an array, None if it is ragged."""
     try:
@@ -112,15 +122,20 @@ def refuse_infinity(values: Any, name: str, column: str) -> None:
 
 
 def refuse_ragged(value: Any, name: str, needs: str) -> None:
-    """Raise for a list of sequences of different lengths, such as spike times by neuron."""
+    """Raise for a list of sequences of different lengths, or of increasing ones, such as spike times by neuron."""
     if not isinstance(value, list | tuple) or not all(hasattr(v, "__len__") and not isinstance(v, str) for v in value):
         return
     lengths = {len(v) for v in value}
     if len(lengths) > 1:
-        raise ValueError(
-            f"{name} is a list of {len(value)} sequences of different lengths ({min(lengths)} to {max(lengths)}); it "
-            f"needs {needs}. Spike times are counted first, for example by numpy.histogram(times, edges)[0]."
-        )
+        what = f"of different lengths ({min(lengths)} to {max(lengths)})"
+    elif name == "y" and value and all(isinstance(v, np.ndarray) and looks_like_times(v) for v in value):
+        what = "that increase and have fractions, like spike times"
+    else:
+        return
+    raise ValueError(
+        f"{name} is a list of {len(value)} sequences {what}; it needs {needs}. Spike times are counted first, for "
+        "example by numpy.histogram(times, edges)[0]."
+    )
 
 
 def refuse_columns_of_words(value: Any, name: str) -> None:
@@ -138,10 +153,9 @@ def refuse_columns_of_words(value: Any, name: str) -> None:
             found.append(f"{value.columns[j]!r} (with {first!r})")
     if found:
         shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-        raise ValueError(
-            f"{name} has columns that are not numbers: {shown}. Encode them, for example by pandas.get_dummies({name}, "
-            "dtype=float), or leave them out."
-        )
+        encode = f"Encode them, for example by pandas.get_dummies({name}, dtype=float), or leave them out."
+        advice = "Leave them out." if name == "y" else encode  # dummies of names are no counts
+        raise ValueError(f"{name} has columns that are not numbers: {shown}. {advice}")
 
 
 def _is_number(entry: Any) -> bool:
@@ -202,8 +216,8 @@ def looks_like_times(y: Any) -> bool:
     return bool(y.size == len(y) and np.all(np.diff(y.ravel()) > 0) and np.any(y != np.rint(y)))
 
 
-def warn_of_constant(X) -> None:
-    """Warn of columns with the same number, not 0, in every row: the intercept is automatic."""
+def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic, and has no penalty") -> None:
+    """Warn of columns with the same number, not 0, in every row, and say what makes them needless."""
     if X.shape[0] < _FEW:
         return
     if scipy.sparse.issparse(X):
@@ -218,6 +232,6 @@ def warn_of_constant(X) -> None:
     if len(constant):
         what = "a constant column" if len(constant) == 1 else f"{len(constant)} constant columns"
         warn_user(
-            f"X has {what} (feature {constant[0]}, always {first[constant[0]]:g}). The intercept is automatic, and has "
-            "no penalty: leave constant columns out."
+            f"{name} has {what} (feature {constant[0]}, always {first[constant[0]]:g}). {why}: leave constant columns "
+            "out."
         )

@@ -95,7 +95,9 @@ def _grid(name: str, given, more: str = "", single: bool = False) -> tuple[float
     for value in values:
         number = isinstance(value, numbers.Real | np.ndarray) and np.ndim(value) == 0 and not isinstance(value, bool)
         if not number or not 0 <= float(value) < np.inf:
-            kinds = "a finite number >= 0" + ("" if single else ", a sequence of such numbers" + more)
+            kinds = "a finite number >= 0" + (
+                "" if single else (", a sequence of such numbers" + more if more else " or a sequence of such numbers")
+            )
             text = " Give numbers, such as 0.1, and not text." if isinstance(value, str) else ""
             raise ValueError(f"{name} is {given!r}; it must be {kinds}.{text}")
     if not values:

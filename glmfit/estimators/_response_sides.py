@@ -10,7 +10,7 @@ import scipy.sparse
 from sklearn.utils.validation import _get_feature_names, check_array
 
 from .._warn import warn_user
-from ._mistakes import refuse_spike_times
+from ._mistakes import refuse_spike_times, warn_of_constant
 from ._validation import plain, refuse_words_and_times
 
 _LARGEST = 1e15
@@ -72,6 +72,7 @@ def read_side(features, side: Side) -> tuple[Side, Any]:
     values = _values(features, name, side.entity)
     if not values.shape[1]:
         raise ValueError(f"{name} has no columns; where every {side.entity} is its own feature give None.")
+    warn_of_constant(values, name, "Every tower has a constant of its own")
     return side._replace(n=values.shape[0], n_features=values.shape[1], names=names), values
 
 

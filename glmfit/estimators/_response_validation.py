@@ -289,18 +289,20 @@ def _check_shape(shape, sizes, name: str) -> None:
             f"{name} is a table of shape {tuple(shape)}, but there are {sizes[0]} stimuli and {sizes[1]} neurons: it "
             f"looks like (neuron, stimulus); pass {name}.T."
         )
-    for have, need, entity, along in zip(shape, sizes, ("stimulus", "neuron"), ("row", "column"), strict=True):
+    entities = ("stimulus", "stimuli"), ("neuron", "neurons")
+    for have, need, (entity, several), along in zip(shape, sizes, entities, ("row", "column"), strict=True):
         if need is not None and have != need:
             raise ValueError(
-                f"{name} is a table of shape {tuple(shape)}, but there are {need} of kind {entity} (the rows of "
-                f"{entity}_features, ({entity}, feature)): it needs one {along} per {entity}. Give ids with responses "
-                "of some of them only."
+                f"{name} is a table of shape {tuple(shape)}, but there are {need} {several}, the rows of "
+                f"{entity}_features, ({entity}, feature): it needs one {along} per {entity}. Where {entity}_features "
+                f"is (feature, {entity}), pass {entity}_features.T; where some {several} have no responses, give ids "
+                "with the responses."
             )
 
 
 def _check_values(given, loss: ResponseLoss, name: str):
     """Check the values of all parts; -1 and 1 become 0 and 1 for a logistic loss."""
-    parts, place = _parts(given, name)
+    parts, place = _parts(given)
     if not any(np.isfinite(y).any() for y in parts):
         if any(np.isinf(y).any() for y in parts):
             raise ValueError(f"{name} has infinite values only.")
@@ -328,7 +330,7 @@ def _check_values(given, loss: ResponseLoss, name: str):
     return given
 
 
-def _parts(given, name: str) -> tuple[list[np.ndarray], Callable]:
+def _parts(given) -> tuple[list[np.ndarray], Callable]:
     """Arrays of values, and a function that says where the first of some marked places is."""
     if isinstance(given, np.ndarray):
         return [given], lambda index, bad: "stimulus {}, neuron {}".format(*np.argwhere(bad)[0])

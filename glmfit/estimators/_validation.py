@@ -20,6 +20,7 @@ from ._mistakes import (
     refuse_ragged,
     refuse_spike_times,
     refuse_trials,
+    refuse_turned,
     warn_if_turned,
     warn_of_constant,
 )
@@ -273,6 +274,8 @@ def check_unexposed(Y, exposure, rows) -> None:
 
 def _features(estimator, X, reset: bool) -> np.ndarray:
     refuse_bad_features(X, "features, (time, feature)")
+    if not reset:
+        refuse_turned(X, estimator)
     X = validate_data(
         estimator,
         plain(X),
@@ -301,10 +304,10 @@ def refuse_words_and_times(value: Any, name: str) -> None:
     refuse_columns_of_words(value, name)
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     if kind in "mMcUS":
-        raise ValueError(
-            f"{name} has dtype {value.dtype}; it must be real numbers. "
-            + ("Complex data not supported." if kind == "c" else "Convert it to seconds, counts or features first.")
-        )
+        advice = "Complex data not supported." if kind == "c" else "Convert it to seconds, counts or features first."
+        if name == "y" and kind in "US":
+            advice = "Labels of classes are fitted by SoftmaxGLM."
+        raise ValueError(f"{name} has dtype {value.dtype}; it must be real numbers. {advice}")
     if kind == "O":
         try:
             np.asarray(value, np.float64)
@@ -406,9 +409,10 @@ def _warn_of_shuffled(X, rows, what: str) -> None:
         return
     if x.is_unique and y.is_unique and x.isin(y).all():
         row = int(np.argmax(np.asarray(x) != np.asarray(y)))
+        in_x, in_y = (index[row : row + 1].tolist()[0] for index in (x, y))
         warn_user(
-            f"the rows of X and {what} have the same labels in different orders (first at row {row}: {x[row]!r} in X, "
-            f"{y[row]!r} in {what}); rows are matched by position. Where that is not meant, give {what}.loc[X.index].",
+            f"the rows of X and {what} have the same labels in different orders (first at row {row}: {in_x!r} in X, "
+            f"{in_y!r} in {what}); rows are matched by position. Where that is not meant, give {what}.loc[X.index].",
         )
 
 

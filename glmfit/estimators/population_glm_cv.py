@@ -213,14 +213,14 @@ class PopulationGLMCV(PopulationModel):
         if solution is None:
             solution = FIT_SOLVERS[choose_solver(problem)]().run(problem, start, key=key, options=options)
         self._keep(problem, solution, data)
-        self._warn_of_folds(status)
+        self._warn_of_folds()
 
     def _check_words(self) -> None:
         for name, allowed in (("regularizer", REGULARIZERS), ("scoring", SCORINGS), ("rule", RULES)):
             check_choice(name, getattr(self, name), allowed)
         check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
 
-    def _warn_of_folds(self, status) -> None:
+    def _warn_of_folds(self) -> None:
         silent = np.isnan(self.cv_scores_).any(axis=(0, 1))
         if silent.any():
             warn_user(

@@ -382,9 +382,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
 
     def _warn_one_class(self) -> None:
         if len(self.classes_) == 1:
-            warn_user(
-                f"y has one class only ({self.classes_[0]!r}): there is nothing to fit, its probability is 1.",
-            )
+            (only,) = self.classes_.tolist()
+            warn_user(f"y has one class only ({only!r}): there is nothing to fit, its probability is 1.")
 
 
 def _warn_of_strangers(classes, labels, index, missing) -> None:

@@ -74,10 +74,10 @@ def side_gaps(problem, theta: TwoTowers) -> SideGaps:
         penalty += 0.5 * strengths[1] * _square((theta.left_bias, theta.right_bias))
     objective = sums.value + penalty + problem.loss.spread_constant(problem._merged.spread)
     bounds = [
-        _bound(tower, given, side, slope, error, bias, strengths, unit)
-        for tower, given, side, slope, error, bias in (
-            (theta.left, problem.given[0], left, sums.left_slope, sums.left_error, theta.left_bias),
-            (theta.right, problem.given[1], right, sums.right_slope, sums.right_error, theta.right_bias),
+        _bound(tower, given, slope, error, bias, strengths, unit)
+        for tower, given, slope, error, bias in (
+            (theta.left, problem.given[0], sums.left_slope, sums.left_error, theta.left_bias),
+            (theta.right, problem.given[1], sums.right_slope, sums.right_error, theta.right_bias),
         )
     ]
     return SideGaps(float(objective), bounds[0][0], *bounds[1])
@@ -163,14 +163,14 @@ class _Sums:
         slope, wrong = np.where(seen, slope, 0.0), self.unit * np.where(seen, wrong + np.abs(slope), 0.0)
         self.value += float(np.sum(np.where(seen, value, 0.0)))
         if scattered:
-            self._scatter(block, slope, wrong, p, q)
+            self._scatter(block, slope, wrong)
             return
         self.left_slope[block.left] += slope @ q
         self.right_slope[block.right] += slope.T @ p
         self.left_error[block.left] += wrong @ self.right.norm[block.right]
         self.right_error[block.right] += wrong.T @ self.left.norm[block.left]
 
-    def _scatter(self, block, slope, wrong, p, q) -> None:
+    def _scatter(self, block, slope, wrong) -> None:
         m, n = len(self.s), len(self.c)
         shape = (m, n)
         table = scipy.sparse.csr_array((slope, (block.left, block.right)), shape=shape)
@@ -206,7 +206,7 @@ def _add_imputed(sums: _Sums, problem, theta: TwoTowers, biased: bool) -> None:
     sums.right_error += 4 * sums.unit * b * size_T * np.sum(a * size_S * left.norm)
 
 
-def _bound(tower, given, side: _Side, slope, error, bias, strengths, unit) -> tuple[float, np.ndarray]:
+def _bound(tower, given, slope, error, bias, strengths, unit) -> tuple[float, np.ndarray]:
     """Half the squared gradient over the ridge: for the whole side, and for each entity where they share nothing."""
     nothing = np.full(len(error), np.nan)
     strength, bias_strength = strengths

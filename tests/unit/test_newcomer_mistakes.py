@@ -84,10 +84,21 @@ def test_as_many_features_as_neurons_both_turned_is_a_fit_with_one_warning():
 def test_a_table_of_neurons_by_stimuli_is_turned():
     with pytest.raises(ValueError, match=r"looks like \(neuron, stimulus\); pass responses.T"):
         response_model().fit(STIMULI, NEURONS, RESPONSES.T)
-    with pytest.raises(
-        ValueError, match=r"2 of kind stimulus \(the rows of stimulus_features, \(stimulus, feature\)\)"
-    ):
+    with pytest.raises(ValueError, match=r"are 2 stimuli, .*one row per stimulus. .* pass stimulus_features.T; "):
         response_model().fit(STIMULI.T, NEURONS, RESPONSES)
+    with pytest.raises(ValueError, match=r"2 neurons, .*one column per neuron. .* pass neuron_features.T; "):
+        response_model().fit(STIMULI, NEURONS.T, RESPONSES)
+
+
+@every_model
+def test_features_by_time_are_turned_for_a_prediction(name):
+    make, y = MODELS[name]
+    model = make().fit(X, y)
+    words = rf"X has {T} features, but {name} is expecting {D} features as input. .*\(feature, time\): pass X.T"
+    with pytest.raises(ValueError, match=words):
+        model.predict(X.T)
+    with pytest.raises(ValueError, match=f"X has 2 features, but {name} is expecting {D} features as input"):
+        model.predict(X[:, :2])
 
 
 @every_model
@@ -198,6 +209,15 @@ def test_a_column_of_ones_is_a_fit_with_one_warning(name, value):
     np.testing.assert_allclose(with_ones.coef_[1:], make().fit(X, y).coef_, atol=2e-3)
 
 
+def test_a_column_of_ones_beside_a_tower_is_a_fit_with_one_warning():
+    words = (
+        r"neuron_features has a constant column \(feature 2, always 1\). Every tower has a constant of its own: leave"
+    )
+    with pytest.warns(UserWarning, match=words) as caught:
+        response_model().fit(STIMULI, np.column_stack([NEURONS, np.ones(20)]), RESPONSES)
+    assert len(caught) == 1 and caught[0].filename == __file__
+
+
 def test_sparse_constant_columns_are_found_and_others_are_not():
     dense = np.column_stack([X * (np.abs(X) > 1), np.ones(T), np.arange(T) % 2, np.zeros(T)])
     words = rf"a constant column \(feature {D}, always 1\)"
@@ -242,6 +262,8 @@ def test_spike_times_are_not_counts(name):
     warns_once(name, advice, y=TIMES)
     ragged = r"list of 3 sequences of different lengths \(4 to 9\).*counted first.*numpy.histogram\(times, edges\)"
     refuses(name, ragged, y=[TIMES[:4], TIMES[:6], TIMES[:9]])
+    alike = r"list of 3 sequences that increase and have fractions, like spike times; .*numpy.histogram\(times, edges\)"
+    refuses(name, alike, y=[TIMES[:40], TIMES[40:80], TIMES[60:100]])
 
 
 def test_spike_times_are_neither_labels_nor_shares():
@@ -301,6 +323,15 @@ def test_a_frame_with_words_is_refused_and_the_column_named(name, dtype):
     refuses(name, r"'cue' \(with 'stop'\). Encode them, for example by pandas.get_dummies\(X", X=frame)
     make, y = MODELS[name]
     make().fit(pd.get_dummies(frame, dtype=float), y)  # what it says to do
+
+
+@poisson_models
+def test_words_are_no_counts(name):
+    refuses(
+        name, "y has dtype <U4; .*Labels of classes are fitted by SoftmaxGLM", y=np.where(LABELS == 1, "go", "stop")
+    )
+    frame = pd.DataFrame(COUNTS).assign(cue="go")
+    refuses(name, r"y has columns that are not numbers: 'cue' \(with 'go'\). Leave them out", y=frame)
 
 
 def test_responses_to_stimuli_with_words_are_refused():
