@@ -94,11 +94,14 @@ def lanczos_step(j, state: LanczosState, w: jax.Array) -> LanczosState:
     w = w - a[None] * v - jnp.where(j > 0, beta[j - 1][None] * basis[j - 1], 0)
     overlap = jnp.einsum("kpn,pn->kn", basis, w, precision=_HIGHEST)
     w = w - jnp.einsum("kpn,kn->pn", basis, overlap, precision=_HIGHEST)
-    b = jnp.sqrt(jnp.sum(w * w, axis=0))
+    largest = jnp.max(jnp.abs(w), axis=0)  # squares of what is large or small overflow, or vanish
+    unit = jnp.where(largest > 0, largest, 1)
+    b = unit * jnp.sqrt(jnp.sum((w / unit) ** 2, axis=0))
     scale = jnp.maximum(scale, jnp.abs(a) + b)
     alive = b > 8 * jnp.finfo(v.dtype).eps * scale
     v = jnp.where(alive[None], w / jnp.where(alive, b, 1)[None], 0)
-    return LanczosState(basis, v, alpha.at[j].set(a), beta.at[j].set(jnp.where(alive, b, 0)), scale)
+    exhausted = ~alive & jnp.isfinite(scale)  # what is not finite stays so: no bound comes of it
+    return LanczosState(basis, v, alpha.at[j].set(a), beta.at[j].set(jnp.where(exhausted, 0, b)), scale)
 
 
 def random_start(rng: np.random.Generator, dimension: int, dtype) -> np.ndarray:
