@@ -96,7 +96,7 @@ def lanczos_step(j, state: LanczosState, w: jax.Array) -> LanczosState:
     w = w - jnp.einsum("kpn,kn->pn", basis, overlap, precision=_HIGHEST)
     largest = jnp.max(jnp.abs(w), axis=0)  # squares of what is large or small overflow, or vanish
     unit = jnp.where(largest > 0, largest, 1)
-    b = unit * jnp.sqrt(jnp.sum((w / unit) ** 2, axis=0))
+    b = unit * jnp.sqrt(jnp.sum((w / unit[None]) ** 2, axis=0))
     scale = jnp.maximum(scale, jnp.abs(a) + b)
     alive = b > 8 * jnp.finfo(v.dtype).eps * scale
     v = jnp.where(alive[None], w / jnp.where(alive, b, 1)[None], 0)
