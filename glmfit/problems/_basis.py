@@ -11,6 +11,8 @@ import numpy as np
 
 from ._chunks import CHUNK, over_chunks
 
+_ROUNDING = 64  # units in the last place of its terms by which a sum that should be 0 may differ from it
+
 
 @dataclass(frozen=True)
 class SpectralBasis:
@@ -115,7 +117,7 @@ def spectral_basis(X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-
     c, Q = np.linalg.eigh(correlation)
     keep = c > floor * np.trace(correlation)
     rank = int(keep.sum())
-    absent = _is_constant_along(X, weights, mean, Q[:, ~keep] / scale[:, None])
+    absent = _is_constant_along(X, weights, mean, scale, c, Q, keep)
     _, root, Vt = np.linalg.svd(np.sqrt(np.where(keep, c, 0.0))[:, None] * Q.T * scale)
     root[rank:] = 0.0
     inverse = np.where(root > 0, 1 / np.where(root > 0, root, 1.0), 0.0)
@@ -149,23 +151,42 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray,
     rank = int(np.sum(s > 1e-14 * max(np.sum(s), 0.0)))
     raised = np.maximum(s, floor * s[0]) if s[0] > 0 else np.ones_like(s)
     root = np.sqrt(raised)
-    absent = _is_constant_along(X, weights, mean, Q[:, rank:] / shared[:, None])
+    absent = _is_constant_along(X, weights, mean, shared, s, Q, np.arange(len(s)) < rank)
     whiten, unwhiten = Q / root / shared[:, None], root[:, None] * Q.T * shared
     return SpectralBasis(mean, scale, shared, raised, whiten, unwhiten, rank, constant, absent)
 
 
-def _is_constant_along(X, weights, mean, directions, rounding: float = 1e-11) -> bool:
-    """Whether no row that counts moves along any of the directions (feature, direction), to rounding."""
-    if not directions.shape[1]:
+def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
+    """Whether no row that counts moves along the directions left out, but for rounding: some units of its terms.
+
+    Directions are eigenvectors of ``(x - mean) / scale``, (feature, direction), and their eigenvalues.
+    """
+    left_out = vectors[:, ~keep]
+    if not left_out.shape[1]:
         return True
 
-    def chunk(rows):
-        x = np.asarray(X[rows], np.float64)
-        terms = 1 + (np.abs(x) + np.abs(mean)) @ np.abs(directions)  # a feature in its own units is about one
-        still = np.abs((x - mean) @ directions) <= rounding * terms
-        return bool(np.all(still if weights is None else still[weights[rows] > 0]))
+    def moves(directions):
+        """Largest move in units of rounding, and the products of rows with their moves."""
 
-    return all(over_chunks(chunk, len(X)))
+        def chunk(rows):
+            x = np.asarray(X[rows], np.float64)
+            terms = 1 + (np.abs(x) + np.abs(mean)) @ np.abs(directions / scale[:, None])  # about one, a feature
+            z = (x - mean) / scale
+            move = z @ directions
+            weight = np.ones(len(x)) if weights is None else np.asarray(weights[rows], np.float64)
+            counts = np.where(weight[:, None] > 0, np.abs(move) / terms, 0.0)
+            return counts.max(), weight.sum(), z.T @ (weight[:, None] * move)
+
+        furthest, weight, product = zip(*over_chunks(chunk, len(X)), strict=True)
+        return np.max(furthest) / np.finfo(float).eps, sum(product) / sum(weight)
+
+    furthest, product = moves(left_out)
+    if _ROUNDING < furthest < 1e5:
+        # Directions kept whose variance is small have leaked in, more than rounding; that is taken out again.
+        kept = vectors[:, keep]
+        left_out = left_out - kept @ (kept.T @ product / values[keep, None])
+        furthest, _ = moves(left_out)
+    return bool(furthest <= _ROUNDING)
 
 
 def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:

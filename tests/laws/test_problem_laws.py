@@ -7,6 +7,7 @@ from cases import DESIGNS, OBSERVATIONS, PENALTIES, D, N, T, design, problem, re
 from oracles import population as oracle
 
 from glmfit.problems import Params
+from glmfit.problems._basis import floored_basis, spectral_basis
 from glmfit.problems._metric import Metric
 from glmfit.problems._newton import NewtonSystem
 from glmfit.problems._rows import largest_change
@@ -471,6 +472,35 @@ def test_nothing_is_proved_along_a_direction_the_data_see_but_do_not_resolve(dty
     assert oracle.objective("softplus", X, Y, *at, strength=ridge) > lower + 1e-5
     assert not np.isfinite(whole.finish_neuron(at, 0, target=1e-9).bound)
     assert not np.isfinite(whole.certify_gap(at, rows=rows, metric=whole.null_metric(rows)).bound).any()
+
+
+@pytest.mark.parametrize("n_features", [5, 50])
+def test_a_direction_is_absent_where_rows_move_by_rounding_only(n_features):
+    """Copies and sums of features are, whatever the weights; features that differ by a thousand roundings are not."""
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(3000, n_features)) * np.geomspace(1, 1e-4, n_features)
+    one_hot = np.eye(7)[rng.integers(0, 7, 3000)]
+    weights = np.where(np.arange(3000) % 3 == 0, 0, rng.exponential(size=3000))
+    weights /= weights.mean()
+
+    def absent(X, weights=None):
+        return spectral_basis(X, weights).absent, floored_basis(X, weights, np.arange(X.shape[1])).absent
+
+    for X in (
+        np.column_stack([Z, Z[:, :3]]),
+        np.column_stack([Z + 1e4, (Z + 1e4)[:, :2]]),
+        np.column_stack([Z, one_hot]),
+        np.column_stack([Z, Z[:, :1] + Z[:, 1:2]]),
+        np.column_stack([Z, np.full(3000, 3.7)]),
+    ):
+        assert absent(X) == (True, True) and absent(X, weights) == (True, True)
+    x, z = rng.normal(size=(2, 3000))
+    for difference in (1e-7, 1e-11, 3e-12, 1e-13):
+        assert absent(np.stack([x, x + difference * z], axis=1))[0] is False
+    # The first row that counts moves alone.
+    alone = np.column_stack([Z, Z[:, 0] + 1e-9 * (np.arange(3000) == 1)])
+    assert absent(alone)[0] is False
+    assert absent(alone, np.where(np.arange(3000) == 1, 0.0, 3000 / 2999)) == (True, True)
 
 
 def test_a_sparse_penalty_settles_a_constant_column_and_nothing_else():
