@@ -135,6 +135,13 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     counts = Y
     if exposure is not None:
         Y, weights = per_exposure(Y, weights, exposure, rows)
+    with np.errstate(over="ignore"):
+        total = 1.0 if weights is None else weights.sum()
+    if not np.isfinite(total) or 0 < total < 1e-290:
+        what = "their sum overflows" if total > 1 else "too small to divide by"
+        raise ValueError(
+            f"sample_weight is up to {weights.max():g}, {what}. Only ratios count: divide them by the largest."
+        )
     if weights is not None and not weights.sum() > 0:
         what = "sample_weight" if exposure is None else "sample_weight times exposure"
         raise ValueError(

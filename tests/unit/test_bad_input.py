@@ -158,6 +158,8 @@ def test_bad_weights_are_an_error(data):
     fails(X, Y, "at least one non-zero|needs a positive weight", sample_weight=np.zeros(T))
     fails(X, Y, "Input sample_weight contains NaN", sample_weight=changed(np.ones(T), 3, np.nan))
     fails(X, Y, "1D array or scalar", sample_weight=np.ones((T, 2)))
+    fails(X, Y, r"up to 1e\+306, their sum overflows.*divide them by the largest", sample_weight=np.full(T, 1e306))
+    fails(X, Y, "up to 1e-310, too small.*divide them by the largest", sample_weight=np.full(T, 1e-310))
     # All weight on rows that have a NaN: nothing is left either.
     fails(
         changed(X, (slice(300), 0), np.nan),
