@@ -126,6 +126,17 @@ def test_certified_eigenvalues_scale_with_the_matrix(x64):
             )
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1e20, 1e38])
+def test_certified_eigenvalues_hold_where_squares_leave_single_precision(scale):
+    values = np.linspace(0.1, 1, SIZE).astype(np.float32) * np.float32(scale)
+    start = jnp.asarray(bounds.random_start(np.random.default_rng(0), SIZE, np.float32))
+    alpha, beta = bounds.lanczos(lambda v: values[:, None] * v, start, 10)
+    top = bounds.bound_largest_eigenvalue(alpha, beta, SIZE, 1e-3)
+    assert 1 <= top[0] / scale < 1.3
+    assert bounds.bound_smallest_eigenvalue(alpha, beta, SIZE, 1e-3)[0] / scale <= 0.1
+    assert bounds.estimate_smallest_eigenvalue(alpha, beta)[0] / scale >= 0.1 - 1e-5
+
+
 def test_more_certainty_costs_a_larger_bound(x64):
     _, _, alpha, beta = spectra("random", np.float64)
     certified = [bounds.bound_largest_eigenvalue(alpha, beta, SIZE, p) for p in (0.5, 1e-2, 1e-4, 1e-8)]
