@@ -47,7 +47,7 @@ _ADVICE = {
     ),
     Status.NO_SPIKES: "No spike in the training rows: the optimum is at rate 0, which is what predict returns.",
     Status.SEPARABLE: (
-        "Some direction of the features silences the neuron without losing a spike, or sets all classes apart, so no "
+        "Some direction of the features silences the neuron without losing a spike, or sets classes apart, so no "
         "finite optimum exists: add a ridge penalty, or remove the feature."
     ),
     Status.NON_FINITE: (

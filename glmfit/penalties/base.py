@@ -49,6 +49,10 @@ class Penalty(eqx.Module):
         """Whether it grows without limit in every direction of the coefficients: then there is an optimum."""
         return bool(np.all(np.asarray(self.strength) > 0))
 
+    def leaves_free(self, n_features: int) -> np.ndarray:
+        """Which coefficients of a single neuron have no penalty, (feature,)."""
+        return np.asarray(self.value(np.eye(n_features))) == 0
+
     @property
     @abc.abstractmethod
     def ridge_strength(self) -> Array:

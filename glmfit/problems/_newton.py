@@ -16,6 +16,7 @@ from ._chunks import small_blas
 from .base import Params
 
 _FAR = 1e-2  # of what the model explains, still to be gained
+_CLOSE = 1e-2  # nats of the recording, still to be gained
 _REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement by this factor
 
 
@@ -121,25 +122,38 @@ def iterate(problem, at: Iterate) -> Iterate:
     fresh = not np.isfinite(at.matrix[0, 0])
     if fresh:
         # Far from the optimum single precision serves.
-        far = not at.estimate <= _FAR * (problem.null_objective[0] - at.objective)
+        far = not at.estimate <= max(_FAR * (problem.null_objective[0] - at.objective), _CLOSE / problem.n_rows)
         single = problem.X.dtype == np.float32 and far
         at = _form(problem, at, np.float32 if single else np.float64)
     if not np.all(np.isfinite(at.matrix)):
         return at._replace(objective=np.nan, estimate=np.nan, stuck=True)
     system = _system(problem, at)
     step, step_intercept, decrement = system.direction(at.grad_coef, at.grad_intercept)
-    length = 1.0
-    moved = _evaluate(problem, at.coef + step, at.intercept + step_intercept)
     rounding = 4e-16 * max(abs(at.objective), 1.0)
-    if not moved[0] <= at.objective - 1e-4 * decrement + rounding:
-        if not fresh:
-            return iterate(problem, _forget(at)._replace(passes=at.passes + 1))
+
+    def tried(length):
+        return _evaluate(problem, at.coef + length * step, at.intercept + length * step_intercept)
+
+    def falls(length, moved):
+        return moved[0] <= at.objective - 1e-4 * length * decrement + rounding
+
+    length = 1.0
+    moved = tried(length)
+    if not falls(length, moved) and not fresh:
+        return iterate(problem, _forget(at)._replace(passes=at.passes + 1))
+    if not falls(length, moved):
+        # The step that is sure to descend; where predictors have far to go it is tiny, and halving finds a longer one.
         reach = problem.largest_move(step, step_intercept)
-        length = float(descent_step(*(np.asarray([a]) for a in (decrement, decrement, reach)))[0])
-        moved = _evaluate(problem, at.coef + length * step, at.intercept + length * step_intercept)
-        at = at._replace(passes=at.passes + 2)
+        sure = float(descent_step(*(np.asarray([a]) for a in (decrement, decrement, reach)))[0])
+        passes = at.passes + 1
+        while not falls(length, moved) and length > sure:
+            length = max(length / 2, sure)
+            moved, passes = tried(length), passes + 1
+        at = at._replace(passes=passes)
         if not moved[0] <= at.objective + rounding:
-            return at._replace(stuck=True)
+            if at.proves:
+                return at._replace(stuck=True)
+            return _judge_exactly(problem, at)  # single precision shows no way down
     objective, grad_coef, grad_intercept = moved
     after = at._replace(
         coef=at.coef + length * step,
@@ -154,25 +168,29 @@ def iterate(problem, at: Iterate) -> Iterate:
 
 def finish(problem, coef, intercept, target: float, max_steps: int = 30) -> Iterate:
     """Newton steps until the bound is below target, or no step helps, or the neuron proves separable."""
-    at = _form(problem, start(problem, coef, intercept), np.float64)
-    if not np.any(coef):  # a gradient that only shows the way proves nothing
-        objective, grad_coef, grad_intercept = _evaluate(problem, coef, intercept)
-        at = at._replace(objective=objective, grad_coef=grad_coef, grad_intercept=grad_intercept)
-    at = _judge(problem, at, _system(problem, at), np.inf)
+    at = _judge_exactly(problem, start(problem, coef, intercept))
     smooth = problem.penalty.smooth
     for _ in range(max_steps if smooth else 0):
         if at.bound <= target or at.stuck:
             break
         at = iterate(problem, at)
     if smooth and not np.isfinite(at.bound):
-        at = at._replace(separable=problem.is_separable_along(at.coef, at.intercept, False))
+        at = at._replace(separable=problem.is_separable(Params(at.coef[:, None], np.array([at.intercept])), 0))
     return at
+
+
+def _judge_exactly(problem, at: Iterate) -> Iterate:
+    """Form gradient and Hessian in double precision, and judge: those that only show the way prove nothing."""
+    objective, grad_coef, grad_intercept = _evaluate(problem, at.coef, at.intercept)
+    at = at._replace(objective=objective, grad_coef=grad_coef, grad_intercept=grad_intercept, passes=at.passes + 1)
+    at = _form(problem, at, np.float64)
+    return _judge(problem, at, _system(problem, at), np.inf)
 
 
 def _judge(problem, at: Iterate, system: NewtonSystem, before: float) -> Iterate:
     """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
     _, _, decrement = system.direction(at.grad_coef, at.grad_intercept)
-    close = decrement / 2 <= 1e-2 / problem.n_rows or not np.isfinite(before)
+    close = decrement / 2 <= _CLOSE / problem.n_rows or not np.isfinite(before)
     gap = _bound(problem, at, system, decrement) if close and at.proves else np.inf
     at = at._replace(bound=gap, estimate=decrement / 2)
     if decrement > _REUSE * before or (close and not np.isfinite(gap)):
@@ -188,12 +206,13 @@ def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> floa
         settled = problem.left_out_is_settled(at.coef[:, None])[0]
         if not settled or system.misses(at.grad_coef, at.grad_intercept):
             return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
-    if problem.is_separable_along(at.coef, at.intercept):
+    if problem.may_be_separable(at.coef, at.intercept):
         return np.inf  # there is no optimum: what says otherwise is rounding
     drift = problem.largest_move(at.coef - at.anchor_coef, at.intercept - at.anchor_intercept)
     with np.errstate(over="ignore"):
         growth = np.exp(drift)  # infinite far away: no bound
-    return float(gap_bound(growth * decrement, growth * system.radius_squared))
+    rounding = problem.rounding_of(Params(at.coef[:, None], np.array([at.intercept])), at.objective)
+    return float(gap_bound(growth * decrement, growth * system.radius_squared) + rounding[0])
 
 
 def _system(problem, at: Iterate) -> NewtonSystem:

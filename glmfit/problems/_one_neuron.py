@@ -10,7 +10,13 @@ import numpy as np
 
 from . import _host, _newton
 from ._basis import rough_standard
+from ._chunks import over_chunks
+from ._recession import recedes
 from .base import ExactHessian, Params
+
+_EPS = float(np.finfo(float).eps)
+_STILL = 1e-13  # mean square of a move of standardised rows that is none
+_MOST_ENTRIES = 5e7  # of a linear programme
 
 
 class Finished(NamedTuple):
@@ -35,6 +41,16 @@ class OneNeuron(ExactHessian):
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
         """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
         return rough_standard(self.X, self.weights)
+
+    def rounding_of(self, params: Params, objective) -> np.ndarray:
+        """Allow for the rounding of an objective and its gradient in float64, added to every bound, (neuron,).
+
+        Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms.
+        """
+        mean, scale = self.standard
+        terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
+        with np.errstate(over="ignore"):
+            return _EPS * (16 * (np.abs(objective) + self.mean_count) + 2 * self.mean_count * terms)
 
     def select(self, neuron: int) -> OneNeuron:
         """Return the problem of one neuron, sharing what is known of the design."""
@@ -85,21 +101,56 @@ class OneNeuron(ExactHessian):
         return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate, at.separable)
 
     def is_separable(self, params: Params, neuron: int) -> bool:
-        """Whether one neuron has run away along a direction that silences it; see `is_separable_along`."""
-        return self.select(neuron).is_separable_along(params.coef[:, neuron], params.intercept[neuron], False)
+        """Whether one neuron has run away, and no finite optimum exists; see `may_be_separable`."""
+        one = self.select(neuron)
+        return one.may_be_separable(params.coef[:, neuron], params.intercept[neuron], False) and one.recedes is True
 
-    def is_separable_along(self, coef, intercept, everywhere: bool = True) -> bool:
-        """Whether one neuron's predictor falls without limit at silent rows while every spike keeps its rate.
+    def may_be_separable(self, coef, intercept, everywhere: bool = True) -> bool:
+        """Whether one neuron looks as if it ran away: rates next to 0 in silent rows, far below those of spikes.
 
-        At most silent rows, or, where nothing proves that there is an optimum, at some (``everywhere`` false).
+        In most silent rows, or, where nothing proves that there is an optimum, in some (``everywhere`` false). It may
+        look so at an optimum, too; `recedes` knows.
         """
         if self.penalty.penalises_all:
             return False  # there is an optimum, however far
-        spikes = self.Y[:, 0] > 0
-        if spikes.all():
+        silent, spikes = self._silent_and_spikes
+        if not silent.any():
             return False
         eta = _host.predictor(self.X, coef, intercept)
         if self.offset is not None:
             eta = eta + self.offset[:, 0]
-        low = (np.median if everywhere else np.min)(eta[~spikes])
-        return bool(low < -20 and eta[spikes].min() > low + 10)
+        low = (np.median if everywhere else np.min)(eta[silent])
+        return bool(low < -20 and eta[spikes].min(initial=np.inf) > low + 10 and self.recedes is not False)
+
+    @property
+    def _silent_and_spikes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of one neuron without and with spikes, of those that count."""
+        counts = np.ones(self.n_rows, bool) if self.weights is None else self.weights > 0
+        spikes = self.Y[:, 0] > 0
+        return counts & ~spikes, counts & spikes
+
+    @cached_property
+    def recedes(self) -> bool | None:
+        """Whether one neuron's predictor can fall without limit at silent rows while every row with spikes keeps its.
+
+        None where that is too much to compute. The direction is free of penalties.
+        """
+        mean, scale = self.standard
+        free = np.append(self.penalty.leaves_free(self.n_features), True)
+        silent, spikes = self._silent_and_spikes
+
+        def standardised(rows, which):
+            x = np.asarray(self.X[rows][which[rows]], np.float64)
+            return np.column_stack([(x - mean) / scale, np.ones(len(x))])[:, free]
+
+        def gram(rows):
+            z = standardised(rows, spikes)
+            return z.T @ z
+
+        values, vectors = np.linalg.eigh(sum(over_chunks(gram, self.n_rows)))
+        still = vectors[:, values <= _STILL * self.n_rows]  # rows with spikes stay where they are
+        if not still.shape[1]:
+            return False
+        if silent.sum() * still.shape[1] > _MOST_ENTRIES:
+            return None
+        return recedes(np.concatenate(list(over_chunks(lambda rows: standardised(rows, silent) @ still, self.n_rows))))

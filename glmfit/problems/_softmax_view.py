@@ -7,6 +7,7 @@ eigenvectors of their covariance, which all classes share; a ridge is the same t
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import scipy.special
 
 from ..bounds import gap_bound
 from ._chunks import over_chunks
+from ._recession import recedes
 from .base import Params
 
 HESSIAN_THEOREM = (
@@ -25,6 +27,9 @@ _ROTATED = 2048  # features up to which eigenvectors are worth their price
 _SCORES_AT_ONCE = 1_000_000
 _DENSE_HESSIAN = 2000  # parameters up to which the whole Hessian is formed for a bound
 _DENSE_WORK = 5e10
+_FAR_APART = 30.0  # scores of a row, where probabilities are 1e-13
+_MOST_UNKNOWNS = 1000  # of a linear programme
+_MOST_ENTRIES = 3e7
 _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
 
 
@@ -293,11 +298,48 @@ class SoftmaxView:
         return reduced.reshape((K - 1) * d, (K - 1) * d)
 
     def is_separated(self, at: SoftmaxPoint) -> bool:
-        """Whether every row has one class, and the highest score there: then no finite model without ridge is best."""
-        if self.strength > 0 or self.offset is not None or np.any(np.diff(self.counts.indptr) != 1):
+        """Whether classes can be set apart, some rows of them at least: then no finite model without ridge is best.
+
+        Sure where every row has one class, and the highest score there; else looked for where scores are far apart.
+        """
+        if self.strength > 0:
             return False
-        own = at.scores[np.arange(self.n_rows), self.counts.indices]
-        return bool(np.all(np.sum(at.scores >= own[:, None], axis=1) == 1))
+        if self.offset is None and np.all(np.diff(self.counts.indptr) == 1):
+            own = at.scores[np.arange(self.n_rows), self.counts.indices]
+            if np.all(np.sum(at.scores >= own[:, None], axis=1) == 1):
+                return True
+        scores = at.scores if self.offset is None else at.scores - self.offset
+        return bool(np.max(np.ptp(scores, axis=1)) > _FAR_APART and self.recedes is True)
+
+    @cached_property
+    def recedes(self) -> bool | None:
+        """Whether scores can grow apart for ever, and no row with counts get worse; None where that is much to compute.
+
+        A direction has, in every row, the same change of score at all classes with counts, and no larger one at others.
+        """
+        row, label = _places(self.counts)
+        keep = self.counts.data > 0
+        row, label = row[keep], label[keep]
+        row, first = np.unique(row, return_index=True)
+        own = label[first]
+        n_unknowns = (self.rows.shape[1] + self.fit_intercept) * self.n_classes
+        n_inequalities = len(row) * (self.n_classes - 1) + len(label) - len(row)
+        if n_unknowns > _MOST_UNKNOWNS or n_unknowns * n_inequalities > _MOST_ENTRIES:
+            return None
+        x = (self.rows[row].toarray() if self.sparse else self.rows[row]) / np.sqrt(
+            np.where(self.variance > 0, self.variance, 1.0)
+        )
+        x = np.column_stack([x, np.ones(len(x))]) if self.fit_intercept else x
+        counted = np.zeros((len(row), self.n_classes), bool)
+        counted[np.repeat(np.arange(len(row)), np.diff(np.append(first, len(label)))), label] = True
+        parts = []
+        for k in range(self.n_classes):
+            for sign, which in ((1, own != k), (-1, (own != k) & counted[:, k])):
+                part = np.zeros((which.sum(), self.n_classes, x.shape[1]))
+                part[:, k] = sign * x[which]
+                part[np.arange(len(part)), own[which]] = -sign * x[which]
+                parts.append(part.reshape(len(part), n_unknowns))
+        return recedes(np.concatenate(parts))
 
 
 def _places(y) -> tuple[np.ndarray, np.ndarray]:

@@ -431,7 +431,52 @@ def test_a_penalty_of_every_coefficient_leaves_no_neuron_without_an_optimum():
         (penalties.GroupLasso(1e-6, (-1,) + (0,) * (D - 1)), True),
     ):
         one = PopulationProblem(X, X[:, :1], observations.from_inverse_link("softplus"), penalty)
-        assert one.is_separable_along(np.r_[60.0, np.zeros(D - 1)], -40.0) == separable, penalty
+        at = Params(np.r_[60.0, np.zeros(D - 1)][:, None], np.array([-40.0]))
+        assert one.is_separable(at, 0) == separable, penalty
+
+
+# ------------------------------------------------------------------------- large counts, single precision
+
+
+@pytest.mark.parametrize("mean", [1e3, 1e4, 1e6])
+def test_large_counts_take_few_steps_and_the_bound_covers_rounding(mean):
+    """Predictors have thousands of units to go; the objective is known to some units in the last place only."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 2))
+    y = rng.poisson(mean * np.exp(0.3 * X[:, 0] + 0.5 * rng.normal(size=3000)))
+    model = PopulationGLM(regularizer="UnRegularized").fit(X, y)
+    report = model.report_
+    assert report.gap_is_bound.all() and report.epochs[0] < 30
+    exact = np.float128 if hasattr(np, "float128") else np.longdouble
+
+    def objective(coef, intercept):
+        eta = X.astype(exact) @ coef + intercept
+        rate = np.logaddexp(exact(0), eta)
+        return np.mean(rate - y * np.log(rate)), np.mean((1 - y / rate) / (1 + np.exp(-eta)))
+
+    coef, intercept = model.coef_.astype(exact), exact(model.intercept_)
+    here, slope = objective(coef, intercept)
+    assert abs(here - exact(report.objective[0])) <= report.gap[0]
+    lower = min(objective(coef, intercept - slope * step)[0] for step in (1, 10, 100) * np.array(mean))
+    assert here - lower <= report.gap[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("link", ["softplus", "exp"])
+def test_a_feature_that_says_nothing_converges_at_the_start(link, dtype):
+    """Single precision sees no way down from the rate of the null model, and there is none."""
+    y = np.random.default_rng(0).poisson(np.random.default_rng(1).gamma(1, 10, 1000))
+    with pytest.warns(UserWarning, match="constant column"):
+        report = PopulationGLM(link, regularizer_strength=1e-3).fit(np.ones((1000, 1), dtype), y).report_
+    assert report.status == Status.CONVERGED and report.gap_is_bound.all() and report.gap < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_ridge_that_leaves_nothing_converges(dtype):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 8)) * 1e-3 + 0.1, rng.poisson(300, 30)
+    report = PopulationGLM(regularizer_strength=1e6).fit(X.astype(dtype), y).report_
+    assert report.status == Status.CONVERGED and report.gap_is_bound.all()
 
 
 # ------------------------------------------------------------------------- budget, interruption, compilation

@@ -1,0 +1,97 @@
+"""Whether there is an optimum is what enumeration says, and what every fit says of it."""
+
+import warnings
+
+import numpy as np
+import pytest
+from cases import problem
+
+from glmfit import PopulationGLM, SoftmaxGLM, Status
+from glmfit.inference import wald_table
+from glmfit.problems._recession import recedes
+
+
+def enumerated(rows):
+    """In the plane: the edge of a cone of directions is perpendicular to a row, or else the cone is a half plane."""
+    turned = np.stack([-rows[:, 1], rows[:, 0]], axis=1)
+    moves = rows @ np.concatenate([turned, -turned, -rows]).T
+    return bool(np.any(np.all(moves <= 1e-12, axis=0) & np.any(moves < -1e-6, axis=0)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_direction_is_found_where_enumeration_finds_one(seed):
+    rng = np.random.default_rng(seed)
+    spread = [1.0, 3.0, np.pi, np.pi, 2 * np.pi][seed % 5]  # π: whether the cone closes is a matter of one row
+    angles = np.sort(rng.uniform(0, spread, rng.integers(2, 7)))
+    if seed % 5 == 3:
+        angles = np.r_[0.0, angles, np.pi]  # one line left, along which those between move
+    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1) * rng.exponential(size=len(angles))[:, None]
+    assert recedes(rows) is enumerated(rows)
+
+
+def test_rows_that_never_move_are_no_direction():
+    assert recedes(np.zeros((5, 3))) is False
+    assert recedes(np.zeros((0, 3))) is False
+    line = np.outer([1.0, -1.0, 2.0], [1.0, 2.0, 3.0])  # both ways along one line: it stays where it is
+    assert recedes(line) is False
+    assert recedes(np.abs(line)) is True
+
+
+def test_many_rows_are_taken_a_few_at_a_time():
+    """One row of 20 000 closes the cone."""
+    rng = np.random.default_rng(0)
+    rows = np.abs(rng.normal(size=(20_000, 6)))
+    assert recedes(rows) is True
+    rows[12_345] = -1e-3
+    rows = np.concatenate([rows, np.eye(6)])
+    assert recedes(rows) is False
+
+
+def test_a_rectified_neuron_has_an_optimum():
+    """Rates from 1e-30 to 100: it lies far away, but it is there."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 2))
+    y = rng.poisson(np.logaddexp(0, 30 * X[:, 0]))
+    model = PopulationGLM(regularizer="UnRegularized").fit(X, y)
+    assert model.report_.status == Status.CONVERGED and model.report_.gap_is_bound.all()
+    np.testing.assert_allclose(model.coef_, [30, 0], atol=1)
+    table = wald_table(model, X, y)
+    assert np.all(np.isfinite(np.asarray(table.standard_error)))
+
+
+def test_rows_without_weight_neither_give_an_optimum_nor_take_it():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 2)), rng.poisson(1.0, 400)
+    X[:, 0] = np.arange(400) % 4 == 0
+    y[X[:, 0] == 1] = 0
+    y[4] = 3
+    without = (np.arange(400) != 4).astype(float)
+    fit = PopulationGLM(regularizer="UnRegularized").fit
+    assert fit(X, y).report_.status == Status.CONVERGED
+    with warnings.catch_warnings(action="ignore"):
+        assert fit(X, y, without).report_.status == Status.SEPARABLE
+
+
+def test_what_a_penalty_holds_is_no_direction():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 2)), rng.poisson(1.0, 300)[:, None].astype(float)
+    X[:, 0] = np.arange(300) % 4 == 0
+    y[X[:, 0] == 1] = 0
+    for strength, answer in (((0.0, 0.0), True), ((1e-6, 0.0), False), ((0.0, 1e-6), True)):
+        assert problem("softplus", X, y, strength=np.array(strength)[:, None]).recedes is answer
+
+
+@pytest.mark.parametrize("solver", ["auto", "SAGA"])
+def test_classes_that_some_rows_set_apart_have_no_optimum(solver):
+    """c is apart from a and b, which are mixed: no row but those of c gets better for ever."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2))
+    mixed = np.where(X[:, 1] + rng.normal(size=600) > 0, "a", "b")
+    labels = np.where(X[:, 0] > 1, "c", mixed)
+    name = {} if solver == "auto" else {"solver_name": solver}
+    with warnings.catch_warnings(action="ignore"):
+        model = SoftmaxGLM(regularizer_strength=0, max_epochs=2000, **name).fit(X, labels)
+    assert model.report_.status == Status.SEPARABLE and not model.report_.gap_is_bound
+    held = SoftmaxGLM(regularizer_strength=1e-4, **name).fit(X, labels)
+    assert held.report_.gap_is_bound
+    assert SoftmaxGLM(regularizer_strength=0).fit(X, mixed).report_.status == Status.CONVERGED
