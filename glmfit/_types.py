@@ -1,4 +1,7 @@
-"""Names of array shapes used in annotations: time, feature, neuron, batch and column (feature + intercept)."""
+"""Names used in annotations.
+
+Array shapes are those of time, feature, neuron, batch and column (feature + intercept).
+"""
 
 from __future__ import annotations
 
@@ -18,3 +21,8 @@ PerFeature = Float[Array, "feature"]
 PerNeuron = Float[Array, "neuron"]
 ColumnNeuron = Float[Array, "column neuron"]
 Pytree = Any
+
+# What users give and get.
+DataLike = Any  # rows: array-like, pandas, pynapple, SciPy sparse, or what is read a run at a time
+ArrayOrTsd = Any  # an array, or the pynapple object with the times of the rows given; a union would need narrowing
+Seed = int | np.random.RandomState | np.random.Generator | jax.Array | None

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ._checks import check_choice, check_positive
 from ._warn import warn_user
+
+if TYPE_CHECKING:
+    import pynapple as nap
 
 METHODS = ("nearest", "linear")
 _ENOUGH = 20  # spikes that are spread over what was recorded
 _NARROW = 0.01  # share of the features' time
 
 
-def spike_identities(spikes, features, ep=None, method="nearest", max_distance_s=None):
+def spike_identities(
+    spikes: nap.TsGroup,
+    features: nap.Tsd | nap.TsdFrame,
+    ep: nap.IntervalSet | None = None,
+    method: str = "nearest",
+    max_distance_s: float | None = None,
+) -> tuple[nap.TsdFrame, nap.Tsd]:
     """Make one row per spike: the covariates at its time, and which unit fired it.
 
     Parameters

@@ -29,6 +29,22 @@ def render() -> str:
     return "\n".join(lines).strip() + "\n"
 
 
+def listed() -> dict:
+    """Every class, function, method and property of the list, less enumerations: {dotted name: object}."""
+    import glmfit
+
+    found = {f"glmfit.{name}": getattr(glmfit, name) for name in glmfit.__all__}
+    for name, value in list(found.items()):
+        if inspect.isclass(value) and not isinstance(value, enum.EnumType):
+            for key, member in _members(value):
+                static = inspect.getattr_static(value, key, None)
+                found[f"{name}.{key}"] = static.fget if isinstance(static, property) else member
+    for package in SUBPACKAGES:
+        module = importlib.import_module(f"glmfit.{package}")
+        found |= {f"glmfit.{package}.{name}": getattr(module, name) for name in _names(module)}
+    return {name: value for name, value in found.items() if callable(value) and not isinstance(value, enum.EnumType)}
+
+
 def _names(module):
     """What a module exports: __all__, or the public functions and classes written in it."""
     if hasattr(module, "__all__"):

@@ -4,10 +4,10 @@ import importlib
 import inspect
 import pkgutil
 import re
-import typing
 
 import public_api
 import pytest
+from hints import hints_of
 
 import glmfit
 
@@ -158,7 +158,7 @@ EVERYTHING = members() | exported()
 def test_type_hints_can_be_read(name):
     value = EVERYTHING[name]
     for one in (value, *(method for _, method in own_methods(value))) if inspect.isclass(value) else (value,):
-        typing.get_type_hints(one)
+        hints_of(one)
 
 
 ESTIMATOR_METHODS = ("fit", "predict", "score", "simulate", "save", "load")

@@ -1,6 +1,8 @@
-"""Type hints are text until somebody reads them: every one must name something, and agree with its default."""
+"""Type hints are text until somebody reads them: every one must name something, and agree with its default.
 
-import ast
+What users call has them all.
+"""
+
 import dataclasses
 import functools
 import importlib
@@ -9,7 +11,9 @@ import pkgutil
 import types
 import typing
 
+import public_api
 import pytest
+from hints import hints_of, unannotated
 
 import glmfit
 
@@ -37,15 +41,6 @@ def annotated(module):
             yield name, inspect.unwrap(member)
 
 
-def imported_for_hints(module) -> dict:
-    """What stands below ``if TYPE_CHECKING``."""
-    names = {"__package__": module.__spec__.parent}
-    for node in ast.parse(inspect.getsource(module)).body:
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            exec(compile(ast.Module(node.body, []), module.__name__, "exec"), names)
-    return names
-
-
 def allows(hint, value) -> bool:
     """Whether a default is of its hint, as far as that can be told."""
     kind = typing.get_origin(hint) or hint
@@ -65,11 +60,10 @@ def allows(hint, value) -> bool:
 @pytest.mark.parametrize("name", MODULES)
 def test_hints_name_something_and_agree_with_defaults(name):
     module = importlib.import_module(name)
-    names = vars(module) | imported_for_hints(module)
     wrong = []
     for where, member in annotated(module):
         try:
-            hints = typing.get_type_hints(member, localns=names)
+            hints = hints_of(member)
         except Exception as error:
             wrong.append(f"{where}: {error}")
             continue
@@ -90,3 +84,44 @@ def test_the_check_sees_what_is_wrong():
     assert allows(int | None, None) and allows(float, 1) and allows(typing.Any, None) and not allows(int, None)
     assert not allows(str, 1) and not allows(typing.Callable, None) and not allows(int, True)
     assert allows(typing.Callable | None, None)
+
+
+LISTED = public_api.listed()
+
+
+def called_in_the_list() -> set[str]:
+    """Names that tests/public_api.txt has with their parameters."""
+    found, owner = set(), ""
+    for line in public_api.FROZEN.read_text(encoding="utf-8").splitlines():
+        name, call, _ = line.strip().partition("(")
+        owner = owner if name.startswith(".") else name
+        if call:
+            found.add(owner + name if name.startswith(".") else name)
+    return found
+
+
+def test_nothing_of_the_list_is_overlooked():
+    called = called_in_the_list()
+    assert {"glmfit.PopulationGLM.fit", "glmfit.plotting.plot_filter", "glmfit.solvers.SAGA"} <= called
+    assert not called - set(LISTED)
+
+
+@pytest.mark.parametrize("package", sorted({name.rpartition(".")[0] for name in LISTED}))
+def test_what_the_list_names_is_completely_annotated(package):
+    own = {name: value for name, value in LISTED.items() if name.rpartition(".")[0] == package}
+    lacking = [f"{name}: {', '.join(lacks)}" for name, value in own.items() if (lacks := unannotated(value))]
+    assert not lacking, "\n".join(lacking)
+
+
+def test_the_check_of_completeness_sees_what_is_missing():
+    class Half:
+        def __init__(self, a: int, b=1): ...
+
+        def method(self, c, *d, e: int = 0, **f) -> None: ...
+
+        @classmethod
+        def make(cls, g: int): ...
+
+    assert unannotated(Half) == ["b"] and unannotated(Half.make) == ["return"]
+    assert unannotated(Half.method) == ["c", "d", "f"]
+    assert unannotated(called_in_the_list) == []

@@ -33,7 +33,7 @@ class Collected(NamedTuple):
     n_absent: int
 
 
-def collect(out) -> Collected:
+def collect(out: str | Path) -> Collected:
     """Write the results of a batch to one table and one file of arrays.
 
     Parameters

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ._estimators import takes_exposure
 from ._session import Session
@@ -44,7 +45,7 @@ class Built:
     own: list[np.ndarray] | None = None
 
 
-def build(session: Session, design: dict[str, Any] | None, estimator: str, dtype=np.float32) -> Built:
+def build(session: Session, design: dict[str, Any] | None, estimator: str, dtype: DTypeLike = np.float32) -> Built:
     """Build what an estimator is fitted to.
 
     Parameters

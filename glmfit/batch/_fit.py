@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -34,6 +34,9 @@ from ._stop import is_stopped, stop
 from ._task import Task
 from ._turns import share_compilation
 
+if TYPE_CHECKING:
+    from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
+
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "equinox", "pynapple")
 
 
@@ -42,7 +45,7 @@ def do(work: Work) -> Receipt:
     return run_one(work.task, work.out, work.manifest)
 
 
-def run_one(task: Task, out, manifest: str = "") -> Receipt:
+def run_one(task: Task, out: str | Path, manifest: str = "") -> Receipt:
     """Fit one model to one session, and write the result to one file.
 
     Parameters
@@ -94,7 +97,7 @@ def run_one(task: Task, out, manifest: str = "") -> Receipt:
     return Receipt(task.key, task.session, task.model, "done", facts["seconds"], worker=worker)
 
 
-def load_result(path):
+def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGLM | MultinomialGLM:
     """Load the model of a result file.
 
     Parameters

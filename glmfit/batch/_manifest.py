@@ -104,7 +104,7 @@ class Manifest:
         }
 
 
-def read_manifest(path) -> Manifest:
+def read_manifest(path: str | Path) -> Manifest:
     r"""Read a manifest and check all of it: nothing is fitted, no data are read.
 
     Parameters

@@ -96,7 +96,7 @@ class Progress:
         return "\n".join(lines)
 
 
-def status(out) -> Progress:
+def status(out: str | Path) -> Progress:
     """Read how far a batch has come.
 
     Parameters

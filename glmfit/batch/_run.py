@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
@@ -17,6 +19,9 @@ from ._receipt import Receipt, Work
 from ._results import failure_path, is_whole, make_folders, read_failure, result_path, write_failure
 from ._stop import signals_noted
 from ._task import Task
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 @dataclass(frozen=True)
@@ -78,18 +83,18 @@ class Summary:
 
 
 def run(
-    manifest,
-    client=None,
+    manifest: str | Path | Manifest,
+    client: Client | None = None,
     *,
-    out=None,
-    scheduler="local",
-    workers=2,
-    gpus=0,
-    slurm=None,
-    allowed_failures=10,
-    shard=None,
-    retry=False,
-    progress=True,
+    out: str | Path | None = None,
+    scheduler: str = "local",
+    workers: int = 2,
+    gpus: int = 0,
+    slurm: Mapping[str, Any] | None = None,
+    allowed_failures: int = 10,
+    shard: tuple[int, int] | None = None,
+    retry: bool = False,
+    progress: bool = True,
 ) -> Summary:
     """Fit every model of a manifest to every session.
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    import pynapple as nap
 
 
 class Signal(NamedTuple):
@@ -70,18 +74,18 @@ class Session:
 
     def __init__(
         self,
-        spikes=None,
-        signals=None,
-        epochs=None,
+        spikes: nap.TsGroup | Mapping[Any, Any] | tuple[ArrayLike, ArrayLike] | None = None,
+        signals: Mapping[str, Any] | None = None,
+        epochs: Mapping[str, Any] | None = None,
         *,
-        X=None,
-        y=None,
-        sample_weight=None,
-        offset=None,
-        exposure=None,
-        feature_names=None,
-        neuron_names=None,
-        min_spikes=0,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        feature_names: Sequence[str] | None = None,
+        neuron_names: Sequence[str] | None = None,
+        min_spikes: int = 0,
     ):
         parts = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "exposure": exposure}
         parts |= {"feature_names": feature_names, "neuron_names": neuron_names}

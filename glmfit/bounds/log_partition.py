@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._checks import check_choice
 
@@ -85,7 +86,9 @@ class LogPartitionBound(NamedTuple):
         return float(self.value + d @ self.gradient + np.sum((self.factors @ d) ** 2) / 2)
 
 
-def log_partition_bound(features, theta, log_weights=None, order="given") -> LogPartitionBound:
+def log_partition_bound(
+    features: ArrayLike, theta: ArrayLike, log_weights: ArrayLike | None = None, order: str = "given"
+) -> LogPartitionBound:
     r"""Bound the log-partition function of any log-linear model from above.
 
     Parameters
@@ -188,7 +191,7 @@ class SoftmaxBound:
         return np.concatenate([share * _factors(sweep) for sweep in self._sweeps], axis=1)
 
 
-def softmax_bound(scores, order="given") -> SoftmaxBound:
+def softmax_bound(scores: ArrayLike, order: str = "given") -> SoftmaxBound:
     r"""Bound log-sum-exp of many rows of scores from above by quadratics.
 
     Parameters

@@ -7,6 +7,7 @@ Derivation and proof: docs/theory/bound_majorization.md, Proposition 5.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 # What is left of a vector across V has lost no more than this when it is made orthogonal once more; if it loses more,
 # it was rounding, and the vector lies in the span. (Less than 1/sqrt(2) would let errors of orthogonality grow.)
@@ -50,7 +51,7 @@ class LowRankPlusDiagonal:
     Choromanska and Jebara (2013), section 3.2, whose listing is corrected in docs/theory/bound_majorization.md.
     """
 
-    def __init__(self, diagonal, rank: int):
+    def __init__(self, diagonal: ArrayLike, rank: int):
         self.D = np.array(diagonal, np.float64)
         if self.D.ndim != 1 or not (np.isfinite(self.D).all() and (self.D >= 0).all()):
             raise ValueError("diagonal must be one-dimensional, finite and not negative.")
@@ -65,7 +66,7 @@ class LowRankPlusDiagonal:
         """Rows of the low-rank part, (k, d): a view, which the next addition overwrites."""
         return self._rows[: len(self.S)]
 
-    def add(self, q) -> None:
+    def add(self, q: ArrayLike) -> None:
         """Add ``q q'``; cost: rank squared times d.
 
         Parameters
@@ -106,7 +107,7 @@ class LowRankPlusDiagonal:
             row = np.abs(row)
             self.D += value * row.sum() * row
 
-    def add_many(self, Q) -> None:
+    def add_many(self, Q: ArrayLike) -> None:
         """Add ``Q' Q``, row by row: all at once would be no tighter for sparse rows, whose sums are dense.
 
         Parameters
@@ -117,7 +118,7 @@ class LowRankPlusDiagonal:
         for q in Q:
             self.add(q)
 
-    def product(self, v) -> np.ndarray:
+    def product(self, v: ArrayLike) -> np.ndarray:
         """Multiply a vector; cost: rank times d.
 
         Parameters
@@ -132,7 +133,7 @@ class LowRankPlusDiagonal:
         """
         return (self.S * (self.V @ v)) @ self.V + self.D * v
 
-    def solve(self, u) -> np.ndarray:
+    def solve(self, u: ArrayLike) -> np.ndarray:
         r"""Multiply a vector with the inverse; cost: rank squared times d.
 
         .. math:: (V'SV + D)^{-1} = D^{-1} - A'(I + A D A')^{-1}A, \qquad A = S^{1/2} V D^{-1}

@@ -7,6 +7,9 @@ exp(change of eta). Derivations: docs/theory/self_concordance.md.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from .._types import Array
 
 GAP_THEOREM = (
     "generalised self-concordance |phi'''| <= phi'': with q = R lambda < 1, "
@@ -14,7 +17,7 @@ GAP_THEOREM = (
 )
 
 
-def gap_bound(decrement_squared, radius_squared):
+def gap_bound(decrement_squared: ArrayLike, radius_squared: ArrayLike) -> np.ndarray:
     r"""Bound ``F - F*`` from the Newton decrement and the reach of the Hessian's ball.
 
     .. math:: F - F^* \le \frac{q + (1-q)\log(1-q)}{R^2},\qquad q = R\lambda < 1
@@ -50,7 +53,7 @@ def gap_bound(decrement_squared, radius_squared):
     return np.where(valid, decrement_squared * factor * (1 + 1e-9), np.inf)
 
 
-def descent_step(slope, curvature, reach):
+def descent_step(slope: Array, curvature: Array, reach: Array) -> Array:
     r"""Step along a direction that is proved to descend: :math:`t = \log(1 + S a/q)/S`.
 
     Parameters
@@ -81,7 +84,7 @@ def descent_step(slope, curvature, reach):
     return xp.where((slope > 0) & xp.isfinite(step), step, 0)
 
 
-def is_not_above_start(slope, curvature, reach):
+def is_not_above_start(slope: Array, curvature: Array, reach: Array) -> Array:
     r"""Whether a step already taken is proved not to have risen, from what is known where it ended.
 
     Parameters

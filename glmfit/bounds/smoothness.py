@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from .._types import Array
 
 
-def batch_smoothness(full, row, n_rows: int, batch_size: int):
+def batch_smoothness(full: Array, row: Array, n_rows: int, batch_size: int) -> Array:
     r"""Bound the expected smoothness of uniform subsets of ``batch_size`` of ``n_rows`` rows.
 
     .. math:: L(b) = L\,\frac{T}{b}\frac{b-1}{T-1} + L_{\max}\,\frac1b\frac{T-b}{T-1}
@@ -60,7 +63,7 @@ def check_batch_size(batch_size: int, n_rows: int) -> None:
         )
 
 
-def practical_batch_size(full, kappa, n_rows: int) -> np.ndarray:
+def practical_batch_size(full: ArrayLike, kappa: ArrayLike, n_rows: int) -> np.ndarray:
     r"""Batch size from which larger batches buy nothing in theory: :math:`1 + \kappa (T-1)/(4L)`.
 
     Below it the rate of SAGA is limited by the table of T scalars, above it by the condition number L/kappa.

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -71,7 +72,7 @@ def start_lanczos(start: jax.Array, n_steps: int) -> LanczosState:
     return LanczosState(jnp.zeros((n_steps, *start.shape), start.dtype), start, zeros, zeros, zeros[0])
 
 
-def lanczos_step(j, state: LanczosState, w: jax.Array) -> LanczosState:
+def lanczos_step(j: int | jax.Array, state: LanczosState, w: jax.Array) -> LanczosState:
     """Take step ``j`` of the recursion, given the products ``w`` of the matrices with ``state.v``.
 
     Parameters
@@ -104,7 +105,7 @@ def lanczos_step(j, state: LanczosState, w: jax.Array) -> LanczosState:
     return LanczosState(basis, v, alpha.at[j].set(a), beta.at[j].set(jnp.where(exhausted, 0, b)), scale)
 
 
-def random_start(rng: np.random.Generator, dimension: int, dtype) -> np.ndarray:
+def random_start(rng: np.random.Generator, dimension: int, dtype: DTypeLike) -> np.ndarray:
     """Draw one vector uniformly on the unit sphere, shape (dimension, 1).
 
     The columns of one certificate may share it: the union bound asks nothing of their dependence, and the

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from .._types import Array
 
 SUBSET_THEOREM = (
     "Gazagnadou, Gower, Salmon (2019), uniform subsets of b rows: "
@@ -14,7 +17,7 @@ PARTITION_THEOREM = (
 )
 
 
-def subset_step(smoothness_b, row, mu, n_rows: int, batch_size: int):
+def subset_step(smoothness_b: Array, row: Array, mu: Array | float, n_rows: int, batch_size: int) -> np.ndarray:
     r"""Step of SAGA with uniform subsets of ``batch_size`` rows drawn without replacement.
 
     .. math:: \gamma = \frac{1}{4\max\{L(b),\ \frac{T-b}{b(T-1)}L_{\max} + \frac{\mu}{4}\frac{T}{b}\}}
@@ -44,7 +47,7 @@ def subset_step(smoothness_b, row, mu, n_rows: int, batch_size: int):
     return 1 / (4 * np.maximum(smoothness_b, rate))
 
 
-def partition_step(block, mu, n_rows: int, batch_size: int):
+def partition_step(block: ArrayLike, mu: ArrayLike, n_rows: int, batch_size: int) -> np.ndarray:
     r"""Step of SAGA with blocks of a fixed partition, drawn independently and uniformly.
 
     .. math:: \gamma = \frac{1}{4 \max_B L_B + \mu T/b}

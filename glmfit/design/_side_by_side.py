@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from ._sources import as_source
 from .base import RowSource
 
 
-def hstack(sources) -> RowSource:
+def hstack(sources: Iterable[Any]) -> RowSource:
     """Put sources and arrays side by side.
 
     Parameters

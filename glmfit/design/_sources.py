@@ -13,7 +13,7 @@ from .base import RowSource
 CHUNK_ROWS = (256, 65536)  # between too many small reads and too much memory
 
 
-def as_source(array) -> RowSource | None:
+def as_source(array: Any) -> RowSource | None:
     """Make a `RowSource` of what is read a run at a time.
 
     Parameters

@@ -6,6 +6,7 @@ import abc
 import functools
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ._form import check_real, runs_of, served_dtype
 
@@ -97,7 +98,7 @@ class RowSource(abc.ABC):
         """Rows and columns."""
         return len(self), self.n_columns
 
-    def fetch(self, rows) -> np.ndarray:
+    def fetch(self, rows: slice | ArrayLike) -> np.ndarray:
         """Read rows and check what came.
 
         Parameters

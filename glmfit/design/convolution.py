@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import ArrayLike, DTypeLike
 
 from .._warn import warn_user
 from ._form import check_form
@@ -78,7 +79,15 @@ class Convolution(RowSource):
     ['x0_0', 'x0_1', 'x1_0', 'x1_1']
     """
 
-    def __init__(self, signal, basis, *, epochs=None, name=None, dtype=np.float32):
+    def __init__(
+        self,
+        signal: Any,
+        basis: Any,
+        *,
+        epochs: ArrayLike | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = np.float32,
+    ):
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype is {dtype!r}; it must be numpy.float32 or numpy.float64.")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._status import Status
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Report(ABC):
@@ -47,7 +50,7 @@ class Report(ABC):
     def _advice(status: Status) -> str:
         return status.advice
 
-    def to_frame(self):
+    def to_frame(self) -> pd.DataFrame:
         """Return what was fitted on its own, a row each, as a pandas DataFrame.
 
         Returns

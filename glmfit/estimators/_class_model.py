@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import numbers
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Self
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from .._checks import check_choice, check_real
 from .._status import Status
+from .._types import DataLike, Seed
 from .._warn import warn_user
 from ..problems import Pairs, Params, SoftmaxProblem
 from ..solvers import (
@@ -84,17 +88,17 @@ class ClassModel(Model):
 
     def __init__(
         self,
-        regularizer="Ridge",
-        regularizer_strength=None,
-        solver_name="auto",
-        solver_kwargs=None,
-        tol=1e-6,
-        max_epochs=None,
-        step="tune",
-        step_decay=0.9,
-        certify=True,
-        random_state=0,
-        verbose=False,
+        regularizer: str | None = "Ridge",
+        regularizer_strength: float | None = None,
+        solver_name: str = "auto",
+        solver_kwargs: Mapping[str, Any] | None = None,
+        tol: float = 1e-6,
+        max_epochs: int | None = None,
+        step: str | float = "tune",
+        step_decay: float = 0.9,
+        certify: bool = True,
+        random_state: Seed = 0,
+        verbose: bool = False,
     ):
         self.regularizer = regularizer
         self.regularizer_strength = regularizer_strength
@@ -313,7 +317,9 @@ class ClassModel(Model):
             self._stream_step = header["stream_step"]
 
     @abstractmethod
-    def fit(self, X, y, sample_weight=None, offset=None):
+    def fit(
+        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
+    ) -> Self:
         """Fit the model."""
 
     def __sklearn_tags__(self):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import abstractmethod
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -46,7 +47,7 @@ class Model(BaseEstimator):
         if failure:
             warn_user(failure, ConvergenceWarning)
 
-    def save(self, path):
+    def save(self, path: str | Path) -> Path:
         """Save the fitted model to one .npz file (arrays and a JSON header; no pickle), atomically.
 
         Parameters
@@ -68,7 +69,7 @@ class Model(BaseEstimator):
         return save_npz(path, *model_to_file(self))
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: str | Path) -> Self:
         """Load a model that :meth:`save` wrote.
 
         Parameters

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
 from .._checks import check_choice
 from .._status import Status
+from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ..design import as_source
 from ..problems import Params
@@ -52,7 +54,7 @@ class PopulationModel(RegressorMixin, Model):
 
     # -------------------------------------------------------------------------------------- predict
 
-    def predict(self, X, offset=None):
+    def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
         """Compute the expected count per whole bin.
 
         Parameters
@@ -95,7 +97,16 @@ class PopulationModel(RegressorMixin, Model):
         offset = check_offset(offset, len(eta), 1 if eta.ndim == 1 else eta.shape[1])
         return offset if eta.ndim == 2 else offset[:, 0]
 
-    def score(self, X, y, sample_weight=None, score_type="D2", per_neuron=False, offset=None, exposure=None):
+    def score(
+        self,
+        X: DataLike,
+        y: DataLike,
+        sample_weight: ArrayLike | None = None,
+        score_type: str = "D2",
+        per_neuron: bool = False,
+        offset: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> float | np.ndarray:
         """Score the predictions of counts.
 
         Parameters
@@ -156,7 +167,9 @@ class PopulationModel(RegressorMixin, Model):
             f"({shown}): their rate is 0 and their score -inf. They are left out of the score of the population.",
         )
 
-    def simulate(self, X, random_state=None, offset=None, exposure=None):
+    def simulate(
+        self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None, exposure: ArrayLike | None = None
+    ) -> ArrayOrTsd:
         """Draw spike counts from the fitted model.
 
         Parameters

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from .._checks import check_choice
+from .._types import ArrayOrTsd, DataLike, Seed
 from ..observations import RESPONSE_LOSSES
 from ._model import Model
 from ._parameters import read_count, read_seed
@@ -37,7 +39,14 @@ class ResponsePrediction(Model):
 
     # -------------------------------------------------------------------------------------- predict
 
-    def linear_predictor(self, stimuli=None, neurons=None, *, stimulus_features=None, neuron_features=None):
+    def linear_predictor(
+        self,
+        stimuli: ArrayLike | None = None,
+        neurons: ArrayLike | None = None,
+        *,
+        stimulus_features: DataLike | None = None,
+        neuron_features: DataLike | None = None,
+    ) -> ArrayOrTsd:
         """Compute the linear predictors of all pairs of some stimuli and neurons.
 
         Parameters
@@ -53,7 +62,14 @@ class ResponsePrediction(Model):
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
         return _wrapped(predictor.table(), stimulus_features, neurons)
 
-    def predict(self, stimuli=None, neurons=None, *, stimulus_features=None, neuron_features=None):
+    def predict(
+        self,
+        stimuli: ArrayLike | None = None,
+        neurons: ArrayLike | None = None,
+        *,
+        stimulus_features: DataLike | None = None,
+        neuron_features: DataLike | None = None,
+    ) -> ArrayOrTsd:
         """Compute the expected responses of some neurons to some stimuli.
 
         Parameters
@@ -71,7 +87,7 @@ class ResponsePrediction(Model):
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
         return _wrapped(self._loss.response(predictor.table()), stimulus_features, neurons)
 
-    def predict_pairs(self, stimuli, neurons):
+    def predict_pairs(self, stimuli: ArrayLike, neurons: ArrayLike) -> np.ndarray:
         """Compute the expected responses of scattered pairs.
 
         Parameters
@@ -93,7 +109,15 @@ class ResponsePrediction(Model):
             )
         return self._loss.response(predictor.of_pairs(i, j))
 
-    def simulate(self, stimuli=None, neurons=None, *, stimulus_features=None, neuron_features=None, random_state=None):
+    def simulate(
+        self,
+        stimuli: ArrayLike | None = None,
+        neurons: ArrayLike | None = None,
+        *,
+        stimulus_features: DataLike | None = None,
+        neuron_features: DataLike | None = None,
+        random_state: Seed = None,
+    ) -> ArrayOrTsd:
         """Draw one response of every pair of some stimuli and neurons.
 
         Parameters
@@ -121,7 +145,16 @@ class ResponsePrediction(Model):
         drawn = rng.poisson(expected) if self._fitted_loss == "poisson" else rng.random(expected.shape) < expected
         return _wrapped(drawn.astype(np.float64), stimulus_features, neurons)
 
-    def score(self, responses, score_type="D2", k=20, exclude=None, *, stimulus_features=None, neuron_features=None):
+    def score(
+        self,
+        responses: DataLike,
+        score_type: str = "D2",
+        k: int = 20,
+        exclude: DataLike | None = None,
+        *,
+        stimulus_features: DataLike | None = None,
+        neuron_features: DataLike | None = None,
+    ) -> float | np.ndarray:
         """Score the predictions of responses.
 
         Parameters

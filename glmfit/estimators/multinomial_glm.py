@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 import scipy.sparse
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from .._checks import check_choice
+from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ..observations.softmax import Multinomial
 from ._class_model import ClassModel, refuse_nan
@@ -70,7 +74,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     (1, 4)
     """
 
-    def fit(self, X, y, sample_weight=None, offset=None):
+    def fit(
+        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
+    ) -> Self:
         """Fit the coefficients of all categories.
 
         Parameters
@@ -119,7 +125,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
                 "is 0.",
             )
 
-    def partial_fit(self, X, y, sample_weight=None, offset=None):
+    def partial_fit(
+        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
+    ) -> Self:
         """Take one pass over more rows by a solver that samples categories, from where the model stands.
 
         Parameters
@@ -165,7 +173,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
 
     # -------------------------------------------------------------------------------------- predict
 
-    def predict(self, X, total=None, offset=None):
+    def predict(self, X: DataLike, total: ArrayLike | None = None, offset: ArrayLike | None = None) -> ArrayOrTsd:
         """Compute the expected counts of rows of given totals.
 
         Parameters
@@ -195,7 +203,14 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             p = p * total[:, None]
         return p if axis is None else wrap(p, axis, self._columns, list(self.classes_))
 
-    def score(self, X, y, sample_weight=None, score_type="D2", offset=None):
+    def score(
+        self,
+        X: DataLike,
+        y: DataLike,
+        sample_weight: ArrayLike | None = None,
+        score_type: str = "D2",
+        offset: ArrayLike | None = None,
+    ) -> float:
         """Score the predicted shares of counts.
 
         Parameters
@@ -233,7 +248,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             return float(model / weight.sum())
         return float(1 - model / null) if null > 1e-12 else np.nan
 
-    def simulate(self, X, total, random_state=None, offset=None):
+    def simulate(
+        self, X: DataLike, total: ArrayLike, random_state: Seed = None, offset: ArrayLike | None = None
+    ) -> np.ndarray:
         """Draw counts from the fitted model.
 
         Parameters

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import observations, penalties
+from .._types import DataLike, Seed
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
 from ._auto import SOLVERS, choose_solver
@@ -124,19 +129,19 @@ class PopulationGLM(PopulationModel):
 
     def __init__(
         self,
-        inverse_link_function="softplus",
-        regularizer="Ridge",
-        regularizer_strength=None,
-        groups=None,
-        solver_name="auto",
-        solver_kwargs=None,
-        tol=1e-6,
-        max_epochs=200,
-        random_state=0,
-        verbose=False,
-        max_memory=2e9,
-        devices=None,
-        pad_shapes=False,
+        inverse_link_function: str = "softplus",
+        regularizer: str | None = "Ridge",
+        regularizer_strength: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
+        groups: ArrayLike | Mapping[str, Any] | None = None,
+        solver_name: str = "auto",
+        solver_kwargs: Mapping[str, Any] | None = None,
+        tol: float = 1e-6,
+        max_epochs: int = 200,
+        random_state: Seed = 0,
+        verbose: bool = False,
+        max_memory: float = 2e9,
+        devices: str | Sequence[jax.Device] | None = None,
+        pad_shapes: bool = False,
     ):
         self.inverse_link_function = inverse_link_function
         self.regularizer = regularizer
@@ -154,7 +159,15 @@ class PopulationGLM(PopulationModel):
 
     # ------------------------------------------------------------------------------------------ fit
 
-    def fit(self, X, y, sample_weight=None, offset=None, exposure=None, checkpoint=None):
+    def fit(
+        self,
+        X: DataLike,
+        y: DataLike,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        checkpoint: str | Path | None = None,
+    ) -> Self:
         """Fit the coefficients of every neuron.
 
         Parameters

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Self
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import observations
 from .._checks import check_choice, check_real
 from .._status import Status
+from .._types import DataLike, Seed
 from .._warn import warn_user
 from ..problems import Params, PopulationProblem
 from ..solvers import SAGA, LoopOptions, SharedNewton
@@ -108,21 +112,21 @@ class PopulationGLMCV(PopulationModel):
 
     def __init__(
         self,
-        inverse_link_function="softplus",
-        regularizer="Ridge",
-        l1_ratio=0.5,
-        strengths=None,
-        cv=5,
-        scoring="log-likelihood",
-        rule="best",
-        solver_name="auto",
-        solver_kwargs=None,
-        cv_tol=1e-5,
-        tol=1e-6,
-        max_epochs=200,
-        max_memory=2e9,
-        random_state=0,
-        verbose=False,
+        inverse_link_function: str = "softplus",
+        regularizer: str = "Ridge",
+        l1_ratio: float = 0.5,
+        strengths: ArrayLike | None = None,
+        cv: Any = 5,
+        scoring: str = "log-likelihood",
+        rule: str = "best",
+        solver_name: str = "auto",
+        solver_kwargs: Mapping[str, Any] | None = None,
+        cv_tol: float = 1e-5,
+        tol: float = 1e-6,
+        max_epochs: int = 200,
+        max_memory: float = 2e9,
+        random_state: Seed = 0,
+        verbose: bool = False,
     ):
         self.inverse_link_function = inverse_link_function
         self.regularizer = regularizer
@@ -140,7 +144,14 @@ class PopulationGLMCV(PopulationModel):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X, y, sample_weight=None, offset=None, exposure=None):
+    def fit(
+        self,
+        X: DataLike,
+        y: DataLike,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> Self:
         """Choose the strengths and fit the coefficients of every neuron.
 
         Parameters

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._types import DataLike, Seed
 from ._response_fit import Data, Settings, fit_responses, warn_rank
 from ._response_prediction import ResponsePrediction
 from ._response_sides import NEURONS, STIMULI, read_factor, read_prior, read_side, warn_unseen
@@ -112,22 +119,22 @@ class ResponseModel(ResponsePrediction):
 
     def __init__(
         self,
-        n_components=8,
-        loss="poisson",
-        stimulus_hidden=(),
-        neuron_hidden=(),
-        regularizer_strength=1.0,
-        bias=True,
-        bias_strength=0.1,
-        imputation_weight=0.0,
-        prior="mean",
-        solver_name="auto",
-        solver_kwargs=None,
-        tol=1e-4,
-        max_epochs=None,
-        validation_fraction=0.1,
-        random_state=0,
-        verbose=False,
+        n_components: int = 8,
+        loss: str = "poisson",
+        stimulus_hidden: Sequence[int] = (),
+        neuron_hidden: Sequence[int] = (),
+        regularizer_strength: float | Sequence[float] | np.ndarray = 1.0,
+        bias: bool = True,
+        bias_strength: float = 0.1,
+        imputation_weight: float | Sequence[float] | np.ndarray | str = 0.0,
+        prior: str = "mean",
+        solver_name: str = "auto",
+        solver_kwargs: Mapping[str, Any] | None = None,
+        tol: float = 1e-4,
+        max_epochs: int | None = None,
+        validation_fraction: float = 0.1,
+        random_state: Seed = 0,
+        verbose: bool = False,
     ):
         self.n_components = n_components
         self.loss = loss
@@ -147,9 +154,14 @@ class ResponseModel(ResponsePrediction):
         self.verbose = verbose
 
     def fit(
-        self, stimulus_features, neuron_features, responses, stimulus_weight=None, neuron_weight=None,
-        prior_factors=None,
-    ):  # fmt: skip
+        self,
+        stimulus_features: DataLike | int | None,
+        neuron_features: DataLike | int | None,
+        responses: DataLike,
+        stimulus_weight: ArrayLike | None = None,
+        neuron_weight: ArrayLike | None = None,
+        prior_factors: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Self:
         """Fit both towers.
 
         Parameters

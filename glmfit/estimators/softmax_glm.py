@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 
 from .._checks import check_choice
+from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ._class_model import ClassModel, refuse_nan
 from ._class_validation import (
@@ -110,7 +115,9 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     (1, 2)
     """
 
-    def fit(self, X, y, sample_weight=None, offset=None):
+    def fit(
+        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
+    ) -> Self:
         """Fit the coefficients of all classes.
 
         Parameters
@@ -157,7 +164,14 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         self._fit_training(data)
         self._warn_one_class()
 
-    def partial_fit(self, X, y, classes=None, sample_weight=None, offset=None):
+    def partial_fit(
+        self,
+        X: DataLike,
+        y: DataLike,
+        classes: Sequence[Any] | np.ndarray | None = None,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> Self:
         """Take one pass over more rows by a solver that samples classes, from where the model stands.
 
         Parameters
@@ -210,7 +224,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
 
     # -------------------------------------------------------------------------------------- predict
 
-    def decision_function(self, X, offset=None):
+    def decision_function(self, X: DataLike, offset: ArrayLike | None = None) -> np.ndarray:
         """Compute the scores, up to a constant per row the log-probabilities.
 
         Parameters
@@ -230,12 +244,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         scores = np.concatenate([s for _, s in self._chunks(X, offset)]) if X.shape[0] else np.empty((0, 2))
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict_log_proba(self, X, offset=None):
+    def predict_log_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
         """Compute log-probabilities, (row, class); see :meth:`predict_proba`."""
         X, offset, axis = self._prepare(X, offset)
         return self._wrapped(self._log_probabilities(X, offset), axis)
 
-    def predict_proba(self, X, offset=None):
+    def predict_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
         """Compute the probability of every class.
 
         Parameters
@@ -255,7 +269,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     def _wrapped(self, values, axis):
         return values if axis is None else wrap(values, axis, None, list(self.classes_))
 
-    def predict(self, X, offset=None):
+    def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
         """Predict the most probable class.
 
         Parameters
@@ -276,7 +290,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         labels = self.classes_[best]
         return wrap(labels, axis, None, None) if axis is not None and labels.dtype.kind in "fiub" else labels
 
-    def top_k(self, X, k=5, offset=None):
+    def top_k(self, X: DataLike, k: int = 5, offset: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Find the k most probable classes of every row.
 
         Parameters
@@ -306,7 +320,14 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             probability[rows] = np.exp(np.take_along_axis(scores, best[rows], axis=1) - top) / total
         return self.classes_[best], probability
 
-    def score(self, X, y, sample_weight=None, score_type="accuracy", offset=None):
+    def score(
+        self,
+        X: DataLike,
+        y: DataLike,
+        sample_weight: ArrayLike | None = None,
+        score_type: str = "accuracy",
+        offset: ArrayLike | None = None,
+    ) -> float:
         """Score the predictions of labels.
 
         Parameters
@@ -357,7 +378,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         null = float(weight @ np.log(np.maximum(share[truth], 1e-300)) / weight.sum())
         return 1 - value / null if null < 0 else np.nan
 
-    def simulate(self, X, random_state=None, offset=None):
+    def simulate(self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None) -> np.ndarray:
         """Draw labels from the fitted model.
 
         Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from .._status import Status
 from ..estimators import PopulationGLM
 from ..estimators._validation import check_scoring, per_exposure
 from ..problems import Params, PopulationProblem, _host
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NO_OPTIMUM = (Status.NO_SPIKES, Status.SEPARABLE, Status.NON_FINITE)
 _MOST_FEATURES = 2000
@@ -119,7 +122,7 @@ def predictor(X, coef, intercept, offset=None) -> np.ndarray:
     return eta if offset is None else eta + offset
 
 
-def to_frame(neuron: list, second: str, names: list, values: dict):
+def to_frame(neuron: list, second: str, names: list, values: dict) -> pd.DataFrame:
     """Rows of (second, neuron) arrays as a pandas DataFrame, one per neuron and name."""
     import pandas as pd
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.stats
+from numpy.typing import ArrayLike
 
 from .. import observations
+from .._types import DataLike
 from ..estimators import PopulationGLM
 from ..penalties._groups import read_labels, read_members
 from ._fit import (
@@ -23,6 +27,9 @@ from ._fit import (
     to_frame,
 )
 from ._information import degrees
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class GroupTable:
     converged: np.ndarray
     approximate: bool
 
-    def to_frame(self):
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and group as a pandas DataFrame."""
         unique = self.deviance_explained - self.deviance_explained_without
         columns = {
@@ -78,7 +85,15 @@ class GroupTable:
         return to_frame(self.neuron, "group", self.group, columns)
 
 
-def drop_groups(model: PopulationGLM, X, y, groups=None, sample_weight=None, offset=None, exposure=None) -> GroupTable:
+def drop_groups(
+    model: PopulationGLM,
+    X: DataLike,
+    y: DataLike,
+    groups: ArrayLike | Mapping[str, Any] | None = None,
+    sample_weight: ArrayLike | None = None,
+    offset: ArrayLike | None = None,
+    exposure: ArrayLike | None = None,
+) -> GroupTable:
     r"""Fit the model anew without each group of features, and test what is lost.
 
     Parameters

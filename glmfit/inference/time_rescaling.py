@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.stats
+from numpy.typing import ArrayLike
 
+from .._types import Seed
 from .._warn import warn_user
 from ..estimators._parameters import read_seed
 
@@ -35,7 +37,7 @@ class TimeRescaling:
     statistic: np.ndarray
     p_value: np.ndarray
 
-    def band(self, level=0.95) -> np.ndarray:
+    def band(self, level: float = 0.95) -> np.ndarray:
         """Compute how far from the diagonal the whole curve of a right model stays.
 
         Parameters
@@ -53,7 +55,7 @@ class TimeRescaling:
         return np.array([scipy.stats.kstwo.ppf(level, n) if n else np.nan for n in self.n_intervals])
 
 
-def rescale_time(counts, rate, random_state=0) -> TimeRescaling:
+def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> TimeRescaling:
     r"""Rescale the intervals between the spikes of binned neurons by their rates.
 
     With :math:`\lambda_t` the expected count of bin t, :math:`\Lambda_t = \sum_{s < t} \lambda_s`, and independent

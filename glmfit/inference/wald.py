@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.stats
+from numpy.typing import ArrayLike
 
 from .._checks import check_choice, check_real
+from .._types import DataLike
 from ..estimators import PopulationGLM
 from ._fit import NO_OPTIMUM, coefficients, data_of_fit, feature_names, moments, strength_of, to_frame
 from ._information import information
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COVARIANCES = ("fisher", "observed", "robust")
 
@@ -58,7 +64,7 @@ class WaldTable:
     level: float
     covariance: str
 
-    def to_frame(self):
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and feature as a pandas DataFrame."""
         columns = ("coef", "standard_error", "low", "high", "z", "p_value")
         return to_frame(self.neuron, "feature", self.feature, {name: getattr(self, name) for name in columns})
@@ -66,14 +72,14 @@ class WaldTable:
 
 def wald_table(
     model: PopulationGLM,
-    X,
-    y,
-    sample_weight=None,
-    level=0.95,
-    covariance="fisher",
-    offset=None,
-    exposure=None,
-    combinations=None,
+    X: DataLike,
+    y: DataLike,
+    sample_weight: ArrayLike | None = None,
+    level: float = 0.95,
+    covariance: str = "fisher",
+    offset: ArrayLike | None = None,
+    exposure: ArrayLike | None = None,
+    combinations: ArrayLike | None = None,
 ) -> WaldTable:
     r"""Compute standard errors and Wald intervals of the coefficients of a fit, or of sums of them.
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BLUE, RED, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
 BLACK, GREY, LIGHT = "#222222", "#7F7F7F", "#C8C8C8"
 
 
-def new_axes(width_ratios=(1,), height_ratios=(1,), size=(6.5, 3.0), sharex=False):
+def new_axes(
+    width_ratios: Sequence[float] = (1,),
+    height_ratios: Sequence[float] = (1,),
+    size: tuple[float, float] = (6.5, 3.0),
+    sharex: bool = False,
+) -> np.ndarray:
     """Make a figure that belongs to no window, and its axes; save it with ``axes[0, 0].figure.savefig(path)``.
 
     Parameters
@@ -40,7 +51,7 @@ def new_axes(width_ratios=(1,), height_ratios=(1,), size=(6.5, 3.0), sharex=Fals
     return axes
 
 
-def label_panels(axes, titles=None):
+def label_panels(axes: Sequence[Axes] | np.ndarray, titles: Iterable[str] | None = None) -> None:
     """Write a, b, c, ... above the upper left corner of each panel, with a title if there is one.
 
     Parameters

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._checks import check_choice
 from .._status import Status
+from ..estimators import ClassReport, FitReport
+from ..estimators._model import Model
 from ._axes import BLACK, BLUE, GREEN, GREY, RED, axes_or_new, legend, name_axes, say, whole_ticks
 from ._given import read_numbers, read_report
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def plot_convergence(report, *, against="epoch", ax=None):
+
+def plot_convergence(
+    report: FitReport | ClassReport | Model, *, against: str = "epoch", ax: Axes | None = None
+) -> Axes:
     """Draw the distance from the optimum of every neuron over the fit: estimates as lines, bounds as triangles.
 
     Parameters
@@ -92,7 +102,7 @@ def target_line(line, band, target):
     line(np.median(target), color=GREEN, lw=1, ls="--", label="target")
 
 
-def plot_bounds(report, optimum, *, ax=None):
+def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Draw the gap each neuron was reported to have against the gap it has, for a known optimum.
 
     Parameters

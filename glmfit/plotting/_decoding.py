@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..estimators import ResponseModel
 from ._axes import RED, axes_or_new, legend, name_axes
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def plot_confusion(true, decoded, labels=None, *, names=None, numbers=None, colorbar=False, ax=None):
+
+def plot_confusion(
+    true: ArrayLike,
+    decoded: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    numbers: bool | None = None,
+    colorbar: bool = False,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a confusion matrix: of the rows of each class, the share that was decoded as each.
 
     Parameters
@@ -67,7 +84,17 @@ def plot_confusion(true, decoded, labels=None, *, names=None, numbers=None, colo
     return ax
 
 
-def plot_decoded(time_s, posterior, position, truth=None, *, limit=None, breaks=(), ylabel="position", ax=None):
+def plot_decoded(
+    time_s: ArrayLike,
+    posterior: ArrayLike,
+    position: ArrayLike,
+    truth: ArrayLike | None = None,
+    *,
+    limit: float | None = None,
+    breaks: Sequence[float] | np.ndarray = (),
+    ylabel: str = "position",
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a posterior over positions as it changes in time, and where the animal was.
 
     Parameters
@@ -131,7 +158,16 @@ def plot_decoded(time_s, posterior, position, truth=None, *, limit=None, breaks=
     return ax
 
 
-def plot_responses(responses, *, rows=None, columns=None, limits=None, label="response", colorbar=True, ax=None):
+def plot_responses(
+    responses: ArrayLike | ResponseModel,
+    *,
+    rows: ArrayLike | None = None,
+    columns: ArrayLike | None = None,
+    limits: tuple[float, float] | None = None,
+    label: str = "response",
+    colorbar: bool | list[Axes] = True,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a table of responses: row a stimulus, column a neuron; pairs that are not known stay grey.
 
     Parameters

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._checks import check_choice
 from ._axes import BLUE, LIGHT, axes_or_new, name_axes
 from ._given import read_numbers
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.typing import ColorType
+
 _UNIT_S = {"s": 1.0, "ms": 1e-3}
 
 
 def plot_filter(
-    basis,
-    weights,
-    lag_s,
+    basis: ArrayLike,
+    weights: ArrayLike,
+    lag_s: ArrayLike,
     *,
-    unit="ms",
-    covariance=None,
-    interval=None,
-    refractory_s=None,
-    label=None,
-    color=BLUE,
-    xlabel="lag",
-    ylabel="filter",
-    ax=None,
-):
+    unit: str = "ms",
+    covariance: ArrayLike | None = None,
+    interval: tuple[ArrayLike, ArrayLike] | None = None,
+    refractory_s: float | None = None,
+    label: str | None = None,
+    color: ColorType = BLUE,
+    xlabel: str = "lag",
+    ylabel: str = "filter",
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a filter, ``basis @ weights``, against its lag.
 
     Parameters

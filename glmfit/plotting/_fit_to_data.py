@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._checks import check_positive, check_real, check_whole
 from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes, say
 from ._given import check_limits, read_alike, read_bins, read_numbers
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.typing import ColorType
+
 
 def plot_tuning(
-    covariate, counts, rate=None, *, bin_s, edges=12, curve=None, min_bins=10, xlabel="covariate", color=BLUE, ax=None
-):
+    covariate: ArrayLike,
+    counts: ArrayLike,
+    rate: ArrayLike | dict[str, Any] | None = None,
+    *,
+    bin_s: float,
+    edges: int | ArrayLike = 12,
+    curve: tuple[ArrayLike, ArrayLike] | None = None,
+    min_bins: int = 10,
+    xlabel: str = "covariate",
+    color: ColorType = BLUE,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a tuning curve: rates counted where a covariate had a value, with error bars, and the model's beside them.
 
     Parameters
@@ -99,7 +116,17 @@ def _edges(edges, x) -> np.ndarray:
     return limits
 
 
-def plot_residuals(time_s, rate, counts, *, window_s, bin_s=None, limits_s=None, color=BLUE, ax=None):
+def plot_residuals(
+    time_s: ArrayLike,
+    rate: ArrayLike,
+    counts: ArrayLike,
+    *,
+    window_s: float,
+    bin_s: float | None = None,
+    limits_s: tuple[float, float] | None = None,
+    color: ColorType = BLUE,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw how many spikes came beyond those expected, window by window, in units of their standard deviation.
 
     Parameters
@@ -155,7 +182,9 @@ def plot_residuals(time_s, rate, counts, *, window_s, bin_s=None, limits_s=None,
     return ax
 
 
-def plot_time_rescaling(rescaled, *, neuron=0, level=0.95, difference=False, ax=None):
+def plot_time_rescaling(
+    rescaled: Any, *, neuron: int = 0, level: float = 0.95, difference: bool = False, ax: Axes | None = None
+) -> Axes:
     """Draw the distribution of rescaled intervals against the uniform one, with the band of a right model.
 
     Parameters

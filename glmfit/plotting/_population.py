@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._checks import check_positive
 from ._axes import BLACK, BLUE, GREY, axes_or_new, legend, name_axes, say, whole_ticks
 from ._given import read_alike, read_numbers
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def plot_coupling(coupling, *, names=None, limit=None, label="coupling", colorbar=True, ax=None):
+
+def plot_coupling(
+    coupling: ArrayLike,
+    *,
+    names: Sequence[str] | None = None,
+    limit: float | None = None,
+    label: str = "coupling",
+    colorbar: bool | list[Axes] = True,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a coupling matrix: row the source, column the target, red excites, blue inhibits.
 
     Parameters
@@ -66,7 +81,14 @@ def plot_coupling(coupling, *, names=None, limit=None, label="coupling", colorba
     return ax
 
 
-def plot_recovery(true, estimated, *, xlabel="true coupling", ylabel="estimated coupling", ax=None):
+def plot_recovery(
+    true: ArrayLike,
+    estimated: ArrayLike,
+    *,
+    xlabel: str = "true coupling",
+    ylabel: str = "estimated coupling",
+    ax: Axes | None = None,
+) -> Axes:
     """Draw estimated against true values, with the diagonal.
 
     Parameters
@@ -101,7 +123,7 @@ def plot_recovery(true, estimated, *, xlabel="true coupling", ylabel="estimated 
     return ax
 
 
-def plot_scores(scores, *, xlabel="pseudo-$R^2$", ax=None):
+def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | None = None) -> Axes:
     """Draw a histogram of one score per neuron, with its median.
 
     Parameters

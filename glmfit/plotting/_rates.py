@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._checks import check_positive
 from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, axes_or_new, name_axes
 from ._given import check_limits, read_alike, read_bins, read_numbers
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.typing import ColorType
+
 
 def plot_rate_against_spikes(
-    time_s,
-    rate,
-    counts=None,
+    time_s: ArrayLike,
+    rate: ArrayLike | dict[str, Any],
+    counts: ArrayLike | None = None,
     *,
-    bin_s=None,
-    smooth_s=None,
-    limits_s=None,
-    ax=None,
-):
+    bin_s: float | None = None,
+    smooth_s: float | None = None,
+    limits_s: tuple[float, float] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw predicted rates as lines and the spikes as ticks above them.
 
     Parameters
@@ -103,7 +110,15 @@ def _spike_times(time, counts, bin_s):
     return np.concatenate(times) if times else np.empty(0)
 
 
-def plot_signal(time_s, signal, *, ylabel, limits_s=None, color=GREY, ax=None):
+def plot_signal(
+    time_s: ArrayLike,
+    signal: ArrayLike,
+    *,
+    ylabel: str,
+    limits_s: tuple[float, float] | None = None,
+    color: ColorType = GREY,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a signal against time.
 
     Parameters

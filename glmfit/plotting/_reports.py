@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .._status import Status
-from ..estimators import ClassReport, ResponseReport
+from ..estimators import ClassReport, FitReport, ResponseReport
+from ..estimators._model import Model
 from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, RED, check_axes, dress, legend, name_axes, say, whole_ticks
 from ._certificates import target_line
 from ._given import read_report
 from ._population import plot_scores
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def plot_report_overview(report, *, axes=None):
+
+def plot_report_overview(
+    report: FitReport | ClassReport | ResponseReport | Model, *, axes: Sequence[Axes] | np.ndarray | None = None
+) -> np.ndarray:
     """Draw a fit in three panels: outcome, what it explains, how far it is from the optimum.
 
     Parameters

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..estimators import PopulationGLMCV
 from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes, whole_ticks
 from ._given import check_cv
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def plot_cv_curves(model, neurons=None, *, ax=None):
+
+def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of neurons against the strength, with standard errors over folds.
 
     Parameters
@@ -67,7 +74,7 @@ def plot_cv_curves(model, neurons=None, *, ax=None):
     return ax
 
 
-def plot_strengths(model, *, ax=None):
+def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of every neuron and strength as a map, with the strengths chosen.
 
     Parameters

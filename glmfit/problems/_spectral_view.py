@@ -5,13 +5,16 @@ What is fitted to the rows is another matter; docs/theory/spectral_basis.md has 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .._compile import like
+from ..observations import Observation
 from ..penalties import Penalty
 from ._basis import floored_basis, spectral_basis
 from ._blocks import Extent, Used
@@ -39,7 +42,17 @@ class Shapes(NamedTuple):
 class SpectralView:
     """Data and penalty seen in the spectral basis; parameters as in :class:`PopulationProblem`."""
 
-    def __init__(self, X, Y, observation, penalty: Penalty, weights=None, dtype=np.float32, offset=None, devices=None):
+    def __init__(
+        self,
+        X: Any,
+        Y: Any,
+        observation: Observation,
+        penalty: Penalty,
+        weights: np.ndarray | None = None,
+        dtype: DTypeLike = np.float32,
+        offset: np.ndarray | None = None,
+        devices: Sequence[jax.Device] | None = None,
+    ):
         self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
         self.dtype = np.dtype(dtype)
         self._kept_rows = None

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .._checks import check_choice
 from ..observations import RESPONSE_LOSSES
@@ -81,19 +82,19 @@ class AllPairsProblem(TwoSided):
 
     def __init__(
         self,
-        left,
-        right,
-        responses,
+        left: Any,
+        right: Any,
+        responses: list[SessionBlock] | Triples | np.ndarray,
         loss: str = "poisson",
         imputation_weight: float = 0.0,
-        left_weight=None,
-        right_weight=None,
-        prior="mean",
+        left_weight: np.ndarray | None = None,
+        right_weight: np.ndarray | None = None,
+        prior: str | tuple[np.ndarray, np.ndarray] = "mean",
         strength: float = 1.0,
         biases: bool = True,
         bias_strength: float = 0.1,
         layout: str = "auto",
-        dtype=np.float32,
+        dtype: DTypeLike = np.float32,
     ):
         check_choice("layout", layout, LAYOUTS)
         self.dtype, self.loss = dtype, RESPONSE_LOSSES[loss]

@@ -9,7 +9,9 @@ from functools import cached_property
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
+from ..observations import Observation
 from ..penalties import Penalty
 from . import _host
 from ._chunks import over_chunks
@@ -58,7 +60,17 @@ class FoldedProblem(PopulationProblem):
     """
 
     def __init__(
-        self, X, Y, observation, penalty: Penalty, neuron, fold, train, weights=None, dtype=np.float32, offset=None
+        self,
+        X: np.ndarray,
+        Y: np.ndarray,
+        observation: Observation,
+        penalty: Penalty,
+        neuron: ArrayLike,
+        fold: ArrayLike,
+        train: ArrayLike,
+        weights: np.ndarray | None = None,
+        dtype: DTypeLike = np.float32,
+        offset: np.ndarray | None = None,
     ):
         super().__init__(X, Y, observation, penalty, weights, dtype, offset)
         self.neuron, self.fold, self.train = np.asarray(neuron), np.asarray(fold), np.asarray(train, bool)

@@ -11,8 +11,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..bounds import gap_bound
+from ..observations import Observation
 from ..penalties import Penalty
 from ._basis import floored_basis, spectral_basis
 from ._chunks import over_chunks, over_items
@@ -78,7 +80,15 @@ class PathProblem:
     """
 
     def __init__(
-        self, X, Y, observation, penalty: Callable[[float], Penalty], train, weights=None, dtype=np.float32, offset=None
+        self,
+        X: np.ndarray,
+        Y: np.ndarray,
+        observation: Observation,
+        penalty: Callable[[float], Penalty],
+        train: ArrayLike,
+        weights: np.ndarray | None = None,
+        dtype: DTypeLike = np.float32,
+        offset: np.ndarray | None = None,
     ):
         self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
         self.train = np.asarray(train, bool)

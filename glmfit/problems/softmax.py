@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import scipy.sparse
 import scipy.special
+from numpy.typing import DTypeLike
 
 from ._class_rows import ClassData, CountRows, dense_rows, sparse_rows
 from ._softmax_exact import ExactSoftmax
@@ -113,13 +114,13 @@ class SoftmaxProblem:
 
     def __init__(
         self,
-        X,
+        X: np.ndarray | scipy.sparse.csr_array,
         pairs: Pairs,
         n_classes: int,
         strength: float,
         fit_intercept: bool = True,
-        offset=None,
-        dtype=np.float32,
+        offset: np.ndarray | None = None,
+        dtype: DTypeLike = np.float32,
     ):
         self.X, self.pairs, self.n_classes, self.strength = X, pairs, int(n_classes), float(strength)
         self.fit_intercept, self.dtype = bool(fit_intercept), np.dtype(dtype)

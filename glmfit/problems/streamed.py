@@ -6,15 +6,17 @@ Theory: docs/theory/streaming.md.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .._compile import compiled
 from ..bounds import lanczos_step, start_lanczos
+from ..observations import Observation
 from ..penalties import Penalty
 from ._blocks import Extent
 from ._chunks import aligned_empty, over_chunks
@@ -153,9 +155,19 @@ class StreamedProblem(PopulationProblem):
     in_memory: ClassVar[bool] = False
 
     def __init__(
-        self, X, Y, observation, penalty: Penalty, weights=None, dtype=np.float32, offset=None,
-        devices=None, run_rows=256, max_table_bytes=np.inf, max_portion_bytes=1e12,
-    ):  # fmt: skip
+        self,
+        X: Any,
+        Y: Any,
+        observation: Observation,
+        penalty: Penalty,
+        weights: np.ndarray | None = None,
+        dtype: DTypeLike = np.float32,
+        offset: np.ndarray | None = None,
+        devices: Sequence[jax.Device] | None = None,
+        run_rows: int = 256,
+        max_table_bytes: float = np.inf,
+        max_portion_bytes: float = 1e12,
+    ):
         super().__init__(X, Y, observation, penalty, weights, dtype, offset, devices)
         self.max_table_bytes, self.max_portion_bytes, self._sample_bytes = max_table_bytes, max_portion_bytes, 0
         self.run_rows = max(16, min(run_rows, int(max_portion_bytes // self.row_bytes)))

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 from tqdm.auto import tqdm
 
 from .._compile import compile_seconds
@@ -92,9 +93,17 @@ class ScheduledSolver(ABC):
         """Return a state that later updates leave as it is."""
         return state
 
-    def run(self, problem, params: Params | None = None, *, key, schedule: Schedule | None = None,
-            callback: Callable | None = None, verbose: bool = False, state: Any = None,
-            ) -> SampledSolution:  # fmt: skip
+    def run(
+        self,
+        problem: Any,
+        params: Params | None = None,
+        *,
+        key: jax.Array,
+        schedule: Schedule | None = None,
+        callback: Callable | None = None,
+        verbose: bool = False,
+        state: Any = None,
+    ) -> SampledSolution:
         """Follow the schedule.
 
         Parameters

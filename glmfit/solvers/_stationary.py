@@ -151,7 +151,7 @@ class TwoSidedSolver(ABC):
         )
 
     def run(
-        self, problem: TwoSided, theta: Any, *, key, options: StationaryOptions | None = None
+        self, problem: TwoSided, theta: Any, *, key: jax.Array, options: StationaryOptions | None = None
     ) -> StationarySolution:
         """Go on until the gradient vanishes, nothing but rounding is left, or the epochs end.
 

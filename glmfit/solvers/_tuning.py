@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from ._schedule import Schedule
+from ._scheduled import ScheduledSolver
 from ._seed import seed_of
 
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
@@ -40,9 +43,16 @@ class TunedStep(NamedTuple):
 
 
 def tune_step(
-    solver, problem, *, key, schedule: Schedule | None = None, steps=STEPS, fraction: float = 0.1,
-    from_frequencies: bool = True, epochs: int | None = None,
-) -> TunedStep:  # fmt: skip
+    solver: ScheduledSolver,
+    problem: Any,
+    *,
+    key: jax.Array,
+    schedule: Schedule | None = None,
+    steps: Sequence[float] = STEPS,
+    fraction: float = 0.1,
+    from_frequencies: bool = True,
+    epochs: int | None = None,
+) -> TunedStep:
     """Try step sizes on some of the rows and take the one whose model predicts other rows best.
 
     Parameters
@@ -111,7 +121,7 @@ def tune_step(
     return TunedStep(steps[int(np.argmin(loss))], tuple(steps), np.array(loss), time.perf_counter() - clock)
 
 
-def untuned_step(solver, problem) -> float:
+def untuned_step(solver: ScheduledSolver, problem: Any) -> float:
     """Return a step that does no harm where there are too few rows to try any.
 
     Parameters

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import numpy as np
 
-from ..bounds import GapCertificate
+from ..bounds import GapCertificate, StepCertificate
 from ..problems.base import Params, Problem
 from ._loop import fit_loop
 from ._result import LoopOptions, Solution
@@ -70,11 +71,13 @@ class Solver(ABC):
         """Restore the step that `pack` was given, bit for bit."""
         raise NotImplementedError(f"{type(self).__name__} writes no checkpoints")
 
-    def certify_step(self, state: Any):
+    def certify_step(self, state: Any) -> StepCertificate | None:
         """Certificate of the step in use, or None for a solver without a step size."""
         return None
 
-    def run(self, problem: Problem, params: Params | None = None, *, key, options: LoopOptions | None = None):
+    def run(
+        self, problem: Problem, params: Params | None = None, *, key: jax.Array, options: LoopOptions | None = None
+    ) -> Solution:
         """Fit until every neuron is converged or the budget is spent; see :class:`LoopOptions`.
 
         Returns

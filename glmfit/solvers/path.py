@@ -6,9 +6,10 @@ Why they may be shared, and what is proved: docs/theory/shared_hessians.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from .._checks import check_positive, check_real, check_whole
@@ -68,7 +69,9 @@ class SharedNewton:
         check_positive("drift", self.drift)
         check_real("gain", self.gain, 1.0)
 
-    def run(self, problem, strengths, options: LoopOptions, lead: LoopOptions | None = None) -> PathSolution:
+    def run(
+        self, problem: Any, strengths: ArrayLike, options: LoopOptions, lead: LoopOptions | None = None
+    ) -> PathSolution:
         """Fit all sets of rows at all strengths.
 
         Parameters
