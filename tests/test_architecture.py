@@ -188,7 +188,8 @@ def test_scikit_learn_only_in_estimators():
 
 
 def test_nemos_only_in_its_plugin():
-    assert not outside(places("nemos"), "plugins.nemos")
+    own = ("nemos", "_nemos_losses", "_nemos_penalties", "_nemos_results")
+    assert not outside(places("nemos"), *(f"plugins.{name}" for name in own))
 
 
 def test_matplotlib_only_in_plotting_and_on_use():

@@ -606,7 +606,7 @@ def test_canary_the_loss_is_a_bound_method_of_the_model():
         del nmo.solvers._solver_registry._registry["SAGA"]["spy"]
     assert seen[-1] is model, (
         "NeMoS no longer hands its loss over as a bound method of the model: Poisson models are not recognised any "
-        "more (they take the table route). Find the model elsewhere, in glmfit/plugins/nemos.py, _view."
+        "more (they take the table route). Find the model elsewhere, in glmfit/plugins/_nemos_view.py, views."
     )
 
 
@@ -625,7 +625,7 @@ def test_canary_observation_models_take_their_own_aggregation():
     )
     assert total == (3, 2), (
         "aggregate_sample_scores no longer gets a score per row: the table route falls back to automatic row losses. "
-        "See _NemosLoss in glmfit/plugins/nemos.py."
+        "See _NemosLoss in glmfit/plugins/_nemos_losses.py."
     )
 
 
@@ -633,12 +633,12 @@ def test_canary_a_feature_mask_is_where_we_look():
     model = make(feature_mask=np.ones((D, N)))
     assert getattr(model, "_feature_mask", None) is not None, (
         "PopulationGLM no longer keeps its mask in _feature_mask: masked models take the proximal route. See "
-        "_read_mask in glmfit/plugins/nemos.py."
+        "_read_mask in glmfit/plugins/_nemos_view.py."
     )
 
 
 def test_without_nemos_the_import_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "glmfit.plugins.nemos")
     monkeypatch.setitem(sys.modules, "nemos", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs NeMoS, .*pip install -e '.\[nemos\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r'needs NeMoS, .* python -m pip install -e "\.\[nemos\]"  in the'):
         importlib.import_module("glmfit.plugins.nemos")

@@ -1,0 +1,128 @@
+"""What the loss of a row may be in a NeMoS model.
+
+A loss of glmfit where observation model and link are known, else one made of NeMoS's observation model, else one made
+of the function NeMoS gave. These are proposals: `_nemos_view` compares each with NeMoS's own loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import nemos
+import numpy as np
+from nemos import inverse_link_function_utils
+
+from ..observations import PoissonExp, PoissonSoftplus
+from ..observations.row_loss import RowLoss
+
+# A link is known by what it is, not by its name: a user's own `softplus` may bend anywhere.
+_LINKS = inverse_link_function_utils.LINK_NAME_TO_FUNC
+_SOFTPLUS, _EXP, _LOG_SOFTMAX = (
+    [function, *(f for name, f in _LINKS.items() if name.rsplit(".", 1)[-1] == function.__name__)]
+    for function in (jax.nn.softplus, jnp.exp, jax.nn.log_softmax)
+)
+
+
+def candidates(solver: Any, model, params, args, out, Y):
+    """Propose what the loss of a row may be, the best first; each is verified before it is used."""
+    observation, link = getattr(model, "observation_model", None), getattr(model, "inverse_link_function", None)
+    if observation is not None and callable(link):
+        poisson = type(observation) is nemos.observation_models.PoissonObservations
+        ours = PoissonSoftplus() if _is_one_of(link, _SOFTPLUS) else PoissonExp() if _is_one_of(link, _EXP) else None
+        if poisson and ours is not None and Y.min() >= 0:
+            yield ours
+        coupled = isinstance(observation, nemos.observation_models.CategoricalObservations)
+        settings = _settings(observation)
+        if settings is not None:
+            yield _NemosLoss(type(observation), settings, link, out, out[-1] if coupled else 1)
+    if jax.tree.structure(params) == jax.tree.structure(type(params)(params.coef, params.intercept)):
+        yield _GivenLoss(
+            solver.unregularized_loss, jax.tree.map(lambda a: (a.shape, a.dtype), params), params, args, out
+        )
+
+
+def _is_one_of(link, functions) -> bool:
+    return any(link is function for function in functions)
+
+
+def never_changes(loss) -> bool:
+    """Whether a loss is made of NeMoS's and jax's own functions alone, so that what is compiled for it stays right."""
+    if isinstance(loss, _GivenLoss):
+        return False
+    if not isinstance(loss, _NemosLoss):
+        return True
+    name = getattr(loss.link, "__name__", "")
+    of_jax = [getattr(module, name, None) for module in (jax.nn, jnp, jax.scipy.stats.norm, jax.scipy.special)]
+    own_model = getattr(nemos.observation_models, loss.observation.__name__, None) is loss.observation
+    return own_model and _is_one_of(loss.link, [*_LINKS.values(), *of_jax])
+
+
+def _settings(observation) -> tuple | None:
+    """Read the constructor parameters of an observation model, hashable."""
+    try:
+        return tuple(sorted((name, float(value)) for name, value in observation.get_params().items()))
+    except (TypeError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class _NemosLoss(RowLoss):
+    """Loss of a row by a NeMoS observation model; equal for equal models, so that nothing is compiled twice."""
+
+    observation: type
+    settings: tuple
+    link: Callable
+    out: tuple[int, ...]
+    n_coupled: int
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether the linear predictors of coupled columns matter only up to a common constant."""
+        return self.n_coupled > 1 and _is_one_of(self.link, _LOG_SOFTMAX)
+
+    def total(self, y, eta, weight):
+        model = self.observation(**dict(self.settings))
+        shape = (-1, *self.out)
+
+        def add(scores):
+            return jnp.sum(scores * weight.reshape((-1,) + (1,) * (scores.ndim - 1)))
+
+        return model._negative_log_likelihood(
+            y.reshape(shape), self.link(eta.reshape(shape)), aggregate_sample_scores=add
+        )
+
+    def select(self, n_columns: int) -> _NemosLoss:
+        """Return the loss of fewer columns of the same kind."""
+        whole = int(np.prod(self.out, dtype=int))
+        if n_columns == whole:
+            return self
+        out = (n_columns // self.n_coupled, self.n_coupled) if self.n_coupled > 1 else (n_columns,)
+        return _NemosLoss(self.observation, self.settings, self.link, out, self.n_coupled)
+
+
+class _GivenLoss(RowLoss):
+    """Loss of a row by the function NeMoS gave, at coefficients 0: the intercept is the linear predictor."""
+
+    shift_invariant = False
+
+    def __init__(self, loss, _, params, args, out):
+        self.loss, self.out = loss, out
+        self.n_coupled = int(np.prod(out, dtype=int))
+        self.params = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), params)
+        self.X = jax.tree.map(lambda a: np.zeros((1, a.shape[1]), a.dtype), args[0])
+
+    def total(self, y, eta, weight):
+        def one(y, eta):
+            params = eqx.tree_at(lambda p: p.intercept, self.params, eta.reshape(self.params.intercept.shape))
+            return self.loss(params, self.X, y.reshape((1, *self.out)))
+
+        return jnp.sum(jax.vmap(one)(y, eta) * weight[:, 0])
+
+    def select(self, n_columns: int) -> _GivenLoss:
+        """Return the loss itself: its columns stay together."""
+        return self
