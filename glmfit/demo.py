@@ -87,7 +87,7 @@ def _check_extras() -> None:
     if missing:
         raise MissingExtra(
             f"the demo needs {' and '.join(missing)}, not installed here: "
-            "run  python -m pip install 'glmfit[demo]'  (in a checkout: python -m pip install -e '.[demo]')."
+            'run  python -m pip install -e ".[demo]"  in the checkout.'
         )
 
 

@@ -120,7 +120,7 @@ def test_demo_says_which_extra_is_missing(monkeypatch, capsys, tmp_path):
     message = capsys.readouterr().err
     assert "nitime" in message
     assert "matplotlib" not in message
-    assert "pip install 'glmfit[demo]'" in message
+    assert 'pip install -e ".[demo]"' in message
     assert not (tmp_path / "out").exists()
 
 

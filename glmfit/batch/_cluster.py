@@ -128,7 +128,10 @@ def _require_dask() -> None:
     """Say what to install where Dask is missing."""
     missing = [name for name in ("distributed", "cryptography") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ImportError(f'{" and ".join(missing)} not installed; pip install "glmfit[batch]" (or run serially)')
+        raise ImportError(
+            f'{" and ".join(missing)} not installed: in the checkout run  python -m pip install -e ".[batch]"  (or run '
+            "serially)"
+        )
 
 
 def _driver_settings(scheduler: str, allowed_failures: int, dashboard: bool) -> dict[str, Any]:
