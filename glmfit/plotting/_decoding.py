@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import ResponseModel
-from ._axes import RED, axes_or_new, legend, name_axes
+from ._axes import LIGHT, RED, axes_or_new, legend, name_axes
+
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ def plot_confusion(
     Returns
     -------
     matplotlib.axes.Axes
-        Row the true class, column the decoded one, percent of the row; a class that never occurred is left white.
+        Row the true class, column the decoded one, percent of the row; a class that never occurred has a grey row.
 
     Raises
     ------
@@ -66,6 +67,7 @@ def plot_confusion(
     rows = table.sum(axis=1, keepdims=True)
     percent = np.where(rows > 0, 100 * table / np.where(rows > 0, rows, 1), np.nan)
     ax = axes_or_new(ax, (3.2, 3.0))
+    ax.set_facecolor(LIGHT)  # shows through where nothing is drawn
     image = ax.imshow(percent, cmap="Blues", vmin=0, vmax=100, interpolation="nearest")
     if n <= 12 if numbers is None else numbers:
         for i, j in np.argwhere(percent >= 0.5):

@@ -204,9 +204,9 @@ def plot_time_rescaling(
     Returns
     -------
     matplotlib.axes.Axes
-        Line: share of the intervals that are at most so long, stepping up by 1 / intervals at each. Grey: the band of
-        the Kolmogorov-Smirnov test about the diagonal, where the rates of a right model lead. Words where the neuron
-        has no spikes.
+        Line: cumulative share of the intervals against their rescaled length, stepping up by 1 / intervals at each.
+        Grey: the band of the Kolmogorov-Smirnov test about the diagonal, where the rates of a right model lead. Words
+        where the neuron has no spikes.
 
     Raises
     ------
@@ -248,6 +248,7 @@ def plot_time_rescaling(
     if not difference:
         ax.set_ylim(0, 1)
         ax.set_aspect("equal")
-    name_axes(ax, "rescaled interval", "share, less the uniform" if difference else "share at most so long")
+    share = "cumulative share of intervals"
+    name_axes(ax, "rescaled interval", f"{share},\nless the uniform" if difference else share)
     legend(ax, loc="best" if difference else "lower right")
     return ax

@@ -570,11 +570,13 @@ def test_time_rescaling_draws_the_distribution_and_its_band(rng):
     half = scipy.stats.kstwo.ppf(0.9, n)
     np.testing.assert_allclose(outline(ax.collections[0])[1.0], (1 - half, 1 + half))
     assert texts(ax) == ["90% band", "wrong", "right"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("rescaled interval", "cumulative share of intervals")
     ax = plotting.plot_time_rescaling(models, neuron=1, difference=True)
     distance = {name: np.abs(line(ax, name).get_ydata()).max() for name in models}
     for name, model in models.items():
         np.testing.assert_allclose(distance[name], model.statistic[1])
     assert distance["right"] < models["right"].band()[1] < distance["wrong"]
+    assert ax.get_ylabel() == "cumulative share of intervals,\nless the uniform"
 
 
 def test_time_rescaling_refuses_neurons_that_are_not_there_and_says_which_are_silent(rng):
@@ -606,6 +608,8 @@ def test_confusion_is_the_percentage_of_each_true_class():
     ax = plotting.plot_confusion(true, decoded)
     image = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
     np.testing.assert_allclose(image, [[100, 0, 0], [25, 50, 25], [np.nan] * 3])  # c never was
+    assert ax.get_facecolor() == matplotlib.colors.to_rgba(plotting.LIGHT)  # and is not drawn like 0 %
+    assert ax.images[0].cmap.get_bad()[3] == 0
     assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b", "c"]
     assert [t.get_text() for t in ax.texts] == ["100", "25", "50", "25"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("decoded", "true")
