@@ -125,7 +125,7 @@ axes[1, 1].set_xlabel("spikes in the training time", fontsize=9)
 axes[1, 1].set_ylabel("gain in held-out $D^2$", fontsize=9)
 axes[1, 1].legend(frameon=False, fontsize=8, loc="upper right")
 titles = [
-    "four neurons (dot: best)",
+    "four neurons (dot: best, circle: one-SE rule)",
     "all neurons",
     "strengths chosen",
     "gain of choosing for each neuron",

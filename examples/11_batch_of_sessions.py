@@ -81,7 +81,10 @@ def main():
         axes[0].plot([x - 0.16, x + 0.16], [own.pseudo_r2.median()] * 2, color=plotting.BLACK, lw=1.5)
     axes[0].set_xticks(range(len(sessions)), [session.replace("/", "\n") for session in sessions])
     axes[0].set_ylabel("pseudo-$R^2$ (training)", fontsize=9)
-    axes[0].set_ylim(bottom=0)
+    axes[0].set_ylim(0, 1.25 * axes[0].get_ylim()[1])
+    for model, color in colors.items():
+        axes[0].plot([], [], "o", ms=4, mec="none", color=color, label=f"{model} ridge")
+    axes[0].legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
     for model, color in colors.items():
         own = table[table.model == model]
         gap = np.sort(own.gap[own.gap_is_bound])
