@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from ..estimators import ResponseModel
 from ._axes import LIGHT, RED, axes_or_new, legend, name_axes
 
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 

@@ -618,7 +618,10 @@ BAD_FIT = {
     "sparse NaN": ({"stimulus_features": sp.csr_array(features_with(np.nan))}, "row 3, column 1"),
     "huge features": ({"stimulus_features": features_with(1e20)}, "rescale its columns"),
     "features 1-D": ({"neuron_features": np.ones(N)}, r"shape \(25,\).*values\[:, None\]"),
-    "too few neurons": ({"neuron_features": np.eye(N - 1)[:, :2]}, r"shape \(40, 25\), but there are 24 of kind neuron"),
+    "too few neurons": (
+        {"neuron_features": np.eye(N - 1)[:, :2]},
+        r"shape \(40, 25\), but there are 24 neurons, the rows of neuron_features",
+    ),
     "words": ({"stimulus_features": np.array([["a"]] * M)}, "dtype"),
     "number 0": ({"stimulus_features": 0}, "stimulus_features is 0"),
     "fraction": ({"neuron_features": 25.0}, "neuron_features is 25.0"),
