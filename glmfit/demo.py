@@ -128,14 +128,27 @@ def _history(signals, basis, first_lag: int) -> np.ndarray:
 # ------------------------------------------------------------------------------------ a real recording
 
 
-class _Recording(NamedTuple):
+class Recording(NamedTuple):
+    """Sound and spikes, one entry per bin."""
+
     time: np.ndarray  # s, bin centres
     level: np.ndarray  # standard deviations around the mean, of the level in dB
     spikes: np.ndarray  # per bin
 
 
-def _load_grasshopper(duration_s: float) -> _Recording:
-    """Read the auditory receptor that comes with nitime: sound level and spikes in bins."""
+def load_grasshopper(duration_s: float) -> Recording:
+    """Read the auditory receptor that comes with nitime: sound level and spikes in bins of 0.5 ms.
+
+    Parameters
+    ----------
+    duration_s : float
+        Of the recording's 10 s, how many to read from its beginning.
+
+    Returns
+    -------
+    Recording
+        Arrays (time,): ``time``, s; ``level``, of the sound's envelope in dB, standardised; ``spikes``, counts.
+    """
     folder = Path(next(iter(find_spec("nitime").submodule_search_locations))) / "data"
     time_us, envelope = np.loadtxt(folder / "grasshopper_stimulus1.txt", unpack=True)
     spikes_us = np.loadtxt(folder / "grasshopper_spike_times1.txt")  # "#" begins a header line
@@ -143,7 +156,7 @@ def _load_grasshopper(duration_s: float) -> _Recording:
     n = min(len(envelope) // per_bin, round(duration_s / _BIN_S))
     level = 20 * np.log10(envelope[: n * per_bin]).reshape(n, per_bin).mean(axis=1)
     spikes = np.histogram(spikes_us * 1e-6, np.arange(n + 1) * _BIN_S)[0]
-    return _Recording((np.arange(n) + 0.5) * _BIN_S, (level - level.mean()) / level.std(), spikes)
+    return Recording((np.arange(n) + 0.5) * _BIN_S, (level - level.mean()) / level.std(), spikes)
 
 
 class _ReceptorBasis(NamedTuple):
@@ -171,7 +184,7 @@ def _receptor_basis() -> _ReceptorBasis:
 def _grasshopper(out: Path, duration_s: float, seed: int):
     """Fit the recording with and without spike history; report, draw."""
     _heading("1. An auditory receptor of a grasshopper (real recording, from nitime)")
-    recording, basis = _load_grasshopper(duration_s), _receptor_basis()
+    recording, basis = load_grasshopper(duration_s), _receptor_basis()
     compressed = np.tanh(recording.level)  # receptors saturate
     adaptation = np.log(recording.time)  # and slow down while the sound lasts
     stimulus = np.column_stack([_history(compressed[:, None], basis.stimulus, 0), adaptation])
@@ -255,7 +268,7 @@ def _draw_filters(basis: _ReceptorBasis, model, covariance, path: Path) -> Path:
     return _save((left, right), path)
 
 
-def _draw_rates(recording: _Recording, rates: dict, test: slice, path: Path) -> Path:
+def _draw_rates(recording: Recording, rates: dict, test: slice, path: Path) -> Path:
     """Draw sound level, spikes and predictions in a part of the held-out time."""
     when = recording.time[test]
     window = (when[0] + 0.05, when[0] + 0.55)

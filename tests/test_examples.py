@@ -152,7 +152,7 @@ def test_demo_in_full_recovers_the_coupling(tmp_path, capsys):
 def test_demo_draws_spikes_clear_of_the_level(monkeypatch, rng):
     monkeypatch.setattr(demo, "_save", lambda axes, path: axes)
     time_s = np.arange(2000) * demo._BIN_S
-    recording = demo._Recording(time_s, rng.normal(size=2000), rng.poisson(0.05, 2000))
+    recording = demo.Recording(time_s, rng.normal(size=2000), rng.poisson(0.05, 2000))
     top, bottom = demo._draw_rates(recording, {"rate": np.full(2000, 0.05)}, slice(None), None)[:, 0]
     top.figure.draw_without_rendering()
     (spikes,) = (entry for entry in bottom.collections if entry.get_label() == "spikes")
