@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit code: 0, or 1 if an extra is missing.
+        Exit code: 0, or 1 if an extra is missing or the folder of the figures cannot be written to.
     """
     parser = argparse.ArgumentParser(prog="python -m glmfit", description="Certified GLMs of spikes and labels.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -43,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
         demo_module.run(options.out, seed=options.seed)
     except demo_module.MissingExtra as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"--out {options.out}: {error.strerror or error}; name a folder that can be written to.", file=sys.stderr)
         return 1
     return 0
 

@@ -127,6 +127,13 @@ def test_demo_says_which_extra_is_missing(monkeypatch, capsys, tmp_path):
 FIGURES = {"grasshopper_filters.png", "grasshopper_rate.png", "convergence.png", "population.png"}
 
 
+def test_the_demo_says_where_it_cannot_write(tmp_path, capsys):
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    assert main(["demo", "--out", str(taken)]) == 1
+    assert "taken: File exists; name a folder that can be written to" in capsys.readouterr().err
+
+
 def test_demo_small(tmp_path, capsys):
     result = demo.run(tmp_path, n_neurons=8, n_bins=4_000, recording_s=4.0)
     assert {path.name for path in result["figures"]} == FIGURES
