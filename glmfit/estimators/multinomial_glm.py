@@ -84,7 +84,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         X : array-like or SciPy sparse, (row, feature)
             Features.
         y : array-like or SciPy sparse, (row, category)
-            Counts, >= 0; also a pynapple TsdFrame whose times are those of X.
+            Counts, >= 0, fractions included; also a pynapple TsdFrame whose times are those of X.
         sample_weight : array-like, (row,), optional
             Weight of each row, >= 0; the loss is divided by their sum.
         offset : array-like, (row, category), optional

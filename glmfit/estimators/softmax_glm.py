@@ -245,7 +245,18 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_log_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Compute log-probabilities, (row, class); see :meth:`predict_proba`."""
+        """Compute the logarithm of the probability of every class, which stays finite where that is 0 to rounding.
+
+        Parameters
+        ----------
+        X, offset :
+            As in :meth:`decision_function`.
+
+        Returns
+        -------
+        array or pynapple TsdFrame
+            (row, class), as in :meth:`predict_proba`.
+        """
         X, offset, axis = self._prepare(X, offset)
         return self._wrapped(self._log_probabilities(X, offset), axis)
 
