@@ -1,6 +1,6 @@
 """Names used in annotations.
 
-Array shapes are those of time, feature, neuron, batch and column (feature + intercept).
+Array shapes are those of feature and neuron.
 """
 
 from __future__ import annotations
@@ -13,14 +13,9 @@ from jaxtyping import Float
 
 Array = jax.Array | np.ndarray
 
-TimeFeature = Float[Array, "time feature"]
-TimeNeuron = Float[Array, "time neuron"]
 FeatureNeuron = Float[Array, "feature neuron"]
-PerTime = Float[Array, "time"]
 PerFeature = Float[Array, "feature"]
 PerNeuron = Float[Array, "neuron"]
-ColumnNeuron = Float[Array, "column neuron"]
-Pytree = Any
 
 # What users give and get.
 DataLike = Any  # rows: array-like, pandas, pynapple, SciPy sparse, or what is read a run at a time

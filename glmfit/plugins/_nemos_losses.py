@@ -41,9 +41,7 @@ def candidates(solver: Any, model, params, args, out, Y):
         if settings is not None:
             yield _NemosLoss(type(observation), settings, link, out, out[-1] if coupled else 1)
     if jax.tree.structure(params) == jax.tree.structure(type(params)(params.coef, params.intercept)):
-        yield _GivenLoss(
-            solver.unregularized_loss, jax.tree.map(lambda a: (a.shape, a.dtype), params), params, args, out
-        )
+        yield _GivenLoss(solver.unregularized_loss, params, args, out)
 
 
 def _is_one_of(link, functions) -> bool:
@@ -110,7 +108,7 @@ class _GivenLoss(RowLoss):
 
     shift_invariant = False
 
-    def __init__(self, loss, _, params, args, out):
+    def __init__(self, loss, params, args, out):
         self.loss, self.out = loss, out
         self.n_coupled = int(np.prod(out, dtype=int))
         self.params = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), params)

@@ -53,6 +53,16 @@ class SpectralBasis:
         """Condition number of the centred Gram matrix over the directions kept."""
         return float(self.variance[0] / self.variance[self.rank - 1]) if self.rank else 1.0
 
+    def settles(self, rotation_invariant: bool, coef: np.ndarray) -> np.ndarray:
+        """Whether nothing is to be gained along the directions left out, with a penalty of that kind, (column,)."""
+        if self.rank == len(self.variance):
+            return np.ones(coef.shape[1], bool)
+        if rotation_invariant:
+            return np.full(coef.shape[1], self.absent)
+        # The penalty alone decides between duplicates. A constant feature it sets to 0, the intercept does the rest.
+        only_constants = self.absent and self.rank == np.sum(~self.constant)
+        return only_constants & np.all(coef[self.constant] == 0, axis=0)
+
     @property
     def tame(self) -> bool:
         """Whether rows may be whitened in single precision: rounding stays below 1e-4 of every column."""

@@ -7,6 +7,11 @@ import jax
 import jax.numpy as jnp
 
 
+def a_twentieth(n_rows: int) -> int:
+    """Rows per block where the columns of a row are coupled: 1/20 of them, between 32 and 4096."""
+    return int(min(n_rows, max(32, min(4096, n_rows // 20))))
+
+
 class Extent(eqx.Module):
     """How many rows and blocks there are, known when kernels are compiled."""
 

@@ -305,14 +305,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
 
     def left_out_is_settled(self, coef) -> np.ndarray:
         """Whether nothing is to be gained along the directions of X that the basis leaves out, (neuron,)."""
-        basis = self.basis
-        if basis.rank == self.n_features:
-            return np.ones(coef.shape[1], bool)
-        if self.penalty.rotation_invariant:
-            return np.full(coef.shape[1], basis.absent)
-        # The penalty alone decides between duplicates. A constant feature it sets to 0, the intercept does the rest.
-        only_constants = basis.absent and basis.rank == np.sum(~basis.constant)
-        return only_constants & np.all(coef[basis.constant] == 0, axis=0)
+        return self.basis.settles(self.penalty.rotation_invariant, coef)
 
     @property
     def _dimension(self) -> int:

@@ -16,6 +16,7 @@ from .._compile import compiled
 from ..bounds import LOG_PARTITION_THEOREM, GapCertificate, StepCertificate, bound_largest_eigenvalue
 from ..observations.softmax import Multinomial, OffsetMultinomial
 from ..penalties import Ridge
+from ._blocks import a_twentieth
 from ._joint_rows import JointSweep, bohning_blocks, bohning_row, joint_blocks, joint_range, joint_sweep
 from ._metric import Metric
 from ._rows import Rows
@@ -243,7 +244,7 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
     @property
     def default_batch_size(self) -> int:
         """Rows per block: 1/20 of them, between 32 and 4096."""
-        return int(min(self.n_rows, max(32, min(4096, self.n_rows // 20))))
+        return a_twentieth(self.n_rows)
 
     def shapes(self, batch_size: int) -> Shapes:
         """Shapes of all that the kernels take and give."""

@@ -13,6 +13,7 @@ import numpy as np
 from .._compile import compiled
 from ..bounds import bound_largest_eigenvalue
 from ..penalties import Penalty
+from ._blocks import a_twentieth
 from ._joint_rows import JointSweep, joint_blocks, joint_spectrum, joint_sweep
 from ._metric import Metric
 from ._spectral_view import SpectralView
@@ -60,7 +61,7 @@ class JointProblem(SpectralView):
     @property
     def default_batch_size(self) -> int:
         """Rows per block: 1/20 of the recording, between 32 and 4096."""
-        return int(min(self.n_rows, max(32, min(4096, self.n_rows // 20))))
+        return a_twentieth(self.n_rows)
 
     def pad(self, free, Z, Y, weight) -> None:
         """Fill up with copies of the first row, of weight 0: a row of zeros may be one the loss is infinite at."""

@@ -319,7 +319,7 @@ class PathProblem:
         """
         ridge = float(penalty.ridge_strength)
         residual, outside = self.residual(penalty, params.coef, pass_.gradient)
-        settled = self.settled(params.coef)
+        settled = self.basis.settles(self.smooth, params.coef)
 
         def one(i):
             fold, reference = columns.fold[i], references[i]
@@ -354,16 +354,6 @@ class PathProblem:
         done = over_items(one_l1, len(columns), len(self.kept))
         coef = np.array([w for w, _ in done]).reshape(len(columns), -1).T - params.coef
         return Params(coef, np.array([b for _, b in done]) - self.basis.mean @ coef)
-
-    def settled(self, coef) -> np.ndarray:
-        """Whether nothing is to be gained along directions of X that the basis leaves out, (fit,)."""
-        basis = self.basis
-        if basis.rank == self.n_features:
-            return np.ones(coef.shape[1], bool)
-        if self.smooth:
-            return np.full(coef.shape[1], basis.absent)
-        only_constants = basis.absent and basis.rank == np.sum(~basis.constant)
-        return only_constants & np.all(coef[basis.constant] == 0, axis=0)
 
     def bound_gap(self, decrement, outside, ridge: float, error, drift, smallest) -> np.ndarray:
         """Bound ``F - F*`` of every fit, inf where there is no bound.
