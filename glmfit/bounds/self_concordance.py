@@ -17,7 +17,10 @@ GAP_THEOREM = (
 )
 
 
-def gap_bound(decrement_squared: ArrayLike, radius_squared: ArrayLike) -> np.ndarray:
+_SURE = 0.5  # of q; rounding does not halve it
+
+
+def gap_bound(decrement_squared: ArrayLike, radius_squared: ArrayLike, attained: bool = True) -> np.ndarray:
     r"""Bound ``F - F*`` from the Newton decrement and the reach of the Hessian's ball.
 
     .. math:: F - F^* \le \frac{q + (1-q)\log(1-q)}{R^2},\qquad q = R\lambda < 1
@@ -29,11 +32,14 @@ def gap_bound(decrement_squared: ArrayLike, radius_squared: ArrayLike) -> np.nda
         is the gradient of the smooth part plus any subgradient of the penalty.
     radius_squared :
         :math:`R^2 = \max_t x_t'H^{-1}x_t` with the intercept's 1 in x (or an upper bound), shape (neuron,).
+    attained : bool
+        Whether an optimum is known to exist, as with a ridge. Where there is none q >= 1 everywhere, and q = 1 is
+        common: lest rounding make a bound of that, none is given for q > 1/2 where nothing is known.
 
     Returns
     -------
     numpy.ndarray
-        float64 bounds; infinite ("no bound yet") where q >= 1 or an argument is not finite.
+        float64 bounds; infinite ("no bound yet") where q >= 1 (or 1/2) or an argument is not finite.
 
     Notes
     -----
@@ -44,7 +50,8 @@ def gap_bound(decrement_squared: ArrayLike, radius_squared: ArrayLike) -> np.nda
     radius_squared = np.asarray(radius_squared, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         product = decrement_squared * radius_squared
-    valid = np.isfinite(product) & (product < 1) & (decrement_squared >= 0) & (radius_squared >= 0)
+    most = 1 if attained else _SURE**2
+    valid = np.isfinite(product) & (product < most) & (decrement_squared >= 0) & (radius_squared >= 0)
     q = np.sqrt(np.where(valid, product, 0.0))
     series = 0.5 + q / 6 + q**2 / 12 + q**3 / 20 + q**4 / 30 + q**5 / 42 + q**6 / 56
     large = np.maximum(q, 1e-2)

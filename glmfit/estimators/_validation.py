@@ -133,15 +133,11 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     n_dropped = n_given - len(rows)
     check_counts(Y)
     counts = Y
+    _refuse_extremes(weights, "sample_weight", "Only ratios count: divide all by the largest.")
+    _refuse_extremes(exposure, "exposure", "Give the duration of the bins in another unit.")
     if exposure is not None:
         Y, weights = per_exposure(Y, weights, exposure, rows)
-    with np.errstate(over="ignore"):
-        total = 1.0 if weights is None else weights.sum()
-    if not np.isfinite(total) or 0 < total < 1e-290:
-        what = "their sum overflows" if total > 1 else "too small to divide by"
-        raise ValueError(
-            f"sample_weight is up to {weights.max():g}, {what}. Only ratios count: divide them by the largest."
-        )
+        _refuse_extremes(weights, "sample_weight times exposure", "Divide sample_weight by its largest.")
     if weights is not None and not weights.sum() > 0:
         what = "sample_weight" if exposure is None else "sample_weight times exposure"
         raise ValueError(
@@ -255,11 +251,23 @@ def check_exposure(exposure, n_rows: int) -> np.ndarray | None:
     return values
 
 
+def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
+    """Raise for factors of rows that cannot be added up, or divided by."""
+    if factor is None:
+        return
+    with np.errstate(over="ignore"):
+        total = factor.sum()
+    if not np.isfinite(total) or 0 < total < 1e-290:
+        what = "their sum overflows" if total > 1 else "too small to divide by"
+        raise ValueError(f"{name} is up to {factor.max():g}, {what}. {advice}")
+
+
 def per_exposure(Y, weights, exposure, rows):
     """Divide counts by the exposure, and return weights times exposure: the same likelihood, for every inverse link."""
     check_unexposed(Y, exposure, rows)
     safe = np.where(exposure > 0, exposure, 1.0)[:, None].astype(Y.dtype)
-    return Y / safe, exposure if weights is None else weights * exposure
+    with np.errstate(over="ignore"):
+        return Y / safe, exposure if weights is None else weights * exposure
 
 
 def mean_exposure(weights: np.ndarray, exposure: np.ndarray | None) -> float:

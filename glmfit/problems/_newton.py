@@ -200,8 +200,11 @@ def _judge(problem, at: Iterate, system: NewtonSystem, before: float) -> Iterate
 
 def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> float:
     """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
+    problem.note_rank(None)
     if system.n_directions < len(at.matrix):
         if system.n_directions < problem.basis.rank + 1:
+            if not problem.may_be_separable(at.coef, at.intercept, False):
+                problem.note_rank(system.n_directions - 1)
             return np.inf  # curvature vanishes along a direction the data see
         settled = problem.left_out_is_settled(at.coef[:, None])[0]
         if not settled or system.misses(at.grad_coef, at.grad_intercept):
@@ -212,7 +215,8 @@ def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> floa
     with np.errstate(over="ignore"):
         growth = np.exp(drift)  # infinite far away: no bound
     rounding = problem.rounding_of(Params(at.coef[:, None], np.array([at.intercept])), at.objective)
-    return float(gap_bound(growth * decrement, growth * system.radius_squared) + rounding[0])
+    bound = gap_bound(growth * decrement, growth * system.radius_squared, problem.penalty.penalises_all)
+    return float(bound + rounding[0])
 
 
 def _system(problem, at: Iterate) -> NewtonSystem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from ._recession import recedes
 from .base import ExactHessian, Params
 
 _EPS = float(np.finfo(float).eps)
-_STILL = 1e-13  # mean square of a move of standardised rows that is none
+_STILL = 1e-10  # root mean square of a move of standardised rows that is none
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
@@ -34,13 +35,30 @@ class OneNeuron(ExactHessian):
 
     @property
     def design_rank(self) -> int:
-        """Directions of the design the data distinguish; all of them unless the basis has been computed."""
-        return self.basis.rank if "basis" in self.__dict__ else self.n_features
+        """Directions of the design that were resolved; all of them unless the basis or a neuron has shown otherwise."""
+        rank = self.basis.rank if "basis" in self.__dict__ else self.n_features
+        return min([rank, *(found["rank"] for found in (self._found, *self._found_of.values()) if "rank" in found)])
+
+    def note_rank(self, rank: int | None) -> None:
+        """Keep how many directions of the design one neuron's Hessian resolves; None where all that matter."""
+        self._found.pop("rank", None)
+        if rank is not None:
+            self._found["rank"] = rank
 
     @cached_property
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
         """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
         return rough_standard(self.X, self.weights)
+
+    @cached_property
+    def _found(self) -> dict:
+        """What was found out about this problem's neuron, kept by the population however often it is selected."""
+        return {}
+
+    @cached_property
+    def _found_of(self) -> dict[int, dict]:
+        """`_found` of every neuron."""
+        return defaultdict(dict)
 
     def rounding_of(self, params: Params, objective) -> np.ndarray:
         """Allow for the rounding of an objective and its gradient in float64, added to every bound, (neuron,).
@@ -62,6 +80,7 @@ class OneNeuron(ExactHessian):
         offset = None if self.offset is None else self.offset[:, [neuron if self.offset.shape[1] > 1 else 0]]
         one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype, offset, self.placement.devices)
         one.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("standard", "basis")})
+        one.__dict__["_found"] = self._found_of[neuron]
         return one
 
     def start_newton(self, params: Params, neuron: int) -> _newton.Iterate:
@@ -129,12 +148,17 @@ class OneNeuron(ExactHessian):
         spikes = self.Y[:, 0] > 0
         return counts & ~spikes, counts & spikes
 
-    @cached_property
+    @property
     def recedes(self) -> bool | None:
         """Whether one neuron's predictor can fall without limit at silent rows while every row with spikes keeps its.
 
         None where that is too much to compute. The direction is free of penalties.
         """
+        if "recedes" not in self._found:
+            self._found["recedes"] = self._look_for_recession()
+        return self._found["recedes"]
+
+    def _look_for_recession(self) -> bool | None:
         mean, scale = self.standard
         free = np.append(self.penalty.leaves_free(self.n_features), True)
         silent, spikes = self._silent_and_spikes
@@ -143,12 +167,11 @@ class OneNeuron(ExactHessian):
             x = np.asarray(self.X[rows][which[rows]], np.float64)
             return np.column_stack([(x - mean) / scale, np.ones(len(x))])[:, free]
 
-        def gram(rows):
-            z = standardised(rows, spikes)
-            return z.T @ z
-
-        values, vectors = np.linalg.eigh(sum(over_chunks(gram, self.n_rows)))
-        still = vectors[:, values <= _STILL * self.n_rows]  # rows with spikes stay where they are
+        # Directions along which rows with spikes stay where they are. Triangles keep what squares would lose.
+        triangles = over_chunks(lambda rows: np.linalg.qr(standardised(rows, spikes), mode="r"), self.n_rows)
+        _, singular, directions = np.linalg.svd(np.linalg.qr(np.concatenate(list(triangles)), mode="r"))
+        moves = np.append(singular, np.zeros(len(directions) - len(singular)))
+        still = directions[moves <= _STILL * np.sqrt(spikes.sum())].T
         if not still.shape[1]:
             return False
         if silent.sum() * still.shape[1] > _MOST_ENTRIES:

@@ -290,7 +290,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         leverage = np.asarray(spectrum.leverage, np.float64) * (1 + 1e-5)
         positive = np.where(kappa > 0, kappa, np.nan)
         positive = np.where(self.left_out_is_settled(params.coef), positive, np.nan)
-        bound = gap_bound(decrement / positive, leverage / positive) + self.rounding_of(params, evaluation.objective)
+        bound = gap_bound(decrement / positive, leverage / positive, self.penalty.penalises_all)
+        bound = bound + self.rounding_of(params, evaluation.objective)
         ritz = estimate_smallest_eigenvalue(spectrum.alpha, spectrum.beta)
         estimate = decrement / (2 * np.maximum(ritz, self._unresolved))
         return GapCertificate(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linprog
 
-_FIRST = 5000  # inequalities of the first programme, and those added to the next
-_ROUNDS = 20
-_SECONDS = 10.0  # of one programme
-_ZERO = 1e-7  # of the largest: what is less is 0
+_OPTIONS = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
+_FIRST = 1000  # inequalities of the first programme, and those added to the next
+_MOST = 3e6  # numbers in all programmes together: some seconds
+_NOTHING = 1e-11  # of the largest row: what is less does not move
+_ZERO = 1e-7  # of a row's own length: what moves less stays, and so much an inequality may seem to be violated
 
 
 def recedes(inequalities: np.ndarray) -> bool | None:
@@ -26,35 +27,52 @@ def recedes(inequalities: np.ndarray) -> bool | None:
     Returns
     -------
     bool or None
-        None where the programmes took too long to tell.
+        None where the programmes would have become too large to tell.
 
     Notes
     -----
     Cutting planes: a programme of some rows, to which those that its solution violates are added. Where a programme has
-    no solution but those that move no row, and its rows span the space, neither have all rows together.
+    no solution but those that move no row, and its rows span the space, neither have all rows together. Rows have
+    length one before they are compared, so that short ones count as much as long ones.
     """
     size = np.linalg.norm(inequalities, axis=1)
-    rows = inequalities[size > _ZERO * np.max(size, initial=0.0)]
-    rows = rows / np.linalg.norm(rows, axis=1)[:, None]
+    moves = size > _NOTHING * np.max(size, initial=0.0)
+    rows = inequalities[moves] / size[moves, None]
     if not len(rows):
         return False
     _, singular, directions = np.linalg.svd(rows.T @ rows)
     rows = rows @ directions[singular > _ZERO**2 * singular[0]].T  # others move no row
-    taken = np.zeros(len(rows), bool)
-    taken[np.random.default_rng(0).permutation(len(rows))[:_FIRST]] = True
-    for _ in range(_ROUNDS):
+    # All rows may move, with room to spare; that is soon seen. Else some stay, and the others are looked at together.
+    return _search(rows, apart=True) or _search(rows, apart=False)
+
+
+def _search(rows: np.ndarray, apart: bool) -> bool | None:
+    """Whether there is a direction; with room between it and all inequalities, or one along which rows move most."""
+    n_rows, n_unknowns = rows.shape
+    margin = np.ones((n_rows, int(apart)))
+    cost = np.append(np.zeros(n_unknowns), -1.0) if apart else None
+    taken = np.zeros(n_rows, bool)
+    taken[np.random.default_rng(0).permutation(n_rows)[:_FIRST]] = True
+    room = _MOST
+    while True:
         some = rows[taken]
-        found = linprog(some.sum(axis=0), some, np.zeros(len(some)), bounds=(-1, 1), options={"time_limit": _SECONDS})
+        room -= some.size
+        if room < 0:
+            return None
+        found = linprog(
+            cost if apart else some.sum(axis=0), np.hstack([some, margin[taken]]), np.zeros(len(some)),
+            bounds=[(-1, 1)] * (n_unknowns + apart), options=_OPTIONS,
+        )  # fmt: skip
         if found.status != 0:
             return None
-        moves = rows @ found.x
+        moves = rows @ found.x[:n_unknowns]
         if moves[taken].min() >= -_ZERO:
-            if taken.all() or np.linalg.svd(some, compute_uv=False)[-1] > _ZERO:
+            if apart or taken.all() or np.linalg.svd(some, compute_uv=False)[-1] > _ZERO:
                 return False
             taken[np.flatnonzero(~taken)[:_FIRST]] = True
             continue
-        if moves.max() <= _ZERO * 10:
-            return True
         worst = np.argsort(-moves)[:_FIRST]
-        taken[worst[moves[worst] > _ZERO]] = True
-    return None
+        worst = worst[(moves[worst] > 0.1 * _ZERO) & ~taken[worst]]
+        if not len(worst):
+            return True
+        taken[worst] = True

@@ -211,7 +211,8 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
             estimate = newton_gap(self.view, point, _PRODUCTS)
             # A ridge makes the first bound good after one more step, which is cheaper; unless it is next to none.
             near = enough if self.problem.strength == 0 else _SETTLED * improvement
-            if estimate <= near and self.view.has_small_hessian:
+            small = estimate <= near and self.view.has_small_hessian
+            if small and not self.view.is_separated(point):  # there is no optimum: what says otherwise is rounding
                 by_hessian = self.view.bound_by_hessian(point) + self.problem.rounding_of_scores(params)
                 if by_hessian < bound:
                     bound, theorem = by_hessian, HESSIAN_THEOREM

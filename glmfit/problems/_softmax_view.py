@@ -284,7 +284,7 @@ class SoftmaxView:
         # A range is at most sqrt 2 times a norm.
         reach = 2 * np.max(np.sum(rows**2, axis=1)[self.totals[:, 0] > 0]) / least
         slack = 64 * np.finfo(float).eps * (abs(at.objective) + 1)
-        return float(gap_bound(decrement, reach)) + slack
+        return float(gap_bound(decrement, reach, attained=self.strength > 0)) + slack
 
     def _hessian(self, at: SoftmaxPoint, rows, contrast) -> np.ndarray:
         """Hessian of the loss across the common shift, ((class - 1) * column) square."""

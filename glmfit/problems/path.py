@@ -327,7 +327,7 @@ class PathProblem:
             model = reference.model(fold, ridge)
             if not (settled[i] and model.proper):
                 return decrement, np.inf
-            rest = outside[i], ridge, reference.error(fold), pass_.drift[i]
+            rest = outside[i], ridge, penalty.penalises_all, reference.error(fold), pass_.drift[i]
             bound = self.bound_gap(decrement, *rest, reference.smallest(fold))
             if bound > target[i] >= decrement / 2:
                 bound = min(bound, self.bound_gap(decrement, *rest, model.smallest))
@@ -355,7 +355,7 @@ class PathProblem:
         coef = np.array([w for w, _ in done]).reshape(len(columns), -1).T - params.coef
         return Params(coef, np.array([b for _, b in done]) - self.basis.mean @ coef)
 
-    def bound_gap(self, decrement, outside, ridge: float, error, drift, smallest) -> np.ndarray:
+    def bound_gap(self, decrement, outside, ridge: float, attained: bool, error, drift, smallest) -> np.ndarray:
         """Bound ``F - F*`` of every fit, inf where there is no bound.
 
         Parameters
@@ -364,6 +364,8 @@ class PathProblem:
             ``r' H^-1 r`` with the Hessian at the reference, ridge inside; squared residual outside of the basis.
         ridge : float
             Strength of the ridge.
+        attained : bool
+            Whether the penalty sees to it that there is an optimum.
         error :
             Norm of what rounding may have made of that Hessian.
         drift :
@@ -376,5 +378,5 @@ class PathProblem:
         beyond = outside / ridge if ridge > 0 and self.smooth else np.zeros_like(outside)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             growth = np.exp(drift) / np.where(rounded < 0.5, 1 - rounded, np.nan)  # infinite far away: no bound
-            bound = gap_bound(growth * decrement + beyond, growth * self.reach / smallest)
+            bound = gap_bound(growth * decrement + beyond, growth * self.reach / smallest, attained)
         return np.where(np.isfinite(bound) & (smallest > 0), bound, np.inf)

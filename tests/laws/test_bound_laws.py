@@ -316,6 +316,14 @@ def test_no_bound_is_infinite_and_zero_gradient_is_zero():
     np.testing.assert_array_equal(bounds.gap_bound(np.zeros(2), np.array([0.0, 5.0])), 0.0)
 
 
+def test_no_bound_where_rounding_may_hide_that_there_is_no_optimum():
+    q = np.array([0.49, 0.51, 1 - 1e-15])
+    for radius_squared in (1e-6, 1.0, 1e6):
+        known = bounds.gap_bound(q**2 / radius_squared, radius_squared)
+        unknown = bounds.gap_bound(q**2 / radius_squared, radius_squared, attained=False)
+        assert np.all(np.isfinite(known)) and unknown[0] == known[0] and np.all(unknown[1:] == np.inf)
+
+
 @functools.cache
 def small_problems(link, n_designs=10, n_neurons=50, t=60, d=4):
     """500 small problems, 50 to a design: (X, Y, weights, strengths, optimum, parameters off the optimum)."""

@@ -6,6 +6,7 @@ import pytest
 from cases import DESIGNS, OBSERVATIONS, PENALTIES, D, N, T, design, problem, recording
 from oracles import population as oracle
 
+from glmfit import PopulationGLM
 from glmfit.problems import Params
 from glmfit.problems._basis import floored_basis, spectral_basis
 from glmfit.problems._metric import Metric
@@ -501,6 +502,18 @@ def test_a_direction_is_absent_where_rows_move_by_rounding_only(n_features):
     alone = np.column_stack([Z, Z[:, 0] + 1e-9 * (np.arange(3000) == 1)])
     assert absent(alone)[0] is False
     assert absent(alone, np.where(np.arange(3000) == 1, 0.0, 3000 / 2999)) == (True, True)
+
+
+def test_a_report_says_that_newton_left_out_a_direction_that_the_basis_has():
+    """Copies that differ by 3e-7: the design has that direction, the Hessian of a neuron does not resolve it."""
+    x, z = np.random.default_rng(0).normal(size=(2, 500))
+    y = np.random.default_rng(1).poisson(np.exp(1 + 0.5 * x + 0.5 * z))
+    fit = PopulationGLM("exp", regularizer_strength=0.0).fit
+    report = fit(np.stack([x, x + 3e-7 * z], axis=1), y).report_
+    assert not report.gap_is_bound and report.rank == 1
+    assert "X varies too little along 1 of 2 directions" in str(report)
+    report = fit(np.stack([x, x + 1e-5 * z], axis=1), y).report_
+    assert report.gap_is_bound and report.rank == 2
 
 
 def test_a_sparse_penalty_settles_a_constant_column_and_nothing_else():

@@ -37,6 +37,18 @@ def test_rows_that_never_move_are_no_direction():
     assert recedes(np.abs(line)) is True
 
 
+def test_short_rows_count_as_much_as_long_ones():
+    assert recedes(np.array([[-1e8], [1.0]])) is False
+    assert recedes(np.array([[-1e8, 0.0], [0.0, -1.0]])) is True
+
+
+def test_a_large_programme_ends():
+    """None, or the truth, after some seconds: there is room, as the first feature is mostly low."""
+    rows = np.random.default_rng(1).normal(size=(20_000, 40))
+    rows[:, 0] -= 3.2
+    assert recedes(rows) in (True, None)
+
+
 def test_many_rows_are_taken_a_few_at_a_time():
     """One row of 20 000 closes the cone."""
     rng = np.random.default_rng(0)
@@ -70,6 +82,43 @@ def test_rows_without_weight_neither_give_an_optimum_nor_take_it():
     assert fit(X, y).report_.status == Status.CONVERGED
     with warnings.catch_warnings(action="ignore"):
         assert fit(X, y, without).report_.status == Status.SEPARABLE
+
+
+@pytest.mark.parametrize("n_rows", [7, 13, 50, 2000])
+@pytest.mark.parametrize("count", [1, 3])
+def test_one_indicator_of_silent_rows_leaves_no_optimum(n_rows, count):
+    """The reach times the decrement is 1 exactly; rounding must not make a bound of it."""
+    for silent in (1, 2, 3):
+        X = (np.arange(n_rows) < silent)[:, None] + 0.0
+        y = np.where(X[:, 0] == 0, float(count), 0.0)
+        with warnings.catch_warnings(action="ignore"):
+            report = PopulationGLM("exp", regularizer_strength=0.0).fit(X, y).report_
+        assert report.status == Status.SEPARABLE and not report.gap_is_bound
+
+
+@pytest.mark.parametrize("n_rows, move", [(2000, 3e-6), (10_000, 1e-5)])
+@pytest.mark.parametrize("link", ["exp", "softplus"])
+def test_few_spikes_that_hardly_move_hold_a_neuron_all_the_same(n_rows, move, link):
+    X, y = np.full((n_rows, 1), -1.0), np.zeros(n_rows)
+    X[: n_rows // 2] = -2
+    X[:2, 0], y[:2] = [move, -move], 1
+    report = PopulationGLM(link, regularizer_strength=0.0).fit(X, y).report_
+    assert report.status == Status.CONVERGED and report.gap_is_bound
+
+
+def test_one_silent_row_holds_a_neuron_however_far_the_others_are():
+    X, y = np.zeros((400, 1)), np.ones(400)
+    X[:300], X[300], y[:301] = -1e8, 1, 0
+    report = PopulationGLM("exp", regularizer_strength=0.0).fit(X, y).report_
+    assert report.status == Status.CONVERGED and report.gap_is_bound
+
+
+@pytest.mark.parametrize("n_rows", range(4, 24))
+def test_labels_that_are_their_own_feature_are_separable(n_rows):
+    y = np.arange(n_rows) // (n_rows // 2)
+    with warnings.catch_warnings(action="ignore"):
+        report = SoftmaxGLM(regularizer_strength=0.0).fit(y[:, None] + 0.0, y).report_
+    assert report.status == Status.SEPARABLE and not report.gap_is_bound
 
 
 def test_what_a_penalty_holds_is_no_direction():

@@ -158,8 +158,12 @@ def test_bad_weights_are_an_error(data):
     fails(X, Y, "at least one non-zero|needs a positive weight", sample_weight=np.zeros(T))
     fails(X, Y, "Input sample_weight contains NaN", sample_weight=changed(np.ones(T), 3, np.nan))
     fails(X, Y, "1D array or scalar", sample_weight=np.ones((T, 2)))
-    fails(X, Y, r"up to 1e\+306, their sum overflows.*divide them by the largest", sample_weight=np.full(T, 1e306))
-    fails(X, Y, "up to 1e-310, too small.*divide them by the largest", sample_weight=np.full(T, 1e-310))
+    fails(X, Y, r"up to 1e\+306, their sum overflows.*divide all by the largest", sample_weight=np.full(T, 1e306))
+    fails(X, Y, "up to 1e-310, too small.*divide all by the largest", sample_weight=np.full(T, 1e-310))
+    with pytest.raises(ValueError, match=r"^exposure is up to 1e\+308, their sum overflows"):
+        PopulationGLM().fit(X, Y, exposure=np.full(T, 1e308))
+    with pytest.raises(ValueError, match="sample_weight times exposure is up to inf"):
+        PopulationGLM().fit(X, Y, np.full(T, 1e200), exposure=np.full(T, 1e200))
     # All weight on rows that have a NaN: nothing is left either.
     fails(
         changed(X, (slice(300), 0), np.nan),
