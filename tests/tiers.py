@@ -22,7 +22,6 @@ WHOLES = (
     "tests/regression",
     "tests/test_docs.py",
     "tests/test_examples.py",
-    "tests/unit/test_newcomer_mistakes.py",
     # One of a kind each, whatever they cost.
     "tests/unit/test_devices.py::test_two_hosts",
     "tests/unit/test_nemos_plugin.py::test_a_fit_through_nemos",
