@@ -67,7 +67,7 @@ class OneNeuron(ExactHessian):
         """
         mean, scale = self.standard
         terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return _EPS * (16 * (np.abs(objective) + self.mean_count) + 2 * self.mean_count * terms)
 
     def select(self, neuron: int) -> OneNeuron:

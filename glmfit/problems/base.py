@@ -71,6 +71,10 @@ class Problem(ABC):
     def certify_gap(self, params: Params, **options: Any) -> GapCertificate:
         """Bound ``F - F*`` per neuron at ``params``: the only residual a fit reports."""
 
+    def rounding_of(self, params: Params, objective: np.ndarray) -> np.ndarray:
+        """Allow for the rounding of an objective in float64, (neuron,): no fit is asked for less than twice that."""
+        return 2e-15 * np.abs(objective)
+
 
 class FiniteSum(Problem):
     """A problem that is a mean over rows, seen through its linear predictor: what SAGA needs.

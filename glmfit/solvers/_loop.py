@@ -18,16 +18,18 @@ _STALLED = 8  # checks without a smaller estimate
 _NEAR = 3  # epochs from the target, at the pace of late: look after each
 
 
-def stopping_target(problem, objective, options: LoopOptions) -> np.ndarray:
+def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray | None = None) -> np.ndarray:
     """Gap below which a neuron counts as converged, (neuron,).
 
     The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
-    recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and the rounding of F in float64.
+    recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and the rounding of F in float64
+    (4e-15 of F unless told).
     """
     tol = options.tol
     improvement = np.maximum(problem.null_objective - objective, 0.0)
     negligible = options.negligible / problem.n_rows * min(1.0, tol / _DEFAULT_TOL)
-    return np.maximum(np.maximum(tol * improvement, negligible), 4e-15 * np.abs(objective))
+    rounding = 4e-15 * np.abs(objective) if rounding is None else rounding
+    return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 
 
 def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOptions) -> Solution:
@@ -131,7 +133,7 @@ class Verdict:
         self.gap = np.where(silent, 0.0, np.nan)
         self.is_bound = silent.copy()
         self.objective = problem.null_objective.copy()
-        self.target = stopping_target(problem, self.objective, options)
+        self.target = self._target()
         self.epochs = np.zeros(n, int)
         self.attempts, self.failure_probability = 0, 0.0
         self.near = False  # whether every open neuron is about to be ready
@@ -232,11 +234,18 @@ class Verdict:
         elif outcome.separable:
             self._finish(one, Status.SEPARABLE)
 
+    def _target(self) -> np.ndarray:
+        """Gap asked of every neuron where it is now."""
+        rounding = 2 * self.problem.rounding_of(self.params, self.objective)
+        # Where parameters ran away rounding is no excuse.
+        rounding = np.minimum(rounding, 1e-9 * (np.abs(self.objective) + self.problem.mean_count))
+        return stopping_target(self.problem, self.objective, self.options, rounding)
+
     def _record(self, where, objective, gap, is_bound) -> None:
         self.objective = np.where(where, objective, self.objective)
         self.gap = np.where(where, gap, self.gap)
         self.is_bound = np.where(where, is_bound, self.is_bound)
-        self.target = np.where(where, stopping_target(self.problem, self.objective, self.options), self.target)
+        self.target = np.where(where, self._target(), self.target)
 
     def _keep(self, where, params: Params) -> None:
         self.params = Params(*(np.where(where, new, old) for new, old in zip(params, self.params, strict=True)))

@@ -12,6 +12,7 @@ from oracles import population as oracle
 from glmfit import PopulationGLM, Status, observations, penalties, solvers
 from glmfit.problems import Params, PopulationProblem
 from glmfit.solvers import SAGA, LoopOptions, Newton
+from glmfit.solvers._loop import Verdict
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
@@ -459,6 +460,18 @@ def test_large_counts_take_few_steps_and_the_bound_covers_rounding(mean):
     assert abs(here - exact(report.objective[0])) <= report.gap[0]
     lower = min(objective(coef, intercept - slope * step)[0] for step in (1, 10, 100) * np.array(mean))
     assert here - lower <= report.gap[0]
+
+
+def test_no_smaller_gap_is_asked_for_than_rounding_leaves():
+    """Nor is rounding an excuse where parameters ran away."""
+    X, Y = recording()
+    solution = solve(SOLVERS["newton"], problem("softplus", X, Y, strength=RIDGE), tol=1e-16, negligible=0.0)
+    assert np.all(solution.status == Status.CONVERGED) and np.all(solution.gap_is_bound)
+    assert np.all(solution.gap <= solution.target) and np.all(solution.target < 1e-13)
+    far = problem("softplus", X, Y, strength=RIDGE)
+    verdict = Verdict(SOLVERS["newton"], far, LoopOptions(tol=1e-16, negligible=0.0))
+    verdict.params = Params(np.full((D, N), 1e30), np.zeros(N))
+    assert np.all(verdict._target() < 1e-8)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
