@@ -18,17 +18,15 @@ _STALLED = 8  # checks without a smaller estimate
 _NEAR = 3  # epochs from the target, at the pace of late: look after each
 
 
-def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray | None = None) -> np.ndarray:
+def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray) -> np.ndarray:
     """Gap below which a neuron counts as converged, (neuron,).
 
     The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
-    recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and the rounding of F in float64
-    (4e-15 of F unless told).
+    recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and ``rounding``.
     """
     tol = options.tol
     improvement = np.maximum(problem.null_objective - objective, 0.0)
     negligible = options.negligible / problem.n_rows * min(1.0, tol / _DEFAULT_TOL)
-    rounding = 4e-15 * np.abs(objective) if rounding is None else rounding
     return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 
 

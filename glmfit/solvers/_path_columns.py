@@ -62,7 +62,9 @@ class FitsOnTheWay:
         self.base.coef[:, kept], self.base.intercept[kept] = self.params.coef[:, kept], self.params.intercept[kept]
         self.gradient[:, :, kept] = pass_.pieces[:, :, good]
         goal = SimpleNamespace(null_objective=self.null_objective[kept], n_rows=self.problem.n_rows)
-        self.target[kept] = stopping_target(goal, self.objective[kept], self.options)
+        self.target[kept] = stopping_target(
+            goal, self.objective[kept], self.options, 4e-15 * np.abs(self.objective[kept])
+        )
         self.stuck[back] += 1
         self.move.coef[:, back] *= 0.25
         self.move.intercept[back] *= 0.25
