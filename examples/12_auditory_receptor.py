@@ -6,8 +6,8 @@ here on time held out in turn, with the ridge strength of every model chosen in 
 
 1. `PopulationGLMCV` for one window after the other, of the sound and of the spikes;
 2. the models chosen, judged on the last quarter of the recording, which nothing was chosen on;
-3. both filters with 95 % intervals, and a time-rescaling test: do spikes come when the model says? Nearly: they are
-   still more regular than the best of these models.
+3. both filters with 95 % intervals, and a time-rescaling test: do spikes come when the model says? Every part brings
+   it closer, but no model stays within the band: the spikes are more regular than any of them says.
 
 Run it with ``python examples/12_auditory_receptor.py [figure.png]``. The recording comes with the package nitime (extra
 `examples`), so it is always there; ``python -m glmfit demo`` fits the same receptor with windows found by eye.

@@ -42,11 +42,11 @@ def test_short_rows_count_as_much_as_long_ones():
     assert recedes(np.array([[-1e8, 0.0], [0.0, -1.0]])) is True
 
 
-def test_a_large_programme_ends():
-    """None, or the truth, after some seconds: there is room, as the first feature is mostly low."""
+def test_inequalities_by_the_thousand_are_cut_one_by_one():
+    """No single feature is low in all rows, but there is room."""
     rows = np.random.default_rng(1).normal(size=(20_000, 40))
     rows[:, 0] -= 3.2
-    assert recedes(rows) in (True, None)
+    assert (rows.max(axis=0) > 0).all() and recedes(rows) is True
 
 
 def test_many_rows_are_taken_a_few_at_a_time():
