@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from ._stop import stop_if_told
+
 if TYPE_CHECKING:
     from distributed import Client, Future
 
@@ -110,6 +112,7 @@ class _Run:
     def all(self) -> None:
         """Keep the cluster supplied until nothing is left."""
         while self.waiting or self.flying or self.suspects:
+            stop_if_told()
             self.watch.look()
             if self.suspects and not self.waiting and not self.flying:
                 suspect = self.suspects.popleft()

@@ -17,7 +17,7 @@ from ._manifest import Manifest
 from ._plan import default_out, plan, read_known, share
 from ._receipt import Receipt, Work
 from ._results import failure_path, is_whole, make_folders, read_failure, result_path, write_failure
-from ._stop import is_stopped, signals_noted, stop
+from ._stop import signals_noted, stop_if_told
 from ._task import Task
 
 if TYPE_CHECKING:
@@ -237,8 +237,7 @@ class _Book:
             self._n_done += 1
         self._bar.set_postfix_str(f"{len(self._failed)} failed" if self._failed else "", refresh=False)
         self._bar.update(1)
-        if is_stopped():  # and somebody caught it, a loader say
-            stop()
+        stop_if_told()
 
     def lost(self, work: Work, error: BaseException | str) -> None:
         """Note a task whose workers died, again and again."""

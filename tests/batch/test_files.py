@@ -216,35 +216,6 @@ def test_a_run_that_is_stopped_goes_on(make_batch, how, code):
     assert (again.n_found, again.n_done) == (n, 8 - n)
 
 
-@pytest.fixture
-def as_in_a_shell():
-    """SIGINT as Python handles it by itself: a process of tests may ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stop_in_the_middle_of_an_import_is_a_stop(make_batch, capsys, as_in_a_shell, how, code):
-    batch = make_batch([{"seed": 0}])
-    with open(batch.folder / "sessions_for_tests.py", "a") as file:
-        file.write(f"import signal\nsignal.raise_signal({int(how)})\n")
-    assert main(["run", str(batch.manifest), "--out", str(batch.out), "--scheduler", "serial"]) == code
-    assert "again to go on" in capsys.readouterr().err and not batch.results()
-
-
-@pytest.mark.parametrize(("how", "comes_out"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_a_stop_that_a_loader_catches_is_a_stop_after_its_fit(make_batch, as_in_a_shell, how, comes_out):
-    batch = make_batch([{"seed": k} for k in range(3)])
-    file = batch.folder / "sessions_for_tests.py"
-    signalled = f"signal.raise_signal({int(how)})"
-    catch = f"import signal\n    try:\n        {signalled}\n    except BaseException:\n        pass\n"
-    file.write_text(file.read_text().replace("time.sleep(sleep_s)\n", catch))
-    with pytest.raises(comes_out):
-        run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
-    assert len(batch.results()) == 1 and not list((batch.out / "failed").iterdir())
-
-
 def test_a_loader_that_leaves_in_whatever_way_fails_alone(make_batch):
     ways = ["exit", "interrupt", "base"]
     batch = make_batch([{"seed": 0}, *({"seed": k, "leave": way} for k, way in enumerate(ways, 1)), {"seed": 9}])
