@@ -122,11 +122,14 @@ def _slurm(options: argparse.Namespace) -> dict:
 
 def _run(options: argparse.Namespace) -> int:
     out = (options.out or default_out(options.manifest)).resolve()
-    manifest = read_known(options.manifest, out)
     scheduler = options.scheduler or ("local" if options.shard is None else "serial")
     if options.shard is not None and scheduler != "serial":
         raise ValueError(f"--shard works in this process; leave --scheduler {scheduler} out.")
-    if scheduler == "serial" and _READY not in os.environ:
+    here = scheduler == "serial" and _READY not in os.environ
+    if here and options.manifest.is_file() and not (out / "tasks.json").exists():
+        return _start_again(out, options.gpus)  # at once: a manifest that was never read takes importing the estimators
+    manifest = read_known(options.manifest, out)
+    if here:
         make_folders(out)
         with RunLock(lock_of(out, options.shard)):
             tasks = plan(manifest, out)
