@@ -4,7 +4,8 @@ A LOG is what ``python -m pytest -n 2 -m "" --durations=0 --durations-min=0.05``
 suite that came out, finds tests that had only reused what others compiled. A function whose cases take no more than
 FAST together is in the fast suite. Of the others the cases below DEAR, and the quickest case up to DEARER, are
 thorough: CI runs them, so that it reaches nearly every function. What is left is slow. Where a whole is tested and not
-a law, DEAREST is the limit of every case.
+a law, DEAREST is the limit of every case. A few wholes below it were made slow by hand, to keep CI well within its 25
+minutes on a slow machine: see the log of tests/tiers.txt, and keep them so.
 """
 
 from __future__ import annotations

@@ -254,6 +254,21 @@ def test_a_run_that_is_refused_changes_nothing(make_batch):
         assert status(batch.out).n_tasks == 1
 
 
+def test_a_serial_command_starts_again_before_it_reads_a_new_manifest(make_batch, monkeypatch):
+    """Reading it takes importing the estimators, which the process that fits has to do anew."""
+    batch = make_batch([{"seed": 1}])
+    monkeypatch.delenv("GLMFIT_BATCH_ENVIRONMENT", raising=False)
+    monkeypatch.setattr("glmfit.batch.__main__.read_known", lambda *_: pytest.fail("the manifest was read"))
+
+    def become(program, arguments, environment):
+        assert environment["GLMFIT_BATCH_ENVIRONMENT"] == "1" and environment["JAX_PLATFORMS"] == "cpu"
+        raise SystemExit(77)
+
+    monkeypatch.setattr(os, "execve", become)
+    with pytest.raises(SystemExit, match="77"):
+        main(["run", str(batch.manifest), "--out", str(batch.out), "--scheduler", "serial"])
+
+
 def test_array_scripts_quote_what_sbatch_would_split(make_batch, tmp_path, capsys):
     batch, out = make_batch([{"seed": 1}]), tmp_path / "a 100% b"
     arguments = ["--shards", "3", "--memory", "4 GB", "--walltime", "1:00:00", "--sbatch-option=--qos=low"]
