@@ -83,6 +83,12 @@ class _NemosLoss(RowLoss):
         """Whether the linear predictors of coupled columns matter only up to a common constant."""
         return self.n_coupled > 1 and _is_one_of(self.link, _LOG_SOFTMAX)
 
+    @property
+    def is_softmax(self) -> bool:
+        """Whether rows are labels, one-hot, and their probabilities a softmax."""
+        categorical = nemos.observation_models.CategoricalObservations
+        return self.shift_invariant and self.observation is categorical
+
     def total(self, y, eta, weight):
         model = self.observation(**dict(self.settings))
         shape = (-1, *self.out)
@@ -106,7 +112,7 @@ class _NemosLoss(RowLoss):
 class _GivenLoss(RowLoss):
     """Loss of a row by the function NeMoS gave, at coefficients 0: the intercept is the linear predictor."""
 
-    shift_invariant = False
+    shift_invariant = is_softmax = False
 
     def __init__(self, loss, params, args, out):
         self.loss, self.out = loss, out

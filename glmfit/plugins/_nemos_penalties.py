@@ -27,6 +27,11 @@ class Penalties:
     ridge: np.ndarray  # (feature, column)
     labels: np.ndarray | None = None  # (feature, column) group within its column, -1 without
 
+    @property
+    def is_ridge(self) -> bool:
+        """Whether it is a ridge, or nothing."""
+        return self.name in ("Ridge", "UnRegularized")
+
     def make(self, features, columns):
         """Penalty of ours for some features and columns."""
         at = np.ix_(features, columns)

@@ -94,36 +94,55 @@ class Outcome(NamedTuple):
     certificate: Certificate
 
 
-def of_certified(problem, start: Params, solution) -> Outcome:
-    fine = (solution.status == Status.CONVERGED) | (solution.status == Status.NO_SPIKES)
+def of_certified(problem, start: Params, solution, dtype) -> Outcome:
+    """Outcome of a certified fit at parameters as NeMoS keeps them, in its precision: the gap there is the one told."""
     params, objective = solution.params, solution.objective
+    kept = Params(*(a.astype(dtype).astype(np.float64) for a in params))
+    with np.errstate(invalid="ignore"):
+        there = np.asarray(problem.evaluate(kept).objective).reshape(objective.shape)
+        gap = solution.gap + np.maximum(there - objective, 0.0)
+    lost = np.isin(solution.status, (Status.CONVERGED, Status.UNPROVED)) & ~(gap <= solution.target)
+    status = np.where(lost, Status.PRECISION_FLOOR, solution.status)
+    params, objective = kept, there
+    fine = (status == Status.CONVERGED) | (status == Status.NO_SPIKES)
     if np.any(start.coef):  # a start may be better than where an unfinished fit has got to
-        before = problem.evaluate(start).objective
+        before = np.asarray(problem.evaluate(start).objective).reshape(objective.shape)
         worse = ~fine & ~(objective <= before)
         params = Params(*(np.where(worse, old, new) for old, new in zip(start, params, strict=True)))
         objective = np.where(worse, before, objective)
     step = solution.step_certificate
+    n = params.coef.shape[1]
+    each = n // len(status)  # classes share what is known of all of them
+    certificate = Certificate(
+        np.repeat(gap, each) / each, np.repeat(solution.gap_is_bound, each), statuses(np.repeat(status, each)), step
+    )
     return Outcome(
         params, float(np.sum(objective)), int(solution.epochs.max()), float(np.min(solution.target)), bool(fine.all()),
-        bool(np.any(solution.status == Status.MAX_EPOCHS)), float(np.min(step.step)) if step is not None else 1.0,
-        solution.solver_name, Certificate(solution.gap, solution.gap_is_bound, solution.status, step),
+        bool(np.any(status == Status.MAX_EPOCHS)), float(np.min(step.step)) if step is not None else 1.0,
+        solution.solver_name, certificate,
     )  # fmt: skip
 
 
 def of_table(solution, budget: int) -> Outcome:
+    """Outcome of a fit of which only an estimate of the gap is known, shared out over the columns."""
     n = solution.params.coef.shape[1]
     out = not solution.converged and solution.epochs >= budget
-    status = Status.CONVERGED if solution.converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
+    status = Status.UNPROVED if solution.converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
     status = status if np.isfinite(solution.objective) else Status.NON_FINITE
-    certificate = Certificate(np.full(n, solution.gap), np.zeros(n, bool), np.full(n, int(status)))
+    certificate = Certificate(solution.gap * solution.shares, np.zeros(n, bool), statuses([status] * n))
     return Outcome(
         solution.params, solution.objective, solution.epochs, solution.target, solution.converged, out, solution.step,
         "TableSAGA", certificate,
     )  # fmt: skip
 
 
+def statuses(values) -> np.ndarray:
+    """Array of statuses, which shows them as words."""
+    return np.array([Status(int(s)) for s in values], object)
+
+
 def merge(outcomes, n_columns: int, route: str) -> FitState:
-    gap, bound, status = np.empty(n_columns), np.empty(n_columns, bool), np.empty(n_columns, int)
+    gap, bound, status = np.empty(n_columns), np.empty(n_columns, bool), np.empty(n_columns, object)
     for columns, outcome in outcomes:
         c = outcome.certificate
         gap[columns], bound[columns], status[columns] = c.gap, c.gap_is_bound, c.status

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -48,6 +49,16 @@ class View:
         """Whether the loss is one with proved bounds."""
         return isinstance(self.loss, Observation)
 
+    @cached_property
+    def n_classes(self) -> int:
+        """Classes of a softmax model that has bounds, too: labels, all seen, one ridge for all, no mask; else 0."""
+        if self.certified or not self.loss.is_softmax or self.mask is not None or not self.penalty.is_ridge:
+            return 0
+        K, ridge = self.loss.n_coupled, self.penalty.ridge
+        units = self.Y.reshape(len(self.Y), -1, K)
+        labels = np.all((units == 0) | (units == 1)) and np.all(units.sum(axis=2) == 1)
+        return K if labels and units.any(axis=0).all() and np.all(ridge == ridge[0, 0]) else 0
+
     @property
     def dtype(self):
         """Precision of the data."""
@@ -76,6 +87,9 @@ class View:
     def parts(self) -> list[Part]:
         """List the sets of columns with the same features and groups."""
         every = np.arange(self.X.shape[1])
+        if self.n_classes:
+            units = np.arange(self.n_columns).reshape(-1, self.n_classes)
+            return [Part(columns, every, self.penalty.make(every, columns)) for columns in units]
         if self.mask is None and self.penalty.labels is None:
             columns = np.arange(self.n_columns)
             return [Part(columns, every, self.penalty.make(every, columns))]
