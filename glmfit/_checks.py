@@ -54,4 +54,7 @@ def check_share(name: str, value: Any) -> None:
 
 
 def _is_real(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and not np.isnan(float(value))
+    except OverflowError:  # a whole number beyond any float
+        return False

@@ -25,7 +25,7 @@ from ._mistakes import (
     refuse_trials,
     refuse_turned,
 )
-from ._validation import as_numbers, check_weights, plain, refuse_bad_features, refuse_words_and_times
+from ._validation import as_numbers, check_weights, no_overflow, plain, refuse_bad_features, refuse_words_and_times
 
 _LARGEST = 1e100
 
@@ -72,16 +72,17 @@ def check_class_features(estimator, X, reset: bool):
             X = scipy.sparse.csr_array((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), X.shape)
     if not reset:
         refuse_turned(X, estimator)
-    X = validate_data(
-        estimator,
-        X,
-        reset=reset,
-        accept_sparse="csr",
-        accept_large_sparse=False,
-        dtype=[np.float64, np.float32],
-        ensure_all_finite=False,
-        order="C",
-    )
+    with no_overflow("X"):
+        X = validate_data(
+            estimator,
+            X,
+            reset=reset,
+            accept_sparse="csr",
+            accept_large_sparse=False,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite=False,
+            order="C",
+        )
     refuse_infinity(X, "X", "feature")
     if scipy.sparse.issparse(X):
         X = scipy.sparse.csr_array(X)

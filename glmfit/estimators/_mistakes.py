@@ -41,11 +41,20 @@ def _is_spike_times(value: Any) -> bool:
 def refuse_no_array(value: Any, name: str, needs: str) -> None:
     """Raise for what has no axis, and for epochs, before scikit-learn takes it for a number."""
     epochs = type(value).__module__.startswith("pynapple.") and type(value).__name__ == "IntervalSet"
-    if not epochs and _shape(value) != ():
+    tree = type(value).__name__ == "FeaturePytree"
+    if not (epochs or tree or isinstance(value, type)) and _shape(value) != ():
         return
     short = value is None or isinstance(value, str | bytes | PathLike | numbers.Number | np.ndarray)
     what, advice = repr(value) if short else f"a {type(value).__name__}", ""
-    if epochs:
+    if isinstance(value, type):
+        what, advice = f"the class {value.__name__}", f" Give an array of it, not the class: {value.__name__}(...)."
+    elif tree:
+        what = "a FeaturePytree of NeMoS"
+        advice = (
+            f" Put its arrays side by side, numpy.column_stack(list({name}.data.values())), or fit it through NeMoS "
+            'with solver_name="SAGA[glmfit]".'
+        )
+    elif epochs:
         what, advice = "an IntervalSet", " Epochs go into restrict, or into ep of count."
     elif isinstance(value, str | bytes | PathLike):
         advice = f" Load the file first, for example by numpy.load({str(value)!r})."
@@ -96,7 +105,7 @@ def refuse_turned(X: Any, estimator: Any) -> None:
 
 
 def _shape(value: Any) -> tuple | None:
-    """Shape of what is or can become an array, None if it is ragged."""
+    """Shape of what is or can become an array, None if it is ragged or no array can be made of it."""
     try:
         return tuple(value.shape if hasattr(value, "shape") else np.asarray(value).shape)
     except ValueError:
@@ -143,6 +152,11 @@ def refuse_columns_of_words(value: Any, name: str) -> None:
     dtypes = getattr(value, "dtypes", None)
     if dtypes is None or callable(dtypes) or not hasattr(value, "columns"):
         return
+    names = list(value.columns)
+    again = [repr(column) for column in dict.fromkeys(names) if names.count(column) > 1]
+    if again:
+        shown = ", ".join(again[:_SHOWN]) + (", ..." if len(again) > _SHOWN else "")
+        raise ValueError(f"{name} has several columns of the same name: {shown}. Give every column a name of its own.")
     found = []
     for j, dtype in enumerate(dtypes):
         if getattr(dtype, "kind", "O") in "biufc":

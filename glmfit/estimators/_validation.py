@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -287,19 +289,29 @@ def check_unexposed(Y, exposure, rows) -> None:
         )
 
 
+@contextlib.contextmanager
+def no_overflow(name: str) -> Iterator[None]:
+    """Say of Python's whole numbers that no float can hold where they are."""
+    try:
+        yield
+    except OverflowError as error:
+        raise ValueError(f"{name} has whole numbers that no float can hold ({error}). Rescale them.") from None
+
+
 def _features(estimator, X, reset: bool) -> np.ndarray:
     refuse_bad_features(X, "features, (time, feature)")
     if not reset:
         refuse_turned(X, estimator)
-    X = validate_data(
-        estimator,
-        plain(X),
-        reset=reset,
-        dtype=[np.float64, np.float32],
-        ensure_all_finite=False,
-        ensure_min_samples=2 if reset else 1,
-        order="C",
-    )
+    with no_overflow("X"):
+        X = validate_data(
+            estimator,
+            plain(X),
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite=False,
+            ensure_min_samples=2 if reset else 1,
+            order="C",
+        )
     refuse_infinity(X, "X", "feature")
     return X
 
@@ -326,8 +338,9 @@ def refuse_words_and_times(value: Any, name: str) -> None:
     if kind == "O":
         try:
             np.asarray(value, np.float64)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
+        except (TypeError, ValueError, OverflowError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
 
 
 def as_numbers(value: Any, name: str) -> np.ndarray:
@@ -336,7 +349,7 @@ def as_numbers(value: Any, name: str) -> np.ndarray:
         refuse_words_and_times(value, name)
     try:
         return np.asarray(plain(value), np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
 
 
@@ -349,13 +362,14 @@ def counts_of(y, keep_type: bool = False) -> np.ndarray:
     refuse_ragged(y, "y", needs)
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
         raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
-    Y = check_array(
-        plain(y),
-        dtype="numeric" if keep_type else [np.float64, np.float32],
-        ensure_2d=False,
-        ensure_all_finite=False,
-        input_name="y",
-    )
+    with no_overflow("y"):
+        Y = check_array(
+            plain(y),
+            dtype="numeric" if keep_type else [np.float64, np.float32],
+            ensure_2d=False,
+            ensure_all_finite=False,
+            input_name="y",
+        )
     refuse_infinity(Y, "y", "neuron")
     return Y
 

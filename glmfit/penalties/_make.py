@@ -34,8 +34,8 @@ def make(
     strength : float, array of shape (neuron,) or (feature, neuron), tuple or None
         Regularisation strength >= 0, shared, one per neuron, or one per coefficient (for the group lasso one per
         group, (group, neuron), groups in the order of their first label); None is 1.0, as in NeMoS. The elastic net
-        also takes a tuple (strength, ratio) with 0 < ratio <= 1; its ratio is 0.5 otherwise. Checked but
-        without effect for "UnRegularized", as in NeMoS.
+        also takes a tuple (strength, ratio) with 0 < ratio <= 1; its ratio is 0.5 otherwise. "UnRegularized" takes
+        None or 0.
     n_features, n_neurons : int
         Shape of the coefficients.
     groups : array-like of shape (feature,), or mapping; for "GroupLasso" only
@@ -55,8 +55,9 @@ def make(
     ------
     ValueError
         If `regularizer`, strengths, groups or group members are not of the types above; the name is unknown; a
-        strength is negative, not finite or of the wrong shape; the ratio is outside (0, 1]; groups are missing, given
-        for another penalty, do not match the features, name an unknown feature, or hold a feature twice.
+        strength is negative, not finite or of the wrong shape, or given for no penalty; the ratio is outside (0, 1];
+        groups are missing, given for another penalty, do not match the features, name an unknown feature, or hold a
+        feature twice.
     """
     cls = _find(regularizer)
     if groups is not None and cls is not GroupLasso:
@@ -76,8 +77,14 @@ def make(
     if cls is GroupLasso:
         labels = _group_labels(groups, n_features, feature_names)
         return GroupLasso(_strength(strength, n_neurons, len(set(labels) - {NO_GROUP}), "group", dtype), labels)
-    strength = _strength(strength, n_neurons, n_features, "feature", dtype)
-    return NoPenalty(np.zeros((), dtype)) if cls is NoPenalty else cls(strength)
+    if cls is NoPenalty:
+        if strength is not None and np.any(_strength(strength, n_neurons, n_features, "feature", dtype) != 0):
+            raise ValueError(
+                f"regularizer_strength is {strength!r}, but regularizer is 'UnRegularized', which has none. Leave it "
+                "out, or pass regularizer='Ridge'."
+            )
+        return NoPenalty(np.zeros((), dtype))
+    return cls(_strength(strength, n_neurons, n_features, "feature", dtype))
 
 
 def _find(regularizer: Any) -> type[Penalty]:
@@ -122,10 +129,10 @@ def _numbers(what: str, value: Any, n_neurons: int, n_members: int, member: str,
     """Check that a value is a number, or has one per neuron or per member (feature or group) and neuron."""
     try:
         array = np.asarray(value)
-        if array.dtype.kind in "USTmM":  # "0.1" would pass as 0.1
+        if array.dtype.kind in "USTmMcb":  # "0.1" would pass as 0.1, 1j as 0, True as 1
             raise TypeError
         array = array.astype(dtype)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"{what} is {value!r}; allowed are a number or an array: one number per neuron, or per {member} and "
             "neuron. Give numbers, such as 0.1, and not text."

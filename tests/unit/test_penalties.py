@@ -22,10 +22,16 @@ def groups_of(name):
     [*zip(NAMES, [NoPenalty, Ridge, Lasso, ElasticNet, GroupLasso], strict=True), (None, NoPenalty)],
 )
 def test_names(name, cls):
-    penalty = make(name, 0.2, 4, 2, groups=groups_of(name))
+    penalty = make(name, None if cls is NoPenalty else 0.2, 4, 2, groups=groups_of(name))
     assert type(penalty) is cls
     assert penalty.name == (name or "UnRegularized")
     assert penalty.strength == (0.0 if cls is NoPenalty else 0.2)
+
+
+def test_a_strength_without_a_penalty_is_refused():
+    with pytest.raises(ValueError, match="'UnRegularized', which has none"):
+        make("UnRegularized", 0.2, 4, 2)
+    assert make("UnRegularized", 0.0, 4, 2).strength == 0
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
