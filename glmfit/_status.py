@@ -8,8 +8,9 @@ from enum import IntEnum
 class Status(IntEnum):
     """Outcome of the fit of one neuron.
 
-    The verdicts are tried in this order: non-finite numbers, convergence, budget. A fit with a NaN is
-    never called converged, and a neuron without an optimum (no spikes, separable) never is either.
+    Converged means proved: a bound of the gap is below the target. Where the gap is only estimated the status is
+    UNPROVED, however small the estimate. The verdicts are tried in this order: non-finite numbers, convergence, budget.
+    A fit with a NaN is never called converged, and a neuron without an optimum (no spikes, separable) never is either.
     """
 
     CONVERGED = 0
@@ -20,6 +21,13 @@ class Status(IntEnum):
     NON_FINITE = 5
     INTERRUPTED = 6
     SCHEDULE_DONE = 7
+    UNPROVED = 8
+    NO_GAIN = 9
+    NO_USEFUL_BOUND = 10
+
+    def __repr__(self) -> str:
+        """Words of the status, for those who look at an array of them."""
+        return self.label
 
     @property
     def label(self) -> str:
@@ -41,9 +49,8 @@ _ADVICE = {
     Status.CONVERGED: "The gap is below the tolerance; nothing to do.",
     Status.MAX_EPOCHS: "The budget ran out first: raise max_epochs, or accept the reported gap.",
     Status.PRECISION_FLOOR: (
-        "Above the tolerance no further progress was seen, because of rounding or, with a lasso on strongly correlated "
-        "features, slowness: loosen tol, pass float64 data with jax's x64 mode on, or solve exactly, a "
-        'smooth penalty with solver_name="Newton", a lasso with PopulationGLMCV.'
+        "Above the tolerance no further progress was seen, because of rounding or slowness: loosen tol, or use "
+        'solver_name="Newton", which works in double precision.'
     ),
     Status.NO_SPIKES: "No spike in the training rows: the optimum is at rate 0, which is what predict returns.",
     Status.SEPARABLE: (
@@ -58,5 +65,18 @@ _ADVICE = {
     Status.SCHEDULE_DONE: (
         "A sampling solver has run its epochs: nothing to do if the gap or the held-out score is good enough, "
         "else more epochs or another step."
+    ),
+    Status.UNPROVED: (
+        "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
+        "little, or a proof was too expensive. A ridge penalty, however small, lets every gap be proved; so may "
+        'removing features that nearly repeat others, or solver_name="Newton".'
+    ),
+    Status.NO_GAIN: (
+        "The fit is no better than class frequencies alone: scale the features to about 1, use a weaker penalty or a "
+        'shorter step, or solve exactly with solver_name="NewtonCG".'
+    ),
+    Status.NO_USEFUL_BOUND: (
+        "The bound of the gap exceeds what the features explain, so that it says nothing about the fit: judge it by "
+        'its score on held-out rows, or solve exactly with solver_name="NewtonCG".'
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import GapCertificate, StepCertificate
+from .duality import DUALITY_THEOREM, ResidualSums, dual_gap
 from .log_partition import (
     LOG_PARTITION_THEOREM,
     ORDERS,
@@ -26,6 +27,7 @@ from .spectral import (
 from .step_size import PARTITION_THEOREM, SUBSET_THEOREM, partition_step, subset_step
 
 __all__ = [
+    "DUALITY_THEOREM",
     "GAP_THEOREM",
     "LOG_PARTITION_THEOREM",
     "ORDERS",
@@ -34,6 +36,7 @@ __all__ = [
     "GapCertificate",
     "LogPartitionBound",
     "LowRankPlusDiagonal",
+    "ResidualSums",
     "SoftmaxBound",
     "StepCertificate",
     "batch_smoothness",
@@ -41,6 +44,7 @@ __all__ = [
     "bound_smallest_eigenvalue",
     "check_batch_size",
     "descent_step",
+    "dual_gap",
     "estimate_smallest_eigenvalue",
     "gap_bound",
     "is_not_above_start",

@@ -15,7 +15,7 @@ _FITS_THAT_SHARE = 10
 def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> str:
     """Name the solver for a problem: "Newton" or "SAGA".
 
-    SAGA for penalties without a Hessian. Otherwise Newton
+    Newton
 
     - for up to three neurons;
     - with fewer than 32 rows per feature, where blocks of rows say little about the whole;
@@ -24,8 +24,6 @@ def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> 
 
     SAGA beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
-    if not problem.penalty.smooth:
-        return "SAGA"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     few = n_neurons <= _FEW_NEURONS or n_rows < _ROWS_PER_FEATURE * n_features
     most = _NEWTON_WORK / _FITS_THAT_SHARE if shared_programs else _NEWTON_WORK

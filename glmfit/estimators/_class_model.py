@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import sys
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -195,7 +196,7 @@ class ClassModel(Model):
         if given is None:
             return 1.0
         number = isinstance(given, numbers.Real | np.ndarray) and np.ndim(given) == 0 and not isinstance(given, bool)
-        if not number or not 0 <= float(given) < np.inf:
+        if not number or not 0 <= given <= sys.float_info.max:
             text = ", and not text" if isinstance(given, str) else ""
             raise ValueError(
                 f"regularizer_strength is {given!r}; a model of classes takes one finite number of at least 0, such "
@@ -260,7 +261,7 @@ class ClassModel(Model):
                 np.zeros((problem.n_features, problem.n_classes)), np.zeros(problem.n_classes)
             )  # fmt: skip
         # A class the fit gave no probability gets the least of the others.
-        unseen = self.intercept_ <= _UNSEEN
+        unseen = self._unseen
         least = np.min(self.intercept_[~unseen], initial=0.0)
         return Params(self.coef_, np.where(unseen, least, self.intercept_))
 
@@ -268,12 +269,20 @@ class ClassModel(Model):
 
     def _chunks(self, X, offset):
         """Scores of chunks of rows, float64, with the rows' slices."""
-        size = max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_)))
+        size, unseen = max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_))), self._unseen
         for start in range(0, X.shape[0], size):
             rows = slice(start, min(start + size, X.shape[0]))
             with np.errstate(invalid="ignore"):
                 scores = np.asarray(X[rows] @ self.coef_, np.float64) + self.intercept_
-            yield rows, scores if offset is None else scores + offset[rows]
+                scores = scores if offset is None else scores + offset[rows]
+                if unseen.any():  # whatever the offsets and the others' scores
+                    scores[:, unseen] = scores[:, ~unseen].max(axis=1, keepdims=True) + _UNSEEN
+            yield rows, scores
+
+    @property
+    def _unseen(self) -> np.ndarray:
+        """Which classes had no rows in the fit, (class,); a stream has given them scores since."""
+        return (self.report_.class_totals == 0) & (self.intercept_ == _UNSEEN)
 
     def _prepare(self, X, offset):
         check_is_fitted(self)
@@ -334,7 +343,7 @@ def refuse_nan(scores: np.ndarray, why: str) -> None:
     """Refuse rows whose scores (row, class) are NaN, as their features or offsets are."""
     bad = np.isnan(scores).any(axis=1)
     if bad.any():
-        raise ValueError(f"Input X contains NaN, or offset does, in {int(bad.sum())} rows; {why}")
+        raise ValueError(f"X or offset contains NaN in {int(bad.sum())} rows; {why}")
 
 
 def _not_worse(problem: SoftmaxProblem, solution) -> tuple[Params, bool]:

@@ -118,13 +118,13 @@ class Fits:
         return found[:7]
 
     def _finish(self, found, neurons) -> None:
-        """Finish anew what the shared Hessians did not: by exact ones, or SAGA where the penalty is not smooth."""
-        s, f, n = np.nonzero((found.status == Status.PRECISION_FLOOR) | ~np.isfinite(found.gap))
+        """Finish by exact Hessians what the shared ones did not."""
+        unfinished = np.isin(found.status, (Status.PRECISION_FLOOR, Status.UNPROVED)) | ~np.isfinite(found.gap)
+        s, f, n = np.nonzero(unfinished)
         if not len(s):
             return
         problem = self._folded(self.strengths[s], f, neurons[n])
-        solver = Newton() if self.penalty(1.0).smooth else SAGA()
-        solution = solver.run(problem, key=self.key, options=self.options)
+        solution = Newton().run(problem, key=self.key, options=self.options)
         better = np.isfinite(solution.objective) & np.isfinite(solution.gap)
         s, f, n = (a[better] for a in (s, f, n))
         found.coef[s, f, :, n] = solution.params.coef[:, better].T

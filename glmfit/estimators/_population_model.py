@@ -73,8 +73,17 @@ class PopulationModel(RegressorMixin, Model):
         eta, axis = self._predictor(X, offset)
         rate = observations.from_inverse_link(self.inverse_link_function).rate(eta)
         # A silent neuron has rate 0, not the smallest number.
-        rate = np.where(eta <= SILENT_INTERCEPT, 0.0, rate)
+        rate = np.where(self._silent_like(eta) & ~np.isnan(eta), 0.0, rate)
         return wrap(rate, axis, self._neurons, self.report_.neuron)
+
+    @property
+    def _silent(self) -> np.ndarray:
+        """Which neurons had no spikes in the fit, (neuron,)."""
+        return np.asarray(self.report_.status == Status.NO_SPIKES)
+
+    def _silent_like(self, eta) -> np.ndarray:
+        """Which neurons had no spikes in the fit, in a shape that broadcasts against predictors."""
+        return self._silent if eta.ndim == 2 else self._silent[0]
 
     def _predictor(self, X, offset):
         check_is_fitted(self)
@@ -88,8 +97,7 @@ class PopulationModel(RegressorMixin, Model):
                 check_columns(self, source)
                 eta = predictor_of(source, self.coef_, self.intercept_)
             if offset is not None:
-                # A silent neuron stays silent.
-                eta = np.where(self.intercept_ <= SILENT_INTERCEPT, eta, eta + self._offset_for(offset, eta))
+                eta = eta + self._offset_for(offset, eta)
         return eta, axis
 
     def _offset_for(self, offset, eta):
@@ -140,11 +148,10 @@ class PopulationModel(RegressorMixin, Model):
         if data.Y.shape[1] != coef.shape[1]:
             raise ValueError(f"y has {data.Y.shape[1]} neurons but the model was fitted to {coef.shape[1]}.")
         observation = observations.from_inverse_link(self.inverse_link_function)
-        model, null = score_sums(observation, data, coef, intercept, score_type)
+        silent = self._silent
+        model, null = score_sums(observation, data, coef, intercept, score_type, silent)
         # A neuron without spikes in the fit has rate 0: silence costs it nothing, any spike infinitely much.
-        impossible = self.report_.status == Status.NO_SPIKES
-        if impossible.any():
-            impossible = impossible & (spike_sums(data) > 0)
+        impossible = silent & (spike_sums(data) > 0) if silent.any() else silent
         if impossible.any():
             model = np.where(impossible, np.inf if score_type == "D2" else -np.inf, model)
             if not per_neuron:
@@ -175,7 +182,7 @@ class PopulationModel(RegressorMixin, Model):
         Parameters
         ----------
         X : array-like of shape (time, feature)
-            Features; no NaN.
+            Features, as in :meth:`fit`; NaN rows are allowed.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
         offset, exposure :
@@ -184,15 +191,13 @@ class PopulationModel(RegressorMixin, Model):
         Returns
         -------
         array or pynapple Tsd / TsdFrame
-            Counts (time,) or (time, neuron), float; the same seed draws the same counts.
+            Counts (time,) or (time, neuron), float, NaN where X or offset has a NaN; the same seed draws the same
+            counts.
         """
         check_aligned(time_axis(X), time_axis(exposure), "exposure")
         eta, axis = self._predictor(X, offset)
-        if np.isnan(eta).any():
-            n_bad = int(np.isnan(eta).reshape(len(eta), -1).any(axis=1).sum())
-            raise ValueError(
-                f"Input X contains NaN, or offset does, in {n_bad} rows; counts cannot be drawn there. Leave them out."
-            )
+        unknown = np.isnan(eta)
+        eta = np.where(unknown | self._silent_like(eta), SILENT_INTERCEPT, eta)
         seed = read_seed(self.random_state if random_state is None else random_state)
         observation = observations.from_inverse_link(self.inverse_link_function)
         exposure = check_exposure(exposure, len(eta))
@@ -200,7 +205,7 @@ class PopulationModel(RegressorMixin, Model):
             expected = np.asarray(observation.rate(eta), np.float64) * exposure.reshape(-1, *[1] * (eta.ndim - 1))
             eta = np.where(expected > 0, observation.intercept(expected), SILENT_INTERCEPT)
         counts = np.asarray(observation.sample(jax.random.key(seed), eta.astype(np.float32)), np.float64)
-        return wrap(counts, axis, self._neurons, self.report_.neuron)
+        return wrap(np.where(unknown, np.nan, counts), axis, self._neurons, self.report_.neuron)
 
     def _matrix(self):
         return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))

@@ -131,10 +131,10 @@ class FitReport(Report):
         if n > 12:
             lines.append(f"{'':>12} (the 12 of {n} neurons with the largest gaps; to_frame() has all)")
         lines += self.advice
-        if self.rank < self.n_features and np.any(self.converged & ~self.gap_is_bound):
+        if self.rank < self.n_features and not self.gap_is_bound.all():
             lines.append(
                 f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "
-                "left out, and the gaps above, estimates, are those of the other directions."
+                "left out, and gaps that are estimates are those of the other directions."
             )
         if self.memory_bytes is not None:
             lines.append(f"rows were read in every pass; {self.memory_bytes / 1e6:.0f} MB of rows and table at a time")

@@ -9,8 +9,11 @@ from ..problems._chunks import over_chunks
 from ..problems._host import fit_intercept
 
 
-def score_sums(observation, data, coef, intercept, score_type):
-    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron."""
+def score_sums(observation, data, coef, intercept, score_type, silent=None):
+    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron.
+
+    Whatever their offsets, the predictors of ``silent`` neurons, bool (neuron,), are their intercepts.
+    """
     w, e = data.weights, data.exposure
     seen = w * e
     of = _deviance if score_type == "D2" else _log_likelihood
@@ -25,6 +28,8 @@ def score_sums(observation, data, coef, intercept, score_type):
         rows = slice(start, start + size)
         y, known = np.asarray(data.Y[rows], np.float64), 0.0 if data.offset is None else data.offset[rows]
         eta = np.asarray(data.X[rows], np.float64) @ coef + intercept + known
+        if silent is not None:
+            eta = np.where(silent, intercept, eta)
         totals[0] += w[rows] @ of(observation, y, eta, e[rows, None])
         totals[1] += w[rows] @ of(observation, y, np.broadcast_to(null_eta + known, y.shape), e[rows, None])
     if score_type == "log-likelihood":

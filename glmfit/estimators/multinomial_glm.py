@@ -13,7 +13,7 @@ from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ..observations.softmax import Multinomial
-from ._class_model import ClassModel, refuse_nan
+from ._class_model import ClassModel
 from ._class_validation import check_class_features, check_offset, read_counts, training_of_counts
 from ._mistakes import warn_if_turned, warn_of_constant
 from ._parameters import read_seed
@@ -256,7 +256,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         Parameters
         ----------
         X, offset :
-            As in :meth:`predict`; no NaN.
+            As in :meth:`predict`.
         total : array-like of int, (row,)
             Counts of each row over all categories.
         random_state : optional
@@ -265,7 +265,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         Returns
         -------
         numpy.ndarray
-            Counts, (row, category); the same seed draws the same ones.
+            Counts, (row, category), NaN where X or offset has a NaN; the same seed draws the same ones.
         """
         check_aligned(time_axis(X), time_axis(total), "total")
         X, offset, _ = self._prepare(X, offset)
@@ -278,8 +278,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
         counts = np.empty((X.shape[0], len(self.classes_)))
         for rows, scores in self._chunks(X, offset):
-            refuse_nan(scores, "counts cannot be drawn there.")
-            counts[rows] = Multinomial(len(self.classes_)).sample(rng, total[rows], scores)
+            unknown = np.isnan(scores).any(axis=1, keepdims=True)
+            drawn = Multinomial(len(self.classes_)).sample(rng, total[rows], np.where(unknown, 0.0, scores))
+            counts[rows] = np.where(unknown, np.nan, drawn)
         return counts
 
     def _write_state(self, header: dict, arrays: dict) -> None:

@@ -53,6 +53,18 @@ class Penalty(eqx.Module):
         """Which coefficients of a single neuron have no penalty, (feature,)."""
         return np.asarray(self.value(np.eye(n_features))) == 0
 
+    def blocks(self, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+        """Norms in the non-smooth part of a single neuron: the label of every feature (-1: none), and their strengths.
+
+        Returns
+        -------
+        labels : numpy.ndarray, shape (feature,)
+            Index of the norm that a feature is in.
+        strength : numpy.ndarray, shape (norm,)
+            S is the sum of strength times the Euclidean norm.
+        """
+        return np.full(n_features, -1), np.zeros(0)
+
     @property
     @abc.abstractmethod
     def ridge_strength(self) -> Array:
@@ -117,6 +129,37 @@ class Penalty(eqx.Module):
         """
 
     @abc.abstractmethod
+    def conjugate(self, dual: FeatureNeuron) -> PerNeuron:
+        """Compute the convex conjugate ``R*(u) = max_w u'w - R(w)``, which bounds R from below: R(w) >= u'w - R*(u).
+
+        Parameters
+        ----------
+        dual : array, shape (feature, neuron)
+            Point u.
+
+        Returns
+        -------
+        array, shape (neuron,)
+            R*(u) >= 0; inf outside of its domain.
+        """
+
+    @abc.abstractmethod
+    def shares(self, dual: FeatureNeuron) -> Array:
+        """Compute how far a dual point may be kept: shares s of it whose conjugate is finite.
+
+        Parameters
+        ----------
+        dual : array, shape (feature, neuron)
+            Point u.
+
+        Returns
+        -------
+        array, shape (share, neuron)
+            Each in [0, 1], rounded down: the largest s for which ``R*(s u)`` is finite and, where they differ, the
+            largest for which it is 0.
+        """
+
+    @abc.abstractmethod
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
         """Compute the smallest strength at which W = 0 is optimal: the upper end of a regularisation path.
 
@@ -142,6 +185,21 @@ def per_neuron(strength: Array, like: Array) -> Array:
 def ridge_value(strength: Array, coef: Array) -> Array:
     """Compute strength / 2 ||w||^2 of each neuron; the strength is that of `per_neuron`."""
     return (0.5 * strength * coef * coef).sum(axis=0)
+
+
+def ridge_conjugate(strength: Array, dual: Array) -> Array:
+    """Compute ``||u||^2 / (2 strength)`` of each neuron, inf where u is not 0 and the strength is."""
+    xp = namespace(dual)
+    free = strength == 0.0
+    part = dual * dual / (2.0 * xp.where(free, 1.0, strength))
+    return xp.where(free & (dual != 0.0), float("inf"), xp.where(free, 0.0, part)).sum(axis=0)
+
+
+def share_within(limit: Array, size: Array) -> Array:
+    """Compute the largest s in [0, 1] with ``s size <= limit`` in every row, rounded down, (neuron,)."""
+    xp = namespace(size)
+    most = xp.where(size <= limit, 1.0, limit / xp.where(size > 0.0, size, 1.0))
+    return most.min(axis=0) * (1.0 - 4.0 * float(np.finfo(size.dtype).eps))
 
 
 def unreachable(grad_at_zero: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from glmfit._numerics import namespace
 from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
 from glmfit.penalties._prox import block_soft_threshold, thresholds
-from glmfit.penalties.base import Penalty, per_neuron
+from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, share_within
 
 NO_GROUP = -1
 """Label of the features that are not penalised."""
@@ -59,6 +59,11 @@ class GroupLasso(Penalty):
         """Strength 0."""
         return namespace(self.strength).zeros((), self.strength.dtype)
 
+    def blocks(self, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the groups that there are, numbered from 0; their strengths are ``strength sqrt(|g|)``."""
+        layout = _layout(self.groups)
+        return np.where(layout.penalised, layout.group, NO_GROUP), np.ravel(self.strength) * layout.weight
+
     def value(self, coef: FeatureNeuron) -> PerNeuron:
         """Compute ``strength sum_g sqrt(|g|) ||w_g||_2``."""
         return (self._group_strength(coef) * _norms(self._blocks(coef))).sum(axis=0)
@@ -101,6 +106,22 @@ class GroupLasso(Penalty):
         pull, kept, is_zero = (a[layout.group] for a in (pull, kept, norm == 0.0))
         residual = xp.where(is_zero, kept * grad, grad + pull * coef)
         return xp.where(layout.penalised[:, None], residual, grad)
+
+    def conjugate(self, dual: FeatureNeuron) -> PerNeuron:
+        """Give 0 where no group's norm exceeds ``strength sqrt(|g|)`` and features without a group have 0, else inf."""
+        xp = namespace(dual)
+        excess = xp.maximum(_norms(self._blocks(dual)) - self._group_strength(dual), 0.0)
+        return ridge_conjugate(xp.zeros_like(excess), excess) + ridge_conjugate(xp.zeros_like(dual), self._free(dual))
+
+    def shares(self, dual: FeatureNeuron) -> Array:
+        """Compute where no group's norm exceeds ``strength sqrt(|g|)``; 0 where features without a group have more."""
+        xp = namespace(dual)
+        share = share_within(self._group_strength(dual), _norms(self._blocks(dual)))
+        return xp.where(xp.any(self._free(dual) != 0.0, axis=0), 0.0, share)[None]
+
+    def _free(self, dual: Array) -> Array:
+        """Keep the entries of features without a group, 0 elsewhere."""
+        return namespace(dual).where(_layout(self.groups).penalised[:, None], 0.0, dual)
 
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
         """Compute the largest ``||grad_g||_2 / sqrt(|g|)``."""

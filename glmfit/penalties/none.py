@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from glmfit._numerics import namespace
 from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
-from glmfit.penalties.base import Penalty, as_strength, unreachable
+from glmfit.penalties.base import Penalty, as_strength, ridge_conjugate, unreachable
 
 
 @final
@@ -35,6 +35,15 @@ class NoPenalty(Penalty):
     def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
         """Return grad."""
         return grad
+
+    def conjugate(self, dual: FeatureNeuron) -> PerNeuron:
+        """Give 0 where u is 0, else inf."""
+        return ridge_conjugate(namespace(dual).zeros_like(dual), dual)
+
+    def shares(self, dual: FeatureNeuron) -> Array:
+        """Give 1 where u is 0, else 0."""
+        xp = namespace(dual)
+        return xp.where(xp.any(dual != 0.0, axis=0), 0.0, 1.0)[None]
 
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
         """Give inf for each neuron."""

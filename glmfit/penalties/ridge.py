@@ -5,8 +5,9 @@ from typing import ClassVar, final
 import jax
 import jax.numpy as jnp
 
+from glmfit._numerics import namespace
 from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
-from glmfit.penalties.base import Penalty, per_neuron, ridge_value, unreachable
+from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, ridge_value, unreachable
 
 
 @final
@@ -32,6 +33,16 @@ class Ridge(Penalty):
     def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
         """Return grad, which contains the ridge part."""
         return grad
+
+    def conjugate(self, dual: FeatureNeuron) -> PerNeuron:
+        """Compute ``||u||_2^2 / (2 strength)``, feature by feature."""
+        return ridge_conjugate(per_neuron(self.strength, dual), dual)
+
+    def shares(self, dual: FeatureNeuron) -> Array:
+        """Give 1, or 0 where a feature of strength 0 has an entry."""
+        xp = namespace(dual)
+        free = per_neuron(self.strength, dual) == 0.0
+        return xp.where(xp.any(free & (dual != 0.0), axis=0), 0.0, 1.0)[None]
 
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
         """Give inf: a ridge shrinks but never selects."""

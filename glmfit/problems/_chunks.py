@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import math
 import os
@@ -26,15 +27,17 @@ def over_chunks(function: Callable[[slice], Any], n_rows: int, size: int = CHUNK
     """Apply a function to every chunk and yield the results in order, whatever the threads do.
 
     NumPy lets go of the interpreter lock, so threads over chunks also share the elementwise work, which BLAS
-    threads would not; BLAS itself is held to one thread meanwhile.
+    threads would not; BLAS itself is held to one thread meanwhile. What `numpy.errstate` says to the caller holds in
+    the threads.
     """
     pieces = chunks(n_rows, size)
     workers = min(_n_cores(), len(pieces))
     if workers == 1:
         yield from map(function, pieces)
         return
+    context = contextvars.copy_context()
     with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(function, pieces)
+        yield from pool.map(lambda piece: context.copy().run(function, piece), pieces)
 
 
 def over_items(function: Callable[[int], Any], n: int, size: int) -> list:

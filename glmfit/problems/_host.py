@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..bounds import ResidualSums
 from ..observations import Observation
 from ._chunks import over_chunks
 
 _NEWTON_STEPS = 100
+# What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
+_quietly = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
+@_quietly
 def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64, offset=None):
     """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64.
 
@@ -37,6 +41,34 @@ def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtyp
     return tuple(total / len(Y) for total in totals)
 
 
+@_quietly
+def residual_sums(X, Y, weights, observation: Observation, coef, intercept, offset=None):
+    """Mean loss (neuron,) and the sums of its residuals that a dual bound needs; arguments of `evaluate_loss`."""
+
+    def chunk(rows):
+        x, y = np.asarray(X[rows], np.float64), np.asarray(Y[rows], np.float64)
+        z = x @ coef + intercept
+        value, r = observation.loss_and_derivative(y, z if offset is None else z + offset[rows])
+        w = 1.0 if weights is None else weights[rows].reshape(len(y), -1)
+        parts = sums_of(x, r * w, (z * r - value) * w, observation.saturated_loss(y) * w)
+        return (value * w).sum(axis=0), *parts
+
+    loss, *sums = (total / len(Y) for total in _sum(over_chunks(chunk, len(Y))))
+    return loss, ResidualSums(*sums)
+
+
+def sums_of(x, r, excess, saturated) -> ResidualSums:
+    """Return sums over some rows, weights inside; x is (row, feature), the others (row, neuron)."""
+
+    def apart(a):
+        above = np.where(r > 0, a, 0.0)
+        return np.stack([above, a - above])
+
+    push = apart(r)
+    return ResidualSums(push.sum(axis=1), x.T @ push, *(apart(a).sum(axis=1) for a in (excess, saturated)))
+
+
+@_quietly
 def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scale, dtype=np.float64, offset=None):
     """Hessian of the mean loss of one neuron in standardised coordinates, and the largest squared row norm.
 
@@ -106,11 +138,24 @@ def fit_intercept(Y, weights, observation: Observation, offset):
     return b, loss, curvature
 
 
+def rounding_of(mean, scale, params, objective, mean_count) -> np.ndarray:
+    """Allow for the rounding of an objective and its gradient in float64, added to every bound, (neuron,).
+
+    Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms; ``mean`` and
+    ``scale`` are those of the features.
+    """
+    terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.finfo(float).eps * (16 * (np.abs(objective) + mean_count) + 2 * mean_count * terms)
+
+
+@_quietly
 def predictor(X, coef, intercept) -> np.ndarray:
     """Linear predictor in float64 without a float64 copy of X, (time, ...)."""
     return np.concatenate(list(over_chunks(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))
 
 
+@_quietly
 def largest_move(X, change_coef, change_intercept) -> np.ndarray:
     """``max_t |change of eta_t|`` per neuron in float64, (neuron,)."""
 

@@ -16,7 +16,7 @@ from ._chunks import small_blas
 from .base import Params
 
 _FAR = 1e-2  # of what the model explains, still to be gained
-_CLOSE = 1e-2  # nats of the recording, still to be gained
+CLOSE = 1e-2  # nats of the recording, still to be gained
 _REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement by this factor
 
 
@@ -101,8 +101,7 @@ class Iterate(NamedTuple):
     bound: float  # of F - F*; inf where there is none
     estimate: float
     passes: int  # over the rows, so far
-    separable: bool = False
-    stuck: bool = False  # no step descends any more: rounding
+    stuck: bool = False  # no step descends any more: rounding; or steps would go on for ever
 
 
 def start(problem, coef, intercept) -> Iterate:
@@ -122,7 +121,7 @@ def iterate(problem, at: Iterate) -> Iterate:
     fresh = not np.isfinite(at.matrix[0, 0])
     if fresh:
         # Far from the optimum single precision serves.
-        far = not at.estimate <= max(_FAR * (problem.null_objective[0] - at.objective), _CLOSE / problem.n_rows)
+        far = not at.estimate <= max(_FAR * (problem.null_objective[0] - at.objective), CLOSE / problem.n_rows)
         single = problem.X.dtype == np.float32 and far
         at = _form(problem, at, np.float32 if single else np.float64)
     if not np.all(np.isfinite(at.matrix)):
@@ -153,7 +152,7 @@ def iterate(problem, at: Iterate) -> Iterate:
         if not moved[0] <= at.objective + rounding:
             if at.proves:
                 return at._replace(stuck=True)
-            return _judge_exactly(problem, at)  # single precision shows no way down
+            return judge_exactly(problem, at)  # single precision shows no way down
     objective, grad_coef, grad_intercept = moved
     after = at._replace(
         coef=at.coef + length * step,
@@ -167,19 +166,16 @@ def iterate(problem, at: Iterate) -> Iterate:
 
 
 def finish(problem, coef, intercept, target: float, max_steps: int = 30) -> Iterate:
-    """Newton steps until the bound is below target, or no step helps, or the neuron proves separable."""
-    at = _judge_exactly(problem, start(problem, coef, intercept))
-    smooth = problem.penalty.smooth
-    for _ in range(max_steps if smooth else 0):
+    """Newton steps until the bound is below target, or no step helps."""
+    at = judge_exactly(problem, start(problem, coef, intercept))
+    for _ in range(max_steps):
         if at.bound <= target or at.stuck:
             break
         at = iterate(problem, at)
-    if smooth and not np.isfinite(at.bound):
-        at = at._replace(separable=problem.is_separable(Params(at.coef[:, None], np.array([at.intercept])), 0))
     return at
 
 
-def _judge_exactly(problem, at: Iterate) -> Iterate:
+def judge_exactly(problem, at: Iterate) -> Iterate:
     """Form gradient and Hessian in double precision, and judge: those that only show the way prove nothing."""
     objective, grad_coef, grad_intercept = _evaluate(problem, at.coef, at.intercept)
     at = at._replace(objective=objective, grad_coef=grad_coef, grad_intercept=grad_intercept, passes=at.passes + 1)
@@ -190,9 +186,12 @@ def _judge_exactly(problem, at: Iterate) -> Iterate:
 def _judge(problem, at: Iterate, system: NewtonSystem, before: float) -> Iterate:
     """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
     _, _, decrement = system.direction(at.grad_coef, at.grad_intercept)
-    close = decrement / 2 <= _CLOSE / problem.n_rows or not np.isfinite(before)
+    close = decrement / 2 <= CLOSE / problem.n_rows or not np.isfinite(before)
     gap = _bound(problem, at, system, decrement) if close and at.proves else np.inf
-    at = at._replace(bound=gap, estimate=decrement / 2)
+    if close and at.proves and not np.isfinite(gap) and problem.penalty.smooth:
+        # What the Hessian does not show a penalty on all coefficients may.
+        gap = float(problem.evaluate_with_dual(Params(at.coef[:, None], np.array([at.intercept])))[1][0])
+    at = at._replace(bound=gap, estimate=decrement / 2, stuck=problem.has_no_optimum)
     if decrement > _REUSE * before or (close and not np.isfinite(gap)):
         return _forget(at)
     return at

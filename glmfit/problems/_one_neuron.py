@@ -9,13 +9,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from . import _host, _newton
+from . import _host, _newton, _proximal_newton
 from ._basis import rough_standard
 from ._chunks import over_chunks
 from ._recession import recedes
 from .base import ExactHessian, Params
 
-_EPS = float(np.finfo(float).eps)
 _STILL = 1e-10  # root mean square of a move of standardised rows that is none
 _MOST_ENTRIES = 5e7  # of a linear programme
 
@@ -27,7 +26,6 @@ class Finished(NamedTuple):
     objective: float
     bound: float
     estimate: float
-    separable: bool
 
 
 class OneNeuron(ExactHessian):
@@ -36,7 +34,7 @@ class OneNeuron(ExactHessian):
     @property
     def design_rank(self) -> int:
         """Directions of the design that were resolved; all of them unless the basis or a neuron has shown otherwise."""
-        rank = self.basis.rank if "basis" in self.__dict__ else self.n_features
+        rank = self.basis.rank if "basis" in self.design else self.n_features
         return min([rank, *(found["rank"] for found in (self._found, *self._found_of.values()) if "rank" in found)])
 
     def note_rank(self, rank: int | None) -> None:
@@ -45,10 +43,12 @@ class OneNeuron(ExactHessian):
         if rank is not None:
             self._found["rank"] = rank
 
-    @cached_property
+    @property
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
         """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
-        return rough_standard(self.X, self.weights)
+        if "standard" not in self.design:
+            self.design["standard"] = rough_standard(self.X, self.weights)
+        return self.design["standard"]
 
     @cached_property
     def _found(self) -> dict:
@@ -61,14 +61,8 @@ class OneNeuron(ExactHessian):
         return defaultdict(dict)
 
     def rounding_of(self, params: Params, objective) -> np.ndarray:
-        """Allow for the rounding of an objective and its gradient in float64, added to every bound, (neuron,).
-
-        Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms.
-        """
-        mean, scale = self.standard
-        terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return _EPS * (16 * (np.abs(objective) + self.mean_count) + 2 * self.mean_count * terms)
+        """Allow for the rounding of an objective and its gradient in float64, added to every bound, (neuron,)."""
+        return _host.rounding_of(*self.standard, params, objective, self.mean_count)
 
     def select(self, neuron: int) -> OneNeuron:
         """Return the problem of one neuron, sharing what is known of the design."""
@@ -76,20 +70,23 @@ class OneNeuron(ExactHessian):
             return self
         penalty = jax.tree.map(lambda a: a[..., neuron : neuron + 1] if np.ndim(a) else a, self.penalty)
         Y = np.ascontiguousarray(self.Y[:, neuron : neuron + 1])
-        _ = self.standard  # computed once for all neurons
         offset = None if self.offset is None else self.offset[:, [neuron if self.offset.shape[1] > 1 else 0]]
         one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype, offset, self.placement.devices)
-        one.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("standard", "basis")})
-        one.__dict__["_found"] = self._found_of[neuron]
+        one.__dict__.update(design=self.design, _found=self._found_of[neuron])
         return one
 
-    def start_newton(self, params: Params, neuron: int) -> _newton.Iterate:
-        """First Newton iterate of one neuron."""
-        return _newton.start(self.select(neuron), params.coef[:, neuron], params.intercept[neuron])
+    @property
+    def _newton(self):
+        """Newton steps, proximal ones where the penalty has kinks."""
+        return _newton if self.penalty.smooth else _proximal_newton
 
-    def newton_step(self, iterate: _newton.Iterate, neuron: int) -> _newton.Iterate:
+    def start_newton(self, params: Params, neuron: int):
+        """First Newton iterate of one neuron."""
+        return self._newton.start(self.select(neuron), params.coef[:, neuron], params.intercept[neuron])
+
+    def newton_step(self, iterate, neuron: int):
         """One Newton step of one neuron."""
-        return _newton.iterate(self.select(neuron), iterate)
+        return self._newton.iterate(self.select(neuron), iterate)
 
     def hessian_of_one(self, coef, intercept, dtype):
         """Standardised Hessian of a one-neuron problem, ridge included, and its largest squared row norm."""
@@ -107,22 +104,34 @@ class OneNeuron(ExactHessian):
         change = _host.largest_move(self.X, np.asarray(change_coef)[:, None], np.array([change_intercept]))
         return float(change[0])
 
-    def newton_is_cheap(self, left, final: bool) -> bool:
-        """Whether the neurons left are few, or their Hessians a matter of a second or two."""
-        flops = 4.0 * self.n_rows * self.n_features**2 * left.sum()
-        return bool(left.sum() <= max(2, self.n_neurons // 16) or flops < (3e11 if final else 1e10))
+    def newton_is_cheap(self, params: Params, left, final: bool, passes: float) -> bool:
+        """Whether the neurons left are few, or their Hessians a matter of a second or two.
+
+        With a penalty that has kinks, whether they cost as much as the passes made so far: of what makes these go on,
+        columns that hardly any row sees, nothing can be known before. Then only features in use count.
+        """
+        n, n_left = self.n_neurons, left.sum()
+        if n_left <= max(2, n // 16):
+            return True
+        flops = 4.0 * self.n_rows * self.n_features**2 * n_left
+        if self.penalty.smooth or not self.in_memory:
+            return bool(flops < (3e11 if final else 1e10))
+        squares = 2.0 * np.sum(np.count_nonzero(params.coef, axis=0)[left] ** 2)
+        # Flops for a row: some four steps of a Hessian and three passes each, with what a pass costs at the least.
+        steps = 4 * (squares + n_left * (12 * self.n_features + 1200 + 6e7 / self.n_rows))
+        spent = passes * n * (4 * self.n_features + 56)
+        return bool(steps <= spent or (final and self.n_rows * squares < 2e12))
 
     def finish_neuron(self, params: Params, neuron: int, target: float) -> Finished:
-        """Bring one neuron below its target by exact Newton steps (bound only, where the penalty is not smooth)."""
-        at = _newton.finish(self.select(neuron), params.coef[:, neuron], params.intercept[neuron], target)
+        """Bring one neuron below its target by exact Newton steps."""
+        at = self._newton.finish(self.select(neuron), params.coef[:, neuron], params.intercept[neuron], target)
         coef, intercept = params.coef.copy(), params.intercept.copy()
         coef[:, neuron], intercept[neuron] = at.coef, at.intercept
-        return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate, at.separable)
+        return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate)
 
     def is_separable(self, params: Params, neuron: int) -> bool:
-        """Whether one neuron has run away, and no finite optimum exists; see `may_be_separable`."""
-        one = self.select(neuron)
-        return one.may_be_separable(params.coef[:, neuron], params.intercept[neuron], False) and one.recedes is True
+        """Whether one neuron has no finite optimum, as far as `recedes` can tell, wherever its fit has got to."""
+        return not self.penalty.penalises_all and self.select(neuron).recedes is True
 
     def may_be_separable(self, coef, intercept, everywhere: bool = True) -> bool:
         """Whether one neuron looks as if it ran away: rates next to 0 in silent rows, far below those of spikes.
@@ -157,6 +166,11 @@ class OneNeuron(ExactHessian):
         if "recedes" not in self._found:
             self._found["recedes"] = self._look_for_recession()
         return self._found["recedes"]
+
+    @property
+    def has_no_optimum(self) -> bool:
+        """Whether it was found out already that one neuron recedes."""
+        return self._found.get("recedes") is True
 
     def _look_for_recession(self) -> bool | None:
         mean, scale = self.standard

@@ -17,6 +17,7 @@ from ..bounds import (
     GapCertificate,
     bound_largest_eigenvalue,
     bound_smallest_eigenvalue,
+    dual_gap,
     estimate_smallest_eigenvalue,
     gap_bound,
     random_start,
@@ -121,6 +122,21 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         ridge = np.asarray(self.penalty.ridge_strength, np.float64)
         objective = loss + np.asarray(self.penalty.value(params.coef), np.float64)
         return Evaluation(objective, grad_coef + ridge * params.coef, grad_intercept)
+
+    def evaluate_with_dual(self, params: Params) -> tuple[Evaluation, np.ndarray]:
+        """`evaluate`, and a bound of ``F - F*`` by duality, inf where there is none, (neuron,): one pass.
+
+        Where some coefficients have no penalty, the rounding of their gradient alone takes every dual bound away.
+        """
+        loss, sums = _host.residual_sums(
+            self.X, self.Y, self.row_weights, self.observation, params.coef, params.intercept, self.offset
+        )
+        ridge = np.asarray(self.penalty.ridge_strength, np.float64)
+        objective = loss + np.asarray(self.penalty.value(params.coef), np.float64)
+        evaluation = Evaluation(objective, sums.gradient.sum(axis=0) + ridge * params.coef, sums.residual.sum(axis=0))
+        if not self.penalty.penalises_all:
+            return evaluation, np.full(self.n_neurons, np.inf)
+        return evaluation, dual_gap(objective, sums, self.penalty) + self.rounding_of(params, objective)
 
     def calls_of_a_fit(self, shapes: Shapes, n_steps: int) -> list:
         """List the calls of kernels that a fit will make, from guaranteed descent to certificate, in that order."""
@@ -278,7 +294,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         Where directions of X are left out (``basis.rank``) there is a bound only if nothing is to be gained there:
         see :meth:`left_out_is_settled`.
         """
-        evaluation = self.evaluate(params)
+        evaluation, by_duality = self.evaluate_with_dual(params)
         metric64 = Metric(*(np.asarray(part, np.float64) for part in metric))
         start = self.random_column(seed, number)
         n_steps = _MORE_HESSIAN_STEPS if thorough else _HESSIAN_STEPS
@@ -291,9 +307,9 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         positive = np.where(kappa > 0, kappa, np.nan)
         positive = np.where(self.left_out_is_settled(params.coef), positive, np.nan)
         bound = gap_bound(decrement / positive, leverage / positive, self.penalty.penalises_all)
-        bound = bound + self.rounding_of(params, evaluation.objective)
+        bound = np.minimum(bound + self.rounding_of(params, evaluation.objective), by_duality)
         ritz = estimate_smallest_eigenvalue(spectrum.alpha, spectrum.beta)
-        estimate = decrement / (2 * np.maximum(ritz, self._unresolved))
+        estimate = np.minimum(decrement / (2 * np.maximum(ritz, self._unresolved)), by_duality)
         return GapCertificate(
             bound,
             estimate,

@@ -9,6 +9,8 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from ._active_set import minimise_l1
 
+_LIFT = 1e-9  # of the scaled diagonal, around the start: of duplicates any share will do
+
 
 class Model(NamedTuple):
     """Hessian of one fit at the reference, ridge inside."""
@@ -123,6 +125,6 @@ class SharedHessian:
         # Features in their own units may differ by many powers of ten.
         unit = 1 / np.sqrt(np.maximum(np.diag(Q) + ridge, np.finfo(float).tiny))
         scaled = Q * unit * unit[:, None]
-        scaled[np.diag_indices_from(scaled)] = 1 + 1e-9  # of duplicates any share will do
-        w = unit * minimise_l1(scaled, c * unit, l1 * unit, start / unit)
+        scaled[np.diag_indices_from(scaled)] = 1 + _LIFT
+        w = unit * minimise_l1(scaled, c * unit + _LIFT * start / unit, l1 * unit, start / unit)
         return w[:-1], float(w[-1])

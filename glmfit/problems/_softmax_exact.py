@@ -21,7 +21,7 @@ from ._joint_rows import JointSweep, bohning_blocks, bohning_row, joint_blocks, 
 from ._metric import Metric
 from ._rows import Rows
 from ._softmax_majorization import MajorizedSoftmax, majorize_softmax
-from ._softmax_newton import NewtonCGStep, newton_cg_step, newton_gap
+from ._softmax_newton import NewtonCGStep, cool, newton_cg_step, newton_gap
 from ._softmax_surrogates import Surrogates, SurrogateSum
 from ._softmax_view import HESSIAN_THEOREM, SoftmaxPoint, SoftmaxView
 from ._spectral_view import Shapes, SpectralView
@@ -54,7 +54,6 @@ class FinishedSoftmax(NamedTuple):
     objective: np.ndarray
     bound: float
     estimate: float
-    separable: bool
 
 
 class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
@@ -82,6 +81,11 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
         return np.array([self.problem.null_objective])
 
     @property
+    def saturated_loss(self) -> np.ndarray:
+        """Mean loss of a model that is right about every row, (1,)."""
+        return np.array([self.problem.saturated_loss])
+
+    @property
     def penalty(self) -> Ridge:
         """Of the coefficients."""
         return Ridge(np.asarray(self.problem.strength))
@@ -94,6 +98,14 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
     def null_params(self) -> Params:
         """Model of class frequencies."""
         return self.problem.null_params()
+
+    def rounding_of(self, params: Params, objective: np.ndarray) -> np.ndarray:
+        """Allow for the rounding of an objective in float64, (1,): about what is added to bounds."""
+        return 128 * np.finfo(float).eps * np.abs(objective) + self.problem.rounding_of_scores(params)
+
+    def start_params(self) -> Params:
+        """Parameters to begin with: the model of class frequencies, or a better one where offsets are large."""
+        return cool(self.problem, self.problem.soften) or self.null_params()
 
     def evaluate(self, params: Params) -> Evaluation:
         """Compute F and its gradient in float64."""
@@ -162,7 +174,7 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
         """Parameters of the view's coordinates."""
         return self.view.from_columns(v)
 
-    def newton_is_cheap(self, left, final: bool) -> bool:
+    def newton_is_cheap(self, params: Params, left, final: bool, passes: float) -> bool:
         """Whether Newton steps may end a fit that stands near the optimum."""
         return bool(left.any()) and (final or self.problem.n_rows * self.problem.n_classes <= _FINISH_SCORES)
 
@@ -178,8 +190,7 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
                 break
         params = self.user_params(point.v)
         gap = self.certify_gap(params)
-        separable = self.view.is_separated(point)
-        return FinishedSoftmax(params, gap.objective, float(gap.bound[0]), float(gap.estimate[0]), separable)
+        return FinishedSoftmax(params, gap.objective, float(gap.bound[0]), float(gap.estimate[0]))
 
     def _foresee_bound(self, point: SoftmaxPoint) -> float:
         """Say about how large the bound by duality will be; no certificate."""
@@ -192,8 +203,10 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
         return float(np.sum(point.gradient[:-1] ** 2)) / (2 * strength) + mixing
 
     def is_separable(self, params: Params, neuron: int) -> bool:
-        """Whether the model sets every row's class apart from all others, so that no finite one is the best."""
-        return self.view.is_separated(self.start_newton(params))
+        """Whether classes can be set apart, so that no finite model is the best, as far as the view can tell."""
+        if self.problem.strength > 0:
+            return False
+        return self.view.is_separated(self.start_newton(params)) or self.view.recedes is True
 
     # ---------------------------------------------------------------------------- how far from the optimum
 

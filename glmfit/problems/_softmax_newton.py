@@ -10,10 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ._softmax_view import SoftmaxPoint, SoftmaxView
+from .base import Params
 
 _FORCING = 0.25  # of the gradient's norm that is left for the next step, at most
 _ARMIJO = 1e-4
 _HALVINGS = 40
+# Offsets whose range is beyond the first are cooled, from a temperature at which it is the second; the rest is how.
+_FAR_APART, _CLOSE_TOGETHER = 20.0, 5.0
+_COOLING, _COOL, _COOLING_STEPS, _COOLING_PRODUCTS = 4.0, 1e-3, 30, 50
 _PATIENCE = 10  # products more than columns, after which blocks are formed
 
 
@@ -68,6 +72,31 @@ def newton_cg_step(view: SoftmaxView, at: SoftmaxPoint, max_products: int, inver
         inverse, passes = view.invert_blocks(after), passes + columns // 2
     estimate = float(np.sum(after.gradient * _precondition(after, after.gradient, inverse))) / 2
     return NewtonCGStep(after, decrease, estimate, passes, False, inverse)
+
+
+def cool(problem, soften) -> Params | None:
+    """Near-optimal parameters where offsets set classes far apart; None where they do not, or there are none.
+
+    Rows that are all but certain have next to no curvature, and Newton's steps, made for a Hessian that says nothing of
+    them, go nowhere. With scores divided by a temperature they are not certain: ``soften(temperature)`` is the problem
+    whose parameters, times the temperature, are those of softer classes. The temperature falls to 1 in steps, from each
+    of which the next is near (docs/theory/softmax_newton.md).
+    """
+    spread = 0.0 if problem.offset is None else float(np.max(np.ptp(problem.offset, axis=1)))
+    if not _FAR_APART < spread < np.inf:
+        return None
+    temperature, params = spread / _CLOSE_TOGETHER, problem.null_params()
+    while temperature > 1:
+        view = SoftmaxView(soften(temperature))
+        at = view.at(view.to_columns(Params(*(a / temperature for a in params))))
+        for _ in range(_COOLING_STEPS):
+            step = newton_cg_step(view, at, _COOLING_PRODUCTS)
+            at = step.point
+            if step.stuck or step.decrease <= _COOL:
+                break
+        params = Params(*(temperature * a for a in view.from_columns(at.v)))
+        temperature /= _COOLING
+    return params
 
 
 def _search(view: SoftmaxView, at: SoftmaxPoint, direction):

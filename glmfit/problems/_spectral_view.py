@@ -68,8 +68,18 @@ class SpectralView:
         return int(min(self.n_rows, max(256, min(4096, self.n_rows // 50))))
 
     @cached_property
+    def design(self) -> dict:
+        """What was computed of the features alone; the problems of single neurons share it."""
+        return {}
+
+    @property
     def basis(self):
         """Spectral basis of the design; see docs/theory/spectral_basis.md."""
+        if "basis" not in self.design:
+            self.design["basis"] = self._make_basis()
+        return self.design["basis"]
+
+    def _make_basis(self):
         if self.penalty.rotation_invariant:
             return spectral_basis(self.X, self.weights)
         groups = getattr(self.penalty, "groups", None)

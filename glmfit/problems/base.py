@@ -63,6 +63,10 @@ class Problem(ABC):
     def null_params(self) -> Params:
         """Return the intercept-only model, the reference point of relative gaps."""
 
+    def start_params(self) -> Params:
+        """Return where a fit begins that is told nothing."""
+        return self.null_params()
+
     @abstractmethod
     def evaluate(self, params: Params) -> Evaluation:
         """Compute objective and gradient at ``params`` in float64 with the data as given."""

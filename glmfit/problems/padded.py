@@ -97,6 +97,16 @@ class PaddedProblem(PopulationProblem):
         added = eta, self.observation.loss(silent, eta), self.observation.curvature(silent, eta)
         return tuple(np.concatenate(pair) for pair in zip(self.plain._null, added, strict=True))
 
+    @property
+    def saturated_loss(self) -> np.ndarray:
+        """Mean loss of the model that predicts every count exactly, (neuron,), 0 for neurons added."""
+        return self._append(self.plain.saturated_loss)
+
+    def evaluate_with_dual(self, params: Params) -> tuple[Evaluation, np.ndarray]:
+        """`evaluate`, and a bound by duality, (neuron,); zeros for neurons added."""
+        evaluation, bound = self.plain.evaluate_with_dual(self._without(params))
+        return Evaluation(*map(self._append, evaluation)), self._append(bound)
+
     def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
         """Compute objective and gradient of the smooth part on the data as given; zeros for neurons added."""
         return Evaluation(*map(self._append, self.plain.evaluate(self._without(params), dtype)))
@@ -105,9 +115,9 @@ class PaddedProblem(PopulationProblem):
         """Return the problem of one neuron, sharing what is known of the design."""
         return self.plain.select(neuron)
 
-    def newton_is_cheap(self, left, final: bool) -> bool:
-        """Whether the neurons left are few, or their Hessians a matter of a second or two."""
-        return self.plain.newton_is_cheap(left[: self.plain.n_neurons], final)
+    def newton_is_cheap(self, params: Params, left, final: bool, passes: float) -> bool:
+        """Whether the neurons left are few, or their Hessians not much work."""
+        return self.plain.newton_is_cheap(self._without(params), left[: self.plain.n_neurons], final, passes)
 
     # ---------------------------------------------------------------- passes of the solver
 

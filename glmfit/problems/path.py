@@ -13,12 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from ..bounds import gap_bound
+from ..bounds import ResidualSums, dual_gap, gap_bound
 from ..observations import Observation
 from ..penalties import Penalty
+from . import _host
 from ._basis import floored_basis, spectral_basis
 from ._chunks import over_chunks, over_items
-from ._host import fit_intercept
+from ._host import fit_intercept, rounding_of
 from ._pieces import split_rows
 from ._shared_hessian import SharedHessian
 from .base import Params
@@ -54,12 +55,20 @@ class Pass(NamedTuple):
         Largest distance of eta from its value at the reference, over the rows that count, (column,).
     pieces : numpy.ndarray
         Gradients of the summed loss over each piece, (piece, feature + 1, column).
+    sums : ResidualSums or None
+        What a dual bound needs, for penalties with kinks.
     """
 
     loss: np.ndarray
     gradient: np.ndarray
     drift: np.ndarray
     pieces: np.ndarray
+    sums: ResidualSums | None
+
+    def take(self, which) -> Pass:
+        """Keep some of the columns."""
+        sums = None if self.sums is None else ResidualSums(*(a[..., which] for a in self.sums))
+        return Pass(self.loss[which], self.gradient[:, which], self.drift[which], self.pieces[:, :, which], sums)
 
 
 class PathProblem:
@@ -132,6 +141,18 @@ class PathProblem:
             found.append(fit_intercept(self.Y, weights, self.observation, self.offset)[:2])
         return tuple(np.array(part) for part in zip(*found, strict=True))
 
+    @cached_property
+    def saturated_loss(self) -> np.ndarray:
+        """Mean loss of the model that predicts every count exactly, (fold, neuron): no model is below it."""
+        counted = self.train if self.weights is None else self.train * self.weights[:, None]
+
+        def chunk(rows):
+            return counted[rows].T.astype(np.float64) @ self.observation.saturated_loss(
+                np.asarray(self.Y[rows], np.float64)
+            )
+
+        return sum(over_chunks(chunk, self.n_rows)) / self.total[:, None]
+
     def null_params(self, columns: Columns) -> Params:
         """Intercept-only optimum."""
         intercept = self._null[0][columns.fold, columns.neuron]
@@ -200,24 +221,31 @@ class PathProblem:
             coef, intercept, neuron, of = parts[p]
             x = np.asarray(self.X[rows], np.float64)
             few = x[:, used]
-            eta = few @ coef + intercept
-            away = np.abs(eta - (few @ ref.coef + ref.intercept)[:, of])  # the offset is in both
-            eta = eta + self._known(rows, neuron)
-            value, r = self.observation.loss_and_derivative(np.asarray(self.Y[rows], np.float64)[:, neuron], eta)
+            z = few @ coef + intercept
+            away = np.abs(z - (few @ ref.coef + ref.intercept)[:, of])  # the offset is in both
+            y = np.asarray(self.Y[rows], np.float64)[:, neuron]
+            value, r = self.observation.loss_and_derivative(y, z + self._known(rows, neuron))
+            w = 1.0
             if self.weights is not None:
                 w = self.weights[rows][:, None]
                 value, r, away = value * w, r * w, np.where(w > 0, away, 0)
-            return p, value.sum(axis=0), np.concatenate([x.T @ r, r.sum(axis=0)[None]]), away.max(axis=0)
+            gradient = np.concatenate([x.T @ r, r.sum(axis=0)[None]])
+            sums = None if self.smooth else _host.sums_of(x, r, z * r - value, w * self.observation.saturated_loss(y))
+            return p, value.sum(axis=0), gradient, away.max(axis=0), sums
 
         loss, drift, pieces = np.zeros(C), np.zeros(C), np.zeros((P, d + 1, C))
+        sums = None if self.smooth else ResidualSums(*(np.zeros((2, *shape, C)) for shape in ((), (d,), (), ())))
         for done in over_chunks(chunk, len(self._tasks), 1):
             if done is not None:
-                p, value, gradient, away = done
+                p, value, gradient, away, some = done
                 loss[where[p]] += value
                 pieces[p][:, where[p]] += gradient
                 drift[where[p]] = np.maximum(drift[where[p]], away)
+                for whole, part in zip(sums or (), some or (), strict=True):
+                    whole[..., where[p]] += part
         total = self.total[columns.fold]
-        return Pass(loss / total, pieces.sum(axis=0) / total, drift, pieces)
+        sums = None if sums is None else ResidualSums(*(a / total for a in sums))
+        return Pass(loss / total, pieces.sum(axis=0) / total, drift, pieces, sums)
 
     def hessians(self, neurons: np.ndarray, params: Params) -> list[SharedHessian]:
         """Form the Hessians of some neurons at parameters, one column each.
@@ -331,9 +359,14 @@ class PathProblem:
             bound = self.bound_gap(decrement, *rest, reference.smallest(fold))
             if bound > target[i] >= decrement / 2:
                 bound = min(bound, self.bound_gap(decrement, *rest, model.smallest))
-            return decrement, bound + 2e-15 * abs(pass_.loss[i])  # rounding of the gradient
+            return decrement, bound
 
-        return np.array(over_items(one, len(columns), len(self.kept))).reshape(-1, 2).T
+        decrement, bound = np.array(over_items(one, len(columns), len(self.kept))).reshape(-1, 2).T
+        if pass_.sums is not None and penalty.penalises_all:
+            objective = pass_.loss + np.asarray(penalty.value(params.coef), np.float64)
+            bound = np.minimum(bound, dual_gap(objective, pass_.sums, penalty))
+        mean_count = self.mean_count[columns.fold, columns.neuron]
+        return decrement, bound + rounding_of(self.basis.mean, self.basis.deviation, params, pass_.loss, mean_count)
 
     def step(self, columns: Columns, penalty: Penalty, params: Params, gradient, references) -> Params:
         """Change of the parameters to the least of the quadratic models, penalty included."""

@@ -229,6 +229,12 @@ class SoftmaxProblem:
         total = self.class_totals
         return float(total.sum() * scipy.special.logsumexp(b) - total @ b) / self.n_rows
 
+    @cached_property
+    def saturated_loss(self) -> float:
+        """Mean loss of a model that is right about every row: no model is below it."""
+        entropy = scipy.special.entr(self.counts.data).sum() - scipy.special.entr(self.totals).sum()
+        return float(entropy) / self.n_rows
+
     def scores(self, params: Params, rows=slice(None)) -> np.ndarray:
         """Linear predictor of some rows, (row, class), float64."""
         s = np.asarray(self.X[rows] @ params.coef, np.float64) + params.intercept[None]
@@ -257,6 +263,12 @@ class SoftmaxProblem:
         return SoftmaxProblem(
             self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype
         )
+
+    def soften(self, temperature: float) -> SoftmaxProblem:
+        """Problem whose scores are divided by a temperature, in parameters divided by it; F is divided by it, too."""
+        offset = None if self.offset is None else self.offset / temperature
+        strength = self.strength * temperature
+        return SoftmaxProblem(self.X, self.pairs, self.n_classes, strength, self.fit_intercept, offset, self.dtype)
 
     def start_auxiliary(self, params: Params, alpha: float, rng: np.random.Generator) -> np.ndarray:
         """Estimate the best auxiliary variable of every pair at some parameters, from up to 64 classes, (pair,)."""

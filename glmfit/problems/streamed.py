@@ -326,7 +326,7 @@ class StreamedProblem(PopulationProblem):
             self.max_table_bytes,
             self.max_portion_bytes,
         )
-        one.__dict__["basis"] = self.basis
+        one.__dict__["design"] = self.design
         return one
 
 

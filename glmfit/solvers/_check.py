@@ -29,5 +29,5 @@ def check_smooth(solver: str, penalty: Any) -> None:
     if not penalty.smooth:
         raise ValueError(
             f"{solver} needs a smooth penalty (UnRegularized or Ridge); this problem has {penalty.name}. "
-            'Use solver_name="SAGA".'
+            'Use solver_name="SAGA" or "Newton".'
         )

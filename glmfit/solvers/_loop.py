@@ -41,7 +41,7 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
     bar = tqdm(total=options.max_epochs, disable=not options.verbose, unit="epoch", desc="glmfit")
     try:
         if saved is None:
-            columns, state = solver.init_state(problem, params or problem.null_params(), key=key)
+            columns, state = solver.init_state(problem, params or problem.start_params(), key=key)
         else:
             columns, state = _resume(solver, problem, saved, verdict, history)
             clock -= history.seconds[-1]
@@ -117,8 +117,9 @@ def _resume(solver, problem, saved: dict[str, np.ndarray], verdict: Verdict, his
 class Verdict:
     """Judges every neuron: non-finite first, then converged, then out of budget.
 
-    A neuron is finished when the problem's gap certificate, taken at the parameters that will be returned, is
-    below its target; those very parameters are kept. The solver's estimate only decides when to ask.
+    A neuron is converged when the problem's gap certificate, taken at the parameters that will be returned, is
+    below its target; those very parameters are kept. The solver's estimate decides when to ask, and nothing else:
+    where it is all there is in the end, the neuron is unproved.
     """
 
     def __init__(self, solver, problem, options: LoopOptions):
@@ -163,16 +164,22 @@ class Verdict:
         # Far away the estimate may rise for long while the objective still falls.
         seen = 8 * np.finfo(self.problem.dtype).eps * np.abs(state.objective)
         falls = state.objective < self._lowest - np.maximum(1e-2 * self.target, seen)
-        better = (state.estimate < 0.9 * self._best) | falls
+        # An estimate that no sum in float64 resolves is rounding, and goes on falling by chance.
+        resolved = self._best > np.finfo(float).eps * (np.abs(state.objective) + self.problem.mean_count)
+        better = ((state.estimate < 0.9 * self._best) & resolved) | falls
         self._since = np.where(better, 0, self._since + 1)
         self._best = np.minimum(self._best, np.where(better, state.estimate, np.inf))
         self._lowest = np.minimum(self._lowest, np.where(better, state.objective, np.inf))
-        stalled = self._since >= _STALLED
+        stalled = (self._since >= _STALLED) | self.solver.is_stuck(state)
         ready = self._inflation * state.estimate <= self.target
         self.near = bool(np.all(self._is_near(state)[open_]))
-        # Exact-Hessian bounds are at hand at every check: no neuron need wait for the others.
-        if open_.any() and (last or self.solver.exact_hessian or (ready | stalled)[open_].all()):
-            self._certify(columns, state, open_, stalled, final=last or bool(stalled[open_].all()))
+        # Bounds of exact Hessians are at hand at every check: no neuron need wait for the others. Of penalties with
+        # kinks the estimate says little, and steps with exact Hessians end what they begin.
+        now = last or self.solver.exact_hessian or (ready | stalled)[open_].all()
+        now = now or (not self.problem.penalty.smooth and self._may_finish(state, open_, False))
+        if open_.any() and now:
+            given_up = stalled if self.solver.exact_hessian else np.full_like(stalled, stalled[open_].all())
+            self._certify(columns, state, open_, stalled, given_up | last)
 
     def _is_near(self, state) -> np.ndarray:
         """Whether each neuron will be ready within a few epochs if its estimate goes on falling as it did."""
@@ -192,8 +199,11 @@ class Verdict:
         worst = f"{known.max():.1e}" if known.size else "?"
         return f"{int(self.finished.sum())}/{len(self.finished)} neurons done, worst gap {worst}"
 
-    def _certify(self, columns, state, open_, stalled, final: bool) -> None:
-        """Ask for bounds at the parameters to return; what they do not settle is finished exactly or goes on."""
+    def _certify(self, columns, state, open_, stalled, final) -> None:
+        """Ask for bounds at the parameters to return; what they do not settle is finished exactly or goes on.
+
+        Nothing more is done for neurons that are ``final``, bool (neuron,), whatever comes of it.
+        """
         self.attempts += 1
         certificate = self.solver.certify_gap(self.problem, columns, state, self.attempts)
         self.failure_probability += certificate.failure_probability
@@ -202,23 +212,27 @@ class Verdict:
         self._record(open_, certificate.objective, gap, bounded)
         self._finish(open_ & bounded & (gap <= self.target), Status.CONVERGED)
         left = open_ & ~self.finished
-        newton = self.solver.finish_with_newton and not self.solver.exact_hessian
-        if newton and self.problem.newton_is_cheap(left, final):
+        exactly = self._may_finish(state, left, bool(final[left].all()))
+        if exactly:
             for neuron in np.flatnonzero(left):
                 self._finish_exactly(int(neuron))
             left &= ~self.finished
-        if final:
-            for neuron in np.flatnonzero(left & ~bounded):
-                if self.problem.is_separable(self.params, int(neuron)):
-                    self._finish(np.arange(len(left)) == neuron, Status.SEPARABLE)
-            left &= ~self.finished
-            self._finish(left & (self.gap <= self.target), Status.CONVERGED)
-            self._finish(left & stalled & ~self.finished, Status.PRECISION_FLOOR)
+        for neuron in np.flatnonzero(left & ~self.is_bound & (final | exactly)):
+            if self.problem.is_separable(self.params, int(neuron)):
+                self._finish(np.arange(len(left)) == neuron, Status.SEPARABLE)
+        left &= ~self.finished
+        self._finish(left & final & (self.gap <= self.target), Status.UNPROVED)
+        self._finish(left & final & stalled & ~self.finished, Status.PRECISION_FLOOR)
         # Ask again when the bound, not just the estimate, can be expected below the target.
         seen = np.where(bounded, gap, 4 * self._inflation * state.estimate)
         with np.errstate(invalid="ignore", over="ignore"):
             ratio = seen / np.maximum(state.estimate, np.finfo(float).tiny)
         self._inflation = np.where(left, np.clip(ratio, 1.0, 1e6), self._inflation)
+
+    def _may_finish(self, state, left, final: bool) -> bool:
+        """Whether steps with exact Hessians may end what this solver began."""
+        newton = self.solver.finish_with_newton and not self.solver.exact_hessian
+        return newton and self.problem.newton_is_cheap(self.params, left, final, state.row_evals / self.problem.n_rows)
 
     def _finish_exactly(self, neuron: int) -> None:
         """Newton steps on one neuron with its exact Hessian, which also bounds its gap."""
@@ -229,8 +243,6 @@ class Verdict:
         self._record(one, outcome.objective, outcome.bound if bounded else outcome.estimate, bounded)
         if bounded and outcome.bound <= self.target[neuron]:
             self._finish(one, Status.CONVERGED)
-        elif outcome.separable:
-            self._finish(one, Status.SEPARABLE)
 
     def _target(self) -> np.ndarray:
         """Gap asked of every neuron where it is now."""
@@ -240,6 +252,9 @@ class Verdict:
         return stopping_target(self.problem, self.objective, self.options, rounding)
 
     def _record(self, where, objective, gap, is_bound) -> None:
+        # No estimate is above what is known without looking: no loss is below the smallest there is.
+        known = objective - self.problem.saturated_loss
+        gap = np.where(is_bound, gap, np.fmin(gap, np.where(known > 0, known, np.inf)))
         self.objective = np.where(where, objective, self.objective)
         self.gap = np.where(where, gap, self.gap)
         self.is_bound = np.where(where, is_bound, self.is_bound)

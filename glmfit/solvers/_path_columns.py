@@ -85,18 +85,19 @@ class FitsOnTheWay:
         self.stuck[which] = np.where(idle, self.stuck[which] + 1, 0)
         self.before[which], self.decrement[which] = self.objective[which], decrement
         self.bounded[which] = np.isfinite(bound)
-        self.gap[which] = np.where(np.isfinite(bound), bound, decrement / 2)
-        # Where no bound is to be had, an estimate that steps do not improve has to do, and is called one. (Without a
-        # penalty there may be no optimum at all.)
+        lowest = self.problem.saturated_loss[self.columns.fold[which], self.columns.neuron[which]]
+        estimate = np.minimum(decrement / 2, np.maximum(self.objective[which] - lowest, 0.0))
+        self.gap[which] = np.where(np.isfinite(bound), bound, estimate)
+        # Where there is no bound, an estimate that steps do not improve proves nothing.
         small = ~np.isfinite(bound) & (decrement / 2 <= self.target[which]) & ~fell
         self.unproved[which] = np.where(small, self.unproved[which] + 1, 0)
-        guessed = self.unproved[which] > _IDLE
-        may_guess = not self.problem.smooth and np.all(np.asarray(self.penalty.strength) > 0)
-        done = (bound <= self.target[which]) | (guessed & may_guess)
+        done = bound <= self.target[which]
         self.status[which[done]] = int(Status.CONVERGED)
-        floor = ~done & (guessed | (self.stuck[which] > _IDLE))
+        guessed = ~done & (self.unproved[which] > _IDLE)
+        self.status[which[guessed]] = int(Status.UNPROVED)
+        floor = ~done & ~guessed & (self.stuck[which] > _IDLE)
         self.status[which[floor]] = int(Status.PRECISION_FLOOR)
-        self.open[which[done | floor]] = False
+        self.open[which[done | guessed | floor]] = False
 
     def go(self, which, step: Params) -> None:
         """Step from where the columns are."""

@@ -63,6 +63,10 @@ class Solver(ABC):
         probabilities add up to no more than the solver's.
         """
 
+    def is_stuck(self, state: Any) -> np.ndarray | bool:
+        """Whether no step changes anything any more, (neuron,)."""
+        return False
+
     def pack(self, params: Any, state: Any) -> dict[str, np.ndarray]:
         """Arrays by name from which `unpack` restores a fresh step, without what the problem can compute again."""
         raise NotImplementedError(f"{type(self).__name__} writes no checkpoints")

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..bounds import GAP_THEOREM, GapCertificate
 from ..problems.base import ExactHessian, Params
-from ._check import check_smooth
 from .base import OptStep, Solver
 
 
@@ -41,7 +40,6 @@ class Newton(Solver):
 
     def init_state(self, problem: ExactHessian, params: Params, *, key=None) -> OptStep:
         """Evaluate the start."""
-        check_smooth("Newton", problem.penalty)
         n = problem.n_neurons
         iterates = _stack([problem.start_newton(params, i) for i in range(n)])
         state = NewtonState(0, problem.n_rows, iterates, np.zeros(n), np.zeros(n), np.ones(n, bool), False)
@@ -59,6 +57,10 @@ class Newton(Solver):
     def user_params(self, problem: ExactHessian, params: Params, state: NewtonState) -> Params:
         """Coefficients and intercepts."""
         return Params(state.iterates.coef.T.copy(), state.iterates.intercept.copy())
+
+    def is_stuck(self, state: NewtonState) -> np.ndarray:
+        """Whether a neuron's steps end in rounding, or lead nowhere because there is no optimum."""
+        return np.asarray(state.iterates.stuck)
 
     def certify_gap(
         self, problem: ExactHessian, params: Params, state: NewtonState, attempt: int = 1

@@ -178,7 +178,7 @@ class _Run:
                 continue
             drift = self._renew(some, fits, open_, good, pass_.drift)
             keep = open_[good]
-            pass_ = pass_._replace(gradient=pass_.gradient[:, good], drift=drift[good])
+            pass_ = pass_.take(good)._replace(drift=drift[good])
             some, references = columns[keep], self._of(columns[keep])
             decrement, bound = self.problem.look(some, penalty, fits.at(keep), pass_, references, fits.target[keep])
             fits.judge(keep, decrement, bound, pass_.drift, self.rules.gain)

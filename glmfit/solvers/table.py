@@ -35,6 +35,8 @@ class TableSolution(NamedTuple):
         F at ``params`` and at the start; the former is never larger.
     gap : float
         Second-order estimate of F - F*; not a bound.
+    shares : numpy.ndarray
+        What of it is each column's, by the norms of their gradients, (column,).
     target : float
         Gap below which the fit counts as converged.
     converged : bool
@@ -49,6 +51,7 @@ class TableSolution(NamedTuple):
     objective: float
     start_objective: float
     gap: float
+    shares: np.ndarray
     target: float
     converged: bool
     epochs: int
@@ -161,7 +164,9 @@ class TableSAGA:
         params = start if worse else problem.from_columns(at.v, at.memory)
         converged = bool(gap <= target and np.isfinite(at.objective) and not worse)
         objective = begun if worse else at.objective
-        return TableSolution(params, objective, begun, gap, target, converged, epoch, shrink * step)
+        norms = np.asarray(metric.squared_norm(problem.residual(at)), np.float64)
+        shares = norms / norms.sum() if 0 < norms.sum() < np.inf else np.full(len(norms), 1 / len(norms))
+        return TableSolution(params, objective, begun, gap, shares, target, converged, epoch, shrink * step)
 
     @staticmethod
     def _target(first, objective, tol, eps) -> float:

@@ -14,7 +14,7 @@ from glmfit.problems import PopulationProblem
     [
         (100_000, 192, 32, "Ridge", "SAGA"),
         (100_000, 192, 3, "Ridge", "Newton"),  # few neurons
-        (100_000, 192, 3, "Lasso", "SAGA"),  # no Hessian
+        (100_000, 192, 3, "Lasso", "Newton"),  # whose steps may be proximal
         (12_411, 20, 171, "Ridge", "SAGA"),  # the motor cortex recording
         (2_000, 192, 128, "Ridge", "Newton"),  # ten rows per feature
         (5_000, 20, 10, "UnRegularized", "Newton"),  # a matter of a tenth of a second

@@ -236,10 +236,9 @@ def test_solver_parameters_that_make_no_sense_are_refused(solver, kwargs, messag
     fails(*data, message, solver_name=solver, solver_kwargs=kwargs)
 
 
-@pytest.mark.parametrize("solver", ["Newton", "LBFGS"])
-def test_solvers_that_need_a_smooth_penalty_refuse_others(solver, data):
-    words = f'{solver} needs a smooth penalty .*; this problem has Lasso. Use solver_name="SAGA"'
-    fails(*data, words, solver_name=solver, regularizer="Lasso", regularizer_strength=0.1)
+def test_solvers_that_need_a_smooth_penalty_refuse_others(data):
+    words = 'LBFGS needs a smooth penalty .*; this problem has Lasso. Use solver_name="SAGA" or "Newton"'
+    fails(*data, words, solver_name="LBFGS", regularizer="Lasso", regularizer_strength=0.1)
 
 
 def test_unknown_scores_are_refused(data):

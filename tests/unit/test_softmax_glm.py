@@ -299,7 +299,7 @@ def test_rows_without_features_or_labels_are_left_out_and_counted(data):
     named = [None if np.isnan(v) else "abcd"[int(v)] for v in yn]
     assert soft().fit(Xn, named).report_.n_dropped == 2
     assert np.isnan(model.predict_proba(Xn)[5]).all()
-    with pytest.raises(ValueError, match="contains NaN, or offset does, in 1 rows; no label"):
+    with pytest.raises(ValueError, match="X or offset contains NaN in 1 rows; no label"):
         model.predict(Xn)
     assert model.score(Xn, yn) == pytest.approx(model.score(X[keep], y[keep]))
 
