@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
+
+import numpy as np
 
 
 class Status(IntEnum):
@@ -25,9 +28,15 @@ class Status(IntEnum):
     NO_GAIN = 9
     NO_USEFUL_BOUND = 10
 
-    def __repr__(self) -> str:
-        """Words of the status, for those who look at an array of them."""
+    def __str__(self) -> str:
+        """Words of the status."""
         return self.label
+
+    __repr__ = __str__  # an array of statuses shows words too
+
+    def __format__(self, spec: str) -> str:
+        """Words of the status, formatted as text."""
+        return format(self.label, spec)
 
     @property
     def label(self) -> str:
@@ -80,3 +89,8 @@ _ADVICE = {
         'its score on held-out rows, or solve exactly with solver_name="NewtonCG".'
     ),
 }
+
+
+def as_statuses(values: Iterable[int]) -> np.ndarray:
+    """Make an array of statuses, which shows them as words."""
+    return np.array([Status(int(value)) for value in values], object)

@@ -13,7 +13,19 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "glmfit"
 
 LAYERS = (
-    {"_types", "_status", "_numerics", "_lambert", "_compile", "_files", "_lazy", "_checks", "_warn", "design"},
+    {
+        "_types",
+        "_status",
+        "_display",
+        "_numerics",
+        "_lambert",
+        "_compile",
+        "_files",
+        "_lazy",
+        "_checks",
+        "_warn",
+        "design",
+    },
     {"observations", "penalties"},
     {"bounds"},
     {"problems"},

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._display import Display, Summary
 
-@dataclass(frozen=True)
-class StepCertificate:
+
+@dataclass(frozen=True, repr=False)
+class StepCertificate(Display):
     """A step size per neuron and the theorem that allows it.
 
     Attributes
@@ -49,8 +51,7 @@ class StepCertificate:
     anchor_radius: np.ndarray
     certified: bool = True
 
-    def __str__(self) -> str:
-        """One readable paragraph."""
+    def _summary(self) -> Summary:
         # A silent neuron has next to no curvature; its constants would only widen the ranges.
         alive = np.asarray(self.L) > 1e-9 * np.max(self.L, initial=0.0)
         alive |= ~alive.any()
@@ -68,7 +69,7 @@ class StepCertificate:
             f"  failure probability {self.failure_probability:.1e} over the population",
         ]
         lines += [f"  assumes: {a}" for a in self.assumptions]
-        return "\n".join(textwrap.fill(line, 100, subsequent_indent="    ") for line in lines)
+        return Summary([textwrap.fill(line, 100, subsequent_indent="    ") for line in lines])
 
 
 @dataclass(frozen=True)

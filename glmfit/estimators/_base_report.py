@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._display import Display
 from .._status import Status
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Report(ABC):
+class Report(Display):
     """Common part of the reports: whether a fit converged, what to do if not, a table, and lines to read."""
 
     status: Any  # one, or an array with one per neuron
@@ -46,8 +47,7 @@ class Report(ABC):
         found = sorted({Status(int(s)) for s in np.atleast_1d(self.status)} - {Status.CONVERGED})
         return [(f"{np.sum(self.status == s)} " if np.ndim(self.status) else "", s) for s in found]
 
-    @staticmethod
-    def _advice(status: Status) -> str:
+    def _advice(self, status: Status) -> str:
         return status.advice
 
     def to_frame(self) -> pd.DataFrame:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .._display import Summary
 from .._status import Status
 from ..bounds import StepCertificate
 from ._base_report import Report
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClassReport(Report):
     """Report of a softmax or multinomial fit; all classes are fitted together, so there is one of everything.
 
@@ -99,8 +100,8 @@ class ClassReport(Report):
             "epochs": [self.epochs],
         }
 
-    def __str__(self) -> str:
-        """Readable summary: what was fitted, how far from the optimum, advice, certificate."""
+    def _summary(self) -> Summary:
+        """Say what was fitted, how far from the optimum, advice, certificate."""
         left_out = [f"{n} {what}" for n, what in ((self.n_dropped, "with NaN"), (self.n_empty, "without counts")) if n]
         kind = self._kind(self.gap, self.gap_is_bound)
         if np.isnan(self.gap):
@@ -124,4 +125,4 @@ class ClassReport(Report):
             lines.append(str(self.step_certificate))
         if self.gap_is_bound:
             lines.append(f"gap bound: {self.gap_theorem}")
-        return "\n".join(lines)
+        return Summary(lines)

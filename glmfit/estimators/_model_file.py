@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._status import Status
+from .._status import Status, as_statuses
 from ..bounds import StepCertificate
 
 
@@ -59,7 +59,7 @@ def _report_to_file(report, arrays: dict) -> dict:
         elif f.name == "step_certificate":
             scalars[f.name] = None if value is None else certificate_to_file(value, arrays)
         elif isinstance(value, np.ndarray):
-            arrays[f"report.{f.name}"] = value
+            arrays[f"report.{f.name}"] = value.astype(int) if f.name == "status" else value
         else:
             scalars[f.name] = value.item() if isinstance(value, np.generic) else value
     return scalars
@@ -71,6 +71,7 @@ def _report_from_file(cls, scalars: dict, arrays: dict):
         scalars["step_certificate"] = certificate_from_file(scalars["step_certificate"], arrays)
     if "status" in scalars:
         scalars["status"] = Status(scalars["status"])
+    arrays = {name: as_statuses(a) if name == "report.status" else a for name, a in arrays.items()}
     tables = {f.name: section(arrays, f"{f.name}.") for f in fields(cls) if f.default_factory is dict}
     return cls(**scalars, **section(arrays, "report."), **tables)
 

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
 from .._checks import check_choice
-from .._status import Status
+from .._status import Status, as_statuses
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ..design import as_source
@@ -34,6 +34,7 @@ from ._validation import (
 
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
+_RUNAWAY = 10.0  # change of the linear predictor over the rows by one feature: of the rate, by a factor of 20 000
 _NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 
 
@@ -49,7 +50,8 @@ class PopulationModel(RegressorMixin, Model):
         intercept = np.where(silent, SILENT_INTERCEPT, solution.params.intercept)
         self.coef_ = coef[:, 0] if data.one_neuron else coef
         self.intercept_ = float(intercept[0]) if data.one_neuron else intercept
-        self.report_ = _report(problem, solution, data, Params(coef, intercept))
+        features = getattr(self, "feature_names_in_", range(len(coef)))
+        self.report_ = _report(problem, solution, data, Params(coef, intercept), features)
         self._neurons = data.neurons
 
     # -------------------------------------------------------------------------------------- predict
@@ -239,23 +241,25 @@ class PopulationModel(RegressorMixin, Model):
         return tags
 
 
-def _report(problem, solution, data, params: Params) -> FitReport:
+def _report(problem, solution, data, params: Params, features) -> FitReport:
     improvement = np.maximum(solution.null_objective - solution.objective, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(solution.gap == 0, 0.0, solution.gap / improvement)
+    null_is_best = (solution.status == Status.CONVERGED) & ~params.coef.any(axis=0)
+    relative = np.where(null_is_best, 0.0, relative)
     penalty = np.asarray(problem.penalty.value(params.coef), np.float64)
     deviance = solution.objective - penalty - problem.saturated_loss
     null = solution.null_objective - problem.saturated_loss
     return FitReport(
         neuron=data.neuron_names,
-        status=solution.status,
+        status=as_statuses(solution.status),
         gap=solution.gap,
         gap_is_bound=solution.gap_is_bound,
         relative_gap=relative,
         target=solution.target,
         objective=solution.objective,
         null_objective=solution.null_objective,
-        pseudo_r2=1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan),
+        pseudo_r2=np.where(null_is_best, 0.0, 1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan)),
         spike_count=data.spike_count,
         epochs=solution.epochs,
         row_evals=solution.row_evals * problem.n_counted // problem.n_rows,
@@ -270,4 +274,19 @@ def _report(problem, solution, data, params: Params) -> FitReport:
         seconds_compile=solution.seconds_compile,
         history=solution.history,
         memory_bytes=None if problem.in_memory else problem.peak_bytes,
+        runaway=_runaway(data.X, params.coef, data.neuron_names, features) if problem.in_memory else {},
     )
+
+
+def _runaway(X, coef, neurons, features) -> dict[str, np.ndarray]:
+    """Coefficients with an effect on the linear predictor that no feature has."""
+    span = np.asarray(X.max(axis=0), np.float64) - np.asarray(X.min(axis=0), np.float64)
+    feature, neuron = np.nonzero(np.abs(coef) * span[:, None] > _RUNAWAY)
+    if not len(feature):
+        return {}
+    return {
+        "neuron": np.array([str(neurons[n]) for n in neuron]),
+        "feature": np.array([str(features[j]) for j in feature]),
+        "coef": coef[feature, neuron],
+        "n_rows": np.count_nonzero(X, axis=0)[feature],
+    }

@@ -6,12 +6,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .._display import Summary
 from .._status import Status
-from ..bounds import GAP_THEOREM, StepCertificate
+from ..bounds import DUALITY_THEOREM, GAP_THEOREM, StepCertificate
 from ._base_report import Report
 
+_MOST, _WIDE = 12, 24  # rows and letters shown
+_AFTER_NEWTON = {
+    Status.PRECISION_FLOOR: (
+        "Above the tolerance no further progress was seen, because of rounding: loosen tol, or bring the features to "
+        "similar scales."
+    ),
+    Status.UNPROVED: (
+        "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
+        "little. A ridge penalty, however small, lets every gap be proved; so may removing features that nearly repeat "
+        "others."
+    ),
+}
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class FitReport(Report):
     """Report of a fit.
 
@@ -20,13 +34,13 @@ class FitReport(Report):
     neuron : list of str
         Names of the neurons; all arrays below are (neuron,).
     status : numpy.ndarray
-        Outcome, values of :class:`glmfit.Status`.
+        Outcome, of :class:`glmfit.Status`; shown as words.
     gap : numpy.ndarray
         ``F - F*`` in nats per bin: a proved upper bound where ``gap_is_bound``, else an estimate.
     gap_is_bound : numpy.ndarray
         Whether ``gap`` is a certificate.
     relative_gap : numpy.ndarray
-        ``gap / (F_null - F)``, what ``tol`` is compared with.
+        ``gap / (F_null - F)``, what ``tol`` is compared with; 0 for a proved optimum at which all coefficients are 0.
     target : numpy.ndarray
         Gap below which the neuron counts as converged.
     objective, null_objective : numpy.ndarray
@@ -56,6 +70,10 @@ class FitReport(Report):
     memory_bytes : int or None
         Of a fit whose rows were read as they were needed: bytes of rows and table held at a time. None for one in
         memory.
+    runaway : dict of numpy.ndarray
+        Coefficients whose feature alone moves the linear predictor by more than 10 over the rows, which happens on
+        columns that are nearly empty or nearly repeat others: neuron, feature (names), coef, n_rows (rows where the
+        feature is not 0). Empty if there are none, and for rows that were read as they were needed.
     """
 
     neuron: list
@@ -81,15 +99,21 @@ class FitReport(Report):
     seconds_compile: float
     history: dict = field(default_factory=dict, repr=False)
     memory_bytes: int | None = None
+    runaway: dict = field(default_factory=dict)
 
     @property
     def gap_theorem(self) -> str:
         """What the bounds rest on; empty if no gap is a bound."""
-        return GAP_THEOREM if self.gap_is_bound.any() else ""
+        return f"{GAP_THEOREM}, or {DUALITY_THEOREM}" if self.gap_is_bound.any() else ""
+
+    def _advice(self, status: Status) -> str:
+        if status == Status.UNPROVED and ("Table" in self.solver_name or "proximal" in self.solver_name):
+            return "The estimated gap is below the tolerance; no bound is known for this model."
+        return _AFTER_NEWTON.get(status, status.advice) if "Newton" in self.solver_name else status.advice
 
     def _columns(self) -> dict:
         return {
-            "status": [Status(s).label for s in self.status],
+            "status": [str(s) for s in self.status],
             "gap": self.gap,
             "gap_kind": self._kind(self.gap, self.gap_is_bound),
             "relative_gap": self.relative_gap,
@@ -104,55 +128,87 @@ class FitReport(Report):
 
         return pd.Index(self.neuron, name="neuron")
 
-    def __str__(self) -> str:
-        """Readable summary: totals, a line per neuron (the worst twelve of many), advice, certificate."""
-        n = len(self.neuron)
+    def _summary(self) -> Summary:
+        """Totals, a row per neuron (the worst twelve of many), advice, certificate."""
+        return Summary(self._totals(), self._worst(), self._remarks())
+
+    def _totals(self) -> list[str]:
         done, silent = int(self.converged.sum()), int(np.sum(self.status == Status.NO_SPIKES))
-        wide = min(24, max(12, *(len(str(name)) for name in self.neuron)))
-        lines = [
-            f"{self.solver_name}: {done} of {n} neurons converged"
+        return [
+            f"{self.solver_name}: {done} of {len(self.neuron)} neurons converged"
             + (f", {silent} without spikes" if silent else "")
             + f"; {self.n_rows} rows, {self.n_features} features "
             f"(rank {self.rank})" + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
             f"{self._seconds()}, {int(self.epochs.max())} epochs, "
             f"{self.row_evals / self.n_rows:.0f} passes over the rows in all",
-            "",
-            f"{'neuron':>{wide}} {'status':>15} {'gap F-F*':>10} {'kind':>8} {'relative':>9} {'pseudo-R2':>9} "
-            f"{'spikes':>9}",
         ]
-        order = np.argsort(-np.nan_to_num(self.gap, nan=np.inf), kind="stable")
-        shown = range(n) if n <= 12 else sorted(order[:12])
+
+    def _worst(self):
+        """Frame of words, a row per neuron; of many those with the largest gaps, the largest first."""
+        import pandas as pd
+
+        shown = np.arange(len(self.neuron))
+        if len(shown) > _MOST:
+            shown = np.argsort(-np.nan_to_num(self.gap, nan=np.inf), kind="stable")[:_MOST]
         kinds = self._kind(self.gap, self.gap_is_bound)
-        for i in shown:
-            lines.append(
-                f"{_shorten(self.neuron[i], wide):>{wide}} {Status(self.status[i]).label:>15} {self.gap[i]:10.1e} "
-                f"{kinds[i]:>8} {self.relative_gap[i]:9.1e} {self.pseudo_r2[i]:9.3f} {self.spike_count[i]:9.0f}"
-            )
-        if n > 12:
-            lines.append(f"{'':>12} (the 12 of {n} neurons with the largest gaps; to_frame() has all)")
+        return pd.DataFrame(
+            {
+                "neuron": [_shorten(self.neuron[i]) for i in shown],
+                "status": [str(self.status[i]) for i in shown],
+                "gap F-F*": [f"{self.gap[i]:.1e}" for i in shown],
+                "kind": kinds[shown],
+                "relative": [f"{self.relative_gap[i]:.1e}" for i in shown],
+                "pseudo-R2": [f"{np.round(self.pseudo_r2[i], 3) + 0.0:.3f}" for i in shown],  # no "-0.000"
+                "spikes": [f"{self.spike_count[i]:.0f}" for i in shown],
+            }
+        )
+
+    def _remarks(self) -> list[str]:
+        lines = []
+        if len(self.neuron) > _MOST:
+            lines.append(f"(the {_MOST} of {len(self.neuron)} neurons with the largest gaps; to_frame() has all)")
         lines += self.advice
         if self.rank < self.n_features and not self.gap_is_bound.all():
             lines.append(
                 f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "
                 "left out, and gaps that are estimates are those of the other directions."
             )
+        lines += self._runaway_lines()
         if self.memory_bytes is not None:
             lines.append(f"rows were read in every pass; {self.memory_bytes / 1e6:.0f} MB of rows and table at a time")
-        lines.append("")
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))
         if self.gap_is_bound.any():
             chance = (
                 f"failure probability {self.failure_probability:.0e}" if self.failure_probability else "exact Hessians"
             )
-            lines.append(f"gap bounds: generalised self-concordance, float64 gradient, {chance}")
-        return "\n".join(lines)
+            lines.append(f"gap bounds: generalised self-concordance or duality, float64 gradient, {chance}")
+        return lines
+
+    def _runaway_lines(self) -> list[str]:
+        """Say which features have coefficients that ran away, and for how many neurons."""
+        if not self.runaway:
+            return []
+        lines = [
+            "Coefficients that alone change the rate by more than a factor of e^10; the data hardly determine them:"
+        ]
+        features = list(dict.fromkeys(self.runaway["feature"]))
+        for name in features[:_MOST]:
+            of = self.runaway["feature"] == name
+            coef = self.runaway["coef"][of]
+            rows = int(self.runaway["n_rows"][of][0])
+            neurons = f"{of.sum()} neurons" if of.sum() > 1 else f"neuron {self.runaway['neuron'][of][0]}"
+            lines.append(
+                f"  feature {name} (not 0 in {rows} of {self.n_rows} rows): {neurons}, up to {np.max(np.abs(coef)):.1e}"
+            )
+        more = [f"  and {len(features) - _MOST} more features"] if len(features) > _MOST else []
+        return [*lines, *more, "  Remove such features, or use a ridge penalty."]
 
 
-def _shorten(name, wide: int) -> str:
+def _shorten(name) -> str:
     """Name cut in the middle, where names of units differ least."""
     name = str(name)
-    if len(name) <= wide:
+    if len(name) <= _WIDE:
         return name
-    tail = 2 * wide // 3
-    return f"{name[: wide - tail - 2]}..{name[-tail:]}"
+    tail = 2 * _WIDE // 3
+    return f"{name[: _WIDE - tail - 2]}..{name[-tail:]}"

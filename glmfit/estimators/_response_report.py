@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .._display import Summary
 from .._status import Status
 from ._base_report import Report
 
@@ -22,7 +23,7 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ResponseReport(Report):
     """Report of a fit of a response model.
 
@@ -100,8 +101,7 @@ class ResponseReport(Report):
     tuning: dict = field(default_factory=dict, repr=False)
     history: dict = field(default_factory=dict, repr=False)
 
-    @staticmethod
-    def _advice(status: Status) -> str:
+    def _advice(self, status: Status) -> str:
         return _ADVICE.get(status, status.advice)
 
     def _columns(self) -> dict:
@@ -116,8 +116,8 @@ class ResponseReport(Report):
             "epochs": [self.epochs],
         }
 
-    def __str__(self) -> str:
-        """Readable summary: what was fitted, how far it got, what is and is not proved, advice."""
+    def _summary(self) -> Summary:
+        """Say what was fitted, how far it got, what is and is not proved, advice."""
         empty = [
             f"{n} {what}" for n, what in ((self.n_stimuli_unseen, "stimuli"), (self.n_neurons_unseen, "neurons")) if n
         ]
@@ -154,4 +154,4 @@ class ResponseReport(Report):
         if proved:
             lines.append(f"changing one side alone lowers the objective by at most {', '.join(proved)}")
             lines.append(f"bounds: {self.gap_theorem}")
-        return "\n".join(lines + self.advice)
+        return Summary(lines + self.advice)

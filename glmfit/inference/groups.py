@@ -12,6 +12,7 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from .. import observations
+from .._display import Display, Summary
 from .._types import DataLike
 from ..estimators import PopulationGLM
 from ..penalties._groups import read_labels, read_members
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class GroupTable:
+@dataclass(frozen=True, repr=False)
+class GroupTable(Display):
     """What a model loses when a group of features is left out and the rest is fitted anew.
 
     Attributes
@@ -70,6 +71,13 @@ class GroupTable:
     p_value: np.ndarray
     converged: np.ndarray
     approximate: bool
+
+    def _summary(self) -> Summary:
+        head = f"deviance explained by each of {len(self.group)} groups of features alone; {len(self.neuron)} neurons"
+        ridge = ["p-values are approximate: the fit has a ridge"] if self.approximate else []
+        lost = int(np.sum(~self.converged))
+        failed = [f"{lost} of {self.converged.size} rows rest on a fit that did not converge"] if lost else []
+        return Summary([head], self.to_frame(), ridge + failed)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and group as a pandas DataFrame."""

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
+from .._display import Display, Summary
 from .._types import Seed
 from .._warn import warn_user
 from ..estimators._parameters import read_seed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FACTOR = 5  # between the spikes expected and those observed, beyond which the rate is of another unit
 _ENOUGH = 20  # spikes whose number says something
 
 
-@dataclass(frozen=True)
-class TimeRescaling:
+@dataclass(frozen=True, repr=False)
+class TimeRescaling(Display):
     """Intervals between spikes in the time of the model, and how far from uniform they are.
 
     Attributes
@@ -36,6 +41,18 @@ class TimeRescaling:
     n_intervals: np.ndarray
     statistic: np.ndarray
     p_value: np.ndarray
+
+    def _summary(self) -> Summary:
+        return Summary(
+            [f"intervals between spikes in the time of the model; {len(self.uniform)} neurons"], self.to_frame()
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per neuron as a pandas DataFrame: n_intervals, statistic, p_value."""
+        import pandas as pd
+
+        columns = {"n_intervals": self.n_intervals, "statistic": self.statistic, "p_value": self.p_value}
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(self.uniform), name="neuron"))
 
     def band(self, level: float = 0.95) -> np.ndarray:
         """Compute how far from the diagonal the whole curve of a right model stays.

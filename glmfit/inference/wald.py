@@ -10,6 +10,7 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from .._checks import check_choice, check_real
+from .._display import Display, Summary
 from .._types import DataLike
 from ..estimators import PopulationGLM
 from ._fit import NO_OPTIMUM, coefficients, data_of_fit, feature_names, moments, strength_of, to_frame
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 COVARIANCES = ("fisher", "observed", "robust")
 
 
-@dataclass(frozen=True)
-class WaldTable:
+@dataclass(frozen=True, repr=False)
+class WaldTable(Display):
     """Standard errors and Wald intervals of a fit's coefficients.
 
     Attributes
@@ -63,6 +64,13 @@ class WaldTable:
     dispersion: np.ndarray
     level: float
     covariance: str
+
+    def _summary(self) -> Summary:
+        head = (
+            f"{100 * self.level:g} % Wald intervals, {self.covariance} covariance; {len(self.neuron)} neurons, "
+            f"{len(self.feature)} coefficients each"
+        )
+        return Summary([head], self.to_frame())
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and feature as a pandas DataFrame."""

@@ -6,17 +6,24 @@ all parts together are the state that NeMoS keeps as ``solver_state_``.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
 from nemos.solvers._abstract_solver import OptimizationInfo
 
-from .._status import Status
+from .._display import Display, Summary
+from .._status import Status, as_statuses
+from ..estimators import FitReport
 from ..problems import Params
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-class Certificate(NamedTuple):
+
+@dataclass(frozen=True, repr=False)
+class Certificate(Display):
     """What is known of the distance from the optimum, per column of the linear predictor.
 
     Attributes
@@ -26,7 +33,7 @@ class Certificate(NamedTuple):
     gap_is_bound : numpy.ndarray
         Whether it is proved.
     status : numpy.ndarray
-        Values of :class:`glmfit.Status`.
+        Outcome, of :class:`glmfit.Status`; shown as words.
     step : StepCertificate or None
         Theorem and constants of the step size, where one was used.
     """
@@ -35,6 +42,18 @@ class Certificate(NamedTuple):
     gap_is_bound: np.ndarray
     status: np.ndarray
     step: Any = None
+
+    def _summary(self) -> Summary:
+        proved = int(np.sum(self.status == Status.CONVERGED))
+        return Summary([f"{proved} of {len(self.status)} columns converged"], self.to_frame())
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per column of the linear predictor as a pandas DataFrame."""
+        import pandas as pd
+
+        kind = np.where(self.gap_is_bound, "bound", "estimate")
+        columns = {"status": [str(s) for s in self.status], "gap": self.gap, "gap_kind": kind}
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(self.gap), name="column"))
 
 
 class FitState(eqx.Module):
@@ -58,6 +77,8 @@ class FitState(eqx.Module):
         Algorithm that ran.
     certificate : Certificate or None
         Distance from the optimum; None on the proximal route.
+    report : FitReport or None
+        What else is known per column; None on the proximal route. :func:`glmfit.plugins.nemos.report` always has one.
     """
 
     function_val: Any
@@ -68,6 +89,24 @@ class FitState(eqx.Module):
     route: str = eqx.field(static=True)
     solver: str = eqx.field(static=True)
     certificate: Any = None
+    report: Any = None
+
+    def __repr__(self) -> str:
+        """Return the report, or what is known without one."""
+        return f"{self._heading}\n{self.report}" if self.report is not None else self._heading
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook."""
+        table = "" if self.report is None else self.report._repr_html_()
+        return f"<pre>{self._heading}</pre>{table}"
+
+    @property
+    def _heading(self) -> str:
+        outcome = "converged" if self.converged else "out of steps" if self.reached_max_steps else "not converged"
+        return (
+            f"{self.solver}, {self.route} route: {outcome} after {int(self.num_steps)} steps, penalised loss "
+            f"{float(self.function_val):.6g}"
+        )
 
     @property
     def stats(self) -> OptimizationInfo:
@@ -81,7 +120,7 @@ class FitState(eqx.Module):
 
 
 class Outcome(NamedTuple):
-    """What either solver says of a part of the columns."""
+    """What either solver says of a part of the columns; the facts are fields of a report."""
 
     params: Params
     objective: float
@@ -92,6 +131,7 @@ class Outcome(NamedTuple):
     step: float
     solver: str
     certificate: Certificate
+    facts: dict
 
 
 def of_certified(problem, start: Params, solution, dtype) -> Outcome:
@@ -114,13 +154,38 @@ def of_certified(problem, start: Params, solution, dtype) -> Outcome:
     n = params.coef.shape[1]
     each = n // len(status)  # classes share what is known of all of them
     certificate = Certificate(
-        np.repeat(gap, each) / each, np.repeat(solution.gap_is_bound, each), statuses(np.repeat(status, each)), step
+        np.repeat(gap, each) / each, np.repeat(solution.gap_is_bound, each), as_statuses(np.repeat(status, each)), step
     )
     return Outcome(
         params, float(np.sum(objective)), int(solution.epochs.max()), float(np.min(solution.target)), bool(fine.all()),
         bool(np.any(status == Status.MAX_EPOCHS)), float(np.min(step.step)) if step is not None else 1.0,
-        solution.solver_name, certificate,
+        solution.solver_name, certificate, _facts_of(problem, solution, params, objective, each),
     )  # fmt: skip
+
+
+def _facts_of(problem, solution, params: Params, objective, each: int) -> dict:
+    """Fields of a report; what classes share is divided among them."""
+    null, saturated = solution.null_objective, problem.saturated_loss
+    penalty = np.asarray(problem.penalty.value(params.coef), np.float64).reshape(-1)
+    penalty = penalty if len(penalty) == len(objective) else penalty.sum(keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        explained = 1 - (objective - penalty - saturated) / (null - saturated)
+
+    def shared(values):
+        return np.repeat(values, each) / each
+
+    return {
+        "target": shared(solution.target),
+        "objective": shared(objective),
+        "null_objective": shared(null),
+        "pseudo_r2": np.repeat(explained, each),
+        "epochs": np.repeat(solution.epochs, each),
+        "row_evals": solution.row_evals,
+        "lost_rank": len(params.coef) - getattr(problem, "design_rank", len(params.coef)),
+        "failure_probability": solution.failure_probability,
+        "seconds_run": solution.seconds_run,
+        "seconds_compile": solution.seconds_compile,
+    }
 
 
 def of_table(solution, budget: int) -> Outcome:
@@ -129,25 +194,48 @@ def of_table(solution, budget: int) -> Outcome:
     out = not solution.converged and solution.epochs >= budget
     status = Status.UNPROVED if solution.converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
     status = status if np.isfinite(solution.objective) else Status.NON_FINITE
-    certificate = Certificate(solution.gap * solution.shares, np.zeros(n, bool), statuses([status] * n))
+    certificate = Certificate(solution.gap * solution.shares, np.zeros(n, bool), as_statuses([status] * n))
     return Outcome(
         solution.params, solution.objective, solution.epochs, solution.target, solution.converged, out, solution.step,
-        "TableSAGA", certificate,
+        "TableSAGA", certificate, _nothing_known(n) | {
+            "target": solution.target * solution.shares, "epochs": np.full(n, solution.epochs),
+        },
     )  # fmt: skip
 
 
-def statuses(values) -> np.ndarray:
-    """Array of statuses, which shows them as words."""
-    return np.array([Status(int(s)) for s in values], object)
+def _nothing_known(n_columns: int) -> dict:
+    """Fields of a report on a fit of which neither null model nor cost is known."""
+    unknown = np.full(n_columns, np.nan)
+    return {
+        **dict.fromkeys(("target", "objective", "null_objective", "pseudo_r2"), unknown),
+        **dict.fromkeys(("row_evals", "lost_rank"), 0),
+        **dict.fromkeys(("failure_probability", "seconds_run", "seconds_compile"), 0.0),
+        "epochs": np.zeros(n_columns, int),
+    }
 
 
-def merge(outcomes, n_columns: int, route: str) -> FitState:
-    gap, bound, status = np.empty(n_columns), np.empty(n_columns, bool), np.empty(n_columns, object)
-    for columns, outcome in outcomes:
-        c = outcome.certificate
-        gap[columns], bound[columns], status[columns] = c.gap, c.gap_is_bound, c.status
+def merge(outcomes, view, route: str) -> FitState:
+    """State of all columns from the outcomes of their parts."""
     all_ = [outcome for _, outcome in outcomes]
     step = all_[0].certificate.step if len(all_) == 1 else None
+
+    def joined(values):
+        out = np.empty(view.n_columns, np.result_type(*values))
+        for (columns, _), value in zip(outcomes, values, strict=True):
+            out[columns] = value
+        return out
+
+    of = {name: joined([getattr(o.certificate, name) for o in all_]) for name in ("gap", "gap_is_bound", "status")}
+    certificate, solver = Certificate(**of, step=step), "+".join(sorted({o.solver for o in all_}))
+    facts = {
+        name: joined([o.facts[name] for o in all_])
+        for name in ("target", "objective", "null_objective", "pseudo_r2", "epochs")
+    }
+    facts |= {
+        name: sum(o.facts[name] for o in all_)
+        for name in ("row_evals", "failure_probability", "seconds_run", "seconds_compile")
+    }
+    rank = view.X.shape[1] - max(o.facts["lost_rank"] for o in all_)
     return FitState(
         np.asarray(sum(o.objective for o in all_)),
         np.asarray(max(o.epochs for o in all_)),
@@ -155,6 +243,31 @@ def merge(outcomes, n_columns: int, route: str) -> FitState:
         np.asarray(any(o.out_of_budget for o in all_)),
         np.asarray(min(o.step for o in all_)),
         route,
-        "+".join(sorted({o.solver for o in all_})),
-        Certificate(gap, bound, status, step),
-    )
+        solver,
+        certificate,
+        report_of(
+            certificate, facts, solver, spike_count=np.sum(view.Y, axis=0, dtype=np.float64), n_rows=len(view.X),
+            rank=rank, n_features=view.X.shape[1],
+        ),
+    )  # fmt: skip
+
+
+def report_of(certificate: Certificate, facts: dict, solver: str, **counts) -> FitReport:
+    """Report of a fit through NeMoS, whose columns have numbers for names."""
+    improvement = np.maximum(facts["null_objective"] - facts["objective"], 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(certificate.gap == 0, 0.0, certificate.gap / improvement)
+    return FitReport(
+        neuron=[str(n) for n in range(len(certificate.gap))], status=certificate.status, gap=certificate.gap,
+        gap_is_bound=certificate.gap_is_bound, relative_gap=relative, n_dropped=0, solver_name=solver,
+        step_certificate=certificate.step, **facts, **counts,
+    )  # fmt: skip
+
+
+def report_of_proximal(state: FitState, n_columns: int) -> FitReport:
+    """Report of a fit of which only the gradient is known: whether it converged is an estimate."""
+    status = Status.UNPROVED if state.converged else Status.MAX_EPOCHS
+    unknown = np.full(n_columns, np.nan)
+    certificate = Certificate(unknown, np.zeros(n_columns, bool), as_statuses([status] * n_columns))
+    facts = _nothing_known(n_columns) | {"epochs": np.full(n_columns, int(state.num_steps))}
+    return report_of(certificate, facts, state.solver, spike_count=unknown, n_rows=0, rank=0, n_features=0)

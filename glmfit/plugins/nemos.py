@@ -7,6 +7,7 @@ docs/how_to/use_with_nemos.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -25,8 +26,8 @@ except ModuleNotFoundError as error:
     ) from None
 from nemos.solvers._abstract_solver import OptimizationInfo
 
-from .._status import Status
-from ..estimators import choose_solver
+from .._status import Status, as_statuses
+from ..estimators import FitReport, choose_solver
 from ..problems import Pairs, Params, PopulationProblem, SoftmaxProblem
 from ..problems._joint_rows import joint_blocks, joint_spectrum, joint_sweep
 from ..problems.joint import JointProblem
@@ -37,7 +38,7 @@ from ..solvers.proximal import proximal_gradient
 from ..solvers.table import TableSAGA
 from ._nemos_options import check_key, key_of, positive
 from ._nemos_penalties import REGULARIZERS, Penalties
-from ._nemos_results import Certificate, FitState, Outcome, merge, of_certified, of_table, statuses
+from ._nemos_results import Certificate, FitState, Outcome, merge, of_certified, of_table, report_of_proximal
 from ._nemos_view import AGREE, Part, View, views
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "Penalties",
     "View",
     "register",
+    "report",
 ]
 
 _TOL = 1e-3
@@ -65,6 +67,37 @@ def register() -> None:
         nemos.solvers.register("SAGA", SAGA, backend="glmfit", validate=True)
     for name in REGULARIZERS:
         getattr(nemos.regularizer, name).allow_solver("SAGA")
+
+
+def report(model: Any) -> FitReport:
+    """Report on a NeMoS model that glmfit fitted: status, gap and more, a row per neuron or class.
+
+    Parameters
+    ----------
+    model : nemos model
+        Fitted with ``solver_name="SAGA[glmfit]"``.
+
+    Returns
+    -------
+    FitReport
+        Its text, or its table in a notebook, says what is known. The columns of the linear predictor have numbers for
+        names; what a route of the solver does not know is nan. What classes share, such as the gap of the fit, is
+        divided among them.
+
+    Raises
+    ------
+    ValueError
+        If the model is not fitted, or was fitted by another solver.
+    """
+    state = getattr(model, "solver_state_", None)
+    if not isinstance(state, FitState):
+        found = (
+            "is not fitted"
+            if state is None
+            else f"was fitted by another solver (its state is a {type(state).__name__})"
+        )
+        raise ValueError(f"the model {found}. Fit it with solver_name='SAGA[glmfit]'.")
+    return state.report if state.report is not None else report_of_proximal(state, np.size(model.intercept_))
 
 
 class SAGA:
@@ -259,7 +292,7 @@ class SAGA:
             coef[:, part.columns], intercept[part.columns] = 0.0, outcome.params.intercept
             coef[np.ix_(part.features, part.columns)] = outcome.params.coef[: len(part.features)]
             outcomes.append((part.columns, outcome))
-        state = merge(outcomes, view.n_columns, "certified" if self._proves(view) else "table")
+        state = merge(outcomes, view, "certified" if self._proves(view) else "table")
         return Params(coef, intercept), state, min(outcome.target for _, outcome in outcomes)
 
     def _polish(self, view: View, params, state: FitState, args, first: Params):
@@ -281,10 +314,13 @@ class SAGA:
         converged = bool(gap.sum() <= target)
         out = not converged and int(proximal.n_steps) >= budget
         status = Status.UNPROVED if converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
-        certificate = looked.certificate._replace(gap=gap, status=statuses([status] * len(gap)))
-        state = FitState(
-            looked.function_val, state.num_steps + np.asarray(proximal.n_steps), np.asarray(converged),
-            np.asarray(out), state.step, state.route, f"{state.solver}+proximal gradient", certificate,
+        found = {"gap": gap, "status": as_statuses([status] * len(gap))}
+        solver = f"{state.solver}+proximal gradient"
+        state = replace(
+            looked, num_steps=state.num_steps + np.asarray(proximal.n_steps), converged=np.asarray(converged),
+            reached_max_steps=np.asarray(out), step=state.step, solver=solver,
+            certificate=replace(looked.certificate, **found),
+            report=replace(looked.report, solver_name=solver, epochs=state.report.epochs, **found),
         )  # fmt: skip
         return params, state
 

@@ -1,0 +1,67 @@
+"""How results show themselves: a few lines and a table, as text in a terminal, as HTML in a notebook."""
+
+from __future__ import annotations
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_ROWS = 20
+
+
+class Summary(NamedTuple):
+    """Lines and a table to read.
+
+    Attributes
+    ----------
+    head : list of str
+        Lines above the table.
+    table : pandas.DataFrame or None
+        Its rows; of more than twenty the first and the last are shown.
+    tail : sequence of str
+        Lines below it.
+    """
+
+    head: list[str]
+    table: pd.DataFrame | None = None
+    tail: Sequence[str] = ()
+
+
+class Display(ABC):
+    """A result that shows its summary wherever it is shown, and never an array."""
+
+    @abstractmethod
+    def _summary(self) -> Summary:
+        """Lines and table."""
+
+    def __str__(self) -> str:
+        """Return lines and table as text."""
+        head, table, tail = self._summary()
+        text = [] if table is None else table.to_string(**_style(table)).split("\n")
+        return "\n".join(head + ["", *text, ""] * (table is not None) + [*tail]).strip("\n")
+
+    def __repr__(self) -> str:
+        """Return what `str` does."""
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return lines and table for a notebook."""
+        head, table, tail = self._summary()
+        table = self.to_frame() if table is None and hasattr(self, "to_frame") else table
+        rows = "" if table is None else table.to_html(border=0, **_style(table))
+        return f"<div>{_paragraph(head)}{rows}{_paragraph(tail)}</div>"
+
+
+def _style(table: pd.DataFrame) -> dict:
+    numbered = table.index.nlevels == 1 and table.index.name is None
+    return {"index": not numbered, "max_rows": _MOST_ROWS, "float_format": "{:.3g}".format, "na_rep": "nan"}
+
+
+def _paragraph(lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    return '<pre style="white-space: pre-wrap">' + html.escape("\n".join(lines)) + "</pre>"

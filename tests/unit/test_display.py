@@ -1,0 +1,97 @@
+"""What a result shows as the last line of a notebook's cell: a summary or a table, words for statuses, no array."""
+
+import numpy as np
+import pytest
+
+from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, Status
+from glmfit.inference import drop_groups, rescale_time, wald_table
+
+N = 15
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3))
+    return X, rng.poisson(np.exp(0.3 * X[:, :1] + rng.normal(size=N) / 2)).astype(float)
+
+
+@pytest.fixture(scope="module")
+def population(data):
+    return PopulationGLM("exp", regularizer_strength=1e-3).fit(*data)
+
+
+def results(data, population):
+    X, Y = data
+    yield population.report_
+    yield PopulationGLM("exp", regularizer_strength=1e-3, solver_name="SAGA").fit(X, Y[:, :2]).report_
+    yield PopulationGLM("exp", solver_name="SAGA", max_epochs=3).fit(X, Y[:, :2]).report_.step_certificate
+    yield PopulationGLMCV(strengths=[1e-3, 1e-1], cv=2).fit(X, Y[:, :2]).report_
+    yield SoftmaxGLM(regularizer_strength=1e-2).fit(X, Y[:, 0]).report_
+    yield MultinomialGLM(regularizer_strength=1e-2).fit(X, Y).report_
+    yield ResponseModel(1, max_epochs=3).fit(X[:20], np.eye(N), Y[:20]).report_
+    yield wald_table(population, X, Y)
+    yield drop_groups(population, X, Y, {"first": 0, "others": [1, 2]})
+    yield rescale_time(Y, population.predict(X))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_result_shows_a_summary_and_a_table(data, population):
+    for result in results(data, population):
+        assert repr(result) == str(result)
+        assert "array(" not in repr(result) and len(repr(result)) < 5000
+        html = result._repr_html_()
+        assert html.startswith("<div>") and html.count("<pre") == html.count("</pre>") and "array(" not in html
+        assert ("<table" in html) == hasattr(result, "to_frame")
+
+
+def test_statuses_are_words_wherever_they_are_shown(population, tmp_path):
+    assert str(Status.MAX_EPOCHS) == repr(Status.MAX_EPOCHS) == f"{Status.MAX_EPOCHS}" == "max epochs"
+    assert f"{Status.CONVERGED:>12}" == "   converged"
+    assert str(population.report_.status[:2]) == "[converged converged]"
+    assert np.all(population.report_.status == Status.CONVERGED) and np.all(population.report_.converged)
+    population.save(tmp_path / "model.npz")
+    again = PopulationGLM.load(tmp_path / "model.npz").report_
+    assert str(again.status[0]) == "converged" and again.status.dtype == object
+
+
+def test_the_worst_neurons_come_first(population):
+    shown = population.report_._worst()
+    gaps = shown["gap F-F*"].astype(float).to_numpy()
+    assert len(shown) == 12 and np.all(np.diff(gaps) <= 0)
+    assert gaps[0] == pytest.approx(population.report_.gap.max(), rel=0.1)
+
+
+def test_a_report_names_the_nearly_empty_columns_on_which_coefficients_ran_away(data, tmp_path):
+    X, y = data[0], data[1][:, 0].copy()
+    X = np.column_stack([X, np.zeros(len(X))])
+    X[:4, 3], y[:4] = (1e-12, 1e-3, 1e-3, 1e-3), (3, 0, 0, 0)  # silent rows push the coefficient, one spike holds it
+    model = PopulationGLM("exp", "UnRegularized").fit(X, y)
+    assert model.report_.converged.all() and np.abs(model.coef_[3]) > 1e4
+    model.save(tmp_path / "model.npz")
+    for report in (model.report_, PopulationGLM.load(tmp_path / "model.npz").report_):
+        assert report.runaway["feature"].tolist() == ["3"] and report.runaway["n_rows"].tolist() == [4]
+        assert "feature 3 (not 0 in 4 of 400 rows): neuron 0, up to" in str(report)
+    assert PopulationGLM("exp", regularizer_strength=1e-3).fit(X, y).report_.runaway == {}
+
+
+def test_an_effect_beyond_reason_is_named():
+    rng = np.random.default_rng(1)
+    x, z = rng.normal(size=(2, 300))
+    X = np.column_stack([x, x + 1e-4 * z])  # nearly repeats the first: the difference drives the neuron
+    y = rng.poisson(np.exp(0.5 * z))
+    report = PopulationGLM("exp", "UnRegularized").fit(X, y).report_
+    assert report.converged.all()
+    assert sorted(report.runaway["feature"]) == ["0", "1"] and np.all(np.abs(report.runaway["coef"]) > 1e3)
+    assert "feature 0 (not 0 in 300 of 300 rows): neuron 0, up to" in str(report)
+
+
+def test_a_null_solution_has_gap_and_pseudo_r2_zero(data):
+    X, Y = data
+    groups = {"regularizer": "GroupLasso", "groups": [0, 0, 1]}
+    for kind in ({"regularizer": "Lasso"}, {"regularizer": "ElasticNet"}, groups):
+        for solver in ("Newton", "SAGA") if kind is groups else ("Newton",):
+            report = PopulationGLM(**kind, regularizer_strength=1.0, solver_name=solver).fit(X, Y[:, :2]).report_
+            assert np.all(report.status == Status.CONVERGED) and report.gap_is_bound.all()
+            assert np.all(report.relative_gap == 0) and np.all(report.pseudo_r2 == 0)
+            assert "-0.000" not in str(report) and "inf" not in str(report)
