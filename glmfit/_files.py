@@ -23,11 +23,18 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
 
     Raises
     ------
+    ValueError
+        If the path ends otherwise.
     FileNotFoundError
         If the folder does not exist.
     """
     path = Path(path)
-    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    if path.suffix not in ("", ".npz"):
+        raise ValueError(
+            f"cannot save to {path}: models are saved as .npz files, not as {path.suffix!r}. Give "
+            f"{str(path.with_suffix('.npz'))!r}."
+        )
+    path = path.with_suffix(".npz")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save to {path}: the folder {path.parent} does not exist. Create it first.")
     text = json.dumps({"format": FORMAT, **header})

@@ -38,7 +38,8 @@ class Report(Display):
             return ""
         parts = "; ".join(f"{who}{status.label} ({self._advice(status)})" for who, status in failed)
         if np.ndim(self.status) == 0:
-            return f"the fit did not converge: {parts}"
+            sampled = self.status in (Status.NO_GAIN, Status.NO_USEFUL_BOUND)
+            return f"the fit has {parts}" if sampled else f"the fit did not converge: {parts}"
         n_failed = sum(np.sum(self.status == status) for _, status in failed)
         return f"{n_failed} of {len(self.status)} neurons did not converge: {parts}"
 

@@ -13,13 +13,11 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_softmax
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from .._checks import check_choice, check_real
 from .._status import Status
 from .._types import DataLike, Seed
-from .._warn import warn_user
 from ..problems import Pairs, Params, SoftmaxProblem
 from ..solvers import (
     NCE,
@@ -144,19 +142,7 @@ class ClassModel(Model):
                 schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
             start = problem.null_params()
             solution = solver.run(problem, start, key=key, schedule=schedule, verbose=verbose)
-            params, astray = _not_worse(problem, solution)
-            if astray and not solution.status.is_failure:
-                why = "its steps are too long for features or counts of this scale"
-                why += f" (the first was {schedule.step:g}). Scale X to about 1, or give a shorter step."
-                if not solver.has_step:
-                    why = "either the features tell no more (they are constant, or the ridge is strong), or one pass "
-                    why += (
-                        "over so few rows is too noisy at this gain. Use a smaller gain, or NewtonCG, which will tell."
-                    )
-                warn_user(
-                    f"the fit ended worse than class frequencies alone, which are kept: {why}", ConvergenceWarning
-                )
-            params = _centred(params)
+            params = _centred(_not_worse(problem, solution))
             step = schedule.step if solver.has_step else np.nan
             report = _sampled_report(problem, solver, solution, params, data, step, tuned, seconds, certify)
         self._keep(data, params, seen)
@@ -243,7 +229,7 @@ class ClassModel(Model):
         schedule = Schedule(1, step * rows / (seen + rows), 1.0)
         solution = solver.run(problem, self._stream_start(problem), key=key, schedule=schedule)
         overflowed = solution.status == Status.NON_FINITE
-        self.coef_, self.intercept_ = _centred(_not_worse(problem, solution)[0] if overflowed else solution.params)
+        self.coef_, self.intercept_ = _centred(_not_worse(problem, solution) if overflowed else solution.params)
         self._streamed = batches + 1, seen + rows, past + totals
         params = Params(self.coef_, self.intercept_)
         report = _sampled_report(problem, solver, solution, params, data, step, tuned, 0.0, certify)
@@ -346,12 +332,11 @@ def refuse_nan(scores: np.ndarray, why: str) -> None:
         raise ValueError(f"X or offset contains NaN in {int(bad.sum())} rows; {why}")
 
 
-def _not_worse(problem: SoftmaxProblem, solution) -> tuple[Params, bool]:
-    """Parameters of a run, or class frequencies where those are better; and whether they are by more than a little."""
+def _not_worse(problem: SoftmaxProblem, solution) -> Params:
+    """Parameters of a run, or class frequencies where those are better."""
     null = problem.null_params()
     value, floor = (_estimate_objective(problem, params) for params in (solution.params, null))
-    astray = not value <= floor + _LITTLE * abs(floor)
-    return (solution.params if value <= floor else null), astray
+    return solution.params if value <= floor else null
 
 
 def _centred(params: Params) -> Params:
@@ -403,11 +388,14 @@ def _sampled_report(problem, solver, solution, params, data, step, tuned, second
     rows = None if gap is not None else _some_rows(problem)
     objective = problem.objective(params, rows) if gap is None else gap.objective
     bounded = gap is not None and np.isfinite(gap.bound)
-    return _report(
+    status = solution.status
+    if not status.is_failure and objective > problem.objective(problem.null_params(), rows) * (1 - _LITTLE):
+        status = Status.NO_GAIN
+    report = _report(
         problem,
         data,
         params,
-        status=solution.status,
+        status=status,
         gap=gap.bound if bounded else np.nan,
         gap_is_bound=bounded,
         gap_theorem=gap.theorem if bounded else "",
@@ -424,6 +412,9 @@ def _sampled_report(problem, solver, solution, params, data, step, tuned, second
         seconds_run=solution.seconds_run + seconds,
         seconds_compile=solution.seconds_compile,
     )
+    if not report.status.is_failure and report.gap_is_bound and report.relative_gap > 1:
+        return replace(report, status=Status.NO_USEFUL_BOUND)
+    return report
 
 
 def _report(problem, data: ClassTraining, params: Params, objective, gap, rows=None, **facts) -> ClassReport:

@@ -87,6 +87,16 @@ class ClassReport(Report):
     seconds_compile: float
     history: dict = field(default_factory=dict, repr=False)
 
+    def _advice(self, status: Status) -> str:
+        if status != Status.NO_GAIN or np.isnan(self.step):
+            return status.advice
+        return (
+            "The fit is no better than class frequencies alone, which are kept where it is worse: the features tell no "
+            "more (they are constant, or the penalty is strong), or the steps are too long for features or counts of "
+            f"this scale (the first was {self.step:g}). Scale X to about 1, give a shorter step, or solve exactly with "
+            'solver_name="NewtonCG", which tells.'
+        )
+
     def _columns(self) -> dict:
         return {
             "status": [self.status.label],
@@ -108,6 +118,8 @@ class ClassReport(Report):
             gap = "not looked at (too many rows times classes, or certify=False)"
         else:
             gap = f"{self.gap:.1e} nats per row ({kind}), {self.relative_gap:.1e} of what the model explains"
+            if self.gap_is_bound and self.relative_gap > 1:
+                gap = f"no useful bound ({self.gap:.1e} nats per row, more than the model explains)"
         least, most = (f"{x:.6g}" for x in (self.class_totals.min(), self.class_totals.max()))
         lines = [
             f"{self.solver_name}: {self.status.label}; {self.n_rows} rows"

@@ -53,7 +53,7 @@ class Model(BaseEstimator):
         Parameters
         ----------
         path : str or pathlib.Path
-            Where to; ".npz" is added if missing.
+            Where to, ending in ".npz", which is added to a name without an ending.
 
         Returns
         -------
@@ -62,8 +62,9 @@ class Model(BaseEstimator):
 
         Raises
         ------
-        NotFittedError, FileNotFoundError, TypeError
-            Before anything is written; the last for parameters or labels that a file without pickle cannot keep.
+        NotFittedError, FileNotFoundError, ValueError, TypeError
+            Before anything is written: ValueError for another ending, TypeError for parameters or labels that a file
+            without pickle cannot keep.
         """
         check_is_fitted(self)
         return save_npz(path, *model_to_file(self))

@@ -103,7 +103,10 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         Warns
         -----
         ConvergenceWarning
-            If an exact solver did not converge, or numbers overflowed.
+            If an exact solver did not converge, numbers overflowed, or a sampling solver gained nothing or has no
+            useful bound.
+        UserWarning
+            If there is one category only, or one without counts.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset)
         return self
@@ -119,6 +122,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         self.classes_ = np.arange(Y.shape[1]) if names is None else names
         self._columns = axis
         self._fit_training(data)
+        if Y.shape[1] == 1:
+            warn_user("y has one category only: there is nothing to fit, its probability is 1.")
         if (data.class_totals <= 0).any():
             warn_user(
                 f"{int(np.sum(data.class_totals <= 0))} of {Y.shape[1]} categories have no counts: their probability "

@@ -144,7 +144,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Warns
         -----
         ConvergenceWarning
-            If an exact solver did not converge, or numbers overflowed.
+            If an exact solver did not converge, numbers overflowed, or a sampling solver gained nothing or has no
+            useful bound.
         UserWarning
             If there is one class only.
         """

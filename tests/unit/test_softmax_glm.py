@@ -849,7 +849,7 @@ def test_a_new_fit_forgets_the_stream_before_it():
 def test_a_fit_that_ends_worse_than_class_frequencies_hands_those_out_and_says_so(model):
     rng = np.random.default_rng(0)
     X, y = 1e4 * rng.normal(size=(300, 3)), rng.integers(0, 4, 300)
-    with pytest.warns(ConvergenceWarning, match="ended worse than class frequencies alone, which are kept"):
+    with pytest.warns(ConvergenceWarning, match="no gain .The fit is no better than class frequencies"):
         model.fit(X, y)
     assert model.report_.objective == pytest.approx(model.report_.null_objective)
     assert np.all(model.coef_ == 0)
@@ -925,3 +925,40 @@ def test_more_that_makes_no_sense_is_said_clearly(make_it, message):
     X = np.random.default_rng(0).normal(size=(60, 2))
     with pytest.raises(ValueError, match=message):
         make_it(X, np.arange(60) % 3)
+
+
+def test_a_sampled_fit_says_that_it_gained_nothing():
+    """Features far from 0 make the steps of samplers tiny; the fit is no better than frequencies."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 8))
+    y = np.argmax(X @ rng.normal(size=(8, 200)) + rng.gumbel(size=(3000, 200)), axis=1)
+    model = SoftmaxGLM(regularizer_strength=1e-6, solver_name="ImplicitSGD", max_epochs=2, certify=False)
+    assert model.fit(X, y).report_.status == Status.SCHEDULE_DONE
+    with pytest.warns(ConvergenceWarning, match="the fit has no gain"):
+        model.fit(X + 1000, y)
+    assert model.report_.status == Status.NO_GAIN
+
+
+def test_a_sampled_fit_says_that_its_bound_is_of_no_use():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 5))
+    y = np.argmax(X @ rng.normal(size=(5, 10)) + rng.gumbel(size=(500, 10)), axis=1)
+    model = SoftmaxGLM(regularizer_strength=1e-6, solver_name="ImplicitSGD", max_epochs=2)
+    with pytest.warns(ConvergenceWarning, match="the fit has no useful bound"):
+        model.fit(X, y)
+    report = model.report_
+    assert report.status == Status.NO_USEFUL_BOUND and report.relative_gap > 1
+    assert "no useful bound" in str(report)
+
+
+def test_one_category_leaves_nothing_to_fit():
+    with pytest.warns(UserWarning, match="one category only"):
+        MultinomialGLM().fit(np.arange(20.0)[:, None], np.ones((20, 1)))
+
+
+def test_a_model_is_saved_where_it_says_or_not_at_all(tmp_path):
+    model = SoftmaxGLM().fit(np.arange(20.0)[:, None], np.arange(20) % 2)
+    with pytest.raises(ValueError, match=r"m\.pkl: models are saved as \.npz files, not as '\.pkl'\. Give .*m\.npz"):
+        model.save(tmp_path / "m.pkl")
+    assert not list(tmp_path.iterdir())
+    assert model.save(tmp_path / "m") == tmp_path / "m.npz"
