@@ -58,8 +58,9 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
 def _check_solver(model: Any) -> None:
     """Check the solver, and that it does what the penalty and the link need."""
     solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS)
-    if solver is not None and not isinstance(solver, SOLVERS["SAGA"]) and model.regularizer in _NOT_SMOOTH:
-        raise ValueError(f'solver_name is {model.solver_name!r}, which needs a smooth penalty; use "SAGA".')
+    kinks = SOLVERS["SAGA"], SOLVERS["Newton"]
+    if solver is not None and not isinstance(solver, kinks) and model.regularizer in _NOT_SMOOTH:
+        raise ValueError(f'solver_name is {model.solver_name!r}, which needs a smooth penalty; use "SAGA" or "Newton".')
     if getattr(solver, "certificate", None) == "global" and model.inverse_link_function == "exp":
         raise ValueError('certificate is "global", which the exp link has not; use "anchored".')
     if isinstance(solver, SOLVERS["BoundMajorization"]):

@@ -41,6 +41,7 @@ from ..solvers import (
 from ._class_auto import choose_class_solver
 from ._class_report import ClassReport
 from ._class_validation import ClassTraining, check_class_features, check_offset
+from ._default_strength import warn_if_flat
 from ._model import Model
 from ._model_file import coefficients_from_file, coefficients_to_file, from_json, to_json
 from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver, read_verbose
@@ -117,7 +118,7 @@ class ClassModel(Model):
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
         epochs, tol, step, decay, certify, verbose = self._read_parameters()
-        seed, strength = read_seed(self.random_state), self._strength()
+        seed, self.strength_ = read_seed(self.random_state), self._strength(data.n_rows)
         for name in ("_streamed", "_stream_step"):  # of a model that is replaced
             vars(self).pop(name, None)
         seen = np.flatnonzero(data.class_totals > 0)
@@ -125,7 +126,7 @@ class ClassModel(Model):
             self._keep(data, Params(np.zeros((data.X.shape[1], len(seen))), np.zeros(len(seen))), seen)
             self.report_ = _trivial_report(data)
             return
-        problem = self._make_problem(data, seen, strength)
+        problem = self._make_problem(data, seen, self.strength_)
         if solver is None:
             name = choose_class_solver(problem)
             solver = SOLVERS[name](**_AUTO.get(name, {}))
@@ -147,6 +148,8 @@ class ClassModel(Model):
             report = _sampled_report(problem, solver, solution, params, data, step, tuned, seconds, certify)
         self._keep(data, params, seen)
         self.report_ = report
+        if report.status != Status.NO_GAIN:
+            warn_if_flat(data.X, self.coef_, self.strength_)
 
     def _keep(self, data, params: Params, seen) -> None:
         n_classes = len(data.class_totals)
@@ -171,7 +174,8 @@ class ClassModel(Model):
         solver = read_solver(self.solver_name, self.solver_kwargs, SAMPLING, what)
         return ImplicitSGD(**_AUTO["ImplicitSGD"]) if solver is None else solver
 
-    def _strength(self) -> float:
+    def _strength(self, n_rows: float = 1) -> float:
+        """Strength given, or one over the number of rows: scikit-learn's ``C = 1``."""
         regularizer = "UnRegularized" if self.regularizer is None else self.regularizer
         check_choice("regularizer", regularizer, REGULARIZERS)
         given = self.regularizer_strength
@@ -180,7 +184,7 @@ class ClassModel(Model):
                 raise ValueError(f"regularizer_strength is {given!r} with UnRegularized; leave it out, or use Ridge.")
             return 0.0
         if given is None:
-            return 1.0
+            return 1.0 / n_rows
         number = isinstance(given, numbers.Real | np.ndarray) and np.ndim(given) == 0 and not isinstance(given, bool)
         if not number or not 0 <= given <= sys.float_info.max:
             text = ", and not text" if isinstance(given, str) else ""
@@ -209,7 +213,7 @@ class ClassModel(Model):
             return "tune"
         return read_number("step", self.step)
 
-    def _stream(self, data: ClassTraining, strength: float) -> None:
+    def _stream(self, data: ClassTraining) -> None:
         """One pass over more rows, from where the model stands."""
         solver, (_, _, step, _, certify, _) = self._make_solver(streaming=True), self._read_parameters()
         before, rows, totals = getattr(self, "_streamed", (0, 0.0, None)), data.n_rows, data.class_totals
@@ -218,7 +222,8 @@ class ClassModel(Model):
             self._keep(data, Params(np.zeros((data.X.shape[1], 1)), np.zeros(1)), np.arange(1))
             self.report_ = _trivial_report(data)
             return
-        problem = self._make_problem(data, np.arange(len(totals)), strength)
+        self.strength_ = self._strength(seen + rows)
+        problem = self._make_problem(data, np.arange(len(totals)), self.strength_)
         key = jax.random.fold_in(jax.random.key(read_seed(self.random_state)), batches)
         tuned = step == "tune"
         if tuned:
@@ -288,6 +293,7 @@ class ClassModel(Model):
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         coefficients_to_file(self, header, arrays)
+        header["strength"] = self.strength_
         if hasattr(self, "_streamed"):
             *header["stream"], arrays["stream_totals"] = self._streamed
         if hasattr(self, "_stream_step"):
@@ -299,6 +305,7 @@ class ClassModel(Model):
 
     def _read_state(self, header: dict, arrays: dict) -> None:
         coefficients_from_file(self, header, arrays)
+        self.strength_ = header.get("strength", self._strength())  # a file of version 0.1 has none
         if "classes" in arrays:
             self.classes_ = arrays["classes"]
         else:

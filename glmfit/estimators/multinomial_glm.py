@@ -50,6 +50,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         (category,); -1e4 (probability 0) for a category without counts.
     n_iter_ : int
         Epochs of the fit.
+    strength_ : float
+        Strength of the penalty.
     report_ : ClassReport
         Status, certified gap and more; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
@@ -162,7 +164,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
         self._check_categories(Y.shape[1], names)
         offset = check_offset(offset, X.shape[0], Y.shape[1])
-        self._stream(training_of_counts(X, Y, sample_weight, offset), self._strength())
+        self._stream(training_of_counts(X, Y, sample_weight, offset))
 
     def _check_categories(self, n: int, names: np.ndarray | None) -> None:
         if n != len(self.classes_):

@@ -17,6 +17,8 @@ from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
 from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
+from ._default_strength import default_ridge, warn_if_flat
+from ._model_file import from_json, to_json
 from ._padding import may_pad, run_padded
 from ._parameters import (
     precision,
@@ -54,8 +56,10 @@ class PopulationGLM(PopulationModel):
         ``strength sum_g sqrt(|g|) ||w_g||``.
     regularizer_strength : float, array or tuple, optional
         Strength >= 0: shared, per neuron (n_neurons,) or per coefficient (n_features, n_neurons), for GroupLasso per
-        group (n_groups, n_neurons); for ElasticNet also ``(strength, ratio)``. 1.0 when left out (none for
-        UnRegularized).
+        group (n_groups, n_neurons); for ElasticNet also ``(strength, ratio)``. The default is chosen from the
+        covariance C of the features for Ridge: the smaller of ``trace(C) / T`` and a twentieth of its median
+        eigenvalue, in ``strength_`` after the fit (docs/decisions/0013-default-strengths.md has the measurements);
+        1.0 for the other penalties, as in NeMoS.
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
         list or a slice).
@@ -94,6 +98,8 @@ class PopulationGLM(PopulationModel):
         (n_features,) for 1-D y, else (n_features, n_neurons), float64.
     intercept_ : numpy.ndarray or float
         Number for 1-D y, else (n_neurons,). -1e4 (rate 0) for a neuron without spikes.
+    strength_ : float, array or tuple
+        Strength of the penalty: the one given, or the one chosen.
     report_ : FitReport
         Status, certified gap and more per neuron; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
@@ -118,7 +124,7 @@ class PopulationGLM(PopulationModel):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(2000, 3))
     >>> counts = rng.poisson(np.logaddexp(0, X @ [0.5, -0.3, 0.0] - 1))
-    >>> model = PopulationGLM(regularizer_strength=1e-4).fit(X, counts)
+    >>> model = PopulationGLM().fit(X, counts)
     >>> bool(model.report_.converged.all())
     True
     >>> model.coef_.shape
@@ -207,6 +213,8 @@ class PopulationGLM(PopulationModel):
         -----
         ConvergenceWarning
             Once, if some neurons did not converge.
+        UserWarning
+            Once, if the penalty leaves next to nothing of the coefficients.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset, exposure, checkpoint)
         return self
@@ -225,6 +233,7 @@ class PopulationGLM(PopulationModel):
             data = check_training(self, *arrays, sample_weight, offset, exposure)
         self._check_solver(solver, data, checkpoint is not None)
         options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
+        self.strength_ = self._choose_strength(data)
         problem = self._make_problem(data, max_memory)
         if solver is None:
             only_saga = checkpoint is not None or not problem.in_memory
@@ -242,6 +251,25 @@ class PopulationGLM(PopulationModel):
         else:
             solution = solver.run(problem, start, key=key, options=options)
         self._keep(problem, solution, data)
+        if problem.in_memory:
+            warn_if_flat(data.X, self._matrix()[0], problem.penalty.strength)
+
+    def _choose_strength(self, data):
+        """Strength as given, or one for these features."""
+        if self.regularizer_strength is not None:
+            return self.regularizer_strength
+        if self.regularizer == "Ridge":
+            return default_ridge(data.X, data.weights)
+        return 0.0 if self.regularizer in (None, "UnRegularized") else 1.0
+
+    def _write_state(self, header: dict, arrays: dict) -> None:
+        super()._write_state(header, arrays)
+        header["strength"] = to_json(self.strength_, "strength")
+
+    def _read_state(self, header: dict, arrays: dict) -> None:
+        super()._read_state(header, arrays)
+        given = 1.0 if self.regularizer_strength is None else self.regularizer_strength  # of a file of version 0.1
+        self.strength_ = from_json(header["strength"]) if "strength" in header else given
 
     def _check_solver(self, solver, data, checkpoint: bool) -> None:
         """Raise for a solver that does not do what is asked: only SAGA reads rows as it goes and writes checkpoints."""
@@ -258,7 +286,7 @@ class PopulationGLM(PopulationModel):
         observation = observations.from_inverse_link(self.inverse_link_function)
         penalty = penalties.make(
             self.regularizer,
-            self.regularizer_strength,
+            self.strength_,
             data.X.shape[1],
             data.Y.shape[1],
             groups=self.groups,

@@ -48,7 +48,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     regularizer : {"Ridge", "UnRegularized"} or None
         Penalty of the coefficients; None is "UnRegularized".
     regularizer_strength : float, optional
-        At least 0; 1.0 when left out.
+        At least 0; the default is one over the number of rows, which is the ``C = 1`` of scikit-learn's
+        `LogisticRegression`. ``strength_`` has the one of the fit.
     solver_name : str
         "auto" takes NewtonCG while rows times classes are moderate and ImplicitSGD beyond
         (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "NewtonCG", "SAGA" (dense features),
@@ -86,6 +87,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         (class,); -1e4 (probability 0) for a class all of whose rows have weight 0.
     n_iter_ : int
         Epochs of the fit.
+    strength_ : float
+        Strength of the penalty.
     report_ : ClassReport
         Status, certified gap and more; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
@@ -221,7 +224,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         check_seen(self.classes_, labels[~missing], index[~missing])
         offset = check_offset(offset, X.shape[0], len(self.classes_))
         data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
-        self._stream(data, self._strength())
+        self._stream(data)
 
     # -------------------------------------------------------------------------------------- predict
 

@@ -70,7 +70,7 @@ def _check_objective(model, data: Data) -> None:
     """Raise unless the objective is the one the fit ended with: the same numbers in another place are other data."""
     params, report = Params(*coefficients(model)), model.report_
     observation = observations.from_inverse_link(model.inverse_link_function)
-    penalty = penalties.make(model.regularizer, model.regularizer_strength, *params.coef.shape)
+    penalty = penalties.make(model.regularizer, model.strength_, *params.coef.shape)
     problem = PopulationProblem(data.X, data.Y, observation, penalty, data.weights, offset=data.offset)
     objective = problem.evaluate(params).objective
     scale = np.maximum(np.abs(report.objective), report.null_objective - report.objective)
@@ -96,7 +96,7 @@ def feature_names(model) -> list:
 
 def strength_of(model, n_features: int, n_neurons: int) -> np.ndarray:
     """Ridge per coefficient, (feature, neuron)."""
-    penalty = penalties.make(model.regularizer, model.regularizer_strength, n_features, n_neurons)
+    penalty = penalties.make(model.regularizer, model.strength_, n_features, n_neurons)
     return np.broadcast_to(np.asarray(penalty.ridge_strength, np.float64), (n_features, n_neurons))
 
 

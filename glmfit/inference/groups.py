@@ -198,9 +198,8 @@ def _groups(model, groups) -> dict:
 def _fit_rest(model, data: Data, rest: np.ndarray):
     """Fit some of the features only; what does not converge is said by the table, not by a warning."""
     smaller = PopulationGLM(**model.get_params(deep=False))
-    strength = model.regularizer_strength
-    if strength is not None and np.ndim(strength) == 2:
-        smaller.set_params(regularizer_strength=np.asarray(strength)[rest])
+    strength = model.strength_
+    smaller.set_params(regularizer_strength=np.asarray(strength)[rest] if np.ndim(strength) == 2 else strength)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return smaller.fit(data.X[:, rest], data.Y, data.weights, data.offset)
