@@ -5,12 +5,12 @@ import pytest
 import tqdm.auto
 import tqdm.std
 
-from glmfit import PopulationGLM, ResponseModel, SoftmaxGLM
+from glmfit import PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM
 from glmfit._progress import ProgressBar, counted
 from glmfit.observations import from_inverse_link
 from glmfit.penalties import Ridge
 from glmfit.problems import PaddedProblem, PopulationProblem
-from glmfit.solvers import Newton
+from glmfit.solvers import Newton, path
 
 X = np.random.default_rng(0).normal(size=(300, 3))
 Y = np.random.default_rng(1).poisson(np.logaddexp(0, X[:, :2] - 0.5))
@@ -86,6 +86,49 @@ def test_a_stationary_point_that_was_found_ends_full(bars):
     model = ResponseModel(n_components=1, verbose=True).fit(None, None, table)
     assert bars[0].desc == f"glmfit: fitting {np.isfinite(table).sum()} responses" and model.report_.converged
     assert bars[0].n == bars[0].total == model.n_iter_
+
+
+def test_a_cross_validation_has_one_bar_that_counts_fits(bars):
+    PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
+    (bar,) = bars
+    assert bar.descriptions == ["glmfit: 2 strengths x 3 folds, 2 neurons"] and bar.unit == "fit"
+    assert bar.n == bar.total == 2 * (3 + 1) * 2  # the last fits are among those to all rows
+
+
+def test_parts_of_a_cross_validation_are_named_on_its_bar(bars):
+    """A strength of 0 that has no optimum is finished by exact Hessians, and the last fit is one more."""
+    x = np.repeat([0.0, 1.0], 100)[np.random.default_rng(4).permutation(200)][:, None]
+    y = np.random.default_rng(3).poisson(x[:, 0] * 2.0)
+    with pytest.warns(UserWarning, match="did not converge"):
+        PopulationGLMCV(strengths=[0.0, 0.01], cv=2, max_epochs=60, verbose=True).fit(x, y)
+    (bar,) = bars
+    whole = "glmfit: 2 strengths x 2 folds, 1 neuron"
+    assert bar.descriptions[0] == bar.descriptions[-1] == whole
+    assert bar.descriptions[1].startswith("glmfit: finishing ") and bar.n == bar.total
+
+
+def test_a_last_fit_is_named_and_counted(bars, monkeypatch):
+    monkeypatch.setattr("glmfit.estimators._cv_fits.Fits.solution", lambda *_: None)
+    PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
+    (bar,) = bars
+    whole = "glmfit: 2 strengths x 3 folds, 2 neurons"
+    assert bar.descriptions == [whole, "glmfit: last fit, 2 neurons", whole]
+    assert bar.n == bar.total == 2 * (3 + 1) * 2 + 2
+
+
+def test_an_interrupted_cross_validation_stays_where_it_was(bars, monkeypatch):
+    own, calls = path._Run._solve, []
+
+    def stopped(*args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return own(*args)
+
+    monkeypatch.setattr(path._Run, "_solve", stopped)
+    with pytest.warns(UserWarning, match="1 of 2 strengths"):
+        PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
+    assert (bars[0].n, bars[0].total) == (8, 18)
 
 
 def test_a_bar_that_nobody_asked_for_counts_all_the_same(bars):
