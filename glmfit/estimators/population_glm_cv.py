@@ -54,7 +54,8 @@ class PopulationGLMCV(PopulationModel):
         others twelve from the smallest that leaves no neuron a coefficient down to a thousandth of it.
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds: a number of contiguous blocks of rows (neighbouring bins are correlated, shuffled rows would leak);
-        epochs, each left out in turn; a scikit-learn splitter; or pairs of (train, test) row indices.
+        epochs, each left out in turn; several IntervalSets, each left out as a whole (``[epochs[i::5] for i in
+        range(5)]`` makes five folds of many epochs); a scikit-learn splitter; or pairs of (train, test) row indices.
     scoring : {"log-likelihood", "D2"}
         Of the rows left out, per neuron: mean log-likelihood per bin, or share of the deviance explained over their own
         constant rate.
@@ -189,7 +190,8 @@ class PopulationGLMCV(PopulationModel):
             If some neurons did not converge in the last fit.
         UserWarning
             If some neurons have no spikes in the rows fitted of some folds, which are left out for them, some fits
-            of the cross-validation did not converge, or Ctrl-C ended it early.
+            of the cross-validation did not converge, Ctrl-C ended it early, or ``cv`` is an IntervalSet of more than 20
+            epochs.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset, exposure)
         return self

@@ -1,5 +1,6 @@
 """Cross-validated strengths: every fit is the one it stands for, folds are what was asked, choices are right."""
 
+import re
 import signal
 import warnings
 from dataclasses import replace
@@ -170,6 +171,25 @@ def test_epochs_are_folds(data):
         PopulationGLMCV(cv=epochs).fit(X, Y)
 
 
+def test_epochs_may_be_put_together_to_folds(data):
+    import pynapple as nap
+
+    X, Y = data
+    t = np.arange(T) * 0.02
+    features = nap.TsdFrame(t=t, d=X)
+    epochs = nap.IntervalSet(start=np.arange(24) * 0.4 - 0.01, end=np.arange(24) * 0.4 + 0.385)
+    with pytest.warns(UserWarning, match=r"cv has 24 epochs, .* fitted 25 times at every strength") as caught:
+        PopulationGLMCV(strengths=[0.01, 1], cv=epochs).fit(features, Y)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    advice = re.search(r"pass cv=(\[.*\]),", str(caught[0].message))[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = PopulationGLMCV(**TIGHT, cv=eval(advice, {"epochs": epochs})).fit(features, Y)
+    number = np.where(np.arange(T) < 480, np.arange(T) // 20 % 5, -1)  # what is in no epoch is always fitted
+    pairs = [(np.flatnonzero(number != f), np.flatnonzero(number == f)) for f in range(5)]
+    np.testing.assert_array_equal(model.cv_scores_, PopulationGLMCV(**TIGHT, cv=pairs).fit(X, Y).cv_scores_)
+
+
 def test_a_neuron_without_spikes_in_a_fold_is_scored_on_the_others(data):
     X, Y = data
     Y = Y.copy()
@@ -199,6 +219,8 @@ def test_files_keep_everything(fitted, data, tmp_path):
     np.testing.assert_array_equal(again.predict(data[0]), fitted.predict(data[0]))
     split = PopulationGLMCV(**TIGHT, cv=KFold(3)).fit(*data)
     assert PopulationGLMCV.load(split.save(tmp_path / "split")).cv is None  # a splitter is code
+    pairs = PopulationGLMCV(**TIGHT, cv=blocks(3)).fit(*data)
+    assert PopulationGLMCV.load(pairs.save(tmp_path / "pairs")).cv is None  # rows are of one recording
     with pytest.raises(ValueError, match="holds a PopulationGLMCV, not a PopulationGLM"):
         PopulationGLM.load(path)
 
