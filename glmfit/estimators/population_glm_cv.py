@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -298,6 +299,12 @@ class PopulationGLMCV(PopulationModel):
                 f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
                 "far they are); raise max_epochs, or leave out the weakest strengths.",
             )
+
+    def _get_params_html(self, *args, **kwargs):
+        """Parameters as scikit-learn shows them in a notebook: it compares an IntervalSet by NumPy, which warns."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Converting IntervalSet", UserWarning)
+            return super()._get_params_html(*args, **kwargs)
 
     # ------------------------------------------------------------------------------------------ files
 

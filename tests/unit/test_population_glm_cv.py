@@ -10,6 +10,8 @@ import pytest
 from oracles import population as oracle
 from sklearn.base import clone
 from sklearn.model_selection import KFold, ShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from glmfit import PopulationGLM, PopulationGLMCV, Status
@@ -188,6 +190,18 @@ def test_epochs_may_be_put_together_to_folds(data):
     number = np.where(np.arange(T) < 480, np.arange(T) // 20 % 5, -1)  # what is in no epoch is always fitted
     pairs = [(np.flatnonzero(number != f), np.flatnonzero(number == f)) for f in range(5)]
     np.testing.assert_array_equal(model.cv_scores_, PopulationGLMCV(**TIGHT, cv=pairs).fit(X, Y).cv_scores_)
+
+
+def test_epochs_are_shown_without_a_warning():
+    import pynapple as nap
+
+    epochs = nap.IntervalSet(start=[0, 4.0], end=[3.0, 7.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for cv in (epochs, [epochs[:1], epochs[1:]]):
+            model = PopulationGLMCV(cv=cv)
+            assert "PopulationGLMCV" in repr(model) and "PopulationGLMCV" in model._repr_html_()
+            assert "PopulationGLMCV" in make_pipeline(StandardScaler(), model)._repr_html_()
 
 
 def test_a_neuron_without_spikes_in_a_fold_is_scored_on_the_others(data):
