@@ -263,6 +263,7 @@ class Fits:
         found.intercept[s, f, n] = solution.params.intercept[better]
         for name in ("gap", "gap_is_bound", "status", "target"):
             getattr(found, name)[s, f, n] = getattr(solution, name)[better]
+        found.passes[s, f, n] = 0  # they obey the tolerance of the cross-validation, not that of the last fit
         if solution.interrupted:
             raise KeyboardInterrupt
 

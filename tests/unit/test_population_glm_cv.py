@@ -429,6 +429,18 @@ def test_a_giant_count_is_fitted_in_the_end():
             assert model.cv_converged_[1].all()
 
 
+def test_the_last_fit_obeys_its_own_tolerance_also_where_exact_hessians_finished_it():
+    rng = np.random.default_rng(4)
+    X, y = rng.normal(size=(40, 1)), rng.poisson(0.5, size=40).astype(float)
+    y[3] = 1e5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = PopulationGLMCV(strengths=[1e-6, 1e-2], cv=3, cv_tol=1e-2, solver_name="SharedNewton").fit(X, y)
+        alone = PopulationGLM(regularizer_strength=model.strength_[0]).fit(X, y)
+    np.testing.assert_allclose(model.report_.target, alone.report_.target, rtol=1e-3)
+    assert not model.report_.converged[0] or model.report_.gap[0] <= model.report_.target[0]
+
+
 def test_scores_of_bins_that_were_not_observed_do_not_count():
     rng = np.random.default_rng(3)
     T = 300
