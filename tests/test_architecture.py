@@ -13,19 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "glmfit"
 
 LAYERS = (
-    {
-        "_types",
-        "_status",
-        "_display",
-        "_numerics",
-        "_lambert",
-        "_compile",
-        "_files",
-        "_lazy",
-        "_checks",
-        "_warn",
-        "design",
-    },
+    {"_types", "_status", "_display", "_numerics", "_lambert", "_compile", "_files", "_lazy", "_checks", "_progress"}
+    | {"_warn", "design"},
     {"observations", "penalties"},
     {"bounds"},
     {"problems"},

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-
+from .._progress import ProgressBar
 from ._lock import RunLock, lock_of
 from ._manifest import Manifest
 from ._plan import default_out, plan, read_known, share
@@ -220,7 +219,7 @@ class _Book:
         self._failed, self._n_done, self._start = list(failed), 0, start
         quiet = not progress or not n_todo
         interval = 0.1 if sys.stderr.isatty() else 30.0
-        self._bar = tqdm(total=n_todo, disable=quiet, unit="fit", desc="glmfit", mininterval=interval)
+        self._bar = ProgressBar(f"batch {out.name}", n_todo, "fit", not quiet, mininterval=interval)
 
     def __enter__(self) -> _Book:
         return self
@@ -235,8 +234,8 @@ class _Book:
             self.say(f"failed: {receipt.session}, {receipt.model}: {(receipt.error or '?').splitlines()[0]}")
         else:
             self._n_done += 1
-        self._bar.set_postfix_str(f"{len(self._failed)} failed" if self._failed else "", refresh=False)
-        self._bar.update(1)
+        self._bar.say(f"{len(self._failed)} failed" if self._failed else "")
+        self._bar.advance()
         stop_if_told()
 
     def lost(self, work: Work, error: BaseException | str) -> None:
@@ -251,8 +250,7 @@ class _Book:
 
     def say(self, text: str) -> None:
         """Print a line without tearing the bar."""
-        if not self._bar.disable:
-            self._bar.write(text, file=sys.stderr)
+        self._bar.write(text)
 
     def summary(self) -> Summary:
         """Sum up what the run came to."""

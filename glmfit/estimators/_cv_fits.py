@@ -2,23 +2,80 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from .. import penalties
+from .._progress import ProgressBar, counted
 from .._status import Status
 from ..penalties import Penalty
 from ..problems import FoldedProblem, Params, PathProblem
 from ..solvers import SAGA, LoopOptions, Newton, SharedNewton, Solution
+from ..solvers._loop import stopping_target
 from ._folds import Folds
 
 REGULARIZERS = ("Ridge", "Lasso", "ElasticNet")
 _COPIES = 7  # arrays of rows times columns alive at a time in SAGA: counts, weights, table, and what warm-up adds
 _FEATURES_PER_FIT = 30  # of a neuron, up to which its Hessians cost less than passes
+
+
+class Found(NamedTuple):
+    """What was found so far; where there is nothing yet, nan, and the status is INTERRUPTED.
+
+    Attributes
+    ----------
+    coef : numpy.ndarray
+        (strength, fold, feature, neuron); the last fold holds all rows.
+    intercept, status, gap, gap_is_bound, target, passes : numpy.ndarray
+        (strength, fold, neuron). The passes of fits that are not to be returned as they are, are 0.
+    """
+
+    coef: np.ndarray
+    intercept: np.ndarray
+    status: np.ndarray
+    gap: np.ndarray
+    gap_is_bound: np.ndarray
+    target: np.ndarray
+    passes: np.ndarray
+
+    @classmethod
+    def nothing(cls, n_strengths: int, n_folds: int, n_features: int, n_neurons: int) -> Found:
+        """Where all begin."""
+        shape = n_strengths, n_folds, n_neurons
+        return cls(
+            coef=np.full((n_strengths, n_folds, n_features, n_neurons), np.nan),
+            intercept=np.full(shape, np.nan),
+            status=np.full(shape, int(Status.INTERRUPTED)),
+            gap=np.full(shape, np.nan),
+            gap_is_bound=np.zeros(shape, bool),
+            target=np.full(shape, np.nan),
+            passes=np.zeros(shape, int),
+        )
+
+    def keep(self, strengths: int | slice, neurons: np.ndarray, part) -> None:
+        """Take over the outcome of some strengths and neurons."""
+        for whole, new in zip(self, part, strict=True):
+            whole[strengths][..., neurons] = new
+
+    def params(self, chosen) -> Params:
+        """Of the fits to all rows at one strength of every neuron, (neuron,) index."""
+        neurons = np.arange(len(chosen))
+        coef = np.ascontiguousarray(self.coef[chosen, -1, :, neurons].T)
+        return Params(coef, self.intercept[chosen, -1, neurons])
+
+    @property
+    def comparable(self) -> np.ndarray:
+        """Strengths to choose from, (strength, neuron): those of which all fits ended; if there are none, began."""
+        ended = self.status != Status.INTERRUPTED
+        began = (ended | np.isfinite(self.gap)).all(axis=1)
+        ended = ended.all(axis=1)
+        return np.where(ended.any(axis=0), ended, began)
 
 
 @dataclass(frozen=True)
@@ -61,26 +118,93 @@ class Fits:
     max_memory: float
     dtype: Any
 
-    def run(self):
+    def run(self, bar: ProgressBar) -> tuple[Found, bool]:
         """Fit to all folds and, last, to all rows.
+
+        Parameters
+        ----------
+        bar : ProgressBar
+            Counts the fits that are done.
 
         Returns
         -------
-        coef, intercept, status, gap, is_bound, target, passes
-            Coefficients (strength, fold, feature, neuron), the others (strength, fold, neuron). The passes of fits that
-            are not to be returned as they are, are 0.
+        found : Found
+            The outcome.
+        interrupted : bool
+            Whether Ctrl-C came first. If no strength can be scored then, KeyboardInterrupt is raised instead.
         """
-        solver = self.solver or self._choose()
-        per_neuron = self._bytes_of_hessians() if isinstance(solver, SharedNewton) else self._bytes_of_columns()
+        shared = isinstance(self.chosen, SharedNewton)
         n_neurons = self.data.Y.shape[1]
+        found = Found.nothing(len(self.strengths), self._train.shape[1], self.data.X.shape[1], n_neurons)
+        per_neuron = self._bytes_of_hessians() if shared else self._bytes_of_columns()
         n_groups = -(-n_neurons // max(1, int(self.max_memory // per_neuron)))
-        one = self._shared if isinstance(solver, SharedNewton) else self._columns
-        parts = [one(solver, neurons) for neurons in np.array_split(np.arange(n_neurons), n_groups)]
-        return tuple(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
+        try:
+            for neurons in np.array_split(np.arange(n_neurons), n_groups):
+                (self._shared if shared else self._columns)(neurons, found, bar)
+        except KeyboardInterrupt:
+            if not found.comparable.any():
+                raise
+            return found, True
+        return found, False
+
+    def solution(
+        self, problem, found: Found, chosen, began: float, stopped: LoopOptions | None = None
+    ) -> Solution | None:
+        """Turn the fits to all rows at one strength of every neuron, (neuron,) index, into the outcome of a fit.
+
+        None where they are not as near the optimum as they could be. With ``stopped``, the options of a last fit that
+        is not to be made, those are converged that are proved to be near enough, and a neuron without a fit has a
+        constant rate.
+        """
+        neurons = np.arange(len(chosen))
+        intercept, status, gap, is_bound, target, passes = (a[chosen, -1, neurons] for a in found[1:])
+        params = found.params(chosen)
+        if stopped is None:
+            if not np.all(((status == Status.CONVERGED) & (passes > 0)) | (status == Status.NO_SPIKES)):
+                return None
+            objective = problem.evaluate(params).objective
+        else:
+            known, silent = ~np.isnan(intercept), problem.mean_count <= 0
+            params = Params(*(np.where(known, a, null) for a, null in zip(params, problem.null_params(), strict=True)))
+            objective = problem.evaluate(params).objective
+            target = stopping_target(problem, objective, stopped, 2 * problem.rounding_of(params, objective))
+            gap, is_bound = np.where(silent, 0.0, gap), is_bound | silent
+            status = np.where(is_bound & (gap <= target), int(Status.CONVERGED), int(Status.INTERRUPTED))
+            status = np.where(silent, int(Status.NO_SPIKES), status)
+        seconds, row_evals = time.perf_counter() - began, int(passes.max()) * problem.n_rows
+        trace = {"epoch": passes.max(), "row_evals": row_evals, "seconds": seconds, "objective": objective}
+        trace |= {"gap": gap, "gap_is_bound": is_bound}
+        return Solution(
+            params=params,
+            status=status,
+            gap=gap,
+            gap_is_bound=is_bound,
+            target=target,
+            objective=objective,
+            null_objective=problem.null_objective,
+            epochs=passes,
+            row_evals=row_evals,
+            step_certificate=None,
+            history={name: np.asarray(value)[None] for name, value in trace.items()},
+            seconds_run=seconds,
+            seconds_compile=0.0,
+            solver_name=type(self.chosen).__name__,
+            interrupted=stopped is not None,
+        )
+
+    @cached_property
+    def chosen(self) -> SAGA | SharedNewton:
+        """Solver of the cross-validation."""
+        return self.solver or self._choose()
 
     @property
     def _train(self) -> np.ndarray:
         return np.column_stack([self.folds.train, np.ones(len(self.data.X), bool)])
+
+    @property
+    def count(self) -> int:
+        """Fits in all, the last one of every neuron included."""
+        return (self._n_fits + 1) * self.data.Y.shape[1]
 
     @property
     def _n_fits(self) -> int:
@@ -106,31 +230,42 @@ class Fits:
 
     # ------------------------------------------------------------------------------------------ Newton
 
-    def _shared(self, solver: SharedNewton, neurons):
+    def _shared(self, neurons, found: Found, bar: ProgressBar) -> None:
         data = self.data
         Y, offset = data.Y[:, neurons], data.offset
         if offset is not None and offset.shape[1] > 1:
             offset = offset[:, neurons]
         common = data.X, Y, self.observation, self.penalty, self._train, data.weights, self.dtype, offset
         problem = PathProblem(*common)
-        found = solver.run(problem, self.strengths, self.options, self.last)
-        self._finish(found, neurons)
-        return found[:7]
 
-    def _finish(self, found, neurons) -> None:
+        def keep(s, path):
+            found.keep(s, neurons, (a[s] for a in path[:7]))
+            bar.advance(int(np.sum(~_unfinished(path.status[s], path.gap[s]))))
+
+        path = self.chosen.run(problem, self.strengths, self.options, self.last, keep)
+        try:
+            self._finish(path, neurons, bar)
+        finally:
+            found.keep(slice(None), neurons, path[:7])
+
+    def _finish(self, found, neurons, bar: ProgressBar) -> None:
         """Finish by exact Hessians what the shared ones did not."""
-        unfinished = np.isin(found.status, (Status.PRECISION_FLOOR, Status.UNPROVED)) | ~np.isfinite(found.gap)
-        s, f, n = np.nonzero(unfinished)
+        s, f, n = np.nonzero(_unfinished(found.status, found.gap))
         if not len(s):
             return
         problem = self._folded(self.strengths[s], f, neurons[n])
-        solution = Newton().run(problem, key=self.key, options=self.options)
-        better = np.isfinite(solution.objective) & np.isfinite(solution.gap)
+        with bar.phase(f"finishing {counted(len(s), 'fit')}"):
+            solution = run_counted(Newton(), problem, None, self.key, self.options, bar)
+        ended = solution.status != Status.INTERRUPTED
+        better = ended & np.isfinite(solution.objective) & np.isfinite(solution.gap)
         s, f, n = (a[better] for a in (s, f, n))
         found.coef[s, f, :, n] = solution.params.coef[:, better].T
         found.intercept[s, f, n] = solution.params.intercept[better]
         for name in ("gap", "gap_is_bound", "status", "target"):
             getattr(found, name)[s, f, n] = getattr(solution, name)[better]
+        found.passes[s, f, n] = 0  # they obey the tolerance of the cross-validation, not that of the last fit
+        if solution.interrupted:
+            raise KeyboardInterrupt
 
     # ------------------------------------------------------------------------------------------ SAGA
 
@@ -141,58 +276,50 @@ class Fits:
             weights=data.weights, dtype=self.dtype, offset=data.offset,
         )  # fmt: skip
 
-    def _columns(self, solver: SAGA, neurons):
+    def _columns(self, neurons, found: Found, bar: ProgressBar) -> None:
         if self.penalty(1.0).smooth:
-            return self._solve(solver, neurons, self.strengths, None)
+            self._solve(neurons, slice(None), None, found, bar)
+            return
         # Steps of a penalty that is not smooth are dear, and near starts worth it: the strongest first.
-        done, start = [], None
-        for strength in self.strengths[::-1]:
-            done.append(self._solve(solver, neurons, np.array([strength]), start))
-            coef, intercept = done[-1][0][0], done[-1][1][0]
-            start = Params(np.moveaxis(coef, 1, 0).reshape(coef.shape[1], -1), intercept.ravel())
-        return tuple(np.concatenate(part) for part in zip(*done[::-1], strict=True))
+        start = None
+        for s in range(len(self.strengths))[::-1]:
+            start = self._solve(neurons, slice(s, s + 1), start, found, bar)
 
-    def _solve(self, solver: SAGA, neurons, strengths, start):
-        """All columns of some strengths in one problem."""
+    def _solve(self, neurons, which: slice, start, found: Found, bar: ProgressBar) -> Params:
+        """All columns of some strengths in one problem; returns their parameters."""
+        strengths = self.strengths[which]
         shape = len(strengths), self._train.shape[1], len(neurons)
         strength, fold, neuron = (a.ravel() for a in np.meshgrid(strengths, range(shape[1]), neurons, indexing="ij"))
         problem = self._folded(strength, fold, neuron)
-        solution = solver.run(problem, start, key=self.key, options=self.options)
-        coef = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, -2)
-        rest = (solution.params.intercept, solution.status, solution.gap, solution.gap_is_bound, solution.target)
-        return coef, *(a.reshape(shape) for a in rest), np.zeros(shape, int)
+        solution = run_counted(self.chosen, problem, start, self.key, self.options, bar)
+        coef, intercept = solution.params
+        # A fit that was stopped before its first step is a constant rate, and nothing to compare.
+        gap = np.where((solution.status == Status.INTERRUPTED) & (solution.epochs == 0), np.nan, solution.gap)
+        rest = intercept, solution.status, gap, solution.gap_is_bound, solution.target, np.zeros(len(neuron), int)
+        coef = np.moveaxis(coef.reshape(-1, *shape), 0, -2)
+        found.keep(which, neurons, (coef, *(a.reshape(shape) for a in rest)))
+        if solution.interrupted:
+            raise KeyboardInterrupt
+        return solution.params
 
 
-def as_solution(problem, fits, strength, seconds: float) -> Solution | None:
-    """Fits to all rows at one strength of every neuron, (neuron,) index, as the outcome of a fit.
+def _unfinished(status, gap) -> np.ndarray:
+    """Which fits shared Hessians have left to exact ones."""
+    return np.isin(status, (Status.PRECISION_FLOOR, Status.UNPROVED)) | ~np.isfinite(gap)
 
-    None where they are not as near the optimum as they could be.
-    """
-    at = strength, -1, np.arange(len(strength))
-    coef, intercept, status, gap, is_bound, target, passes = fits
-    if not np.all(((status[at] == Status.CONVERGED) & (passes[at] > 0)) | (status[at] == Status.NO_SPIKES)):
-        return None
-    params = Params(np.ascontiguousarray(coef[strength, -1, :, at[2]].T), intercept[at])
-    objective = problem.evaluate(params).objective
-    row_evals = int(passes[at].max()) * problem.n_rows
-    trace = {"epoch": passes[at].max(), "row_evals": row_evals, "seconds": seconds, "objective": objective}
-    trace |= {"gap": gap[at], "gap_is_bound": is_bound[at]}
-    return Solution(
-        params=params,
-        status=status[at],
-        gap=gap[at],
-        gap_is_bound=is_bound[at],
-        target=target[at],
-        objective=objective,
-        null_objective=problem.null_objective,
-        epochs=passes[at],
-        row_evals=row_evals,
-        step_certificate=None,
-        history={name: np.asarray(value)[None] for name, value in trace.items()},
-        seconds_run=seconds,
-        seconds_compile=0.0,
-        solver_name="SharedNewton",
-    )
+
+def run_counted(solver, problem, start: Params | None, key, options: LoopOptions, bar: ProgressBar) -> Solution:
+    """Run a solver, and count the columns that are done on a bar."""
+    before = bar.n
+
+    def after_epoch(epoch, seconds, columns, state):
+        bar.say(f"epoch {epoch}")
+        bar.to(before + int(np.sum(~state.active)))
+
+    solution = solver.run(problem, start, key=key, options=replace(options, callback=after_epoch))
+    if not solution.interrupted:
+        bar.to(before + problem.n_neurons)
+    return solution
 
 
 def penalty_maker(regularizer: str, l1_ratio: float) -> Callable[[Any], Penalty]:

@@ -37,14 +37,18 @@ def _left_out(data, rows, n_strengths: int) -> Scoring:
     return Scoring(data.X[rows], Y, weights, offset, exposure)
 
 
-def choose_strengths(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the best mean score, and of the strongest strength within a standard error of it, (neuron,)."""
-    known = ~np.isnan(scores)
+def choose_strengths(scores: np.ndarray, comparable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the best mean score, and of the strongest strength within a standard error of it, (neuron,).
+
+    Among the ``comparable`` ones of every neuron, bool (strength, neuron); where there are none, of the strongest.
+    """
+    known = ~np.isnan(scores) | ~comparable[:, None]
     n = known.all(axis=0).sum(axis=0)  # folds, (neuron,)
-    usable = known.all(axis=0)[None]  # of the same folds for all strengths
+    usable = known.all(axis=0) & comparable[:, None]  # the same folds for all strengths
     mean = np.sum(np.where(usable, scores, 0.0), axis=1) / np.maximum(n, 1)
     spread = np.sum(np.where(usable, scores - mean[:, None], 0.0) ** 2, axis=1)
     error = np.sqrt(spread / np.maximum(n - 1, 1) / np.maximum(n, 1))
+    mean = np.where(comparable, mean, -np.inf)
     strongest = len(scores) - 1
     best = strongest - np.argmax(mean[::-1], axis=0)  # of equal ones the strongest
     neurons = np.arange(scores.shape[2])

@@ -40,13 +40,13 @@ def default_ridge(X, weights: np.ndarray | None) -> float:
 
 
 def warn_if_flat(X, coef: np.ndarray, strength) -> None:
-    """Warn once if a penalty leaves no column of coefficients, (feature, column), a visible effect on any prediction."""
+    """Warn once if a penalty leaves no column of coefficients, (feature, column), an effect on predictions."""
     if not np.any(np.asarray(strength) > 0):
         return
     some = X[:: max(1, X.shape[0] // _SOME_ROWS)]
     if np.std(some @ coef, axis=0).max(initial=0.0) < _FLAT:
         warn_user(
             "the penalty leaves next to nothing of the coefficients: with regularizer_strength "
-            f"{np.max(strength):.2g} the features move no linear predictor by more than {_FLAT:g} (standard deviation). "
+            f"{np.max(strength):.2g} no linear predictor has a standard deviation above {_FLAT:g}. "
             "Give a weaker one, or leave it out for one that suits the data."
         )

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._warn import warn_user
 from ._validation import TimeAxis
+
+_MANY = 20  # epochs, each a fold, that hardly anybody wants
 
 
 class Folds(NamedTuple):
@@ -29,7 +32,7 @@ def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> 
     Parameters
     ----------
     cv : int, pynapple IntervalSet, splitter or iterable
-        Number of contiguous blocks; epochs; an object with ``split``; or pairs of row indices.
+        Number of contiguous blocks; epochs, or several sets of them; an object with ``split``; or pairs of row indices.
     rows : numpy.ndarray
         Which of the rows given are fitted at all; indices of splitters and pairs refer to those given.
     n_given : int
@@ -46,8 +49,14 @@ def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> 
         number = np.arange(n) * int(cv) // n
         test = number[:, None] == np.arange(cv)
         return Folds(~test, test)
-    if hasattr(cv, "start") and hasattr(cv, "end") and hasattr(cv, "in_interval"):
-        return _of_epochs(cv, rows, axis)
+    if _is_epochs(cv):
+        if len(cv) > _MANY:
+            warn_user(
+                f"cv has {len(cv)} epochs, and each is a fold: every neuron is fitted {len(cv) + 1} times at every "
+                "strength. For 5 folds of whole epochs pass cv=[epochs[i::5] for i in range(5)], where epochs is the "
+                "IntervalSet.",
+            )
+        return _of_epochs(list(zip(cv.start, cv.end, strict=True)), rows, axis, "epoch")
     if hasattr(cv, "split") and not isinstance(cv, str):
         full = np.zeros(n_given)
         full[rows] = y
@@ -59,21 +68,28 @@ def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> 
                 "needs groups pass the pairs: list(cv.split(X, y, groups))."
             ) from error
     elif np.iterable(cv) and not isinstance(cv, str):
-        pairs = [tuple(pair) if np.iterable(pair) else (pair,) for pair in cv]
+        given = list(cv)
+        if given and all(map(_is_epochs, given)):
+            return _of_epochs([(epochs.start, epochs.end) for epochs in given], rows, axis, "fold")
+        pairs = [tuple(pair) if np.iterable(pair) else (pair,) for pair in given]
     else:
         raise ValueError(
-            f"cv is {cv!r}; it must be a number of contiguous blocks, a pynapple IntervalSet, a scikit-learn splitter, "
-            "or pairs of (train, test) row indices."
+            f"cv is {cv!r}; it must be a number of contiguous blocks, a pynapple IntervalSet, a list of them, a "
+            "scikit-learn splitter, or pairs of (train, test) row indices."
         )
     return _of_pairs(pairs, rows, n_given)
 
 
-def _of_epochs(epochs, rows, axis) -> Folds:
+def _is_epochs(value) -> bool:
+    return hasattr(value, "start") and hasattr(value, "end") and hasattr(value, "in_interval")
+
+
+def _of_epochs(folds: list, rows, axis, what: str) -> Folds:
     if axis is None:
         raise ValueError("cv is an IntervalSet, but neither X nor y has times; give pynapple objects, or row indices.")
-    t = axis.t[rows]
-    test = (t[:, None] >= np.asarray(epochs.start)) & (t[:, None] <= np.asarray(epochs.end))
-    return _checked(~test, test, "epoch")
+    t = axis.t[rows][:, None]
+    test = np.column_stack([((t >= np.asarray(start)) & (t <= np.asarray(end))).any(axis=1) for start, end in folds])
+    return _checked(~test, test, what)
 
 
 def _of_pairs(pairs, rows, n_given) -> Folds:

@@ -105,14 +105,14 @@ def to_json(value: Any, name: str) -> Any:
         return value
     if isinstance(value, np.generic):
         return value.item()
+    if name in ("random_state", "cv", "devices"):
+        return None  # a generator has moved on since the fit, folds are of one recording, and devices of one machine
     if isinstance(value, tuple):
         return {"tuple": [to_json(v, name) for v in value]}
     if isinstance(value, list):
         return [to_json(v, name) for v in value]
     if isinstance(value, dict):
         return {"items": [[to_json(k, name), to_json(v, name)] for k, v in value.items()]}
-    if name in ("random_state", "cv", "devices"):
-        return None  # a generator has moved on since the fit, a splitter is code, and devices are of one machine
     if isinstance(value, range) and name != "classes_":
         return list(value)
     if hasattr(value, "__array__") and np.asarray(value).dtype != object:

@@ -76,7 +76,7 @@ class PopulationGLM(PopulationModel):
         Seed of the row order and of the certificates' random starts. None is 0: the same call gives the same
         answer.
     verbose : bool
-        Show a progress bar with epochs and gap.
+        Show a progress bar with epochs and gap; it ends at 100 % as soon as every neuron is decided.
     max_memory : float
         Bytes for rows and what is kept of them; what rows are read from is loaded if it fits, and read in every pass
         otherwise. Libraries and compiled programs take some hundred megabytes besides.

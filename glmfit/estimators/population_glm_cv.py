@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -13,14 +15,15 @@ from numpy.typing import ArrayLike
 
 from .. import observations
 from .._checks import check_choice, check_real
+from .._progress import ProgressBar, counted
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
-from ..problems import Params, PopulationProblem
-from ..solvers import SAGA, LoopOptions, SharedNewton
+from ..problems import PopulationProblem
+from ..solvers import SAGA, LoopOptions, SharedNewton, Solution
 from ._auto import SOLVERS as FIT_SOLVERS
 from ._auto import choose_solver
-from ._cv_fits import REGULARIZERS, Fits, as_solution, default_strengths, penalty_maker, read_strengths
+from ._cv_fits import REGULARIZERS, Fits, Found, default_strengths, penalty_maker, read_strengths, run_counted
 from ._cv_scores import choose_strengths, score_folds
 from ._folds import make_folds
 from ._parameters import precision, read_count, read_number, read_seed, read_solver, read_verbose
@@ -52,7 +55,8 @@ class PopulationGLMCV(PopulationModel):
         others twelve from the smallest that leaves no neuron a coefficient down to a thousandth of it.
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds: a number of contiguous blocks of rows (neighbouring bins are correlated, shuffled rows would leak);
-        epochs, each left out in turn; a scikit-learn splitter; or pairs of (train, test) row indices.
+        epochs, each left out in turn; several IntervalSets, each left out as a whole (``[epochs[i::5] for i in
+        range(5)]`` makes five folds of many epochs); a scikit-learn splitter; or pairs of (train, test) row indices.
     scoring : {"log-likelihood", "D2"}
         Of the rows left out, per neuron: mean log-likelihood per bin, or share of the deviance explained over their own
         constant rate.
@@ -69,8 +73,10 @@ class PopulationGLMCV(PopulationModel):
         Of the last fit, as in `PopulationGLM`; the epochs (or steps) limit the cross-validation as well.
     max_memory : float
         Bytes that the fits of the cross-validation may take beside the design; neurons are done in groups that do.
-    random_state, verbose :
+    random_state :
         As in `PopulationGLM`.
+    verbose : bool
+        Show one progress bar, which counts fits and names what is being done.
 
     Attributes
     ----------
@@ -95,6 +101,14 @@ class PopulationGLMCV(PopulationModel):
     computation. Cost with SharedNewton: a few passes of every fit over its rows, and a few Hessians of a neuron
     (T d^2 each) for all its fits together (docs/theory/shared_hessians.md); with SAGA as many passes of every fit as a
     fit by itself takes.
+
+    Ctrl-C keeps what was done, with a warning that says how much. Strengths are fitted from the strongest to the
+    weakest; those that were fitted to all folds are scored, which a second Ctrl-C ends, ``strength_`` is chosen among
+    them for every neuron, and ``coef_`` is the fit to all rows at that strength as it is: *interrupted* in ``report_``
+    unless it is proved to have converged. SAGA fits all strengths of a ridge at once, so that fits on their way are
+    scored where no others are. What was not reached is nan (False in ``cv_converged_``); a neuron of which no strength
+    was scored has a constant rate. If that is so of all of them, KeyboardInterrupt is raised, and the model stays as it
+    was.
 
     Examples
     --------
@@ -168,14 +182,17 @@ class PopulationGLMCV(PopulationModel):
         ------
         ValueError, TypeError
             For data or parameters that make no sense; the message says what to do. The model stays as it was.
+        KeyboardInterrupt
+            If Ctrl-C came before any strength could be scored; later it leaves a usable model (see Notes of the class).
 
         Warns
         -----
         ConvergenceWarning
             If some neurons did not converge in the last fit.
         UserWarning
-            If some neurons have no spikes in the rows fitted of some folds, which are left out for them, or some fits
-            of the cross-validation did not converge.
+            If some neurons have no spikes in the rows fitted of some folds, which are left out for them, some fits
+            of the cross-validation did not converge, Ctrl-C ended it early, or ``cv`` is an IntervalSet of more than 20
+            epochs.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset, exposure)
         return self
@@ -185,8 +202,8 @@ class PopulationGLMCV(PopulationModel):
         given = read_strengths(self.strengths)
         solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
         max_epochs, verbose = read_count("max_epochs", self.max_epochs), read_verbose(self.verbose)
-        cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs, verbose=verbose)
-        options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs, verbose=verbose)
+        cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs)
+        options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs)
         max_memory, key = read_number("max_memory", self.max_memory), jax.random.key(read_seed(self.random_state))
         X, y = as_arrays(X, y)
         data = check_training(self, X, y, sample_weight, offset, exposure)
@@ -200,50 +217,94 @@ class PopulationGLMCV(PopulationModel):
         strengths = default_strengths(self.regularizer, penalty, data, observation) if given is None else given
 
         last = options if options.tol <= cv_options.tol else cv_options
-        clock = time.perf_counter()
+        began = time.perf_counter()
         fits = Fits(data, observation, penalty, strengths, folds, solver, cv_options, last, key, max_memory, dtype)
-        done = fits.run()
-        coef, intercept, status, gap, is_bound = done[:5]
-        scores = score_folds(observation, data, folds, coef[:, :-1], intercept[:, :-1], self.scoring)
-        scores[status[:, :-1] == Status.NO_SPIKES] = np.nan
-        best, one_se = choose_strengths(scores)
+        what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {counted(data.Y.shape[1], 'neuron')}"
+        with closing(ProgressBar(what, fits.count, "fit", verbose)) as bar:
+            found, interrupted = fits.run(bar)
+            scores, interrupted = self._score(fits, found, interrupted)
+            best, one_se = choose_strengths(scores, found.comparable)
+            chosen = best if self.rule == "best" else one_se
+            problem = PopulationProblem(
+                data.X, data.Y, observation, penalty(strengths[chosen]), data.weights, dtype, data.offset
+            )
+            solution = None
+            if not interrupted:
+                with suppress(KeyboardInterrupt):
+                    solution = fits.solution(problem, found, chosen, began)
+                    solution = solution or _last_fit(problem, found.params(chosen), key, options, bar)
+            if solution is None:
+                solution = fits.solution(problem, found, chosen, began, stopped=options)
+            interrupted = interrupted or solution.interrupted
+            if not interrupted:
+                bar.finish()
 
+        there = found.comparable.any(axis=0)
         self.strengths_, self.cv_scores_ = strengths, scores
-        self.best_strength_, self.one_se_strength_ = strengths[best], strengths[one_se]
-        chosen = best if self.rule == "best" else one_se
-        self.strength_ = strengths[chosen]
-        self.coef_path_, self.intercept_path_ = coef[:, -1], intercept[:, -1]
-        self.cv_gap_, self.cv_gap_is_bound_ = gap[:, :-1], is_bound[:, :-1]
-        self.cv_converged_ = np.isin(status[:, :-1], (Status.CONVERGED, Status.NO_SPIKES))
-
-        chosen_penalty = penalty(self.strength_)
-        problem = PopulationProblem(data.X, data.Y, observation, chosen_penalty, data.weights, dtype, data.offset)
-        place = chosen, np.arange(data.Y.shape[1])
-        start = Params(np.ascontiguousarray(self.coef_path_[chosen, :, place[1]].T), self.intercept_path_[place])
-        solution = as_solution(problem, done, chosen, time.perf_counter() - clock)
-        if solution is None:
-            solution = FIT_SOLVERS[choose_solver(problem)]().run(problem, start, key=key, options=options)
+        self.best_strength_, self.one_se_strength_, self.strength_ = (
+            np.where(there, strengths[which], np.nan) for which in (best, one_se, chosen)
+        )
+        self.coef_path_, self.intercept_path_ = found.coef[:, -1], found.intercept[:, -1]
+        self.cv_gap_, self.cv_gap_is_bound_ = found.gap[:, :-1], found.gap_is_bound[:, :-1]
+        self.cv_converged_ = np.isin(found.status[:, :-1], (Status.CONVERGED, Status.NO_SPIKES))
         self._keep(problem, solution, data)
-        self._warn_of_folds()
+        if interrupted:
+            self._warn_of_interruption(found)
+        self._warn_of_folds(found)
+
+    def _score(self, fits: Fits, found: Found, interrupted: bool) -> tuple[np.ndarray, bool]:
+        """Score what can be compared, and say whether Ctrl-C was pressed: the first one does not end this."""
+        scores = np.full_like(found.gap[:, :-1], np.nan)
+        some = slice(np.argmax(found.comparable.any(axis=1)), None)  # the strongest come first
+        try:
+            coef, intercept = found.coef[some, :-1], found.intercept[some, :-1]
+            scores[some] = score_folds(fits.observation, fits.data, fits.folds, coef, intercept, self.scoring)
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            return self._score(fits, found, True)
+        scores[(found.status[:, :-1] == Status.NO_SPIKES) | ~found.comparable[:, None]] = np.nan
+        return scores, interrupted
 
     def _check_words(self) -> None:
         for name, allowed in (("regularizer", REGULARIZERS), ("scoring", SCORINGS), ("rule", RULES)):
             check_choice(name, getattr(self, name), allowed)
         check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
 
-    def _warn_of_folds(self) -> None:
-        silent = np.isnan(self.cv_scores_).any(axis=(0, 1))
+    def _warn_of_interruption(self, found: Found) -> None:
+        scored = found.comparable.sum(axis=0)
+        least, most, none = scored.min(), scored.max(), int(np.sum(scored == 0))
+        halfway = int(np.sum((found.status == Status.INTERRUPTED).any(axis=1) & found.comparable))
+        text = (
+            f"Ctrl-C stopped the cross-validation with {least if least == most else f'{least} to {most}'} of "
+            f"{len(self.strengths_)} strengths scored on every fold (the strongest are fitted first): strength_ is "
+            "chosen among these, coef_ is the fit to all rows there, and report_ says whether it is converged."
+        )
+        if none:
+            text += f" Nothing is scored for {counted(none, 'neuron')}: strength_ is nan, the rate constant."
+        if halfway:
+            text += f" {halfway} of the scores are of fits that were still on their way; cv_gap_ says how far."
+        warn_user(text)
+
+    def _warn_of_folds(self, found: Found) -> None:
+        silent = (np.isnan(self.cv_scores_) & found.comparable[:, None]).any(axis=(0, 1))
         if silent.any():
             warn_user(
                 f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
                 "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes.",
             )
-        failed = ~self.cv_converged_
+        failed = ~self.cv_converged_ & (found.status[:, :-1] != Status.INTERRUPTED)
         if failed.any():
             warn_user(
                 f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
                 "far they are); raise max_epochs, or leave out the weakest strengths.",
             )
+
+    def _get_params_html(self, *args, **kwargs):
+        """Parameters as scikit-learn shows them in a notebook: it compares an IntervalSet by NumPy, which warns."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Converting IntervalSet", UserWarning)
+            return super()._get_params_html(*args, **kwargs)
 
     # ------------------------------------------------------------------------------------------ files
 
@@ -255,6 +316,12 @@ class PopulationGLMCV(PopulationModel):
         super()._read_state(header, arrays)
         for name in _FITTED:
             setattr(self, name, arrays[f"cv.{name}"])
+
+
+def _last_fit(problem, start, key, options: LoopOptions, bar: ProgressBar) -> Solution:
+    """Fit to all rows at the strengths chosen, where the cross-validation left more to do."""
+    with bar.phase(f"last fit, {problem.subject}"):
+        return run_counted(FIT_SOLVERS[choose_solver(problem)](), problem, start, key, options, bar)
 
 
 _FITTED = (

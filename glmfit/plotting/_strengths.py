@@ -52,6 +52,8 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     place = _log_positions(model.strengths_)
     for k, n in enumerate(neurons):
         scores = model.cv_scores_[:, :, n]
+        there = ~np.isnan(scores).all(axis=1)  # a fit that was interrupted leaves strengths out
+        scores = scores[there]
         scores = scores[:, ~np.isnan(scores).any(axis=0)]
         if not scores.size:
             continue  # a neuron that cannot be scored
@@ -59,10 +61,11 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
         error = scores.std(axis=1, ddof=1) / np.sqrt(scores.shape[1]) if scores.shape[1] > 1 else np.zeros(len(mean))
         colour = colours[k % len(colours)]
         shift = 0.02 * (k - (len(neurons) - 1) / 2) * (place[-1] - place[0]) / max(len(place) - 1, 1)
-        ax.errorbar(place + shift, mean, error, color=colour, lw=1, elinewidth=0.7, label=model.report_.neuron[n])
+        at = place[there] + shift
+        ax.errorbar(at, mean, error, color=colour, lw=1, elinewidth=0.7, label=model.report_.neuron[n])
         for chosen, face in ((model.one_se_strength_[n], "white"), (model.best_strength_[n], colour)):
-            at = int(np.searchsorted(model.strengths_, chosen))
-            ax.plot(place[at] + shift, mean[at], "o", ms=5, mfc=face, mec=colour)
+            i = int(np.searchsorted(model.strengths_[there], chosen))
+            ax.plot(at[i], mean[i], "o", ms=5, mfc=face, mec=colour)
     _strength_ticks(ax, place, model.strengths_)
     name_axes(
         ax,
@@ -98,16 +101,19 @@ def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
         Before its fit.
     """
     check_cv(model)
-    usable = ~np.isnan(model.cv_scores_).any(axis=0, keepdims=True)
+    known = ~np.isnan(model.cv_scores_)
+    there = known.any(axis=1, keepdims=True)  # a fit that was interrupted leaves strengths out
+    usable = (known | ~there).all(axis=0, keepdims=True) & there
     count = usable.sum(axis=1)
     with np.errstate(invalid="ignore"):
         mean = np.sum(np.where(usable, model.cv_scores_, 0), axis=1) / np.where(count > 0, count, np.nan)
-    best, worst = mean.max(axis=0), mean.min(axis=0)
+    best, worst = np.fmax.reduce(mean, axis=0), np.fmin.reduce(mean, axis=0)
     relative = (mean - best) / np.where(best > worst, best - worst, 1.0)
     order = np.argsort(model.strength_, kind="stable")
     ax = axes_or_new(ax)
     image = ax.imshow(relative[:, order], aspect="auto", origin="lower", cmap="viridis", interpolation="nearest")
-    chosen = np.searchsorted(model.strengths_, model.strength_[order])
+    strength = model.strength_[order]
+    chosen = np.where(np.isnan(strength), np.nan, np.searchsorted(model.strengths_, strength))
     ax.step(np.arange(len(order)), chosen, where="mid", color=RED, lw=1.2)
     ax.set_yticks(range(len(model.strengths_)), [f"{s:.2g}" for s in model.strengths_])
     whole_ticks(ax.xaxis)

@@ -70,6 +70,11 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
     def __init__(self, problem):
         self.problem, self.dtype, self.n_rows = problem, problem.dtype, problem.n_rows
 
+    @property
+    def subject(self) -> str:
+        """What a progress bar says is fitted."""
+        return self.problem.subject
+
     @cached_property
     def view(self) -> SoftmaxView:
         """The problem in float64 on the host."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .._compile import compiled
+from .._progress import counted
 from ..bounds import GapCertificate, StepCertificate
 
 
@@ -58,6 +59,11 @@ class Problem(ABC):
 
     n_rows: int
     n_neurons: int
+
+    @property
+    def subject(self) -> str:
+        """What a progress bar says is fitted."""
+        return counted(self.n_neurons, "neuron")
 
     @abstractmethod
     def null_params(self) -> Params:
@@ -221,6 +227,11 @@ class TwoSided(ABC):
     n_left: int
     n_right: int
     n_pairs: int
+
+    @property
+    def subject(self) -> str:
+        """What a progress bar says is fitted."""
+        return counted(self.n_pairs, "response")
 
     @abstractmethod
     def left_batches(self, size: int, seed: int) -> tuple[Any, Any]:

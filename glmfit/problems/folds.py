@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from .._progress import counted
 from ..observations import Observation
 from ..penalties import Penalty
 from . import _host
@@ -83,6 +84,11 @@ class FoldedProblem(PopulationProblem):
         self._in_fold = self.train * base[:, None]  # (time, fold)
         self._fold_scale = len(X) / self._in_fold.sum(axis=0)
         self.row_weights = _View(self._in_fold, self.fold, self._fold_scale[self.fold])
+
+    @property
+    def subject(self) -> str:
+        """What a progress bar says is fitted."""
+        return counted(self.n_neurons, "fit")
 
     @cached_property
     def mean_count(self) -> np.ndarray:

@@ -47,6 +47,11 @@ class PaddedProblem(PopulationProblem):
         super().__init__(plain.X, plain.Y, plain.observation, penalty, plain.weights, plain.dtype, plain.offset)
         self.plain, self.n_neurons = plain, self.bucket.neurons
 
+    @property
+    def subject(self) -> str:
+        """Neurons there are."""
+        return self.plain.subject
+
     def _append(self, array, **how) -> np.ndarray:
         """Array (..., neuron) with entries for the silent neurons, zeros unless told how."""
         array = np.asarray(array)

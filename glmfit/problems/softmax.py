@@ -17,6 +17,7 @@ import scipy.sparse
 import scipy.special
 from numpy.typing import DTypeLike
 
+from .._progress import counted
 from ._class_rows import ClassData, CountRows, dense_rows, sparse_rows
 from ._softmax_exact import ExactSoftmax
 from ._softmax_stochastic import ContrastRows
@@ -127,6 +128,11 @@ class SoftmaxProblem:
         # What a row's offsets share changes no probability, and would cost digits.
         self.offset = None if offset is None else offset - np.mean(offset, axis=1, keepdims=True)
         self.n_rows, self.n_features = X.shape
+
+    @property
+    def subject(self) -> str:
+        """What a progress bar says is fitted."""
+        return counted(self.n_classes, "class")
 
     @cached_property
     def exact(self) -> ExactSoftmax:

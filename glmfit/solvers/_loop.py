@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from .._compile import compile_seconds
+from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import Params
 from ._pack import from_arrays, to_arrays
@@ -38,14 +38,14 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
     interrupted = False
     columns = state = None
     saved = None if options.checkpoint is None else options.checkpoint.load()
-    bar = tqdm(total=options.max_epochs, disable=not options.verbose, unit="epoch", desc="glmfit")
+    bar = ProgressBar(f"fitting {problem.subject}", options.max_epochs, "epoch", options.verbose)
     try:
         if saved is None:
             columns, state = solver.init_state(problem, params or problem.start_params(), key=key)
         else:
             columns, state = _resume(solver, problem, saved, verdict, history)
             clock -= history.seconds[-1]
-            bar.update(state.epoch)
+            bar.advance(state.epoch)
         while True:
             out_of_budget = state.epoch >= options.max_epochs
             if out_of_budget and not state.fresh:
@@ -56,16 +56,17 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
                 verdict.look(columns, state, last=out_of_budget)
                 seconds = time.perf_counter() - clock
                 history.add(state.epoch, state.row_evals, seconds, verdict.objective, verdict.gap, verdict.is_bound)
-                bar.set_postfix_str(verdict.words(), refresh=False)
+                bar.say(verdict.words())
                 if options.checkpoint is not None:
                     options.checkpoint.save(_pack(solver, columns, state, verdict, history))
             if verdict.finished.all() or out_of_budget:
+                bar.finish()
                 break
             state = state._replace(active=~verdict.finished)
             columns, state = solver.update(problem, columns, state)
             if verdict.near and not state.fresh:
                 columns, state = solver.refresh(problem, columns, state)
-            bar.update(1)
+            bar.advance()
             if options.callback is not None:
                 options.callback(state.epoch, time.perf_counter() - clock, columns, state)
     except KeyboardInterrupt:
@@ -197,7 +198,8 @@ class Verdict:
         """Progress in a few words."""
         known = self.gap[np.isfinite(self.gap)]
         worst = f"{known.max():.1e}" if known.size else "?"
-        return f"{int(self.finished.sum())}/{len(self.finished)} neurons done, worst gap {worst}"
+        open_ = f"{int((~self.finished).sum())} open, worst " if len(self.finished) > 1 else ""
+        return f"{open_}gap {worst}"
 
     def _certify(self, columns, state, open_, stalled, final) -> None:
         """Ask for bounds at the parameters to return; what they do not settle is finished exactly or goes on.

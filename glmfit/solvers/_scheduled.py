@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-from tqdm.auto import tqdm
 
 from .._compile import compile_seconds
+from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import Params
 from ._schedule import Schedule
@@ -132,7 +132,7 @@ class ScheduledSolver(ABC):
         state = self.init_state(problem, params, key=key) if state is None else self.kept(state)
         status, told = Status.SCHEDULE_DONE, 0.0
         kept = self.kept(state)
-        bar = tqdm(total=schedule.epochs, initial=state.epoch, disable=not verbose, unit="epoch", desc="glmfit")
+        bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, state.epoch)
         try:
             while state.epoch < schedule.epochs:
                 state = self.update(problem, state, schedule.step * schedule.decay**state.epoch)
@@ -140,7 +140,7 @@ class ScheduledSolver(ABC):
                     status, state = Status.NON_FINITE, kept
                     break
                 kept = self.kept(state)
-                bar.update(1)
+                bar.advance()
                 if callback is not None:
                     before = time.perf_counter()
                     callback(state.epoch, before - clock - told, self.user_params(problem, state))

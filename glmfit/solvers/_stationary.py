@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm.auto import tqdm
 
 from .._checks import check_real, check_whole
 from .._compile import compile_seconds
+from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import TwoSided
 
@@ -177,7 +177,7 @@ class TwoSidedSolver(ABC):
         rows: list[tuple] = []
         state = kept = None
         verdict = _Verdict(options.tol, self.patience, float(jnp.finfo(jax.tree.leaves(theta)[0].dtype).eps))
-        bar = tqdm(total=budget, disable=not options.verbose, unit="epoch", desc="glmfit")
+        bar = ProgressBar(f"fitting {problem.subject}", budget, "epoch", options.verbose)
 
         def seconds():
             return time.perf_counter() - clock - told
@@ -194,14 +194,17 @@ class TwoSidedSolver(ABC):
                     if status != Status.NON_FINITE:
                         kept = state
                     if verdict.words:
-                        bar.set_postfix_str(verdict.words, refresh=False)
+                        bar.say(verdict.words)
                     if status is not None:
+                        if status != Status.NON_FINITE:
+                            bar.finish()
                         break
                 if last:
                     status = self.end()
+                    bar.finish()
                     break
                 state = self.update(problem, state)
-                bar.update(1)
+                bar.advance()
                 if options.callback is not None:
                     jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
                     before = time.perf_counter()

@@ -5,12 +5,12 @@ Why they may be shared, and what is proved: docs/theory/shared_hessians.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from tqdm.auto import tqdm
 
 from .._checks import check_positive, check_real, check_whole
 from .._status import Status
@@ -70,7 +70,12 @@ class SharedNewton:
         check_real("gain", self.gain, 1.0)
 
     def run(
-        self, problem: Any, strengths: ArrayLike, options: LoopOptions, lead: LoopOptions | None = None
+        self,
+        problem: Any,
+        strengths: ArrayLike,
+        options: LoopOptions,
+        lead: LoopOptions | None = None,
+        callback: Callable[[int, PathSolution], None] | None = None,
     ) -> PathSolution:
         """Fit all sets of rows at all strengths.
 
@@ -81,13 +86,16 @@ class SharedNewton:
         strengths : numpy.ndarray
             In any order; worked through from the strongest to the weakest.
         options : LoopOptions
-            ``max_epochs`` limits the steps of every fit.
+            ``max_epochs`` limits the steps of every fit; to show progress is left to ``callback``.
         lead : LoopOptions, optional
             Those of the fits to the last set of rows, where they differ.
+        callback : callable, optional
+            Called as ``callback(s, found)`` when the fits at strength number s are done, with what was found so far.
         """
         check_whole("max_epochs", options.max_epochs, 1)
         with np.errstate(over="ignore", invalid="ignore"):  # a step too long may overflow, and is shortened
-            return _Run(self, problem, options, lead or options).along(np.asarray(strengths, np.float64))
+            run = _Run(self, problem, options, lead or options)
+            return run.along(np.asarray(strengths, np.float64), callback)
 
 
 class _Run:
@@ -98,7 +106,7 @@ class _Run:
         self.references: dict[int, object] = {}
         self.n_hessians = 0
 
-    def along(self, strengths) -> PathSolution:
+    def along(self, strengths, callback) -> PathSolution:
         problem = self.problem
         S, F, N, d = len(strengths), problem.n_folds, problem.n_neurons, problem.n_features
         live = problem.mean_count > 0  # (fold, neuron)
@@ -116,7 +124,6 @@ class _Run:
             return out
         place = np.searchsorted(leaders.neuron, others.neuron)
         lead = carry = None
-        bar = tqdm(total=S, disable=not self.options.verbose, unit="strength", desc="glmfit")
         for s in np.argsort(-strengths, kind="stable"):
             penalty = problem.penalty(float(strengths[s]))
             lead = self._solve(
@@ -137,8 +144,8 @@ class _Run:
                 out.intercept[s, columns.fold, columns.neuron] = done.params.intercept
                 for name in ("status", "gap", "gap_is_bound", "target", "passes"):
                     getattr(out, name)[s, columns.fold, columns.neuron] = getattr(done, name)
-            bar.update(1)
-        bar.close()
+            if callback is not None:
+                callback(int(s), out)
         return out._replace(n_hessians=self.n_hessians)
 
     def _next(self, leaders, penalty, lead) -> Params:

@@ -443,6 +443,18 @@ def test_the_map_of_strengths_orders_neurons_and_marks_the_choice(chosen):
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [1, 2, 2])
 
 
+def test_strengths_that_an_interrupted_fit_left_out_are_not_drawn(chosen):
+    chosen.cv_scores_[0] = np.nan
+    chosen.cv_scores_[:, :, 2], chosen.strength_ = np.nan, np.array([1e-2, 1.0, np.nan])
+    drawn = plotting.plot_cv_curves(chosen).containers[0][0]
+    mean = chosen.cv_scores_[1:, :, 0].mean(axis=1)
+    np.testing.assert_allclose(drawn.get_ydata(), mean - mean.max())
+    ax = plotting.plot_strengths(chosen)
+    image = np.ma.filled(ax.get_images()[0].get_array().astype(float), np.nan)
+    np.testing.assert_array_equal(np.isnan(image), [[1, 1, 1], [0, 0, 1], [0, 0, 1]])
+    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [1, 2, np.nan])
+
+
 def test_strengths_need_a_fitted_model_of_them(rng):
     model = PopulationGLM(regularizer_strength=1e-2).fit(rng.normal(size=(100, 2)), rng.poisson(1.0, 100))
     for draw in (plotting.plot_cv_curves, plotting.plot_strengths):

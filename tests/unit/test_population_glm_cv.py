@@ -1,15 +1,22 @@
 """Cross-validated strengths: every fit is the one it stands for, folds are what was asked, choices are right."""
 
+import re
+import signal
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from oracles import population as oracle
 from sklearn.base import clone
 from sklearn.model_selection import KFold, ShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from glmfit import PopulationGLM, PopulationGLMCV, Status
+from glmfit.estimators import _cv_fits, population_glm_cv
+from glmfit.solvers import SAGA, Newton, path
 
 T, D, N = 500, 6, 3
 STRENGTHS = [1e-3, 1e-1, 1.0]
@@ -166,6 +173,37 @@ def test_epochs_are_folds(data):
         PopulationGLMCV(cv=epochs).fit(X, Y)
 
 
+def test_epochs_may_be_put_together_to_folds(data):
+    import pynapple as nap
+
+    X, Y = data
+    t = np.arange(T) * 0.02
+    features = nap.TsdFrame(t=t, d=X)
+    epochs = nap.IntervalSet(start=np.arange(24) * 0.4 - 0.01, end=np.arange(24) * 0.4 + 0.385)
+    with pytest.warns(UserWarning, match=r"cv has 24 epochs, .* fitted 25 times at every strength") as caught:
+        PopulationGLMCV(strengths=[0.01, 1], cv=epochs).fit(features, Y)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    advice = re.search(r"pass cv=(\[.*\]),", str(caught[0].message))[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = PopulationGLMCV(**TIGHT, cv=eval(advice, {"epochs": epochs})).fit(features, Y)
+    number = np.where(np.arange(T) < 480, np.arange(T) // 20 % 5, -1)  # what is in no epoch is always fitted
+    pairs = [(np.flatnonzero(number != f), np.flatnonzero(number == f)) for f in range(5)]
+    np.testing.assert_array_equal(model.cv_scores_, PopulationGLMCV(**TIGHT, cv=pairs).fit(X, Y).cv_scores_)
+
+
+def test_epochs_are_shown_without_a_warning():
+    import pynapple as nap
+
+    epochs = nap.IntervalSet(start=[0, 4.0], end=[3.0, 7.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for cv in (epochs, [epochs[:1], epochs[1:]]):
+            model = PopulationGLMCV(cv=cv)
+            assert "PopulationGLMCV" in repr(model) and "PopulationGLMCV" in model._repr_html_()
+            assert "PopulationGLMCV" in make_pipeline(StandardScaler(), model)._repr_html_()
+
+
 def test_a_neuron_without_spikes_in_a_fold_is_scored_on_the_others(data):
     X, Y = data
     Y = Y.copy()
@@ -195,6 +233,8 @@ def test_files_keep_everything(fitted, data, tmp_path):
     np.testing.assert_array_equal(again.predict(data[0]), fitted.predict(data[0]))
     split = PopulationGLMCV(**TIGHT, cv=KFold(3)).fit(*data)
     assert PopulationGLMCV.load(split.save(tmp_path / "split")).cv is None  # a splitter is code
+    pairs = PopulationGLMCV(**TIGHT, cv=blocks(3)).fit(*data)
+    assert PopulationGLMCV.load(pairs.save(tmp_path / "pairs")).cv is None  # rows are of one recording
     with pytest.raises(ValueError, match="holds a PopulationGLMCV, not a PopulationGLM"):
         PopulationGLM.load(path)
 
@@ -288,8 +328,6 @@ def test_both_solvers_give_the_same_scores_and_choices(data, regularizer):
 
 
 def test_wide_designs_go_to_saga_and_others_share_hessians(data, monkeypatch):
-    from glmfit.estimators import _cv_fits
-
     called = []
     for name in ("_shared", "_columns"):
         own = getattr(_cv_fits.Fits, name)
@@ -391,6 +429,18 @@ def test_a_giant_count_is_fitted_in_the_end():
             assert model.cv_converged_[1].all()
 
 
+def test_the_last_fit_obeys_its_own_tolerance_also_where_exact_hessians_finished_it():
+    rng = np.random.default_rng(4)
+    X, y = rng.normal(size=(40, 1)), rng.poisson(0.5, size=40).astype(float)
+    y[3] = 1e5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = PopulationGLMCV(strengths=[1e-6, 1e-2], cv=3, cv_tol=1e-2, solver_name="SharedNewton").fit(X, y)
+        alone = PopulationGLM(regularizer_strength=model.strength_[0]).fit(X, y)
+    np.testing.assert_allclose(model.report_.target, alone.report_.target, rtol=1e-3)
+    assert not model.report_.converged[0] or model.report_.gap[0] <= model.report_.target[0]
+
+
 def test_scores_of_bins_that_were_not_observed_do_not_count():
     rng = np.random.default_rng(3)
     T = 300
@@ -408,3 +458,151 @@ def test_scores_of_bins_that_were_not_observed_do_not_count():
     assert alone.score(X[both], y[both], score_type="log-likelihood", exposure=exposure[both]) == pytest.approx(
         alone.score(X[test], y[test], score_type="log-likelihood"), rel=1e-12
     )
+
+
+# ---------------------------------------------------------------- interruption
+
+
+STOPPED = "Ctrl-C stopped the cross-validation with "
+
+
+def stop_at(monkeypatch, owner, name, call):
+    """Let Ctrl-C come where a function is called for the so-manieth time."""
+    own, calls = getattr(owner, name), []
+
+    def stopped(*args, **options):
+        calls.append(1)
+        if len(calls) == call:
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)  # other tests leave handlers behind
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.signal(signal.SIGINT, before)
+        return own(*args, **options)
+
+    monkeypatch.setattr(owner, name, stopped)
+
+
+def test_ctrl_c_keeps_the_strengths_that_are_done(data, fitted, monkeypatch, tmp_path):
+    X, Y = data
+    stop_at(monkeypatch, path._Run, "_solve", 5)  # two calls a strength: the strongest two are done
+    with pytest.warns(UserWarning, match=STOPPED + "2 of 3 strengths scored on every fold") as caught:
+        model = PopulationGLMCV(**TIGHT, cv=4).fit(X, Y)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    for name in ("cv_scores_", "coef_path_", "intercept_path_", "cv_gap_", "cv_converged_"):
+        mine, whole = getattr(model, name), getattr(fitted, name)
+        np.testing.assert_allclose(
+            mine[1:], whole[1:], rtol=1e-12
+        )  # as many strengths at a time are scored as there are
+        assert not mine[0].any() if mine.dtype == bool else np.isnan(mine[0]).all()
+    np.testing.assert_array_equal(model.strengths_, STRENGTHS)
+    best = 1 + np.argmax(fitted.cv_scores_[1:].mean(axis=1), axis=0)
+    np.testing.assert_array_equal(model.strength_, np.array(STRENGTHS)[best])
+    np.testing.assert_array_equal(model.coef_, fitted.coef_path_[best, :, np.arange(N)].T)
+    assert model.report_.converged.all() and model.report_.gap_is_bound.all()  # those fits had ended
+    alone = PopulationGLM(regularizer_strength=model.strength_, tol=1e-9).fit(X, Y)
+    np.testing.assert_allclose(model.predict(X), alone.predict(X), rtol=1e-3)
+    np.testing.assert_allclose(model.report_.target, alone.report_.target, rtol=1e-3)
+    again = PopulationGLMCV.load(model.save(tmp_path / "cv"))
+    np.testing.assert_array_equal(again.cv_scores_, model.cv_scores_)
+
+
+def test_ctrl_c_before_anything_could_be_scored_leaves_the_old_model(data, fitted, monkeypatch):
+    model = clone(fitted).fit(*data)
+    before = dict(vars(model))
+    stop_at(monkeypatch, path._Run, "_solve", 2)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(*data)
+    assert vars(model).keys() == before.keys() and all(vars(model)[name] is before[name] for name in before)
+
+
+def test_neurons_that_ctrl_c_left_out_have_a_constant_rate(data, fitted, monkeypatch):
+    X, Y = data
+    Y = np.column_stack([Y, np.zeros(T)])
+    stop_at(monkeypatch, path._Run, "_solve", 9)  # in the second neuron
+    with pytest.warns() as caught:
+        model = PopulationGLMCV(**TIGHT, cv=4, max_memory=1).fit(X, Y)  # one neuron at a time
+    interruption, status = (str(w.message) for w in caught)
+    assert interruption.startswith(STOPPED + "0 to 3 of 3 strengths")
+    assert "Nothing is scored for 2 neurons: strength_ is nan, the rate constant." in interruption
+    assert status.startswith("1 of 4 neurons did not converge: 1 interrupted")
+    assert model.strength_[0] == fitted.strength_[0] and model.strength_[1] == STRENGTHS[2]
+    np.testing.assert_array_equal(np.isnan(model.strength_), [False, False, True, True])
+    np.testing.assert_array_equal(np.isnan(model.best_strength_), [False, False, True, True])
+    np.testing.assert_allclose(model.coef_[:, 0], fitted.coef_[:, 0], atol=1e-6)
+    assert list(model.report_.status) == [
+        Status.CONVERGED, Status.CONVERGED, Status.INTERRUPTED, Status.NO_SPIKES
+    ]  # fmt: skip
+    np.testing.assert_allclose(model.predict(X)[:, 2:], np.tile(Y.mean(axis=0)[2:], (T, 1)))
+    assert "interrupted" in str(model.report_) and np.isfinite(model.score(X, Y))
+
+
+def test_ctrl_c_while_fits_are_finished_keeps_them_as_they_were(monkeypatch):
+    """Those that were to be finished by exact Hessians, here for want of an optimum, are scored all the same."""
+    x = np.repeat([0.0, 1.0], 100)[:, None]
+    y = np.random.default_rng(3).poisson(x[:, 0] * 2.0)
+    order = np.random.default_rng(4).permutation(200)
+    stop_at(monkeypatch, Newton, "update", 2)
+    with pytest.warns(UserWarning) as caught:
+        model = PopulationGLMCV(strengths=[0.0, 0.01], cv=2).fit(x[order], y[order])
+    assert str(caught[0].message).startswith(STOPPED + "2 of 2 strengths")
+    assert "fits of the cross-validation did not converge" in str(caught[1].message)
+    assert np.isfinite(model.cv_scores_).all() and model.cv_converged_[1].all()
+    assert np.isfinite(model.predict(x)).all()
+
+
+def test_ctrl_c_while_folds_are_scored_ends_nothing_but_the_second_does(data, fitted, monkeypatch):
+    stop_at(monkeypatch, population_glm_cv, "score_folds", 1)
+    with pytest.warns(UserWarning, match=STOPPED + "3 of 3 strengths"):
+        model = PopulationGLMCV(**TIGHT, cv=4).fit(*data)
+    np.testing.assert_array_equal(model.cv_scores_, fitted.cv_scores_)
+    np.testing.assert_array_equal(model.coef_, fitted.coef_)
+    assert model.report_.converged.all()
+    monkeypatch.undo()
+    stop_at(monkeypatch, path._Run, "_solve", 5)
+    stop_at(monkeypatch, population_glm_cv, "score_folds", 1)
+    with pytest.raises(KeyboardInterrupt):
+        PopulationGLMCV(**TIGHT, cv=4).fit(*data)
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch, call):
+    X, Y = data
+    run, own = _cv_fits.Fits.run, _cv_fits.Fits.solution
+    monkeypatch.setattr(_cv_fits.Fits, "run", lambda self, bar: run(replace(self, last=self.options), bar))
+    monkeypatch.setattr(_cv_fits.Fits, "solution", lambda *a, stopped=None: stopped and own(*a, stopped=stopped))
+    stop_at(monkeypatch, Newton, "update" if call == 2 else "init_state", 1)
+    with pytest.warns(UserWarning) as caught:
+        model = PopulationGLMCV(strengths=STRENGTHS, cv_tol=0.5, tol=1e-14, cv=4).fit(X, Y)
+    assert str(caught[0].message).startswith(STOPPED + "3 of 3 strengths")
+    assert "interrupted" in str(caught[1].message) and np.any(model.report_.status == Status.INTERRUPTED)
+    path_ = model.coef_path_[np.searchsorted(STRENGTHS, model.strength_), :, np.arange(N)].T
+    np.testing.assert_allclose(model.coef_, path_, atol=1e-12)
+
+
+def test_ctrl_c_in_saga_scores_fits_on_their_way_where_no_others_are(data, monkeypatch):
+    """All strengths of a ridge are columns of one problem, which end together."""
+    X, Y = data
+    common = {"strengths": [0.02, 0.2], "cv": 2, "cv_tol": 1e-9, "solver_name": "SAGA"}
+    stop_at(monkeypatch, SAGA, "update", 4)
+    with pytest.warns(UserWarning) as caught:
+        model = PopulationGLMCV(**common).fit(X, Y)
+    text = str(caught[0].message)
+    assert text.startswith(STOPPED + "2 of 2 strengths") and "6 of the scores are of fits that were still on" in text
+    assert np.isfinite(model.cv_scores_).all() and np.isfinite(model.cv_gap_).all() and not model.cv_converged_.any()
+    assert np.all(model.report_.status == Status.INTERRUPTED) and model.report_.solver_name == "SAGA"
+    assert model.score(X, Y) > 0
+    monkeypatch.undo()
+    stop_at(monkeypatch, SAGA, "update", 1)  # a constant rate is nothing to compare
+    with pytest.raises(KeyboardInterrupt):
+        PopulationGLMCV(**common).fit(X, Y)
+
+
+def test_of_a_lasso_ctrl_c_in_saga_keeps_the_strengths_that_ended():
+    """A strength at a time: the one on its way is no match for those that ended."""
+    found = _cv_fits.Found.nothing(3, 2, 1, 2)
+    assert not found.comparable.any()
+    found.gap[1:, :, :] = 1e-3
+    np.testing.assert_array_equal(found.comparable, [[False, False], [True, True], [True, True]])
+    found.status[2, :, 0] = Status.MAX_EPOCHS
+    np.testing.assert_array_equal(found.comparable, [[False, False], [False, True], [True, True]])

@@ -1,0 +1,94 @@
+"""Progress bars of all loops: what they say they count, and how they end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def counted(n: int, noun: str) -> str:
+    """Write a number and its noun, in the plural where it is one."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+class ProgressBar:
+    """A bar in a notebook or a terminal that ends full where the work was done, and stays where it is otherwise.
+
+    Parameters
+    ----------
+    what : str
+        Work that it shows, such as "fitting 24 neurons".
+    total : int
+        How much there is to count at most.
+    unit : str
+        What is counted, in the singular.
+    show : bool
+        Whether it is shown at all.
+    done : int
+        How much was done before.
+    options :
+        More of what tqdm takes.
+
+    Attributes
+    ----------
+    n : int
+        How much is done.
+    """
+
+    def __init__(self, what: str, total: int, unit: str, show: bool, done: int = 0, **options: Any):
+        self.n, self._what, self._bar = done, what, None
+        if show:
+            # Imported on use: in a notebook without ipywidgets the import warns, of a bar that few ask for.
+            from tqdm.auto import tqdm
+
+            # miniters: words are shown although nothing was counted meanwhile.
+            self._bar = tqdm(desc=f"glmfit: {what}", total=total, initial=done, unit=unit, miniters=0, **options)
+
+    def advance(self, n: int = 1) -> None:
+        """Count some more."""
+        self.n += n
+        if self._bar is not None:
+            self._bar.update(n)
+
+    def say(self, words: str) -> None:
+        """Put a few words behind the bar, to be seen from its next move on."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(words, refresh=False)
+
+    def to(self, n: int) -> None:
+        """Move to a count."""
+        self.advance(n - self.n)
+
+    @contextmanager
+    def phase(self, words: str) -> Iterator[None]:
+        """Name a part of the work while it lasts."""
+        self._describe(words)
+        try:
+            yield
+        finally:
+            self._describe(self._what)
+
+    def _describe(self, words: str) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix_str("", refresh=False)
+            self._bar.set_description_str(f"glmfit: {words}")
+
+    def finish(self) -> None:
+        """End at 100 %: the work was done, however much was thought to be needed."""
+        self.to(max(self.n, 1))  # what comes before the first, and may be all there is, counts as one
+        if self._bar is not None:
+            self._bar.total = self.n
+            if hasattr(self._bar, "container"):  # of a notebook, which keeps a total of its own
+                self._bar.container.children[1].max = self.n
+
+    def write(self, text: str) -> None:
+        """Print a line to stderr without tearing the bar; nothing if the bar is not shown."""
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,163 @@
+"""Progress bars: what they say they count, and that they end full where the work was done, and nowhere else."""
+
+import numpy as np
+import pytest
+import tqdm.auto
+import tqdm.std
+
+from glmfit import PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM
+from glmfit._progress import ProgressBar, counted
+from glmfit.observations import from_inverse_link
+from glmfit.penalties import Ridge
+from glmfit.problems import PaddedProblem, PopulationProblem
+from glmfit.solvers import Newton, path
+
+X = np.random.default_rng(0).normal(size=(300, 3))
+Y = np.random.default_rng(1).poisson(np.logaddexp(0, X[:, :2] - 0.5))
+
+
+@pytest.fixture
+def bars(monkeypatch):
+    """All bars that are made, as they were when they were closed."""
+    made = []
+
+    class Recorded(tqdm.std.tqdm):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.descriptions = [self.desc]
+            made.append(self)
+
+        def set_description_str(self, desc=None, refresh=True):
+            self.descriptions.append(desc)
+            super().set_description_str(desc, refresh)
+
+    monkeypatch.setattr(tqdm.auto, "tqdm", Recorded)
+    return made
+
+
+def test_a_fit_that_converged_ends_full_and_says_what_it_fitted(bars):
+    model = PopulationGLM(solver_name="Newton", regularizer_strength=1e-3, verbose=True).fit(X, Y)
+    (bar,) = bars
+    assert bar.desc == "glmfit: fitting 2 neurons" and bar.unit == "epoch" and bar.disable  # closed
+    assert bar.n == bar.total == model.n_iter_ < model.max_epochs
+    assert bar.postfix.startswith("0 open, worst gap ")
+
+
+def test_a_fit_out_of_budget_has_used_it_up(bars):
+    with pytest.warns(UserWarning, match="2 max epochs"):
+        PopulationGLM(solver_name="Newton", regularizer_strength=1e-3, tol=1e-12, max_epochs=1, verbose=True).fit(X, Y)
+    assert bars[0].n == bars[0].total == 1 and bars[0].postfix.startswith("2 open")
+
+
+def test_a_fit_that_was_interrupted_stays_where_it_was(bars, monkeypatch):
+    update = Newton.update
+
+    def interrupted(self, problem, columns, state):
+        if state.epoch == 1:
+            raise KeyboardInterrupt
+        return update(self, problem, columns, state)
+
+    monkeypatch.setattr(Newton, "update", interrupted)
+    with pytest.warns(UserWarning, match="2 interrupted"):
+        PopulationGLM(solver_name="Newton", regularizer_strength=1e-3, tol=1e-12, verbose=True).fit(X, Y)
+    assert bars[0].n == 1 and bars[0].total == 200
+
+
+def test_neurons_that_only_pad_are_not_counted():
+    plain = PopulationProblem(X, Y[:, [0, 1, 0]].astype(float), from_inverse_link("exp"), Ridge(1e-3))
+    padded = PaddedProblem(plain)
+    assert padded.n_neurons == 4 and padded.subject == plain.subject == "3 neurons"
+
+
+def test_classes_are_named(bars):
+    SoftmaxGLM(solver_name="NewtonCG", regularizer_strength=1e-2, verbose=True).fit(X, np.arange(300) % 3)
+    assert bars[0].desc == "glmfit: fitting 3 classes" and bars[0].n == bars[0].total < 500
+    assert bars[0].postfix.startswith("gap")
+
+
+def test_a_schedule_that_was_run_ends_full(bars):
+    model = SoftmaxGLM(solver_name="ImplicitSGD", regularizer_strength=1e-2, max_epochs=2, verbose=True)
+    model.fit(X, np.arange(300) % 3)
+    assert bars[0].desc == "glmfit: fitting 3 classes" and bars[0].n == bars[0].total == 2
+
+
+def test_a_stationary_point_that_was_found_ends_full(bars):
+    table = np.where(np.random.default_rng(0).random((20, 8)) < 0.5, 1.0, np.nan)
+    model = ResponseModel(n_components=1, verbose=True).fit(None, None, table)
+    assert bars[0].desc == f"glmfit: fitting {np.isfinite(table).sum()} responses" and model.report_.converged
+    assert bars[0].n == bars[0].total == model.n_iter_
+
+
+def test_a_cross_validation_has_one_bar_that_counts_fits(bars):
+    PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
+    (bar,) = bars
+    assert bar.descriptions == ["glmfit: 2 strengths x 3 folds, 2 neurons"] and bar.unit == "fit"
+    assert bar.n == bar.total == 2 * (3 + 1) * 2  # the last fits are among those to all rows
+
+
+def test_parts_of_a_cross_validation_are_named_on_its_bar(bars):
+    """A strength of 0 that has no optimum is finished by exact Hessians, and the last fit is one more."""
+    x = np.repeat([0.0, 1.0], 100)[np.random.default_rng(4).permutation(200)][:, None]
+    y = np.random.default_rng(3).poisson(x[:, 0] * 2.0)
+    with pytest.warns(UserWarning, match="did not converge"):
+        PopulationGLMCV(strengths=[0.0, 0.01], cv=2, max_epochs=60, verbose=True).fit(x, y)
+    (bar,) = bars
+    whole = "glmfit: 2 strengths x 2 folds, 1 neuron"
+    assert bar.descriptions[0] == bar.descriptions[-1] == whole
+    assert bar.descriptions[1].startswith("glmfit: finishing ") and bar.n == bar.total
+
+
+def test_a_last_fit_is_named_and_counted(bars, monkeypatch):
+    monkeypatch.setattr("glmfit.estimators._cv_fits.Fits.solution", lambda *_: None)
+    PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
+    (bar,) = bars
+    whole = "glmfit: 2 strengths x 3 folds, 2 neurons"
+    assert bar.descriptions == [whole, "glmfit: last fit, 2 neurons", whole]
+    assert bar.n == bar.total == 2 * (3 + 1) * 2 + 2
+
+
+def test_an_interrupted_cross_validation_stays_where_it_was(bars, monkeypatch):
+    own, calls = path._Run._solve, []
+
+    def stopped(*args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return own(*args)
+
+    monkeypatch.setattr(path._Run, "_solve", stopped)
+    with pytest.warns(UserWarning, match="1 of 2 strengths"):
+        PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
+    assert (bars[0].n, bars[0].total) == (8, 18)
+
+
+def test_a_bar_that_nobody_asked_for_counts_all_the_same(bars):
+    bar = ProgressBar("nothing", 3, "things", False)
+    bar.advance(2)
+    bar.say("words")
+    with bar.phase("more"):
+        bar.to(2)
+    bar.write("text")
+    bar.finish()
+    bar.close()
+    assert bar.n == 2 and not bars
+
+
+def test_the_bar_of_a_notebook_learns_its_new_total(monkeypatch):
+    """A widget keeps a total of its own, and is green only where nothing is missing."""
+    notebook = pytest.importorskip("tqdm.notebook")
+    if notebook.IProgress is None:
+        pytest.skip("ipywidgets is not installed")
+    monkeypatch.setattr(tqdm.auto, "tqdm", notebook.tqdm)
+    done, stopped = (ProgressBar("work", 200, "epochs", True, display=False) for _ in range(2))
+    for bar in (done, stopped):
+        bar.advance(45)
+    done.finish()
+    for bar, style, most in ((done, "success", 45), (stopped, "danger", 200)):
+        bar.close()
+        widget = bar._bar.container.children[1]
+        assert (widget.bar_style, widget.value, widget.max) == (style, 45, most)
+
+
+def test_numbers_and_nouns():
+    assert [counted(1, "neuron"), counted(2, "neuron"), counted(0, "class")] == ["1 neuron", "2 neurons", "0 classes"]
