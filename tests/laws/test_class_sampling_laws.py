@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from jaxprs import equations
 
 from glmfit._lambert import log1p_sum_exp
 from glmfit.problems._class_rows import ClassData, dense_rows, sparse_rows
 from glmfit.solvers import _class_rules as rules
 from glmfit.solvers import _class_sampling as sampling
-from glmfit.solvers import _implicit
+from glmfit.solvers import _implicit, class_sampling
 
 N, D, K, M = 40, 5, 7, 3
 LOG_A = float(np.log((K - 1) / M))
@@ -293,6 +294,30 @@ def test_negatives_are_distinct_uniform_and_never_the_label(m):
         for place in range(m):
             seen = np.delete(np.bincount(mine[:, place], minlength=5), y)
             assert np.all(np.abs(seen - expected) < 6 * np.sqrt(expected))
+
+
+@pytest.mark.parametrize("m", [1, 2, 9, 10, 30])
+def test_negatives_are_those_of_a_loop_that_takes_classes_away(m):
+    """The m-th is drawn from what the others and the known ones left; all of them, and more, where few are left."""
+    key, known = jax.random.key(3), np.array([[2, 5, 11], [0, 1, 30], [7, 8, 9]], np.int32)
+    C = np.asarray(sampling.distinct_negatives(key, jnp.asarray(known), 31, m, 3))
+    left = [[k for k in range(40) if k not in row] for row in known]  # 31 and above are no classes
+    for j, one in enumerate(jax.random.split(key, m)):
+        place = jax.random.randint(one, (3,), 0, 31 - 3 - j, jnp.int32)
+        assert C[:, j].tolist() == [classes.pop(i) for classes, i in zip(left, place.tolist(), strict=True)]
+    if m == 30:
+        np.testing.assert_array_equal(C[:, 28:], [[31, 32]] * 3)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_program_of_a_draw_does_not_grow_with_the_number_of_negatives(shared):
+    key, label, order = jax.random.key(0), jnp.zeros(64, jnp.int32), jnp.zeros((8, 4), jnp.int32)
+
+    def size(m):
+        traced = class_sampling._draw.trace(key, label, order, 0, size=8, n_classes=1000, m=m, shared=shared)
+        return sum(1 for _ in equations(traced.jaxpr))
+
+    assert size(2) == size(16) == size(128)
 
 
 def test_single_precision_survives_a_long_epoch_with_a_ridge(features, rng):
