@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
-_HIGHEST = jax.lax.Precision.HIGHEST
+from .._compile import full_precision
 
 
+@full_precision
 def lanczos(matvec: Callable, start: jax.Array, n_steps: int) -> tuple[jax.Array, jax.Array]:
     """Run the Lanczos recursion on one symmetric matrix per column, all columns together.
 
@@ -72,6 +73,7 @@ def start_lanczos(start: jax.Array, n_steps: int) -> LanczosState:
     return LanczosState(jnp.zeros((n_steps, *start.shape), start.dtype), start, zeros, zeros, zeros[0])
 
 
+@full_precision
 def lanczos_step(j: int | jax.Array, state: LanczosState, w: jax.Array) -> LanczosState:
     """Take step ``j`` of the recursion, given the products ``w`` of the matrices with ``state.v``.
 
@@ -93,8 +95,8 @@ def lanczos_step(j: int | jax.Array, state: LanczosState, w: jax.Array) -> Lancz
     a = jnp.sum(v * w, axis=0)
     # What is large goes first: then the sweep over the basis has only rounding left to take away.
     w = w - a[None] * v - jnp.where(j > 0, beta[j - 1][None] * basis[j - 1], 0)
-    overlap = jnp.einsum("kpn,pn->kn", basis, w, precision=_HIGHEST)
-    w = w - jnp.einsum("kpn,kn->pn", basis, overlap, precision=_HIGHEST)
+    overlap = jnp.einsum("kpn,pn->kn", basis, w)
+    w = w - jnp.einsum("kpn,kn->pn", basis, overlap)
     largest = jnp.max(jnp.abs(w), axis=0)  # squares of what is large or small overflow, or vanish
     unit = jnp.where(largest > 0, largest, 1)
     b = unit * jnp.sqrt(jnp.sum((w / unit[None]) ** 2, axis=0))

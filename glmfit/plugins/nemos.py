@@ -26,6 +26,7 @@ except ModuleNotFoundError as error:
     ) from None
 from nemos.solvers._abstract_solver import OptimizationInfo
 
+from .._compile import jit
 from .._status import Status, as_statuses
 from ..estimators import FitReport, choose_solver
 from ..problems import Pairs, Params, PopulationProblem, SoftmaxProblem
@@ -165,7 +166,7 @@ class SAGA:
         check_key(key)
         if init_params is not None:
             regularizer.get_proximal_operator(params=init_params, strength=regularizer_strength)  # refuses early
-        self._update = jax.jit(self._one_step)
+        self._update = jit(self._one_step)
 
     # ---------------------------------------------------------------------------------- NeMoS's contract
 
@@ -244,7 +245,7 @@ class SAGA:
         def fit(params, args):
             return proximal_gradient(*self._pieces(params, args), params, tol=tol, max_steps=budget, step=first)
 
-        return fit(params, args) if _is_traced((params, args)) else jax.jit(fit)(params, args)
+        return fit(params, args) if _is_traced((params, args)) else jit(fit)(params, args)
 
     # ---------------------------------------------------------------------------------- known models
 
@@ -383,11 +384,11 @@ def _better_start(problem, start: Params) -> Params:
 def _own_kernels():
     """Kernels of a run that go with it, and with them the model whose loss they hold."""
     fresh = [
-        jax.jit(lambda *a, f=joint_sweep.__wrapped__: f(*a)),
-        jax.jit(lambda *a, n_steps, f=joint_blocks.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
-        jax.jit(lambda *a, n_steps, f=joint_spectrum.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
+        jit(lambda *a, f=joint_sweep.__wrapped__: f(*a)),
+        jit(lambda *a, n_steps, f=joint_blocks.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
+        jit(lambda *a, n_steps, f=joint_spectrum.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
     ]
-    epoch = jax.jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets")
+    epoch = jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets")
     return tuple(fresh), epoch
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._compile import jit
 from ..bounds import lanczos
 from ..penalties.base import per_neuron
 from ._rows import Rows
@@ -27,7 +28,7 @@ def _along(rows: Rows, y, w, eta, change):
     return jax.jvp(jax.grad(lambda e: rows.observation.total(y, e, w)), (eta,), (change,))[1]
 
 
-@jax.jit
+@jit
 def joint_sweep(rows: Rows, v) -> JointSweep:
     """Evaluate loss, derivatives, gradient and mean curvature at v over all rows."""
     signs = jax.random.rademacher(jax.random.key(0), rows.Y.shape[1:2] + v.shape[1:], v.dtype)
@@ -47,7 +48,7 @@ def joint_sweep(rows: Rows, v) -> JointSweep:
     return JointSweep(table, g, loss, bend)
 
 
-@partial(jax.jit, static_argnames="n_steps")
+@partial(jit, static_argnames="n_steps")
 def joint_blocks(rows: Rows, v, scale, start, n_steps: int):
     """Run Lanczos on every block's Hessian at v, all columns together, in the metric: (block, step) twice."""
     per_block, root = rows.n_rows / rows.n_blocks, jnp.sqrt(scale)
@@ -67,7 +68,7 @@ def joint_blocks(rows: Rows, v, scale, start, n_steps: int):
     return jax.lax.scan(block, None, rows.blocks)[1]
 
 
-@partial(jax.jit, static_argnames="n_steps")
+@partial(jit, static_argnames="n_steps")
 def joint_spectrum(rows: Rows, v, scale, start, n_steps: int):
     """Run Lanczos on the whole Hessian at v, all columns together, in the metric: (step,) twice."""
     root = jnp.sqrt(scale)
@@ -86,7 +87,7 @@ def joint_spectrum(rows: Rows, v, scale, start, n_steps: int):
     return alpha[:, 0], beta[:, 0]
 
 
-@jax.jit
+@jit
 def joint_range(rows: Rows, p):
     """Largest range over coupled columns of a row's change of eta when the columns change by p, a number."""
 
@@ -99,7 +100,7 @@ def joint_range(rows: Rows, p):
     return jax.lax.scan(block, jnp.zeros((), p.dtype), (rows.Z, rows.weight))[0]
 
 
-@partial(jax.jit, static_argnames="n_steps")
+@partial(jit, static_argnames="n_steps")
 def bohning_blocks(rows: Rows, scale, start, n_steps: int):
     """Run Lanczos on a bound of every block's Hessian that holds everywhere and is the same for every class.
 
@@ -121,7 +122,7 @@ def bohning_blocks(rows: Rows, scale, start, n_steps: int):
     return jax.lax.scan(block, None, rows.blocks)[1]
 
 
-@jax.jit
+@jit
 def bohning_row(rows: Rows, scale):
     """Bound the largest eigenvalue of any row's Hessian in the metric ``scale`` (column, 1), ridge included."""
 

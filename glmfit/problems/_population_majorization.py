@@ -10,11 +10,10 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compile import compiled
+from .._compile import compiled, jit
 from ..bounds import GapCertificate, StepCertificate, bound_largest_eigenvalue, lanczos
 from ._rows import Rows, sweep
 from .base import Majorizable, Params
@@ -76,7 +75,7 @@ class MajorizedPopulation(NamedTuple):
     passes: int
 
 
-@partial(jax.jit, static_argnames="n_steps")
+@partial(jit, static_argnames="n_steps")
 def largest_curvature(rows: Rows, start, n_steps: int):
     """Run Lanczos on the mean of zz' times the largest curvature of each row; and find the worst row's own.
 
@@ -102,7 +101,7 @@ def largest_curvature(rows: Rows, start, n_steps: int):
     return *lanczos(matvec, jnp.broadcast_to(start, rows.ridge.shape), n_steps), row
 
 
-@jax.jit
+@jit
 def loss_and_gradient(rows: Rows, v):
     """Mean loss (neuron,) and its gradient (column, neuron): a sweep, of which nothing else is computed."""
     pass_ = sweep(rows, v)

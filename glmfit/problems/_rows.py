@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from .._compile import full_precision, jit
 from ..bounds import descent_step, is_not_above_start, lanczos
 from ..observations import Observation
 from ..penalties import Penalty
@@ -19,7 +20,6 @@ from ..penalties.base import per_neuron
 from ._blocks import Extent, Used
 from ._metric import Metric
 
-_HIGHEST = jax.lax.Precision.HIGHEST
 _SEARCH_STEPS, _SEARCH_END = 8, 0.1
 
 
@@ -87,12 +87,12 @@ class Rows(eqx.Module):
 
     def eta(self, z, v, offset=None):
         """Linear predictor of rows z, (row, neuron); without its offset, its change when the columns change by v."""
-        change = jnp.dot(z, v, precision=_HIGHEST)
+        change = z @ v
         return change if offset is None else change + offset
 
     def pull(self, z, r):
         """Gradient of the rows' residuals, (column, neuron)."""
-        return jnp.dot(z.T, r, precision=_HIGHEST)
+        return z.T @ r
 
     def descend(self, v, g, metric: Metric, step, memory):
         """One proximal gradient step in the metric; returns the new columns and the warm start."""
@@ -102,7 +102,7 @@ class Rows(eqx.Module):
         d = v.shape[0] - 1
         # With no ridge in it the metric of the coefficients is one number per neuron.
         memory = self._prox(half[:d], step * metric.scale[0], memory)
-        new = jnp.dot(self.splitting.contract, memory.z, precision=_HIGHEST)
+        new = self.splitting.contract @ memory.z
         # The penalty moves the coefficients with the predictor at the centre held fixed, not the intercept.
         intercept = half[d:] - jnp.sum(metric.centre * (new - half[:d]), axis=0, keepdims=True)
         return jnp.concatenate([new, intercept]), memory
@@ -110,24 +110,25 @@ class Rows(eqx.Module):
     def _prox(self, half, step, memory):
         """Over-relaxed ADMM for min |x - half|^2/(2 step) + penalty(B x); the answer is z, with exact zeros."""
         c = self.splitting
-        base = jnp.dot(c.gain, half, precision=_HIGHEST)
+        base = c.gain @ half
         length = step / c.rho
         shrink = 1 + length[None] * per_neuron(self.penalty.ridge_strength, half) / c.scale[:, None] ** 2
 
         def inner(_, state):
             z, u = state
-            x = base + jnp.dot(c.mix, z - u, precision=_HIGHEST)
+            x = base + c.mix @ (z - u)
             x = 1.6 * x - 0.6 * z
             z = self.penalty.prox(x + u, length, feature_scale=c.scale) / shrink
             return AdmmState(z, u + x - z)
 
         return jax.lax.fori_loop(0, c.n_inner, inner, memory)
 
+    @full_precision  # called outside of kernels, too
     def start_memory(self, v):
         """Warm start of the proximal step at columns v (None when the penalty needs none)."""
         if self.splitting is None:
             return None
-        coef = jnp.dot(self.splitting.expand, v[:-1], precision=_HIGHEST)
+        coef = self.splitting.expand @ v[:-1]
         return AdmmState(coef, jnp.zeros_like(coef))
 
     def penalty_value(self, v, memory):
@@ -146,7 +147,7 @@ class Sweep(NamedTuple):
     bend: jax.Array  # (column, neuron) mean of the rows times their curvature; last the mean curvature
 
 
-@partial(jax.jit, donate_argnames="table")
+@partial(jit, donate_argnames="table")
 def sweep(rows: Rows, v, table=None) -> Sweep:
     """Evaluate loss, derivatives, gradient and mean curvature at v over all rows; ``table`` has served."""
 
@@ -166,7 +167,7 @@ def sweep(rows: Rows, v, table=None) -> Sweep:
     return Sweep(table, g, loss, bend)
 
 
-@jax.jit
+@jit
 def largest_change(rows: Rows, p):
     """Largest change of eta over the rows when the columns change by p, (neuron,)."""
 
@@ -185,7 +186,7 @@ class BlockSpectra(NamedTuple):
     row: jax.Array  # (neuron,) max_t w_t curvature_bound_t z_t'M z_t, and the ridge
 
 
-@partial(jax.jit, static_argnames="n_steps")
+@partial(jit, static_argnames="n_steps")
 def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: int) -> BlockSpectra:
     """Run Lanczos on ``R' ((1/b) Z_B' diag(curvature bound) Z_B + ridge) R`` for all blocks and neurons.
 
@@ -220,7 +221,7 @@ class HessianSpectrum(NamedTuple):
     leverage: jax.Array  # (neuron,) upper bound of max_t z_t'M z_t
 
 
-@partial(jax.jit, static_argnames="n_steps")
+@partial(jit, static_argnames="n_steps")
 def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> HessianSpectrum:
     """Run Lanczos on ``R'H R``, H the Hessian of the smooth part at v, all neurons together."""
 
@@ -246,7 +247,7 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
     return HessianSpectrum(alpha, beta, metric.bound_leverage(longest))
 
 
-@jax.jit
+@jit
 def hessian_product(rows: Rows, v, x):
     """Product of the loss's Hessian at v with x, (column, neuron), and the largest squared norm of a row."""
 
@@ -261,7 +262,7 @@ def hessian_product(rows: Rows, v, x):
     return rows.extent.scan(block, (jnp.zeros_like(x), jnp.zeros((), v.dtype)), rows.blocks)[0]
 
 
-@jax.jit
+@jit
 def predictor(rows: Rows, v):
     """Linear predictor of all rows, (block, row, neuron)."""
     return rows.extent.scan(lambda _, block: ((), rows.eta(block[0], v, block[1])), (), (rows.Z, rows.offset))[1]
@@ -277,7 +278,7 @@ class Track(NamedTuple):
     along: jax.Array | None = None  # (block, row, neuron) memory to work in, where blocks are not all in use
 
 
-@jax.jit
+@jit
 def start_track(rows: Rows, v) -> Track:
     """Prepare what the first step from v finds, with memory to work in."""
     eta = predictor(rows, v)
@@ -285,7 +286,7 @@ def start_track(rows: Rows, v) -> Track:
     return Track(eta, zero, zero, zero[0], jnp.zeros_like(eta))
 
 
-@partial(jax.jit, donate_argnames="track")
+@partial(jit, donate_argnames="track")
 def sure_step(rows: Rows, v, memory, metric: Metric, moving, track: Track):
     """Take a step that self-concordance proves to descend, along a conjugate or proximal direction.
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._compile import compiled
+from .._compile import compiled, jit
 from ..bounds import lanczos_step, start_lanczos
 from ..observations import Observation
 from ..penalties import Penalty
@@ -330,6 +330,6 @@ class StreamedProblem(PopulationProblem):
         return one
 
 
-@jax.jit
+@jit
 def _one_step(j, state, product):
     return lanczos_step(j, state, product)

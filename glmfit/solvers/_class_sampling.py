@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._compile import jit
 from .._lambert import limits
 from ._implicit import softmax_prox
 from ._implicit_minibatch import Batch, dual_ascent, jacobi_ascent, newton_cg
@@ -143,7 +144,7 @@ class Visits(NamedTuple):
     offset: jax.Array | None
 
 
-@jax.jit
+@jit
 def look_up(data, order, negatives) -> Visits:
     """Look up what visits to pairs in some order, (step,), with negatives (step, negative), need."""
     row = data.row[order]
@@ -172,7 +173,7 @@ def single_steps(data, weights: Weights, order, negatives, span: Span, rule) -> 
     return visit_singly(look_up(data, order, negatives), weights, span, rule)
 
 
-@partial(jax.jit, static_argnames="rule", donate_argnames="weights")
+@partial(jit, static_argnames="rule", donate_argnames="weights")
 def visit_singly(visits: Visits, weights: Weights, span: Span, rule) -> Weights:
     """Take the steps of a span, of visits already looked up."""
     rows, shrink = visits.rows, _shrink(rule, span)
@@ -195,7 +196,7 @@ def visit_singly(visits: Visits, weights: Weights, span: Span, rule) -> Weights:
     return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 
 
-@partial(jax.jit, static_argnames="rule", donate_argnames="weights")
+@partial(jit, static_argnames="rule", donate_argnames="weights")
 def averaged_steps(data, weights: Weights, order, negatives, span: Span, rule) -> Weights:
     """Visit minibatches; of each, the mean of what its rows would do alone from the same weights.
 
@@ -233,7 +234,7 @@ def support_of(data, seen, i, width: int):
     return jnp.where(real, data.label[place], _NONE), jnp.where(real, share, 0.0)
 
 
-@partial(jax.jit, static_argnames=("rule", "width"), donate_argnames="weights")
+@partial(jit, static_argnames=("rule", "width"), donate_argnames="weights")
 def count_steps(data, seen, weights: Weights, order, negatives, span: Span, rule, width: int) -> Weights:
     """Visit whole rows of counts: every class with counts and sampled others; of a batch, the mean of its rows' steps.
 
@@ -281,7 +282,7 @@ def count_steps(data, seen, weights: Weights, order, negatives, span: Span, rule
     return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 
 
-@partial(jax.jit, static_argnames="rule", donate_argnames="weights")
+@partial(jit, static_argnames="rule", donate_argnames="weights")
 def shared_steps(data, weights: Weights, order, negatives, span: Span, rule) -> Weights:
     """Visit minibatches with shared negatives by explicit steps: two matrix products each.
 
@@ -313,7 +314,7 @@ def shared_steps(data, weights: Weights, order, negatives, span: Span, rule) -> 
 COUPLED = {"dual": dual_ascent, "jacobi": jacobi_ascent, "newton": newton_cg}
 
 
-@partial(jax.jit, static_argnames=("method", "budget"), donate_argnames="weights")
+@partial(jit, static_argnames=("method", "budget"), donate_argnames="weights")
 def coupled_steps(data, weights: Weights, order, negatives, span: Span, method: str, budget: int) -> Weights:
     """Visit minibatches with shared negatives by the exact proximal step of the whole batch.
 
@@ -349,7 +350,7 @@ def coupled_steps(data, weights: Weights, order, negatives, span: Span, method: 
     return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 
 
-@partial(jax.jit, donate_argnames="weights")
+@partial(jit, donate_argnames="weights")
 def all_class_steps(data, weights: Weights, order, span: Span) -> Weights:
     """Visit minibatches, ``order`` (step, row); of each, the mean of its rows' proximal steps over all classes."""
     rows, shrink, n = data.rows, 1 + span.c * span.strength, order.shape[1]
@@ -370,14 +371,14 @@ def all_class_steps(data, weights: Weights, order, span: Span) -> Weights:
     return Weights(*jax.lax.fori_loop(span.start, span.stop, visit, tuple(weights)))
 
 
-@partial(jax.jit, donate_argnames="weights")
+@partial(jit, donate_argnames="weights")
 def merge_scale(weights: Weights, penalised) -> Weights:
     """Multiply the scale into the coefficients, before it becomes too small."""
     V = weights.V * jnp.where(penalised > 0, weights.scale, 1.0)[None]
     return Weights(V, weights.u, jnp.ones_like(weights.scale))
 
 
-@partial(jax.jit, donate_argnames="weights")
+@partial(jit, donate_argnames="weights")
 def project(weights: Weights, penalised, radius) -> Weights:
     """Shrink the coefficients to a norm of at most ``radius``; the scale alone changes."""
     norm = weights.scale * jnp.sqrt(jnp.sum(jnp.where(penalised[None] > 0, weights.V, 0.0) ** 2))

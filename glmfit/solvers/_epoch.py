@@ -6,8 +6,10 @@ from functools import partial
 
 import jax
 
+from .._compile import jit
 
-@partial(jax.jit, static_argnames="subsets", donate_argnames=("v", "table", "mean_gradient", "memory"))
+
+@partial(jit, static_argnames="subsets", donate_argnames=("v", "table", "mean_gradient", "memory"))
 def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subsets: bool):
     """One epoch: for each draw, new derivatives, the SAGA estimator, a proximal step, table and mean updated."""
     shape = table.shape

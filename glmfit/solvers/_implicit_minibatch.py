@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._lambert import limits, log1p_sum_exp, uprox
+from .._lambert import log1p_sum_exp, uprox
 from ._implicit import implicit_step
 
 
@@ -90,9 +90,11 @@ def jacobi_ascent(batch: Batch, n_sweeps: int):
 def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-12):
     """Newton's method on the pushes, its systems solved by conjugate gradients in the metric of the mobility.
 
-    No inverse and no factorisation is needed, and a singular mobility does no harm.
+    No inverse and no factorisation is needed, and a singular mobility does no harm: pushes that move no score are not
+    seen by the metric, so only scores are taken from the conjugate gradients, and the pushes follow from them.
     """
     M, c, at = batch.mobility, batch.c, jnp.arange(len(batch.c))
+    reach = jnp.max(jnp.sum(jnp.abs(M), axis=1))
 
     def parts(G):
         S = batch.base - M @ G
@@ -115,6 +117,10 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
     def inner(a, b):
         return jnp.sum(a * (M @ b))
 
+    def rounding_of(r):
+        """Error of ``inner(r, r)``."""
+        return jnp.finfo(r.dtype).eps * reach * jnp.sum(r * r)
+
     def newton(carry):
         G, _, k = carry
         u, push, value = parts(G)
@@ -124,16 +130,20 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
         def conjugate(state):
             x, r, p, rr, j = state
             q = curved(u, push, M @ p) + p
-            step = rr / jnp.maximum(inner(p, q), limits(rr).smallest)
+            # The Hessian is at least the metric: a step longer than 1 is rounding.
+            step = rr / jnp.maximum(inner(p, q), rr)
             r_new = r - step * q
             rr_new = inner(r_new, r_new)
-            return x + step * p, r_new, r_new + rr_new / jnp.maximum(rr, limits(rr).smallest) * p, rr_new, j + 1
+            return x + step * p, r_new, r_new + rr_new / rr * p, rr_new, j + 1
 
         def unsolved(state):
-            return (state[3] > jnp.minimum(1e-4, size) * 1e-4 * size) & (state[4] < n_cg)
+            _, r, _, rr, j = state
+            target = jnp.minimum(1e-4, size) * 1e-4 * size
+            return (rr > jnp.maximum(target, rounding_of(r))) & (j < n_cg)
 
         zero = jnp.zeros_like(G)
-        d, *_ = jax.lax.while_loop(unsolved, conjugate, (zero, residual, residual, size, 0))
+        x, *_ = jax.lax.while_loop(unsolved, conjugate, (zero, residual, residual, size, 0))
+        d = residual - curved(u, push, M @ x)
         slope = -inner(residual, d)
 
         def too_long(state):

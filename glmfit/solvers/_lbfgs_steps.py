@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from .._compile import jit
 from ._stationary import SLACK, magnitude, norm
 
 MOST_TRIALS = 20  # of a line search
@@ -44,7 +45,7 @@ def _empty(x, history_size: int):
     return jax.tree.map(lambda a: a.astype(x.dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, memory)
 
 
-@functools.partial(jax.jit, static_argnames="history_size")
+@functools.partial(jit, static_argnames="history_size")
 def start(data, theta, history_size: int) -> LbfgsPoint:
     """Evaluate a start, with nothing remembered."""
     value, gradient = data.value_and_gradient(theta)
@@ -53,7 +54,7 @@ def start(data, theta, history_size: int) -> LbfgsPoint:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("history_size", "max_line_search"))
+@functools.partial(jit, static_argnames=("history_size", "max_line_search"))
 def step(data, point: LbfgsPoint, size, history_size: int, max_line_search: int) -> tuple[LbfgsPoint, jax.Array]:
     """Take a step that meets the strong Wolfe conditions, and count the evaluations it took.
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._checks import check_real, check_whole
-from .._compile import compile_seconds
+from .._compile import compile_seconds, jit
 from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import TwoSided
@@ -291,7 +291,7 @@ def _is_finite(state: Any) -> bool:
     return bool(numbers) and bool(_all_finite(state.theta))
 
 
-@jax.jit
+@jit
 def _all_finite(theta):
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(theta)]))
 
@@ -304,14 +304,14 @@ def norm(tree: Any) -> jax.Array:
     return most * jnp.sqrt(sum(jnp.sum((leaf / scale) ** 2) for leaf in leaves))
 
 
-@jax.jit
+@jit
 def evaluate(data, theta):
     """Objective, norm of the gradient and gradient."""
     value, gradient = data.value_and_gradient(theta)
     return value, norm(gradient), gradient
 
 
-@jax.jit
+@jit
 def magnitude(data, theta):
     """Size of the terms of the objective."""
     return data.magnitude(theta)

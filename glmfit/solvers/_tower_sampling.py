@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .._checks import check_at_least_zero, check_choice, check_positive
+from .._compile import jit
 from .._status import Status
 from ..problems.base import TwoSided
 from ._stationary import TwoSidedSolver, evaluate
@@ -84,7 +85,7 @@ def transformation(optimizer: str):
     return optax.scale_by_adam() if optimizer == "adam" else optax.identity()
 
 
-@functools.partial(jax.jit, static_argnames="optimizer")
+@functools.partial(jit, static_argnames="optimizer")
 def _moments(theta, optimizer: str):
     return transformation(optimizer).init(theta)
 

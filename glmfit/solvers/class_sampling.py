@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._checks import check_choice, check_flag, check_positive, check_whole
+from .._compile import jit
 from ..problems.base import Params
 from . import _class_rules as rules
 from . import _class_sampling as kernels
@@ -409,7 +410,7 @@ def _orders_of_magnitude(dtype) -> float:
     return 50.0 if dtype.itemsize == 4 else 500.0
 
 
-@partial(jax.jit, static_argnames=("n_pairs", "n", "size"))
+@partial(jit, static_argnames=("n_pairs", "n", "size"))
 def _order(key, n_pairs: int, n: int, size: int):
     """Order of an epoch, (step, row of the batch); pairs that do not fill a batch wait for the next.
 
@@ -420,7 +421,7 @@ def _order(key, n_pairs: int, n: int, size: int):
     return jnp.concatenate([order, order[: -n_steps % size]])
 
 
-@partial(jax.jit, static_argnames=("size", "n_classes", "m", "shared"))
+@partial(jit, static_argnames=("size", "n_classes", "m", "shared"))
 def _draw(key, label, order, start, size: int, n_classes: int, m: int, shared: bool):
     """Pairs and negatives of some of an epoch's steps; single rows without the axis of the batch."""
     order = jax.lax.dynamic_slice_in_dim(order, start, size)
@@ -431,7 +432,7 @@ def _draw(key, label, order, start, size: int, n_classes: int, m: int, shared: b
     return (order[:, 0], negatives[:, 0]) if order.shape[1] == 1 else (order, negatives)
 
 
-@partial(jax.jit, static_argnames=("size", "n_classes", "m", "width"))
+@partial(jit, static_argnames=("size", "n_classes", "m", "width"))
 def _draw_others(key, data, seen, order, start, size: int, n_classes: int, m: int, width: int):
     """Rows of counts of some of an epoch's steps, and classes without counts in them."""
     order = jax.lax.dynamic_slice_in_dim(order, start, size)
@@ -440,6 +441,6 @@ def _draw_others(key, data, seen, order, start, size: int, n_classes: int, m: in
     return order, kernels.distinct_negatives(key, known, n_classes, m, seen.size[order])
 
 
-@jax.jit
+@jit
 def _finite(weights):
     return jnp.isfinite(jnp.sum(weights.V)) & jnp.isfinite(jnp.sum(weights.u)) & (weights.scale > 0)

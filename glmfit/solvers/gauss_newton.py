@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from .._checks import check_at_least_zero, check_real, check_whole
+from .._compile import jit
 from ..problems.base import TwoSided
 from ._stationary import SLACK, TwoSidedSolver, evaluate, magnitude, norm
 
@@ -123,7 +124,7 @@ class GaussNewton(TwoSidedSolver):
         )
 
 
-@jax.jit
+@jit
 def _mean_diagonal(data, theta, key):
     """Estimate of the mean diagonal of the Gauss-Newton matrix, by random signs."""
     x, back = ravel_pytree(theta)
@@ -131,7 +132,7 @@ def _mean_diagonal(data, theta, key):
     return jnp.vdot(signs, ravel_pytree(data.gauss_newton(theta)(back(signs)))[0]) / x.size
 
 
-@functools.partial(jax.jit, static_argnames="max_products")
+@functools.partial(jit, static_argnames="max_products")
 def _step(data, theta, value, gradient, size, damping, forcing, max_products: int) -> _Step:
     """Solve for a direction, search along it, and adapt the damping to how the model did."""
     x, back = ravel_pytree(theta)

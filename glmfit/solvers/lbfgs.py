@@ -7,11 +7,11 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._checks import check_real, check_whole
+from .._compile import jit
 from ..bounds import check_batch_size
 from ..problems.base import FiniteSum, Params
 from ._check import check_rotation_invariant
@@ -51,12 +51,12 @@ def _jaxopt_solver(history_size: int, sweep):
     return jaxopt.LBFGS(value_and_grad, value_and_grad=True, history_size=history_size, maxls=20, implicit_diff=False)
 
 
-@functools.partial(jax.jit, static_argnames=("history_size", "sweep"))
+@functools.partial(jit, static_argnames=("history_size", "sweep"))
 def _start(x, rows, metric, moving, history_size, sweep):
     return _jaxopt_solver(history_size, sweep).init_state(x, rows, metric, moving)
 
 
-@functools.partial(jax.jit, static_argnames=("history_size", "sweep"))
+@functools.partial(jit, static_argnames=("history_size", "sweep"))
 def _step(x, inner, rows, metric, moving, history_size, sweep):
     return _jaxopt_solver(history_size, sweep).update(x, inner, rows, metric, moving)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from .._checks import check_whole
+from .._compile import jit
 from ..problems.base import TwoSided
 from ._seed import seed_of
 from ._tower_sampling import TowerSampler, TowerSamplerState, move
@@ -68,7 +69,7 @@ class LeftBatches(TowerSampler):
         )
 
 
-@functools.partial(jax.jit, static_argnames="optimizer")
+@functools.partial(jit, static_argnames="optimizer")
 def _epoch(data, theta, moments, batches, rate, optimizer: str):
     """Take a step per batch."""
 

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from .._compile import full_precision
+
 _LONGEST, _HALVINGS = 1e10, 60
 
 
@@ -45,6 +47,7 @@ class ProximalResult(NamedTuple):
     converged: jax.Array
 
 
+@full_precision
 def proximal_gradient(
     loss: Callable, prox: Callable, penalty: Callable, start: Any, tol: float, max_steps: int, step: float = 1.0
 ) -> ProximalResult:

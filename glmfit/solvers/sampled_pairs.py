@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from .._checks import check_whole
+from .._compile import jit
 from ..problems.base import TwoSided
 from ._tower_sampling import TowerSampler, TowerSamplerState, move
 
@@ -81,7 +82,7 @@ class SampledPairs(TowerSampler):
         )
 
 
-@functools.partial(jax.jit, static_argnames=("optimizer", "sizes"))
+@functools.partial(jit, static_argnames=("optimizer", "sizes"))
 def _epoch(data, pairs, theta, moments, keys, rate, optimizer: str, sizes: tuple[int, int]):
     """Take a step per key."""
 

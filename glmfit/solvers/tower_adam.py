@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._checks import check_choice, check_positive, check_whole
+from .._compile import jit
 from .._status import Status
 from ..problems.base import TwoSided
 from . import _lbfgs_steps as lbfgs
@@ -147,14 +148,14 @@ class TowerAdam(TwoSidedSolver):
         return self._start_polish(problem, state)
 
 
-@jax.jit
+@jit
 def _moments(theta):
     import optax
 
     return optax.scale_by_adam().init(theta)
 
 
-@jax.jit
+@jit
 def _adam_steps(data, best: _Best, theta, moments, rate):
     """Take the steps of an epoch; the last point is seen by the next call."""
     import optax

@@ -15,9 +15,18 @@ SOLVERS = {
 JITTED = {name: jax.jit(solver) for name, solver in SOLVERS.items()}
 
 
-def random_batch(rng, n=6, q=7, d=4, c=1.0, orthogonal=False):
+SINGULAR = {
+    "rank 1": lambda rng, n: rng.normal(size=(n, 1)),
+    "one row, repeated": lambda rng, n: np.ones((n, 1)),
+    "two rows, repeated": lambda rng, n: rng.normal(size=(2, 4))[np.arange(n) % 2],
+    "on a circle": lambda rng, n: (lambda angle: np.column_stack([np.cos(angle), np.sin(angle)]))(rng.random(n)),
+    "rows of zeros": lambda rng, n: rng.normal(size=(n, 4)) * (np.arange(n) % 2)[:, None],
+}
+
+
+def random_batch(rng, n=6, q=7, d=4, c=1.0, orthogonal=False, X=None):
     """A batch of n rows of d features and q touched classes; d below n makes the mobility singular."""
-    X = rng.normal(size=(n, d))
+    X = rng.normal(size=(n, d)) if X is None else X
     if orthogonal:
         X = np.linalg.qr(rng.normal(size=(n, n)))[0] * rng.uniform(0.5, 2, n)[:, None]
     label = rng.integers(0, q, n)
@@ -40,19 +49,48 @@ def test_three_solvers_agree(c, d, x64, rng):
         np.testing.assert_allclose(answers[name][1], answers["dual"][1], atol=1e-8)
 
 
+@pytest.mark.parametrize("rows", SINGULAR)
+def test_a_singular_mobility_does_no_harm_to_newton(rows, x64):
+    """Draws enough that each kind overflowed where conjugate gradients went on in directions that move no score."""
+    newton, dual = JITTED["newton"], jax.jit(lambda b: _implicit_minibatch.dual_ascent(b, 1000))
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        batch = random_batch(rng, n=5, q=3, c=(0.3, 3.0)[seed % 2], X=SINGULAR[rows](rng, 5))
+        G, u = newton(batch)
+        exact, u_exact = dual(batch)
+        check_stationary(batch, G, u)
+        np.testing.assert_allclose(G, exact, atol=1e-6)
+        np.testing.assert_allclose(u, u_exact, atol=1e-6)
+        single = jax.tree.map(lambda a: a.astype(jnp.float32) if a.dtype == jnp.float64 else a, batch)
+        np.testing.assert_allclose(newton(single)[0], G, atol=2e-4)
+
+
+@pytest.mark.parametrize("rows", SINGULAR)
+def test_a_singular_mobility_and_a_step_far_too_long(rows, x64):
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        batch = random_batch(rng, n=5, q=3, c=1000.0, X=SINGULAR[rows](rng, 5))
+        check_stationary(batch, *JITTED["newton"](batch), atol=0.03)  # of pushes of a thousand
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_answer_is_stationary(name, x64, rng):
     batch = random_batch(rng)
-    G, u = map(np.asarray, JITTED[name](batch))
+    check_stationary(batch, *JITTED[name](batch))
+
+
+def check_stationary(batch, G, u, atol=1e-8):
+    """Raise AssertionError unless the pushes are those of the scores they lead to."""
+    G, u = np.asarray(G), np.asarray(u)
     at = np.arange(len(u))
     S = np.asarray(batch.base - batch.mobility @ G)
     delta = S - S[at, batch.label][:, None]
     c, log_a = np.asarray(batch.c)[:, None], np.asarray(batch.log_a)
     push = c * np.exp(log_a + delta - u[:, None])
     push[at, batch.label] = -push.sum(axis=1)
-    np.testing.assert_allclose(G, push, atol=1e-8)
+    np.testing.assert_allclose(G, push, atol=atol)
     pull = -push[at, batch.label]
-    np.testing.assert_allclose(u + c[:, 0] * (1 - np.exp(-u)), batch.u + pull, atol=1e-8)
+    np.testing.assert_allclose(u + c[:, 0] * (1 - np.exp(-u)), batch.u + pull, atol=atol)
 
 
 @pytest.mark.parametrize("name", SOLVERS)
