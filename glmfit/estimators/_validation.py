@@ -267,7 +267,8 @@ def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
 def per_exposure(Y, weights, exposure, rows):
     """Divide counts by the exposure, and return weights times exposure: the same likelihood, for every inverse link."""
     check_unexposed(Y, exposure, rows)
-    safe = np.where(exposure > 0, exposure, 1.0)[:, None].astype(Y.dtype)
+    # In float64 whatever the counts came in: in single precision they would be the counts of another recording.
+    safe = np.where(exposure > 0, exposure, 1.0)[:, None]
     with np.errstate(over="ignore"):
         return Y / safe, exposure if weights is None else weights * exposure
 

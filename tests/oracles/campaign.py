@@ -211,7 +211,7 @@ def _regularizer(rng, solver, d, n):
         if rng.random() < 0.5:
             labels = np.maximum(labels, 0)
         options["groups"], size = labels.tolist(), len(set(labels.tolist()) - {-1})
-    form = rng.choice(["one", "neuron", "coefficient", "default"] if name == "Ridge" else ["one", "neuron", "coefficient"])
+    form = rng.choice(["one", "neuron", "coefficient"] + ["default"] * (name == "Ridge"))
     if form == "default":
         return options
     if form == "one" or (rotations_only and form == "coefficient"):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import mpmath as mp
 import numpy as np
-from scipy.linalg import qr, svd
+from scipy.linalg import solve_triangular, svd
 from scipy.optimize import linprog
 from scipy.special import expit
 
@@ -186,10 +186,12 @@ def coordinates(p, columns, bend):
     scale = np.where(scale > 1e-16 * np.abs(mean), scale, 1)
     Z = np.column_stack([Z / scale, np.ones(len(X), LD)])
     pull = np.append(p.ridge[columns] / np.asarray(scale, float) ** 2, 0.0)
-    weighed = np.concatenate([np.sqrt(share * bend)[:, None] * Z.astype(float), np.diag(np.sqrt(pull))])
-    _, s, Vt = svd(qr(weighed, mode="economic")[1], lapack_driver="gesvd")
-    s = np.maximum(s, 1e-11 * s[0])
-    M = (Vt.T / s).astype(LD)
+    kinked = np.append(np.append(p.kink, 0.0)[p.block[columns]] > 0, False)
+    weighed = np.sqrt(share * bend)[:, None] * Z.astype(float)
+    weighed = np.concatenate([weighed, np.diag(np.sqrt(pull) + 1e-6 * kinked * np.abs(weighed).max())])
+    _, s, Vt = svd(np.linalg.qr(weighed, mode="r"), lapack_driver="gesvd")
+    # Columns that sum to one do so but for their last bits, which are no direction: nothing is penalised there.
+    M = (Vt[s > 1e-13 * s[0]].T / s[s > 1e-13 * s[0]]).astype(LD)
     rows = Z @ M
     M64 = M.astype(float)
     return Coordinates(columns, rows, rows.astype(float), mean, M[:-1] / scale[:, None], M[-1], (M64.T * pull) @ M64)
@@ -198,31 +200,41 @@ def coordinates(p, columns, bend):
 # -------------------------------------------------------------------------------- optima
 
 
+@np.errstate(all="ignore")  # steps that go too far are taken back
 def optimum(p):
     """Best parameters; a neuron without spikes has none."""
     everything, b = np.arange(p.X.shape[1]), null_intercept(p)
     start = np.zeros(len(everything), LD), b
     if not np.any(p.kink > 0):
         return _smooth(p, everything, start)
-    rough, above = _barrier(p, start)
-    best, norms = rough, _norms(p, rough.coef)
-    total = float(p.kink @ norms)
-    # Blocks that do not belong are of the size of the barrier's parameter over their slack.
-    for share in (1e-4, 1e-6, 1e-8, 1e-10):
-        out = np.isin(p.block, np.flatnonzero((p.kink * norms <= share * total) & (p.kink > 0)))
-        start = np.where(out, 0, rough.coef), rough.intercept
-        finer = _smooth(p, np.flatnonzero(~out), start)
-        best = min(best, finer, key=lambda o: o.objective)
-    return best._replace(uncertainty=float(best.objective - rough.objective) + above)
+    best = None
+    for rough, mu in _barrier(p, start):
+        # Blocks that do not belong are of the size of the parameter over their slack.
+        out = np.isin(p.block, np.flatnonzero((p.kink * _norms(p, rough.coef) < 30 * float(mu)) & (p.kink > 0)))
+        finer = _smooth(p, np.flatnonzero(~out), (np.where(out, 0, rough.coef), rough.intercept))
+        if _belongs(p, finer, out):
+            return finer
+        best = min([rough, finer] + [best] * (best is not None), key=lambda o: o.objective)
+    return best._replace(uncertainty=abs(float(best.objective - rough.objective)) + rough.uncertainty)
 
 
+def _belongs(p, at, out):
+    """Whether no block that was left out should be moved: the conditions of the optimum, where the others meet them."""
+    eta = np.asarray(predictor(p, at.coef, at.intercept), float)
+    pull = p.weights * derivative(p.link, p.y, p.exposure, eta) / (p.weights @ p.exposure)
+    X = p.X - p.weights @ p.X / p.weights.sum()  # the sum of pull is 0
+    norms = [np.linalg.norm(X[:, (p.block == g) & out].T @ pull) for g in range(len(p.kink))]
+    small = at.uncertainty < 1e-17 * (1 + abs(float(at.objective)))
+    return small and bool(np.all((norms <= p.kink * (1 + 1e-9)) | ~np.isin(np.arange(len(p.kink)), p.block[out])))
+
+
+@np.errstate(over="ignore")
 def null_intercept(p):
     """Best intercept without features, by halving."""
     share = p.weights / (p.weights @ p.exposure)
 
     def slope(b):
-        with np.errstate(over="ignore"):
-            return share @ derivative(p.link, p.y, p.exposure, b + p.offset)
+        return share @ derivative(p.link, p.y, p.exposure, b + p.offset)
 
     low, high = -800.0 - np.abs(p.offset).max(), 800.0 + np.abs(p.offset).max() + p.y.max() / p.exposure.min()
     for _ in range(200):
@@ -240,14 +252,14 @@ def _norms(p, coef):
 
 
 def _start_at(at, params, columns):
-    """Coordinates of parameters, and a shift of the predictor that they may not be able to make."""
+    """Coordinates of parameters, or of the nearest there are."""
     coef, intercept = np.asarray(params[0], LD)[columns], LD(params[1])
-    # back and level are invertible together; of directions that were raised something is lost, and found again.
     square = np.vstack([at.back, at.level]).astype(float)
     goal = np.append(coef, intercept + at.mean @ coef)
     size = np.abs(square).max(axis=1, keepdims=True)
-    v = np.linalg.lstsq(square / size, (goal / size[:, 0]).astype(float), rcond=None)[0].astype(LD)
-    for _ in range(3):
+    size = np.where(size > 0, size, 1)
+    v = np.zeros(square.shape[1], LD)
+    for _ in range(4):  # float64 at a time
         rest = goal - np.append(at.back @ v, at.level @ v)
         v = v + np.linalg.lstsq(square / size, (rest / size[:, 0]).astype(float), rcond=None)[0]
     return v
@@ -283,9 +295,11 @@ def _smooth(p, columns, start, most=200):
             across = np.eye(len(u)) - np.outer(u, u) / norm**2
             A = np.concatenate([A, np.sqrt(k / norm) * across @ B])
             g = g + k * B.T @ (u / norm)
+        before = decrement
         step, decrement = _solve(A, g)
-        if decrement < 1e-26 * (1 + abs(float(here))):
-            break
+        small = decrement < 1e-18 * (1 + abs(float(here)))
+        if (small and decrement > before / 4) or decrement < 1e-26 * (1 + abs(float(here))):
+            break  # nothing but rounding of the gradient is left
         v, there = _descend(value, v, step, here, decrement)
         if there is None:
             break
@@ -295,12 +309,12 @@ def _smooth(p, columns, start, most=200):
 
 
 def _barrier(p, start):
-    """Follow the minimum of F with k t - mu log(t^2 - |u|^2) for every norm k |u|: 2 mu a block above the optimum."""
+    """Minima of F with k t - mu log(t^2 - |u|^2) for norms k |u|, 2 mu a norm above the optimum, for falling mu."""
     every = np.arange(p.X.shape[1])
     at = coordinates(p, every, _curvature(p, np.asarray(predictor(p, *start), float)))
     v, offset = _start_at(at, start, every), p.offset.astype(LD)
     blocks = [(LD(k), np.flatnonzero(p.block == g)) for g, k in enumerate(p.kink) if k > 0]
-    mu = LD(max(float(_mean_loss(p, predictor(p, *start)) - saturated(p)), 1e-3) / len(blocks))
+    first = mu = LD(max(float(_mean_loss(p, predictor(p, *start)) - saturated(p)), 1e-3) / len(blocks))
     floor = 1e-17 * (1 + abs(float(objective(p, *start)))) / len(blocks)
 
     def smooth(v):
@@ -340,12 +354,13 @@ def _barrier(p, start):
             if there is None:
                 break
             here = there
+        if mu < 1e-5 * first or mu <= floor:
+            coef, intercept = at.params(v)
+            above = float(2 * mu) * len(blocks) + float(decrement)
+            yield Optimum(coef, intercept, objective(p, coef, intercept), above), mu
         if mu <= floor:
             break
         mu = mu / 10
-    coef, intercept = at.params(v)
-    above = float(2 * mu) * len(blocks) + float(decrement)
-    return Optimum(coef, intercept, objective(p, coef, intercept), above), above
 
 
 def saturated(p):
@@ -373,11 +388,19 @@ def _system(p, at, v):
 
 
 def _solve(A, g):
-    """-(A'A)^-1 g without squaring A, and g'(A'A)^-1 g."""
-    with np.errstate(all="ignore"):
-        if not np.isfinite(A).all():
-            return np.zeros(len(g)), 0.0
-        _, s, Vt = svd(qr(A, mode="economic", check_finite=False)[1], lapack_driver="gesvd")
+    """-(A'A)^-1 g, without squaring A where that would lose digits, and g'(A'A)^-1 g."""
+    if not np.isfinite(A).all():
+        return np.zeros(len(g)), 0.0
+    H = A.T @ A
+    root = np.sqrt(np.where(np.diag(H) > 0, np.diag(H), 1.0))
+    try:
+        L = np.linalg.cholesky(H / np.outer(root, root))
+        if np.diag(L).min() > 1e-3:
+            half = solve_triangular(L, g / root, lower=True)
+            return -solve_triangular(L, half, lower=True, trans=1) / root, float(half @ half)
+    except np.linalg.LinAlgError:
+        pass
+    _, s, Vt = svd(np.linalg.qr(A, mode="r"), lapack_driver="gesvd")
     keep = s > 1e-13 * s[0]
     half = Vt[keep] @ g / s[keep]
     return -Vt[keep].T @ (half / s[keep]), float(half @ half)
@@ -410,7 +433,7 @@ def separable(p):
     if not spikes.any():
         return None
     stay = rows[spikes]
-    _, s, Vt = svd(qr(stay, mode="economic")[1])
+    _, s, Vt = svd(np.linalg.qr(stay, mode="r"))
     s = np.append(s, np.zeros(len(Vt) - len(s)))[: len(Vt)] / np.sqrt(len(stay))
     if np.any((s > 1e-9) & (s < 1e-4)):
         return None
@@ -439,7 +462,7 @@ def _uncorrelated(X, weights):
     near = (np.sqrt(share)[:, None] * Z).astype(float)
     if Z.shape[1] == 0:
         return np.ones((len(X), 1))
-    _, s, Vt = svd(qr(near, mode="economic")[1], full_matrices=False)
+    _, s, Vt = svd(np.linalg.qr(near, mode="r"), full_matrices=False)
     if np.any((s > 1e-14 * s[0]) & (s < 1e-9 * s[0])):
         return None
     keep = s >= 1e-9 * s[0]
