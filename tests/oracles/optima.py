@@ -164,37 +164,59 @@ class Coordinates(NamedTuple):
     columns: np.ndarray  # features that there are
     rows: np.ndarray  # (time, coordinate), long double
     near: np.ndarray  # the same in float64
-    mean: np.ndarray
-    back: np.ndarray  # (feature, coordinate), long double
-    level: np.ndarray  # (coordinate,), of the intercept at the mean
+    mean: np.ndarray  # (feature,)
+    scale: np.ndarray  # (feature,)
+    back: np.ndarray  # (feature and intercept at the mean, coordinate), long double: of standardised features
+    forth: np.ndarray  # (coordinate, feature and intercept at the mean)
     ridge: np.ndarray  # (coordinate, coordinate)
 
+    def coef(self, v):
+        return (self.back @ np.asarray(v, LD))[:-1] / self.scale
+
     def params(self, v):
-        v = np.asarray(v, LD)
-        coef = self.back @ v
-        return coef, self.level @ v - self.mean @ coef
+        coef = self.coef(v)
+        return coef, self.back[-1] @ np.asarray(v, LD) - self.mean @ coef
+
+    def start(self, coef, intercept):
+        """Coordinates of parameters, or of the nearest there are."""
+        coef = np.asarray(coef, LD)[self.columns]
+        return self.forth @ np.append(coef * self.scale, LD(intercept) + self.mean @ coef)
+
+    def slopes(self, features):
+        """What these coordinates do to some coefficients, float64."""
+        return (self.back[:-1][features] / self.scale[features, None]).astype(float)
 
 
 def coordinates(p, columns, bend):
     """Coordinates of some features and the intercept in which a Hessian with curvatures ``bend`` is about 1."""
     X = p.X[:, columns].astype(LD)
-    share = p.weights * p.exposure / (p.weights @ p.exposure)
-    mean = share.astype(LD) @ X
-    Z = X - mean
-    scale = np.sqrt(share.astype(LD) @ (Z * Z))
-    # What rounding leaves of a constant column is no feature.
-    scale = np.where(scale > 1e-16 * np.abs(mean), scale, 1)
-    Z = np.column_stack([Z / scale, np.ones(len(X), LD)])
+    share = _share(p)
+    mean, scale, varies = _standard(X, share)
+    Z = np.column_stack([np.where(varies, X - mean, 0) / scale, np.ones(len(X), LD)])
     pull = np.append(p.ridge[columns] / np.asarray(scale, float) ** 2, 0.0)
     kinked = np.append(np.append(p.kink, 0.0)[p.block[columns]] > 0, False)
-    weighed = np.sqrt(share * bend)[:, None] * Z.astype(float)
+    weighed = np.sqrt(np.asarray(share, float) * bend)[:, None] * Z.astype(float)
     weighed = np.concatenate([weighed, np.diag(np.sqrt(pull) + 1e-6 * kinked * np.abs(weighed).max())])
     _, s, Vt = svd(np.linalg.qr(weighed, mode="r"), lapack_driver="gesvd")
     # Columns that sum to one do so but for their last bits, which are no direction: nothing is penalised there.
-    M = (Vt[s > 1e-13 * s[0]].T / s[s > 1e-13 * s[0]]).astype(LD)
-    rows = Z @ M
-    M64 = M.astype(float)
-    return Coordinates(columns, rows, rows.astype(float), mean, M[:-1] / scale[:, None], M[-1], (M64.T * pull) @ M64)
+    s, Vt = s[s > 1e-13 * s[0]], Vt[s > 1e-13 * s[0]]
+    back, forth = (Vt.T / s).astype(LD), (s[:, None] * Vt).astype(LD)
+    rows, M = Z @ back, back.astype(float)
+    return Coordinates(columns, rows, rows.astype(float), mean, scale, back, forth, (M.T * pull) @ M)
+
+
+def _share(p):
+    """Of the rows in the loss, long double: they sum to one."""
+    share = p.weights.astype(LD) * p.exposure
+    return share / share.sum()
+
+
+def _standard(X, share):
+    """Mean, standard deviation (1 for a constant) and whether there is one, (feature,) each."""
+    mean = share @ X
+    scale = np.sqrt(share @ (X - mean) ** 2)
+    varies = scale > 1e-15 * np.abs(mean)
+    return mean, np.where(varies, scale, 1), varies
 
 
 # -------------------------------------------------------------------------------- optima
@@ -251,26 +273,12 @@ def _norms(p, coef):
     return np.array([float(np.sqrt(np.sum(coef[p.block == g] ** 2))) for g in range(len(p.kink))])
 
 
-def _start_at(at, params, columns):
-    """Coordinates of parameters, or of the nearest there are."""
-    coef, intercept = np.asarray(params[0], LD)[columns], LD(params[1])
-    square = np.vstack([at.back, at.level]).astype(float)
-    goal = np.append(coef, intercept + at.mean @ coef)
-    size = np.abs(square).max(axis=1, keepdims=True)
-    size = np.where(size > 0, size, 1)
-    v = np.zeros(square.shape[1], LD)
-    for _ in range(4):  # float64 at a time
-        rest = goal - np.append(at.back @ v, at.level @ v)
-        v = v + np.linalg.lstsq(square / size, (rest / size[:, 0]).astype(float), rcond=None)[0]
-    return v
-
-
 def _smooth(p, columns, start, most=200):
     """Newton steps with these features only; norms of their blocks, which must not be 0, are smooth."""
     eta = np.asarray(predictor(p, *start), float)
     bend = _curvature(p, eta)
     at = coordinates(p, columns, bend)
-    v = _start_at(at, start, columns)
+    v = at.start(*start)
     of_block = [(k, np.flatnonzero(p.block[columns] == g)) for g, k in enumerate(p.kink) if k > 0]
     of_block = [(k, members) for k, members in of_block if len(members)]
     offset = p.offset.astype(LD)
@@ -286,9 +294,9 @@ def _smooth(p, columns, start, most=200):
     here, decrement = value(v), np.inf
     for _ in range(most):
         A, g = _system(p, at, v)
-        coef = np.asarray(at.back @ v, float)
+        coef = np.asarray(at.coef(v), float)
         for k, members in of_block:
-            u, B = coef[members], at.back[members].astype(float)
+            u, B = coef[members], at.slopes(members)
             norm = np.linalg.norm(u)
             if norm == 0:
                 continue
@@ -312,13 +320,13 @@ def _barrier(p, start):
     """Minima of F with k t - mu log(t^2 - |u|^2) for norms k |u|, 2 mu a norm above the optimum, for falling mu."""
     every = np.arange(p.X.shape[1])
     at = coordinates(p, every, _curvature(p, np.asarray(predictor(p, *start), float)))
-    v, offset = _start_at(at, start, every), p.offset.astype(LD)
+    v, offset = at.start(*start), p.offset.astype(LD)
     blocks = [(LD(k), np.flatnonzero(p.block == g)) for g, k in enumerate(p.kink) if k > 0]
     first = mu = LD(max(float(_mean_loss(p, predictor(p, *start)) - saturated(p)), 1e-3) / len(blocks))
     floor = 1e-17 * (1 + abs(float(objective(p, *start)))) / len(blocks)
 
     def smooth(v):
-        coef = at.back @ v
+        coef = at.coef(v)
         return _mean_loss(p, at.rows @ v + offset) + p.ridge @ (coef * coef) / 2
 
     def reach(k, u, mu):
@@ -327,7 +335,7 @@ def _barrier(p, start):
         return t, 2 * mu * t / k
 
     def value(v, mu):
-        coef, total = at.back @ v, smooth(v)
+        coef, total = at.coef(v), smooth(v)
         for k, members in blocks:
             t, s = reach(k, coef[members], mu)
             total = total + k * t - mu * np.log(s)
@@ -337,9 +345,9 @@ def _barrier(p, start):
         here = value(v, mu)
         for _ in range(60):
             A, g = _system(p, at, v)
-            coef = at.back @ v
+            coef = at.coef(v)
             for k, members in blocks:
-                u, B = coef[members], at.back[members].astype(float)
+                u, B = coef[members], at.slopes(members)
                 t, s = reach(k, u, mu)
                 ratio = np.sqrt(float(s / (t * t + u @ u)))  # curvature along u over that across
                 length = float(np.sqrt(u @ u))
@@ -382,7 +390,7 @@ def _system(p, at, v):
     share = p.weights / (p.weights @ p.exposure)
     with np.errstate(over="ignore"):
         r, c = (f(p.link, p.y, p.exposure, eta) for f in (derivative, curvature))
-    pull = np.sqrt(p.ridge[at.columns])[:, None] * at.back.astype(float)
+    pull = np.sqrt(p.ridge[at.columns])[:, None] * at.slopes(slice(None))
     A = np.concatenate([np.sqrt(share * c)[:, None] * at.near, pull])
     return A, at.near.T @ (share * r) + at.ridge @ np.asarray(v, float)
 
@@ -454,11 +462,9 @@ def separable(p):
 
 def _uncorrelated(X, weights):
     """Rows with the intercept's 1 in coordinates of variance one, without what is constant; None if that is unsure."""
-    X, share = X.astype(LD), (weights / weights.sum()).astype(LD)
-    mean = share @ X
-    Z = X - mean
-    scale = np.sqrt(share @ (Z * Z))
-    Z = Z[:, scale > 1e-15 * np.abs(mean)] / scale[scale > 1e-15 * np.abs(mean)]
+    X, share = X.astype(LD), weights.astype(LD) / weights.astype(LD).sum()
+    mean, scale, varies = _standard(X, share)
+    Z = ((X - mean) / scale)[:, varies]
     near = (np.sqrt(share)[:, None] * Z).astype(float)
     if Z.shape[1] == 0:
         return np.ones((len(X), 1))
