@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -252,7 +253,8 @@ class PopulationGLM(PopulationModel):
             solution = solver.run(problem, start, key=key, options=options)
         self._keep(problem, solution, data)
         if problem.in_memory:
-            warn_if_flat(data.X, self._matrix()[0], problem.penalty.strength)
+            residual = partial(_residual, problem, solution.params)
+            warn_if_flat(data.X, solution.params.coef, problem.penalty.strength, residual)
 
     def _choose_strength(self, data):
         """Strength as given, or one for these features."""
@@ -297,6 +299,15 @@ class PopulationGLM(PopulationModel):
             limits = {"max_table_bytes": max_memory / 2, "max_portion_bytes": max_memory / 16}
             return StreamedProblem(*common, run_rows=data.run_rows, **limits)
         return PopulationProblem(*common)
+
+
+def _residual(problem: PopulationProblem, params: Params, rows: slice) -> np.ndarray:
+    """Compute the derivative of the loss of a slice of rows, over its standard deviation under the model."""
+    eta = problem.X[rows].astype(np.float64) @ params.coef + params.intercept
+    eta = eta if problem.offset is None else eta + problem.offset[rows]
+    y = problem.Y[rows].astype(np.float64)
+    r, variance = problem.observation.derivative(y, eta), problem.observation.curvature(y, eta).mean(axis=0)
+    return r / np.sqrt(np.maximum(variance, np.finfo(float).tiny))
 
 
 def _fit_sample(problem: StreamedProblem, key, seed: int, max_bytes: float) -> Params | None:
