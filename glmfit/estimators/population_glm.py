@@ -111,11 +111,15 @@ class PopulationGLM(PopulationModel):
     Notes
     -----
     Guarantee: for every neuron whose ``report_.gap_is_bound`` is true, ``F - F* <= report_.gap``, proved by
-    generalised self-concordance from a float64 gradient, up to the stated failure probability of the random
-    starts. A neuron stops when that is below ``max(tol (F_null - F), 1e-2/T)`` nats per bin (the second term, a
-    hundredth of a nat over the recording, tightens with ``tol`` below 1e-6; with exposure T is the sum of that). Where
-    no bound is to be had the report says "estimate". Passes run in float32 unless jax is in x64 mode and X is float64;
-    objective, gap and coefficients are float64 always. Rows with a NaN in X or y are left out and counted.
+    generalised self-concordance or Fenchel duality from a float64 gradient, up to the stated failure probability of the
+    random starts. A neuron is converged when that is below ``max(tol (F_null - F), 1e-2/T)`` nats per bin (the second
+    term, a hundredth of a nat over the recording, tightens with ``tol`` below 1e-6; with exposure T is the sum of
+    that). Where there is no bound the report says "estimate", and the neuron is not called converged.
+    Assumption: X is known to its last bits only. Without a penalty, a combination of features that changes over the
+    rows by no more than 64 roundings of its terms counts as constant; a neuron that follows such a difference, of the
+    last bits of two features, can be better than the bound says (docs/theory/spectral_basis.md).
+    Passes run in float32 unless jax is in x64 mode and X is float64; objective, gap and coefficients are float64
+    always. Rows with a NaN in X or y are excluded and counted.
     Cost: one T d^2 product, then about 40 passes of T d n_neurons.
 
     Examples
