@@ -13,8 +13,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import PopulationGLM, PopulationGLMCV, Status
 
-QUICK, ALL, CHUNK = range(1000, 1010), 500, 20
-TIMES = np.finfo(float).eps
+ALL, CHUNK = 500, 20
+# Once answered falsely, in one way each: counts divided in single precision, constant columns without a penalty (two),
+# rounding taken for a direction, predictions without their offset (two), columns that nearly repeat others (three), a
+# feature that is 0 where there are spikes.
+QUICK = 2, 13, 22, 23, 110, 291, 223, 392, 470, 264
+EPS = np.finfo(float).eps
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +122,7 @@ def _target(p, q, null, reached, coef, intercept, target):
         documented = max(documented, 1e-5 * (null - reached) if tol > 1e-5 else 0.0)
     mean = q.weights @ q.y / (q.weights @ q.exposure)
     terms = (np.abs(q.X).mean(axis=0) + 4 * q.X.std(axis=0)) @ np.abs(coef) + abs(intercept)
-    rounding = 4 * TIMES * (16 * (abs(reached) + mean) + 2 * mean * terms)
+    rounding = 4 * EPS * (16 * (abs(reached) + mean) + 2 * mean * terms)
     allowed = documented * (1 + 1e-6) + min(rounding, 1.01e-9 * (abs(reached) + mean))
     return [] if target <= allowed else [f"target {target:.3e}, documented are {allowed:.3e}"]
 
@@ -133,7 +137,7 @@ def _formula(p, model):
     with np.errstate(over="ignore", invalid="ignore"):
         rate = optima.rate(p.options["inverse_link_function"], eta)
     silent = np.array([not p.neuron(n, 0.0).y.any() for n in range(p.Y.shape[1])])
-    return np.where(silent & ~np.isnan(eta), 0.0, rate), (len(model.coef_) + 8) * TIMES * (terms + 1)
+    return np.where(silent & ~np.isnan(eta), 0.0, rate), (len(model.coef_) + 8) * EPS * (terms + 1)
 
 
 def _predictions(p, model):
@@ -187,5 +191,4 @@ def test_no_claim_about_a_random_problem_is_false(first):
 
 
 def test_no_claim_about_ten_random_problems_is_false():
-    tally = check_all(QUICK)
-    assert tally["bounds"] > 0.3 * tally["neurons"]
+    assert check_all(QUICK)["bounds"] > 5
