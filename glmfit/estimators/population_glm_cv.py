@@ -84,7 +84,7 @@ class PopulationGLMCV(PopulationModel):
         Strengths tried, increasing, (strength,).
     cv_scores_ : numpy.ndarray
         Scores of the rows left out, (strength, fold, neuron); nan where the score is not defined: a neuron without
-        spikes in the rows fitted, or for D2 in those left out.
+        spikes in the rows fitted, or for D2 in those left out. -inf where the rate of a row left out overflows.
     strength_, best_strength_, one_se_strength_ : numpy.ndarray
         Chosen by the rule, and by either, (neuron,).
     coef_path_, intercept_path_ : numpy.ndarray

@@ -344,6 +344,22 @@ def expected_score(kind, X, Y, rate, w):
     return (w @ scipy.stats.poisson.logpmf(Y, m) for m in (rate, null))
 
 
+@pytest.mark.parametrize("kind", ["D2", "pseudo-r2-McFadden", "log-likelihood"])
+def test_a_rate_beyond_any_number_scores_minus_infinity_unless_its_row_does_not_count(kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 1))
+    y = rng.poisson(np.exp(X[:, 0]))
+    y[0] = 0
+    model = PopulationGLM("exp").fit(X, y)
+    far, without = X.copy(), (np.arange(100) > 0).astype(float)
+    far[0] = 1e4
+    expected = model.score(X[1:], y[1:], score_type=kind)
+    for exposure in (np.ones(100), np.full(100, 0.5)):
+        assert model.score(far, y, score_type=kind, exposure=exposure) == -np.inf
+    assert model.score(far, y, without, score_type=kind) == pytest.approx(expected, rel=1e-12)
+    assert model.score(far, y, score_type=kind, exposure=without) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 @pytest.mark.parametrize("kind", ["D2", "pseudo-r2-McFadden"])
 @pytest.mark.parametrize("weighted", [False, True])
