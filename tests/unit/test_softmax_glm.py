@@ -1,5 +1,6 @@
 """SoftmaxGLM and MultinomialGLM as a scientist meets them."""
 
+import dataclasses
 import pickle
 import warnings
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pynapple as nap
 import pytest
 import scipy.sparse as sp
+from oracles import softmax as oracle
 from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -735,6 +737,37 @@ def test_saturated_rows_do_not_stop_newton(strength, data, rng):
     assert model.report_.converged and model.report_.gap_is_bound
 
 
+def assert_solved(X, y, offset, strength):
+    """Converged, with a bound below the target that is one, by an independent minimiser."""
+    report = SoftmaxGLM(regularizer_strength=strength, solver_name="NewtonCG").fit(X, y, offset=offset).report_
+    best = oracle.minimum(X, oracle.one_hot(y, int(y.max()) + 1), offset, strength)
+    assert report.converged and report.gap_is_bound
+    assert report.objective - best <= report.target
+    assert report.objective - best <= report.gap + 1e-9 * abs(best)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_long_offsets_against_a_rare_class_do_not_stall_newton(seed):
+    """Rows that are certain and wrong have no curvature; on four of these Newton's steps alone go nowhere."""
+    rng = np.random.default_rng(seed)
+    X, offset = rng.normal(size=(40, 1)), 30 * rng.normal(size=(40, 2))
+    y = np.zeros(40, int)
+    y[rng.integers(40)] = 1
+    assert_solved(X, y, offset, 2e-3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_small_problems_are_solved_whatever_the_offsets(seed):
+    rng = np.random.default_rng(seed)
+    n, d, K = rng.integers(10, 80), rng.integers(1, 4), int(rng.integers(2, 7))
+    length, strength = np.exp(rng.uniform(0, np.log(100))), 10 ** rng.uniform(-5, -1)
+    X, offset, y = rng.normal(size=(n, d)), length * rng.normal(size=(n, K)), rng.integers(0, K, n)
+    if seed % 2:
+        offset *= np.exp(1.5 * rng.normal(size=(n, 1)))  # some rows much longer than others
+    y[:K] = np.arange(K)
+    assert_solved(X, y, offset, strength)
+
+
 def test_missing_labels_of_every_kind_are_left_out(data):
     X, y = data
     text = pd.Series([pd.NA if i < 3 else str(k) for i, k in enumerate(y)], dtype="string")
@@ -937,6 +970,49 @@ def test_a_sampled_fit_says_that_it_gained_nothing():
     with pytest.warns(ConvergenceWarning, match="the fit has no gain"):
         model.fit(X + 1000, y)
     assert model.report_.status == Status.NO_GAIN
+
+
+@pytest.mark.parametrize("kind", ["far", "uneven", "sparse"])
+def test_a_sampled_fit_says_that_features_are_not_standardised(kind):
+    """An exact fit ends where it would end with standardised features; sampled steps lose most of what there is."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 10))
+    y = np.argmax(X @ rng.normal(size=(10, 10)) / 2 + rng.gumbel(size=(500, 10)), axis=1)
+    raw = X + 100 if kind == "far" else 10.0 ** np.linspace(-3, 3, 10) * X
+    raw = sp.csr_array(raw) if kind == "sparse" else raw
+    model = SoftmaxGLM(solver_name="SoftmaxProx", regularizer_strength=1e-4, certify=False, step=1.0, max_epochs=2)
+    said = ("columns far from 0 or of very different scales", "Centre X and scale it")  # some gain, none
+    for features, expected in ((X, False), (raw, True)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(features, y)
+        assert any(words in str(warning.message) for warning in caught for words in said) == expected
+    model.set_params(solver_name="NewtonCG").fit(raw, y)  # without a word
+
+
+def test_trials_go_on_to_shorter_steps_while_none_beats_class_frequencies():
+    """On heavy tails the step that is least bad is far too long: the fit that used it ended at class frequencies."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_cauchy(size=(500, 4))
+    y = np.argmax(np.clip(X, -3, 3) @ rng.normal(size=(4, 5)) + rng.gumbel(size=(500, 5)), axis=1)
+    model = SoftmaxGLM(solver_name="UMax", regularizer_strength=1e-4, certify=False, max_epochs=10)
+    report = model.fit(X, y).report_
+    assert report.status == Status.SCHEDULE_DONE and report.pseudo_r2 > 0.02
+
+
+def test_a_stream_is_not_judged_by_one_batch(data):
+    X, y = data
+    model = soft(solver_name="UMax")
+    for start in range(0, N, 50):
+        model.partial_fit(X[start : start + 50], y[start : start + 50], classes=range(K))
+        assert model.report_.status == Status.SCHEDULE_DONE
+
+
+def test_advice_names_solvers_that_models_of_classes_have():
+    """What a population is told, "Newton", is no name here."""
+    for status in Status:
+        report = soft().fit([[0.0], [3.0], [1.0]], [0, 1, 0]).report_
+        assert '"Newton"' not in dataclasses.replace(report, status=status)._advice(status)
 
 
 def test_a_sampled_fit_says_that_its_bound_is_of_no_use():
