@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
-from .._checks import check_choice, check_real
+from .._checks import check_choice, check_real, shorten
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
@@ -195,8 +195,8 @@ class ClassModel(Model):
         if not number or not 0 <= given <= sys.float_info.max:
             text = ", and not text" if isinstance(given, str) else ""
             raise ValueError(
-                f"regularizer_strength is {given!r}; a model of classes takes one finite number of at least 0, such "
-                f"as 0.1{text}."
+                f"regularizer_strength is {shorten(given)}; a model of classes takes one finite number of at least 0, "
+                f"such as 0.1{text}."
             )
         return float(given)
 

@@ -114,7 +114,8 @@ class PopulationGLM(PopulationModel):
     starts. A neuron stops when that is below ``max(tol (F_null - F), 1e-2/T)`` nats per bin (the second term, a
     hundredth of a nat over the recording, tightens with ``tol`` below 1e-6; with exposure T is the sum of that). Where
     no bound is to be had the report says "estimate". Passes run in float32 unless jax is in x64 mode and X is float64;
-    objective, gap and coefficients are float64 always. Rows with a NaN in X or y are left out and counted.
+    objective, gap and coefficients are float64 always. With features whose mean is 1e8 and more ``report_.objective``
+    loses digits, 1e-9 to 1e-3 of it; bounds allow for that. Rows with a NaN in X or y are left out and counted.
     Cost: one T d^2 product, then about 40 passes of T d n_neurons.
 
     Examples
