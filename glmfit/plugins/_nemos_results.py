@@ -260,6 +260,13 @@ class NemosReport(FitReport):
             return _UNKNOWN_MODEL
         return _ADVICE.get(status, status.advice)
 
+    def _totals(self) -> list[str]:
+        if self.row_evals:
+            return super()._totals()
+        data = f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank})" if self.n_rows else ""
+        head = f"{self.solver_name}: {int(self.converged.sum())} of {len(self.neuron)} columns converged{data}"
+        return [head, f"{int(self.epochs.max())} epochs or steps"]
+
 
 _UNKNOWN_MODEL = (
     "The estimated gap is below the tolerance, but no bound of it is known for this observation model, link and "

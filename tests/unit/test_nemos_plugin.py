@@ -24,6 +24,7 @@ nmo = pytest.importorskip("nemos", minversion="0.2.8")
 
 from glmfit import PopulationGLM, Status  # noqa: E402
 from glmfit._compile import compiled_programs  # noqa: E402
+from glmfit.estimators import FitReport  # noqa: E402
 from glmfit.plugins import nemos as plugin  # noqa: E402
 
 T, D, N, K = 400, 4, 2, 3
@@ -483,6 +484,43 @@ def test_an_estimate_is_no_convergence_and_every_unit_has_its_own():
     assert_close(state, proved=False)
     assert len(np.unique(state.certificate.gap)) == N
     assert "no bound of it is known" in str(plugin.report(model))
+
+
+@pytest.mark.parametrize("route", ["certified", "table", "proximal"])
+def test_a_state_shows_itself_as_a_report(route):
+    X, Y = data("Bernoulli" if route == "table" else "Poisson")
+    mask = np.zeros((2, D, N))
+    mask[0, :2], mask[1, 2:] = 1, 1
+    model = {
+        "certified": lambda: make(),
+        "table": lambda: make(observation_model="Bernoulli"),
+        "proximal": lambda: make(regularizer="GroupLasso", groups=mask),
+    }[route]()
+    with pytest.raises(ValueError, match="the model is not fitted"):
+        plugin.report(model)
+    with told(proved=route == "certified"):
+        model.fit(X, Y)
+    state, report = model.solver_state_, plugin.report(model)
+    assert isinstance(report, FitReport) and state.route == route
+    known = Status.CONVERGED if route == "certified" else Status.UNPROVED
+    assert report.to_frame()["status"].tolist() == [str(known)] * N
+    shown = [state, report] if state.certificate is None else [state, report, state.certificate]
+    for result in shown:
+        assert "array(" not in repr(result) and "Status" not in repr(result)
+        assert "array(" not in result._repr_html_()
+        assert ("<table" in result._repr_html_()) == (result is not state or route != "proximal")
+    sampled = (Status.NO_GAIN, Status.NO_USEFUL_BOUND, Status.SCHEDULE_DONE)
+    advice = " ".join(report._advice(status) for status in Status if status not in sampled)
+    assert "max_epochs" not in advice and "solver_name" not in advice
+
+
+def test_a_report_of_another_solver_says_whose_it_is():
+    X, Y = data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        model = make("GLM", solver="LBFGS", solver_kwargs={"maxiter": 2}).fit(X, Y[:, 0])
+    with pytest.raises(ValueError, match="fitted by another solver"):
+        plugin.report(model)
 
 
 def nearly_empty(seed=3, rows=600, corners=4):
