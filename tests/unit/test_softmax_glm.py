@@ -1036,5 +1036,8 @@ def test_a_model_is_saved_where_it_says_or_not_at_all(tmp_path):
     model = SoftmaxGLM().fit(np.arange(20.0)[:, None], np.arange(20) % 2)
     with pytest.raises(ValueError, match=r"m\.pkl: models are saved as \.npz files, not as '\.pkl'\. Give .*m\.npz"):
         model.save(tmp_path / "m.pkl")
-    assert not list(tmp_path.iterdir())
+    for folder in (tmp_path, f"{tmp_path}/new/"):
+        with pytest.raises(ValueError, match="it is a folder"):
+            model.save(folder)
+    assert not list(tmp_path.iterdir()) and not tmp_path.with_suffix(".npz").exists()
     assert model.save(tmp_path / "m") == tmp_path / "m.npz"
