@@ -748,7 +748,7 @@ def assert_solved(X, y, offset, strength):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_long_offsets_against_a_rare_class_do_not_stall_newton(seed):
-    """Rows that are certain and wrong have no curvature; on four of these Newton's steps alone go nowhere."""
+    """Rows that are certain and wrong have no curvature; on two of these Newton's steps alone go nowhere."""
     rng = np.random.default_rng(seed)
     X, offset = rng.normal(size=(40, 1)), 30 * rng.normal(size=(40, 2))
     y = np.zeros(40, int)
@@ -988,16 +988,6 @@ def test_a_sampled_fit_says_that_features_are_not_standardised(kind):
             model.fit(features, y)
         assert any(words in str(warning.message) for warning in caught for words in said) == expected
     model.set_params(solver_name="NewtonCG").fit(raw, y)  # without a word
-
-
-def test_trials_go_on_to_shorter_steps_while_none_beats_class_frequencies():
-    """On heavy tails the step that is least bad is far too long: the fit that used it ended at class frequencies."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_cauchy(size=(500, 4))
-    y = np.argmax(np.clip(X, -3, 3) @ rng.normal(size=(4, 5)) + rng.gumbel(size=(500, 5)), axis=1)
-    model = SoftmaxGLM(solver_name="UMax", regularizer_strength=1e-4, certify=False, max_epochs=10)
-    report = model.fit(X, y).report_
-    assert report.status == Status.SCHEDULE_DONE and report.pseudo_r2 > 0.02
 
 
 def test_a_stream_is_not_judged_by_one_batch(data):
