@@ -7,13 +7,14 @@ import sys
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import jax
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from sklearn.utils.validation import check_is_fitted
 
 from .._checks import check_choice, check_real, shorten
@@ -122,7 +123,7 @@ class ClassModel(Model):
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
         epochs, tol, step, decay, certify, verbose = self._read_parameters()
-        seed, self.strength_ = read_seed(self.random_state), self._strength(data.n_rows)
+        seed, self.strength_ = read_seed(self.random_state), self._strength(data.total_weight)
         for name in ("_streamed", "_stream_step"):  # of a model that is replaced
             vars(self).pop(name, None)
         seen = np.flatnonzero(data.class_totals > 0)
@@ -155,7 +156,7 @@ class ClassModel(Model):
         if report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
             if type(solver) not in EXACT.values():
                 _warn_of_scales(data.X, report.solver_name)
-            warn_if_flat(data.X, self.coef_, self.strength_)
+            warn_if_flat(data.X, params.coef, self.strength_, partial(_residual, data, params, seen))
 
     def _keep(self, data, params: Params, seen) -> None:
         n_classes = len(data.class_totals)
@@ -180,8 +181,8 @@ class ClassModel(Model):
         solver = read_solver(self.solver_name, self.solver_kwargs, SAMPLING, what)
         return ImplicitSGD(**_AUTO["ImplicitSGD"]) if solver is None else solver
 
-    def _strength(self, n_rows: float = 1) -> float:
-        """Strength given, or one over the number of rows: scikit-learn's ``C = 1``."""
+    def _strength(self, total_weight: float = 1) -> float:
+        """Strength given, or one over the weights' sum, the number of rows without any: scikit-learn's ``C = 1``."""
         regularizer = "UnRegularized" if self.regularizer is None else self.regularizer
         check_choice("regularizer", regularizer, REGULARIZERS)
         given = self.regularizer_strength
@@ -190,7 +191,7 @@ class ClassModel(Model):
                 raise ValueError(f"regularizer_strength is {given!r} with UnRegularized; leave it out, or use Ridge.")
             return 0.0
         if given is None:
-            return 1.0 / n_rows
+            return 1.0 / total_weight
         number = isinstance(given, numbers.Real | np.ndarray) and np.ndim(given) == 0 and not isinstance(given, bool)
         if not number or not 0 <= given <= sys.float_info.max:
             text = ", and not text" if isinstance(given, str) else ""
@@ -222,7 +223,7 @@ class ClassModel(Model):
     def _stream(self, data: ClassTraining) -> None:
         """One pass over more rows, from where the model stands."""
         solver, (_, _, step, _, certify, _) = self._make_solver(streaming=True), self._read_parameters()
-        before, rows, totals = getattr(self, "_streamed", (0, 0.0, None)), data.n_rows, data.class_totals
+        before, rows, totals = getattr(self, "_streamed", (0, 0.0, None)), data.total_weight, data.class_totals
         batches, seen, past = before if before[2] is not None else (0, 0.0, np.zeros(len(totals)))
         if len(totals) < 2:
             self._keep(data, Params(np.zeros((data.X.shape[1], 1)), np.zeros(1)), np.arange(1))
@@ -371,6 +372,18 @@ def _warn_of_scales(X, solver_name: str) -> None:
             "along the columns as they are, so that it learns little here. Standardise X, for instance with "
             "sklearn.preprocessing.StandardScaler(); exact solvers, such as NewtonCG, do not need it."
         )
+
+
+def _residual(data: ClassTraining, params: Params, seen, rows: slice) -> np.ndarray:
+    """Compute expected minus observed counts of a slice of rows, each class over its standard deviation."""
+    row, label, weight = data.pairs
+    counts = scipy.sparse.csr_array((weight, (row, label)), shape=(data.n_rows, len(data.class_totals)))
+    counts = counts[rows].toarray()[:, seen]
+    scores = data.X[rows] @ params.coef + params.intercept
+    if data.offset is not None:
+        scores = scores + data.offset[rows][:, seen]
+    total, p = counts.sum(axis=1, keepdims=True), softmax(scores, axis=1)
+    return (total * p - counts) / np.sqrt(np.mean(total * p * (1 - p), axis=0))
 
 
 def _centred(params: Params) -> Params:

@@ -71,9 +71,10 @@ class FitReport(Report):
         Of a fit whose rows were read as they were needed: bytes of rows and table held at a time. None for one in
         memory.
     runaway : dict of numpy.ndarray
-        Coefficients whose feature alone moves the linear predictor by more than 10 over the rows, which happens on
-        columns that are nearly empty or nearly repeat others: neuron, feature (names), coef, n_rows (rows where the
-        feature is not 0). Empty if there are none, and for rows that were read as they were needed.
+        Coefficients whose feature alone moves the linear predictor by more than 15 over the rows, and which the rows
+        hardly determine, as happens on columns that are nearly empty or nearly repeat others: neuron, feature (names),
+        coef, n_rows (rows where the feature is not 0). Empty if there are none, and for rows that were read as they
+        were needed.
     """
 
     neuron: list
@@ -188,7 +189,7 @@ class FitReport(Report):
         if not self.runaway:
             return []
         lines = [
-            "Coefficients that alone change the rate by more than a factor of e^10; the data hardly determine them:"
+            "Coefficients that the rows hardly determine, and that alone change the linear predictor by more than 15:"
         ]
         features = list(dict.fromkeys(self.runaway["feature"]))
         for name in features[:_MOST]:
