@@ -102,7 +102,7 @@ class ClassReport(Report):
     def _advice(self, status: Status) -> str:
         if status != Status.NO_GAIN or np.isnan(self.step):
             return _ADVICE.get(status, status.advice)
-        how = "chosen by trials" if self.step_tuned else "as given"
+        how = 'as step="tune" chose it' if self.step_tuned else "as given"
         return (
             "The fit is no better than class frequencies alone, which are kept where it is worse: the features tell no "
             "more (they are constant, or the penalty is strong), or no step suits features or counts of this scale "

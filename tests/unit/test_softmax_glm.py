@@ -87,10 +87,10 @@ EXPECTED = {
 
 @pytest.mark.parametrize("cls", [SoftmaxGLM, MultinomialGLM])
 def test_check_estimator_passes_but_for_the_failures_listed(cls):
-    # The checks compare fits to 1e-7, more than the default tolerance promises.
-    model = cls(tol=1e-14)
+    # The checks compare fits to 1e-7, more than the default tolerance promises, or rounding allows at a weak ridge.
+    model = cls(tol=1e-14, regularizer_strength=1.0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*one class only")
+        warnings.filterwarnings("ignore", message=".*one (class|category) only")
         warnings.filterwarnings("ignore", message=".*categories have no counts")
         warnings.simplefilter("ignore", ConvergenceWarning)
         results = check_estimator(model, expected_failed_checks=EXPECTED[cls], on_fail=None, on_skip=None)
@@ -140,6 +140,7 @@ def test_answer_is_that_of_scikit_learn_to_the_gap(solver, data):
         assert "Gazagnadou" in str(report)
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", SAMPLERS)
 def test_every_sampling_solver_fits_and_reports(solver, data):
     X, y = data
@@ -158,6 +159,7 @@ def test_every_sampling_solver_fits_and_reports(solver, data):
     assert np.any(other.coef_ != model.coef_)
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 def test_step_is_tuned_unless_given(data):
     report = soft(solver_name="ImplicitSGD", max_epochs=3).fit(*data).report_
     assert report.step_tuned and report.step > 0
@@ -237,6 +239,7 @@ def test_labels_of_any_hashable_kind(kind, data, tmp_path):
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", ["NewtonCG", "ImplicitSGD", "UMax"])
 def test_sparse_features_are_as_good_as_dense_ones(solver, data, rng):
     X, y = data
@@ -394,6 +397,7 @@ def test_saved_models_come_back_whole(solver, data, tmp_path):
 # -------------------------------------------------------------------------------------------- counts
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", ["NewtonCG", "SAGA", "ImplicitSGD"])
 def test_counts_dense_and_sparse_give_one_answer(solver, counts):
     X, Y = counts
@@ -718,6 +722,7 @@ def test_one_pass_of_a_stream_comes_near_the_fit(solver, batch, rng):
     np.testing.assert_allclose(model.report_.class_totals, np.bincount(y))
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("minibatch", ["averaged", "jacobi", "dual", "newton"])
 def test_minibatches_learn(minibatch, data):
     X, y = data
@@ -852,11 +857,11 @@ def test_warnings_point_at_the_line_of_the_user():
 SAMPLING = ("ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
 
 
-@pytest.mark.filterwarnings("ignore:the fit ended worse")  # than frequencies, which are the optimum here
 @pytest.mark.parametrize("solver", SAMPLING)
 def test_one_row_of_counts_is_fitted_without_trials(solver):
     X, Y = np.array([[1.0, -1.0]]), np.array([[1.0, 2.0, 3.0]])
-    model = MultinomialGLM(solver_name=solver, max_epochs=200).fit(X, Y)
+    with pytest.warns(ConvergenceWarning, match="the fit has no gain"):  # class frequencies are the optimum here
+        model = MultinomialGLM(solver_name=solver, max_epochs=200).fit(X, Y)
     assert np.all(np.isfinite(model.coef_)) and np.argmax(model.predict(X)) == 2
     assert model.report_.step <= 1
 
@@ -888,6 +893,7 @@ def test_a_fit_that_ends_worse_than_class_frequencies_hands_those_out_and_says_s
     assert np.all(model.coef_ == 0)
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no gain")  # there is none: counts do not depend on the features
 def test_trials_go_on_to_shorter_steps_while_those_are_best():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 2))
@@ -897,6 +903,7 @@ def test_trials_go_on_to_shorter_steps_while_those_are_best():
     assert model.report_.objective <= model.report_.null_objective * (1 + 1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 def test_rows_are_counted_though_the_batch_is_larger():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(150, 2)), rng.integers(0, 3, 150)
