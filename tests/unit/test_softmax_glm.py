@@ -147,7 +147,7 @@ def test_every_sampling_solver_fits_and_reports(solver, data):
     step = 0.02 if solver == "SGD" else 0.5  # which overflows otherwise
     model = soft(solver_name=solver, step=step, max_epochs=15, step_decay=0.8).fit(X, y)
     report = model.report_
-    assert report.status == Status.SCHEDULE_DONE and report.solver_name == solver
+    assert report.status in (Status.SCHEDULE_DONE, Status.NO_USEFUL_BOUND) and report.solver_name == solver
     assert report.step == step and not report.step_tuned
     exact = soft(tol=1e-9).fit(X, y)
     assert report.gap_is_bound and report.gap >= report.objective - exact.report_.objective
