@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax, softmax
 from sklearn.utils.validation import check_is_fitted
 
-from .._checks import check_choice, check_real
+from .._checks import check_choice, check_real, shorten
 from .._status import Status
 from .._types import DataLike, Seed
+from .._warn import warn_user
 from ..problems import Pairs, Params, SoftmaxProblem
 from ..solvers import (
     NCE,
@@ -80,6 +81,8 @@ _TUNABLE_ROWS = 100
 _ROUNDING = 1e-12  # of an objective, relative
 _NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
 _LITTLE = 1e-3  # share of the loss of class frequencies
+# Size of a column over this quantile of standard deviations, from which on sampling solvers learn little.
+_FAR, _SMALL = 30.0, 0.25
 _THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
 
 
@@ -150,7 +153,9 @@ class ClassModel(Model):
             report = _sampled_report(problem, solver, solution, params, data, step, tuned, seconds, certify)
         self._keep(data, params, seen)
         self.report_ = report
-        if report.status != Status.NO_GAIN:
+        if report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
+            if type(solver) not in EXACT.values():
+                _warn_of_scales(data.X, report.solver_name)
             warn_if_flat(data.X, params.coef, self.strength_, partial(_residual, data, params, seen))
 
     def _keep(self, data, params: Params, seen) -> None:
@@ -191,8 +196,8 @@ class ClassModel(Model):
         if not number or not 0 <= given <= sys.float_info.max:
             text = ", and not text" if isinstance(given, str) else ""
             raise ValueError(
-                f"regularizer_strength is {given!r}; a model of classes takes one finite number of at least 0, such "
-                f"as 0.1{text}."
+                f"regularizer_strength is {shorten(given)}; a model of classes takes one finite number of at least 0, "
+                f"such as 0.1{text}."
             )
         return float(given)
 
@@ -240,7 +245,8 @@ class ClassModel(Model):
         self._streamed = batches + 1, seen + rows, past + totals
         params = Params(self.coef_, self.intercept_)
         report = _sampled_report(problem, solver, solution, params, data, step, tuned, 0.0, certify)
-        self.report_ = replace(report, class_totals=past + totals)
+        # What one batch gained and lets be proved is no verdict on the stream.
+        self.report_ = replace(report, status=solution.status, class_totals=past + totals)
 
     @staticmethod
     def _first_stream_step(solver, problem, key) -> float:
@@ -346,6 +352,26 @@ def _not_worse(problem: SoftmaxProblem, solution) -> Params:
     null = problem.null_params()
     value, floor = (_estimate_objective(problem, params) for params in (solution.params, null))
     return solution.params if value <= floor else null
+
+
+def _warn_of_scales(X, solver_name: str) -> None:
+    """Warn where steps along the features as they are learn next to nothing from most of them."""
+    n = X.shape[0]
+    mean = np.asarray(X.sum(axis=0, dtype=np.float64)).ravel() / n
+    squares = X.multiply(X) if scipy.sparse.issparse(X) else X**2
+    size = np.sqrt(np.asarray(squares.sum(axis=0, dtype=np.float64)).ravel() / n)
+    spread = np.sqrt(np.maximum(size**2 - mean**2, 0.0))
+    varies = spread > 1e-6 * size
+    if not varies.any():
+        return
+    far, usual = int(np.argmax(np.where(varies, size, 0.0))), float(np.quantile(spread[varies], _SMALL))
+    if size[far] > _FAR * usual:
+        warn_user(
+            f"X has columns far from 0 or of very different scales (column {far}: mean {mean[far]:.2g}, standard "
+            f"deviation {spread[far]:.2g}; many have one of {usual:.2g} or less), and {solver_name} takes steps "
+            "along the columns as they are, so that it learns little here. Standardise X, for instance with "
+            "sklearn.preprocessing.StandardScaler(); exact solvers, such as NewtonCG, do not need it."
+        )
 
 
 def _residual(data: ClassTraining, params: Params, seen, rows: slice) -> np.ndarray:

@@ -283,8 +283,8 @@ def _report(problem, solution, data, params: Params, features) -> FitReport:
 def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarray]:
     """Coefficients with an effect on the linear predictor that is large, and that the rows hardly determine.
 
-    Hardly determined are those that the rows, all else being equal, do not hold: their information about the coefficient
-    times its square is below some nats. So are those whose effect nearly cancels with that of others.
+    Hardly determined are those that the rows, all else being equal, do not hold: their information about the
+    coefficient times its square is below some nats. So are those whose effect nearly cancels with that of others.
     """
     X = problem.X
     span = np.asarray(X.max(axis=0), np.float64) - np.asarray(X.min(axis=0), np.float64)

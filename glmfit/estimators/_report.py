@@ -108,8 +108,6 @@ class FitReport(Report):
         return f"{GAP_THEOREM}, or {DUALITY_THEOREM}" if self.gap_is_bound.any() else ""
 
     def _advice(self, status: Status) -> str:
-        if status == Status.UNPROVED and ("Table" in self.solver_name or "proximal" in self.solver_name):
-            return "The estimated gap is below the tolerance; no bound is known for this model."
         return _AFTER_NEWTON.get(status, status.advice) if "Newton" in self.solver_name else status.advice
 
     def _columns(self) -> dict:

@@ -303,10 +303,11 @@ def _features(estimator, X, reset: bool) -> np.ndarray:
     refuse_bad_features(X, "features, (time, feature)")
     if not reset:
         refuse_turned(X, estimator)
+    whole = plain(X)
     with no_overflow("X"):
         X = validate_data(
             estimator,
-            plain(X),
+            whole,
             reset=reset,
             dtype=[np.float64, np.float32],
             ensure_all_finite=False,
@@ -314,7 +315,21 @@ def _features(estimator, X, reset: bool) -> np.ndarray:
             order="C",
         )
     refuse_infinity(X, "X", "feature")
+    if reset:
+        _warn_of_large_integers(whole, X)
     return X
+
+
+def _warn_of_large_integers(given, X: np.ndarray) -> None:
+    """Warn where whole numbers are so large that float64 takes neighbours for one: clocks in nanoseconds."""
+    if getattr(getattr(given, "dtype", None), "kind", "f") not in "iu" or not X.size:
+        return
+    largest = float(np.max(np.abs(X)))
+    if largest > 2.0**53:
+        warn_user(
+            f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g}): first "
+            "subtract from each column its smallest."
+        )
 
 
 def refuse_bad_features(X: Any, needs: str) -> None:

@@ -119,7 +119,8 @@ class PopulationGLM(PopulationModel):
     rows by no more than 64 roundings of its terms counts as constant; a neuron that follows such a difference, of the
     last bits of two features, can be better than the bound says (docs/theory/spectral_basis.md).
     Passes run in float32 unless jax is in x64 mode and X is float64; objective, gap and coefficients are float64
-    always. Rows with a NaN in X or y are excluded and counted.
+    always. With features whose mean is 1e8 and more ``report_.objective`` loses digits, 1e-9 to 1e-3 of it; bounds
+    allow for that. Rows with a NaN in X or y are excluded and counted.
     Cost: one T d^2 product, then about 40 passes of T d n_neurons.
 
     Examples

@@ -86,6 +86,7 @@ def test_an_effect_beyond_reason_is_named():
     assert "feature 0 (not 0 in 300 of 300 rows): neuron 0, up to" in str(report)
 
 
+@pytest.mark.filterwarnings("ignore:the penalty leaves next to nothing")
 def test_a_null_solution_has_gap_and_pseudo_r2_zero(data):
     X, Y = data
     groups = {"regularizer": "GroupLasso", "groups": [0, 0, 1]}
