@@ -52,4 +52,4 @@ def _conjugate(name, dual, strength, ratio, groups):
         return np.sum(dual**2 / (2 * strength))
     if name == "ElasticNet":
         return np.sum(np.maximum(np.abs(dual) - ratio * strength, 0) ** 2 / (2 * (1 - ratio) * strength))
-    return 0.0 if _sizes(name, dual, strength, ratio, groups).max() <= 1 + 1e-12 else np.inf
+    return 0.0 if _sizes(name, dual, strength, ratio, groups).max() <= 1 + 1e-9 else np.inf
