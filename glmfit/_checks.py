@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 
 
+def shorten(value: Any) -> str:
+    """Write a value for a message, cut in the middle if it is long."""
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:80]}...{text[-20:]}"
+
+
 def check_choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> None:
     """Raise ValueError unless the value is one of the words allowed."""
     if not isinstance(value, str) or value not in allowed:

@@ -28,6 +28,8 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
     FileNotFoundError
         If the folder does not exist.
     """
+    if str(path).endswith(("/", os.sep)) or Path(path).is_dir():
+        raise ValueError(f"cannot save to {path}: it is a folder. Give the name of a file in it, ending in '.npz'.")
     path = Path(path)
     if path.suffix not in ("", ".npz"):
         raise ValueError(

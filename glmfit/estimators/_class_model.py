@@ -7,17 +7,20 @@ import sys
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import jax
 import numpy as np
+import scipy.sparse
 from numpy.typing import ArrayLike
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from sklearn.utils.validation import check_is_fitted
 
-from .._checks import check_choice, check_real
+from .._checks import check_choice, check_real, shorten
 from .._status import Status
 from .._types import DataLike, Seed
+from .._warn import warn_user
 from ..problems import Pairs, Params, SoftmaxProblem
 from ..solvers import (
     NCE,
@@ -78,6 +81,8 @@ _TUNABLE_ROWS = 100
 _ROUNDING = 1e-12  # of an objective, relative
 _NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
 _LITTLE = 1e-3  # share of the loss of class frequencies
+# Size of a column over this quantile of standard deviations, from which on sampling solvers learn little.
+_FAR, _SMALL = 30.0, 0.25
 _THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
 
 
@@ -118,7 +123,7 @@ class ClassModel(Model):
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
         epochs, tol, step, decay, certify, verbose = self._read_parameters()
-        seed, self.strength_ = read_seed(self.random_state), self._strength(data.n_rows)
+        seed, self.strength_ = read_seed(self.random_state), self._strength(data.total_weight)
         for name in ("_streamed", "_stream_step"):  # of a model that is replaced
             vars(self).pop(name, None)
         seen = np.flatnonzero(data.class_totals > 0)
@@ -148,8 +153,10 @@ class ClassModel(Model):
             report = _sampled_report(problem, solver, solution, params, data, step, tuned, seconds, certify)
         self._keep(data, params, seen)
         self.report_ = report
-        if report.status != Status.NO_GAIN:
-            warn_if_flat(data.X, self.coef_, self.strength_)
+        if report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
+            if type(solver) not in EXACT.values():
+                _warn_of_scales(data.X, report.solver_name)
+            warn_if_flat(data.X, params.coef, self.strength_, partial(_residual, data, params, seen))
 
     def _keep(self, data, params: Params, seen) -> None:
         n_classes = len(data.class_totals)
@@ -174,8 +181,8 @@ class ClassModel(Model):
         solver = read_solver(self.solver_name, self.solver_kwargs, SAMPLING, what)
         return ImplicitSGD(**_AUTO["ImplicitSGD"]) if solver is None else solver
 
-    def _strength(self, n_rows: float = 1) -> float:
-        """Strength given, or one over the number of rows: scikit-learn's ``C = 1``."""
+    def _strength(self, total_weight: float = 1) -> float:
+        """Strength given, or one over the weights' sum, the number of rows without any: scikit-learn's ``C = 1``."""
         regularizer = "UnRegularized" if self.regularizer is None else self.regularizer
         check_choice("regularizer", regularizer, REGULARIZERS)
         given = self.regularizer_strength
@@ -184,13 +191,13 @@ class ClassModel(Model):
                 raise ValueError(f"regularizer_strength is {given!r} with UnRegularized; leave it out, or use Ridge.")
             return 0.0
         if given is None:
-            return 1.0 / n_rows
+            return 1.0 / total_weight
         number = isinstance(given, numbers.Real | np.ndarray) and np.ndim(given) == 0 and not isinstance(given, bool)
         if not number or not 0 <= given <= sys.float_info.max:
             text = ", and not text" if isinstance(given, str) else ""
             raise ValueError(
-                f"regularizer_strength is {given!r}; a model of classes takes one finite number of at least 0, such "
-                f"as 0.1{text}."
+                f"regularizer_strength is {shorten(given)}; a model of classes takes one finite number of at least 0, "
+                f"such as 0.1{text}."
             )
         return float(given)
 
@@ -216,7 +223,7 @@ class ClassModel(Model):
     def _stream(self, data: ClassTraining) -> None:
         """One pass over more rows, from where the model stands."""
         solver, (_, _, step, _, certify, _) = self._make_solver(streaming=True), self._read_parameters()
-        before, rows, totals = getattr(self, "_streamed", (0, 0.0, None)), data.n_rows, data.class_totals
+        before, rows, totals = getattr(self, "_streamed", (0, 0.0, None)), data.total_weight, data.class_totals
         batches, seen, past = before if before[2] is not None else (0, 0.0, np.zeros(len(totals)))
         if len(totals) < 2:
             self._keep(data, Params(np.zeros((data.X.shape[1], 1)), np.zeros(1)), np.arange(1))
@@ -238,7 +245,8 @@ class ClassModel(Model):
         self._streamed = batches + 1, seen + rows, past + totals
         params = Params(self.coef_, self.intercept_)
         report = _sampled_report(problem, solver, solution, params, data, step, tuned, 0.0, certify)
-        self.report_ = replace(report, class_totals=past + totals)
+        # What one batch gained and lets be proved is no verdict on the stream.
+        self.report_ = replace(report, status=solution.status, class_totals=past + totals)
 
     @staticmethod
     def _first_stream_step(solver, problem, key) -> float:
@@ -344,6 +352,38 @@ def _not_worse(problem: SoftmaxProblem, solution) -> Params:
     null = problem.null_params()
     value, floor = (_estimate_objective(problem, params) for params in (solution.params, null))
     return solution.params if value <= floor else null
+
+
+def _warn_of_scales(X, solver_name: str) -> None:
+    """Warn where steps along the features as they are learn next to nothing from most of them."""
+    n = X.shape[0]
+    mean = np.asarray(X.sum(axis=0, dtype=np.float64)).ravel() / n
+    squares = X.multiply(X) if scipy.sparse.issparse(X) else X**2
+    size = np.sqrt(np.asarray(squares.sum(axis=0, dtype=np.float64)).ravel() / n)
+    spread = np.sqrt(np.maximum(size**2 - mean**2, 0.0))
+    varies = spread > 1e-6 * size
+    if not varies.any():
+        return
+    far, usual = int(np.argmax(np.where(varies, size, 0.0))), float(np.quantile(spread[varies], _SMALL))
+    if size[far] > _FAR * usual:
+        warn_user(
+            f"X has columns far from 0 or of very different scales (column {far}: mean {mean[far]:.2g}, standard "
+            f"deviation {spread[far]:.2g}; many have one of {usual:.2g} or less), and {solver_name} takes steps "
+            "along the columns as they are, so that it learns little here. Standardise X, for instance with "
+            "sklearn.preprocessing.StandardScaler(); exact solvers, such as NewtonCG, do not need it."
+        )
+
+
+def _residual(data: ClassTraining, params: Params, seen, rows: slice) -> np.ndarray:
+    """Compute expected minus observed counts of a slice of rows, each class over its standard deviation."""
+    row, label, weight = data.pairs
+    counts = scipy.sparse.csr_array((weight, (row, label)), shape=(data.n_rows, len(data.class_totals)))
+    counts = counts[rows].toarray()[:, seen]
+    scores = data.X[rows] @ params.coef + params.intercept
+    if data.offset is not None:
+        scores = scores + data.offset[rows][:, seen]
+    total, p = counts.sum(axis=1, keepdims=True), softmax(scores, axis=1)
+    return (total * p - counts) / np.sqrt(np.mean(total * p * (1 - p), axis=0))
 
 
 def _centred(params: Params) -> Params:

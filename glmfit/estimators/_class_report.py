@@ -11,6 +11,18 @@ from .._status import Status
 from ..bounds import StepCertificate
 from ._base_report import Report
 
+_ADVICE = {
+    Status.PRECISION_FLOOR: (
+        "Above the tolerance no further progress was seen, because of rounding or, with a majorization, slowness: "
+        'loosen tol, bring the features to similar scales, or use solver_name="NewtonCG".'
+    ),
+    Status.UNPROVED: (
+        "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
+        "little, or a proof was too expensive. A ridge penalty, however small, lets every gap be proved; so may "
+        'removing features that nearly repeat others, or solver_name="NewtonCG".'
+    ),
+}
+
 
 @dataclass(frozen=True, repr=False)
 class ClassReport(Report):
@@ -89,12 +101,13 @@ class ClassReport(Report):
 
     def _advice(self, status: Status) -> str:
         if status != Status.NO_GAIN or np.isnan(self.step):
-            return status.advice
+            return _ADVICE.get(status, status.advice)
+        how = 'as step="tune" chose it' if self.step_tuned else "as given"
         return (
             "The fit is no better than class frequencies alone, which are kept where it is worse: the features tell no "
-            "more (they are constant, or the penalty is strong), or the steps are too long for features or counts of "
-            f"this scale (the first was {self.step:g}). Scale X to about 1, give a shorter step, or solve exactly with "
-            'solver_name="NewtonCG", which tells.'
+            "more (they are constant, or the penalty is strong), or no step suits features or counts of this scale "
+            f"(the first was {self.step:g}, {how}). Centre X and scale it to about 1, give a shorter step, or solve "
+            'exactly with solver_name="NewtonCG", which tells.'
         )
 
     def _columns(self) -> dict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import numbers as numbers_abc
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ class ClassTraining:
     X: Any  # (row, feature), array or CSR
     pairs: Pairs  # weights of mean one over the rows times counts
     weight: np.ndarray  # those weights, (row,)
+    total_weight: float  # sum of the weights as given: the number of rows without weights
     rows: np.ndarray  # which of those given, (row,)
     n_dropped: int  # rows with a NaN
     n_empty: int  # rows without counts
@@ -316,12 +318,12 @@ def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int)
     weight = np.ones(n) if sample_weight is None else check_weights(sample_weight, X)
     nan = missing | _without_features(X, offset)
     keep = _keep(nan, weight > 0, np.ones(n, bool))
-    weight = _mean_one(weight[keep])
+    weight, total_weight = _mean_one(weight[keep])
     label = index[keep]
     pairs = Pairs(np.arange(len(label)), label, weight)
     totals = np.bincount(label, weight, n_classes)
     offset = None if offset is None else offset[keep]
-    return ClassTraining(_rows(X, keep), pairs, weight, keep, int(nan.sum()), 0, offset, totals)
+    return ClassTraining(_rows(X, keep), pairs, weight, total_weight, keep, int(nan.sum()), 0, offset, totals)
 
 
 def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
@@ -332,7 +334,7 @@ def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
     nan = rows_with_nan(Y) | _without_features(X, offset)
     total = np.where(nan, 1.0, np.asarray(Y.sum(axis=1)).ravel())
     keep = _keep(nan, weight > 0, total > 0)
-    weight = _mean_one(weight[keep])
+    weight, total_weight = _mean_one(weight[keep])
     # A copy: it is sorted in place.
     Y = scipy.sparse.csr_array(Y[keep])
     Y.eliminate_zeros()
@@ -342,7 +344,7 @@ def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
     totals = np.bincount(pairs.label, pairs.weight, n_classes)
     offset = None if offset is None else offset[keep]
     n_empty = int(np.sum((total == 0) & (~nan)))
-    return ClassTraining(_rows(X, keep), pairs, weight, keep, int(nan.sum()), n_empty, offset, totals)
+    return ClassTraining(_rows(X, keep), pairs, weight, total_weight, keep, int(nan.sum()), n_empty, offset, totals)
 
 
 def _without_features(X, offset) -> np.ndarray:
@@ -351,9 +353,11 @@ def _without_features(X, offset) -> np.ndarray:
     return bad if offset is None else bad | np.isnan(offset).any(axis=1)
 
 
-def _mean_one(weight: np.ndarray) -> np.ndarray:
-    weight = weight / weight.max()  # sums of the largest would overflow
-    return weight / weight.mean()
+def _mean_one(weight: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weights of mean one, and the sum of those given, at most the largest number."""
+    largest = weight.max()
+    weight = weight / largest  # sums of the largest would overflow
+    return weight / weight.mean(), min(float(weight.sum()) * float(largest), sys.float_info.max)
 
 
 def _rows(X, keep):

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from .. import penalties
+from .._checks import shorten
 from .._progress import ProgressBar, counted
 from .._status import Status
 from ..penalties import Penalty
@@ -345,11 +346,12 @@ def read_strengths(given) -> np.ndarray | None:
     if (
         strengths.dtype.kind not in "fiu"
         or strengths.ndim != 1
+        or any(isinstance(strength, bool | np.bool_) for strength in given)
         or not np.all(np.isfinite(strengths) & (strengths >= 0))
     ):
         raise ValueError(
-            f"strengths is {given!r}; it must be a list of finite numbers of at least 0, such as [1e-4, 1e-2, 1], and "
-            "not text."
+            f"strengths is {shorten(given)}; it must be a list of finite numbers of at least 0, such as [1e-4, 1e-2, "
+            "1], and not text."
         )
     strengths = np.unique(strengths.astype(np.float64))
     if len(strengths) < 2:

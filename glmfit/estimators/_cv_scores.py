@@ -46,7 +46,8 @@ def choose_strengths(scores: np.ndarray, comparable: np.ndarray) -> tuple[np.nda
     n = known.all(axis=0).sum(axis=0)  # folds, (neuron,)
     usable = known.all(axis=0) & comparable[:, None]  # the same folds for all strengths
     mean = np.sum(np.where(usable, scores, 0.0), axis=1) / np.maximum(n, 1)
-    spread = np.sum(np.where(usable, scores - mean[:, None], 0.0) ** 2, axis=1)
+    with np.errstate(invalid="ignore"):  # of a strength that scores -inf there is no error, nor is it chosen
+        spread = np.sum(np.where(usable, scores - mean[:, None], 0.0) ** 2, axis=1)
     error = np.sqrt(spread / np.maximum(n - 1, 1) / np.maximum(n, 1))
     mean = np.where(comparable, mean, -np.inf)
     strongest = len(scores) - 1

@@ -34,7 +34,9 @@ from ._validation import (
 
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
-_RUNAWAY = 10.0  # change of the linear predictor over the rows by one feature: of the rate, by a factor of 20 000
+_RUNAWAY = 15.0  # change of the linear predictor over the rows by one feature: of the rate, by a factor of e^15
+_HELD = 10.0  # nats by which rows hold a coefficient
+_CANCELS = 100.0  # effect of a feature over that of all together
 _NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 
 
@@ -274,16 +276,34 @@ def _report(problem, solution, data, params: Params, features) -> FitReport:
         seconds_compile=solution.seconds_compile,
         history=solution.history,
         memory_bytes=None if problem.in_memory else problem.peak_bytes,
-        runaway=_runaway(data.X, params.coef, data.neuron_names, features) if problem.in_memory else {},
+        runaway=_runaway(problem, *params, data.neuron_names, features) if problem.in_memory else {},
     )
 
 
-def _runaway(X, coef, neurons, features) -> dict[str, np.ndarray]:
-    """Coefficients with an effect on the linear predictor that no feature has."""
+def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarray]:
+    """Coefficients with an effect on the linear predictor that is large, and that the rows hardly determine.
+
+    Hardly determined are those that the rows, all else being equal, do not hold: their information about the
+    coefficient times its square is below some nats. So are those whose effect nearly cancels with that of others.
+    """
+    X = problem.X
     span = np.asarray(X.max(axis=0), np.float64) - np.asarray(X.min(axis=0), np.float64)
-    feature, neuron = np.nonzero(np.abs(coef) * span[:, None] > _RUNAWAY)
+    effect = np.abs(coef) * span[:, None]
+    some = np.flatnonzero((effect > _RUNAWAY).any(axis=0))
+    if not len(some):
+        return {}
+    eta = np.asarray(X @ coef[:, some].astype(X.dtype), np.float64) + intercept[some]
+    if problem.offset is not None:
+        eta += problem.offset[:, some if problem.offset.shape[1] > 1 else [0]]
+    with np.errstate(over="ignore", invalid="ignore"):
+        curvature = problem.observation.curvature(problem.Y[:, some].astype(np.float64), eta)
+        curvature = curvature if problem.weights is None else curvature * problem.weights[:, None]
+        held = (np.square(X, dtype=np.float64).T @ curvature) * coef[:, some] ** 2
+    loose = (held < _HELD) | (effect[:, some] > _CANCELS * np.ptp(eta, axis=0))
+    feature, place = np.nonzero((effect[:, some] > _RUNAWAY) & loose)
     if not len(feature):
         return {}
+    neuron = some[place]
     return {
         "neuron": np.array([str(neurons[n]) for n in neuron]),
         "feature": np.array([str(features[j]) for j in feature]),

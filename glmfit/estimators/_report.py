@@ -71,9 +71,10 @@ class FitReport(Report):
         Of a fit whose rows were read as they were needed: bytes of rows and table held at a time. None for one in
         memory.
     runaway : dict of numpy.ndarray
-        Coefficients whose feature alone moves the linear predictor by more than 10 over the rows, which happens on
-        columns that are nearly empty or nearly repeat others: neuron, feature (names), coef, n_rows (rows where the
-        feature is not 0). Empty if there are none, and for rows that were read as they were needed.
+        Coefficients whose feature alone moves the linear predictor by more than 15 over the rows, and which the rows
+        hardly determine, as happens on columns that are nearly empty or nearly repeat others: neuron, feature (names),
+        coef, n_rows (rows where the feature is not 0). Empty if there are none, and for rows that were read as they
+        were needed.
     """
 
     neuron: list
@@ -107,8 +108,6 @@ class FitReport(Report):
         return f"{GAP_THEOREM}, or {DUALITY_THEOREM}" if self.gap_is_bound.any() else ""
 
     def _advice(self, status: Status) -> str:
-        if status == Status.UNPROVED and ("Table" in self.solver_name or "proximal" in self.solver_name):
-            return "The estimated gap is below the tolerance; no bound is known for this model."
         return _AFTER_NEWTON.get(status, status.advice) if "Newton" in self.solver_name else status.advice
 
     def _columns(self) -> dict:
@@ -190,7 +189,7 @@ class FitReport(Report):
         if not self.runaway:
             return []
         lines = [
-            "Coefficients that alone change the rate by more than a factor of e^10; the data hardly determine them:"
+            "Coefficients that the rows hardly determine, and that alone change the linear predictor by more than 15:"
         ]
         features = list(dict.fromkeys(self.runaway["feature"]))
         for name in features[:_MOST]:

@@ -30,8 +30,9 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
         eta = np.asarray(data.X[rows], np.float64) @ coef + intercept + known
         if silent is not None:
             eta = np.where(silent, intercept, eta)
-        totals[0] += w[rows] @ of(observation, y, eta, e[rows, None])
-        totals[1] += w[rows] @ of(observation, y, np.broadcast_to(null_eta + known, y.shape), e[rows, None])
+        for k, at in enumerate((eta, np.broadcast_to(null_eta + known, y.shape))):
+            # Rows that do not count may have infinite rates, which 0 times is not 0.
+            totals[k] += w[rows] @ np.where(seen[rows, None] > 0, of(observation, y, at, e[rows, None]), 0.0)
     if score_type == "log-likelihood":
         return totals[0] / w[e > 0].sum(), None  # per bin that was observed
     return totals
@@ -44,10 +45,13 @@ def spike_sums(data) -> np.ndarray:
 
 def _deviance(observation, y, eta, exposure):
     """Compute the unit deviance of a count whose expectation is exposure times the rate."""
-    return exposure * observation.deviance(y / np.where(exposure > 0, exposure, 1.0), eta)
+    with np.errstate(invalid="ignore"):
+        return exposure * observation.deviance(y / np.where(exposure > 0, exposure, 1.0), eta)
 
 
 def _log_likelihood(observation, y, eta, exposure):
     """Compute the log-probability of a count whose expectation is exposure times the rate."""
-    less = (1 - exposure) * observation.rate(eta)
-    return observation.log_likelihood(y, eta) + less + scipy.special.xlogy(y, exposure)
+    rate = observation.rate(eta)
+    with np.errstate(invalid="ignore"):
+        value = observation.log_likelihood(y, eta) + (1 - exposure) * rate + scipy.special.xlogy(y, exposure)
+    return np.where(np.isinf(rate), -np.inf, value)  # no count is that large

@@ -267,7 +267,8 @@ def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
 def per_exposure(Y, weights, exposure, rows):
     """Divide counts by the exposure, and return weights times exposure: the same likelihood, for every inverse link."""
     check_unexposed(Y, exposure, rows)
-    safe = np.where(exposure > 0, exposure, 1.0)[:, None].astype(Y.dtype)
+    # In float64 whatever the counts came in: in single precision they would be the counts of another recording.
+    safe = np.where(exposure > 0, exposure, 1.0)[:, None]
     with np.errstate(over="ignore"):
         return Y / safe, exposure if weights is None else weights * exposure
 
@@ -302,10 +303,11 @@ def _features(estimator, X, reset: bool) -> np.ndarray:
     refuse_bad_features(X, "features, (time, feature)")
     if not reset:
         refuse_turned(X, estimator)
+    whole = plain(X)
     with no_overflow("X"):
         X = validate_data(
             estimator,
-            plain(X),
+            whole,
             reset=reset,
             dtype=[np.float64, np.float32],
             ensure_all_finite=False,
@@ -313,7 +315,21 @@ def _features(estimator, X, reset: bool) -> np.ndarray:
             order="C",
         )
     refuse_infinity(X, "X", "feature")
+    if reset:
+        _warn_of_large_integers(whole, X)
     return X
+
+
+def _warn_of_large_integers(given, X: np.ndarray) -> None:
+    """Warn where whole numbers are so large that float64 takes neighbours for one: clocks in nanoseconds."""
+    if getattr(getattr(given, "dtype", None), "kind", "f") not in "iu" or not X.size:
+        return
+    largest = float(np.max(np.abs(X)))
+    if largest > 2.0**53:
+        warn_user(
+            f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g}): first "
+            "subtract from each column its smallest."
+        )
 
 
 def refuse_bad_features(X: Any, needs: str) -> None:

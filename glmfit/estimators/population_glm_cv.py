@@ -84,7 +84,7 @@ class PopulationGLMCV(PopulationModel):
         Strengths tried, increasing, (strength,).
     cv_scores_ : numpy.ndarray
         Scores of the rows left out, (strength, fold, neuron); nan where the score is not defined: a neuron without
-        spikes in the rows fitted, or for D2 in those left out.
+        spikes in the rows fitted, or for D2 in those left out. -inf where the rate of a row left out overflows.
     strength_, best_strength_, one_se_strength_ : numpy.ndarray
         Chosen by the rule, and by either, (neuron,).
     coef_path_, intercept_path_ : numpy.ndarray
@@ -250,7 +250,7 @@ class PopulationGLMCV(PopulationModel):
         self._keep(problem, solution, data)
         if interrupted:
             self._warn_of_interruption(found)
-        self._warn_of_folds(found)
+        self._warn_of_folds(found, interrupted)
 
     def _score(self, fits: Fits, found: Found, interrupted: bool) -> tuple[np.ndarray, bool]:
         """Score what can be compared, and say whether Ctrl-C was pressed: the first one does not end this."""
@@ -286,18 +286,25 @@ class PopulationGLMCV(PopulationModel):
             text += f" {halfway} of the scores are of fits that were still on their way; cv_gap_ says how far."
         warn_user(text)
 
-    def _warn_of_folds(self, found: Found) -> None:
+    def _warn_of_folds(self, found: Found, interrupted: bool) -> None:
         silent = (np.isnan(self.cv_scores_) & found.comparable[:, None]).any(axis=(0, 1))
         if silent.any():
             warn_user(
                 f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
                 "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes.",
             )
-        failed = ~self.cv_converged_ & (found.status[:, :-1] != Status.INTERRUPTED)
+        unproved = found.status[:, :-1] == Status.UNPROVED
+        failed = ~self.cv_converged_ & ~unproved & (found.status[:, :-1] != Status.INTERRUPTED)
         if failed.any():
             warn_user(
                 f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
                 "far they are); raise max_epochs, or leave out the weakest strengths.",
+            )
+        if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
+            warn_user(
+                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
+                "estimate that nothing proves (cv_gap_is_bound_ is False there): along some direction the features "
+                "vary too little. Leave out a strength of 0, or features that nearly repeat others.",
             )
 
     def _get_params_html(self, *args, **kwargs):

@@ -18,8 +18,8 @@ from ._response_validation import read_responses, warn_of_shares
 class ResponseModel(ResponsePrediction):
     r"""Two-tower model of the responses of all neurons to all stimuli, learnt from the pairs that were recorded.
 
-    A stimulus i and a neuron j get embeddings :math:`p_i, q_j` (linear maps or perceptrons of their features, or a
-    vector of their own), and the response has the linear predictor
+    A stimulus i and a neuron j get embeddings :math:`p_i, q_j` (affine maps ``U W + c`` or perceptrons of their
+    features, or a vector of their own), and the response has the linear predictor
     :math:`z_{ij} = p_i^\top q_j + s_i + t_j + \delta_j`, with t the linear predictor of the neuron's mean response.
     The fit minimises
 
@@ -27,10 +27,10 @@ class ResponseModel(ResponsePrediction):
               + \frac\omega2\sum_{(i,j) \notin O} a_i b_j (z_{ij} - \tilde y_{ij})^2
               + \frac\lambda2|\theta|^2 + \frac{\lambda_b}2(|s|^2 + |\delta|^2)
 
-    over the parameters :math:`\theta` of both towers and the biases; O are the pairs with a response. L is a sum over
-    pairs, not a mean: strengths keep their meaning as pairs are added, and weigh less. With :math:`\omega = 0` a pair
-    that was not recorded is missing, no more; with :math:`\omega > 0` it is drawn to the prior
-    :math:`\tilde y_{ij}`, a linear predictor.
+    over the parameters :math:`\theta` of both towers, their constants c included, and the biases; O are the pairs with
+    a response. L is a sum over pairs, not a mean: strengths keep their meaning as pairs are added, and weigh less. With
+    :math:`\omega = 0` a pair that was not recorded is missing, no more; with :math:`\omega > 0` it is drawn to the
+    prior :math:`\tilde y_{ij}`, a linear predictor.
 
     Parameters
     ----------
@@ -94,8 +94,9 @@ class ResponseModel(ResponsePrediction):
     optimum exists, and other seeds may end elsewhere.
     Cost of a pass: O(pairs k + (m + n) k^2) and the towers, for all m n pairs; the table of all of them is formed by
     :meth:`predict` only.
-    Unseen stimuli and neurons are predicted from their features, with the mean of the biases of those of the fit. An
-    entity that is its own feature and has no response has a vector of (nearly, if pairs are imputed) zeros.
+    Unseen stimuli and neurons are predicted from their features, with the mean of the biases of those of the fit that
+    have a response; ``stimulus_bias_`` also has those that have none. An entity that is its own feature and has no
+    response has a vector of (nearly, if pairs are imputed) zeros.
 
     References
     ----------

@@ -8,7 +8,9 @@ import numpy as np
 
 from .. import observations, penalties
 from .._status import Status
+from ..design import as_source
 from ..estimators import PopulationGLM
+from ..estimators._streaming import as_arrays, bytes_in_memory
 from ..estimators._validation import check_scoring, per_exposure
 from ..problems import Params, PopulationProblem, _host
 
@@ -48,6 +50,7 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> Data:
             f"the model was fitted with {model.regularizer}, which selects coefficients, so that they have no standard "
             "errors of this kind; fit the selected features again with UnRegularized or Ridge."
         )
+    X, y = _load(model, X, y)
     X, Y, weights, offset, exposure = check_scoring(model, X, y, sample_weight, offset, exposure)
     if X.shape[1] > _MOST_FEATURES:
         raise ValueError(f"X has {X.shape[1]} features; the information matrix is formed up to {_MOST_FEATURES}.")
@@ -64,6 +67,20 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> Data:
     data = Data(X, Y, weights, offset)
     _check_objective(model, data)
     return data
+
+
+def _load(model, X, y):
+    """Load what rows are read from, as the fit did where it fits in memory."""
+    source = as_source(X)
+    if source is not None and hasattr(model, "report_"):
+        needed = bytes_in_memory(source.shape, len(model.report_.neuron), source.dtype)
+        if needed > model.max_memory:
+            raise ValueError(
+                f"X is {source!r}, of which standard errors need all rows in memory: {needed} bytes, and max_memory "
+                f"is {model.max_memory:g}. Raise it, model.set_params(max_memory={needed}), or fit some of the "
+                "rows and give those."
+            )
+    return as_arrays(X, y)
 
 
 def _check_objective(model, data: Data) -> None:

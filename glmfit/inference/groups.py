@@ -109,7 +109,7 @@ def drop_groups(
     model : PopulationGLM
         Fitted without a penalty or with a ridge.
     X, y, sample_weight, offset, exposure :
-        The data of the fit.
+        The data of the fit, in any form that it takes; what rows are read from must fit in the model's ``max_memory``.
     groups : dict or array, optional
         Name -> feature indices or names, one, a list or a slice; or a label per feature, (feature,); each feature by
         itself when left out.

@@ -96,7 +96,7 @@ def wald_table(
     model : PopulationGLM
         Fitted without a penalty or with a ridge.
     X, y, sample_weight, offset, exposure :
-        The data of the fit.
+        The data of the fit, in any form that it takes; what rows are read from must fit in the model's ``max_memory``.
     level : float
         Coverage of the intervals, in (0, 1).
     covariance : {"fisher", "observed", "robust"}

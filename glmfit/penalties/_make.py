@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from glmfit._checks import shorten
 from glmfit.penalties._groups import read_labels, read_members
 from glmfit.penalties.base import Penalty
 from glmfit.penalties.elastic_net import ElasticNet
@@ -134,8 +135,8 @@ def _numbers(what: str, value: Any, n_neurons: int, n_members: int, member: str,
         array = array.astype(dtype)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
-            f"{what} is {value!r}; allowed are a number or an array: one number per neuron, or per {member} and "
-            "neuron. Give numbers, such as 0.1, and not text."
+            f"{what} is {shorten(value)}; allowed are a number or an array: one number per neuron, or per {member} and "
+            "neuron. Give real numbers that a float can hold, such as 0.1, and not text."
         ) from None
     if array.shape not in ((), (n_neurons,), (n_members, n_neurons)):
         raise ValueError(

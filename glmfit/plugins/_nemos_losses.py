@@ -33,7 +33,7 @@ def candidates(solver: Any, model, params, args, out, Y):
     observation, link = getattr(model, "observation_model", None), getattr(model, "inverse_link_function", None)
     if observation is not None and callable(link):
         poisson = type(observation) is nemos.observation_models.PoissonObservations
-        ours = PoissonSoftplus() if _is_one_of(link, _SOFTPLUS) else PoissonExp() if _is_one_of(link, _EXP) else None
+        ours = PoissonSoftplus() if _computes(link, _SOFTPLUS) else PoissonExp() if _computes(link, _EXP) else None
         if poisson and ours is not None and Y.min() >= 0:
             yield ours
         coupled = isinstance(observation, nemos.observation_models.CategoricalObservations)
@@ -46,6 +46,16 @@ def candidates(solver: Any, model, params, args, out, Y):
 
 def _is_one_of(link, functions) -> bool:
     return any(link is function for function in functions)
+
+
+def _computes(link, functions) -> bool:
+    """Whether a link is one of these functions, or a copy: what joblib sends to another process is one."""
+    return _is_one_of(link, functions) or _steps_of(link) == _steps_of(functions[0])
+
+
+def _steps_of(function) -> str:
+    """Write what jax makes of a function, traced anew: it may read what changes."""
+    return str(jax.make_jaxpr(lambda x: function(x))(np.zeros(2, np.float32)))
 
 
 def never_changes(loss) -> bool:
@@ -81,7 +91,7 @@ class _NemosLoss(RowLoss):
     @property
     def shift_invariant(self) -> bool:
         """Whether the linear predictors of coupled columns matter only up to a common constant."""
-        return self.n_coupled > 1 and _is_one_of(self.link, _LOG_SOFTMAX)
+        return self.n_coupled > 1 and _computes(self.link, _LOG_SOFTMAX)
 
     @property
     def is_softmax(self) -> bool:

@@ -66,8 +66,8 @@ class FitState(eqx.Module):
     num_steps : array
         Epochs, or iterations of the proximal route.
     converged, reached_max_steps : array
-        Whether the gap (proximal route: the gradient) is below the tolerance, or no step improves any more in this
-        precision (the status is then PRECISION_FLOOR); whether the budget ran out first.
+        Whether the gap of every column is proved to be below the tolerance (in a run that jax traces, where nothing can
+        be proved: whether the gradient is); whether the budget ran out first.
     step : array
         Step size an update starts from.
     route : str
@@ -189,14 +189,14 @@ def _facts_of(problem, solution, params: Params, objective, each: int) -> dict:
 
 
 def of_table(solution, budget: int) -> Outcome:
-    """Outcome of a fit of which only an estimate of the gap is known, shared out over the columns."""
+    """Outcome of a fit of which only an estimate of the gap is known, shared out over the columns; no proof."""
     n = solution.params.coef.shape[1]
     out = not solution.converged and solution.epochs >= budget
     status = Status.UNPROVED if solution.converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
     status = status if np.isfinite(solution.objective) else Status.NON_FINITE
     certificate = Certificate(solution.gap * solution.shares, np.zeros(n, bool), as_statuses([status] * n))
     return Outcome(
-        solution.params, solution.objective, solution.epochs, solution.target, solution.converged, out, solution.step,
+        solution.params, solution.objective, solution.epochs, solution.target, False, out, solution.step,
         "TableSAGA", certificate, _nothing_known(n) | {
             "target": solution.target * solution.shares, "epochs": np.full(n, solution.epochs),
         },
@@ -252,12 +252,47 @@ def merge(outcomes, view, route: str) -> FitState:
     )  # fmt: skip
 
 
+class NemosReport(FitReport):
+    """Report of a fit through NeMoS: its advice names what can be changed there."""
+
+    def _advice(self, status: Status) -> str:
+        if status == Status.UNPROVED and not self.step_certificate and "Newton" not in self.solver_name:
+            return _UNKNOWN_MODEL
+        return _ADVICE.get(status, status.advice)
+
+    def _totals(self) -> list[str]:
+        if self.row_evals:
+            return super()._totals()
+        data = f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank})" if self.n_rows else ""
+        head = f"{self.solver_name}: {int(self.converged.sum())} of {len(self.neuron)} columns converged{data}"
+        return [head, f"{int(self.epochs.max())} epochs or steps"]
+
+
+_UNKNOWN_MODEL = (
+    "The estimated gap is below the tolerance, but no bound of it is known for this observation model, link and "
+    "regularizer, so that nothing proves it."
+)
+_ADVICE = {
+    Status.MAX_EPOCHS: "The budget ran out first: raise maxiter in solver_kwargs, or accept the reported gap.",
+    Status.PRECISION_FLOOR: (
+        "Above the tolerance no further progress was seen, because of rounding or slowness: loosen tol in "
+        'solver_kwargs, or turn on double precision with jax.config.update("jax_enable_x64", True).'
+    ),
+    Status.NON_FINITE: "A number overflowed or was not finite: check the scale of X and of y.",
+    Status.UNPROVED: (
+        "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
+        "little, or a proof was too expensive. A ridge penalty, however small, lets every gap be proved; so may "
+        "removing features that nearly repeat others."
+    ),
+}
+
+
 def report_of(certificate: Certificate, facts: dict, solver: str, **counts) -> FitReport:
     """Report of a fit through NeMoS, whose columns have numbers for names."""
     improvement = np.maximum(facts["null_objective"] - facts["objective"], 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(certificate.gap == 0, 0.0, certificate.gap / improvement)
-    return FitReport(
+    return NemosReport(
         neuron=[str(n) for n in range(len(certificate.gap))], status=certificate.status, gap=certificate.gap,
         gap_is_bound=certificate.gap_is_bound, relative_gap=relative, n_dropped=0, solver_name=solver,
         step_certificate=certificate.step, **facts, **counts,
@@ -265,9 +300,10 @@ def report_of(certificate: Certificate, facts: dict, solver: str, **counts) -> F
 
 
 def report_of_proximal(state: FitState, n_columns: int) -> FitReport:
-    """Report of a fit of which only the gradient is known: whether it converged is an estimate."""
-    status = Status.UNPROVED if state.converged else Status.MAX_EPOCHS
+    """Report of a fit of which only the gradient is known, and no gap."""
+    status = Status.MAX_EPOCHS if state.reached_max_steps else Status.UNPROVED
     unknown = np.full(n_columns, np.nan)
     certificate = Certificate(unknown, np.zeros(n_columns, bool), as_statuses([status] * n_columns))
     facts = _nothing_known(n_columns) | {"epochs": np.full(n_columns, int(state.num_steps))}
+    del facts["lost_rank"]
     return report_of(certificate, facts, state.solver, spike_count=unknown, n_rows=0, rank=0, n_features=0)

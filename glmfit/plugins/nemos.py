@@ -134,9 +134,13 @@ class SAGA:
       with strengths per coefficient) and any feature mask. Every neuron's gap is a bound wherever one can be proved.
       Small problems, where no step option is given, go to Newton's method, which compiles nothing.
     - "table": any other observation model, link or classifier: SAGA on the gradient of the loss in the linear
-      predictor, with a safeguarded step and an estimated gap.
+      predictor, with a safeguarded step and an estimated gap. A classifier with a ridge or without a penalty goes to
+      Newton's method instead, with a bound, and its route is "certified".
     - "proximal": a loss that is no generalised linear model, or a run that jax is tracing: accelerated proximal
       gradient steps, each of which descends.
+
+    ``converged`` means proved, as in the estimators of glmfit. Where the gap is only estimated to be below the
+    tolerance the status is UNPROVED, ``converged`` is False, and NeMoS warns that the fit did not converge.
 
     A model counts as known only after its loss has been found equal to ours on some rows, and its answer stands only if
     NeMoS's own objective there is what we say. The penalised loss never ends above its start.
@@ -233,8 +237,10 @@ class SAGA:
         budget = self.maxiter or _PROXIMAL_STEPS
         result = self._proximal(params, args, self.tol, budget)
         aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
+        # A small gradient proves nothing. Only where jax traces the run, and nobody can be warned, it has to do.
+        converged = result.converged & _is_traced((params, args))
         state = FitState(
-            result.objective, result.n_steps, result.converged, ~result.converged & (result.n_steps >= budget),
+            result.objective, result.n_steps, converged, ~result.converged & (result.n_steps >= budget),
             result.step, "proximal", "proximal gradient",
         )  # fmt: skip
         return result.params, state, aux
@@ -299,7 +305,8 @@ class SAGA:
     def _polish(self, view: View, params, state: FitState, args, first: Params):
         """Go on with proximal steps where sparse penalties and coupled classes slow SAGA down; look again."""
         budget = _PROXIMAL_STEPS if self.maxiter is None else self.maxiter - int(state.num_steps)
-        if self._proves(view) or state.converged or not np.isfinite(state.function_val) or budget < 1:
+        close = np.all(state.certificate.status == Status.UNPROVED)
+        if self._proves(view) or close or not np.isfinite(state.function_val) or budget < 1:
             return params, state
         proximal = self._proximal(params, args, min(self.tol**2, 1e-9), budget)
         params = proximal.params
@@ -312,14 +319,14 @@ class SAGA:
         if by_convexity < gap.sum():
             shares = gap / gap.sum() if np.isfinite(gap.sum()) else np.full_like(gap, 1 / len(gap))
             gap = shares * by_convexity
-        converged = bool(gap.sum() <= target)
-        out = not converged and int(proximal.n_steps) >= budget
-        status = Status.UNPROVED if converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
+        close = bool(gap.sum() <= target)
+        out = not close and int(proximal.n_steps) >= budget
+        status = Status.UNPROVED if close else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
         found = {"gap": gap, "status": as_statuses([status] * len(gap))}
         solver = f"{state.solver}+proximal gradient"
         state = replace(
-            looked, num_steps=state.num_steps + np.asarray(proximal.n_steps), converged=np.asarray(converged),
-            reached_max_steps=np.asarray(out), step=state.step, solver=solver,
+            looked, num_steps=state.num_steps + np.asarray(proximal.n_steps), reached_max_steps=np.asarray(out),
+            step=state.step, solver=solver,
             certificate=replace(looked.certificate, **found),
             report=replace(looked.report, solver_name=solver, epochs=state.report.epochs, **found),
         )  # fmt: skip

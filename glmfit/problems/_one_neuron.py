@@ -16,6 +16,7 @@ from ._recession import recedes
 from .base import ExactHessian, Params
 
 _STILL = 1e-10  # root mean square of a move of standardised rows that is none
+_NO_MOVE = 1e-13  # of the length of a row: rounding
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
@@ -184,10 +185,17 @@ class OneNeuron(ExactHessian):
         # Directions along which rows with spikes stay where they are. Triangles keep what squares would lose.
         triangles = over_chunks(lambda rows: np.linalg.qr(standardised(rows, spikes), mode="r"), self.n_rows)
         _, singular, directions = np.linalg.svd(np.linalg.qr(np.concatenate(list(triangles)), mode="r"))
-        moves = np.append(singular, np.zeros(len(directions) - len(singular)))
-        still = directions[moves <= _STILL * np.sqrt(spikes.sum())].T
+        spread = np.append(singular, np.zeros(len(directions) - len(singular)))
+        still = directions[spread <= _STILL * np.sqrt(spikes.sum())].T
         if not still.shape[1]:
             return False
         if silent.sum() * still.shape[1] > _MOST_ENTRIES:
             return None
-        return recedes(np.concatenate(list(over_chunks(lambda rows: standardised(rows, silent) @ still, self.n_rows))))
+
+        def moves_of(rows):
+            x = standardised(rows, silent)
+            move = x @ still
+            seen = np.linalg.norm(move, axis=1) > _NO_MOVE * np.linalg.norm(x, axis=1)
+            return np.where(seen[:, None], move, 0.0)
+
+        return recedes(np.concatenate(list(over_chunks(moves_of, self.n_rows))))

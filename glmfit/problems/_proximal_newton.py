@@ -102,10 +102,11 @@ def _direction(problem, at: ProximalIterate):
         at.intercept, mean, scale[:-1], offset=None if problem.offset is None else problem.offset[:, 0],
     )  # fmt: skip
     Q = H * np.outer(scale, scale) + np.diag(np.append(ridge[inside], 0.0))
-    Q[np.diag_indices_from(Q)] *= 1 + _LIFT
+    flat = np.diag(Q) == 0  # constant features: nothing but their penalty moves them, and rounding of no gradient
+    Q[np.diag_indices_from(Q)] = np.where(flat, 1.0, (1 + _LIFT) * np.diag(Q))
     if not np.all(np.isfinite(Q)):
         return np.zeros(len(at.coef)), 0.0, 0.0, 0.0
-    g = np.append(at.grad_coef[inside] - mean * at.grad_intercept, at.grad_intercept)
+    g = np.where(flat, 0.0, np.append(at.grad_coef[inside] - mean * at.grad_intercept, at.grad_intercept))
     before = np.append(at.coef[inside], 0.0)
     move = _least(Q, Q @ before - g, labels, strength, before) - before
     step = np.zeros(len(at.coef))

@@ -29,7 +29,7 @@ class TunedStep(NamedTuple):
     step : float
         The best one, c.
     steps : tuple of float
-        Tried; the shortest are tenths of it while that was the best.
+        Tried; the shortest are tenths of it while that was the best, or none was better than class frequencies.
     loss : numpy.ndarray
         Mean loss of the rows left out, for every step; infinite where numbers overflowed.
     seconds : float
@@ -112,9 +112,10 @@ def tune_step(
         return np.inf if np.isnan(value) else value
 
     steps = sorted(map(float, steps))
+    floor = held.loss(tried.null_params())
     loss = [trial(step) for step in steps]
     for _ in range(_SHORTER):
-        if int(np.argmin(loss)) > 0:
+        if int(np.argmin(loss)) > 0 and min(loss) < floor:
             break
         steps.insert(0, steps[0] / 10)
         loss.insert(0, trial(steps[0]))

@@ -35,7 +35,7 @@ class BoundMajorizationState(NamedTuple):
 
 @dataclass(frozen=True)
 class BoundMajorization(Solver):
-    r"""Monotone second-order steps without a step size: the minimum of a quadratic bound, then that of the next.
+    r"""Monotone second-order steps without a step size: down a quadratic bound, towards its minimum, then the next.
 
     Parameters
     ----------

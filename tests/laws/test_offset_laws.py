@@ -253,3 +253,11 @@ def test_spikes_are_counted_as_given_whatever_their_weight_and_exposure():
     exposure, weight = rng.uniform(0.5, 2, len(X)), rng.integers(0, 3, len(X))
     report = PopulationGLM("exp", solver_name="Newton").fit(X, Y, sample_weight=weight, exposure=exposure).report_
     np.testing.assert_array_equal(report.spike_count, Y[weight > 0].sum(axis=0))
+
+
+def test_the_precision_of_counts_makes_no_other_recording_of_them():
+    """Counts per unit of exposure, if in float32, would have another optimum than the one that is bounded."""
+    X, Y, _ = make("exp")
+    exposure = np.random.default_rng(3).uniform(0.05, 1, len(X))
+    single, double = (PopulationGLM("exp").fit(X, Y.astype(t), exposure=exposure) for t in (np.float32, np.float64))
+    np.testing.assert_array_equal(single.coef_, double.coef_)

@@ -194,3 +194,34 @@ def test_compiled_formulas_keep_float32_and_compile_once(name, numbers):
                 np.testing.assert_allclose(results[key], value, rtol=1e-5, atol=1e-6)
             assert np.all(np.isfinite(results["gradient at zero"]))
     assert traces == [name]
+
+
+@every_case
+def test_the_conjugate_bounds_the_penalty_and_touches_it_along_a_subgradient(name, numbers):
+    """Fenchel and Young: R(w) + R*(u) >= u'w, with equality where u is a subgradient of R at w."""
+    penalty = make(name, numbers)
+    for seed in range(20):
+        rng = np.random.default_rng([seed, 3])
+        coef, other = some_coef(seed), some_coef(seed + 100)
+        grad = rng.normal(size=coef.shape)
+        # -grad plus the smallest subgradient of <grad, .> + R is a subgradient of R.
+        ridge = np.asarray(penalty.ridge_strength) * coef
+        slope = np.asarray(penalty.subgradient_residual(coef, grad + ridge)) - grad
+        conjugate = np.asarray(penalty.conjugate(slope * (1 - 1e-12)))
+        value, product = np.asarray(penalty.value(coef)), np.sum(slope * coef, axis=0)
+        np.testing.assert_allclose(value + conjugate, product, rtol=1e-9, atol=1e-9)
+        bound = np.sum(slope * other, axis=0) - conjugate
+        assert np.all(np.asarray(penalty.value(other)) >= bound - 1e-9)
+
+
+@every_case
+def test_shares_are_the_largest_with_a_finite_conjugate(name, numbers):
+    penalty = make(name, numbers)
+    for seed in range(20):
+        dual = np.random.default_rng([seed, 4]).normal(size=(N_FEATURES, N_NEURONS)) * 10.0 ** (seed % 5 - 2)
+        shares = np.asarray(penalty.shares(dual))
+        assert np.all((shares >= 0) & (shares <= 1))
+        assert all(np.all(np.isfinite(np.asarray(penalty.conjugate(share * dual)))) for share in shares)
+        largest = shares.max(axis=0)
+        beyond = np.asarray(penalty.conjugate(np.maximum(largest * (1 + 1e-12), 1e-9) * dual))
+        assert np.all(np.isinf(beyond) | (largest >= 1 - 1e-14))

@@ -1,5 +1,7 @@
 """What every problem promises: its numbers are those of the definition, in whatever coordinates it works."""
 
+import warnings
+
 import jax
 import numpy as np
 import pytest
@@ -570,3 +572,21 @@ def test_certified_gap_is_never_below_the_true_one_on_hard_designs(kind, ridge):
                 assert np.all(np.delete(reached.params.coef - at.coef, n, axis=1) == 0)
     if kind not in ("outlier", "one row"):
         assert np.all(bounded[:2])
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["Lasso", "GroupLasso"])
+def test_a_constant_column_without_penalty_is_left_alone_by_sparse_fits(name, value):
+    """Nothing curves along it: its step was 0 / 0, or no matrix to factorise."""
+    X, Y = recording("exp", d=4)
+    X[:, 2] = value
+    strength = {"regularizer_strength": np.array([1e-3, 1e-3, 0, 0])[:, None] * np.ones(N)}
+    numbers = strength if name == "Lasso" else {"regularizer_strength": 1e-3, "groups": [0, 0, -1, -1]}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "X has a constant column", UserWarning)
+        model = PopulationGLM("exp", name, solver_name="Newton", **numbers).fit(X, Y)
+    assert model.report_.converged.all() and model.report_.gap_is_bound.all()
+    np.testing.assert_array_equal(model.coef_[2], 0)
+    without = {k: np.delete(v, 2, axis=0) if np.ndim(v) else v for k, v in numbers.items()}
+    best = PopulationGLM("exp", name, solver_name="Newton", tol=1e-10, **without).fit(np.delete(X, 2, axis=1), Y)
+    assert np.all(model.report_.objective - best.report_.objective <= model.report_.gap)

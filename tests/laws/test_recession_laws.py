@@ -144,3 +144,14 @@ def test_classes_that_some_rows_set_apart_have_no_optimum(solver):
     held = SoftmaxGLM(regularizer_strength=1e-4, **name).fit(X, labels)
     assert held.report_.gap_is_bound
     assert SoftmaxGLM(regularizer_strength=0).fit(X, mixed).report_.status == Status.CONVERGED
+
+
+@pytest.mark.parametrize("kind", ["sum to one", "zero"])
+def test_columns_that_tell_nothing_are_no_direction(kind):
+    """What rounding leaves of their direction, row by row, once looked like one."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        X = np.column_stack([np.eye(3)[rng.integers(0, 3, 60)], rng.normal(size=(60, 2))])
+        if kind == "zero":
+            X[:, 1] = 0
+        assert problem("exp", X, rng.poisson(1.0, (60, 1)) + 0.0, strength=0.0).recedes is False

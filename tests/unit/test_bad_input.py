@@ -408,7 +408,8 @@ def test_a_neuron_with_one_huge_bin_is_fitted(link, solver):
 @every_solver
 def test_a_strength_so_large_that_nothing_is_left_gives_the_null_model(solver):
     X, Y = recording()
-    model = check_fit(X, Y, solver, ridge=1e8)
+    with pytest.warns(UserWarning, match=r"next to nothing .* regularizer_strength 1e\+08"):
+        model = check_fit(X, Y, solver, ridge=1e8)
     np.testing.assert_allclose(model.predict(X), np.broadcast_to(Y.mean(axis=0), Y.shape), rtol=1e-4)
 
 

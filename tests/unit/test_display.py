@@ -86,12 +86,22 @@ def test_an_effect_beyond_reason_is_named():
     assert "feature 0 (not 0 in 300 of 300 rows): neuron 0, up to" in str(report)
 
 
+@pytest.mark.filterwarnings("ignore:the penalty leaves next to nothing")
 def test_a_null_solution_has_gap_and_pseudo_r2_zero(data):
     X, Y = data
     groups = {"regularizer": "GroupLasso", "groups": [0, 0, 1]}
     for kind in ({"regularizer": "Lasso"}, {"regularizer": "ElasticNet"}, groups):
         for solver in ("Newton", "SAGA") if kind is groups else ("Newton",):
-            report = PopulationGLM(**kind, regularizer_strength=1.0, solver_name=solver).fit(X, Y[:, :2]).report_
+            with pytest.warns(UserWarning, match="next to nothing"):
+                report = PopulationGLM(**kind, regularizer_strength=1.0, solver_name=solver).fit(X, Y[:, :2]).report_
             assert np.all(report.status == Status.CONVERGED) and report.gap_is_bound.all()
             assert np.all(report.relative_gap == 0) and np.all(report.pseudo_r2 == 0)
             assert "-0.000" not in str(report) and "inf" not in str(report)
+
+
+def test_strong_coefficients_that_the_rows_determine_are_not_named():
+    rng = np.random.default_rng(2)
+    X = np.column_stack([rng.normal(size=(2000, 2)), rng.random(2000) < 0.01])
+    eta = X @ [4.0, -2.0, 40.0] - 1  # a rare event with a large response, and a neuron of strong tuning
+    report = PopulationGLM("softplus", "UnRegularized").fit(X, rng.poisson(np.logaddexp(0, eta))).report_
+    assert report.converged.all() and report.runaway == {}

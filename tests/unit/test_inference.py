@@ -1,12 +1,15 @@
 """Standard errors and tests of groups of features: against NumPy's linear algebra, and by how often they are right."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
+import zarr
 from oracles import population as oracle
 from sklearn.exceptions import NotFittedError
 
 from glmfit import PopulationGLM, SoftmaxGLM, Status
+from glmfit.design import Convolution, as_source, hstack
 from glmfit.inference import drop_groups, rescale_time, wald_table
 
 LINKS = {"exp": np.exp, "softplus": lambda eta: np.logaddexp(0, eta)}
@@ -337,3 +340,28 @@ def test_rescaling_of_silence_and_of_what_is_no_count(rng):
             rescale_time(counts, rate)
     with pytest.raises(ValueError, match="such as"):
         found.band(1.0)
+
+
+@pytest.mark.parametrize("table", [wald_table, drop_groups])
+def test_tables_take_the_rows_that_the_fit_read(table, tmp_path):
+    """History and a covariate side by side, as features and as an array of them; what is too large says what to do."""
+    X, Y, _, _ = make("softplus", T=300, N=2, d=2)
+    source = hstack([Convolution(Y.astype(float), np.eye(3)), X])
+    model = PopulationGLM(regularizer_strength=1e-2).fit(source, Y)
+    frame = pd.DataFrame(source.to_array(), columns=model.feature_names_in_)
+    assert np.isnan(frame.iloc[:3]).any(axis=None)
+    pd.testing.assert_frame_equal(table(model, source, Y).to_frame(), table(model, frame, Y).to_frame())
+    mapped = np.lib.format.open_memmap(tmp_path / "X.npy", "w+", np.float64, X.shape)
+    mapped[:] = X
+    plain = PopulationGLM(regularizer_strength=1e-2).fit(mapped, Y)
+    pd.testing.assert_frame_equal(table(plain, mapped, Y).to_frame(), table(plain, X, Y).to_frame())
+    model.set_params(max_memory=1e4)
+    with pytest.raises(ValueError, match=r"X is <SideBySide .* need all rows in memory: (\d+) bytes.*max_memory=\1\)"):
+        table(model, source, Y)
+
+
+def test_counts_may_be_read_too():
+    X, Y, _, _ = make("softplus", T=300, N=2, d=2)
+    model = PopulationGLM(regularizer_strength=1e-2).fit(X, Y)
+    counts = as_source(zarr.array(Y.astype(float)))
+    np.testing.assert_array_equal(wald_table(model, X, counts).low, wald_table(model, X, Y).low)

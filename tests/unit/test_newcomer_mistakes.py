@@ -366,7 +366,7 @@ def test_a_strength_as_text_is_refused(name, text):
 
 
 def test_strengths_as_texts_are_refused():
-    refuses("PopulationGLM", "Give numbers", regularizer_strength=["0.1"] * N)
+    refuses("PopulationGLM", "Give real numbers", regularizer_strength=["0.1"] * N)
     refuses("PopulationGLMCV", "list of finite numbers", strengths=["0.1", "1"])
     with pytest.raises(ValueError, match=r"regularizer_strength is '0.1'; .*Give numbers, such as 0.1, and not text"):
         response_model(regularizer_strength="0.1").fit(STIMULI, NEURONS, RESPONSES)
@@ -385,6 +385,77 @@ def test_a_parameter_that_there_is_not_is_refused_in_the_name_of_the_estimator(c
     with pytest.raises(TypeError, match=f"^{cls.__name__}: too many positional arguments; its parameters are"):
         cls(*range(len(known) + 1))
     assert sorted(known) == sorted(cls().get_params())
+
+
+# ------------------------------------------------------------------------- what a hostile reader passed
+
+
+@pytest.mark.parametrize("strength", [1j, True, np.True_, np.array([1j, 1, 1]), [True, False, True], 10**400])
+@pytest.mark.parametrize("name", ["PopulationGLM", "SoftmaxGLM", "MultinomialGLM"])
+def test_a_strength_that_is_no_real_number_is_refused(name, strength):
+    refuses(name, "^regularizer_strength is .*numbe", regularizer_strength=strength)
+
+
+@pytest.mark.parametrize("strengths", [[1j, 1.0], [True, False], [True, 2.0], [10**400, 1]])
+def test_strengths_that_are_no_real_numbers_are_refused(strengths):
+    refuses("PopulationGLMCV", "^strengths is .*must be a list of finite numbers", strengths=strengths)
+
+
+@pytest.mark.parametrize("name", ["PopulationGLM", "SoftmaxGLM", "MultinomialGLM"])
+def test_a_strength_without_a_penalty_is_refused(name):
+    refuses(name, "regularizer_strength is 10.0.*UnRegularized", regularizer="UnRegularized", regularizer_strength=10.0)
+
+
+@every_model
+def test_columns_of_one_name_are_refused_and_named(name):
+    frame = pd.DataFrame(X, columns=["a", "b", "a", "c"])
+    refuses(name, "X has several columns of the same name: 'a'", frame)
+    make, y = MODELS[name]
+    model = make().fit(X, y)
+    with pytest.raises(ValueError, match="X has several columns of the same name: 'a'"):
+        model.predict(frame)
+    if name != "SoftmaxGLM":
+        counts = pd.DataFrame(COUNTS, columns=["u", "v", "u"])
+        refuses(name, "y has several columns of the same name: 'u'", y=counts)
+
+
+@every_model
+def test_whole_numbers_that_no_float_holds_are_refused(name):
+    refuses(name, "X has whole numbers that no float can hold", [[10**400, 1.0]] * T)
+
+
+@poisson_models
+def test_counts_that_no_float_holds_are_refused(name):
+    refuses(name, "y has whole numbers that no float can hold", y=[10**400] * T)
+
+
+@every_model
+def test_a_class_in_the_place_of_an_array_is_refused(name):
+    refuses(
+        name,
+        r"X is the class ndarray; it needs features.*Give an array of it, not the class",
+        np.ndarray,
+        error=TypeError,
+    )
+    refuses(name, r"y is the class ndarray", y=np.ndarray, error=TypeError)
+
+
+@every_model
+def test_a_tree_of_features_is_refused_with_what_to_do(name):
+    nemos = pytest.importorskip("nemos")
+    if not hasattr(nemos.pytrees, "FeaturePytree"):
+        pytest.skip("this NeMoS takes dictionaries instead")
+    tree = nemos.pytrees.FeaturePytree(place=X[:, :1], speed=X[:, 1:])
+    message = r"X is a FeaturePytree of NeMoS.*numpy\.column_stack\(list\(X\.data\.values\(\)\)\).*SAGA\[glmfit\]"
+    refuses(name, message, tree, error=TypeError)
+    np.testing.assert_array_equal(np.column_stack(list(tree.data.values())), X)  # the advice works
+
+
+def test_whole_numbers_that_a_float_rounds_are_a_fit_with_a_warning():
+    clock = np.uint64(2**63) + np.arange(T, dtype=np.uint64)
+    with pytest.warns(UserWarning) as caught:
+        PopulationGLM(regularizer_strength=1e-3).fit(np.column_stack([clock, np.arange(T, dtype=np.uint64)]), COUNTS)
+    assert any("X has whole numbers up to 9.22e+18, which float64 rounds" in str(w.message) for w in caught)
 
 
 def test_what_is_right_warns_of_nothing():

@@ -217,6 +217,18 @@ def test_a_neuron_without_spikes_in_a_fold_is_scored_on_the_others(data):
     assert model.best_strength_[0] == STRENGTHS[int(np.argmax(model.cv_scores_[:, 1:, 0].mean(axis=1)))]
 
 
+@pytest.mark.parametrize("scoring", ["log-likelihood", "D2"])
+def test_a_strength_that_fails_in_a_fold_is_not_scored_on_the_others(scoring):
+    """A row left out with a rate beyond any number; it would be no count at any other strength, either."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 2))
+    y = rng.poisson(np.exp(X.sum(axis=1)))
+    X[-1] = 1e4, 0
+    model = PopulationGLMCV("exp", strengths=[1e-3, 1e2], cv=3, scoring=scoring).fit(X, y)
+    assert model.cv_scores_[0, 2] == -np.inf and not np.isnan(model.cv_scores_).any()
+    assert model.strength_ == model.one_se_strength_ == 1e2
+
+
 def test_one_neuron_and_exp_link(data):
     X, Y = data
     model = PopulationGLMCV("exp", **TIGHT, cv=3).fit(X, Y[:, 1])
@@ -546,7 +558,9 @@ def test_ctrl_c_while_fits_are_finished_keeps_them_as_they_were(monkeypatch):
     with pytest.warns(UserWarning) as caught:
         model = PopulationGLMCV(strengths=[0.0, 0.01], cv=2).fit(x[order], y[order])
     assert str(caught[0].message).startswith(STOPPED + "2 of 2 strengths")
-    assert "fits of the cross-validation did not converge" in str(caught[1].message)
+    assert [str(w.message)[:41] for w in caught[1:]] == [
+        "1 of 1 neurons did not converge: 1 interr"
+    ]  # no advice beside
     assert np.isfinite(model.cv_scores_).all() and model.cv_converged_[1].all()
     assert np.isfinite(model.predict(x)).all()
 

@@ -805,3 +805,16 @@ def test_advice_for_mistakes(arguments, match):
 def test_weights_of_what_has_no_say_are_told_of():
     with pytest.warns(UserWarning, match="no say with imputation_weight=0"):
         ResponseModel(1).fit(None, None, np.arange(12.0).reshape(4, 3), stimulus_weight=np.ones(4))
+
+
+def test_what_was_not_seen_has_the_mean_bias_of_those_with_a_response(data):
+    """A stimulus without a response has a bias, too (that of the ridge), and is no part of the mean."""
+    U, V, Y, _ = data
+    Y = Y.copy()
+    Y[:15] = np.nan
+    fit = model().fit(U, V, Y)
+    bias = fit.stimulus_bias_
+    assert abs(bias[15:].mean() - bias.mean()) > 1e-3
+    seen, again = fit.predict(stimuli=[20]), fit.predict(stimulus_features=U[20:21])  # as itself, as a stranger
+    predictors = (np.log(np.expm1(rate[0])) for rate in (again, seen))
+    np.testing.assert_allclose(np.subtract(*predictors), bias[15:].mean() - bias[20], atol=1e-4)

@@ -1,5 +1,6 @@
 """SoftmaxGLM and MultinomialGLM as a scientist meets them."""
 
+import dataclasses
 import pickle
 import warnings
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pynapple as nap
 import pytest
 import scipy.sparse as sp
+from oracles import softmax as oracle
 from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -85,10 +87,10 @@ EXPECTED = {
 
 @pytest.mark.parametrize("cls", [SoftmaxGLM, MultinomialGLM])
 def test_check_estimator_passes_but_for_the_failures_listed(cls):
-    # The checks compare fits to 1e-7, more than the default tolerance promises.
-    model = cls(tol=1e-14)
+    # The checks compare fits to 1e-7, more than the default tolerance promises, or rounding allows at a weak ridge.
+    model = cls(tol=1e-14, regularizer_strength=1.0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*one class only")
+        warnings.filterwarnings("ignore", message=".*one (class|category) only")
         warnings.filterwarnings("ignore", message=".*categories have no counts")
         warnings.simplefilter("ignore", ConvergenceWarning)
         results = check_estimator(model, expected_failed_checks=EXPECTED[cls], on_fail=None, on_skip=None)
@@ -138,13 +140,14 @@ def test_answer_is_that_of_scikit_learn_to_the_gap(solver, data):
         assert "Gazagnadou" in str(report)
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", SAMPLERS)
 def test_every_sampling_solver_fits_and_reports(solver, data):
     X, y = data
     step = 0.02 if solver == "SGD" else 0.5  # which overflows otherwise
     model = soft(solver_name=solver, step=step, max_epochs=15, step_decay=0.8).fit(X, y)
     report = model.report_
-    assert report.status == Status.SCHEDULE_DONE and report.solver_name == solver
+    assert report.status in (Status.SCHEDULE_DONE, Status.NO_USEFUL_BOUND) and report.solver_name == solver
     assert report.step == step and not report.step_tuned
     exact = soft(tol=1e-9).fit(X, y)
     assert report.gap_is_bound and report.gap >= report.objective - exact.report_.objective
@@ -156,6 +159,7 @@ def test_every_sampling_solver_fits_and_reports(solver, data):
     assert np.any(other.coef_ != model.coef_)
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 def test_step_is_tuned_unless_given(data):
     report = soft(solver_name="ImplicitSGD", max_epochs=3).fit(*data).report_
     assert report.step_tuned and report.step > 0
@@ -235,6 +239,7 @@ def test_labels_of_any_hashable_kind(kind, data, tmp_path):
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", ["NewtonCG", "ImplicitSGD", "UMax"])
 def test_sparse_features_are_as_good_as_dense_ones(solver, data, rng):
     X, y = data
@@ -392,6 +397,7 @@ def test_saved_models_come_back_whole(solver, data, tmp_path):
 # -------------------------------------------------------------------------------------------- counts
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", ["NewtonCG", "SAGA", "ImplicitSGD"])
 def test_counts_dense_and_sparse_give_one_answer(solver, counts):
     X, Y = counts
@@ -716,6 +722,7 @@ def test_one_pass_of_a_stream_comes_near_the_fit(solver, batch, rng):
     np.testing.assert_allclose(model.report_.class_totals, np.bincount(y))
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("minibatch", ["averaged", "jacobi", "dual", "newton"])
 def test_minibatches_learn(minibatch, data):
     X, y = data
@@ -733,6 +740,37 @@ def test_saturated_rows_do_not_stop_newton(strength, data, rng):
     offset = 300 * rng.normal(size=(N, K))
     model = SoftmaxGLM(regularizer_strength=strength).fit(X, y, offset=offset)
     assert model.report_.converged and model.report_.gap_is_bound
+
+
+def assert_solved(X, y, offset, strength):
+    """Converged, with a bound below the target that is one, by an independent minimiser."""
+    report = SoftmaxGLM(regularizer_strength=strength, solver_name="NewtonCG").fit(X, y, offset=offset).report_
+    best = oracle.minimum(X, oracle.one_hot(y, int(y.max()) + 1), offset, strength)
+    assert report.converged and report.gap_is_bound
+    assert report.objective - best <= report.target
+    assert report.objective - best <= report.gap + 1e-9 * abs(best)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_long_offsets_against_a_rare_class_do_not_stall_newton(seed):
+    """Rows that are certain and wrong have no curvature; on two of these Newton's steps alone go nowhere."""
+    rng = np.random.default_rng(seed)
+    X, offset = rng.normal(size=(40, 1)), 30 * rng.normal(size=(40, 2))
+    y = np.zeros(40, int)
+    y[rng.integers(40)] = 1
+    assert_solved(X, y, offset, 2e-3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_small_problems_are_solved_whatever_the_offsets(seed):
+    rng = np.random.default_rng(seed)
+    n, d, K = rng.integers(10, 80), rng.integers(1, 4), int(rng.integers(2, 7))
+    length, strength = np.exp(rng.uniform(0, np.log(100))), 10 ** rng.uniform(-5, -1)
+    X, offset, y = rng.normal(size=(n, d)), length * rng.normal(size=(n, K)), rng.integers(0, K, n)
+    if seed % 2:
+        offset *= np.exp(1.5 * rng.normal(size=(n, 1)))  # some rows much longer than others
+    y[:K] = np.arange(K)
+    assert_solved(X, y, offset, strength)
 
 
 def test_missing_labels_of_every_kind_are_left_out(data):
@@ -819,11 +857,11 @@ def test_warnings_point_at_the_line_of_the_user():
 SAMPLING = ("ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
 
 
-@pytest.mark.filterwarnings("ignore:the fit ended worse")  # than frequencies, which are the optimum here
 @pytest.mark.parametrize("solver", SAMPLING)
 def test_one_row_of_counts_is_fitted_without_trials(solver):
     X, Y = np.array([[1.0, -1.0]]), np.array([[1.0, 2.0, 3.0]])
-    model = MultinomialGLM(solver_name=solver, max_epochs=200).fit(X, Y)
+    with pytest.warns(ConvergenceWarning, match="the fit has no gain"):  # class frequencies are the optimum here
+        model = MultinomialGLM(solver_name=solver, max_epochs=200).fit(X, Y)
     assert np.all(np.isfinite(model.coef_)) and np.argmax(model.predict(X)) == 2
     assert model.report_.step <= 1
 
@@ -855,6 +893,7 @@ def test_a_fit_that_ends_worse_than_class_frequencies_hands_those_out_and_says_s
     assert np.all(model.coef_ == 0)
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no gain")  # there is none: counts do not depend on the features
 def test_trials_go_on_to_shorter_steps_while_those_are_best():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 2))
@@ -864,6 +903,7 @@ def test_trials_go_on_to_shorter_steps_while_those_are_best():
     assert model.report_.objective <= model.report_.null_objective * (1 + 1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 def test_rows_are_counted_though_the_batch_is_larger():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(150, 2)), rng.integers(0, 3, 150)
@@ -939,6 +979,39 @@ def test_a_sampled_fit_says_that_it_gained_nothing():
     assert model.report_.status == Status.NO_GAIN
 
 
+@pytest.mark.parametrize("kind", ["far", "uneven", "sparse"])
+def test_a_sampled_fit_says_that_features_are_not_standardised(kind):
+    """An exact fit ends where it would end with standardised features; sampled steps lose most of what there is."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 10))
+    y = np.argmax(X @ rng.normal(size=(10, 10)) / 2 + rng.gumbel(size=(500, 10)), axis=1)
+    raw = X + 100 if kind == "far" else 10.0 ** np.linspace(-3, 3, 10) * X
+    raw = sp.csr_array(raw) if kind == "sparse" else raw
+    model = SoftmaxGLM(solver_name="SoftmaxProx", regularizer_strength=1e-4, certify=False, step=1.0, max_epochs=2)
+    said = ("columns far from 0 or of very different scales", "Centre X and scale it")  # some gain, none
+    for features, expected in ((X, False), (raw, True)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(features, y)
+        assert any(words in str(warning.message) for warning in caught for words in said) == expected
+    model.set_params(solver_name="NewtonCG").fit(raw, y)  # without a word
+
+
+def test_a_stream_is_not_judged_by_one_batch(data):
+    X, y = data
+    model = soft(solver_name="UMax")
+    for start in range(0, N, 50):
+        model.partial_fit(X[start : start + 50], y[start : start + 50], classes=range(K))
+        assert model.report_.status == Status.SCHEDULE_DONE
+
+
+def test_advice_names_solvers_that_models_of_classes_have():
+    """What a population is told, "Newton", is no name here."""
+    for status in Status:
+        report = soft().fit([[0.0], [3.0], [1.0]], [0, 1, 0]).report_
+        assert '"Newton"' not in dataclasses.replace(report, status=status)._advice(status)
+
+
 def test_a_sampled_fit_says_that_its_bound_is_of_no_use():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(500, 5))
@@ -960,5 +1033,8 @@ def test_a_model_is_saved_where_it_says_or_not_at_all(tmp_path):
     model = SoftmaxGLM().fit(np.arange(20.0)[:, None], np.arange(20) % 2)
     with pytest.raises(ValueError, match=r"m\.pkl: models are saved as \.npz files, not as '\.pkl'\. Give .*m\.npz"):
         model.save(tmp_path / "m.pkl")
-    assert not list(tmp_path.iterdir())
+    for folder in (tmp_path, f"{tmp_path}/new/"):
+        with pytest.raises(ValueError, match="it is a folder"):
+            model.save(folder)
+    assert not list(tmp_path.iterdir()) and not tmp_path.with_suffix(".npz").exists()
     assert model.save(tmp_path / "m") == tmp_path / "m.npz"

@@ -1,9 +1,12 @@
 """The first step of a sampling solver is the one that predicts rows left out best."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 
+from glmfit import Status
 from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import SGD, ImplicitSGD, UMax, tune_step
 
@@ -37,6 +40,22 @@ def test_shorter_steps_are_tried_while_the_shortest_is_best(problem):
     assert tuned.steps == tuple(sorted(tuned.steps)) and len(tuned.steps) > 2
     best = int(np.argmin(tuned.loss))
     assert tuned.step == tuned.steps[best] and (best > 0 or len(tuned.steps) == 8)
+
+
+def test_shorter_steps_are_tried_while_none_beats_class_frequencies(problem):
+    """The least bad of steps that are all too long used to be taken, and the fit ended at class frequencies."""
+
+    class OnlyShort(ImplicitSGD):
+        """Better than class frequencies with steps of a millionth alone; of the others those near 1 do least harm."""
+
+        def run(self, problem, start, *, key, schedule, verbose=False):
+            slope = problem.evaluate(start).grad_coef
+            size = -0.1 if schedule.step < 2e-6 else 0.1 * (1 + abs(np.log10(schedule.step)))
+            params = start._replace(coef=start.coef + size * np.asarray(slope))
+            return SimpleNamespace(status=Status.SCHEDULE_DONE, params=params)
+
+    tuned = tune_step(OnlyShort(), problem, key=jax.random.key(0), steps=(1e-2, 1.0, 1e2))
+    assert tuned.step < 2e-6
 
 
 def test_too_few_rows_are_not_tried(problem):
