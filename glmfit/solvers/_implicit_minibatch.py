@@ -95,6 +95,7 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
     """
     M, c, at = batch.mobility, batch.c, jnp.arange(len(batch.c))
     reach = jnp.max(jnp.sum(jnp.abs(M), axis=1))
+    close = max(tol, 4 * float(jnp.finfo(M.dtype).eps))
 
     def parts(G):
         S = batch.base - M @ G
@@ -156,7 +157,7 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
 
     def unfinished(carry):
         G, size, k = carry
-        return (size > tol**2 * (1 + inner(G, G))) & (k < n_newton)
+        return (size > close**2 * (1 + inner(G, G))) & (k < n_newton)
 
     start = jnp.zeros_like(batch.base), jnp.full((), jnp.inf, batch.base.dtype), 0
     G, *_ = jax.lax.while_loop(unfinished, newton, start)
