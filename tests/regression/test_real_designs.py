@@ -2,15 +2,17 @@
 
 import importlib.util
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from oracles import duality as oracle
 
 from glmfit import PopulationGLM, PopulationGLMCV
 
 pytestmark = pytest.mark.realdata
+
+ROOT = Path(__file__).resolve().parents[2]
 
 GROUPS = [0] * 18 + [1] * 18
 PENALTIES = {
