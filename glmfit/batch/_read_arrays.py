@@ -65,6 +65,17 @@ def arrays_of(source: dict[str, Any]) -> Iterator[Callable[[str], np.ndarray]]:
             yield lambda name: _npz_array(file, path, name)
 
 
+def names_in(path: Path, form: str) -> set[str] | None:
+    """Names of the arrays in an npz file or a zarr group, without reading any; None if it cannot be read."""
+    try:
+        if form == "zarr":
+            return set(_names(str(path)))
+        with zipfile.ZipFile(path) as file:
+            return {name.removesuffix(".npy") for name in file.namelist()}
+    except _DAMAGED:
+        return None
+
+
 def _npz_array(file: Any, path: str, name: str) -> np.ndarray:
     if name not in file.files:
         raise ValueError(f'{path} has no array "{name}"{guess(name, file.files)}')

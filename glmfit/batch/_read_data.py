@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ._loaders import find_loader
+from ._read_arrays import names_in
 from ._schema import (
     NAME,
     NAMED,
@@ -104,6 +105,7 @@ def read_data(problems: Problems, path: tuple, table: dict[str, Any], folder: Pa
         if form == "nwb":
             problems.add(path, "matrices are read from npz or zarr, not from nwb; leave X and y out.", "X")
         common = {"kind": "matrices", **{part: right[part] for part in _PARTS if part in right}}
+        _find_arrays(problems, files, form, [(path, part, right[part]) for part in _PARTS if part in right])
         return Data(name, "matrices", _sessions(name, files, form, common))
     return _recording(problems, path, table, name, folder)
 
@@ -112,12 +114,14 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
     right = check_table(problems, path, table, _RECORDING, ("name", "files"))
     form, files = _files(problems, path, right, folder)
     common: dict[str, Any] = {"kind": "recording", "min_spikes": right.get("min_spikes", 0)}
+    arrays: list[tuple] = []
     if form == "nwb":
         common["spikes"] = right.get("spikes", "units")
         if not isinstance(common["spikes"], str):
             problems.add(path, f'spikes is {shown(common["spikes"])}; for nwb it must be a text, "units".', "spikes")
     elif "spikes" in right:
         common["spikes"] = check_table(problems, (*path, "spikes"), right["spikes"], *_ARRAYS["spikes"])
+        arrays += [((*path, "spikes"), key, array) for key, array in common["spikes"].items()]
     elif form is not None and "spikes" not in table:
         example = '{ times = "spike_times", unit = "unit" }'
         problems.add(path, f"spikes is missing; for {form} it must name two arrays, as in {example}.")
@@ -134,10 +138,30 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
                 problems.add(at, f"{key} is {shown(entry)}; for nwb it must be a text, the name in the file.", key)
             elif form in ("npz", "zarr"):
                 common[what][key] = check_table(problems, (*at, key), entry, *_ARRAYS[what])
+                named = {part: array for part, array in common[what][key].items() if part != "columns"}
+                arrays += [((*at, key), part, array) for part, array in named.items()]
             else:
                 common[what][key] = entry
+    _find_arrays(problems, files, form, arrays)
     known = (tuple(table[what]) if isinstance(table.get(what), dict) else () for what in ("signals", "epochs"))
     return Data(name, "recording", _sessions(name, files, form, common), *known)
+
+
+def _find_arrays(problems: Problems, files: list[Path], form: str | None, arrays: list[tuple]) -> None:
+    """Note names of arrays, as (table, key, name), that no file has; one that some file lacks fails in its fits.
+
+    Files that cannot be read are left to their fits, too. Mostly the first file settles it.
+    """
+    missing, known = arrays, set()
+    for file in files if form in ("npz", "zarr") else []:
+        names = names_in(file, form)
+        if names is not None:
+            known |= names
+            missing = [array for array in missing if array[2] not in names]
+        if not missing:
+            return
+    for table, key, name in missing if known else []:
+        problems.add(table, f'no file has an array "{name}"{guess(name, sorted(known))}', key)
 
 
 # -- files

@@ -45,7 +45,8 @@ class PopulationGLM(PopulationModel):
 
     .. math:: F_n(w, b) = \frac1T \sum_t [f(\eta_{tn}) - y_{tn}\log f(\eta_{tn})] + \text{penalty}(w)
 
-    which is NeMoS's objective, so that answers compare one to one. The intercept is never penalised.
+    which is the objective of NeMoS; the defaults differ (docs/how_to/use_with_nemos.md). The intercept is never
+    penalised.
 
     Parameters
     ----------
