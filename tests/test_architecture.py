@@ -138,6 +138,15 @@ def test_inside_a_folder_only_base_or_private_files(path):
     assert not wrong
 
 
+@every_file
+def test_kernels_are_compiled_in_full_precision(path):
+    if dotted(path) == "_compile":  # has the `jit` that all others take
+        return
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    lines = [n.lineno for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n) == "jax.jit"]
+    assert not lines, f"lines {lines}: take jit from _compile, or products are rounded to TF32 on a GPU"
+
+
 def test_choosers_are_used_by_their_folder_only():
     users = {
         (dotted(path), module)

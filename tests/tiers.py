@@ -23,6 +23,7 @@ WHOLES = (
     "tests/regression",
     "tests/test_docs.py",
     "tests/test_examples.py",
+    "tests/test_precision.py",
     # One of a kind each, whatever they cost.
     "tests/unit/test_devices.py::test_two_hosts",
     "tests/unit/test_nemos_plugin.py::test_a_fit_through_nemos",
