@@ -447,13 +447,18 @@ def test_certified_gap_of_a_sparse_penalty_covers_a_bad_share_between_duplicates
         gap = oracle.objective("softplus", X, Y, *at, None, name, **numbers) - best.objective
         assert np.all(whole.certify_gap(at, rows=rows, metric=metric, seed=0, number=3).bound >= gap - 1e-14)
         for n in range(N):
-            assert whole.finish_neuron(at, n, target=1e-9).bound >= gap[n] - 1e-14
+            reached = whole.finish_neuron(at, n, target=1e-9)
+            left = oracle.objective("softplus", X, Y, *reached.params, None, name, **numbers) - best.objective
+            assert reached.bound >= left[n] - 1e-14
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale, ridge", [(1.0, 0.0), (1e4, 0.0), (1e4, 1e-6)])
 def test_nothing_is_proved_along_a_direction_the_data_see_but_do_not_resolve(dtype, scale, ridge):
-    """Left out, it may hold a better model: two columns that differ by 1e-7, or by the rounding of a sum."""
+    """Left out, it may hold a better model: two columns that differ by 1e-7, or by the rounding of a sum.
+
+    With a ridge duality bounds what that model gains; without one nothing does.
+    """
     rng = np.random.default_rng(0)
     x, z = rng.normal(size=(2, T))
     if dtype is np.float64:
@@ -473,9 +478,11 @@ def test_nothing_is_proved_along_a_direction_the_data_see_but_do_not_resolve(dty
         at = whole.finish_neuron(at, 0, target=0.0).params
     there = at.coef + better[:, None], at.intercept - X.mean(axis=0, dtype=float) @ better
     lower = oracle.objective("softplus", X, Y, *there, strength=ridge)
-    assert oracle.objective("softplus", X, Y, *at, strength=ridge) > lower + 1e-5
-    assert not np.isfinite(whole.finish_neuron(at, 0, target=1e-9).bound)
-    assert not np.isfinite(whole.certify_gap(at, rows=rows, metric=whole.null_metric(rows)).bound).any()
+    gain = oracle.objective("softplus", X, Y, *at, strength=ridge) - lower
+    assert gain > 1e-5
+    certificate = whole.certify_gap(at, rows=rows, metric=whole.null_metric(rows))
+    for bound in (whole.finish_neuron(at, 0, target=1e-9).bound, certificate.bound[0]):
+        assert bound >= gain if ridge else bound == np.inf
 
 
 @pytest.mark.parametrize("n_features", [5, 50])
@@ -560,7 +567,8 @@ def test_certified_gap_is_never_below_the_true_one_on_hard_designs(kind, ridge):
         gap = oracle.objective("softplus", X, Y, *at, WEIGHTS, strength=ridge) - best.objective
         certificate = whole.certify_gap(at, rows=rows, metric=metric, seed=seed, number=3)
         assert np.all(certificate.bound >= gap)
-        near = np.isfinite(certificate.bound) & (gap > 1e-11)
+        # Where only duality knows a bound, it is a loose one.
+        near = np.isfinite(certificate.bound) & (gap > 1e-11) & (kind != "outlier")
         assert np.all(certificate.bound[near] <= 100 * gap[near])
         bounded.append(np.isfinite(certificate.bound))
         for n in range(N):

@@ -1,6 +1,7 @@
 """Bad input: a clear error that says what was given, what is allowed, what to do; or the right answer."""
 
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -330,16 +331,18 @@ def test_awkward_designs_are_fitted_with_sparse_penalties_too(kind, penalty):
         pytest.skip("a group of a feature of scale 1e8 and one of scale 1 is one feature and noise")
     X, Y, numbers = design(kind), recording()[1], SPARSE[penalty]
     strength = (numbers["strength"], numbers["ratio"]) if "ratio" in numbers else numbers["strength"]
-    model = PopulationGLM(
-        regularizer=penalty, regularizer_strength=strength, groups=numbers.get("groups"), tol=1e-7
-    ).fit(X, Y)
+    model = PopulationGLM(regularizer=penalty, regularizer_strength=strength, groups=numbers.get("groups"), tol=1e-7)
+    # With a feature that is free, a combination of features that is always 0 leaves no proof.
+    proved = (kind, penalty) != ("collinear", "GroupLasso")
+    with nullcontext() if proved else pytest.warns(ConvergenceWarning, match="3 unproved"):
+        model.fit(X, Y)
     best = oracle.proximal("softplus", X, Y, penalty, **numbers)
     assert best.residual.max() < 1e-9
     gap = oracle.objective("softplus", X, Y, model.coef_, model.intercept_, None, penalty, **numbers)
     gap -= best.objective
     assert np.all(gap <= model.report_.target + 1e-12)
     assert np.all((model.report_.gap >= gap - 1e-14) | ~model.report_.gap_is_bound)
-    assert model.report_.converged.all()
+    assert model.report_.converged.all() or not proved
     if kind == "constant column" and penalty != "GroupLasso":
         np.testing.assert_array_equal(model.coef_[2], 0)
     if kind == "constant column":
