@@ -290,11 +290,12 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
 
         Notes
         -----
-        Cost: one float64 pass, and 11 or 17 passes in the solver's precision.
+        Cost: one or two float64 passes, and 11 or 17 passes in the solver's precision.
         Where directions of X are left out (``basis.rank``) there is a bound only if nothing is to be gained there:
         see :meth:`left_out_is_settled`.
         """
-        evaluation, by_duality = self.evaluate_with_dual(params)
+        smooth = self.penalty.smooth
+        evaluation, by_duality = (self.evaluate(params), np.inf) if smooth else self.evaluate_with_dual(params)
         metric64 = Metric(*(np.asarray(part, np.float64) for part in metric))
         start = self.random_column(seed, number)
         n_steps = _MORE_HESSIAN_STEPS if thorough else _HESSIAN_STEPS
@@ -307,6 +308,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         positive = np.where(kappa > 0, kappa, np.nan)
         positive = np.where(self.left_out_is_settled(params.coef), positive, np.nan)
         bound = gap_bound(decrement / positive, leverage / positive, self.penalty.penalises_all)
+        if smooth and not np.isfinite(bound).all():  # what duality knows is worth another pass
+            by_duality = self.evaluate_with_dual(params)[1]
         bound = np.minimum(bound + self.rounding_of(params, evaluation.objective), by_duality)
         ritz = estimate_smallest_eigenvalue(spectrum.alpha, spectrum.beta)
         estimate = np.minimum(decrement / (2 * np.maximum(ritz, self._unresolved)), by_duality)
