@@ -22,7 +22,7 @@ from _models import fit_quietly
 GRID = np.logspace(-7, -1, 13)
 FOLDS = 5
 WITHIN = 0.98  # of the best score of the grid
-EVERY = {"motor_cortex_coupling": 8}  # of 171 neurons with 513 features each, and every other strength: an hour else
+EVERY = {"motor_cortex_coupling": 24}  # of 171 neurons with 513 features each, and every other strength: hours else
 
 
 def deviance(Y, rate) -> np.ndarray:
