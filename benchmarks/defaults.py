@@ -3,7 +3,8 @@
     python benchmarks/defaults.py --data FOLDER [--sections w_maze_place ...]
 
 The seven designs of recordings (see _designs.py) with `PopulationGLM()`, five contiguous folds, D2 of the whole
-population on the rows left out; the grid has a strength every half decade. The section `classes` does the same for
+population on the rows left out; the grid has a strength every half decade (`EVERY`: of some neurons, every decade).
+The section `classes` does the same for
 `SoftmaxGLM()` by held-out accuracy and log-loss, beside scikit-learn's `LogisticRegression()`.
 """
 
