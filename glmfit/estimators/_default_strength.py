@@ -1,6 +1,6 @@
-"""Ridge that suits a design as it comes, and a word where a penalty leaves nothing.
+"""Ridge that suits a recording as it comes, and a word where a penalty leaves nothing.
 
-Measured on recordings: docs/decisions/0013-default-strengths.md.
+Theory: docs/theory/default_strength.md. Measured on recordings: docs/decisions/0013-default-strengths.md.
 """
 
 from __future__ import annotations
@@ -12,43 +12,77 @@ import scipy.sparse
 from scipy.stats import chi2
 
 from .._warn import warn_user
-from ..problems._basis import weighted_moments
+from ..problems import PopulationProblem
 
 _SHARE = 0.05  # of the median variance of the directions of the features
 _LEAST = 1e-6  # of the largest variance: the median counts as no less
 _ROUNDING = 1e-12  # of the largest variance: what is below is 0
+_PER_DECADE = 10  # strengths at which the marginal likelihood is computed
+_STRONGEST = 10.0  # times the largest curvature: a tenth of the unpenalised coefficients is left
 _FLAT = 1e-2  # standard deviation of the linear predictor
 _SOME_ROWS = 10_000
 _SOME_RESIDUALS = 10_000_000  # rows times columns
 
 
-def default_ridge(X, weights: np.ndarray | None) -> float:
-    """Choose a ridge by the covariance C of the features alone: it scales with them, and no shift or rotation matters.
+def default_ridge(problem: PopulationProblem, total_weight: float) -> np.ndarray:
+    """Choose a ridge for every neuron by marginal likelihood, no weaker than the features ask for.
 
     Parameters
     ----------
-    X :
-        Features, (time, feature), an array or what rows are read from.
-    weights :
-        Of the rows, exposure included, or None.
+    problem :
+        Data and observation model; the penalty does not matter as long as a rotation leaves it alone.
+    total_weight :
+        Sum of the weights of the rows, exposure included: two of one row count as that row twice.
 
     Returns
     -------
-    float
-        The smaller of ``trace(C) / T`` (T the sum of the weights), the strength of a Gaussian prior under which the
-        linear predictor has standard deviation one, and a twentieth of the median eigenvalue of C (of those that are
-        not 0), which hardly shrinks what counts tell of correlated features. 1.0 for features that are constant.
+    numpy.ndarray
+        Strength per neuron, (neuron,).
 
     Notes
     -----
-    Repeating a row is the same as doubling its weight.
+    The marginal likelihood (empirical Bayes; MacKay, Neural Computation 1992) of coefficients with independent Gaussian
+    priors, of the quadratic approximation of the likelihood at the model without features. Strengths are no smaller
+    than the smaller of ``trace(C) / T`` and a twentieth of the median eigenvalue of C (of those that are not 0), C the
+    covariance of the features and T ``total_weight``. They scale with the features, and no shift or rotation matters.
+    Cost: one product of T d n_neurons besides the spectral basis, which the fit needs anyway.
     """
-    total, mean_one = (len(X), None) if weights is None else (weights.sum(), weights / weights.mean())
-    variances = np.linalg.eigvalsh(weighted_moments(X, mean_one)[1])
-    variances = variances[variances > _ROUNDING * variances[-1]]
-    if not variances.size:
-        return 1.0
-    return float(min(variances.sum() / total, _SHARE * max(np.median(variances), _LEAST * variances[-1])))
+    basis = problem.basis
+    variance = basis.variance[: basis.rank]
+    variance = variance[variance > _ROUNDING * variance.max(initial=0.0)]
+    if not variance.size:
+        return np.ones(problem.n_neurons)
+    weakest = min(variance.sum() / total_weight, _SHARE * max(np.median(variance), _LEAST * variance[0]))
+    gradient = basis.whiten[:, : len(variance)].T @ problem.null_gradient()
+    curvature = problem.null_curvature
+    return _most_likely(gradient, curvature, variance, total_weight, weakest)
+
+
+def _most_likely(gradient, curvature, variance, total_weight: float, weakest: float) -> np.ndarray:
+    """Maximise the marginal likelihood over strengths, (neuron,).
+
+    The mean loss is ``gradient * v + curvature v^2 / 2`` along each whitened direction (direction, neuron), and the
+    prior of v is ``N(0, variance / (strength * total_weight))``.
+    """
+    informed = curvature > 0
+    surprise = total_weight * gradient**2 / np.where(informed, curvature, 1.0)  # chi-squared of 1 without any effect
+    stiffness = curvature * variance[:, None]
+    strongest = max(_STRONGEST * stiffness.max(), weakest)
+    n = 3 + int(np.ceil(_PER_DECADE * np.log10(strongest / weakest)))
+    log_strengths, step = np.linspace(np.log(weakest), np.log(strongest), n, retstep=True)
+
+    def loss(log_strength):
+        ratio = stiffness * np.exp(-log_strength)  # curvature of the likelihood over that of the prior
+        return np.sum(np.log1p(ratio) - surprise * ratio / (1 + ratio), axis=0)
+
+    losses = np.stack([loss(s) for s in log_strengths])
+    best = np.argmin(losses, axis=0)
+    inside, columns = np.clip(best, 1, n - 2), np.arange(len(best))
+    # The vertex of a parabola, so that rounding moves a strength a little and never by a step.
+    before, at, after = (losses[inside + k, columns] for k in (-1, 0, 1))
+    bend = before - 2 * at + after
+    shift = np.where(best == inside, (before - after) / np.where(bend > 0, 2 * bend, np.inf), best - inside)
+    return np.exp(log_strengths[inside] + shift * step)
 
 
 def warn_if_flat(X, coef: np.ndarray, strength, residual: Callable[[slice], np.ndarray]) -> None:

@@ -240,7 +240,6 @@ class PopulationGLM(PopulationModel):
             data = check_training(self, *arrays, sample_weight, offset, exposure)
         self._check_solver(solver, data, checkpoint is not None)
         options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
-        self.strength_ = self._choose_strength(data)
         problem = self._make_problem(data, max_memory)
         if solver is None:
             only_saga = checkpoint is not None or not problem.in_memory
@@ -262,13 +261,37 @@ class PopulationGLM(PopulationModel):
             residual = partial(_residual, problem, solution.params)
             warn_if_flat(data.X, solution.params.coef, problem.penalty.strength, residual)
 
-    def _choose_strength(self, data):
-        """Strength as given, or one for these features."""
-        if self.regularizer_strength is not None:
-            return self.regularizer_strength
-        if self.regularizer == "Ridge":
-            return default_ridge(data.X, data.weights)
-        return 0.0 if self.regularizer in (None, "UnRegularized") else 1.0
+    def _make_problem(self, data, max_memory) -> PopulationProblem:
+        """Lay out data and penalty; ``strength_`` is the strength given, or one for these data."""
+        devices = read_devices(self.devices)
+        observation = observations.from_inverse_link(self.inverse_link_function)
+        strength = self.regularizer_strength
+        chosen = strength is None and self.regularizer == "Ridge"
+        if strength is None:
+            strength = 0.0 if chosen or self.regularizer in (None, "UnRegularized") else 1.0
+        penalty = self._make_penalty(data, strength)
+        common = data.X, data.Y, observation, penalty, data.weights, precision(data.X.dtype), data.offset, devices
+        if isinstance(data, StreamedTraining):
+            limits = {"max_table_bytes": max_memory / 2, "max_portion_bytes": max_memory / 16}
+            problem = StreamedProblem(*common, run_rows=data.run_rows, **limits)
+        else:
+            problem = PopulationProblem(*common)
+        if chosen:
+            strength = default_ridge(problem, len(data.X) if data.weights is None else data.weights.sum())
+            problem.penalty = self._make_penalty(data, strength)
+            strength = float(strength[0]) if data.one_neuron else strength
+        self.strength_ = strength
+        return problem
+
+    def _make_penalty(self, data, strength) -> penalties.Penalty:
+        return penalties.make(
+            self.regularizer,
+            strength,
+            data.X.shape[1],
+            data.Y.shape[1],
+            groups=self.groups,
+            feature_names=getattr(self, "feature_names_in_", None),
+        )
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         super()._write_state(header, arrays)
@@ -288,23 +311,6 @@ class PopulationGLM(PopulationModel):
                 f'solver_name is {self.solver_name!r}, but {what} needs "SAGA"'
                 + ("." if checkpoint else ", or a max_memory large enough to load them.")
             )
-
-    def _make_problem(self, data, max_memory=np.inf) -> PopulationProblem:
-        devices = read_devices(self.devices)
-        observation = observations.from_inverse_link(self.inverse_link_function)
-        penalty = penalties.make(
-            self.regularizer,
-            self.strength_,
-            data.X.shape[1],
-            data.Y.shape[1],
-            groups=self.groups,
-            feature_names=getattr(self, "feature_names_in_", None),
-        )
-        common = data.X, data.Y, observation, penalty, data.weights, precision(data.X.dtype), data.offset, devices
-        if isinstance(data, StreamedTraining):
-            limits = {"max_table_bytes": max_memory / 2, "max_portion_bytes": max_memory / 16}
-            return StreamedProblem(*common, run_rows=data.run_rows, **limits)
-        return PopulationProblem(*common)
 
 
 def _residual(problem: PopulationProblem, params: Params, rows: slice) -> np.ndarray:

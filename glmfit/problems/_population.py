@@ -101,6 +101,24 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         """F of the intercept-only model, (neuron,)."""
         return self._null[1]
 
+    @property
+    def null_curvature(self) -> np.ndarray:
+        """Mean curvature of the loss at the intercept-only optimum, (neuron,)."""
+        return self._null[2]
+
+    def null_gradient(self) -> np.ndarray:
+        """Gradient of the mean loss at the intercept-only optimum, of centred features, (feature, neuron)."""
+        eta = self._null[0]
+
+        def chunk(rows):
+            x, y = self.X[rows], np.asarray(self.Y[rows], np.float64)
+            x = np.subtract(x, self.basis.mean, out=np.empty(x.shape, self.dtype), casting="same_kind")
+            r = self.observation.derivative(y, eta if self.offset is None else eta + self.offset[rows])
+            r = r if self.weights is None else r * self.weights[rows, None]
+            return x.T @ r.astype(self.dtype, copy=False)
+
+        return sum(over_chunks(chunk, self.n_rows), np.zeros((self.n_features, self.n_neurons))) / self.n_rows
+
     @cached_property
     def saturated_loss(self) -> np.ndarray:
         """Mean loss of the model that predicts every count exactly, (neuron,): no model is below it."""
