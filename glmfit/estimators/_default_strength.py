@@ -17,8 +17,8 @@ from ..problems import PopulationProblem
 _SHARE = 0.05  # of the median variance of the directions of the features
 _LEAST = 1e-6  # of the largest variance: the median counts as no less
 _ROUNDING = 1e-12  # of the largest variance: what is below is 0
-_PER_DECADE = 10  # strengths at which the marginal likelihood is computed
-_STRONGEST = 10.0  # times the largest curvature: a tenth of the unpenalised coefficients is left
+_TRIED = 64  # strengths at which the marginal likelihood is computed, over five decades or so
+_STRONGEST = 10.0  # times the largest curvature: an eleventh of the unpenalised coefficients is left
 _FLAT = 1e-2  # standard deviation of the linear predictor
 _SOME_ROWS = 10_000
 _SOME_RESIDUALS = 10_000_000  # rows times columns
@@ -64,12 +64,10 @@ def _most_likely(gradient, curvature, variance, total_weight: float, weakest: fl
     The mean loss is ``gradient * v + curvature v^2 / 2`` along each whitened direction (direction, neuron), and the
     prior of v is ``N(0, variance / (strength * total_weight))``.
     """
-    informed = curvature > 0
-    surprise = total_weight * gradient**2 / np.where(informed, curvature, 1.0)  # chi-squared of 1 without any effect
+    surprise = total_weight * gradient**2 / np.where(curvature > 0, curvature, 1.0)  # chi-squared without any effect
     stiffness = curvature * variance[:, None]
-    strongest = max(_STRONGEST * stiffness.max(), weakest)
-    n = 3 + int(np.ceil(_PER_DECADE * np.log10(strongest / weakest)))
-    log_strengths, step = np.linspace(np.log(weakest), np.log(strongest), n, retstep=True)
+    strongest = np.maximum(_STRONGEST * stiffness.max(axis=0), weakest)
+    log_strengths, step = np.linspace(np.log(weakest), np.log(strongest), _TRIED, retstep=True)
 
     def loss(log_strength):
         ratio = stiffness * np.exp(-log_strength)  # curvature of the likelihood over that of the prior
@@ -77,12 +75,12 @@ def _most_likely(gradient, curvature, variance, total_weight: float, weakest: fl
 
     losses = np.stack([loss(s) for s in log_strengths])
     best = np.argmin(losses, axis=0)
-    inside, columns = np.clip(best, 1, n - 2), np.arange(len(best))
+    inside, columns = np.clip(best, 1, _TRIED - 2), np.arange(len(best))
     # The vertex of a parabola, so that rounding moves a strength a little and never by a step.
     before, at, after = (losses[inside + k, columns] for k in (-1, 0, 1))
     bend = before - 2 * at + after
     shift = np.where(best == inside, (before - after) / np.where(bend > 0, 2 * bend, np.inf), best - inside)
-    return np.exp(log_strengths[inside] + shift * step)
+    return np.exp(log_strengths[inside, columns] + shift * step)
 
 
 def warn_if_flat(X, coef: np.ndarray, strength, residual: Callable[[slice], np.ndarray]) -> None:
