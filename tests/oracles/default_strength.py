@@ -1,4 +1,4 @@
-"""Ridge of the greatest marginal likelihood at the model without features, one neuron at a time. Never imports glmfit."""
+"""Ridge of the greatest marginal likelihood, one neuron at a time, by dense matrices. Never imports glmfit."""
 
 import numpy as np
 from oracles import population as oracle

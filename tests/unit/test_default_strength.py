@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
-
 from oracles import default_strength as oracle
 
 from glmfit import MultinomialGLM, PopulationGLM, SoftmaxGLM
