@@ -23,6 +23,7 @@ import glmfit
 
 from .._compile import compile_seconds, compiled_programs, finish_compiling
 from .._status import Status
+from .._warn import warn_user
 from ._design import Built, build
 from ._environment import machine_type
 from ._estimators import make_estimator
@@ -158,6 +159,9 @@ def _fit_built(spec: dict, built: Built) -> tuple[Any, str | None]:
     def fit(X, y):
         model = make_estimator(spec).fit(X, y, **given)
         _refuse_interrupted(model)
+        n_rows, n_features = X.shape
+        if n_rows < n_features:
+            warn_user(f"{n_rows} rows for {n_features} features: only the penalty makes the fit unique.")
         return model
 
     if built.own is None:

@@ -169,6 +169,11 @@ def _add_covariate(features: Features, bins: Bins, covariate: dict, signals, cou
     elif basis is not None:
         made = np.concatenate([evaluate(basis, column) for column in values.T], axis=1)
         ends = names_of(basis)
+        if np.isnan(made).all() and np.isfinite(values).any():
+            raise ValueError(
+                f'covariate "{name}": none of its values, {np.nanmin(values):g} to {np.nanmax(values):g}, is in the '
+                f"range {basis['range']} of its basis."
+            )
     elif lags:
         shifted = np.stack([_bins.lag(bins, values, by) for by in lags], axis=2)  # (bin, column, lag)
         made, ends = shifted.reshape(len(values), -1), [f"lag{by}" for by in lags]

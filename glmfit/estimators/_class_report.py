@@ -18,7 +18,7 @@ _ADVICE = {
     ),
     Status.UNPROVED: (
         "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
-        "little, or a proof was too expensive. A ridge penalty, however small, lets every gap be proved; so may "
+        "little, or a proof was too expensive. A ridge penalty can give the curvature a proof needs; so may "
         'removing features that nearly repeat others, or solver_name="NewtonCG".'
     ),
 }

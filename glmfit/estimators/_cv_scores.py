@@ -40,19 +40,22 @@ def _left_out(data, rows, n_strengths: int) -> Scoring:
 def choose_strengths(scores: np.ndarray, comparable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Index of the best mean score, and of the strongest strength within a standard error of it, (neuron,).
 
-    Among the ``comparable`` ones of every neuron, bool (strength, neuron); where there are none, of the strongest.
+    Among the ``comparable`` ones of every neuron, bool (strength, neuron); where there are none, of the strongest. The
+    standard error is that of the difference from the best, fold by fold: that folds differ in their rates says nothing
+    about strengths.
     """
     known = ~np.isnan(scores) | ~comparable[:, None]
     n = known.all(axis=0).sum(axis=0)  # folds, (neuron,)
     usable = known.all(axis=0) & comparable[:, None]  # the same folds for all strengths
     mean = np.sum(np.where(usable, scores, 0.0), axis=1) / np.maximum(n, 1)
-    with np.errstate(invalid="ignore"):  # of a strength that scores -inf there is no error, nor is it chosen
-        spread = np.sum(np.where(usable, scores - mean[:, None], 0.0) ** 2, axis=1)
-    error = np.sqrt(spread / np.maximum(n - 1, 1) / np.maximum(n, 1))
     mean = np.where(comparable, mean, -np.inf)
     strongest = len(scores) - 1
     best = strongest - np.argmax(mean[::-1], axis=0)  # of equal ones the strongest
     neurons = np.arange(scores.shape[2])
-    within = mean >= (mean - error)[best, neurons]
+    with np.errstate(invalid="ignore"):  # of a strength that scores -inf there is no error, nor is it chosen
+        lost = np.where(usable, scores[best, :, neurons].T - scores, 0.0)
+        spread = np.sum((lost - lost.sum(axis=1, keepdims=True) / np.maximum(n, 1)) ** 2 * usable, axis=1)
+        error = np.sqrt(spread / np.maximum(n - 1, 1) / np.maximum(n, 1))
+        within = mean >= mean[best, neurons] - error
     one_se = strongest - np.argmax(within[::-1], axis=0)
     return best, one_se

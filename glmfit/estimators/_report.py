@@ -19,7 +19,7 @@ _AFTER_NEWTON = {
     ),
     Status.UNPROVED: (
         "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
-        "little. A ridge penalty, however small, lets every gap be proved; so may removing features that nearly repeat "
+        "little. A ridge penalty can give the curvature a proof needs; so may removing features that nearly repeat "
         "others."
     ),
 }

@@ -61,7 +61,8 @@ class PopulationGLMCV(PopulationModel):
         Of the rows left out, per neuron: mean log-likelihood per bin, or share of the deviance explained over their own
         constant rate.
     rule : {"best", "one-se"}
-        Take the strength of the best mean score, or the strongest one within a standard error of it.
+        Take the strength of the best mean score, or the strongest one within a standard error of it: that of the
+        difference from the best over the folds.
     solver_name : {"auto", "SharedNewton", "SAGA"}
         Of the cross-validation. SharedNewton takes Newton steps with one Hessian of a neuron for many of its fits; SAGA
         needs no Hessian, for wide designs and GPUs. "auto" chooses by the number of features and of fits.

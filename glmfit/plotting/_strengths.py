@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw the held-out score of neurons against the strength, with standard errors over folds.
+    """Draw the held-out score of neurons against the strength, with standard errors of the difference from the best.
 
     Parameters
     ----------
@@ -57,8 +57,9 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
         scores = scores[:, ~np.isnan(scores).any(axis=0)]
         if not scores.size:
             continue  # a neuron that cannot be scored
-        mean = scores.mean(axis=1) - scores.mean(axis=1).max()
-        error = scores.std(axis=1, ddof=1) / np.sqrt(scores.shape[1]) if scores.shape[1] > 1 else np.zeros(len(mean))
+        lost = scores - scores[np.argmax(scores.mean(axis=1))]
+        mean, n_folds = lost.mean(axis=1), scores.shape[1]
+        error = lost.std(axis=1, ddof=1) / np.sqrt(n_folds) if n_folds > 1 else np.zeros(len(mean))
         colour = colours[k % len(colours)]
         shift = 0.02 * (k - (len(neurons) - 1) / 2) * (place[-1] - place[0]) / max(len(place) - 1, 1)
         at = place[there] + shift

@@ -281,7 +281,7 @@ _ADVICE = {
     Status.NON_FINITE: "A number overflowed or was not finite: check the scale of X and of y.",
     Status.UNPROVED: (
         "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
-        "little, or a proof was too expensive. A ridge penalty, however small, lets every gap be proved; so may "
+        "little, or a proof was too expensive. A ridge penalty can give the curvature a proof needs; so may "
         "removing features that nearly repeat others."
     ),
 }

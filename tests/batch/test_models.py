@@ -88,6 +88,21 @@ def test_own_history_is_a_fit_per_neuron(folder):
     assert model.report_.gap_is_bound.all() and model.report_.neuron == ["2", "5", "7"] and str(model.report_)
 
 
+def test_default_strengths_are_those_of_every_neuron(folder):
+    design = {"covariates": [PLACE], "history": {**HISTORY, "of": "own"}}
+    model, _, data = fitted(folder, {"estimator": "PopulationGLM", "design": design})
+    alone = [
+        glmfit.PopulationGLM().fit(np.concatenate([data.X, own], axis=1), data.y[:, n]).strength_
+        for n, own in enumerate(data.own)
+    ]
+    np.testing.assert_allclose(model.strength_, alone, rtol=1e-4)
+
+
+def test_fewer_bins_than_features_are_warned_of(folder):
+    _, facts, _ = fitted(folder, {"estimator": "PopulationGLM", "design": {"covariates": [PLACE], "bin_s": 20.0}})
+    assert "2 rows for 5 features: only the penalty makes the fit unique." in facts["warnings"]
+
+
 def test_coupling_in_double_precision(folder):
     parameters = {"regularizer_strength": 1e-3, "solver_name": "SAGA"}
     model = {"estimator": "PopulationGLM", "parameters": parameters, "design": {"history": HISTORY}}

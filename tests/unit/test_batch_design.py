@@ -317,6 +317,8 @@ def test_units_are_chosen_by_name_number_and_rate(session):
         ({"epochs": [[100, 110]]}, "none of 100 bins has all features; bins without, by part: {'speed': 100}"),
         ({"epochs": [[0, 1.0]], "covariates": [{"signal": "speed", "basis": {
             "kind": "raised_cosine_log", "n": 2, "window_s": 5.0}}]}, 'covariate "speed": no row of the signal'),
+        ({"covariates": [{"signal": "speed", "basis": {"kind": "bspline", "n": 5, "range": [600, 700]}}]},
+         r'covariate "speed": none of its values, .* to .*, is in the range \[600, 700\] of its basis'),
         ({"target": "speed"}, "not whole numbers"),
         ({"target": "place"}, "has 2 columns; labels need one"),
     ],

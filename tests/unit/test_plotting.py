@@ -425,7 +425,8 @@ def test_cv_curves_are_means_and_standard_errors_less_the_best(chosen):
     mean = chosen.cv_scores_[:, :, 0].mean(axis=1)
     drawn, _, (bars,) = ax.containers[0]
     np.testing.assert_allclose(drawn.get_ydata(), mean - mean.max())
-    error = chosen.cv_scores_[:, :, 0].std(axis=1, ddof=1) / 2
+    lost = chosen.cv_scores_[:, :, 0] - chosen.cv_scores_[1, :, 0]
+    error = lost.std(axis=1, ddof=1) / 2
     np.testing.assert_allclose([np.ptp(s[:, 1]) / 2 for s in bars.get_segments()], error)
     three = chosen.cv_scores_[:, [0, 2, 3], 1].mean(axis=1)
     np.testing.assert_allclose(ax.containers[1][0].get_ydata(), three - three.max())

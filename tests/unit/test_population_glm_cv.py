@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from glmfit import PopulationGLM, PopulationGLMCV, Status
 from glmfit.estimators import _cv_fits, population_glm_cv
+from glmfit.estimators._cv_scores import choose_strengths
 from glmfit.solvers import SAGA, Newton, path
 
 T, D, N = 500, 6, 3
@@ -86,12 +87,27 @@ def test_strengths_are_chosen_by_mean_and_by_one_standard_error(fitted):
     """Written down with loops."""
     for n in range(N):
         scores = fitted.cv_scores_[:, :, n]
-        mean, error = scores.mean(axis=1), scores.std(axis=1, ddof=1) / 2
+        mean = scores.mean(axis=1)
         best = int(np.argmax(mean))
         assert fitted.best_strength_[n] == STRENGTHS[best]
-        within = [s for s in range(3) if mean[s] >= mean[best] - error[best]]
+        error = [np.std(scores[best] - scores[s], ddof=1) / 2 for s in range(3)]  # fold by fold
+        within = [s for s in range(3) if mean[s] >= mean[best] - error[s]]
         assert fitted.one_se_strength_[n] == STRENGTHS[max(within)]
     np.testing.assert_array_equal(fitted.strength_, fitted.best_strength_)
+
+
+def test_folds_of_other_rates_make_no_strength_equal_to_the_best():
+    """Every fold loses 0.1 by the stronger penalty, whatever its rate."""
+    rates = np.array([-3.0, -1.0, -2.0, -0.5])
+    scores = np.stack([rates, rates - 0.1 - 0.01 * np.arange(4)])[:, :, None]
+    best, one_se = choose_strengths(scores, np.ones((2, 1), bool))
+    assert best == one_se == 0
+    best, one_se = choose_strengths(
+        np.stack([rates, rates - [0.3, -0.2, 0.1, -0.1]])[:, :, None], np.ones((2, 1), bool)
+    )
+    assert (best, one_se) == (0, 1)
+    unscored = np.stack([rates, np.full(4, -np.inf)])[:, :, None]
+    assert choose_strengths(unscored, np.ones((2, 1), bool))[1] == 0
 
 
 def test_one_standard_error_takes_stronger_ridges_and_fits_them(data, fitted):

@@ -149,6 +149,6 @@ def test_no_advice_leads_from_an_honest_status_to_a_false_one(rng):
     """What the advice of an unproved fit names is proved, or says so itself."""
     X, Y = nearly_the_same(rng)
     model = PopulationGLM("exp", "UnRegularized")
-    with pytest.warns(ConvergenceWarning, match="A ridge penalty, however small") as caught:
+    with pytest.warns(ConvergenceWarning, match="A ridge penalty can give the curvature a proof needs") as caught:
         model.fit(X, Y)
     assert "max_epochs" not in str(caught[0].message) and "loosen tol" not in str(caught[0].message)
