@@ -205,13 +205,21 @@ class _LastOnly:
 
 
 def _load(source: dict):
-    before = source.get("stat")
-    if before is not None and before != stat_signature(source):
+    planned = source.get("stat")  # what the key of the task belongs to
+    if planned:
+        _refuse_others(source, planned)
+    session = load_session(source)
+    if planned is not None:
+        _refuse_others(source, planned)
+    return session
+
+
+def _refuse_others(source: dict, planned: list) -> None:
+    if planned != stat_signature(source):
         raise RuntimeError(
-            f"the data of this task, {source.get('path')}, have changed since the run began. Run again: changed data "
-            "are another task."
+            f"the data of this task, {source['path']}, have changed since the run began. Run again: changed data are "
+            "another task."
         )
-    return load_session(source)
 
 
 _session = _LastOnly(_load)

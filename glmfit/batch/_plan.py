@@ -13,7 +13,7 @@ import glmfit
 
 from ._manifest import Manifest, read_again
 from ._results import write_text
-from ._sources import identity_of, stat_signature
+from ._sources import identify, stat_signature
 from ._task import Task
 
 
@@ -45,7 +45,7 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
     once: dict[str, Task] = {}
     for task in tasks:
         once.setdefault(task.key, task)
-    tasks = [_with_stat(task) for task in once.values()]
+    tasks = [_with_stat(task, cache) for task in once.values()]
     write_plan(manifest, tasks, out)
     return tasks
 
@@ -90,10 +90,11 @@ def share(tasks: list[Task], shard: tuple[int, int]) -> list[Task]:
 
 
 class _IdentityCache:
-    """Identity of data, remembered as long as size and time of their files stay."""
+    """Identity of data, remembered as long as size and times of their files stay."""
 
     def __init__(self, path: Path):
         self._path, self._fresh = path, {}
+        self._hashed: dict[str, list | None] = {}
         try:
             self._known = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -103,14 +104,17 @@ class _IdentityCache:
 
     def __call__(self, source: dict) -> str:
         signature = stat_signature(source)
-        if signature is None:  # a loader, whose module's text says it, and is quickly read
-            return identity_of(source)
-        name = json.dumps({"source": source, "stat": signature}, sort_keys=True)
-        if name not in self._fresh:
-            known = self._known.get(name)
-            is_hash = isinstance(known, str) and re.fullmatch("[0-9a-f]{64}", known)
-            self._fresh[name] = known if is_hash else identity_of(source)
-        return self._fresh[name]
+        known = self._known.get(_name(source, signature))
+        if not (isinstance(known, str) and re.fullmatch("[0-9a-f]{64}", known)):
+            known, signature = identify(source)
+        self._hashed[_name(source)] = signature
+        if signature is not None:  # a loader's identity is the text of its module, and is quickly read
+            self._fresh[_name(source, signature)] = known
+        return known
+
+    def files_of(self, source: dict) -> list | None:
+        """Describe the files whose identity was given; empty if they could not be read, None for a loader."""
+        return self._hashed.get(_name(source), [])
 
     def save(self) -> None:
         """Write down what was found out."""
@@ -118,7 +122,11 @@ class _IdentityCache:
             write_text(self._path, json.dumps(self._known | self._fresh))
 
 
-def _with_stat(task: Task) -> Task:
-    """Task that knows what its files looked like, so that a worker notices if they change during the run."""
-    source = {**task.spec["source"], "stat": stat_signature(task.spec["source"])}
-    return replace(task, spec={**task.spec, "source": source})
+def _name(source: dict, signature: list | None = None) -> str:
+    return json.dumps({"source": source, "stat": signature}, sort_keys=True)
+
+
+def _with_stat(task: Task, cache: _IdentityCache) -> Task:
+    """Task that knows what its files looked like when they were hashed: a worker fits nothing else."""
+    source = task.spec["source"]
+    return replace(task, spec={**task.spec, "source": {**source, "stat": cache.files_of(source)}})

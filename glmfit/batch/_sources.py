@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ._task import digest
 
 _BLOCK = 2**20
 _PLACE = ("path", "folder")  # where data lie is no part of what they are
+_TICK_NS = 20_000_000  # two changes within this time may bear one time stamp
+_READINGS = 3
 
 
 def load_session(source: dict[str, Any]) -> Session:
@@ -78,6 +81,40 @@ def identity_of(source: dict[str, Any]) -> str:
     return digest({**facts, "content": _content(Path(source["path"]))})
 
 
+def identify(source: dict[str, Any]) -> tuple[str, list | None]:
+    """Hash what the data of a session are, and describe the files that were hashed.
+
+    Parameters
+    ----------
+    source : dict
+        Of a task: ``task.spec["source"]``.
+
+    Returns
+    -------
+    str
+        As of `identity_of`.
+    list or None
+        As of `stat_signature`. Files of this signature have the content that was hashed.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read, or changes whenever it is.
+    """
+    for _ in range(_READINGS):
+        signature = stat_signature(source)
+        if signature is None:
+            return identity_of(source), None
+        young = max(max(changed, written) for _, _, written, _, changed in signature) + _TICK_NS - time.time_ns()
+        if 0 < young <= _TICK_NS:  # what is written now might not show
+            time.sleep(young / 1e9)
+            continue
+        identity = identity_of(source)
+        if stat_signature(source) == signature:
+            return identity, signature
+    raise OSError(f"{source['path']} changed {_READINGS} times while it was read. Wait until it is written.")
+
+
 def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
     """Describe the files of a source so that a change of them shows, without reading them.
 
@@ -89,8 +126,8 @@ def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
     Returns
     -------
     list or None
-        Name, size in bytes, time of change in ns and inode of each file, values of JSON. None for loaders, whose
-        identity costs nothing.
+        Name, size in bytes, time of writing in ns, inode and time of change in ns (which nobody can set back) of each
+        file, values of JSON. None for loaders, whose identity costs nothing.
 
     Raises
     ------
@@ -101,7 +138,7 @@ def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
         return None
     path = Path(source["path"])
     found = [(file, os.stat(file)) for file in _files(path)]
-    return [[_name(file, path), s.st_size, s.st_mtime_ns, s.st_ino] for file, s in found]
+    return [[_name(file, path), s.st_size, s.st_mtime_ns, s.st_ino, s.st_ctime_ns] for file, s in found]
 
 
 def _load_own(source: dict[str, Any]) -> Session:

@@ -14,9 +14,21 @@ import pytest
 from batch_runs import ROOT, Batch, draw, header_of
 
 import glmfit
-from glmfit.batch import BusyFolder, ManifestError, collect, load_result, read_manifest, run, status
+from glmfit.batch import (
+    BusyFolder,
+    ManifestError,
+    _fit,
+    _plan,
+    _sources,
+    collect,
+    load_result,
+    read_manifest,
+    run,
+    status,
+)
 from glmfit.batch.__main__ import main
 from glmfit.batch._lock import RunLock
+from glmfit.batch._plan import plan
 
 
 @pytest.fixture(scope="module")
@@ -304,21 +316,83 @@ def test_shards_share_the_work(make_batch):
     batch.check(5)
 
 
-def test_data_that_change_are_another_task(tmp_path):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 2)).astype(np.float32)
+def changing(folder, seeds):
+    """A manifest of as many sessions, each with counts of its seed, and a function that writes a session anew."""
+    X = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
 
-    def write(seed):
-        np.savez(tmp_path / "a.npz", X=X, y=np.random.default_rng(seed).poisson(1, size=(200, 2)))
+    def write(name, seed):
+        np.savez(folder / f"{name}.npz", X=X, y=np.random.default_rng(seed).poisson(1, size=(200, 2)))
 
-    manifest = tmp_path / "m.json"
+    for name, seed in seeds.items():
+        write(name, seed)
     source = {"name": "d", "files": "*.npz", "X": "X", "y": "y"}
+    manifest = folder / "m.json"
     manifest.write_text(json.dumps({"data": [source], "model": [{"name": "m", "estimator": "PopulationGLM"}]}))
-    write(1)
+    return manifest, write
+
+
+@pytest.mark.parametrize("moment", ["after hashing", "while hashing", "while loading"])
+def test_a_result_is_filed_under_the_data_that_were_fitted(tmp_path, monkeypatch, moment):
+    """A file changes in the middle of a run and is restored later: no fit of the other content is ever served."""
+    manifest, write = changing(tmp_path, {"a": 1})
+    kept = (tmp_path / "a.npz").read_bytes()
+    module, name = {
+        "after hashing": (_sources, "identity_of"), "while hashing": (_sources, "_content"),
+        "while loading": (_fit, "load_session"),
+    }[moment]  # fmt: skip
+    original, changes = getattr(module, name), []
+
+    def change_after(source):
+        result = original(source)
+        if not changes:
+            changes.append(write("a", 2))
+        return result
+
+    monkeypatch.setattr(module, name, change_after)
+    first = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
+    monkeypatch.undo()
+    assert changes
+    if moment == "while loading":
+        assert "changed since the run began" in first.failed[0].error
+    (tmp_path / "a.npz").write_bytes(kept)
+    assert run(manifest, out=tmp_path / "out", scheduler="serial", progress=False, retry=True).ok
+    (task,) = plan(read_manifest(manifest), tmp_path / "out")
+    served = load_result(tmp_path / "out" / "results" / f"{task.key}.npz")
+    with np.load(tmp_path / "a.npz") as file:
+        right = glmfit.PopulationGLM().fit(file["X"], file["y"])
+    np.testing.assert_allclose(served.coef_, right.coef_, atol=1e-4)
+
+
+def test_a_file_that_cannot_be_read_fails_alone(tmp_path):
+    manifest, _ = changing(tmp_path, {"a": 1, "b": 2})
+    (tmp_path / "c.npz").symlink_to(tmp_path / "nowhere.npz")
+    summary = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
+    assert summary.n_done == 2
+    assert [r.session for r in summary.failed] == ["d/c"] and "is not there" in summary.failed[0].error
+
+
+def test_a_file_that_appears_after_planning_is_not_filed_as_unreadable(tmp_path, monkeypatch):
+    manifest, write = changing(tmp_path, {"a": 1})
+    (tmp_path / "a.npz").unlink()
+    (tmp_path / "a.npz").symlink_to(tmp_path / "b")
+    original = _plan.write_plan
+
+    def write_then_appear(*arguments):
+        original(*arguments)
+        (tmp_path / "a.npz").unlink()
+        write("a", 1)
+
+    monkeypatch.setattr(_plan, "write_plan", write_then_appear)
+    summary = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
+    assert not summary.ok and "changed since the run began" in summary.failed[0].error
+
+
+def test_data_that_change_are_another_task(tmp_path):
+    manifest, write = changing(tmp_path, {"a": 1})
     assert run(manifest, out=tmp_path / "out", scheduler="serial", progress=False).n_done == 1
     os.utime(tmp_path / "a.npz", (time.time() + 9, time.time() + 9))  # touched, not changed
     assert run(manifest, out=tmp_path / "out", scheduler="serial", progress=False).n_found == 1
-    write(2)
+    write("a", 2)
     assert run(manifest, out=tmp_path / "out", scheduler="serial", progress=False).n_done == 1
     (tmp_path / "a.npz").write_bytes(b"PK not a zip")
     failed = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
