@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -43,14 +43,16 @@ class ProgressBar:
             # Imported on use: in a notebook without ipywidgets the import warns, of a bar that few ask for.
             from tqdm.auto import tqdm
 
-            # miniters: words are shown although nothing was counted meanwhile.
-            self._bar = tqdm(desc=f"glmfit: {what}", total=total, initial=done, unit=unit, miniters=0, **options)
+            with _unseen():
+                # miniters: words are shown although nothing was counted meanwhile.
+                self._bar = tqdm(desc=f"glmfit: {what}", total=total, initial=done, unit=unit, miniters=0, **options)
 
     def advance(self, n: int = 1) -> None:
         """Count some more."""
         self.n += n
         if self._bar is not None:
-            self._bar.update(n)
+            with _unseen():
+                self._bar.update(n)
 
     def say(self, words: str) -> None:
         """Put a few words behind the bar, to be seen from its next move on."""
@@ -73,7 +75,8 @@ class ProgressBar:
     def _describe(self, words: str) -> None:
         if self._bar is not None:
             self._bar.set_postfix_str("", refresh=False)
-            self._bar.set_description_str(f"glmfit: {words}")
+            with _unseen():
+                self._bar.set_description_str(f"glmfit: {words}")
 
     def finish(self) -> None:
         """End at 100 %: the work was done, however much was thought to be needed."""
@@ -86,9 +89,16 @@ class ProgressBar:
     def write(self, text: str) -> None:
         """Print a line to stderr without tearing the bar; nothing if the bar is not shown."""
         if self._bar is not None:
-            self._bar.write(text, file=sys.stderr)
+            with _unseen():
+                self._bar.write(text, file=sys.stderr)
 
     def close(self) -> None:
         """Leave the bar as it is."""
         if self._bar is not None:
-            self._bar.close()
+            with _unseen():
+                self._bar.close()
+
+
+def _unseen() -> suppress:
+    """Go on where a terminal is gone, or a log cannot be written: the work is worth more than its bar."""
+    return suppress(OSError, ValueError)  # ValueError: of a stream that is closed

@@ -62,17 +62,24 @@ class Batch:
         data = [{"name": "sim", "loader": "sessions_for_tests:load", "arguments": list(arguments)}]
         self.manifest.write_text(json.dumps({"name": "test", "data": data, "model": models}))
 
-    def command(self, *arguments, name="run"):
-        """Start the command line."""
+    def words(self, *arguments, name="run"):
+        """Words of the command line."""
         manifest = (
             [str(self.manifest), "--out", str(self.out)] if name in ("run", "retry", "sbatch") else [str(self.out)]
         )
+        return [sys.executable, "-m", "glmfit.batch", name, *manifest, *map(str, arguments)]
+
+    @property
+    def place(self):
+        """Where it is started: folder and environment."""
         environment = {k: v for k, v in os.environ.items() if k != "GLMFIT_BATCH_ENVIRONMENT"}
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
-        return subprocess.Popen(
-            [sys.executable, "-m", "glmfit.batch", name, *manifest, *map(str, arguments)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
-        )  # fmt: skip
+        return {"cwd": self.folder, "env": environment}
+
+    def command(self, *arguments, name="run"):
+        """Start the command line."""
+        words = self.words(*arguments, name=name)
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **self.place)
 
     def run(self, *arguments, name="run", code=0, timeout=120):
         """Run the command line to its end; what it printed."""

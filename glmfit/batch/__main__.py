@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shlex
@@ -12,11 +13,12 @@ from pathlib import Path
 from ._environment import machine_type, worker_environment
 from ._lock import BusyFolder, RunLock, lock_of
 from ._manifest import ManifestError
-from ._plan import default_out, plan, read_known, share
-from ._results import make_folders
-from ._run import run, sort_out
+from ._plan import default_out, plan, read_known, read_plan, share
+from ._receipt import one_line
+from ._results import failure_path, make_folders, result_path
+from ._run import Summary, look, run
 from ._sbatch import write_array_script
-from ._stop import TERMINATED, signals_noted
+from ._stop import ENDING, signals_noted
 
 _READY = "GLMFIT_BATCH_ENVIRONMENT"
 _BAD_INPUT, _INTERRUPTED = 2, 130
@@ -35,8 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     -------
     int
         Exit code: 0 if all is done, 1 if something failed or is missing, 2 for a bad manifest or bad arguments, 130
-        after Ctrl-C, 143 after SIGTERM.
+        after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
+    _occupy_standard_streams()
     options = _parser().parse_args(arguments)
     try:
         with signals_noted():
@@ -51,10 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
         print("stopped; what was done stays. Run the same command again to go on.", file=sys.stderr)
         return _INTERRUPTED
     except SystemExit as stop:
-        if stop.code != TERMINATED:
+        if stop.code not in ENDING:
             raise
-        print("told to end (SIGTERM); what was done stays. Run the same command again to go on.", file=sys.stderr)
-        return TERMINATED
+        told = f"told to end ({ENDING[stop.code]}); what was done stays. Run the same command again to go on."
+        with contextlib.suppress(OSError):  # a terminal that is gone
+            print(told, file=sys.stderr, flush=True)
+        return stop.code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,9 +77,9 @@ def _parser() -> argparse.ArgumentParser:
         where.add_argument(
             "--allowed-failures",
             type=_none_or_more,
-            default=10,
+            default=2,
             metavar="N",
-            help="deaths of workers per fit (%(default)s)",
+            help="how often a fit that ends its process is tried again (%(default)s)",
         )
         where.add_argument("--shard", type=_shard, metavar="I/N", help="do part I of N, in this process")
         where.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -126,16 +131,14 @@ def _run(options: argparse.Namespace) -> int:
     if options.shard is not None and scheduler != "serial":
         raise ValueError(f"--shard works in this process; leave --scheduler {scheduler} out.")
     here = scheduler == "serial" and _READY not in os.environ
-    if here and options.manifest.is_file() and not (out / "tasks.json").exists():
-        return _start_again(out, options.gpus)  # at once: a manifest that was never read takes importing the estimators
+    if here and options.manifest.is_file() and _is_missing(out, options.shard):
+        return _start_again(out, options.gpus)  # at once: what is to be done is looked up there
     manifest = read_known(options.manifest, out)
     if here:
         make_folders(out)
         with RunLock(lock_of(out, options.shard)):
-            tasks = plan(manifest, out)
-        tasks = tasks if options.shard is None else share(tasks, options.shard)
-        if sort_out(tasks, out, options.retry)[0]:
-            return _start_again(out, options.gpus)
+            book = look(manifest, out, options.shard, options.retry)
+        return _start_again(out, options.gpus) if book.todo else _end(book.summary())
     summary = run(
         manifest,
         out=out,
@@ -148,8 +151,36 @@ def _run(options: argparse.Namespace) -> int:
         retry=options.retry,
         progress=not options.quiet,
     )
-    print(summary)
+    return _end(summary)
+
+
+def _end(summary: Summary) -> int:
+    """Print a summary; one that cannot be read changes nothing."""
+    try:
+        print(summary, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left when it ends
     return 0 if summary.ok else 1
+
+
+def _is_missing(out: Path, shard: tuple[int, int] | None) -> bool:
+    """Whether a result that was planned is not there, or nothing is known of a plan."""
+    try:
+        tasks = read_plan(out)
+    except (OSError, ValueError):
+        return True
+    tasks = tasks if shard is None else share(tasks, shard)
+    return any(not (result_path(out, t.key).exists() or failure_path(out, t.key).exists()) for t in tasks)
+
+
+def _occupy_standard_streams() -> None:
+    """Open what is closed of stdin, stdout and stderr: the next files opened would be taken for them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))
 
 
 def _start_again(out: Path, gpus: int) -> int:
@@ -175,7 +206,9 @@ def _collect(options: argparse.Namespace) -> int:
     print(f"{found.n_fits} fits, {found.n_units} units: {found.index} and {found.arrays}")
     if found.n_absent:
         print(f"{found.n_absent} tasks have no result and are not in them", file=sys.stderr)
-    return 1 if found.n_absent else 0
+    for error in found.damaged:
+        print(f"{one_line(error)} It is not in them; run the manifest again, which redoes it.", file=sys.stderr)
+    return 1 if found.n_absent or found.damaged else 0
 
 
 def _sbatch(options: argparse.Namespace) -> int:

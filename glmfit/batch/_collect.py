@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +27,8 @@ class Collected(NamedTuple):
         Results in them, and neurons (classes) of these together: rows of the table.
     n_absent : int
         Tasks without a result.
+    damaged : list of str
+        Results that cannot be read, and why; they are not in the files.
     """
 
     index: Path
@@ -31,6 +36,7 @@ class Collected(NamedTuple):
     n_fits: int
     n_units: int
     n_absent: int
+    damaged: list[str]
 
 
 def collect(out: str | Path) -> Collected:
@@ -39,7 +45,7 @@ def collect(out: str | Path) -> Collected:
     Parameters
     ----------
     out : str or pathlib.Path
-        Output folder of a batch; what is missing is left out and counted.
+        Output folder of a batch; what is missing or damaged is left out, counted and named.
 
     Returns
     -------
@@ -52,19 +58,21 @@ def collect(out: str | Path) -> Collected:
     Raises
     ------
     ValueError
-        If there is no result, or one is damaged (which, and what to do).
+        If there is no result.
     ImportError
         Without the extra ``batch``.
 
     Notes
     -----
-    Both files are written whole or not at all. Cost: reads everything, and holds units times features in memory.
+    Both files are written whole or not at all. Cost: reads everything, and holds units times features in memory,
+    beside some hundred bytes for each unit.
     """
     import pandas as pd
 
     out = Path(out)
-    rows, coefs, names, n_absent = [], [], {}, 0
-    n_fits = 0
+    columns: dict[str, list] = defaultdict(list)  # of the table; a data frame for each fit would be much larger
+    coefs, names, damaged = [], {}, []
+    n_absent = n_fits = 0
     for task in read_plan(out):
         try:
             header, arrays = read_result(result_path(out, task.key))
@@ -72,7 +80,8 @@ def collect(out: str | Path) -> Collected:
             n_absent += 1
             continue
         except ValueError as error:
-            raise ValueError(f"{error} Run the manifest again, which redoes it, then collect.") from error
+            damaged.append(str(error))
+            continue
         n_fits += 1
         features = [str(name) for name in arrays["design.feature_names"]]
         for name in features:
@@ -80,16 +89,23 @@ def collect(out: str | Path) -> Collected:
         coef, intercept = arrays["coef"].reshape(len(features), -1), np.atleast_1d(arrays["intercept"])
         facts = _facts_of_units(header, arrays, len(intercept))
         facts = {name: _printable(value) for name, value in facts.items()}
-        rows.append(pd.DataFrame(facts | {"intercept": intercept}))
-        coefs.append(([names[name] for name in features], coef))
-    if not rows:
-        raise ValueError(f"there is no result in {out}: {n_absent} tasks are still to be done. Run the manifest first.")
-    index = pd.concat(rows, ignore_index=True)
+        for name, value in (facts | {"intercept": intercept}).items():
+            columns[name].append(value if isinstance(value, list | np.ndarray) else [value] * len(intercept))
+        coefs.append((np.array([names[name] for name in features], np.int32), coef))
+    if not n_fits:
+        n = n_absent + len(damaged)
+        raise ValueError(f"there is no result in {out}: {n} tasks are still to be done. Run the manifest first.")
+    index = pd.DataFrame({name: _joined(columns.pop(name)) for name in list(columns)})
     with whole_or_absent(out / "index.parquet") as file:
         index.to_parquet(file)
     with whole_or_absent(out / "fits.nc") as file:
         _dataset(index, coefs, names).to_netcdf(file.name, engine="h5netcdf")
-    return Collected(out / "index.parquet", out / "fits.nc", n_fits, len(index), n_absent)
+    return Collected(out / "index.parquet", out / "fits.nc", n_fits, len(index), n_absent, damaged)
+
+
+def _joined(parts: list) -> Sequence:
+    """Join the units of all fits."""
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [*chain.from_iterable(parts)]
 
 
 def _printable(value: Any) -> Any:

@@ -24,6 +24,7 @@ import glmfit
 from .._compile import compile_seconds, compiled_programs, finish_compiling
 from .._status import Status
 from .._warn import warn_user
+from ._attempts import Attempt, deaths, reason
 from ._design import Built, build
 from ._environment import machine_type
 from ._estimators import make_estimator
@@ -43,10 +44,10 @@ _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "equinox", "pyn
 
 def do(work: Work) -> Receipt:
     """Do what was sent (the function that runs in workers)."""
-    return run_one(work.task, work.out, work.manifest)
+    return run_one(work.task, work.out, work.manifest, work.tries)
 
 
-def run_one(task: Task, out: str | Path, manifest: str = "") -> Receipt:
+def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> Receipt:
     """Fit one model to one session, and write the result to one file.
 
     Parameters
@@ -57,6 +58,8 @@ def run_one(task: Task, out: str | Path, manifest: str = "") -> Receipt:
         Output folder; ``results`` and ``failed`` below it are made.
     manifest : str
         Digest of the manifest, for the record.
+    tries : int
+        After so many attempts that ended their process, here or elsewhere, the fit has failed.
 
     Returns
     -------
@@ -78,23 +81,34 @@ def run_one(task: Task, out: str | Path, manifest: str = "") -> Receipt:
     facts = {"manifest": manifest, "worker": worker, "host": socket.gethostname(), "began": began}
     if "SLURM_JOB_ID" in os.environ:
         facts["slurm_job"] = os.environ["SLURM_JOB_ID"]
+    attempt, writing = None, False
     try:
+        earlier = deaths(out, task.key)
+        if len(earlier) >= tries:
+            raise RuntimeError(reason(earlier))
+        writing = True
         for folder in ("results", "failed"):
             (out / folder).mkdir(parents=True, exist_ok=True)
+        attempt = Attempt(out, task.key)
+        writing = False
         model, more, arrays = _fit(task)
         facts |= more | {"versions": _versions(), "machine": machine_type()}
         facts["seconds"] = time.perf_counter() - start
+        writing = True
         write_result(out, task, model, facts, arrays)
     except BaseException as error:  # of whatever kind, also sys.exit in a loader: the others go on
         if is_stopped():
+            if attempt is not None:
+                attempt.forget()
             raise
+        unwritten = writing and isinstance(error, OSError)
         text = f"{type(error).__name__}: {error}"
         facts |= {"error": text, "traceback": traceback.format_exc(), "seconds": time.perf_counter() - start}
         try:
             write_failure(out, task, facts)
         except OSError as second:  # a full disk: the receipt still tells
             text += f" (and its traceback could not be kept: {second})"
-        return Receipt(task.key, task.session, task.model, "failed", facts["seconds"], text, worker)
+        return Receipt(task.key, task.session, task.model, "failed", facts["seconds"], text, worker, unwritten)
     return Receipt(task.key, task.session, task.model, "done", facts["seconds"], worker=worker)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 _BEAT_S = 5.0
 _SILENT_S = 60.0  # on another host, heard of longer ago than this: gone
@@ -43,7 +45,7 @@ class RunLock:
         self._seen: str | None = None
 
     def __enter__(self) -> RunLock:
-        me = {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid()), "since": time.time()}
+        me = {"host": socket.gethostname(), "pid": os.getpid(), "born": born(os.getpid()), "since": time.time()}
         self._text = json.dumps(me)
         for _ in range(3):
             try:
@@ -66,16 +68,15 @@ class RunLock:
 
     def __exit__(self, *_) -> None:
         self._end.set()
-        if self._read() == self._text:
-            self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder that has become read-only, or is gone, is told of elsewhere
+            if self._read() == self._text:
+                self.path.unlink(missing_ok=True)
 
     def _beat(self) -> None:
         """Touch the file, so that other hosts see that somebody is there."""
         while not self._end.wait(_BEAT_S):
-            try:
+            with contextlib.suppress(OSError):  # a file server may be back in a moment
                 os.utime(self.path)
-            except OSError:
-                return
 
     def _read(self) -> str | None:
         try:
@@ -92,13 +93,14 @@ class RunLock:
             if not (isinstance(holder, dict) and isinstance(holder.get("pid"), int) and "host" in holder):
                 raise ValueError("not one of ours")
             holder["since"] = float(holder.get("since", 0))
+            time.ctime(holder["since"])
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError):  # being written, or half-written by somebody who was killed
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            # Half-written, by somebody who is at it or was killed.
             return {"pid": "?", "host": "?", "since": time.time()} if silent < _BEAT_S else None
         if holder.get("host") == socket.gethostname():
-            born = _born(holder.get("pid", -1))
-            return holder if born is not None and born == holder.get("born") else None
+            return holder if is_alive(holder) else None
         return holder if silent < _SILENT_S else None
 
     def _take_away(self, seen: str | None) -> None:
@@ -114,16 +116,21 @@ class RunLock:
             pass
 
 
-def _born(pid: int) -> str | None:
+def is_alive(mark: dict[str, Any]) -> bool:
+    """Whether the process that left a mark on this host, with its pid and when it was born, is still there."""
+    return mark.get("born") is not None and born(mark.get("pid")) == mark["born"]
+
+
+def born(pid: Any) -> str | None:
     """When a process of this host was started, in its own words; None if there is none (or it is a zombie)."""
     try:
         after = Path(f"/proc/{int(pid)}/stat").read_text().rsplit(")", 1)[1].split()
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, TypeError, OverflowError):
         if Path("/proc/self/stat").exists():
             return None
         try:  # no /proc: whether it exists has to do
             os.kill(int(pid), 0)
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError, OverflowError):
             return None
         return "alive"
     return None if after[0] == "Z" else after[19]

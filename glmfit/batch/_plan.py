@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import glmfit
 
+from .._files import whole_or_absent
 from ._manifest import Manifest, read_again
 from ._results import write_text
 from ._sources import identify, stat_signature
@@ -28,7 +28,7 @@ def read_known(path: Path, out: Path) -> Manifest:
     Checking them takes importing the estimators, which takes longer than finding that all is done.
     """
     checked = None
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         listed = json.loads((out / "tasks.json").read_text(encoding="utf-8"))
         checked = listed.get("manifest") if listed.get("version") == glmfit.__version__ else None
     return read_again(path, checked)
@@ -56,8 +56,9 @@ def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
     about = {"manifest": manifest.digest, "version": glmfit.__version__, "name": manifest.name}
     write_text(out / "tasks.json", json.dumps(about | {"tasks": listed}))
     copy = out / f"manifest{manifest.path.suffix}"
-    if manifest.path.resolve() != copy.resolve():
-        shutil.copyfile(manifest.path, copy)
+    if manifest.path.resolve() != copy.resolve() or copy.is_symlink():
+        with whole_or_absent(copy) as file:  # in place of a link, not through it
+            file.write(manifest.path.read_bytes())
 
 
 def read_plan(out: Path) -> list[Task]:
@@ -75,7 +76,7 @@ def read_plan(out: Path) -> list[Task]:
         raise FileNotFoundError(
             f"{out} has no tasks.json: it is not the output folder of a batch, or no run has got as far as planning."
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); start the run again, it will be written anew.") from error
 
 
@@ -97,7 +98,7 @@ class _IdentityCache:
         self._hashed: dict[str, list | None] = {}
         try:
             self._known = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             self._known = {}
         if not isinstance(self._known, dict):
             self._known = {}

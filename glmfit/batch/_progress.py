@@ -7,10 +7,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .._progress import counted
+from ._attempts import begun, deaths
 from ._plan import read_plan
+from ._receipt import one_line
 from ._results import failure_path, read_facts, read_failure, result_path
 
-_SLOWEST, _FAILURES = 5, 10
+_SLOWEST, _MOST_NAMED = 5, 10
 _RECENT_S = 600.0
 
 
@@ -22,8 +25,11 @@ class Progress:
     ----------
     n_tasks, n_done, n_failed, n_missing : int
         Tasks of the manifest as last planned; a task is missing if it has neither result nor traceback.
-    n_damaged : int
-        Among the missing: results that cannot be read. The next run does them again.
+    damaged : list of str
+        Among the missing: results that cannot be read, and why. The next run does them again.
+    begun : list of (str, int)
+        Among the missing: fits that were begun and have not ended, and how many attempts at them ended their process.
+        Without any they are being done, or were stopped.
     eta_s : float or None
         Seconds until the missing ones are done, at the pace of the last ten minutes of work; None before two are done.
     seconds : float
@@ -48,7 +54,8 @@ class Progress:
     n_done: int
     n_failed: int
     n_missing: int
-    n_damaged: int
+    damaged: list
+    begun: list
     eta_s: float | None
     seconds: float
     slowest: list
@@ -67,8 +74,8 @@ class Progress:
     def __str__(self) -> str:
         """Readable summary."""
         lines = [f"{self.n_done} of {self.n_tasks} fits done, {self.n_failed} failed, {self.n_missing} missing"]
-        if self.n_damaged:
-            lines[0] += f" ({self.n_damaged} results damaged, to be done again)"
+        lines += _some(f"{counted(len(self.damaged), 'damaged result')}, to be done again:", self.damaged)
+        lines += _some("begun and not ended:", [f"{name}{_times(n)}" for name, n in self.begun])
         if self.n_missing and self.eta_s is not None:
             lines.append(f"about {_duration(self.eta_s)} to go, if work goes on at the pace of late")
         if len(self.by_model) > 1:
@@ -88,12 +95,14 @@ class Progress:
         if self.n_warned:
             lines.append(f"{self.n_warned} fits warned (column 'warnings' of what collect writes)")
         if self.failures:
-            lines.append("failed:")
-            lines += [f"  {name}: {error}" for name, error in self.failures[:_FAILURES]]
-            if len(self.failures) > _FAILURES:
-                lines.append(f"  and {len(self.failures) - _FAILURES} more")
+            lines += _some("failed:", [f"{name}: {error}" for name, error in self.failures])
             lines.append("tracebacks are in failed/; 'retry' does them again")
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))
+
+    @property
+    def n_damaged(self) -> int:
+        """How many results are damaged."""
+        return len(self.damaged)
 
 
 def status(out: str | Path) -> Progress:
@@ -120,16 +129,17 @@ def status(out: str | Path) -> Progress:
     """
     out = Path(out)
     by_model: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-    facts, failures, n_damaged = [], [], 0
-    tasks = read_plan(out)
+    facts, failures, damaged, attempts = [], [], [], []
+    tasks, attempted = read_plan(out), begun(out)
     for task in tasks:
         found = None
         try:
             found = read_facts(result_path(out, task.key))
         except FileNotFoundError:
             pass
-        except ValueError:
-            n_damaged += not failure_path(out, task.key).exists()
+        except ValueError as error:
+            if not failure_path(out, task.key).exists():
+                damaged.append(str(error))
         if found is not None:
             facts.append(found)
             by_model[task.model][0] += 1
@@ -139,6 +149,8 @@ def status(out: str | Path) -> Progress:
             by_model[task.model][1] += 1
         else:
             by_model[task.model][2] += 1
+            if task.key in attempted:
+                attempts.append((f"{task.session}, {task.model}", len(deaths(out, task.key))))
     n_missing = len(tasks) - len(facts) - len(failures)
     slowest = sorted(facts, key=lambda f: -f["seconds"])[:_SLOWEST]
     compiled = Counter((f["bucket"], f["worker"]) for f in facts if f["bucket"] and f["programs"])
@@ -147,7 +159,8 @@ def status(out: str | Path) -> Progress:
         n_done=len(facts),
         n_failed=len(failures),
         n_missing=n_missing,
-        n_damaged=n_damaged,
+        damaged=damaged,
+        begun=attempts,
         eta_s=_eta(facts, n_missing),
         seconds=sum(f["seconds"] for f in facts),
         slowest=[(f"{f['session']}, {f['model']}", f["seconds"]) for f in slowest],
@@ -158,6 +171,18 @@ def status(out: str | Path) -> Progress:
         n_warned=sum(bool(f["warnings"]) for f in facts),
         by_model={name: tuple(counts) for name, counts in by_model.items()},
     )
+
+
+def _some(title: str, entries: list[str]) -> list[str]:
+    """List a few under a title, and count the rest."""
+    if not entries:
+        return []
+    more = [f"  and {len(entries) - _MOST_NAMED} more"] if len(entries) > _MOST_NAMED else []
+    return [title, *(f"  {entry}" for entry in entries[:_MOST_NAMED]), *more]
+
+
+def _times(n: int) -> str:
+    return f" ({counted(n, 'attempt')} ended its process)" if n else ""
 
 
 def _eta(facts: list[dict], n_missing: int) -> float | None:

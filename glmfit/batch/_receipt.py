@@ -22,6 +22,8 @@ class Receipt(NamedTuple):
         Of one that failed.
     worker : str
         Host and process.
+    unwritten : bool
+        Whether it failed because the output folder cannot be written to.
     """
 
     key: str
@@ -31,6 +33,12 @@ class Receipt(NamedTuple):
     seconds: float = 0.0
     error: str | None = None
     worker: str = ""
+    unwritten: bool = False
+
+
+def one_line(text: str) -> str:
+    """Show control characters of names and errors as escapes: a terminal obeys them, and lines are lines of ours."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Work(NamedTuple):
@@ -39,6 +47,7 @@ class Work(NamedTuple):
     task: Task
     out: str
     manifest: str  # digest
+    tries: int  # after so many attempts that ended their process, a fit has failed
 
     @property
     def key(self) -> str:

@@ -16,9 +16,19 @@ from typing import Any
 import numpy as np
 
 from .._files import load_npz, save_npz, whole_or_absent
+from ._attempts import ended
 from ._task import Task
 
-_NO_ZIP = (zipfile.BadZipFile, NotImplementedError, RuntimeError)
+# What comes of files that are damaged, and of those that somebody made to do harm.
+_DAMAGED = (
+    *(KeyError, ValueError, TypeError, AttributeError, OSError, EOFError, RuntimeError, MemoryError),
+    *(zlib.error, zipfile.BadZipFile),
+)
+_FACTS = (
+    *("key", "session", "model", "spec", "began", "seconds", "host", "worker", "bucket", "programs", "warnings"),
+    "n_rows",
+)
+_ARRAYS = ("coef", "intercept", "design.feature_names")
 STALE_PART_S = 3600.0  # what was being written longer ago than this is left over from a process that was killed
 
 
@@ -52,6 +62,7 @@ def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: di
     header["batch"] = {"key": task.key, "session": task.session, "model": task.model, "spec": task.spec, **facts}
     path = save_npz(result_path(out, task.key), header, model_arrays | arrays)
     failure_path(out, task.key).unlink(missing_ok=True)
+    ended(out, task.key)
     return path
 
 
@@ -63,8 +74,14 @@ def read_result(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     ValueError
         If the file is truncated, damaged or not a result.
     """
-    header, arrays = load_npz(path)
-    _check(header, Path(path))
+    try:
+        header, arrays = load_npz(path)
+        _check(header, Path(path))
+        _check_arrays(*(arrays[name] for name in _ARRAYS))
+    except FileNotFoundError:
+        raise
+    except _DAMAGED as error:
+        raise ValueError(f"{path} is not a whole result of a batch ({_said(error)}).") from error
     return header, arrays
 
 
@@ -79,10 +96,10 @@ def read_facts(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             header = json.loads(file["header"].tobytes().decode())
-    except (KeyError, ValueError, TypeError, OSError, EOFError, zlib.error, *_NO_ZIP) as error:
+    except _DAMAGED as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise ValueError(f"{path} is not a result of a batch ({error}).") from error
+        raise ValueError(f"{path} is not a result of a batch ({_said(error)}).") from error
     _check(header, Path(path))
     return header["batch"]
 
@@ -93,9 +110,13 @@ def is_whole(out: Path, key: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:  # every byte is read and checked, no arrays are built
             found = {name: archive.read(name) for name in archive.namelist()}
-        header = np.lib.format.read_array(io.BytesIO(found["header.npy"]), allow_pickle=False)
+        header, *arrays = (
+            np.lib.format.read_array(io.BytesIO(found[f"{name}.npy"]), allow_pickle=False)
+            for name in ("header", *_ARRAYS)
+        )
         _check(json.loads(header.tobytes()), path)
-    except (KeyError, ValueError, OSError, EOFError, zlib.error, *_NO_ZIP):
+        _check_arrays(*arrays)
+    except _DAMAGED:
         return False
     return True
 
@@ -104,6 +125,7 @@ def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
     """Keep the error and traceback of a task."""
     path = failure_path(out, task.key)
     write_text(path, json.dumps({"key": task.key, "session": task.session, "model": task.model, **facts}, indent=1))
+    ended(out, task.key)
     return path
 
 
@@ -113,7 +135,7 @@ def read_failure(path: Path) -> dict[str, Any]:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
-    except (ValueError, OSError):
+    except _DAMAGED:
         pass
     return {"key": Path(path).stem, "error": "the file with the traceback cannot be read", "traceback": ""}
 
@@ -129,3 +151,16 @@ def _check(header: dict, path: Path) -> None:
     batch = header.get("batch")
     if not isinstance(batch, dict) or batch.get("key") != path.stem:
         raise ValueError(f"{path} is not the result of the task it is named after.")
+    missing = [name for name in _FACTS if name not in batch]
+    if missing or not isinstance(header.get("report"), dict):
+        raise ValueError(f"{path} does not say all of its fit (missing: {', '.join(missing) or 'report'}).")
+
+
+def _check_arrays(coef: np.ndarray, intercept: np.ndarray, names: np.ndarray) -> None:
+    """Raise unless coefficients, intercepts and names of features fit together."""
+    if coef.size != names.size * intercept.size or coef.shape[:1] != names.shape:
+        raise ValueError(f"coef has shape {coef.shape}, with {names.size} features and {intercept.size} intercepts")
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._progress import ProgressBar
+from ._attempts import begun, deaths, ended
 from ._lock import RunLock, lock_of
 from ._manifest import Manifest
 from ._plan import default_out, plan, read_known, share
-from ._receipt import Receipt, Work
+from ._receipt import Receipt, Work, one_line
 from ._results import failure_path, is_whole, make_folders, read_failure, result_path, write_failure
 from ._stop import signals_noted, stop_if_told
 from ._task import Task
 
 if TYPE_CHECKING:
     from distributed import Client
+
+_UNWRITTEN = 3  # results in a row that cannot be written end a run
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Summary:
         Results that were damaged, and were to be redone.
     seconds : float
         Wall time.
+    stopped : str or None
+        Why the run ended before its work was done, if it did.
     """
 
     out: Path
@@ -55,6 +60,7 @@ class Summary:
     n_missing: int
     n_damaged: int
     seconds: float
+    stopped: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -73,12 +79,13 @@ class Summary:
         if self.n_missing:
             parts.append(f"{self.n_missing} missing: run again to go on")
         lines = [", ".join(parts) + f"; {self.seconds:.1f} s, results in {self.out / 'results'}"]
-        lines += [f"failed: {r.session}, {r.model}: {(r.error or '?').splitlines()[0]}" for r in self.failed[:10]]
+        lines += [f"stopped: {self.stopped}"] if self.stopped else []
+        lines += [_failed(receipt) for receipt in self.failed[:10]]
         if len(self.failed) > 10:
             lines.append(f"and {len(self.failed) - 10} more")
         if self.failed:
-            lines.append(f"tracebacks are in {self.out / 'failed'}; mend the cause, then 'retry'")
-        return "\n".join(lines)
+            lines.append(f"tracebacks are in {self.out / 'failed'}; fix the cause, then 'retry'")
+        return "\n".join(map(one_line, lines))
 
 
 def run(
@@ -90,7 +97,7 @@ def run(
     workers: int = 2,
     gpus: int = 0,
     slurm: Mapping[str, Any] | None = None,
-    allowed_failures: int = 10,
+    allowed_failures: int = 2,
     shard: tuple[int, int] | None = None,
     retry: bool = False,
     progress: bool = True,
@@ -117,7 +124,8 @@ def run(
         (list of shell commands before Python), interface (network of scheduler and workers) or host (address of this
         machine as the nodes see it).
     allowed_failures : int
-        A fit is given up after this many of its workers have died, and one more.
+        A fit that ends its process (a crash, too much memory, a walltime that is too short) is tried again as often,
+        in this run or a later one, and given up the next time.
     shard : (int, int), optional
         (i, n): do part i of n, i from 1; other parts may be at work at the same time, here or elsewhere.
     retry : bool
@@ -146,7 +154,8 @@ def run(
     single-threaded workers (those that are started here) the results do not depend on the engine, to the last bit, on
     machines of one type.
 
-    Ctrl-C comes out as KeyboardInterrupt, after the workers are gone.
+    Ctrl-C comes out as KeyboardInterrupt, after the workers are gone. Three results in a row that cannot be written end
+    the run: on a full disk nothing is computed for nothing.
     """
     start = time.perf_counter()
     path = manifest.path if isinstance(manifest, Manifest) else Path(manifest)
@@ -156,11 +165,8 @@ def run(
     if client is None:
         _check_scheduler(str(scheduler))
     with signals_noted(), RunLock(lock_of(out, shard)):
-        tasks = plan(manifest, out)
-        tasks = tasks if shard is None else share(tasks, shard)
-        todo, failed, n_damaged = sort_out(tasks, out, retry)
-        book = _Book(out, len(tasks), len(todo), n_damaged, failed, start, progress)
-        works = [Work(task, str(out), manifest.digest) for task in todo]
+        book = look(manifest, out, shard, retry, progress, start)
+        works = [Work(task, str(out), manifest.digest, allowed_failures + 1) for task in book.todo]
         with book:
             if works and client is None and scheduler == "serial":
                 from ._fit import do
@@ -173,20 +179,32 @@ def run(
         return book.summary()
 
 
-def sort_out(tasks: list[Task], out: Path, retry: bool) -> tuple[list[Task], list[Receipt], int]:
-    """Tasks to do, those that failed and are left alone, and how many results are damaged."""
-    todo, failed, n_damaged = [], [], 0
+def look(manifest: Manifest, out: Path, shard, retry: bool, progress: bool = False, start: float | None = None) -> Book:
+    """Plan, and read every result that is there; the book knows what is to be done, and sums up."""
+    tasks = plan(manifest, out)
+    tasks = tasks if shard is None else share(tasks, shard)
+    left, attempted = {path.stem for path in (out / "failed").glob("*.json")}, begun(out)
+    todo, found, failed, n_damaged = [], [], [], 0
     for task in tasks:
-        if is_whole(out, task.key):
+        key = task.key
+        if is_whole(out, key):
+            found.append(key)
+            if key in left:  # of an attempt whose result was there, though the file system said it was not
+                failure_path(out, key).unlink(missing_ok=True)
             continue
-        damaged = result_path(out, task.key).exists()
+        damaged = result_path(out, key).exists()
         n_damaged += damaged
-        if not damaged and not retry and failure_path(out, task.key).exists():
-            found = read_failure(failure_path(out, task.key))
-            failed.append(Receipt(task.key, task.session, task.model, "failed", error=str(found.get("error"))))
-        else:
-            todo.append(task)
-    return todo, failed, n_damaged
+        if key in left and not damaged and not retry:
+            error = str(read_failure(failure_path(out, key)).get("error"))
+            failed.append(Receipt(key, task.session, task.model, "failed", error=error))
+            continue
+        todo.append(task)
+        if retry and key in attempted:
+            ended(out, key)
+    if not retry:
+        # What ends its process, or may be what does, is not to keep the others from being done.
+        todo.sort(key=lambda task: task.key in attempted and bool(deaths(out, task.key)))
+    return Book(out, todo, found, failed, n_damaged, progress, time.perf_counter() if start is None else start)
 
 
 def _check_scheduler(scheduler: str) -> None:
@@ -210,32 +228,37 @@ def _drive(works: list[Work], book: _Book, where, **options) -> None:
         drive(client, do, works, on_receipt=book.add, on_lost=book.lost, say=book.say)
 
 
-class _Book:
+class Book:
     """Keeps the receipts, and shows them."""
 
-    def __init__(self, out, n_tasks, n_todo, n_damaged, failed, start, progress):
-        n_found = n_tasks - n_todo - len(failed)
-        self._facts = {"out": out, "n_tasks": n_tasks, "n_found": n_found, "n_damaged": n_damaged}
-        self._failed, self._n_done, self._start = list(failed), 0, start
-        quiet = not progress or not n_todo
-        interval = 0.1 if sys.stderr.isatty() else 30.0
-        self._bar = ProgressBar(f"batch {out.name}", n_todo, "fit", not quiet, mininterval=interval)
+    def __init__(self, out, todo: list[Task], found: list[str], failed: list[Receipt], n_damaged, progress, start):
+        self.todo, self._out, self._found, self._n_damaged, self._start = todo, out, found, n_damaged, start
+        self._failed, self._done, self._n_unwritten, self._stopped = list(failed), [], 0, None
+        self._n_tasks = len(todo) + len(found) + len(failed)
+        interval = 0.1 if sys.stderr is not None and sys.stderr.isatty() else 30.0
+        self._bar = ProgressBar(f"batch {out.name}", len(todo), "fit", progress and bool(todo), mininterval=interval)
 
-    def __enter__(self) -> _Book:
+    def __enter__(self) -> Book:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
         self._bar.close()
+        if isinstance(error, _CannotWriteError):
+            self._stopped = str(error)
+        return self._stopped is not None
 
     def add(self, work: Work, receipt: Receipt) -> None:
         """Note what became of a task."""
         if receipt.state == "failed":
             self._failed.append(receipt)
-            self.say(f"failed: {receipt.session}, {receipt.model}: {(receipt.error or '?').splitlines()[0]}")
+            self.say(_failed(receipt))
         else:
-            self._n_done += 1
+            self._done.append(receipt.key)
+        self._n_unwritten = self._n_unwritten + 1 if receipt.unwritten else 0
         self._bar.say(f"{len(self._failed)} failed" if self._failed else "")
         self._bar.advance()
+        if self._n_unwritten >= _UNWRITTEN:
+            raise _CannotWriteError(f"results cannot be written any more, {_UNWRITTEN} in a row: {receipt.error}")
         stop_if_told()
 
     def lost(self, work: Work, error: BaseException | str) -> None:
@@ -249,11 +272,31 @@ class _Book:
         self.add(work, Receipt(task.key, task.session, task.model, "failed", error=text))
 
     def say(self, text: str) -> None:
-        """Print a line without tearing the bar."""
-        self._bar.write(text)
+        """Print without tearing the bar."""
+        self._bar.write("\n".join(map(one_line, text.split("\n"))))
 
     def summary(self) -> Summary:
-        """Sum up what the run came to."""
-        n_missing = self._facts["n_tasks"] - self._facts["n_found"] - self._n_done - len(self._failed)
-        seconds = time.perf_counter() - self._start
-        return Summary(**self._facts, n_done=self._n_done, failed=self._failed, n_missing=n_missing, seconds=seconds)
+        """Sum up what the run came to, by the results that are there now."""
+        n_found, n_done = (
+            sum(result_path(self._out, key).exists() for key in keys) for keys in (self._found, self._done)
+        )
+        return Summary(
+            self._out,
+            self._n_tasks,
+            n_found,
+            n_done,
+            self._failed,
+            n_missing=self._n_tasks - n_found - n_done - len(self._failed),
+            n_damaged=self._n_damaged,
+            seconds=time.perf_counter() - self._start,
+            stopped=self._stopped,
+        )
+
+
+class _CannotWriteError(OSError):
+    """The output folder is full, read-only or gone."""
+
+
+def _failed(receipt: Receipt) -> str:
+    error = ((receipt.error or "").splitlines() or ["?"])[0]
+    return one_line(f"failed: {receipt.session}, {receipt.model}: {error}")

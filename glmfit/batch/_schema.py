@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ._receipt import one_line
+
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _LONGEST = 60
 
@@ -28,8 +30,7 @@ class ManifestError(ValueError):
     """
 
     def __init__(self, problems: Iterable[str]):
-        # Half of a surrogate pair is allowed in JSON, and in no output.
-        self.problems = [problem.encode("utf-8", "backslashreplace").decode() for problem in problems]
+        self.problems = [one_line(problem) for problem in problems]
         super().__init__("\n".join(self.problems))
 
 

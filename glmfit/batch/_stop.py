@@ -1,4 +1,4 @@
-"""Tell Ctrl-C and SIGTERM from what a loader raises that looks like them, and let none of them be lost."""
+"""Tell Ctrl-C, SIGTERM and SIGHUP from what a loader raises that looks like them, and let none of them be lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _noted: list[int] = []  # the signals that came
 _handled: dict[int, object] = {}  # the signals that are noted at present, and who handled them before
 _dropped: list[object] = []  # stands for what a signal raised and Python dropped, until the signal is raised again
 _AGAIN_S = 0.01  # after which the signal is sent again
-TERMINATED = 143
+ENDING = {143: "SIGTERM", 128 + getattr(signal, "SIGHUP", 1): "SIGHUP"}  # exit codes of an orderly end
 
 
 def is_stopped() -> bool:
@@ -25,10 +25,10 @@ def is_stopped() -> bool:
 
 
 def stop() -> NoReturn:
-    """Raise what the signal raised, for those who caught it: SystemExit for SIGTERM, else KeyboardInterrupt."""
+    """Raise what the signal raised, for those who caught it: KeyboardInterrupt for Ctrl-C, else SystemExit."""
     if not _noted:
         _noted.append(signal.SIGINT)
-    raise SystemExit(TERMINATED) if _noted[-1] == signal.SIGTERM else KeyboardInterrupt
+    raise SystemExit(128 + _noted[-1]) if 128 + _noted[-1] in ENDING else KeyboardInterrupt
 
 
 def stop_if_told() -> None:
@@ -39,7 +39,7 @@ def stop_if_told() -> None:
 
 @contextlib.contextmanager
 def signals_noted() -> Iterator[None]:
-    """Note SIGINT and SIGTERM on their way to whoever handles them; SIGTERM ends the process in order.
+    """Note SIGINT, SIGTERM and SIGHUP on their way to whoever handles them; the last two end the process in order.
 
     What comes out after a signal is the signal's, also where somebody on the way made another error of it: it may come
     in the middle of an import or of a read, whose errors are caught and told in other words. In threads other than the
@@ -51,7 +51,8 @@ def signals_noted() -> Iterator[None]:
         yield
         return
     _noted.clear()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, *(code - 128 for code in ENDING))
+    before = {number: signal.getsignal(number) for number in numbers if number in signal.valid_signals()}
     _handled.update({number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)})
     hook, sys.unraisablehook = sys.unraisablehook, functools.partial(_send_again, sys.unraisablehook)
     try:

@@ -14,6 +14,7 @@ import pytest
 from batch_runs import ROOT, Batch, draw, header_of
 
 import glmfit
+from glmfit._files import load_npz
 from glmfit.batch import (
     BusyFolder,
     ManifestError,
@@ -194,13 +195,11 @@ for kill in range(25):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    from glmfit.batch._results import read_result
-
     files = sorted(tmp_path.glob("[0-9].npz"))
     assert len(files) == 4
     assert list(tmp_path.glob(".*.part")), "no kill fell into a write: the test has shown nothing"
     for path in files:
-        read_result(path)
+        load_npz(path)
 
 
 def test_two_runs_at_one_folder(make_batch):

@@ -1,0 +1,330 @@
+"""Fits that end their process, folders that cannot be written, files made to do harm: the others go on."""
+
+import errno
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from batch_runs import header_of
+
+from glmfit._files import load_npz, save_npz
+from glmfit.batch import ManifestError, _fit, collect, run, status
+from glmfit.batch._attempts import LIFETIME, Attempt, begun, deaths, ended, reason
+from glmfit.batch._lock import RunLock
+from glmfit.batch._plan import read_plan
+
+
+@pytest.fixture
+def batch(make_batch):
+    """Four sessions."""
+    return make_batch([{"seed": k} for k in range(4)])
+
+
+def serial(batch, **options):
+    return run(batch.manifest, out=batch.out, scheduler="serial", progress=False, **options)
+
+
+# -- fits that end their process
+
+
+@pytest.mark.parametrize("mode", [["--scheduler", "serial"], ["--shard", "1/1"]])
+def test_a_fit_that_ends_its_process_goes_last_and_is_given_up(make_batch, mode):
+    batch = make_batch([{"seed": 0}, {"seed": 1, "die": True}, {"seed": 2}, {"seed": 3}])
+    batch.run(*mode, code=9)
+    assert len(batch.results()) == 1
+    assert "seed=1,die=true, ridge (1 attempt ended its process)" in batch.run(name="status", code=1)
+    batch.run(*mode, code=9)
+    assert len(batch.results()) == 3  # the others first
+    batch.run(*mode, code=9)
+    said = batch.run(*mode, code=1)
+    assert "3 of 4 fits done (3 of them before), 1 failed" in said
+    assert "seed=1,die=true, ridge: RuntimeError: its process ended 3 times without a result" in said
+    assert "1 failed" in batch.run(*mode, code=1)  # left alone from now on
+    batch.run(*mode, name="retry", code=9)
+    assert "1 attempt ended its process" in batch.run(name="status", code=1)
+
+
+def test_tries_are_as_many_as_asked_for(make_batch):
+    batch = make_batch([{"seed": 0, "die": True}])
+    batch.run("--scheduler", "serial", "--allowed-failures", 0, code=9)
+    assert "1 times" in batch.run("--scheduler", "serial", "--allowed-failures", 0, code=1)
+
+
+def test_a_fit_that_ends_its_workers_costs_three_of_them(make_batch):
+    batch = make_batch([{"seed": 0, "die": True}, *({"seed": k} for k in range(1, 4))])
+    said = batch.run("--workers", 2, code=1)
+    assert "3 of 4 fits done, 1 failed" in said and "its process ended 3 times without a result" in said
+    assert not begun(batch.out)
+
+
+def test_attempts_that_ended_in_order_do_not_count(batch):
+    assert serial(batch).ok
+    assert not begun(batch.out)
+
+
+def test_a_process_that_is_told_to_end_leaves_no_mark(make_batch):
+    batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
+    process = batch.command("--scheduler", "serial")
+    batch.wait_for(1, process)
+    until = time.monotonic() + 20
+    while not begun(batch.out) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert begun(batch.out)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert not begun(batch.out)
+
+
+def test_a_live_process_is_no_death(tmp_path):
+    Attempt(tmp_path, "k")
+    assert begun(tmp_path) == {"k"} and not deaths(tmp_path, "k")
+    code = "import sys; from glmfit.batch._attempts import *; Attempt(Path(sys.argv[1]), 'k')"
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
+    assert len(deaths(tmp_path, "k")) == 2
+    assert "2 times" in reason(deaths(tmp_path, "k"))
+    ended(tmp_path, "k")
+    assert not begun(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["", "[" * 100_000, "null", '{"host": 3}', "\x00\xff", '{"host": "h", "pid": "x"}'])
+def test_marks_that_cannot_be_read_are_no_deaths(tmp_path, line):
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "k.json").write_text(line + "\n")
+    assert len(deaths(tmp_path, "k")) == ("host" in line)  # one of another host, whatever else it says
+
+
+def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv(LIFETIME, "1e6")
+    monkeypatch.setattr("glmfit.batch._attempts.is_alive", lambda mark: False)
+    Attempt(tmp_path, "k")
+    assert len(deaths(tmp_path, "k")) == 1
+    assert "longer than the 1000000 s that a job may work" in reason(deaths(tmp_path, "k"))
+    monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth: 5e5)
+    Attempt(tmp_path, "k")
+    assert len(deaths(tmp_path, "k")) == 1
+    ended(tmp_path, "k")
+    monkeypatch.undo()
+    monkeypatch.setenv(LIFETIME, "0.2")
+    attempt = Attempt(tmp_path, "k")
+    time.sleep(0.25)
+    attempt.forget()  # it had all of its time: it stays
+    assert begun(tmp_path) == {"k"}
+    monkeypatch.setenv(LIFETIME, "1000")
+    ended(tmp_path, "k")
+    Attempt(tmp_path, "k").forget()
+    assert not begun(tmp_path)
+
+
+# -- what cannot be written
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_run_that_cannot_write_ends_with_its_summary(make_batch, monkeypatch, code):
+    batch = make_batch([{"seed": k} for k in range(9)])
+    original, n = _fit.write_result, []
+
+    def write(*arguments):
+        n.append(1)
+        if len(n) > 2:
+            raise OSError(code, os.strerror(code))
+        return original(*arguments)
+
+    monkeypatch.setattr(_fit, "write_result", write)
+    summary = serial(batch)
+    assert len(n) == 5  # not nine
+    assert (summary.n_done, len(summary.failed), summary.n_missing) == (2, 3, 4) and not summary.ok
+    assert f"stopped: results cannot be written any more, 3 in a row: OSError: [Errno {code}]" in str(summary)
+    monkeypatch.undo()
+    assert serial(batch, retry=True).ok
+
+
+def test_the_summary_counts_what_is_there(batch, monkeypatch):
+    original = _fit.write_result
+
+    def write(out, task, *arguments):
+        path = original(out, task, *arguments)
+        if "seed=2" in task.session:
+            for other in path.parent.glob("*.npz"):
+                other.unlink()
+        return path
+
+    monkeypatch.setattr(_fit, "write_result", write)
+    summary = serial(batch)
+    assert (summary.n_done, summary.n_missing) == (1, 3) and not summary.ok
+
+
+def test_a_lock_that_cannot_be_removed_hides_nothing(tmp_path, monkeypatch):
+    with RunLock(tmp_path / "run.lock"):
+        monkeypatch.setattr("pathlib.Path.unlink", lambda *a, **k: (_ for _ in ()).throw(OSError(errno.EROFS, "no")))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("where", [["--scheduler", "serial"], ["--workers", "1"]])
+def test_a_log_that_cannot_be_written_ends_no_run(batch, where):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(batch.words(*where), stdout=full, stderr=full, check=False, timeout=120, **batch.place)
+    assert done.returncode == 0
+    batch.check(4)
+
+
+@pytest.mark.parametrize("closed", [(1, 2), (0, 1, 2)])
+def test_closed_streams_end_no_run_and_are_not_taken_for_files(batch, closed):
+    redirected = " ".join(f"{number}>&-" if number else "<&-" for number in closed)
+    line = f"exec {shlex.join(batch.words('--scheduler', 'serial'))} {redirected}"
+    done = subprocess.run(["sh", "-c", line], check=False, timeout=120, **batch.place)
+    assert done.returncode == 0
+    batch.check(4)
+
+
+def test_a_reader_that_leaves_ends_no_run(batch):
+    command = batch.command("--scheduler", "serial")
+    command.stdout.close()
+    command.stderr.close()
+    assert command.wait(120) == 0
+    batch.check(4)
+
+
+def test_a_terminal_that_is_gone_is_said_like_the_others(make_batch):
+    batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
+    process = batch.command("--scheduler", "serial")
+    batch.wait_for(1, process)
+    process.send_signal(signal.SIGHUP)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 129 and "told to end (SIGHUP); what was done stays" in said
+
+
+# -- files made to do harm
+
+
+def test_links_in_the_output_folder_are_replaced(batch):
+    victim = batch.folder / "victim"
+    victim.write_text("precious")
+    batch.out.mkdir()
+    for name in ("batch.json", "manifest.json", "tasks.json", "identities.json"):
+        (batch.out / name).symlink_to(victim)
+    assert serial(batch).ok
+    assert victim.read_text() == "precious"
+    assert (batch.out / "manifest.json").read_text() == batch.manifest.read_text()
+    task = read_plan(batch.out)[0]
+    (batch.out / "results" / f"{task.key}.npz").unlink()
+    (batch.out / "begun").mkdir(exist_ok=True)
+    (batch.out / "begun" / f"{task.key}.json").symlink_to(victim)
+    summary = serial(batch)
+    assert victim.read_text() == "precious" and "Too many levels of symbolic links" in str(summary)
+
+
+def spoil(path, how):
+    """Make a result another file."""
+    header, arrays = load_npz(path)
+    if how == "no coef":
+        arrays.pop("coef")
+    elif how == "other shape":
+        arrays["coef"] = np.zeros((7, 5))
+    elif how == "no seconds":
+        header["batch"].pop("seconds")
+    elif how == "no report":
+        header.pop("report")
+    elif how == "facts of another kind":
+        header["batch"] = [1]
+    if how == "brackets":
+        text = "[" * 200_000
+        with open(path, "wb") as file:
+            np.savez(file, header=np.frombuffer(text.encode(), np.uint8))
+    elif how == "huge":
+        import io
+        import zipfile
+
+        lie = io.BytesIO()
+        np.lib.format.write_array_header_1_0(lie, {"descr": "|u1", "fortran_order": False, "shape": (10**12,)})
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("header.npy", lie.getvalue())
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        header.pop("format")
+        save_npz(path, header, arrays)
+
+
+@pytest.mark.parametrize(
+    "how", ["no coef", "other shape", "no seconds", "no report", "facts of another kind", "brackets", "huge", "empty"]
+)
+def test_a_file_that_is_no_whole_result_is_named_and_redone(batch, how):
+    assert serial(batch).ok
+    path = batch.results()[1]
+    spoil(path, how)
+    if how not in ("no coef", "other shape"):  # status does not read arrays
+        progress = status(batch.out)
+        assert progress.n_damaged == 1 and str(path) in str(progress)
+    collected = collect(batch.out)
+    assert collected.n_fits == 3 and len(collected.damaged) == 1 and str(path) in collected.damaged[0]
+    assert str(path) in batch.run(name="collect", code=1)
+    summary = serial(batch)
+    assert summary.ok and (summary.n_found, summary.n_done, summary.n_damaged) == (3, 1, 1)
+    assert collect(batch.out).n_fits == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, *(f'{{"pid": 1, "host": "h", "since": {since}}}' for since in ("1e300", "NaN"))]
+)
+def test_crafted_lists_and_locks_end_nothing(batch, text):
+    assert serial(batch).ok
+    (batch.out / "tasks.json").write_text(text)
+    (batch.out / "identities.json").write_text(text)
+    (batch.out / "run.lock").write_text(text)
+    long_ago = time.time() - 3600
+    os.utime(batch.out / "run.lock", (long_ago, long_ago))
+    assert serial(batch).n_found == 4
+
+
+def test_names_show_their_control_characters(make_batch):
+    batch = make_batch([{"seed": 0}])
+    text = json.loads(batch.manifest.read_text())
+    evil = "x\x1b]0;owned\x07\nnine of nine fits done"
+    (batch.folder / f"{evil}.npz").write_bytes(b"no zip")
+    text["data"] = [{"name": "d", "files": "*.npz", "X": "X", "y": "y"}]
+    batch.manifest.write_text(json.dumps(text))
+    summary = serial(batch)
+    for said in (str(summary), str(status(batch.out))):
+        assert "\x1b" not in said and "\x07" not in said and r"x\x1b]0;owned\x07\nnine" in said
+    text["data"][0]["name"] = evil
+    batch.manifest.write_text(json.dumps(text))
+    with pytest.raises(ManifestError) as refused:
+        serial(batch)
+    assert "\x1b" not in str(refused.value) and r"x\x1b]0;owned\x07\nnine" in str(refused.value)
+
+
+def test_a_failure_whose_result_is_there_is_forgotten(batch):
+    assert serial(batch).ok
+    key = batch.results()[0].stem
+    (batch.out / "failed" / f"{key}.json").write_text("{}")
+    assert serial(batch).ok
+    assert not list((batch.out / "failed").glob("*.json"))
+
+
+def test_finished_work_is_read_once(batch, monkeypatch):
+    assert serial(batch).ok
+    code = (
+        "import sys; from glmfit.batch import _results, _run, __main__ as m; import collections\n"
+        "n = collections.Counter(); whole = _results.is_whole\n"
+        "_run.is_whole = lambda out, key: (n.update([key]), whole(out, key))[1]\n"
+        "assert m.main(sys.argv[1:]) == 0; assert sorted(n.values()) == [1] * 4, n"
+    )
+    for arguments in (["--scheduler", "serial"], ["--workers", "2"], ["--shard", "1/1"]):
+        subprocess.run(
+            [sys.executable, "-c", code, "run", str(batch.manifest), "--out", str(batch.out), *arguments],
+            check=True,
+            **batch.place,
+        )
+
+
+def test_results_say_what_they_are_of(batch):
+    assert serial(batch).ok
+    assert {header_of(path)["session"] for path in batch.results()} == {f"sim/seed={k}" for k in range(4)}
