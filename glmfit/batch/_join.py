@@ -44,7 +44,7 @@ def join_neurons(models: list, names: list[str]):
     report = replace(joined.report_, **_arrays(reports, FitReport), **changes)
     joined.coef_, joined.intercept_, joined.report_ = coef, intercept, report
     if isinstance(joined.strength_, np.ndarray):  # chosen for every neuron
-        joined.strength_ = np.concatenate([m.strength_ for m in models])
+        joined.strength_ = np.concatenate([m.strength_ for m in models], axis=-1)
     return joined
 
 

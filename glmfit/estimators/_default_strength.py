@@ -13,74 +13,107 @@ from scipy.stats import chi2
 
 from .._warn import warn_user
 from ..problems import PopulationProblem
+from ..problems._chunks import over_chunks
 
-_SHARE = 0.05  # of the median variance of the directions of the features
-_LEAST = 1e-6  # of the largest variance: the median counts as no less
+_PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
+_SMALLEST = 0.1  # of the median range of the features: smaller ranges count as that
+_KEPT = 0.5  # of what the features explain
 _ROUNDING = 1e-12  # of the largest variance: what is below is 0
-_TRIED = 64  # strengths at which the marginal likelihood is computed, over five decades or so
-_STRONGEST = 10.0  # times the largest curvature: an eleventh of the unpenalised coefficients is left
+_TRIED = 128  # strengths at which the marginal likelihood is computed, over ten decades or so
+_WEAKEST, _STRONGEST = 1e-4, 10.0  # times the smallest and the largest curvature: all or next to nothing is left
 _FLAT = 1e-2  # standard deviation of the linear predictor
 _SOME_ROWS = 10_000
 _SOME_RESIDUALS = 10_000_000  # rows times columns
 
 
-def default_ridge(problem: PopulationProblem, total_weight: float) -> np.ndarray:
-    """Choose a ridge for every neuron by marginal likelihood, no weaker than the features ask for.
+def units_of(X, weights: np.ndarray | None) -> np.ndarray:
+    """Measure features by half their range over the rows that count, (feature,); 1 if all are constant.
+
+    Ranges below a tenth of the median count as that tenth: what hardly varies in these rows may do so in others.
+    """
+
+    def ends(rows):
+        x = X[rows] if weights is None else X[rows][weights[rows] > 0]
+        empty = np.empty((0, X.shape[1]))
+        x = x if len(x) else empty
+        return x.min(axis=0, initial=np.inf), x.max(axis=0, initial=-np.inf)
+
+    low, high = (np.array(list(of)) for of in zip(*over_chunks(ends, len(X)), strict=True))
+    ranges = (high.max(axis=0).astype(np.float64) - low.min(axis=0)) / 2
+    varies = np.sort(ranges[ranges > 0])
+    if not varies.size:
+        return np.ones(len(ranges))
+    return np.maximum(ranges, _SMALLEST * varies[(len(varies) - 1) // 2])
+
+
+def bins_observed(n_rows: int, weights: np.ndarray | None, mean_exposure: float) -> float:
+    """Count the bins that weights leave, whatever their common factor: Kish's effective number times the exposure."""
+    return mean_exposure * (n_rows if weights is None else weights.sum() ** 2 / np.square(weights).sum())
+
+
+def default_ridge(problem: PopulationProblem, units: np.ndarray, n_observed: float) -> np.ndarray:
+    """Choose a ridge for every neuron by marginal likelihood, within what the features ask for.
 
     Parameters
     ----------
     problem :
-        Data and observation model; the penalty does not matter as long as a rotation leaves it alone.
-    total_weight :
-        Sum of the weights of the rows, exposure included: two of one row count as that row twice.
+        Data and observation model; its penalty is a ridge in these units, of any strength.
+    units :
+        Of the features, from :func:`units_of`.
+    n_observed :
+        Bins observed.
 
     Returns
     -------
     numpy.ndarray
-        Strength per neuron, (neuron,).
+        Strength per coefficient, (feature, neuron): that of the neuron times the square of the unit.
 
     Notes
     -----
     The marginal likelihood (empirical Bayes; MacKay, Neural Computation 1992) of coefficients with independent Gaussian
-    priors, of the quadratic approximation of the likelihood at the model without features. Strengths are no smaller
-    than the smaller of ``trace(C) / T`` and a twentieth of the median eigenvalue of C (of those that are not 0), C the
-    covariance of the features and T ``total_weight``. They scale with the features, and no shift or rotation matters.
-    Cost: one product of T d n_neurons besides the spectral basis, which the fit needs anyway.
+    priors, of the quadratic approximation of the likelihood at the model without features. A neuron's strength is no
+    smaller than ``1.5 trace(C) / n_observed``, C the covariance of the features in their units, unless that took away
+    more than half of what the features explain by that approximation.
+    Cost: one product of T d n_neurons and the ranges of X, besides the spectral basis, which the fit needs anyway.
     """
     basis = problem.basis
-    variance = basis.variance[: basis.rank]
+    largest = units.max()
+    variance = basis.variance[: basis.rank] / largest**2  # the basis takes the largest unit for 1
     variance = variance[variance > _ROUNDING * variance.max(initial=0.0)]
     if not variance.size:
-        return np.ones(problem.n_neurons)
-    weakest = min(variance.sum() / total_weight, _SHARE * max(np.median(variance), _LEAST * variance[0]))
+        return np.ones((problem.n_features, problem.n_neurons))
     gradient = basis.whiten[:, : len(variance)].T @ problem.null_gradient()
-    curvature = problem.null_curvature
-    return _most_likely(gradient, curvature, variance, total_weight, weakest)
+    weakest = _PRIOR * variance.sum() / n_observed
+    return np.outer(units**2, _most_likely(gradient, problem.null_curvature, variance, n_observed, weakest))
 
 
-def _most_likely(gradient, curvature, variance, total_weight: float, weakest: float) -> np.ndarray:
+def _most_likely(gradient, curvature, variance, n_observed: float, weakest: float) -> np.ndarray:
     """Maximise the marginal likelihood over strengths, (neuron,).
 
     The mean loss is ``gradient * v + curvature v^2 / 2`` along each whitened direction (direction, neuron), and the
-    prior of v is ``N(0, variance / (strength * total_weight))``.
+    prior of v is ``N(0, variance / (strength * n_observed))``.
     """
-    surprise = total_weight * gradient**2 / np.where(curvature > 0, curvature, 1.0)  # chi-squared without any effect
-    stiffness = curvature * variance[:, None]
-    strongest = np.maximum(_STRONGEST * stiffness.max(axis=0), weakest)
-    log_strengths, step = np.linspace(np.log(weakest), np.log(strongest), _TRIED, retstep=True)
+    surprise = n_observed * gradient**2 / np.where(curvature > 0, curvature, 1.0)  # chi-squared without any effect
+    stiffness = np.where(curvature > 0, curvature, 1.0) * variance[:, None]
+    ends = np.log(_WEAKEST * stiffness.min(axis=0)), np.log(_STRONGEST * stiffness.max(axis=0))
+    log_strengths, step = np.linspace(*ends, _TRIED, retstep=True)
 
-    def loss(log_strength):
+    def look(log_strength):
         ratio = stiffness * np.exp(-log_strength)  # curvature of the likelihood over that of the prior
-        return np.sum(np.log1p(ratio) - surprise * ratio / (1 + ratio), axis=0)
+        left = ratio / (1 + ratio)  # of a coefficient
+        return np.sum(np.log1p(ratio) - surprise * left, axis=0), np.sum(surprise * left * (2 - left), axis=0)
 
-    losses = np.stack([loss(s) for s in log_strengths])
-    best = np.argmin(losses, axis=0)
-    inside, columns = np.clip(best, 1, _TRIED - 2), np.arange(len(best))
+    losses, explained = np.moveaxis([look(s) for s in log_strengths], 1, 0)
+    best, columns = np.clip(np.argmin(losses, axis=0), 1, _TRIED - 2), np.arange(len(step))
     # The vertex of a parabola, so that rounding moves a strength a little and never by a step.
-    before, at, after = (losses[inside + k, columns] for k in (-1, 0, 1))
+    before, at, after = (losses[best + k, columns] for k in (-1, 0, 1))
     bend = before - 2 * at + after
-    shift = np.where(best == inside, (before - after) / np.where(bend > 0, 2 * bend, np.inf), best - inside)
-    return np.exp(log_strengths[inside, columns] + shift * step)
+    shift = np.clip((before - after) / np.where(bend > 0, 2 * bend, np.inf), -1, 1)
+    likely = log_strengths[best, columns] + shift * step
+    enough = explained >= _KEPT * explained[best, columns]
+    strongest = log_strengths[_TRIED - 1 - np.argmax(enough[::-1], axis=0), columns]
+    strength = np.exp(np.maximum(likely, np.minimum(np.log(weakest), strongest)))
+    return np.where(curvature > 0, strength, weakest)
 
 
 def warn_if_flat(X, coef: np.ndarray, strength, residual: Callable[[slice], np.ndarray]) -> None:

@@ -298,7 +298,9 @@ def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarra
     with np.errstate(over="ignore", invalid="ignore"):
         curvature = problem.observation.curvature(problem.Y[:, some].astype(np.float64), eta)
         curvature = curvature if problem.weights is None else curvature * problem.weights[:, None]
-        held = (np.square(X, dtype=np.float64).T @ curvature) * coef[:, some] ** 2
+        centred = X - np.asarray(X.mean(axis=0), np.float64)
+        mean = centred.T @ curvature / np.maximum(curvature.sum(axis=0), np.finfo(float).tiny)
+        held = (np.square(centred).T @ curvature - curvature.sum(axis=0) * mean**2) * coef[:, some] ** 2
     loose = (held < _HELD) | (effect[:, some] > _CANCELS * np.ptp(eta, axis=0))
     feature, place = np.nonzero((effect[:, some] > _RUNAWAY) & loose)
     if not len(feature):
@@ -308,5 +310,5 @@ def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarra
         "neuron": np.array([str(neurons[n]) for n in neuron]),
         "feature": np.array([str(features[j]) for j in feature]),
         "coef": coef[feature, neuron],
-        "n_rows": np.count_nonzero(X, axis=0)[feature],
+        "n_rows": np.count_nonzero(X != np.median(X, axis=0), axis=0)[feature],
     }

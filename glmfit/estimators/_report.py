@@ -198,7 +198,8 @@ class FitReport(Report):
             rows = int(self.runaway["n_rows"][of][0])
             neurons = f"{of.sum()} neurons" if of.sum() > 1 else f"neuron {self.runaway['neuron'][of][0]}"
             lines.append(
-                f"  feature {name} (not 0 in {rows} of {self.n_rows} rows): {neurons}, up to {np.max(np.abs(coef)):.1e}"
+                f"  feature {name} (not at its median in {rows} of {self.n_rows} rows): {neurons}, up to "
+                f"{np.max(np.abs(coef)):.1e}"
             )
         more = [f"  and {len(features) - _MOST} more features"] if len(features) > _MOST else []
         return [*lines, *more, "  Remove such features, or use a ridge penalty."]

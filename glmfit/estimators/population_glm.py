@@ -18,7 +18,7 @@ from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
 from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
-from ._default_strength import default_ridge, warn_if_flat
+from ._default_strength import bins_observed, default_ridge, units_of, warn_if_flat
 from ._model_file import from_json, to_json
 from ._padding import may_pad, run_padded
 from ._parameters import (
@@ -267,8 +267,12 @@ class PopulationGLM(PopulationModel):
         observation = observations.from_inverse_link(self.inverse_link_function)
         strength = self.regularizer_strength
         chosen = strength is None and self.regularizer == "Ridge"
-        if strength is None:
-            strength = 0.0 if chosen or self.regularizer in (None, "UnRegularized") else 1.0
+        if chosen:
+            units = units_of(data.X, data.weights)
+            n_observed = bins_observed(len(data.X), data.weights, data.mean_exposure)
+            strength = np.tile(units[:, None] ** 2, data.Y.shape[1])
+        elif strength is None:
+            strength = 0.0 if self.regularizer in (None, "UnRegularized") else 1.0
         penalty = self._make_penalty(data, strength)
         common = data.X, data.Y, observation, penalty, data.weights, precision(data.X.dtype), data.offset, devices
         if isinstance(data, StreamedTraining):
@@ -277,9 +281,8 @@ class PopulationGLM(PopulationModel):
         else:
             problem = PopulationProblem(*common)
         if chosen:
-            strength = default_ridge(problem, len(data.X) if data.weights is None else data.weights.sum())
+            strength = default_ridge(problem, units, n_observed)
             problem.penalty = self._make_penalty(data, strength)
-            strength = float(strength[0]) if data.one_neuron else strength
         self.strength_ = strength
         return problem
 

@@ -41,8 +41,27 @@ class Penalty(eqx.Module):
 
     @property
     def rotation_invariant(self) -> bool:
-        """Whether R(QW) = R(W) for every orthogonal Q, so that a solver may rotate the features."""
-        return self.smooth and np.ndim(self.strength) < 2
+        """Whether R(QDW) = R(DW) for some diagonal D and every orthogonal Q: a solver may rotate features, D inside."""
+        return self.units is not None
+
+    @property
+    def units(self) -> np.ndarray | None:
+        """Scales (feature,) or () of the coefficients in which the penalty is a plain ridge, one number per neuron.
+
+        The largest is 1. None if there are none: the penalty has kinks, or weighs features one way for one neuron and
+        another way for the next, or leaves some free.
+        """
+        if not self.smooth:
+            return None
+        if np.ndim(self.strength) < 2:
+            return np.ones(())
+        strength = np.asarray(self.strength, np.float64)
+        largest = strength.max(axis=0, keepdims=True)
+        if not largest.any():
+            return np.ones(len(strength))
+        of = strength[:, np.argmax(largest)] / largest.max()
+        same = np.all(np.abs(strength - of[:, None] * largest) <= 1e-14 * largest) and np.all(of > 0)
+        return np.sqrt(of) if same else None
 
     @property
     def penalises_all(self) -> bool:

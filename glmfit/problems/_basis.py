@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ._chunks import CHUNK, over_chunks
 
@@ -98,7 +99,9 @@ def weighted_moments(X: np.ndarray, weights: np.ndarray | None, dtype=np.float64
     return shift + total, gram / n_rows - np.outer(total, total)
 
 
-def spectral_basis(X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-14) -> SpectralBasis:
+def spectral_basis(
+    X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-14, units: ArrayLike = 1.0
+) -> SpectralBasis:
     """Basis for penalties a rotation leaves alone: eigenvectors of the Gram matrix, directions kept or dropped.
 
     Parameters
@@ -110,11 +113,13 @@ def spectral_basis(X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-
     floor :
         Directions whose eigenvalue of the *correlation* matrix is below this share of the trace are absent:
         what is left there is the rounding of the Gram matrix.
+    units :
+        Of the coefficients, (feature,) or one for all; variances are those of ``X / units``.
 
     Returns
     -------
     SpectralBasis
-        The ridge stays diagonal in it: ``|coef|^2 = sum_j v_j^2 / variance_j``.
+        The ridge stays diagonal in it: ``|units * coef|^2 = sum_j v_j^2 / variance_j``.
 
     Notes
     -----
@@ -128,10 +133,12 @@ def spectral_basis(X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-
     keep = c > floor * np.trace(correlation)
     rank = int(keep.sum())
     absent = _is_constant_along(X, weights, mean, scale, c, Q, keep)
-    _, root, Vt = np.linalg.svd(np.sqrt(np.where(keep, c, 0.0))[:, None] * Q.T * scale)
+    units = np.broadcast_to(units, scale.shape)
+    _, root, Vt = np.linalg.svd(np.sqrt(np.where(keep, c, 0.0))[:, None] * Q.T * (scale / units))
     root[rank:] = 0.0
     inverse = np.where(root > 0, 1 / np.where(root > 0, root, 1.0), 0.0)
-    return SpectralBasis(mean, scale, scale, root**2, Vt.T * inverse, root[:, None] * Vt, rank, constant, absent)
+    whiten, unwhiten = Vt.T * inverse / units[:, None], root[:, None] * Vt * units
+    return SpectralBasis(mean, scale, scale, root**2, whiten, unwhiten, rank, constant, absent)
 
 
 def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray, floor: float = 1e-5) -> SpectralBasis:

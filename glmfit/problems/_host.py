@@ -17,17 +17,19 @@ _quietly = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
 @_quietly
-def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64, offset=None):
+def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64, offset=None, shift=None):
     """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64.
 
     ``weights`` are (time,), or (time, neuron), ``offset`` (time, 1 or neuron). ``dtype`` is the precision of
-    the products within a chunk; all else is float64.
+    the products within a chunk; all else is float64. ``shift`` is (feature,): what is taken off X before, and put back
+    into the gradient, so that large means leave no rounding in products that should cancel.
     """
     product_coef = coef.astype(dtype)
+    base = intercept if shift is None else intercept + shift @ coef
 
     def chunk(rows):
-        x = np.asarray(X[rows], dtype)
-        eta = np.asarray(x @ product_coef, np.float64) + intercept
+        x = np.asarray(X[rows] if shift is None else X[rows] - shift, dtype)
+        eta = np.asarray(x @ product_coef, np.float64) + base
         if offset is not None:
             eta += offset[rows]
         value, r = observation.loss_and_derivative(np.asarray(Y[rows], np.float64), eta)
@@ -37,8 +39,8 @@ def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtyp
             value, r = value * w, r * w
         return value.sum(axis=0), x.T @ r.astype(dtype, copy=False), r.sum(axis=0)
 
-    totals = _sum(over_chunks(chunk, len(Y)))
-    return tuple(total / len(Y) for total in totals)
+    loss, grad_coef, grad_intercept = (total / len(Y) for total in _sum(over_chunks(chunk, len(Y))))
+    return loss, grad_coef if shift is None else grad_coef + np.outer(shift, grad_intercept), grad_intercept
 
 
 @_quietly

@@ -202,13 +202,13 @@ def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> floa
     problem.note_rank(None)
     if system.n_directions < len(at.matrix):
         if system.n_directions < problem.basis.rank + 1:
-            if not problem.may_be_separable(at.coef, at.intercept, False):
+            if not _may_be_separable(problem, at):
                 problem.note_rank(system.n_directions - 1)
             return np.inf  # curvature vanishes along a direction the data see
         settled = problem.left_out_is_settled(at.coef[:, None])[0]
         if not settled or system.misses(at.grad_coef, at.grad_intercept):
             return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
-    if problem.may_be_separable(at.coef, at.intercept):
+    if _may_be_separable(problem, at):
         return np.inf  # there is no optimum: what says otherwise is rounding
     drift = problem.largest_move(at.coef - at.anchor_coef, at.intercept - at.anchor_intercept)
     with np.errstate(over="ignore"):
@@ -216,6 +216,10 @@ def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> floa
     rounding = problem.rounding_of(Params(at.coef[:, None], np.array([at.intercept])), at.objective)
     bound = gap_bound(growth * decrement, growth * system.radius_squared, problem.penalty.penalises_all)
     return float(bound + rounding[0])
+
+
+def _may_be_separable(problem, at: Iterate) -> bool:
+    return bool(problem.may_be_separable(Params(at.coef[:, None], np.array([at.intercept])))[0])
 
 
 def _system(problem, at: Iterate) -> NewtonSystem:

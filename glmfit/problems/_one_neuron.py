@@ -17,6 +17,8 @@ from .base import ExactHessian, Params
 
 _STILL = 1e-10  # root mean square of a move of standardised rows that is none
 _NO_MOVE = 1e-13  # of the length of a row: rounding
+_FAR_FROM_0 = 8.0  # standard deviations of a feature
+_NEXT_TO_0, _FAR_BELOW = -20.0, 10.0  # linear predictors of a neuron that may have run away
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
@@ -50,6 +52,15 @@ class OneNeuron(ExactHessian):
         if "standard" not in self.design:
             self.design["standard"] = rough_standard(self.X, self.weights)
         return self.design["standard"]
+
+    @property
+    def shift(self) -> np.ndarray | None:
+        """Means of features that are far from 0 for how much they vary, 0 for the others; None if no feature is."""
+        if "shift" not in self.design:
+            mean, scale = self.standard
+            shift = np.where(np.abs(mean) > _FAR_FROM_0 * scale, mean, 0.0)
+            self.design["shift"] = shift if shift.any() else None
+        return self.design["shift"]
 
     @cached_property
     def _found(self) -> dict:
@@ -134,22 +145,27 @@ class OneNeuron(ExactHessian):
         """Whether one neuron has no finite optimum, as far as `recedes` can tell, wherever its fit has got to."""
         return not self.penalty.penalises_all and self.select(neuron).recedes is True
 
-    def may_be_separable(self, coef, intercept, everywhere: bool = True) -> bool:
-        """Whether one neuron looks as if it ran away: rates next to 0 in silent rows, far below those of spikes.
+    def may_be_separable(self, params: Params, among: np.ndarray | None = None) -> np.ndarray:
+        """Whether neurons ran away, as far as is known: no bound of the gap is to be believed there, (neuron,).
 
-        In most silent rows, or, where nothing proves that there is an optimum, in some (``everywhere`` false). It may
-        look so at an optimum, too; `recedes` knows.
+        Their rates are next to 0 in silent rows, far below those of spikes. That may be so at an optimum, too;
+        `recedes` knows. Only those ``among`` the neurons are looked at, bool (neuron,).
         """
-        if self.penalty.penalises_all:
-            return False  # there is an optimum, however far
-        silent, spikes = self._silent_and_spikes
-        if not silent.any():
-            return False
-        eta = _host.predictor(self.X, coef, intercept)
-        if self.offset is not None:
-            eta = eta + self.offset[:, 0]
-        low = (np.median if everywhere else np.min)(eta[silent])
-        return bool(low < -20 and eta[spikes].min(initial=np.inf) > low + 10 and self.recedes is not False)
+        among = np.ones(self.n_neurons, bool) if among is None else among
+        if self.penalty.penalises_all or not among.any():
+            return np.zeros(self.n_neurons, bool)  # there is an optimum, however far
+        weights = np.ones(self.n_rows) if self.weights is None else self.weights
+
+        def lowest(rows):
+            eta = np.asarray(self.X[rows], np.float64) @ params.coef + params.intercept
+            eta = eta if self.offset is None else eta + self.offset[rows]
+            eta = np.where(weights[rows, None] > 0, eta, np.inf)
+            spikes = self.Y[rows] > 0
+            return [np.where(which, eta, np.inf).min(axis=0) for which in (~spikes, spikes)]
+
+        silent, spikes = np.min(list(over_chunks(lowest, self.n_rows)), axis=0)
+        far = among & (silent < _NEXT_TO_0) & (spikes > silent + _FAR_BELOW)
+        return np.array([far[n] and self.select(n).recedes is not False for n in range(self.n_neurons)])
 
     @property
     def _silent_and_spikes(self) -> tuple[np.ndarray, np.ndarray]:

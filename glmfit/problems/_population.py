@@ -135,8 +135,9 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
     def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
         """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""
         loss, grad_coef, grad_intercept = _host.evaluate_loss(
-            self.X, self.Y, self.row_weights, self.observation, params.coef, params.intercept, dtype, self.offset
-        )
+            self.X, self.Y, self.row_weights, self.observation, params.coef, params.intercept, dtype, self.offset,
+            self.shift,
+        )  # fmt: skip
         ridge = np.asarray(self.penalty.ridge_strength, np.float64)
         objective = loss + np.asarray(self.penalty.value(params.coef), np.float64)
         return Evaluation(objective, grad_coef + ridge * params.coef, grad_intercept)
@@ -326,6 +327,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         positive = np.where(kappa > 0, kappa, np.nan)
         positive = np.where(self.left_out_is_settled(params.coef), positive, np.nan)
         bound = gap_bound(decrement / positive, leverage / positive, self.penalty.penalises_all)
+        # Where there is no optimum, what says otherwise is rounding.
+        bound = np.where(self.may_be_separable(params, np.isfinite(bound)), np.inf, bound)
         if smooth and not np.isfinite(bound).all():  # what duality knows is worth another pass
             by_duality = self.evaluate_with_dual(params)[1]
         bound = np.minimum(bound + self.rounding_of(params, evaluation.objective), by_duality)
@@ -371,8 +374,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         if not self.penalty.rotation_invariant:
             return metric.squared_norm(columns)  # no direction is left out
         ridge = np.broadcast_to(np.asarray(self.penalty.ridge_strength, np.float64), outside.shape)
-        with_ridge = np.where(ridge > 0, outside / np.where(ridge > 0, ridge, 1.0), 0.0)
-        return metric.squared_norm(columns) + with_ridge
+        with_ridge = np.where(ridge > 0, outside**2 / np.where(ridge > 0, ridge, 1.0), 0.0)
+        return metric.squared_norm(columns) + with_ridge.sum(axis=0)
 
 
 class Smoothness(NamedTuple):

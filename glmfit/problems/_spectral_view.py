@@ -80,8 +80,9 @@ class SpectralView:
         return self.design["basis"]
 
     def _make_basis(self):
-        if self.penalty.rotation_invariant:
-            return spectral_basis(self.X, self.weights)
+        units = self.penalty.units
+        if units is not None:
+            return spectral_basis(self.X, self.weights, units=units)
         groups = getattr(self.penalty, "groups", None)
         labels = np.arange(self.n_features) if groups is None else np.asarray(groups)
         # An unpenalised feature (label -1) shares its scale with nobody.
@@ -189,7 +190,9 @@ class SpectralView:
             variance = self.basis.variance
             inverse = np.where(variance > 0, 1 / np.where(variance > 0, variance, 1.0), 0.0)
             # Below the largest number of single precision, and strong enough to hold a column at 0.
-            ridge[:-1] = np.minimum(np.asarray(self.penalty.ridge_strength, np.float64) * inverse[:, None], 1e30)
+            strength = np.asarray(self.penalty.ridge_strength, np.float64)
+            strength = strength.max(axis=0) if strength.ndim == 2 else strength  # that of a feature of unit 1
+            ridge[:-1] = np.minimum(strength * inverse[:, None], 1e30)
         return ridge
 
     def _splitting(self) -> Splitting | None:
@@ -221,10 +224,9 @@ class SpectralView:
         Returns
         -------
         columns, outside :
-            (column, neuron), and the squared norm (neuron,) of what no kept direction sees.
+            (column, neuron), and what no kept direction sees, (feature, neuron).
         """
         g = self.penalty.subgradient_residual(params.coef, evaluation.grad_coef)
         g = np.asarray(g, np.float64) - self.basis.mean[:, None] * evaluation.grad_intercept
         columns = self.basis.whiten.T @ g
-        outside = np.sum((g - self.basis.unwhiten.T @ columns) ** 2, axis=0)
-        return np.concatenate([columns, evaluation.grad_intercept[None]]), outside
+        return np.concatenate([columns, evaluation.grad_intercept[None]]), g - self.basis.unwhiten.T @ columns

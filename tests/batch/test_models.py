@@ -92,10 +92,10 @@ def test_default_strengths_are_those_of_every_neuron(folder):
     design = {"covariates": [PLACE], "history": {**HISTORY, "of": "own"}}
     model, _, data = fitted(folder, {"estimator": "PopulationGLM", "design": design})
     alone = [
-        glmfit.PopulationGLM().fit(np.concatenate([data.X, own], axis=1), data.y[:, n]).strength_
+        glmfit.PopulationGLM().fit(np.concatenate([data.X, own], axis=1), data.y[:, n]).strength_[:, 0]
         for n, own in enumerate(data.own)
     ]
-    np.testing.assert_allclose(model.strength_, alone, rtol=1e-4)
+    np.testing.assert_allclose(model.strength_.T, alone, rtol=1e-4)
 
 
 def test_fewer_bins_than_features_are_warned_of(folder):

@@ -240,7 +240,7 @@ def test_the_estimator_fits_reports_and_is_saved(tmp_path):
         ({"inverse_link_function": "exp"}, r'with the exp link there is none. Use solver_name="SAGA" or "Newton"'),
         ({"regularizer": "Lasso"}, r"BoundMajorization needs a smooth penalty .*Lasso. Use solver_name=\"SAGA\""),
         ({"regularizer": "GroupLasso", "groups": GROUPS}, "BoundMajorization needs a smooth penalty .*GroupLasso"),
-        ({"regularizer_strength": np.ones((D, N))}, r"BoundMajorization needs one strength for all .* \(5, 3\)"),
+        ({"regularizer_strength": 1 + np.arange(D * N).reshape(D, N)}, r"BoundMajorization needs one strength for all .* \(5, 3\)"),
         ({"solver_kwargs": {"order": "given"}}, "order and max_products of BoundMajorization are for softmax models"),
         ({"solver_kwargs": {"max_products": 3}}, "order and max_products of BoundMajorization are for softmax models"),
         ({"solver_kwargs": {"relaxation": 2.0}}, r"relaxation is 2.0; it must be a number in \(0, 2\)"),

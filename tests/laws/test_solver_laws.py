@@ -135,7 +135,7 @@ def test_a_ridge_per_coefficient_is_that_of_the_rescaled_features(solver):
 def test_lbfgs_refuses_a_ridge_per_coefficient():
     X, Y = recording()
     with pytest.raises(ValueError, match=r'one strength for all .* shape \(5, 3\)\. Use solver_name="Newton"'):
-        solve(SOLVERS["lbfgs"], problem("softplus", X, Y, strength=np.ones((D, N))))
+        solve(SOLVERS["lbfgs"], problem("softplus", X, Y, strength=1 + np.arange(D * N).reshape(D, N)))
 
 
 @every_link

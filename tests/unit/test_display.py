@@ -71,7 +71,7 @@ def test_a_report_names_the_nearly_empty_columns_on_which_coefficients_ran_away(
     model.save(tmp_path / "model.npz")
     for report in (model.report_, PopulationGLM.load(tmp_path / "model.npz").report_):
         assert report.runaway["feature"].tolist() == ["3"] and report.runaway["n_rows"].tolist() == [4]
-        assert "feature 3 (not 0 in 4 of 400 rows): neuron 0, up to" in str(report)
+        assert "feature 3 (not at its median in 4 of 400 rows): neuron 0, up to" in str(report)
     assert PopulationGLM("exp", regularizer_strength=1e-3).fit(X, y).report_.runaway == {}
 
 
@@ -83,7 +83,7 @@ def test_an_effect_beyond_reason_is_named():
     report = PopulationGLM("exp", "UnRegularized").fit(X, y).report_
     assert report.converged.all()
     assert sorted(report.runaway["feature"]) == ["0", "1"] and np.all(np.abs(report.runaway["coef"]) > 1e3)
-    assert "feature 0 (not 0 in 300 of 300 rows): neuron 0, up to" in str(report)
+    assert "feature 0 (not at its median in 300 of 300 rows): neuron 0, up to" in str(report)
 
 
 @pytest.mark.filterwarnings("ignore:the penalty leaves next to nothing")
