@@ -1,5 +1,6 @@
 """Recordings read from files or made as they are needed: the same fits, found again after a crash, clear errors."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from glmfit.estimators._checkpoint import Checkpoint
 from glmfit.problems import PopulationProblem, StreamedProblem
 from glmfit.problems._portions import lay_out, read_ahead
 from glmfit.problems._rows import hessian_spectrum
+from glmfit.problems._scratch import mapped_zeros
 from glmfit.solvers import SAGA, LoopOptions
 
 T, D, N, SMALL = 6000, 5, 4, 1e5  # bytes that such a recording does not fit in
@@ -163,6 +165,49 @@ def test_a_mapped_table_gives_the_same_fit_to_the_last_bit_in_less_memory():
     np.testing.assert_array_equal(fits[0].params.coef, fits[2].params.coef)
     np.testing.assert_array_equal(fits[0].gap, fits[2].gap)
     assert fits[1] > fits[3]
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_mapped_table_has_its_room_on_the_disk(tmp_path, monkeypatch, supported):
+    def refuse(*_):
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    if not supported:
+        monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open(tmp_path / "table", "w+b"))
+    table = mapped_zeros((300, 10, 1000), np.float32)
+    assert table.shape == (300, 10, 1000) and table.dtype == np.float32 and not table.any()
+    assert os.stat(tmp_path / "table").st_size == table.nbytes
+    assert 512 * os.stat(tmp_path / "table").st_blocks >= table.nbytes
+    table[-1] = 1
+    assert table.sum() == 10_000
+
+
+def test_a_full_temporary_disk_is_an_error_that_names_it(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    X, Y = make()
+    with pytest.raises(OSError, match=rf"temporary file of \d+ bytes in {tmp_path}.*No space left.*TMPDIR") as caught:
+        PopulationGLM(regularizer_strength=1e-2, max_memory=SMALL).fit(Counted(X), Y)
+    assert caught.value.errno == errno.ENOSPC and not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
+def test_a_table_above_the_limit_of_files_is_an_error_that_names_it(tmp_path):
+    code = f"""
+import resource, sys
+sys.path.insert(0, {str(ROOT)!r})
+from glmfit.problems._scratch import mapped_zeros
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+mapped_zeros((3000,), "f4")[:] = 1
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1, done.stderr
+    assert f"temporary file of 12000 bytes in {tmp_path}, which cannot be made (File too large)" in done.stderr
 
 
 def test_memory_does_not_grow_with_the_recording():
