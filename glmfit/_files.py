@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 import tokenize
 import uuid
 import zipfile
@@ -16,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 FORMAT = "glmfit/1"
+STALE_PART_S = 3600.0  # what was being written longer ago than this is left over from a process that was killed
 
 # What reading a file raises that was cut, changed, or made to do harm. Among them SyntaxError and TokenError: the
 # header of an array is a Python literal; RuntimeError: brackets too deep, or an archive that claims a password;
@@ -79,6 +81,14 @@ def whole_or_absent(path: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.errno and error.filename is None:
             error.filename = str(path)  # a write does not know where it goes to
         raise
+
+
+def remove_stale_parts(folder: Path, of: str = "*") -> None:
+    """Remove what processes killed long ago were writing in a folder; ``of`` is a pattern for names of files."""
+    for part in folder.glob(f".{of}.*.part"):
+        with contextlib.suppress(OSError):  # somebody else tidied up, or it belongs to somebody else
+            if time.time() - part.stat().st_mtime > STALE_PART_S:
+                part.unlink()
 
 
 def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:

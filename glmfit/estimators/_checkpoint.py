@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from .._files import load_npz, save_npz
+from .._files import load_npz, remove_stale_parts, save_npz
 from .._warn import warn_user
 from ..problems._chunks import over_chunks
 
@@ -38,8 +39,7 @@ class Checkpoint:
                 f"checkpoint {self.path} cannot be written: the folder {self.path.parent} does not exist. Create it."
             )
         self._silent = False
-        for left in self.path.parent.glob(f".{self.path.name}.*.part"):
-            left.unlink(missing_ok=True)  # of a process that was killed while it wrote
+        remove_stale_parts(self.path.parent, of=glob.escape(self.path.name))
         if not os.access(self.path.parent, os.W_OK):
             raise PermissionError(
                 f"checkpoint {self.path} cannot be written: {self.path.parent} is not writable. Give another path."

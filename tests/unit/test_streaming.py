@@ -537,13 +537,21 @@ def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
             model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-2).fit(X, Y, checkpoint=file)
     assert model.report_.converged.all()
     file.write_bytes(b"not a file of ours")
-    left = tmp_path / ".fit.npz.0123.part"
-    left.write_bytes(b"")
     with pytest.raises(ValueError, match=r"fit.npz cannot be read .*delete it to begin anew"):
         PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=file)
-    assert file.read_bytes() == b"not a file of ours" and not left.exists()
+    assert file.read_bytes() == b"not a file of ours"
     with pytest.raises(TypeError, match="checkpoint is 3"):
         PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=3)
+
+
+def test_only_what_a_killed_fit_left_long_ago_is_tidied(tmp_path):
+    names = (".fit[1].npz.0.part", ".fit[1].npz.1.part", ".fit1.npz.2.part")
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    for name in names[1:]:
+        os.utime(tmp_path / name, (time.time() - 4000,) * 2)
+    Checkpoint(tmp_path / "fit[1].npz", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".fit1.npz.2.part", ".fit[1].npz.0.part"]
 
 
 def test_small_mapped_files_are_loaded_in_any_layout(tmp_path):
