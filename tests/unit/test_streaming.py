@@ -16,6 +16,7 @@ import pytest
 import zarr
 
 from glmfit import PopulationGLM, design, observations, penalties
+from glmfit._files import load_npz, save_npz
 from glmfit.design import RowSource
 from glmfit.estimators._checkpoint import Checkpoint
 from glmfit.problems import PopulationProblem, StreamedProblem
@@ -542,6 +543,31 @@ def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
     assert file.read_bytes() == b"not a file of ours"
     with pytest.raises(TypeError, match="checkpoint is 3"):
         PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=3)
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape", "type", "more", "facts", "arrays"])
+def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, damage):
+    X, Y = make()
+    file, model = tmp_path / "fit.npz", PopulationGLM(solver_name="SAGA", regularizer_strength=1e-2)
+    model.fit(X, Y, checkpoint=file)
+    header, arrays = load_npz(file)
+    name = next(name for name, array in arrays.items() if name.startswith("solver/") and array.ndim == 2)
+    if damage == "missing":
+        del arrays[name]
+    elif damage == "shape":
+        arrays[name] = arrays[name][:-1]
+    elif damage == "type":
+        arrays[name] = arrays[name].astype(int)
+    elif damage == "more":
+        arrays["other"] = arrays[name]
+    else:
+        header[damage] = None
+    save_npz(file, header, arrays)
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=r"fit\.npz is damaged \(.*delete it to begin anew") as caught:
+        model.fit(X, Y, checkpoint=file)
+    assert file.read_bytes() == before
+    assert damage in ("facts", "arrays", "more") or name in str(caught.value)
 
 
 def test_only_what_a_killed_fit_left_long_ago_is_tidied(tmp_path):
