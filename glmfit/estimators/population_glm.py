@@ -16,6 +16,7 @@ from .. import observations, penalties
 from .._types import DataLike, Seed
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
+from ..solvers._seed import key_for
 from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
 from ._default_strength import default_ridge, warn_if_flat
@@ -248,10 +249,9 @@ class PopulationGLM(PopulationModel):
         if checkpoint is not None:
             file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
             options = replace(options, checkpoint=file)
-        start = None
+        start, key, self._bucket = None, key_for(solver, seed), None
         if not problem.in_memory and (checkpoint is None or not file.exists):
-            start = _fit_sample(problem, jax.random.key(seed), seed, max_memory / 8)
-        key, self._bucket = jax.random.key(seed), None
+            start = _fit_sample(problem, key, seed, max_memory / 8)
         if pad_shapes and may_pad(solver, problem, checkpoint is not None):
             solution, self._bucket = run_padded(solver, problem, key=key, options=options)
         else:
