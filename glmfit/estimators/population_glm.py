@@ -222,7 +222,8 @@ class PopulationGLM(PopulationModel):
         ConvergenceWarning
             Once, if some neurons did not converge.
         UserWarning
-            Once, if the penalty leaves next to nothing of the coefficients.
+            Once, if the penalty leaves next to nothing of the coefficients, or if a file whose rows are read while
+            fitting has changed meanwhile.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset, exposure, checkpoint)
         return self
@@ -260,6 +261,8 @@ class PopulationGLM(PopulationModel):
         if problem.in_memory:
             residual = partial(_residual, problem, solution.params)
             warn_if_flat(data.X, solution.params.coef, problem.penalty.strength, residual)
+        else:
+            data.watch.warn_of_changes()
 
     def _make_problem(self, data, max_memory) -> PopulationProblem:
         """Lay out data and penalty; ``strength_`` is the strength given, or one for these data."""
