@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
+import sys
 import threading
 import time
 import weakref
@@ -23,6 +25,7 @@ _waited = threading.local()
 _ahead: weakref.WeakKeyDictionary[Callable, Future] = weakref.WeakKeyDictionary()
 _known: weakref.WeakKeyDictionary[Callable, set[tuple]] = weakref.WeakKeyDictionary()
 _turn: Callable[[str], AbstractContextManager] = nullcontext
+_forked = False  # after jax had started: its threads have stayed in the parent
 
 
 def full_precision(function: Callable) -> Callable:
@@ -107,6 +110,27 @@ def compile_ahead(calls: Iterable[tuple[Callable, tuple, dict[str, Any]]]) -> No
     for kernel, *call in fresh:
         _ahead[kernel] = pool.submit(compile_one, kernel, *call)
     pool.shutdown(wait=False)
+
+
+def _note_fork() -> None:
+    global _forked
+    # jax does not say in public whether it has started; what was compiled tells, too, but for its first moments.
+    started = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", _programs)
+    _forked = _forked or bool(started)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def refuse_fork() -> None:
+    """Raise where jax would wait for ever: in a process that was forked after jax had started."""
+    if _forked:
+        raise RuntimeError(
+            "this process was forked after JAX had started, whose threads have stayed in the parent: a fit would wait "
+            'for them for ever. Start processes by multiprocessing.get_context("spawn") or joblib\'s "loky", or fork '
+            "before the first fit."
+        )
 
 
 def finish_compiling() -> None:

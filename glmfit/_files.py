@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
+import tokenize
 import uuid
 import zipfile
 import zlib
@@ -15,7 +17,25 @@ from typing import BinaryIO
 import numpy as np
 
 FORMAT = "glmfit/1"
-_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError)
+STALE_PART_S = 3600.0  # what was being written longer ago than this is left over from a process that was killed
+
+# What reading a file raises that was cut, changed, or made to do harm. Among them SyntaxError and TokenError: the
+# header of an array is a Python literal; RuntimeError: brackets too deep, or an archive that claims a password;
+# MemoryError: an array that claims to be huge.
+DAMAGED = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    OSError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    SyntaxError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
@@ -56,9 +76,19 @@ def whole_or_absent(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # a write does not know where it goes to
         raise
+
+
+def remove_stale_parts(folder: Path, of: str = "*") -> None:
+    """Remove what processes killed long ago were writing in a folder; ``of`` is a pattern for names of files."""
+    for part in folder.glob(f".{of}.*.part"):
+        with contextlib.suppress(OSError):  # somebody else tidied up, or it belongs to somebody else
+            if time.time() - part.stat().st_mtime > STALE_PART_S:
+                part.unlink()
 
 
 def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
@@ -78,9 +108,9 @@ def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
         header = json.loads(arrays.pop("header").tobytes().decode())
         if not isinstance(header, dict):
             raise ValueError("its header is not one of ours")
-    except (KeyError, ValueError, TypeError, AttributeError, OSError, EOFError, *_BROKEN_ZIP) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+    except FileNotFoundError:
+        raise
+    except DAMAGED as error:
         reason = "not a zip archive of arrays" if "pickled" in str(error) else error
         raise ValueError(f"{path} is not a model saved by glmfit ({reason}).") from error
     if header.get("format") != FORMAT:

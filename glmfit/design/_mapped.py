@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
-import weakref
 
 import numpy as np
 
 from ._form import check_form, served_dtype
+from ._signatures import OpenFile, Stamp
 from .base import RowSource
 
 
@@ -39,10 +39,8 @@ class MappedRows(RowSource):
         self._strides = _strides(array, what)
         self._row_bytes = (self.n_columns - 1) * self._strides[1] + array.itemsize
         self._position = _position(array)
-        self._path = str(array.filename)
-        self._file = os.open(self._path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        weakref.finalize(self, os.close, self._file)
-        self._origin = f" of {self._path}"
+        self._file = OpenFile(array.filename)
+        self._origin = f" of {self._file.path}"
 
     def __len__(self) -> int:
         return self._n_rows
@@ -53,13 +51,18 @@ class MappedRows(RowSource):
         row = self._strides[0]
         data = np.empty((stop - start - 1) * row + self._row_bytes, np.uint8)
         position = self._position + start * row
-        got = _read_into(self._file, self._path, data, position)
+        got = _read_into(self._file, data, position)
         if got < len(data):
+            size = os.fstat(self._file.number).st_size
             raise OSError(
-                f"{self._path} has {os.fstat(self._file).st_size} bytes now, but rows {start} to {stop - 1} need "
-                f"{position + len(data)}. It was cut short since it was mapped; write it again, or restore it."
+                f"{self._file.path} has {size} bytes now, but rows {start} to {stop - 1} need {position + len(data)}. "
+                "It was cut short since it was mapped; write it again, or restore it."
             )
         return np.ndarray((stop - start, self.n_columns), self._stored, data, strides=self._strides)
+
+    def signature(self) -> dict[str, Stamp]:
+        """State of the file."""
+        return self._file.signature()
 
 
 def _strides(array: np.ndarray, what: str) -> tuple[int, int]:
@@ -83,14 +86,14 @@ def _position(array: np.memmap) -> int:
     return start + array.__array_interface__["data"][0] - mapped
 
 
-def _read_into(file: int, path: str, data: np.ndarray, position: int) -> int:
+def _read_into(file: OpenFile, data: np.ndarray, position: int) -> int:
     """Fill data from a position of a file, whatever other threads read; how many bytes there were."""
     view, done = memoryview(data), 0
     while done < len(data):  # one call gives 2 GiB at most
         if hasattr(os, "preadv"):
-            n = os.preadv(file, [view[done:]], position + done)
+            n = os.preadv(file.number, [view[done:]], position + done)
         else:
-            with open(path, "rb", buffering=0) as own:
+            with open(file.path, "rb", buffering=0) as own:
                 own.seek(position + done)
                 n = own.readinto(view[done:])
         if not n:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,7 @@ class SideBySide(RowSource):
 
     def __init__(self, parts: list[RowSource]):
         self._parts = parts
+        self._n_rows = len(parts[0])
         self.n_columns = sum(part.n_columns for part in parts)
         self.dtype = np.result_type(*(part.dtype for part in parts))
         self.chunk_rows = max(part.chunk_rows for part in parts)
@@ -103,16 +104,21 @@ class SideBySide(RowSource):
         self._origin = f" of {', '.join(part._label for part in parts)}"
 
     def __len__(self) -> int:
-        return len(self._parts[0])
+        return self._n_rows
 
     def read(self, rows: slice) -> np.ndarray:
         """Read a run of rows."""
         return self._checked(*rows.indices(len(self))[:2])
 
+    def signature(self) -> dict[str, Hashable]:
+        """State of what the parts are read from."""
+        return {name: state for part in self._parts for name, state in part.signature().items()}
+
     def _checked(self, start: int, stop: int) -> np.ndarray:
         # The parts check themselves, and name themselves if something is wrong.
         block, at = np.empty((stop - start, self.n_columns), self.dtype), 0
         for part in self._parts:
+            part._refuse_shorter(self._n_rows)
             block[:, at : at + part.n_columns] = part._checked(start, stop)
             at += part.n_columns
         return block

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ._form import check_form, served_dtype
 from ._mapped import MappedRows
+from ._signatures import stamp
 from .base import RowSource
 
 CHUNK_ROWS = (256, 65536)  # between too many small reads and too much memory
@@ -79,6 +83,11 @@ class ReadableRows(RowSource):
         """Read a run of rows."""
         return self._rows.read(rows)
 
+    def signature(self) -> dict[str, Hashable]:
+        """State of what the rows are read from, if the object tells."""
+        signature = getattr(self._rows, "signature", None)
+        return signature() if callable(signature) else {}
+
 
 class ChunkedRows(RowSource):
     """Rows of an array that is stored in chunks and read by slices (h5py, zarr)."""
@@ -106,3 +115,13 @@ class ChunkedRows(RowSource):
         """Read a run of rows."""
         block = np.asarray(self._array[rows])
         return block[:, None] if self.one_column else block
+
+    def signature(self) -> dict[str, Hashable]:
+        """State of the file of HDF5, or of the file or folder of a zarr array; nothing is known of other stores."""
+        file, store = getattr(self._array, "file", None), getattr(self._array, "store", None)
+        if getattr(file, "driver", None) == "sec2":
+            return stamp(file.filename, file.id.get_vfd_handle())
+        root = getattr(store, "root", None) or getattr(store, "path", None)
+        if root is None or not os.path.exists(root):
+            return {}
+        return stamp(Path(root, self._array.path) if os.path.isdir(root) else root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Hashable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +16,8 @@ class RowSource(abc.ABC):
     """Rows of a design or of counts, read a run at a time.
 
     A class of your own needs two methods: ``__len__``, the number of rows, and ``read(rows)``, a run of them. The rest
-    follows from the first row, and each part of it may be set where it is known better.
+    follows from the first row, and each part of it may be set where it is known better. `signature` may tell a fit
+    whether the rows are still what they were.
 
     Attributes
     ----------
@@ -82,6 +84,18 @@ class RowSource(abc.ABC):
         numpy.ndarray
             Real numbers, (row, column). What is returned may be a view; it may not be overwritten by a later read.
         """
+
+    def signature(self) -> dict[str, Hashable]:
+        """Tell states of what the rows are read from apart.
+
+        Returns
+        -------
+        dict
+            Name -> what compares equal as long as the data behind the name are the same, such as size and time of
+            change of a file; empty where nothing is known. A fit that reads rows as it goes compares it at its end
+            with that at its beginning, and warns of what has changed, by name.
+        """
+        return {}
 
     @functools.cached_property
     def n_columns(self) -> int:
@@ -164,12 +178,21 @@ class RowSource(abc.ABC):
                 f"rows {start} to {stop - 1} of {self._label} could not be read: {type(error).__name__}: {error}"
             ) from error
         if block.ndim != 2 or len(block) != stop - start or not block.shape[1]:
+            shorter = f" It has {len(self)} rows now." if len(self) < stop else ""
             raise ValueError(
                 f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give "
-                f"({stop - start}, column), one row for each that is asked for."
+                f"({stop - start}, column), one row for each that is asked for.{shorter}"
             )
         check_real(block.dtype, f"{self._label}: what read(slice({start}, {stop})) gave")
         return block
+
+    def _refuse_shorter(self, n_rows: int) -> None:
+        """Raise if there are fewer rows than there were; more are none of a reader's business."""
+        if len(self) < n_rows:
+            raise ValueError(
+                f"{self._label} had {n_rows} rows when it was first looked at, and has {len(self)} now. Rows may not "
+                "go away while they are read: is something writing to it?"
+            )
 
     @property
     def _label(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,8 @@ class Convolution(RowSource):
         self._lags, n_basis = kernels.shape
         starts = _starts(signal, epochs)
         labels = getattr(signal, "columns", None)
-        self._signal, shape = _reader(signal)
+        self._source = as_source(signal)
+        self._signal, shape = _reader(signal if self._source is None else self._source)
         self._n_rows, self._n_sources = shape
         self.n_columns = self._n_sources * n_basis
         labels = range(self._n_sources) if labels is None else labels
@@ -145,8 +146,14 @@ class Convolution(RowSource):
         features[self.left_out[start:stop]] = np.nan
         return features
 
+    def signature(self) -> dict[str, Hashable]:
+        """State of what the signal is read from."""
+        return {} if self._source is None else self._source.signature()
+
     def _past(self, start: int, stop: int) -> np.ndarray:
         """Rows of the signal as floats, 0 outside and where it is NaN: no row that needs them is kept."""
+        if self._source is not None:
+            self._source._refuse_shorter(self._n_rows)
         past = np.zeros((stop - start, self._n_sources), self.dtype)
         inside = slice(max(start, 0), min(stop, self._n_rows))
         if inside.start < inside.stop:
@@ -205,9 +212,8 @@ def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
 
 def _reader(signal: Any) -> tuple[Callable[[slice], np.ndarray], tuple[int, int]]:
     """How to get rows of a signal as a dense array (row, source), and its shape."""
-    source = as_source(signal)
-    if source is not None:
-        return source.fetch, source.shape
+    if isinstance(signal, RowSource):
+        return signal.fetch, signal.shape
     if scipy.sparse.issparse(signal):
         check_form(signal.shape, signal.dtype, "signal")
         by_rows = scipy.sparse.csr_array(signal)

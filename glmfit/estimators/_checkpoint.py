@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from .._files import load_npz, save_npz
+from .._files import load_npz, remove_stale_parts, save_npz
 from .._warn import warn_user
 from ..problems._chunks import over_chunks
 
-_LAYOUT = "1"  # of the state; a file of another one cannot be read
+_LAYOUT = "2"  # of the state; a file of another one cannot be read
 
 
 class Checkpoint:
@@ -38,8 +39,7 @@ class Checkpoint:
                 f"checkpoint {self.path} cannot be written: the folder {self.path.parent} does not exist. Create it."
             )
         self._silent = False
-        for left in self.path.parent.glob(f".{self.path.name}.*.part"):
-            left.unlink(missing_ok=True)  # of a process that was killed while it wrote
+        remove_stale_parts(self.path.parent, of=glob.escape(self.path.name))
         if not os.access(self.path.parent, os.W_OK):
             raise PermissionError(
                 f"checkpoint {self.path} cannot be written: {self.path.parent} is not writable. Give another path."
@@ -58,7 +58,7 @@ class Checkpoint:
         try:
             if self.exists:
                 self._check(load_npz(self.path)[0])  # another fit may have begun on the same path
-            save_npz(self.path, {"class": "checkpoint", "facts": self.facts}, arrays)
+            save_npz(self.path, {"class": "checkpoint", "facts": self.facts, "arrays": _forms(arrays)}, arrays)
         except (OSError, ValueError) as error:
             if not self._silent:
                 warn_user(f"checkpoint {self.path} could not be written, and the fit goes on without it: {error}")
@@ -70,7 +70,7 @@ class Checkpoint:
         Raises
         ------
         ValueError
-            If the file is something else, or belongs to another fit: what differs is named.
+            If the file is something else, damaged, or belongs to another fit: what differs is named.
         """
         if not self.exists:
             return None
@@ -82,6 +82,11 @@ class Checkpoint:
                 "give another path."
             ) from error
         self._check(header)
+        kept, found = header.get("arrays"), _forms(arrays)
+        if kept != found:
+            kept = kept if isinstance(kept, dict) else {}
+            wrong = [name for name in dict.fromkeys([*kept, *found]) if kept.get(name) != found.get(name)]
+            raise self._damaged(f"missing, or other than was written: {', '.join(wrong)}")
         return arrays
 
     def _check(self, header: dict) -> None:
@@ -90,7 +95,9 @@ class Checkpoint:
             raise ValueError(
                 f"checkpoint {self.path} is a file of a {header.get('class')}, not a checkpoint. Give another path."
             )
-        found = header["facts"]
+        found = header.get("facts")
+        if not isinstance(found, dict):
+            raise self._damaged("it does not say which fit it belongs to")
         different = [
             f"{name} ({found.get(name, 'unknown')}, here {self.facts.get(name, 'unknown')})"
             for name in dict.fromkeys([*found, *self.facts])
@@ -101,6 +108,17 @@ class Checkpoint:
                 f"checkpoint {self.path} belongs to another fit; it differs in {', '.join(different)}. Nothing was "
                 "changed: give another path for this fit, or delete the file to begin anew."
             )
+
+    def _damaged(self, how: str) -> ValueError:
+        return ValueError(
+            f"checkpoint {self.path} is damaged ({how}). Nothing was changed: put a whole copy in its place, "
+            "or delete it to begin anew."
+        )
+
+
+def _forms(arrays: dict[str, np.ndarray]) -> dict[str, list]:
+    """Types and shapes of arrays, as JSON keeps them."""
+    return {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
 
 
 def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[str, str]:

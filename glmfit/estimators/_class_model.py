@@ -41,6 +41,7 @@ from ..solvers import (
     tune_step,
     untuned_step,
 )
+from ..solvers._seed import key_for
 from ._class_auto import choose_class_solver
 from ._class_report import ClassReport
 from ._class_validation import ClassTraining, check_class_features, check_offset
@@ -135,7 +136,7 @@ class ClassModel(Model):
         if solver is None:
             name = choose_class_solver(problem)
             solver = SOLVERS[name](**_AUTO.get(name, {}))
-        key = jax.random.key(seed)
+        key = key_for(solver, seed)
         if type(solver) in EXACT.values():
             options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=verbose)
             solution = solver.run(problem.exact, key=key, options=options)
@@ -231,7 +232,7 @@ class ClassModel(Model):
             return
         self.strength_ = self._strength(seen + rows)
         problem = self._make_problem(data, np.arange(len(totals)), self.strength_)
-        key = jax.random.fold_in(jax.random.key(read_seed(self.random_state)), batches)
+        key = jax.random.fold_in(key_for(solver, read_seed(self.random_state)), batches)
         tuned = step == "tune"
         if tuned:
             if batches == 0:

@@ -19,6 +19,7 @@ from ..penalties import Penalty
 from ..problems import FoldedProblem, Params, PathProblem
 from ..solvers import SAGA, LoopOptions, Newton, SharedNewton, Solution
 from ..solvers._loop import stopping_target
+from ..solvers._seed import key_for
 from ._folds import Folds
 
 REGULARIZERS = ("Ridge", "Lasso", "ElasticNet")
@@ -99,7 +100,7 @@ class Fits:
         Which solves them; None chooses.
     options, last : LoopOptions
         When to stop, and when the fits to all rows stop if they may be returned.
-    key :
+    seed : int
         Of the solver's randomness.
     max_memory : float
         Bytes.
@@ -115,7 +116,7 @@ class Fits:
     solver: SAGA | SharedNewton | None
     options: LoopOptions
     last: LoopOptions
-    key: Any
+    seed: int
     max_memory: float
     dtype: Any
 
@@ -256,7 +257,7 @@ class Fits:
             return
         problem = self._folded(self.strengths[s], f, neurons[n])
         with bar.phase(f"finishing {counted(len(s), 'fit')}"):
-            solution = run_counted(Newton(), problem, None, self.key, self.options, bar)
+            solution = run_counted(Newton(), problem, None, self.seed, self.options, bar)
         ended = solution.status != Status.INTERRUPTED
         better = ended & np.isfinite(solution.objective) & np.isfinite(solution.gap)
         s, f, n = (a[better] for a in (s, f, n))
@@ -292,7 +293,7 @@ class Fits:
         shape = len(strengths), self._train.shape[1], len(neurons)
         strength, fold, neuron = (a.ravel() for a in np.meshgrid(strengths, range(shape[1]), neurons, indexing="ij"))
         problem = self._folded(strength, fold, neuron)
-        solution = run_counted(self.chosen, problem, start, self.key, self.options, bar)
+        solution = run_counted(self.chosen, problem, start, self.seed, self.options, bar)
         coef, intercept = solution.params
         # A fit that was stopped before its first step is a constant rate, and nothing to compare.
         gap = np.where((solution.status == Status.INTERRUPTED) & (solution.epochs == 0), np.nan, solution.gap)
@@ -309,7 +310,7 @@ def _unfinished(status, gap) -> np.ndarray:
     return np.isin(status, (Status.PRECISION_FLOOR, Status.UNPROVED)) | ~np.isfinite(gap)
 
 
-def run_counted(solver, problem, start: Params | None, key, options: LoopOptions, bar: ProgressBar) -> Solution:
+def run_counted(solver, problem, start: Params | None, seed: int, options: LoopOptions, bar: ProgressBar) -> Solution:
     """Run a solver, and count the columns that are done on a bar."""
     before = bar.n
 
@@ -317,7 +318,8 @@ def run_counted(solver, problem, start: Params | None, key, options: LoopOptions
         bar.say(f"epoch {epoch}")
         bar.to(before + int(np.sum(~state.active)))
 
-    solution = solver.run(problem, start, key=key, options=replace(options, callback=after_epoch))
+    options = replace(options, callback=after_epoch)
+    solution = solver.run(problem, start, key=key_for(solver, seed), options=options)
     if not solution.interrupted:
         bar.to(before + problem.n_neurons)
     return solution

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._files import DAMAGED
 from .._status import Status, as_statuses
 from ..bounds import StepCertificate
 
@@ -29,7 +30,7 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
         model = cls(**{name: from_json(value) for name, value in header["parameters"].items()})
         model.report_ = _report_from_file(cls.report_class, header["report"], arrays)
         model._read_state(header, arrays)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except DAMAGED as error:
         raise ValueError(f"the file is not a whole {cls.__name__} ({type(error).__name__}: {error}).") from error
     return model
 

@@ -18,6 +18,7 @@ from ..observations import RESPONSE_LOSSES, ResponseLoss
 from ..problems import AllPairsProblem, TwoTowers
 from ..problems._towers import MLPTower
 from ..solvers import StationaryOptions
+from ..solvers._seed import key_for
 from ._parameters import precision, read_count, read_flag, read_seed, read_solver, read_verbose
 from ._response_auto import SOLVERS, choose_response_solver
 from ._response_report import ResponseReport
@@ -238,6 +239,7 @@ class _Run(NamedTuple):
 
 
 def _run(settings: Settings, data: Data, responses, weight: float, strength: float) -> _Run:
+    start_key, solver_key = jax.random.split(key_for(settings.solver, settings.seed))
     m, n = data.responses.n_stimuli, data.responses.n_neurons
     prior = settings.prior if data.prior_factors is None else data.prior_factors
     units = Units(np.zeros(n))
@@ -261,7 +263,6 @@ def _run(settings: Settings, data: Data, responses, weight: float, strength: flo
         bias_strength=settings.bias_strength,
         dtype=data.dtype,
     )
-    start_key, solver_key = jax.random.split(jax.random.key(settings.seed))
     theta = _start(
         problem, problem.draw_params(start_key, settings.n_components, *settings.hidden, scale=units.start), data
     )

@@ -28,6 +28,7 @@ from ._validation import (
     plain,
     time_axis,
 )
+from ._watch import Watch
 
 _LOOK = 65536  # rows at a time of the first look at the counts
 
@@ -47,6 +48,7 @@ class StreamedTraining:
     run_rows: int
     spike_count: np.ndarray  # as given, (neuron,)
     mean_exposure: float
+    watch: Watch
 
 
 class RowView:
@@ -68,6 +70,7 @@ class RowView:
         return self.shape[0]
 
     def __getitem__(self, rows) -> np.ndarray:
+        self.source._refuse_shorter(len(self))
         x = self.source.fetch(rows)
         if self.keep is not None and not self.keep[rows].all():
             x = np.where(self.keep[rows][:, None], x, np.zeros((), x.dtype))
@@ -96,6 +99,8 @@ class CountView:
         return self.shape[0]
 
     def __getitem__(self, rows) -> np.ndarray:
+        if isinstance(self.counts, RowSource):
+            self.counts._refuse_shorter(len(self))
         y = self.counts.fetch(rows) if isinstance(self.counts, RowSource) else self.counts[rows]
         y = np.asarray(y, self.dtype)
         if self.keep is not None and not self.keep[rows].all():
@@ -172,6 +177,7 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
         )
     refuse_spike_times(y, "y")
     axis = _check_times(y, sample_weight, offset, exposure)
+    watch = Watch([source, y, offset, exposure])  # weights are copied
     names = neuron_names(y)
     one_neuron = y.one_column if isinstance(y, RowSource) else np.ndim(plain(y)) == 1
     counts = y if isinstance(y, RowSource) else counts_of(y, keep_type=True)
@@ -193,7 +199,7 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
     names = names or [str(i) for i in range(counts.shape[1])]
     return StreamedTraining(
         RowView(source, keep), CountView(counts, keep, exposure), weights, offset, n_dropped, one_neuron, axis, names,
-        source.chunk_rows, spikes, mean_exposure(weights, exposure),
+        source.chunk_rows, spikes, mean_exposure(weights, exposure), watch,
     )  # fmt: skip
 
 

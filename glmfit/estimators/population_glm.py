@@ -16,6 +16,7 @@ from .. import observations, penalties
 from .._types import DataLike, Seed
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
+from ..solvers._seed import key_for
 from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
 from ._default_strength import bins_observed, default_ridge, units_of, warn_if_flat
@@ -221,7 +222,8 @@ class PopulationGLM(PopulationModel):
         ConvergenceWarning
             Once, if some neurons did not converge.
         UserWarning
-            Once, if the penalty leaves next to nothing of the coefficients.
+            Once, if the penalty leaves next to nothing of the coefficients, or if a file whose rows are read while
+            fitting has changed meanwhile.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset, exposure, checkpoint)
         return self
@@ -248,10 +250,9 @@ class PopulationGLM(PopulationModel):
         if checkpoint is not None:
             file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
             options = replace(options, checkpoint=file)
-        start = None
+        start, key, self._bucket = None, key_for(solver, seed), None
         if not problem.in_memory and (checkpoint is None or not file.exists):
-            start = _fit_sample(problem, jax.random.key(seed), seed, max_memory / 8)
-        key, self._bucket = jax.random.key(seed), None
+            start = _fit_sample(problem, key, seed, max_memory / 8)
         if pad_shapes and may_pad(solver, problem, checkpoint is not None):
             solution, self._bucket = run_padded(solver, problem, key=key, options=options)
         else:
@@ -260,6 +261,8 @@ class PopulationGLM(PopulationModel):
         if problem.in_memory:
             residual = partial(_residual, problem, solution.params)
             warn_if_flat(data.X, solution.params.coef, problem.penalty.strength, residual)
+        else:
+            data.watch.warn_of_changes()
 
     def _make_problem(self, data, max_memory) -> PopulationProblem:
         """Lay out data and penalty; ``strength_`` is the strength given, or one for these data."""

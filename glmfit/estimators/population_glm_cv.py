@@ -9,7 +9,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, Self
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -205,7 +204,7 @@ class PopulationGLMCV(PopulationModel):
         max_epochs, verbose = read_count("max_epochs", self.max_epochs), read_verbose(self.verbose)
         cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs)
         options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs)
-        max_memory, key = read_number("max_memory", self.max_memory), jax.random.key(read_seed(self.random_state))
+        max_memory, seed = read_number("max_memory", self.max_memory), read_seed(self.random_state)
         X, y = as_arrays(X, y)
         data = check_training(self, X, y, sample_weight, offset, exposure)
         negligible = options.negligible / data.mean_exposure  # F is per whole bin
@@ -219,7 +218,7 @@ class PopulationGLMCV(PopulationModel):
 
         last = options if options.tol <= cv_options.tol else cv_options
         began = time.perf_counter()
-        fits = Fits(data, observation, penalty, strengths, folds, solver, cv_options, last, key, max_memory, dtype)
+        fits = Fits(data, observation, penalty, strengths, folds, solver, cv_options, last, seed, max_memory, dtype)
         what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {counted(data.Y.shape[1], 'neuron')}"
         with closing(ProgressBar(what, fits.count, "fit", verbose)) as bar:
             found, interrupted = fits.run(bar)
@@ -233,7 +232,7 @@ class PopulationGLMCV(PopulationModel):
             if not interrupted:
                 with suppress(KeyboardInterrupt):
                     solution = fits.solution(problem, found, chosen, began)
-                    solution = solution or _last_fit(problem, found.params(chosen), key, options, bar)
+                    solution = solution or _last_fit(problem, found.params(chosen), seed, options, bar)
             if solution is None:
                 solution = fits.solution(problem, found, chosen, began, stopped=options)
             interrupted = interrupted or solution.interrupted
@@ -326,10 +325,10 @@ class PopulationGLMCV(PopulationModel):
             setattr(self, name, arrays[f"cv.{name}"])
 
 
-def _last_fit(problem, start, key, options: LoopOptions, bar: ProgressBar) -> Solution:
+def _last_fit(problem, start, seed: int, options: LoopOptions, bar: ProgressBar) -> Solution:
     """Fit to all rows at the strengths chosen, where the cross-validation left more to do."""
     with bar.phase(f"last fit, {problem.subject}"):
-        return run_counted(FIT_SOLVERS[choose_solver(problem)](), problem, start, key, options, bar)
+        return run_counted(FIT_SOLVERS[choose_solver(problem)](), problem, start, seed, options, bar)
 
 
 _FITTED = (

@@ -5,7 +5,6 @@ Theory: docs/theory/streaming.md.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -32,6 +31,7 @@ from ._rows import (
     largest_change,
     sweep,
 )
+from ._scratch import mapped_zeros
 
 
 class StreamedRows:
@@ -69,8 +69,7 @@ class StreamedRows:
         shape = self.n_blocks, self.batch_size, self.problem.n_neurons
         if self.table_bytes <= self.problem.max_table_bytes:
             return np.zeros(shape, self.problem.dtype)
-        with tempfile.TemporaryFile(prefix="glmfit-table-") as file:  # the mapping keeps it until it is let go
-            return np.memmap(file, self.problem.dtype, "w+", shape=shape)
+        return mapped_zeros(shape, self.problem.dtype)
 
     @property
     def table_bytes(self) -> int:

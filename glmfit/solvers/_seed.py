@@ -1,9 +1,25 @@
-"""From jax's keys to the seeds of NumPy's generators."""
+"""From seeds to jax's keys, and from those to the seeds of NumPy's generators."""
 
 from __future__ import annotations
 
 import jax
 import numpy as np
+
+from .._compile import refuse_fork
+
+
+def key_for(solver, seed: int) -> jax.Array | None:
+    """Key of a solver's draws; None for a solver that draws nothing and leaves jax alone.
+
+    Raises
+    ------
+    RuntimeError
+        If the solver needs jax and this process was forked after jax had started.
+    """
+    if getattr(solver, "on_host", False):
+        return None
+    refuse_fork()
+    return jax.random.key(seed)
 
 
 def seed_of(key) -> int:

@@ -34,10 +34,13 @@ class Solver(ABC):
         Whether the solver's own certificates use exact Hessians, so that finishing neurons with them adds nothing.
     finish_with_newton : bool
         Whether Newton steps may end what the solver began, where they are cheap.
+    on_host : bool
+        Whether the solver computes with NumPy alone: it compiles nothing, needs no key, and runs in forked processes.
     """
 
     exact_hessian: ClassVar[bool] = False
     finish_with_newton: ClassVar[bool] = True
+    on_host: ClassVar[bool] = False
 
     @abstractmethod
     def init_state(self, problem: Problem, params: Params, *, key) -> OptStep:

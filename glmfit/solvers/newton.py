@@ -37,6 +37,7 @@ class Newton(Solver):
     """
 
     exact_hessian: ClassVar[bool] = True
+    on_host: ClassVar[bool] = True
 
     def init_state(self, problem: ExactHessian, params: Params, *, key=None) -> OptStep:
         """Evaluate the start."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class NewtonCG(Solver):
     per product: 4 N D K flops (nonzeros in place of N D). Memory: 4 numbers per row and class.
     """
 
+    on_host: ClassVar[bool] = True
     max_products: int = 100
 
     def __post_init__(self):

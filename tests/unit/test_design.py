@@ -297,7 +297,7 @@ def test_changes_that_are_not_in_the_file_are_refused(path):
 
 def test_the_file_is_closed_with_the_source(path):
     source = as_source(np.load(path, mmap_mode="r"))
-    file = source._file
+    file = source._file.number
     assert os.path.samestat(os.fstat(file), path.stat())
     del source
     gc.collect()

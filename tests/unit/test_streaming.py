@@ -1,5 +1,6 @@
 """Recordings read from files or made as they are needed: the same fits, found again after a crash, clear errors."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,11 +16,13 @@ import pytest
 import zarr
 
 from glmfit import PopulationGLM, design, observations, penalties
+from glmfit._files import load_npz, save_npz
 from glmfit.design import RowSource
 from glmfit.estimators._checkpoint import Checkpoint
 from glmfit.problems import PopulationProblem, StreamedProblem
 from glmfit.problems._portions import lay_out, read_ahead
 from glmfit.problems._rows import hessian_spectrum
+from glmfit.problems._scratch import mapped_zeros
 from glmfit.solvers import SAGA, LoopOptions
 
 T, D, N, SMALL = 6000, 5, 4, 1e5  # bytes that such a recording does not fit in
@@ -163,6 +166,49 @@ def test_a_mapped_table_gives_the_same_fit_to_the_last_bit_in_less_memory():
     np.testing.assert_array_equal(fits[0].params.coef, fits[2].params.coef)
     np.testing.assert_array_equal(fits[0].gap, fits[2].gap)
     assert fits[1] > fits[3]
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_mapped_table_has_its_room_on_the_disk(tmp_path, monkeypatch, supported):
+    def refuse(*_):
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    if not supported:
+        monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open(tmp_path / "table", "w+b"))
+    table = mapped_zeros((300, 10, 1000), np.float32)
+    assert table.shape == (300, 10, 1000) and table.dtype == np.float32 and not table.any()
+    assert os.stat(tmp_path / "table").st_size == table.nbytes
+    assert 512 * os.stat(tmp_path / "table").st_blocks >= table.nbytes
+    table[-1] = 1
+    assert table.sum() == 10_000
+
+
+def test_a_full_temporary_disk_is_an_error_that_names_it(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    X, Y = make()
+    with pytest.raises(OSError, match=rf"temporary file of \d+ bytes in {tmp_path}.*No space left.*TMPDIR") as caught:
+        PopulationGLM(regularizer_strength=1e-2, max_memory=SMALL).fit(Counted(X), Y)
+    assert caught.value.errno == errno.ENOSPC and not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
+def test_a_table_above_the_limit_of_files_is_an_error_that_names_it(tmp_path):
+    code = f"""
+import resource, sys
+sys.path.insert(0, {str(ROOT)!r})
+from glmfit.problems._scratch import mapped_zeros
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+mapped_zeros((3000,), "f4")[:] = 1
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1, done.stderr
+    assert f"temporary file of 12000 bytes in {tmp_path}, which cannot be made (File too large)" in done.stderr
 
 
 def test_memory_does_not_grow_with_the_recording():
@@ -492,13 +538,46 @@ def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
             model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-2).fit(X, Y, checkpoint=file)
     assert model.report_.converged.all()
     file.write_bytes(b"not a file of ours")
-    left = tmp_path / ".fit.npz.0123.part"
-    left.write_bytes(b"")
     with pytest.raises(ValueError, match=r"fit.npz cannot be read .*delete it to begin anew"):
         PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=file)
-    assert file.read_bytes() == b"not a file of ours" and not left.exists()
+    assert file.read_bytes() == b"not a file of ours"
     with pytest.raises(TypeError, match="checkpoint is 3"):
         PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=3)
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape", "type", "more", "facts", "arrays"])
+def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, damage):
+    X, Y = make()
+    file, model = tmp_path / "fit.npz", PopulationGLM(solver_name="SAGA", regularizer_strength=1e-2)
+    model.fit(X, Y, checkpoint=file)
+    header, arrays = load_npz(file)
+    name = next(name for name, array in arrays.items() if name.startswith("solver/") and array.ndim == 2)
+    if damage == "missing":
+        del arrays[name]
+    elif damage == "shape":
+        arrays[name] = arrays[name][:-1]
+    elif damage == "type":
+        arrays[name] = arrays[name].astype(int)
+    elif damage == "more":
+        arrays["other"] = arrays[name]
+    else:
+        header[damage] = None
+    save_npz(file, header, arrays)
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=r"fit\.npz is damaged \(.*delete it to begin anew") as caught:
+        model.fit(X, Y, checkpoint=file)
+    assert file.read_bytes() == before
+    assert damage in ("facts", "arrays", "more") or name in str(caught.value)
+
+
+def test_only_what_a_killed_fit_left_long_ago_is_tidied(tmp_path):
+    names = (".fit[1].npz.0.part", ".fit[1].npz.1.part", ".fit1.npz.2.part")
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    for name in names[1:]:
+        os.utime(tmp_path / name, (time.time() - 4000,) * 2)
+    Checkpoint(tmp_path / "fit[1].npz", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".fit1.npz.2.part", ".fit[1].npz.0.part"]
 
 
 def test_small_mapped_files_are_loaded_in_any_layout(tmp_path):

@@ -1,0 +1,80 @@
+"""Files of models: whole or absent, and an error with a name for whatever else lies there."""
+
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glmfit import PopulationGLM
+from glmfit._files import load_npz
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def archive(path, header, **members):
+    """An npz file with raw bytes for members; the header is text."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.frombuffer(header.encode(), np.uint8))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, raw in {"header": buffer.getvalue(), **members}.items():
+            file.writestr(f"{name}.npy", raw)
+    return path
+
+
+def npy(words: str) -> bytes:
+    """An array that has only a header, with any words in it."""
+    return b"\x93NUMPY\x01\x00" + (len(words) + 1).to_bytes(2, "little") + words.encode() + b"\n"
+
+
+OURS = json.dumps({"format": "glmfit/1"})
+
+
+@pytest.mark.parametrize(
+    ("header", "member"),
+    [
+        pytest.param(OURS, npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,)}"), id="huge"),
+        pytest.param(
+            OURS, npy("{'descr': '<f8', 'fortran_order': False, 'shape': (3"), id="a bracket that is not closed"
+        ),
+        pytest.param(OURS, npy("{'descr': '<f8', 'fortran_order': False, 'shape': (3,)) }"), id="a bracket too many"),
+        pytest.param(
+            "[" * 200_000 + "]" * 200_000, npy("{'descr': '<f8', 'fortran_order': False, 'shape': (0,)}"), id="deep"
+        ),
+    ],
+)
+def test_a_crafted_file_is_refused_by_name(tmp_path, header, member):
+    path = archive(tmp_path / "model.npz", header, coef=member)
+    for load in (load_npz, PopulationGLM.load):
+        with pytest.raises(ValueError, match=r"model\.npz is not a model saved by glmfit"):
+            load(path)
+
+
+def test_parameters_nested_too_deep_are_refused(tmp_path):
+    header = {"format": "glmfit/1", "class": "PopulationGLM", "parameters": {"tol": 0}}
+    header = json.dumps(header).replace("0", "[" * 700 + "]" * 700)
+    path = archive(tmp_path / "m.npz", header)
+    with pytest.raises(ValueError, match="the file is not a whole PopulationGLM"):
+        PopulationGLM.load(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
+def test_a_limit_on_the_size_of_files_names_the_file(tmp_path):
+    code = f"""
+import resource, sys
+sys.path.insert(0, {str(ROOT)!r})
+import numpy as np
+from glmfit._files import save_npz
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+try:
+    save_npz("model.npz", {{}}, {{"coef": np.random.default_rng(0).normal(size=1000)}})
+except OSError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "too large" in done.stdout and "model.npz" in done.stdout
+    assert not list(tmp_path.iterdir())
