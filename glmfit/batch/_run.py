@@ -216,7 +216,7 @@ def _check_scheduler(scheduler: str) -> None:
         )
 
 
-def _drive(works: list[Work], book: _Book, where, **options) -> None:
+def _drive(works: list[Work], book: Book, where, **options) -> None:
     """Let Dask do the work."""
     from ._cluster import open_client
     from ._drive import drive

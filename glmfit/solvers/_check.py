@@ -19,8 +19,9 @@ def check_rotation_invariant(solver: str, penalty: Any) -> None:
     check_smooth(solver, penalty)
     if not penalty.rotation_invariant:
         raise ValueError(
-            f"{solver} needs one strength for all coefficients of a neuron, or the same ratios of them for every neuron; this "
-            f'{penalty.name} has strengths of shape {penalty.strength.shape}. Use solver_name="Newton" or "SAGA".'
+            f"{solver} needs one strength for all coefficients of a neuron, or the same ratios of them for every "
+            f"neuron; this {penalty.name} has strengths of shape {penalty.strength.shape}. "
+            'Use solver_name="Newton" or "SAGA".'
         )
 
 
