@@ -60,9 +60,9 @@ class PopulationGLM(PopulationModel):
     regularizer_strength : float, array or tuple, optional
         Strength >= 0: shared, per neuron (n_neurons,) or per coefficient (n_features, n_neurons), for GroupLasso per
         group (n_groups, n_neurons); for ElasticNet also ``(strength, ratio)``. The default for Ridge is chosen for
-        every neuron by marginal likelihood at the model without features, in ``strength_`` after the fit
-        (docs/theory/default_strength.md; docs/decisions/0013-default-strengths.md has the measurements); it is 1.0 for
-        the other penalties, as in NeMoS.
+        every neuron by marginal likelihood at the model without features, times the squared half range of each
+        feature, in ``strength_`` after the fit (docs/theory/default_strength.md;
+        docs/decisions/0013-default-strengths.md has the measurements). It is 1.0 for the other penalties, as in NeMoS.
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
         list or a slice).
@@ -102,7 +102,7 @@ class PopulationGLM(PopulationModel):
     intercept_ : numpy.ndarray or float
         Number for 1-D y, else (n_neurons,). -1e4 (rate 0) for a neuron without spikes.
     strength_ : float, array or tuple
-        Strength of the penalty: the one given, or the one chosen, (n_neurons,), a float for 1-D y.
+        Strength of the penalty: the one given, or the one chosen, (n_features, n_neurons).
     report_ : FitReport
         Status, certified gap and more per neuron; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
