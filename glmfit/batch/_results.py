@@ -7,29 +7,21 @@ from __future__ import annotations
 
 import io
 import json
-import time
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .._files import load_npz, save_npz, whole_or_absent
+from .._files import DAMAGED, load_npz, remove_stale_parts, save_npz, whole_or_absent
 from ._attempts import ended
 from ._task import Task
 
-# What comes of files that are damaged, and of those that somebody made to do harm.
-_DAMAGED = (
-    *(KeyError, ValueError, TypeError, AttributeError, OSError, EOFError, RuntimeError, MemoryError),
-    *(zlib.error, zipfile.BadZipFile),
-)
 _FACTS = (
     *("key", "session", "model", "spec", "began", "seconds", "host", "worker", "bucket", "programs", "warnings"),
     "n_rows",
 )
 _ARRAYS = ("coef", "intercept", "design.feature_names")
-STALE_PART_S = 3600.0  # what was being written longer ago than this is left over from a process that was killed
 
 
 def result_path(out: Path, key: str) -> Path:
@@ -46,12 +38,7 @@ def make_folders(out: Path) -> None:
     """Make the output folder, and remove what a process killed long ago was writing."""
     for folder in (Path(out) / "results", Path(out) / "failed"):
         folder.mkdir(parents=True, exist_ok=True)
-        for part in folder.glob(".*.part"):
-            try:
-                if time.time() - part.stat().st_mtime > STALE_PART_S:
-                    part.unlink()
-            except FileNotFoundError:
-                pass  # somebody else tidied up
+        remove_stale_parts(folder)
 
 
 def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Path:
@@ -80,7 +67,7 @@ def read_result(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
         _check_arrays(*(arrays[name] for name in _ARRAYS))
     except FileNotFoundError:
         raise
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ValueError(f"{path} is not a whole result of a batch ({_said(error)}).") from error
     return header, arrays
 
@@ -96,7 +83,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             header = json.loads(file["header"].tobytes().decode())
-    except _DAMAGED as error:
+    except DAMAGED as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(f"{path} is not a result of a batch ({_said(error)}).") from error
@@ -116,7 +103,7 @@ def is_whole(out: Path, key: str) -> bool:
         )
         _check(json.loads(header.tobytes()), path)
         _check_arrays(*arrays)
-    except _DAMAGED:
+    except DAMAGED:
         return False
     return True
 
@@ -135,7 +122,7 @@ def read_failure(path: Path) -> dict[str, Any]:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
-    except _DAMAGED:
+    except DAMAGED:
         pass
     return {"key": Path(path).stem, "error": "the file with the traceback cannot be read", "traceback": ""}
 
