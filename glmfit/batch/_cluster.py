@@ -255,7 +255,6 @@ def _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, options
         options=options,
         env=env,
         security=certificates.on_disk(),
-        private=certificates.folder,
         logs=out / "logs",
         dashboard=dashboard,
     )

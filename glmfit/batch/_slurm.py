@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from dask_jobqueue import SLURMCluster
 from dask_jobqueue.slurm import SLURMJob
 from distributed import Security
 
+from ._attempts import LIFETIME
+from ._directives import directive, lifetime_of, log_file
 from ._local import HTTP_ON_LOOPBACK, Arrivals, last_lines
 
 OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue", "python")
 CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
 SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
-MARGIN = (120.0, 0.1)  # a worker leaves this many seconds, or this part of it if that is less, before its walltime
+MARGIN = 120.0  # seconds before the walltime (see `lifetime_of`) at which a worker leaves
 # Programs compiled for one type of node may not run on another; which type it is, the node itself has to say.
 _CACHE_OF_NODE = (
     'export JAX_COMPILATION_CACHE_DIR="$JAX_COMPILATION_CACHE_DIR/'
@@ -44,9 +46,13 @@ class Jobs(SLURMCluster):
         self.n_gone = 0
         self.submitted: dict[str, float] = {}
         options["scheduler_options"]["plugins"] = [self.arrivals]
-        super().__init__(log_directory=str(logs), **options)
+        super().__init__(**options)
         self.adapt(minimum_jobs=n_jobs, maximum_jobs=n_jobs, interval="1s")
         self.loop.add_callback(self._look_after_jobs)
+
+    def _get_worker_security(self, security):
+        """Leave the certificates out of the command, where Dask puts them unquoted: see `job_options`."""
+        return None
 
     async def _look_after_jobs(self) -> None:
         """Forget jobs that SLURM does not know any more, so that new ones are submitted."""
@@ -90,19 +96,20 @@ class Jobs(SLURMCluster):
 
 def submit_jobs(*, n_jobs: int, logs: Path, **given: Any) -> Jobs:
     """Submit `n_jobs` jobs, and keep as many running or waiting until the cluster is closed."""
-    return Jobs(n_jobs=n_jobs, logs=logs, **job_options(**given))
+    logs.mkdir(parents=True, exist_ok=True)
+    return Jobs(n_jobs=n_jobs, logs=logs, **job_options(logs=logs, **given))
 
 
-def job_script(*, logs: Path, **given: Any) -> str:
+def job_script(**given: Any) -> str:
     """Return the script of such a job, without submitting anything."""
     options = job_options(**given)
-    kept = {name: options[name] for name in options if name not in ("scheduler_options", "shared_temp_directory")}
-    kept.pop("silence_logs")
-    return SLURMJob("tls://scheduler:port", name="worker", log_directory=str(logs), **kept).job_script()
+    for of_the_cluster in ("scheduler_options", "silence_logs", "security"):
+        del options[of_the_cluster]
+    return SLURMJob("tls://scheduler:port", name="worker", **options).job_script()
 
 
 def job_options(
-    *, gpu: bool, options: dict[str, Any], env: dict[str, str], security: Security, private: Path, dashboard: bool
+    *, gpu: bool, options: dict[str, Any], env: dict[str, str], security: Security, logs: Path, dashboard: bool
 ) -> dict[str, Any]:
     """Translate the options of the user into those of Dask's SLURMCluster.
 
@@ -111,6 +118,8 @@ def job_options(
     interface: network interface of the nodes and of this machine ("ib0"); host: address of this machine instead.
     python: interpreter of the workers, by default this one. What is not given is taken from Dask's own configuration
     (jobqueue.slurm), where the walltime is 30 minutes unless it was changed; it must be longer than the longest fit.
+
+    Dask puts all of it into a script as it is: what must not be read as shell is quoted here.
     """
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
@@ -119,18 +128,26 @@ def job_options(
             "and extra=['--name=value'] for all others"
         )
     configured = dask.config.get("jobqueue.slurm")
+    extra = [f"--{stream}={log_file(logs, f'glmfit-%J.{stream[:3]}')}" for stream in ("error", "output")]
+    extra += [*_lines(options.get("extra", configured["job-extra-directives"])), *(["--gres=gpu:1"] if gpu else [])]
+    for option in [*(f"--{name}={options.get(name)}" for name in ("partition", "account", "walltime")), *extra]:
+        directive(option)  # raises unless it is a line
     walltime = options.get("walltime") or configured["walltime"]
+    lifetime = lifetime_of(walltime, MARGIN)
     arguments = [*HTTP_ON_LOOPBACK]
-    if walltime:
-        seconds = seconds_of(str(walltime))
-        lifetime = seconds - min(MARGIN[0], MARGIN[1] * seconds)
+    if lifetime is not None:
         # To leave by itself is no failure of the task that runs: it starts again elsewhere.
         arguments += ["--lifetime", f"{lifetime:.0f}s"]
+        env = env | {LIFETIME: f"{lifetime:.0f}"}
     scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}
     if options.get("host"):
         scheduler["host"] = options["host"]
         if options["host"].startswith("127."):  # all nodes are this machine
             arguments += ["--host", options["host"]]
+    # What Dask's configuration names may be a command of several words, and stays as it is.
+    python = options.get("python") or (None if configured["python"] else sys.executable)
+    files = security.get_tls_config_for_role("worker")
+    arguments += ["--tls-ca-file", files["ca_file"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
     return {
         "cores": 1,
         "processes": 1,
@@ -139,21 +156,18 @@ def job_options(
         "queue": options.get("partition"),
         "account": options.get("account"),
         "interface": options.get("interface"),
-        "python": options.get("python"),
+        "python": python and shlex.quote(python),
         "protocol": "tls://",
         "security": security,
-        "shared_temp_directory": str(private),
-        "local_directory": configured["local-directory"] or "${TMPDIR:-/tmp}",
+        "local_directory": f'"{configured["local-directory"] or "${TMPDIR:-/tmp}"}"',  # variables are for the node
         "job_script_prologue": [
             *_lines(options.get("prologue", configured["job-script-prologue"])),
             *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
             *([_CACHE_OF_NODE] if "JAX_COMPILATION_CACHE_DIR" in env else []),
         ],
-        "job_extra_directives": [
-            *_lines(options.get("extra", configured["job-extra-directives"])),
-            *(["--gres=gpu:1"] if gpu else []),
-        ],
-        "worker_extra_args": arguments,
+        "job_directives_skip": [*configured["job-directives-skip"], "#SBATCH -e ", "#SBATCH -o "],
+        "job_extra_directives": extra,
+        "worker_extra_args": [shlex.quote(argument) for argument in arguments],
         "scheduler_options": scheduler,
         "job_name": "glmfit",
         "silence_logs": "CRITICAL",
@@ -163,17 +177,3 @@ def job_options(
 def _lines(given: str | list[str] | None) -> list[str]:
     """Accept one line for a list of one."""
     return [given] if isinstance(given, str) else list(given or [])
-
-
-def seconds_of(walltime: str) -> float:
-    """Seconds of a time as SLURM writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime.strip())
-    if match is None:
-        raise ValueError(f"walltime={walltime!r}; it is written as 'HH:MM:SS' or 'D-HH:MM:SS'")
-    days, *parts = match.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    if days is not None:
-        hours, minutes, seconds = [*numbers, 0, 0][:3]
-        return 86400.0 * int(days) + 3600.0 * hours + 60.0 * minutes + seconds
-    hours, minutes, seconds = {1: [0, *numbers, 0], 2: [0, *numbers], 3: numbers}[len(numbers)]
-    return 3600.0 * hours + 60.0 * minutes + seconds
