@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import dask
 from dask_jobqueue import SLURMCluster
 from dask_jobqueue.slurm import SLURMJob
 from distributed import Security
+from distributed.core import Status
 
 from ._attempts import LIFETIME
 from ._directives import directive, lifetime_of, log_file
@@ -22,6 +24,8 @@ OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "e
 CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
 SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
+LOOK_EVERY = 1.0  # seconds between two looks at what is to be submitted
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds until a submission that was refused is tried again; they double
 MARGIN = 120.0  # seconds before the walltime (see `lifetime_of`) at which a worker leaves
 # Programs compiled for one type of node may not run on another; which type it is, the node itself has to say.
 _CACHE_OF_NODE = (
@@ -30,46 +34,105 @@ _CACHE_OF_NODE = (
 )
 
 
+class Job(SLURMJob):
+    """One worker. A submission that SLURM refuses raises nothing, but leaves what sbatch said."""
+
+    refusal: str | None = None
+
+    async def start(self):
+        """Submit the job, or keep the reason why it is not."""
+        try:
+            await super().start()
+        except (RuntimeError, ValueError, OSError) as error:
+            # Dask's message has what was run and what it said on both streams.
+            self.refusal = str(error).rpartition("stderr:\n")[2].strip() or str(error)
+            self.status = Status.running  # all that Dask closes are running, also one that never came to be
+
+    async def close(self):
+        """Cancel the job."""
+        try:
+            await super().close()
+        finally:
+            self.status = Status.closed
+
+
 class Jobs(SLURMCluster):
     """A scheduler in this process and workers in jobs.
 
-    Dask's adaptive scaling replaces a worker that was there and was lost. A job that ends before its worker has arrived
-    (cancelled in the queue, killed while it started) is noticed here, by asking SLURM.
+    Dask's adaptive scaling replaces a worker that was there and was lost. Two things are noticed here: a job that ends
+    before its worker has arrived (cancelled in the queue, killed while it started), by asking SLURM; and a job that
+    SLURM refuses, which is submitted again after a while, unless SLURM never took any.
     """
 
+    job_cls = Job
     waits_in_queue = True
 
     def __init__(self, *, n_jobs: int, logs: Path, **options):
         self.arrivals = Arrivals()
         self.n_jobs, self.log_directory = n_jobs, str(logs)
         self.trouble: str | None = None
+        self.news: deque[str] = deque()  # sentences for the user
+        self.reasons: list[str] = []  # why jobs wait, in SLURM's words
         self.n_gone = 0
         self.submitted: dict[str, float] = {}
         options["scheduler_options"]["plugins"] = [self.arrivals]
         super().__init__(**options)
-        self.adapt(minimum_jobs=n_jobs, maximum_jobs=n_jobs, interval="1s")
+        self.adapt(minimum_jobs=n_jobs, maximum_jobs=n_jobs, interval=f"{LOOK_EVERY}s")
         self.loop.add_callback(self._look_after_jobs)
+        self.loop.add_callback(self._look_after_refused)
 
     def _get_worker_security(self, security):
         """Leave the certificates out of the command, where Dask puts them unquoted: see `job_options`."""
         return None
 
+    async def _is_open_after(self, seconds: float) -> bool:
+        """Wait, and say whether there is anything left to look after."""
+        await asyncio.sleep(seconds)
+        return self.status.name in ("created", "starting", "running")
+
+    async def _look_after_refused(self) -> None:
+        """Submit again what SLURM refused; where it never took a job, it would not take this one later either."""
+        accepted = False
+        while await self._is_open_after(LOOK_EVERY):
+            accepted = accepted or any(job.job_id for job in self.workers.values())
+            refused = self._refused()
+            if refused and not accepted:
+                self.trouble = f"SLURM refuses the jobs; sbatch said:\n{refused[0].refusal}"
+                return
+            if refused:
+                self.news.append(f"SLURM refuses a job, and is asked again; sbatch said:\n{refused[0].refusal}")
+                await self._submit_again()
+
+    async def _submit_again(self) -> None:
+        """Submit until all jobs are taken, after pauses that grow."""
+        pause = FIRST_PAUSE
+        while self._refused() and await self._is_open_after(pause):
+            pause = min(2 * pause, LONGEST_PAUSE)
+            for job in self._refused():
+                await self.workers.pop(job.name).close()
+            await self._correct_state()
+        self.news.append("SLURM takes jobs again")
+
+    def _refused(self) -> list[Job]:
+        """Jobs that are none, because SLURM refused them."""
+        return [job for job in self.workers.values() if job.refusal]
+
     async def _look_after_jobs(self) -> None:
         """Forget jobs that SLURM does not know any more, so that new ones are submitted."""
         arrived = 0
-        while self.status.name in ("created", "starting", "running"):
-            # Where jobs cannot work, no queue is to be flooded with them.
-            await asyncio.sleep(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY)
+        # Where jobs cannot work, no queue is to be flooded with them.
+        while await self._is_open_after(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY):
             if sum(self.arrivals.count.values()) > arrived:
                 arrived, self.n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
             now, missing = time.monotonic(), self._missing()
             self.submitted = {job: self.submitted.get(job, now) for job in missing}
             old = [job for job, since in self.submitted.items() if now - since > SECONDS_TO_ARRIVE]
-            if not old:
+            known = await self._known_jobs() if old else {}
+            if known is None:
                 continue
-            known = await self._known_jobs()
+            self.reasons = sorted({known[job] for job in old if job in known} - {"None"})
             for job in old:
-                if known is not None and job not in known and self.workers.pop(missing[job], None) is not None:
+                if job not in known and self.workers.pop(missing[job], None) is not None:
                     self._count_as_gone(job)
 
     def _missing(self) -> dict[str, Any]:
@@ -78,13 +141,14 @@ class Jobs(SLURMCluster):
         jobs = ((name, job) for name, job in self.workers.items() if str(name) not in present)
         return {job.job_id: name for name, job in jobs if job.job_id}
 
-    async def _known_jobs(self) -> set[str] | None:
-        """Return the numbers of this user's jobs that wait or run; None if SLURM does not answer now."""
+    async def _known_jobs(self) -> dict[str, str] | None:
+        """Return this user's jobs that wait or run, and why they wait; None if SLURM does not answer now."""
         try:
-            out = await SLURMJob._call(["squeue", "--me", "--noheader", "--format=%A"])
+            async with self._lock:  # the cluster does not close meanwhile
+                out = await SLURMJob._call(["squeue", "--me", "--noheader", "--format=%A|%r"])
         except (RuntimeError, OSError):
             return None
-        return set(out.split())
+        return dict(line.split("|", 1) for line in out.splitlines() if "|" in line)
 
     def _count_as_gone(self, job: str) -> None:
         """Notice that jobs end one after the other without a worker."""
@@ -105,7 +169,7 @@ def job_script(**given: Any) -> str:
     options = job_options(**given)
     for of_the_cluster in ("scheduler_options", "silence_logs", "security"):
         del options[of_the_cluster]
-    return SLURMJob("tls://scheduler:port", name="worker", **options).job_script()
+    return Job("tls://scheduler:port", name="worker", **options).job_script()
 
 
 def job_options(
