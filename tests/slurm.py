@@ -45,6 +45,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 DefMemPerCPU=100
 KillWait=2
 ReturnToService=2
+MessageTimeout=5
 SlurmdTimeout=30
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -127,8 +128,7 @@ class Slurm:
             self._start_munge()
             self._write_settings()
             os.environ["SLURM_CONF"] = str(self.folder / "slurm.conf")
-            start("slurmctld", "-c")
-            wait_until(lambda: "UP" in call("scontrol", "ping", check=False), "slurmctld")
+            self.controller_up()
             for name in self.names:
                 start("slurmd", "-N", name)
             wait_until(lambda: self.states() == {name: "idle" for name in self.names}, "idle nodes")
@@ -189,6 +189,14 @@ class Slurm:
     def node_up(self, name):
         # Refused where the node has come back by itself.
         call("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
+
+    def controller_down(self):
+        """Stop slurmctld, as for a maintenance; what runs on the nodes goes on."""
+        self._end(self.folder / "slurmctld.pid")
+
+    def controller_up(self):
+        start("slurmctld")
+        wait_until(lambda: "UP" in call("scontrol", "ping", check=False), "slurmctld")
 
     def __exit__(self, *exc):
         with contextlib.suppress(RuntimeError, TimeoutError, OSError):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ._lock import RunLock
+
 if TYPE_CHECKING:
     from distributed import Security
+
+_OWNER = "owner.lock"
+_STALE_S = 3600.0  # what was heard of within that time is left alone, whatever clocks and process numbers say
 
 
 class Certificates:
@@ -23,8 +31,11 @@ class Certificates:
             parent.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Certificates:
+        _tidy_up(self.parent or Path(tempfile.gettempdir()))
         # mkdtemp gives the mode 0700, in a shared folder too.
         self.folder = Path(tempfile.mkdtemp(prefix=".tls-", dir=self.parent))
+        self._owner = RunLock(self.folder / _OWNER)
+        self._owner.__enter__()
         self.files = {role: self._write(role) for role in ("scheduler", "worker")}
         names = {"cert": "cert", "key": "key", "ca-file": "ca_file"}
         where = "distributed.scheduler.dashboard.tls"
@@ -63,4 +74,14 @@ class Certificates:
         return Security(require_encryption=True, tls_ca_file=self.files["worker"]["ca_file"], **names)
 
     def __exit__(self, *exc: object) -> None:
+        self._owner.__exit__()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _tidy_up(parent: Path) -> None:
+    """Remove the folders of this user's processes that were killed."""
+    for lock in parent.glob(f".tls-*/{_OWNER}"):
+        with contextlib.suppress(OSError):
+            is_ours = lock.parent.lstat().st_uid == os.getuid()  # others may write to a folder for temporary files
+            if is_ours and time.time() - lock.stat().st_mtime > _STALE_S and RunLock(lock).holder() is None:
+                shutil.rmtree(lock.parent)

@@ -19,7 +19,7 @@ from ._certificates import Certificates
 from ._environment import import_path, machine_type, visible_gpus, worker_environment
 
 if TYPE_CHECKING:
-    from distributed import Client, Security
+    from distributed import Client, Security, SpecCluster
 
 # What every worker of ours is told through its environment, beside `worker_environment`.
 WORKER_SETTINGS = {
@@ -119,9 +119,26 @@ def open_client(
             cluster = _open_local(workers, gpus, certificates, env, cache, out, dashboard)
         else:
             cluster = _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, dict(slurm or {}))
-        stack.enter_context(contextlib.closing(cluster))
+        stack.enter_context(_closed_in_the_end(cluster))
         client = stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
         yield client
+
+
+@contextlib.contextmanager
+def _closed_in_the_end(cluster: SpecCluster) -> Iterator[None]:
+    """Close a cluster; what that raises is told, but does not replace what was done (or went wrong) before."""
+    try:
+        yield
+    finally:
+        try:
+            cluster.close()
+        except Exception as error:
+            warnings.warn(
+                f"the cluster did not close in order ({type(error).__name__}: {error}); what was done stays. "
+                "Look whether processes or jobs of it are left (on SLURM: squeue --me).",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 def _require_dask() -> None:
@@ -255,7 +272,6 @@ def _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, options
         options=options,
         env=env,
         security=certificates.on_disk(),
-        private=certificates.folder,
         logs=out / "logs",
         dashboard=dashboard,
     )

@@ -58,7 +58,7 @@ def drive(
         ``on_lost(task, error)``: the function raised `error`, or the task kills its workers
         (`distributed.KilledWorker`), or could not be brought back.
     say : callable, optional
-        Told in a sentence that there are no workers to wait for, and that they are back.
+        Told in a sentence that there are no workers to wait for, or that SLURM refuses jobs, and that it is over.
     patience : float or None
         Seconds without any worker until the cluster counts as lost; None: no limit. A cluster whose jobs wait in a
         queue has no limit either.
@@ -206,6 +206,7 @@ class _Watch:
         if now - self.looked < LOOK_EVERY:
             return
         self.looked = now
+        self.tell_news()
         self.n_workers = self.count()
         if self.n_workers:
             if self.has_spoken:
@@ -234,7 +235,15 @@ class _Watch:
         if self.patience is not None and seconds > self.patience:
             raise ClusterLostError(f"no worker for {seconds:.0f} s{self.hint()}")
 
+    def tell_news(self) -> None:
+        """Say what the cluster has to say."""
+        news = getattr(getattr(self.client, "cluster", None), "news", ())
+        while news:
+            self.say(news.popleft())
+
     def hint(self) -> str:
-        """Where to look for the reason."""
-        logs = getattr(getattr(self.client, "cluster", None), "log_directory", None)
-        return f"; their logs are in {logs}" if logs else ""
+        """Where to look for the reason, and what SLURM takes for one."""
+        cluster = getattr(self.client, "cluster", None)
+        reasons, logs = getattr(cluster, "reasons", None), getattr(cluster, "log_directory", None)
+        why = f"; SLURM's reason: {', '.join(reasons)}" if reasons else ""
+        return why + (f"; logs of workers are in {logs}" if logs else "")

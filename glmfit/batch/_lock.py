@@ -53,7 +53,7 @@ class RunLock:
                     file.write(self._text)
                 break
             except FileExistsError:
-                holder = self._holder()
+                holder = self.holder()
                 if holder is not None:
                     raise BusyFolder(
                         f"another run is at work in {self.path.parent}: process {holder.get('pid')} on "
@@ -84,7 +84,7 @@ class RunLock:
         except OSError:
             return None
 
-    def _holder(self) -> dict | None:
+    def holder(self) -> dict | None:
         """Who holds the folder; None if they are gone."""
         try:
             silent = time.time() - self.path.stat().st_mtime

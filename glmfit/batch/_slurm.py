@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shlex
+import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,19 @@ import dask
 from dask_jobqueue import SLURMCluster
 from dask_jobqueue.slurm import SLURMJob
 from distributed import Security
+from distributed.core import Status
 
+from ._attempts import LIFETIME
+from ._directives import directive, lifetime_of, log_file
 from ._local import HTTP_ON_LOOPBACK, Arrivals, last_lines
 
 OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue", "python")
 CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
 SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
-MARGIN = (120.0, 0.1)  # a worker leaves this many seconds, or this part of it if that is less, before its walltime
+LOOK_EVERY = 1.0  # seconds between two looks at what is to be submitted
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds until a submission that was refused is tried again; they double
+MARGIN = 120.0  # seconds before the walltime (see `lifetime_of`) at which a worker leaves
 # Programs compiled for one type of node may not run on another; which type it is, the node itself has to say.
 _CACHE_OF_NODE = (
     'export JAX_COMPILATION_CACHE_DIR="$JAX_COMPILATION_CACHE_DIR/'
@@ -28,42 +34,105 @@ _CACHE_OF_NODE = (
 )
 
 
+class Job(SLURMJob):
+    """One worker. A submission that SLURM refuses raises nothing, but leaves what sbatch said."""
+
+    refusal: str | None = None
+
+    async def start(self):
+        """Submit the job, or keep the reason why it is not."""
+        try:
+            await super().start()
+        except (RuntimeError, ValueError, OSError) as error:
+            # Dask's message has what was run and what it said on both streams.
+            self.refusal = str(error).rpartition("stderr:\n")[2].strip() or str(error)
+            self.status = Status.running  # all that Dask closes are running, also one that never came to be
+
+    async def close(self):
+        """Cancel the job."""
+        try:
+            await super().close()
+        finally:
+            self.status = Status.closed
+
+
 class Jobs(SLURMCluster):
     """A scheduler in this process and workers in jobs.
 
-    Dask's adaptive scaling replaces a worker that was there and was lost. A job that ends before its worker has arrived
-    (cancelled in the queue, killed while it started) is noticed here, by asking SLURM.
+    Dask's adaptive scaling replaces a worker that was there and was lost. Two things are noticed here: a job that ends
+    before its worker has arrived (cancelled in the queue, killed while it started), by asking SLURM; and a job that
+    SLURM refuses, which is submitted again after a while, unless SLURM never took any.
     """
 
+    job_cls = Job
     waits_in_queue = True
 
     def __init__(self, *, n_jobs: int, logs: Path, **options):
         self.arrivals = Arrivals()
         self.n_jobs, self.log_directory = n_jobs, str(logs)
         self.trouble: str | None = None
+        self.news: deque[str] = deque()  # sentences for the user
+        self.reasons: list[str] = []  # why jobs wait, in SLURM's words
         self.n_gone = 0
         self.submitted: dict[str, float] = {}
         options["scheduler_options"]["plugins"] = [self.arrivals]
-        super().__init__(log_directory=str(logs), **options)
-        self.adapt(minimum_jobs=n_jobs, maximum_jobs=n_jobs, interval="1s")
+        super().__init__(**options)
+        self.adapt(minimum_jobs=n_jobs, maximum_jobs=n_jobs, interval=f"{LOOK_EVERY}s")
         self.loop.add_callback(self._look_after_jobs)
+        self.loop.add_callback(self._look_after_refused)
+
+    def _get_worker_security(self, security):
+        """Leave the certificates out of the command, where Dask puts them unquoted: see `job_options`."""
+        return None
+
+    async def _is_open_after(self, seconds: float) -> bool:
+        """Wait, and say whether there is anything left to look after."""
+        await asyncio.sleep(seconds)
+        return self.status.name in ("created", "starting", "running")
+
+    async def _look_after_refused(self) -> None:
+        """Submit again what SLURM refused; where it never took a job, it would not take this one later either."""
+        accepted = False
+        while await self._is_open_after(LOOK_EVERY):
+            accepted = accepted or any(job.job_id for job in self.workers.values())
+            refused = self._refused()
+            if refused and not accepted:
+                self.trouble = f"SLURM refuses the jobs; sbatch said:\n{refused[0].refusal}"
+                return
+            if refused:
+                self.news.append(f"SLURM refuses a job, and is asked again; sbatch said:\n{refused[0].refusal}")
+                await self._submit_again()
+
+    async def _submit_again(self) -> None:
+        """Submit until all jobs are taken, after pauses that grow."""
+        pause = FIRST_PAUSE
+        while self._refused() and await self._is_open_after(pause):
+            pause = min(2 * pause, LONGEST_PAUSE)
+            for job in self._refused():
+                await self.workers.pop(job.name).close()
+            await self._correct_state()
+        self.news.append("SLURM takes jobs again")
+
+    def _refused(self) -> list[Job]:
+        """Jobs that are none, because SLURM refused them."""
+        return [job for job in self.workers.values() if job.refusal]
 
     async def _look_after_jobs(self) -> None:
         """Forget jobs that SLURM does not know any more, so that new ones are submitted."""
         arrived = 0
-        while self.status.name in ("created", "starting", "running"):
-            # Where jobs cannot work, no queue is to be flooded with them.
-            await asyncio.sleep(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY)
+        # Where jobs cannot work, no queue is to be flooded with them.
+        while await self._is_open_after(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY):
             if sum(self.arrivals.count.values()) > arrived:
                 arrived, self.n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
             now, missing = time.monotonic(), self._missing()
             self.submitted = {job: self.submitted.get(job, now) for job in missing}
             old = [job for job, since in self.submitted.items() if now - since > SECONDS_TO_ARRIVE]
-            if not old:
+            known = await self._known_jobs() if old else {}
+            if known is None:
                 continue
-            known = await self._known_jobs()
+            self.reasons = sorted({known[job] for job in old if job in known} - {"None"})
             for job in old:
-                if known is not None and job not in known and self.workers.pop(missing[job], None) is not None:
+                if job not in known and self.workers.pop(missing[job], None) is not None:
                     self._count_as_gone(job)
 
     def _missing(self) -> dict[str, Any]:
@@ -72,13 +141,14 @@ class Jobs(SLURMCluster):
         jobs = ((name, job) for name, job in self.workers.items() if str(name) not in present)
         return {job.job_id: name for name, job in jobs if job.job_id}
 
-    async def _known_jobs(self) -> set[str] | None:
-        """Return the numbers of this user's jobs that wait or run; None if SLURM does not answer now."""
+    async def _known_jobs(self) -> dict[str, str] | None:
+        """Return this user's jobs that wait or run, and why they wait; None if SLURM does not answer now."""
         try:
-            out = await SLURMJob._call(["squeue", "--me", "--noheader", "--format=%A"])
+            async with self._lock:  # the cluster does not close meanwhile
+                out = await SLURMJob._call(["squeue", "--me", "--noheader", "--format=%A|%r"])
         except (RuntimeError, OSError):
             return None
-        return set(out.split())
+        return dict(line.split("|", 1) for line in out.splitlines() if "|" in line)
 
     def _count_as_gone(self, job: str) -> None:
         """Notice that jobs end one after the other without a worker."""
@@ -90,19 +160,20 @@ class Jobs(SLURMCluster):
 
 def submit_jobs(*, n_jobs: int, logs: Path, **given: Any) -> Jobs:
     """Submit `n_jobs` jobs, and keep as many running or waiting until the cluster is closed."""
-    return Jobs(n_jobs=n_jobs, logs=logs, **job_options(**given))
+    logs.mkdir(parents=True, exist_ok=True)
+    return Jobs(n_jobs=n_jobs, logs=logs, **job_options(logs=logs, **given))
 
 
-def job_script(*, logs: Path, **given: Any) -> str:
+def job_script(**given: Any) -> str:
     """Return the script of such a job, without submitting anything."""
     options = job_options(**given)
-    kept = {name: options[name] for name in options if name not in ("scheduler_options", "shared_temp_directory")}
-    kept.pop("silence_logs")
-    return SLURMJob("tls://scheduler:port", name="worker", log_directory=str(logs), **kept).job_script()
+    for of_the_cluster in ("scheduler_options", "silence_logs", "security"):
+        del options[of_the_cluster]
+    return Job("tls://scheduler:port", name="worker", **options).job_script()
 
 
 def job_options(
-    *, gpu: bool, options: dict[str, Any], env: dict[str, str], security: Security, private: Path, dashboard: bool
+    *, gpu: bool, options: dict[str, Any], env: dict[str, str], security: Security, logs: Path, dashboard: bool
 ) -> dict[str, Any]:
     """Translate the options of the user into those of Dask's SLURMCluster.
 
@@ -111,6 +182,8 @@ def job_options(
     interface: network interface of the nodes and of this machine ("ib0"); host: address of this machine instead.
     python: interpreter of the workers, by default this one. What is not given is taken from Dask's own configuration
     (jobqueue.slurm), where the walltime is 30 minutes unless it was changed; it must be longer than the longest fit.
+
+    Dask puts all of it into a script as it is: what must not be read as shell is quoted here.
     """
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
@@ -119,18 +192,26 @@ def job_options(
             "and extra=['--name=value'] for all others"
         )
     configured = dask.config.get("jobqueue.slurm")
+    extra = [f"--{stream}={log_file(logs, f'glmfit-%J.{stream[:3]}')}" for stream in ("error", "output")]
+    extra += [*_lines(options.get("extra", configured["job-extra-directives"])), *(["--gres=gpu:1"] if gpu else [])]
+    for option in [*(f"--{name}={options.get(name)}" for name in ("partition", "account", "walltime")), *extra]:
+        directive(option)  # raises unless it is a line
     walltime = options.get("walltime") or configured["walltime"]
+    lifetime = lifetime_of(walltime, MARGIN)
     arguments = [*HTTP_ON_LOOPBACK]
-    if walltime:
-        seconds = seconds_of(str(walltime))
-        lifetime = seconds - min(MARGIN[0], MARGIN[1] * seconds)
+    if lifetime is not None:
         # To leave by itself is no failure of the task that runs: it starts again elsewhere.
         arguments += ["--lifetime", f"{lifetime:.0f}s"]
+        env = env | {LIFETIME: f"{lifetime:.0f}"}
     scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}
     if options.get("host"):
         scheduler["host"] = options["host"]
         if options["host"].startswith("127."):  # all nodes are this machine
             arguments += ["--host", options["host"]]
+    # What Dask's configuration names may be a command of several words, and stays as it is.
+    python = options.get("python") or (None if configured["python"] else sys.executable)
+    files = security.get_tls_config_for_role("worker")
+    arguments += ["--tls-ca-file", files["ca_file"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
     return {
         "cores": 1,
         "processes": 1,
@@ -139,21 +220,18 @@ def job_options(
         "queue": options.get("partition"),
         "account": options.get("account"),
         "interface": options.get("interface"),
-        "python": options.get("python"),
+        "python": python and shlex.quote(python),
         "protocol": "tls://",
         "security": security,
-        "shared_temp_directory": str(private),
-        "local_directory": configured["local-directory"] or "${TMPDIR:-/tmp}",
+        "local_directory": f'"{configured["local-directory"] or "${TMPDIR:-/tmp}"}"',  # variables are for the node
         "job_script_prologue": [
             *_lines(options.get("prologue", configured["job-script-prologue"])),
             *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
             *([_CACHE_OF_NODE] if "JAX_COMPILATION_CACHE_DIR" in env else []),
         ],
-        "job_extra_directives": [
-            *_lines(options.get("extra", configured["job-extra-directives"])),
-            *(["--gres=gpu:1"] if gpu else []),
-        ],
-        "worker_extra_args": arguments,
+        "job_directives_skip": [*configured["job-directives-skip"], "#SBATCH -e ", "#SBATCH -o "],
+        "job_extra_directives": extra,
+        "worker_extra_args": [shlex.quote(argument) for argument in arguments],
         "scheduler_options": scheduler,
         "job_name": "glmfit",
         "silence_logs": "CRITICAL",
@@ -163,17 +241,3 @@ def job_options(
 def _lines(given: str | list[str] | None) -> list[str]:
     """Accept one line for a list of one."""
     return [given] if isinstance(given, str) else list(given or [])
-
-
-def seconds_of(walltime: str) -> float:
-    """Seconds of a time as SLURM writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime.strip())
-    if match is None:
-        raise ValueError(f"walltime={walltime!r}; it is written as 'HH:MM:SS' or 'D-HH:MM:SS'")
-    days, *parts = match.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    if days is not None:
-        hours, minutes, seconds = [*numbers, 0, 0][:3]
-        return 86400.0 * int(days) + 3600.0 * hours + 60.0 * minutes + seconds
-    hours, minutes, seconds = {1: [0, *numbers, 0], 2: [0, *numbers], 3: numbers}[len(numbers)]
-    return 3600.0 * hours + 60.0 * minutes + seconds

@@ -3,6 +3,7 @@
 import socket
 import ssl
 
+import engine_tasks
 import psutil
 
 from glmfit.batch._drive import drive
@@ -26,6 +27,19 @@ class Answers:
 def carry(client, function, tasks, **options):
     answers = Answers()
     drive(client, function, tasks, on_receipt=answers.on_receipt, on_lost=answers.on_lost, **options)
+    return answers
+
+
+def do_and_carry(client, tasks, do, **options):
+    """Carry the tasks, and do something when the first receipt has come."""
+    answers = Answers()
+
+    def on_receipt(task, receipt):
+        if not answers.receipts:
+            do()
+        answers.on_receipt(task, receipt)
+
+    drive(client, engine_tasks.perform, tasks, on_receipt=on_receipt, on_lost=answers.on_lost, **options)
     return answers
 
 

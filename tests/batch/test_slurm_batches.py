@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from batch_runs import Batch
 from slurm import call
 
 pytestmark = pytest.mark.slurm
@@ -67,6 +68,36 @@ def test_the_tasks_of_an_array_are_told_to_end_and_go_on(slurm, make_batch):
     call("sbatch", str(batch.out / "array.sh"))
     wait_until(lambda: not slurm.jobs())
     batch.check(12)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (("--partition", "nosuch"), "invalid partition specified: nosuch"),
+        (("--memory", "900GB"), "Memory specification can not be satisfied"),
+        (("--sbatch-option=--time=soon",), "Invalid --time specification"),
+    ],
+)
+def test_a_run_that_slurm_refuses_ends_with_the_reason(slurm, make_batch, options, said):
+    batch = make_batch([{"seed": 0}])
+    complained = batch.run("--workers", "1", *HERE, *options, code=1)
+    assert f"SLURM refuses the jobs; sbatch said:\nsbatch: error: {said}" in complained
+    assert "Traceback" not in complained
+
+
+def test_folders_of_any_name(slurm, tmp_path):
+    folder = tmp_path / "my dir" / "u50%j 脑" / "fits%A" / "a;touch${IFS}PWN2;b" / 'it\'s "x" #1'
+    folder.mkdir(parents=True)
+    batch = Batch(folder, [{"seed": k} for k in range(2)])
+    assert "2 of 2 fits done" in batch.run("--workers", "1", *HERE)
+    for path in batch.results():
+        path.unlink()
+    batch.run("--shards", "1", "--memory", "1GB", name="sbatch")
+    call("sbatch", str(batch.out / "array.sh"))
+    wait_until(lambda: not slurm.jobs())
+    assert "2 of 2 fits done" in batch.run(name="status"), logs(batch)
+    assert {path.suffix for path in (batch.out / "logs").iterdir()} == {".err", ".out", ".log"}
+    assert not list(tmp_path.rglob("PWN2"))
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ import sys
 import engine_tasks
 import psutil
 import pytest
-from answers import Answers, carry, listening, without_encryption
+from answers import carry, do_and_carry, listening, without_encryption
 from slurm import call, wait_until
 
 from glmfit.batch import _slurm
 from glmfit.batch._cluster import open_client
-from glmfit.batch._drive import ClusterLostError, drive
+from glmfit.batch._drive import ClusterLostError
 
 pytestmark = pytest.mark.slurm
 
@@ -41,19 +41,6 @@ def client(slurm, quick, tmp_path_factory):
 def wait_for_two(client, slurm):
     client.wait_for_workers(2, timeout=60)
     wait_until(lambda: len(client.nthreads()) == 2 and len(slurm.jobs()) == 2, "two workers in two jobs")
-
-
-def do_and_carry(client, tasks, do):
-    """Carry the tasks, and do something when the first receipt has come."""
-    answers = Answers()
-
-    def on_receipt(task, receipt):
-        if not answers.receipts:
-            do()
-        answers.on_receipt(task, receipt)
-
-    drive(client, engine_tasks.perform, tasks, on_receipt=on_receipt, on_lost=answers.on_lost)
-    return answers
 
 
 def test_jobs_do_the_tasks_and_open_no_port_without_tls(client, slurm):
@@ -112,38 +99,6 @@ def test_an_option_that_is_not_known_is_named(slurm, tmp_path):
     with pytest.raises(ValueError, match=r"\['queue'\] are not known.*partition"):
         with open_client("slurm", out=tmp_path, slurm={"queue": "main"}):
             pass
-
-
-def test_options_reach_the_script_of_the_job(slurm, tmp_path):
-    options = OPTIONS | {
-        "walltime": "02:00:00",
-        "account": "lab",
-        "extra": ["--constraint=avx2"],
-        "prologue": "umask 7",
-    }
-    arguments = {"env": {"NPROC": "1"}, "security": None, "private": tmp_path, "logs": tmp_path, "dashboard": False}
-    script = _slurm.job_script(gpu=True, options=options, **arguments)
-    wanted = (
-        "-p main",
-        "-A lab",
-        "-t 02:00:00",
-        "--constraint=avx2",
-        "--gres=gpu:1",
-        "--mem=954M",
-        "--cpus-per-task=1",
-    )
-    lines = script.splitlines()
-    assert {f"#SBATCH {one}" for one in wanted} <= set(lines)
-    assert lines.index("umask 7") < lines.index("export NPROC=1")
-    assert "--lifetime 7080s" in lines[-1]
-
-
-@pytest.mark.parametrize(
-    "walltime, seconds",
-    [("90", 5400), ("90:30", 5430), ("01:30:00", 5400), ("1-12", 129600), ("1-12:30", 131400), ("1-0:0:5", 86405)],
-)
-def test_walltimes_are_read_as_slurm_reads_them(walltime, seconds):
-    assert _slurm.seconds_of(walltime) == seconds
 
 
 def test_each_job_has_a_gpu_of_its_own(slurm, tmp_path):

@@ -1,0 +1,81 @@
+"""Folders of certificates: those of runs that were killed go when the next run starts, all others stay."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from glmfit.batch._certificates import Certificates
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from distributed import Security
+from glmfit.batch._certificates import Certificates
+
+files = {f"tls_{role}_{what}": "file.pem" for role in ("scheduler", "worker") for what in ("cert", "key")}
+with Certificates(Security(require_encryption=True, tls_ca_file="file.pem", **files), Path(sys.argv[1])):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def seen(folder, seconds_ago):
+    """Make it look as if nothing had been heard of its owner for so long."""
+    then = time.time() - seconds_ago
+    os.utime(folder / "owner.lock", (then, then))
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a run that finds what is in the folder."""
+
+    def start():
+        with Certificates(None, tmp_path):
+            pass
+
+    return start
+
+
+def test_what_a_killed_run_leaves_is_removed_when_it_is_old(importable, tmp_path, start):
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.glob(".tls-*")
+    start()
+    assert left.exists()
+    seen(left, 4000)
+    start()
+    assert not left.exists()
+
+
+def test_what_belongs_to_a_run_that_lives_stays(tmp_path, start):
+    with Certificates(None, tmp_path) as ours:
+        seen(ours.folder, 4000)  # this process is there, whatever the clock says
+        start()
+        assert ours.folder.exists()
+    assert not ours.folder.exists()
+
+
+@pytest.mark.parametrize("seconds_ago, stays", [(1800, True), (4000, False)])
+def test_runs_of_another_host_live_as_long_as_they_are_heard_of(tmp_path, start, seconds_ago, stays):
+    folder = tmp_path / ".tls-theirs"
+    folder.mkdir()
+    (folder / "owner.lock").write_text(json.dumps({"host": f"not-{socket.gethostname()}", "pid": 1, "since": 0}))
+    seen(folder, seconds_ago)
+    start()
+    assert folder.exists() == stays
+
+
+def test_folders_of_others_stay(tmp_path, start):
+    (tmp_path / ".tls-no-owner").mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "owner.lock").touch()
+    seen(elsewhere, 4000)
+    (tmp_path / ".tls-link").symlink_to(elsewhere)
+    start()
+    assert (tmp_path / ".tls-no-owner").exists() and (elsewhere / "owner.lock").exists()

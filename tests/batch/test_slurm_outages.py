@@ -1,0 +1,63 @@
+"""A real SLURM whose controller goes away in the middle of a run, as in a maintenance."""
+
+import os
+
+import psutil
+import pytest
+from answers import do_and_carry
+from slurm import wait_until
+
+from glmfit.batch import _slurm
+from glmfit.batch._cluster import open_client
+
+pytestmark = pytest.mark.slurm
+
+OPTIONS = {"host": "127.0.0.1", "memory": "1GB", "partition": "main"}
+
+
+def kill_one_job(client):
+    """Kill what runs in a job, without a word to SLURM."""
+    worker = psutil.Process(min(client.run(os.getpid).values()))
+    for process in (worker.parent(), worker):
+        process.kill()
+
+
+def test_a_worker_lost_while_slurm_does_not_answer_is_replaced_when_it_does(slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr(_slurm, "FIRST_PAUSE", 0.5)
+    said, tasks = [], [("nap", i, 0.2) for i in range(8)]
+
+    def do():
+        slurm.controller_down()
+        kill_one_job(client)
+
+    def say(sentence):
+        said.append(sentence)
+        if "refuses" in sentence:
+            slurm.controller_up()
+
+    with open_client("slurm", workers=1, out=tmp_path, slurm=OPTIONS, dashboard=False) as client:
+        client.wait_for_workers(1, timeout=60)
+        answers = do_and_carry(client, tasks, do, say=say)
+    assert sorted(answers.receipts) == tasks
+    refused, again = said
+    assert "Unable to contact slurm controller" in refused and again == "SLURM takes jobs again"
+    wait_until(lambda: not slurm.jobs(), "the end of all jobs")
+
+
+def test_a_run_ends_in_order_although_slurm_has_gone(slurm, tmp_path):
+    said, tasks = [], [("nap", i, 1.5) for i in range(8)]
+
+    def do():
+        slurm.controller_down()
+        kill_one_job(client)
+
+    try:
+        with open_client("slurm", workers=2, out=tmp_path, slurm=OPTIONS, dashboard=False) as client:
+            client.wait_for_workers(2, timeout=60)
+            answers = do_and_carry(client, tasks, do, say=said.append)
+    finally:
+        slurm.controller_up()
+    assert sorted(answers.receipts) == tasks
+    (refused,) = said
+    assert "Unable to contact slurm controller" in refused
+    wait_until(lambda: not slurm.jobs(), "the end of all jobs")

@@ -1,0 +1,143 @@
+"""What SLURM refuses, or keeps waiting, is said in its words: with programs of SLURM's names that answer as it does."""
+
+import itertools
+import sys
+
+import engine_tasks
+import pytest
+from answers import carry
+from slurm import wait_until
+
+from glmfit.batch import _cluster, _drive, _slurm
+from glmfit.batch._cluster import open_client
+from glmfit.batch._drive import ClusterLostError
+
+OPTIONS = {"host": "127.0.0.1", "memory": "1GB"}
+NO_PARTITION = "sbatch: error: invalid partition specified: nosuch"
+NO_CONTROLLER = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+
+# The first so many submissions as "taken" says are taken, and those after them unless there is a refusal.
+SBATCH = """
+asked = open("asked", "a+")
+fcntl.flock(asked, fcntl.LOCK_EX)
+asked.write(f"{time.time()}\\n")
+asked.seek(0)
+number, refusal = len(asked.readlines()), open("refusal").read()
+if refusal and number > int(open("taken").read()):
+    sys.exit(refusal)
+print("Submitted batch job", number)
+"""
+SQUEUE = "print(open('queue').read())"
+
+
+class Answers:
+    """What the programs answer, and when they were asked."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for name, text in {"sbatch": SBATCH, "squeue": SQUEUE, "scancel": ""}.items():
+            start = f"#!{sys.executable} -IS\nimport fcntl, os, sys, time\nos.chdir({str(folder)!r})\n"
+            (folder / name).write_text(start + text)
+            (folder / name).chmod(0o755)
+        self.answer()
+
+    def answer(self, refusal="", taken=0, queue=""):
+        for name, text in {"refusal": refusal, "taken": taken, "queue": queue}.items():
+            (self.folder / name).write_text(str(text))
+
+    def asked(self):
+        file = self.folder / "asked"
+        return [float(line) for line in file.read_text().split()] if file.exists() else []
+
+
+@pytest.fixture
+def slurm(importable, tmp_path, monkeypatch):
+    """SLURM as far as a cluster asks it; no job ever runs. Whoever waits is quick about it."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    for name, seconds in {"LOOK_EVERY": 0.05, "FIRST_PAUSE": 0.1, "LONGEST_PAUSE": 0.3, "CHECK_EVERY": 0.1}.items():
+        monkeypatch.setattr(_slurm, name, seconds)
+    monkeypatch.setattr(_slurm, "SECONDS_TO_ARRIVE", 0.0)
+    monkeypatch.setattr(_drive, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(_drive, "SPEAK_AFTER", 0.5)
+    return Answers(folder)
+
+
+class EnoughError(Exception):
+    """Enough was said."""
+
+
+def listen(said, until):
+    """Remember what is said, until it has a word in it."""
+
+    def say(sentence):
+        said.append(sentence)
+        if until in sentence:
+            raise EnoughError
+
+    return say
+
+
+def test_a_run_whose_first_submission_is_refused_ends_with_what_sbatch_said(slurm, tmp_path):
+    slurm.answer(NO_PARTITION)
+    with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS, dashboard=False) as client:
+        with pytest.raises(ClusterLostError, match=f"no worker can start: SLURM refuses.*sbatch said:\n{NO_PARTITION}"):
+            carry(client, engine_tasks.echo, [1])
+    assert len(slurm.asked()) == 2
+
+
+def test_a_later_refusal_is_said_once_and_tried_again_with_growing_pauses(slurm, tmp_path):
+    slurm.answer(NO_CONTROLLER, taken=1, queue="1|Resources")
+    said = []
+    with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS, dashboard=False) as client:
+        (refused,) = wait_for(lambda: list(client.cluster.news))
+        assert NO_CONTROLLER in refused
+        wait_until(lambda: len(slurm.asked()) >= 5, "three attempts more")
+        assert len(client.cluster.news) == 1 and client.cluster.trouble is None
+        slurm.answer(queue="\n".join(f"{number}|Resources" for number in range(20)))
+        with pytest.raises(EnoughError):
+            carry(client, engine_tasks.echo, [1], say=listen(said, "takes jobs again"))
+    assert [sentence for sentence in said if "no worker" not in sentence] == [refused, "SLURM takes jobs again"]
+    times = slurm.asked()[1:]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert all(pause > 0.8 * least for pause, least in zip(pauses, (0.1, 0.2, 0.3)))
+
+
+def wait_for(find):
+    """Wait for something to be there, and return it."""
+    wait_until(find, "what is looked for")
+    return find()
+
+
+def test_the_reason_why_jobs_wait_is_said(slurm, tmp_path):
+    slurm.answer(queue="1|PartitionDown\n2|PartitionDown\n7|None")
+    said = []
+    with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS, dashboard=False) as client:
+        wait_until(lambda: client.cluster.reasons, "an answer of squeue")
+        with pytest.raises(EnoughError):
+            carry(client, engine_tasks.echo, [1], say=listen(said, "no worker"))
+    assert "still waiting; SLURM's reason: PartitionDown; logs of workers are in" in said[0]
+
+
+@pytest.mark.parametrize("error", [AssertionError("Status.created"), OSError("no scancel")])
+def test_a_cluster_that_does_not_close_in_order_hides_nothing(error):
+    class Cluster:
+        def close(self):
+            raise error
+
+    with pytest.warns(UserWarning, match=f"did not close in order .{type(error).__name__}: {error}.*squeue"):
+        with _cluster._closed_in_the_end(Cluster()):
+            summary = "what was done"
+    assert summary
+    with pytest.warns(UserWarning, match="did not close"), pytest.raises(KeyError):
+        with _cluster._closed_in_the_end(Cluster()):
+            raise KeyError("what went wrong before")
+
+
+def test_no_sbatch_at_all_is_said(slurm, tmp_path, monkeypatch):
+    (slurm.folder / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(slurm.folder))
+    with open_client("slurm", workers=1, out=tmp_path / "out", slurm=OPTIONS, dashboard=False) as client:
+        with pytest.raises(ClusterLostError, match="No such file or directory: 'sbatch'"):
+            carry(client, engine_tasks.echo, [1])
