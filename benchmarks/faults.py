@@ -349,13 +349,13 @@ def slurm(cache: Path, scale: float, section: Section) -> None:
             steps[0].kill()
 
         def controller_away() -> None:
-            ours.stop_controller()
+            ours.controller_down()
             for process in psutil.process_iter(["cmdline"]):
                 if "dask_worker" in " ".join(process.info["cmdline"] or []):
                     with contextlib.suppress(psutil.Error):
                         process.kill()
             time.sleep(15)
-            ours.start_controller()
+            ours.controller_up()
 
         disturbed("no fault", lambda: None)
         disturbed("a job is cancelled", lambda: call("scancel", jobs()[0]))
@@ -396,8 +396,8 @@ def load(cache: Path, scale: float, section: Section) -> None:
 
     n = max(100, round(50_000 * scale))
     batch = make(cache, "load", [{"seed": k} for k in range(n)])
-    tasks = plan(read_manifest(batch.manifest), batch.out)
     _results.make_folders(batch.out)
+    tasks = plan(read_manifest(batch.manifest), batch.out)
     from glmfit.batch._fit import run_one
 
     run_one(tasks[0], batch.out)
@@ -416,12 +416,8 @@ def load(cache: Path, scale: float, section: Section) -> None:
     assert summary.n_found == n, summary
     code = f"import sys; from glmfit.batch import collect; sys.path.insert(0, {str(ROOT / 'benchmarks')!r})\n"
     code += "from _common import memory_bytes; print(collect(sys.argv[1]).n_fits, memory_bytes('VmHWM'))"
-    words = [sys.executable, "-c", code, str(batch.out)]
-    collecting, done = timed(
-        lambda: subprocess.run(
-            words, check=True, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
-        )
-    )
+    words, place = [sys.executable, "-c", code, str(batch.out)], os.environ | {"PYTHONPATH": str(ROOT)}
+    collecting, done = timed(lambda: subprocess.run(words, check=True, capture_output=True, text=True, env=place))
     n_fits, most = map(int, done.stdout.split())
     command, _ = timed(lambda: batch.run("--scheduler", "serial", timeout=600))
     section.note(results=n, seconds_run=seconds, seconds_command=command, seconds_collect=collecting, collected=n_fits,

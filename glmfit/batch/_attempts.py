@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .._progress import counted
 from ._lock import born, is_alive
 
 LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may work, of jobs with a walltime
@@ -88,7 +89,7 @@ def deaths(out: Path, key: str) -> list[dict[str, Any]]:
 
 def reason(attempts: list[dict[str, Any]]) -> str:
     """Say why a fit is given up."""
-    text = f"its process ended {len(attempts)} times without a result: a crash, or more memory than there is"
+    text = f"its process ended {counted(len(attempts), 'time')} without a result: a crash, or more memory than there is"
     lifetimes = [mark["lifetime"] for mark in attempts if "lifetime" in mark]
     return text + (f", or a fit longer than the {min(lifetimes):.0f} s that a job may work" if lifetimes else "")
 

@@ -54,7 +54,7 @@ def test_a_fit_that_ends_its_process_goes_last_and_is_given_up(make_batch, mode)
 def test_tries_are_as_many_as_asked_for(make_batch):
     batch = make_batch([{"seed": 0, "die": True}])
     batch.run("--scheduler", "serial", "--allowed-failures", 0, code=9)
-    assert "1 times" in batch.run("--scheduler", "serial", "--allowed-failures", 0, code=1)
+    assert "its process ended 1 time without" in batch.run("--scheduler", "serial", "--allowed-failures", 0, code=1)
 
 
 def test_a_fit_that_ends_its_workers_costs_three_of_them(make_batch):
