@@ -45,7 +45,7 @@ def open_client(
     security: Security | None = None,
     cache: str | os.PathLike | None = None,
     out: str | os.PathLike | None = None,
-    allowed_failures: int = 10,
+    allowed_failures: int = 2,
     dashboard: bool = True,
 ) -> Iterator[Client]:
     """Open a Dask client, with its cluster where none exists, and close what was opened.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from distributed import Scheduler, Security, SpecCluster
 from distributed.deploy.spec import ProcessInterface
@@ -42,6 +44,14 @@ def last_lines(path: Path, n_lines: int = 5) -> str:
         return ""
 
 
+def _open_log(path: Path) -> BinaryIO:
+    """Open a log to append to; a link in its place is replaced, never followed."""
+    if path.is_symlink():
+        path.unlink()
+    no_link = getattr(os, "O_NOFOLLOW", 0)
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags | no_link, 0o666))
+
+
 class LocalWorker(ProcessInterface):
     """One worker process, kept alive."""
 
@@ -63,7 +73,7 @@ class LocalWorker(ProcessInterface):
         failures = 0
         while True:
             arrived = self.arrivals.count.get(self.name, 0)
-            with self.log.open("ab") as log:
+            with _open_log(self.log) as log:
                 self.process = await asyncio.create_subprocess_exec(
                     *self.command,
                     stdin=asyncio.subprocess.PIPE,

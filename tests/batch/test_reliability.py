@@ -222,6 +222,15 @@ def test_links_in_the_output_folder_are_replaced(batch):
     assert victim.read_text() == "precious" and "Too many levels of symbolic links" in str(summary)
 
 
+def test_a_link_in_place_of_a_log_is_replaced(batch):
+    victim = batch.folder / "victim"
+    victim.write_text("precious")
+    (batch.out / "logs").mkdir(parents=True)
+    (batch.out / "logs" / "local-0.log").symlink_to(victim)
+    batch.run("--workers", 1)
+    assert victim.read_text() == "precious" and (batch.out / "logs" / "local-0.log").is_file()
+
+
 def spoil(path, how):
     """Make a result another file."""
     header, arrays = load_npz(path)
