@@ -110,21 +110,23 @@ def kills(cache: Path, scale: float, section: Section) -> None:
     tally, rng = Tally(section), random.Random(0)
     sessions = [{"seed": k, "sleep_s": 0.1} for k in range(max(12, round(N_FITS * scale)))]
     expected = undisturbed(cache, sessions)
-    rounds, per_round = max(1, round(6 * scale)), 10
-    n_killed = 0
-    for i in range(rounds):
-        with tally.case(f"{per_round} worker kills, run {i + 1}"):
+    n_killed, i = 0, 0
+    while n_killed < 60 * scale:
+        i, before = i + 1, n_killed
+        with tally.case(f"workers killed, run {i}"):
             batch = make(cache, "workers", sessions)
             driver = batch.command("--workers", "2", "--quiet")
-            for _ in range(per_round):
-                time.sleep(rng.uniform(1.0, 2.5))
+            batch.wait_for(1, driver)
+            while driver.poll() is None:
                 workers = [p for p in psutil.Process(driver.pid).children() if "dask_worker" in " ".join(p.cmdline())]
-                if workers and driver.poll() is None:
+                if workers:
                     rng.choice(workers).kill()
                     n_killed += 1
+                time.sleep(rng.uniform(1.0, 2.5))
             said = driver.communicate(timeout=600)
             assert driver.returncode == 0, said
             same(batch, expected)
+            assert n_killed > before
     batch = make(cache, "drivers", sessions)
     for i in range(max(1, round(6 * scale))):
         with tally.case(f"driver kill {i + 1}"):

@@ -288,7 +288,7 @@ def test_array_scripts_quote_what_sbatch_would_split(make_batch, tmp_path, capsy
     script = (out / "array.sh").read_text()
     for line in ("--array=1-1", "--mem=4G", "--time=1:00:00", "--qos=low"):
         assert f"#SBATCH {line}\n" in script
-    assert f"#SBATCH --output={tmp_path}/a\\ 100%%\\ b/logs/%A_%a.log\n" in script and f"--out '{out}'" in script
+    assert f'#SBATCH --output="{tmp_path}/a 100%% b/logs/%A_%a.log"\n' in script and f"--out '{out}'" in script
     assert subprocess.run(["bash", "-n", out / "array.sh"], check=False).returncode == 0
 
 
