@@ -219,21 +219,21 @@ class _LastOnly:
 
 
 def _load(source: dict):
-    planned = source.get("stat")  # what the key of the task belongs to
-    if planned:
-        _refuse_others(source, planned)
+    planned = source.get("stat")  # of the files that the key of the task belongs to; empty if they could not be read
+    now = stat_signature(source)
+    if planned and now != planned:
+        raise _changed(source)
     session = load_session(source)
-    if planned is not None:
-        _refuse_others(source, planned)
+    if planned is not None and stat_signature(source) != planned:
+        raise _changed(source)
     return session
 
 
-def _refuse_others(source: dict, planned: list) -> None:
-    if planned != stat_signature(source):
-        raise RuntimeError(
-            f"the data of this task, {source['path']}, have changed since the run began. Run again: changed data are "
-            "another task."
-        )
+def _changed(source: dict) -> RuntimeError:
+    return RuntimeError(
+        f"the data of this task, {source['path']}, have changed since the run began. Run again: changed data are "
+        "another task."
+    )
 
 
 _session = _LastOnly(_load)

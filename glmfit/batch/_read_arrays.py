@@ -70,6 +70,8 @@ def names_in(path: Path, form: str) -> set[str] | None:
     try:
         if form == "zarr":
             return set(_names(str(path)))
+        if not path.is_file():
+            return None  # a pipe would wait for somebody who writes
         with zipfile.ZipFile(path) as file:
             return {name.removesuffix(".npy") for name in file.namelist()}
     except _DAMAGED:

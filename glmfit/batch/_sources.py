@@ -160,6 +160,8 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     files = sorted(file for file in path.rglob("*") if file.is_file())
+    if not files and path.exists() and not path.is_dir():
+        raise OSError(f"{path} is neither a file nor a folder but a pipe or a device, whose data cannot be read twice.")
     if not files:
         raise FileNotFoundError(f"{path} is not there, or is an empty folder.")
     return files

@@ -370,6 +370,18 @@ def test_a_file_that_cannot_be_read_fails_alone(tmp_path):
     assert [r.session for r in summary.failed] == ["d/c"] and "is not there" in summary.failed[0].error
 
 
+def test_a_pipe_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "a.npz")
+    with pytest.raises(OSError, match="neither a file nor a folder but a pipe"):
+        _sources.stat_signature({"kind": "matrices", "path": str(tmp_path / "a.npz")})
+    source = {"name": "d", "files": "*.npz", "X": "X", "y": "y"}
+    (tmp_path / "m.json").write_text(
+        json.dumps({"data": [source], "model": [{"name": "m", "estimator": "PopulationGLM"}]})
+    )
+    summary = run(tmp_path / "m.json", out=tmp_path / "out", scheduler="serial", progress=False)
+    assert "a pipe or a device" in summary.failed[0].error
+
+
 def test_a_file_that_appears_after_planning_is_not_filed_as_unreadable(tmp_path, monkeypatch):
     manifest, write = changing(tmp_path, {"a": 1})
     (tmp_path / "a.npz").unlink()
