@@ -139,6 +139,27 @@ def test_separable_data_are_called_so_whatever_the_penalty_and_solver(separable,
     assert report.status[0] == Status.SEPARABLE and not report.gap_is_bound.any()
 
 
+@pytest.mark.parametrize("link", ["exp", "softplus"])
+@pytest.mark.parametrize("mean, scale", [(5, 1e-3), (100, 1e-2), (1e4, 1.0), (1.7e9, 1.0), (1e3, 1e-3)])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"regularizer": "UnRegularized"},
+        {"regularizer": "Lasso", "regularizer_strength": np.array([[0], [1e-2], [1e-2]])},
+        {"regularizer": "GroupLasso", "groups": [-1, 0, 0], "regularizer_strength": 1e-2},
+        {"regularizer": "Ridge", "regularizer_strength": np.array([[0], [1e-3], [1e-3]])},
+    ],
+)
+def test_separable_data_are_called_so_wherever_the_feature_is(separable, parameters, link, mean, scale):
+    """A large mean hides the gradient in rounding, and with it what shows that there is no optimum."""
+    X, Y = separable[0].copy(), separable[1]
+    X[:, 0] = mean + scale * X[:, 0]
+    with pytest.warns(ConvergenceWarning, match="1 separable"):
+        report = PopulationGLM(link, **parameters).fit(X, Y).report_
+    assert report.status[0] == Status.SEPARABLE and not report.gap_is_bound.any()
+    assert mean > 1e5 or report.runaway["feature"].tolist() == ["0"]
+
+
 def test_a_penalty_on_every_feature_makes_separable_data_converge(separable):
     for parameters in ({"regularizer": "Lasso"}, {"regularizer": "GroupLasso", "groups": [0, 0, 1]}):
         report = PopulationGLM(regularizer_strength=1e-3, **parameters).fit(*separable).report_
