@@ -81,9 +81,9 @@ _ADVICE = {
         'removing features that nearly repeat others, or solver_name="Newton".'
     ),
     Status.NO_GAIN: (
-        "The fit is no better than class frequencies alone: the features tell no more (they are constant, or the "
-        "penalty is strong), or one pass over these rows is too noisy. Scale X to about 1, use a smaller gain, or "
-        'solve exactly with solver_name="NewtonCG", which tells.'
+        "The features explain nothing (they are constant, or the penalty is strong), or one pass over these rows is "
+        'too noisy. Scale X to about 1, use a smaller gain, or solve exactly with solver_name="NewtonCG" to find '
+        "out."
     ),
     Status.NO_USEFUL_BOUND: (
         "The bound of the gap exceeds what the features explain, so that it says nothing about the fit: judge it by "

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_ROUNDING = 1e-13  # of an objective, relative
+
+
+def explains_nothing(objective, null_objective):
+    """Whether an objective is that of the model without features, but for rounding: then that model is the optimum.
+
+    Of converged fits only: there a ratio of the gap to what is explained would be one of two roundings.
+    """
+    return null_objective - objective <= _ROUNDING * (1 + np.abs(null_objective))
+
+
 class Report(Display):
     """Common part of the reports: whether a fit converged, what to do if not, a table, and lines to read."""
 
@@ -36,10 +47,11 @@ class Report(Display):
         failed = [(who, status) for who, status in self._outcomes() if status.is_failure]
         if not failed:
             return ""
+        if self.status is Status.NO_GAIN:
+            return f"the fit did not improve on class frequencies. {self._advice(self.status)}"
         parts = "; ".join(f"{who}{status.label} ({self._advice(status)})" for who, status in failed)
         if np.ndim(self.status) == 0:
-            sampled = self.status in (Status.NO_GAIN, Status.NO_USEFUL_BOUND)
-            return f"the fit has {parts}" if sampled else f"the fit did not converge: {parts}"
+            return f"the fit {'has' if self.status is Status.NO_USEFUL_BOUND else 'did not converge:'} {parts}"
         n_failed = sum(np.sum(self.status == status) for _, status in failed)
         return f"{n_failed} of {len(self.status)} neurons did not converge: {parts}"
 

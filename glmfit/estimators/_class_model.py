@@ -42,10 +42,11 @@ from ..solvers import (
     untuned_step,
 )
 from ..solvers._seed import key_for
+from ._base_report import explains_nothing
 from ._class_auto import choose_class_solver
 from ._class_report import ClassReport
 from ._class_validation import ClassTraining, check_class_features, check_offset
-from ._default_strength import warn_if_flat
+from ._default_strength import name_strength, warn_if_flat
 from ._model import Model
 from ._model_file import coefficients_from_file, coefficients_to_file, from_json, to_json
 from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver, read_verbose
@@ -149,15 +150,19 @@ class ClassModel(Model):
                 schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
             start = problem.null_params()
             solution = solver.run(problem, start, key=key, schedule=schedule, verbose=verbose)
-            params = _centred(_not_worse(problem, solution))
+            params, overshot = _not_worse(problem, solution)
+            params = _centred(params)
             step = schedule.step if solver.has_step else np.nan
             report = _sampled_report(problem, solver, solution, params, data, step, tuned, seconds, certify)
+            report = replace(report, overshot=overshot)
         self._keep(data, params, seen)
         self.report_ = report
         if report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
             if type(solver) not in EXACT.values():
                 _warn_of_scales(data.X, report.solver_name)
-            warn_if_flat(data.X, params.coef, self.strength_, partial(_residual, data, params, seen))
+        if report.converged and self.strength_ > 0:
+            given = name_strength(self.strength_, self.regularizer_strength is None)
+            warn_if_flat(data.X, params.coef, partial(_residual, data, params, seen), *given)
 
     def _keep(self, data, params: Params, seen) -> None:
         n_classes = len(data.class_totals)
@@ -242,7 +247,7 @@ class ClassModel(Model):
         schedule = Schedule(1, step * rows / (seen + rows), 1.0)
         solution = solver.run(problem, self._stream_start(problem), key=key, schedule=schedule)
         overflowed = solution.status == Status.NON_FINITE
-        self.coef_, self.intercept_ = _centred(_not_worse(problem, solution) if overflowed else solution.params)
+        self.coef_, self.intercept_ = _centred(_not_worse(problem, solution)[0] if overflowed else solution.params)
         self._streamed = batches + 1, seen + rows, past + totals
         params = Params(self.coef_, self.intercept_)
         report = _sampled_report(problem, solver, solution, params, data, step, tuned, 0.0, certify)
@@ -348,11 +353,11 @@ def refuse_nan(scores: np.ndarray, why: str) -> None:
         raise ValueError(f"X or offset contains NaN in {int(bad.sum())} rows; {why}")
 
 
-def _not_worse(problem: SoftmaxProblem, solution) -> Params:
-    """Parameters of a run, or class frequencies where those are better."""
+def _not_worse(problem: SoftmaxProblem, solution) -> tuple[Params, bool]:
+    """Parameters of a run, or class frequencies where those are better, and whether they are."""
     null = problem.null_params()
     value, floor = (_estimate_objective(problem, params) for params in (solution.params, null))
-    return solution.params if value <= floor else null
+    return (solution.params, False) if value <= floor else (null, True)
 
 
 def _warn_of_scales(X, solver_name: str) -> None:
@@ -367,11 +372,13 @@ def _warn_of_scales(X, solver_name: str) -> None:
         return
     far, usual = int(np.argmax(np.where(varies, size, 0.0))), float(np.quantile(spread[varies], _SMALL))
     if size[far] > _FAR * usual:
+        shifted = abs(mean[far]) > spread[far]
+        than = f"mean {mean[far]:.2g}" if shifted else f"a quarter of the columns {usual:.2g} or less"
         warn_user(
-            f"X has columns far from 0 or of very different scales (column {far}: mean {mean[far]:.2g}, standard "
-            f"deviation {spread[far]:.2g}; many have one of {usual:.2g} or less), and {solver_name} takes steps "
-            "along the columns as they are, so that it learns little here. Standardise X, for instance with "
-            "sklearn.preprocessing.StandardScaler(); exact solvers, such as NewtonCG, do not need it."
+            f"X has columns far from 0 or of very different scales (column {far} has standard deviation "
+            f"{spread[far]:.2g}, {than}), and {solver_name} takes steps along the columns as they are, so that it "
+            "learns little here. Standardise X, for instance with sklearn.preprocessing.StandardScaler(); exact "
+            "solvers, such as NewtonCG, do not need it."
         )
 
 
@@ -472,11 +479,13 @@ def _report(problem, data: ClassTraining, params: Params, objective, gap, rows=N
     frequencies, saturated = data.extreme_losses(rows)
     if facts["gap_is_bound"]:  # nor does any model lose less than one that is right about every row
         gap = min(gap, objective - saturated + _ROUNDING * (1 + abs(objective)))
+    null_is_best = facts["status"] == Status.CONVERGED and explains_nothing(objective, null)
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = 0.0 if gap == 0 else float(np.float64(gap) / improvement)
+        relative = 0.0 if gap == 0 or null_is_best else float(np.float64(gap) / improvement)
     ridge = problem.strength / 2 * float(np.sum(params.coef**2))
     explainable = frequencies - saturated
-    pseudo_r2 = (frequencies - objective + ridge) / explainable if explainable > _NO_DEVIANCE else np.nan
+    explained = 0.0 if null_is_best and data.offset is None else frequencies - objective + ridge
+    pseudo_r2 = explained / explainable if explainable > _NO_DEVIANCE else np.nan
     return ClassReport(
         gap=gap,
         relative_gap=relative,

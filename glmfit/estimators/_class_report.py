@@ -40,7 +40,7 @@ class ClassReport(Report):
     gap_theorem : str
         What the bound rests on.
     relative_gap : float
-        ``gap / (F_null - F)``, what ``tol`` is compared with.
+        ``gap / (F_null - F)``, what ``tol`` is compared with; 0 for a proved optimum that explains nothing.
     target : float
         Gap below which an exact fit counts as converged; nan for solvers that follow a schedule.
     objective, null_objective : float
@@ -62,11 +62,13 @@ class ClassReport(Report):
     step : float
         Step size times rows, c, of the first epoch of a sampling solver; nan for others.
     step_tuned : bool
-        Whether it was chosen on rows left out.
+        Whether it was chosen on held-out rows.
     step_certificate : StepCertificate or None
         Theorem and constants of the step size; None for solvers without one.
     failure_probability : float
         That a certificate fails (random starts of Lanczos).
+    overshot : bool
+        Whether a sampling solver ended worse than class frequencies, which were kept instead.
     history : dict of numpy.ndarray
         epoch, row_evals, seconds, objective, gap, gap_is_bound of an exact fit's checks.
     seconds_run, seconds_compile : float
@@ -97,17 +99,23 @@ class ClassReport(Report):
     failure_probability: float
     seconds_run: float
     seconds_compile: float
+    overshot: bool = False
     history: dict = field(default_factory=dict, repr=False)
 
     def _advice(self, status: Status) -> str:
         if status != Status.NO_GAIN or np.isnan(self.step):
             return _ADVICE.get(status, status.advice)
         how = 'as step="tune" chose it' if self.step_tuned else "as given"
+        step = f"the first was {self.step:g}, {how}"
+        if self.overshot:
+            what = f"The steps led to a worse fit, so that class frequencies are kept: they were too long ({step})"
+            try_ = "give a shorter step"
+        else:
+            what = f"The steps have hardly moved the coefficients: they were too short ({step}) or too few"
+            try_ = "give a longer step or more epochs"
         return (
-            "The fit is no better than class frequencies alone, which are kept where it is worse: the features tell no "
-            "more (they are constant, or the penalty is strong), or no step suits features or counts of this scale "
-            f"(the first was {self.step:g}, {how}). Centre X and scale it to about 1, give a shorter step, or solve "
-            'exactly with solver_name="NewtonCG", which tells.'
+            f"{what}, or the features explain nothing (they are constant, or the penalty is strong). Centre X and "
+            f'scale it to about 1, {try_}, or solve exactly with solver_name="NewtonCG" to find out.'
         )
 
     def _columns(self) -> dict:
@@ -131,7 +139,7 @@ class ClassReport(Report):
             gap = "not looked at (too many rows times classes, or certify=False)"
         else:
             gap = f"{self.gap:.1e} nats per row ({kind}), {self.relative_gap:.1e} of what the model explains"
-            if self.gap_is_bound and self.relative_gap > 1:
+            if self.gap_is_bound and self.relative_gap > 1 and not self.converged:
                 gap = f"no useful bound ({self.gap:.1e} nats per row, more than the model explains)"
         least, most = (f"{x:.6g}" for x in (self.class_totals.min(), self.class_totals.max()))
         lines = [
@@ -144,7 +152,7 @@ class ClassReport(Report):
             f"pseudo-R2 {self.pseudo_r2:.4f}",
         ]
         if not np.isnan(self.step):
-            lines.append(f"step c {self.step:g}" + (", chosen on rows left out" if self.step_tuned else ""))
+            lines.append(f"step c {self.step:g}" + (", chosen on held-out rows" if self.step_tuned else ""))
         lines += self.advice
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))

@@ -116,28 +116,33 @@ def _most_likely(gradient, curvature, variance, n_observed: float, weakest: floa
     return np.where(curvature > 0, strength, weakest)
 
 
-def warn_if_flat(X, coef: np.ndarray, strength, residual: Callable[[slice], np.ndarray]) -> None:
-    """Warn once if a penalty leaves next to nothing of what the features tell.
+def name_strength(strength, default: bool) -> tuple[str, str]:
+    """Name a strength, given or chosen by default, for :func:`warn_if_flat`, and say what to do about it."""
+    if default:
+        return "the default strength (strength_)", "Pass a smaller regularizer_strength."
+    return f"regularizer_strength {np.max(strength):.2g}", "Pass a smaller one."
+
+
+def warn_if_flat(X, coef: np.ndarray, residual: Callable[[slice], np.ndarray], penalty: str, advice: str) -> None:
+    """Warn once if a penalty leaves next to nothing of the coefficients of informative features.
 
     Parameters
     ----------
     X :
         Features, (row, feature), dense or sparse; every k-th row is looked at.
     coef : numpy.ndarray
-        Coefficients, (feature, column).
-    strength :
-        Of the penalty; no warning without one.
+        Coefficients at the optimum, (feature, column).
     residual :
         Of a slice of the rows: derivative of the loss at the fit, (row, column), of variance one if the model holds.
+    penalty, advice : str
+        Words for its strength, and what to do.
 
     Notes
     -----
     Two things are asked: no linear predictor varies over the rows, and some feature is correlated with what is left
     to explain, by the score test of one feature at a time, at a level of 0.001 over all features and columns together.
-    Features that tell nothing are not the penalty's fault. Weights of the rows are left aside.
+    Uninformative features are not the penalty's fault. Weights of the rows are left aside.
     """
-    if not np.any(np.asarray(strength) > 0):
-        return
     n_features, n_columns = coef.shape
     n_rows = min(_SOME_ROWS, max(_SOME_RESIDUALS // n_columns, 1))
     rows = slice(None, None, max(1, X.shape[0] // n_rows))
@@ -153,7 +158,6 @@ def warn_if_flat(X, coef: np.ndarray, strength, residual: Callable[[slice], np.n
     score = np.asarray(some.T @ r)[seen] ** 2 / (len(r) * variance[seen, None])
     if np.max(score, initial=0.0) > chi2.isf(1e-3 / (n_features * n_columns), 1):
         warn_user(
-            "the penalty leaves next to nothing of the coefficients, although the features tell something: with "
-            f"regularizer_strength {np.max(strength):.2g} no linear predictor has a standard deviation above "
-            f"{_FLAT:g}. Pass a smaller one."
+            "the penalty leaves next to nothing of the coefficients, although the features are informative: with "
+            f"{penalty} no linear predictor has a standard deviation above {_FLAT:g}. {advice}"
         )

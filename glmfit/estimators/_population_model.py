@@ -15,6 +15,7 @@ from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ..design import as_source
 from ..problems import Params
+from ._base_report import explains_nothing
 from ._model import Model
 from ._model_file import coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
@@ -247,7 +248,7 @@ def _report(problem, solution, data, params: Params, features) -> FitReport:
     improvement = np.maximum(solution.null_objective - solution.objective, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(solution.gap == 0, 0.0, solution.gap / improvement)
-    null_is_best = (solution.status == Status.CONVERGED) & ~params.coef.any(axis=0)
+    null_is_best = (solution.status == Status.CONVERGED) & explains_nothing(solution.objective, solution.null_objective)
     relative = np.where(null_is_best, 0.0, relative)
     penalty = np.asarray(problem.penalty.value(params.coef), np.float64)
     deviance = solution.objective - penalty - problem.saturated_loss

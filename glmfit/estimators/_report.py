@@ -40,7 +40,7 @@ class FitReport(Report):
     gap_is_bound : numpy.ndarray
         Whether ``gap`` is a certificate.
     relative_gap : numpy.ndarray
-        ``gap / (F_null - F)``, what ``tol`` is compared with; 0 for a proved optimum at which all coefficients are 0.
+        ``gap / (F_null - F)``, what ``tol`` is compared with; 0 for a proved optimum that explains nothing.
     target : numpy.ndarray
         Gap below which the neuron counts as converged.
     objective, null_objective : numpy.ndarray

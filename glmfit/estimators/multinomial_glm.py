@@ -108,7 +108,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             If an exact solver did not converge, numbers overflowed, or a sampling solver gained nothing or has no
             useful bound.
         UserWarning
-            If there is one category only, or one without counts.
+            If there is one category only, or one without counts, or if an exact fit converged and the penalty leaves
+            next to nothing of the coefficients although the features are informative; with a sampling solver, if X has
+            columns far from 0 or of very different scales.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset)
         return self

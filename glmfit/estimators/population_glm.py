@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import observations, penalties
+from .._status import Status
 from .._types import DataLike, Seed
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
 from ..solvers._seed import key_for
 from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
-from ._default_strength import bins_observed, default_ridge, units_of, warn_if_flat
+from ._default_strength import bins_observed, default_ridge, name_strength, units_of, warn_if_flat
 from ._model_file import from_json, to_json
 from ._padding import may_pad, run_padded
 from ._parameters import (
@@ -222,7 +223,8 @@ class PopulationGLM(PopulationModel):
         ConvergenceWarning
             Once, if some neurons did not converge.
         UserWarning
-            Once, if the penalty leaves next to nothing of the coefficients, or if a file whose rows are read while
+            Once, if the fit converged and the penalty leaves next to nothing of the coefficients although the features
+            are informative (not looked at where rows are read while fitting), or if a file whose rows are read while
             fitting has changed meanwhile.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset, exposure, checkpoint)
@@ -258,11 +260,11 @@ class PopulationGLM(PopulationModel):
         else:
             solution = solver.run(problem, start, key=key, options=options)
         self._keep(problem, solution, data)
-        if problem.in_memory:
-            residual = partial(_residual, problem, solution.params)
-            warn_if_flat(data.X, solution.params.coef, problem.penalty.strength, residual)
-        else:
+        if not problem.in_memory:
             data.watch.warn_of_changes()
+        elif np.isin(solution.status, (Status.CONVERGED, Status.NO_SPIKES)).all() and np.any(problem.penalty.strength):
+            given = name_strength(problem.penalty.strength, self.regularizer_strength is None)
+            warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
 
     def _make_problem(self, data, max_memory) -> PopulationProblem:
         """Lay out data and penalty; ``strength_`` is the strength given, or one for these data."""
@@ -319,7 +321,7 @@ class PopulationGLM(PopulationModel):
             )
 
 
-def _residual(problem: PopulationProblem, params: Params, rows: slice) -> np.ndarray:
+def residual(problem: PopulationProblem, params: Params, rows: slice) -> np.ndarray:
     """Compute the derivative of the loss of a slice of rows, over its standard deviation under the model."""
     eta = problem.X[rows].astype(np.float64) @ params.coef + params.intercept
     eta = eta if problem.offset is None else eta + problem.offset[rows]

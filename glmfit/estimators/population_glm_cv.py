@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -18,17 +19,19 @@ from .._progress import ProgressBar, counted
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
-from ..problems import PopulationProblem
+from ..problems import Params, PopulationProblem
 from ..solvers import SAGA, LoopOptions, SharedNewton, Solution
 from ._auto import SOLVERS as FIT_SOLVERS
 from ._auto import choose_solver
 from ._cv_fits import REGULARIZERS, Fits, Found, default_strengths, penalty_maker, read_strengths, run_counted
 from ._cv_scores import choose_strengths, score_folds
+from ._default_strength import warn_if_flat
 from ._folds import make_folds
 from ._parameters import precision, read_count, read_number, read_seed, read_solver, read_verbose
 from ._population_model import PopulationModel
 from ._streaming import as_arrays
 from ._validation import check_training, time_axis
+from .population_glm import residual
 
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")
@@ -191,8 +194,9 @@ class PopulationGLMCV(PopulationModel):
             If some neurons did not converge in the last fit.
         UserWarning
             If some neurons have no spikes in the rows fitted of some folds, which are left out for them, some fits
-            of the cross-validation did not converge, Ctrl-C ended it early, or ``cv`` is an IntervalSet of more than 20
-            epochs.
+            of the cross-validation did not converge, Ctrl-C ended it early, ``cv`` is an IntervalSet of more than 20
+            epochs, or even the smallest strength leaves next to nothing of the coefficients although the features are
+            informative.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset, exposure)
         return self
@@ -251,6 +255,10 @@ class PopulationGLMCV(PopulationModel):
         if interrupted:
             self._warn_of_interruption(found)
         self._warn_of_folds(found, interrupted)
+        weakest = Params(self.coef_path_[0], self.intercept_path_[0])
+        if strengths[0] > 0 and np.isin(found.status[0, -1], (Status.CONVERGED, Status.NO_SPIKES)).all():
+            tried = f"strengths of {strengths[0]:.2g} and more", "Pass smaller ones."
+            warn_if_flat(data.X, weakest.coef, partial(residual, problem, weakest), *tried)
 
     def _score(self, fits: Fits, found: Found, interrupted: bool) -> tuple[np.ndarray, bool]:
         """Score what can be compared, and say whether Ctrl-C was pressed: the first one does not end this."""

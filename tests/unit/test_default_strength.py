@@ -8,9 +8,9 @@ import scipy.sparse
 from oracles import default_strength as oracle
 from oracles import population
 
-from glmfit import MultinomialGLM, PopulationGLM, SoftmaxGLM
+from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
 
-FLAT = "next to nothing of the coefficients, although the features tell something"
+FLAT = "next to nothing of the coefficients, although the features are informative"
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_a_penalty_of_classes_that_leaves_nothing_is_named(rng, sparse):
         MultinomialGLM(regularizer_strength=1e3).fit(features, np.eye(2)[labels] * 5)
 
 
-def test_features_that_tell_nothing_are_not_the_fault_of_the_penalty(rng):
+def test_uninformative_features_are_not_the_fault_of_the_penalty(rng):
     X, Y = rng.normal(size=(1000, 4)), rng.poisson(0.5, (1000, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -171,3 +171,27 @@ def test_features_that_tell_nothing_are_not_the_fault_of_the_penalty(rng):
         # What an offset explains leaves nothing for a feature that goes with it.
         known = 0.5 * X[:, 0]
         PopulationGLM("exp", regularizer_strength=1e3).fit(X, rng.poisson(np.exp(known)), offset=known)
+
+
+@pytest.mark.parametrize("regularizer, strengths", [("Ridge", [1e3, 1e4]), ("Lasso", [1.0, 10.0])])
+def test_strengths_to_try_that_leave_nothing_are_named(data, regularizer, strengths):
+    with pytest.warns(UserWarning, match=f"{FLAT}: with strengths of .* and more .* Pass smaller ones"):
+        PopulationGLMCV(regularizer=regularizer, strengths=strengths).fit(*data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PopulationGLMCV(regularizer=regularizer, strengths=[1e-3, *strengths]).fit(*data)
+
+
+def test_a_strength_nobody_gave_is_not_called_given(data):
+    X, Y = data
+    with pytest.warns(UserWarning, match=r"with the default strength \(strength_\) no .* smaller regularizer_strength"):
+        PopulationGLM(regularizer="Lasso").fit(X, Y)
+
+
+def test_fits_that_have_not_moved_are_not_the_fault_of_the_penalty(data):
+    X, _ = data
+    labels = (X[:, 0] > 0).astype(int)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        SoftmaxGLM(solver_name="SGD", regularizer_strength=1e-4, step=1e-6, max_epochs=1).fit(X + 100, labels)
+    assert caught and not any("next to nothing" in str(warning.message) for warning in caught)

@@ -99,6 +99,27 @@ def test_a_null_solution_has_gap_and_pseudo_r2_zero(data):
             assert "-0.000" not in str(report) and "inf" not in str(report)
 
 
+@pytest.mark.filterwarnings("ignore:the penalty leaves next to nothing", "ignore:X has 2 constant columns")
+@pytest.mark.parametrize("strength, n_columns", [(1e8, 3), (1e12, 3), (None, 0)])
+def test_a_null_solution_of_a_ridge_has_gap_and_pseudo_r2_zero(data, strength, n_columns):
+    X, Y = data[0] if n_columns else np.ones((len(data[0]), 2)), data[1]
+    label = np.arange(len(X)) * 3 // len(X)
+    counts = PopulationGLM(regularizer_strength=strength and 1e4 * strength).fit(X, Y[:, :2])
+    classes = SoftmaxGLM(regularizer_strength=strength).fit(X, label)
+    spread = MultinomialGLM(regularizer_strength=strength).fit(X, 1 + Y[:, :2])
+    for report in (model.report_ for model in (counts, classes, spread)):
+        assert np.all(report.converged) and np.all(report.gap_is_bound)
+        assert np.all(report.relative_gap == 0) and np.all(report.pseudo_r2 == 0)
+        assert not np.signbit(report.to_frame().pseudo_r2).any()
+        assert not any(words in str(report) for words in ("-0.000", "inf", "no useful bound"))
+
+
+def test_what_an_offset_explains_is_explained_with_no_coefficient(data):
+    X, label = data[0], np.arange(len(data[0])) % 2
+    report = SoftmaxGLM(regularizer_strength=1e12).fit(X, label, offset=3.0 * np.eye(2)[label]).report_
+    assert report.relative_gap == 0 and report.pseudo_r2 > 0.8
+
+
 def test_strong_coefficients_that_the_rows_determine_are_not_named():
     rng = np.random.default_rng(2)
     X = np.column_stack([rng.normal(size=(2000, 2)), rng.random(2000) < 0.01])
