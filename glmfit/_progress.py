@@ -78,13 +78,13 @@ class ProgressBar:
             with _unseen():
                 self._bar.set_description_str(f"glmfit: {words}")
 
-    def finish(self) -> None:
-        """End at 100 %: the work was done, however much was thought to be needed."""
+    def finish(self, decided: bool = True) -> None:
+        """End at 100 %: the work was done, however much was thought to be needed; short of it where some is left."""
         self.to(max(self.n, 1))  # what comes before the first, and may be all there is, counts as one
         if self._bar is not None:
-            self._bar.total = self.n
+            self._bar.total = self.n if decided else max(self._bar.total, self.n + 1)
             if hasattr(self._bar, "container"):  # of a notebook, which keeps a total of its own
-                self._bar.container.children[1].max = self.n
+                self._bar.container.children[1].max = self._bar.total
 
     def write(self, text: str) -> None:
         """Print a line to stderr without tearing the bar; nothing if the bar is not shown."""

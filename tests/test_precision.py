@@ -228,6 +228,24 @@ def test_functions_that_are_compiled_by_others_multiply_in_full_precision(functi
     assert all(map(is_full, found))
 
 
+def test_a_loss_of_nemos_is_called_in_full_precision(monkeypatch):
+    """Outside of our kernels, too: its value is compared with ours, at the start and at the end."""
+    nemos = pytest.importorskip("nemos", minversion="0.2.8")
+    importlib.import_module("glmfit.plugins.nemos")
+    asked = []
+    loss = nemos.observation_models.PoissonObservations._negative_log_likelihood
+
+    def watched(*args, **options):
+        asked.append(jax.config.jax_default_matmul_precision)
+        return loss(*args, **options)
+
+    monkeypatch.setattr(nemos.observation_models.PoissonObservations, "_negative_log_likelihood", watched)
+    model = nemos.glm.PopulationGLM(regularizer="Ridge", regularizer_strength=0.1, solver_name="SAGA[glmfit]")
+    with jax.numpy_rank_promotion("allow"):
+        model.fit(*(a.astype(np.float32) for a in recording(t=300)))
+    assert len(asked) > 3 and set(asked) == {"highest"}
+
+
 def test_the_precision_of_jax_is_the_users():
     x = jnp.eye(2, dtype=jnp.float32)
     with jax.default_matmul_precision("bfloat16"):

@@ -241,7 +241,7 @@ class PopulationGLMCV(PopulationModel):
                 solution = fits.solution(problem, found, chosen, began, stopped=options)
             interrupted = interrupted or solution.interrupted
             if not interrupted:
-                bar.finish()
+                bar.finish(not any(np.any(of.status == Status.MAX_EPOCHS) for of in (found, solution)))
 
         there = found.comparable.any(axis=0)
         self.strengths_, self.cv_scores_ = strengths, scores

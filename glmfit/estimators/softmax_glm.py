@@ -151,8 +151,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             useful bound.
         UserWarning
             If there is one class only, or if an exact fit converged and the penalty leaves next to nothing of the
-            coefficients although the features are informative; with a sampling solver, if X has columns far from 0 or of
-            very different scales.
+            coefficients although the features are informative; with a sampling solver, if X has columns far from 0 or
+            of very different scales.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset)
         return self

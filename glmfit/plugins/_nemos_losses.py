@@ -94,6 +94,11 @@ class _NemosLoss(RowLoss):
         return self.n_coupled > 1 and _computes(self.link, _LOG_SOFTMAX)
 
     @property
+    def n_classes(self) -> int:
+        """Columns of a neuron."""
+        return self.n_coupled
+
+    @property
     def is_softmax(self) -> bool:
         """Whether rows are labels, one-hot, and their probabilities a softmax."""
         categorical = nemos.observation_models.CategoricalObservations

@@ -16,6 +16,7 @@ from nemos.solvers._abstract_solver import OptimizationInfo
 from .._display import Display, Summary
 from .._status import Status, as_statuses
 from ..estimators import FitReport
+from ..estimators._base_report import explains_nothing
 from ..problems import Params
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Display):
-    """What is known of the distance from the optimum, per column of the linear predictor.
+    """What is known of the distance from the optimum, per neuron (whose classes are one problem).
 
     Attributes
     ----------
@@ -45,15 +46,15 @@ class Certificate(Display):
 
     def _summary(self) -> Summary:
         proved = int(np.sum(self.status == Status.CONVERGED))
-        return Summary([f"{proved} of {len(self.status)} columns converged"], self.to_frame())
+        return Summary([f"{proved} of {len(self.status)} neurons converged"], self.to_frame())
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per column of the linear predictor as a pandas DataFrame."""
+        """Return one row per neuron as a pandas DataFrame."""
         import pandas as pd
 
         kind = np.where(self.gap_is_bound, "bound", "estimate")
         columns = {"status": [str(s) for s in self.status], "gap": self.gap, "gap_kind": kind}
-        return pd.DataFrame(columns, index=pd.RangeIndex(len(self.gap), name="column"))
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(self.gap), name="neuron"))
 
 
 class FitState(eqx.Module):
@@ -66,7 +67,7 @@ class FitState(eqx.Module):
     num_steps : array
         Epochs, or iterations of the proximal route.
     converged, reached_max_steps : array
-        Whether the gap of every column is proved to be below the tolerance (in a run that jax traces, where nothing can
+        Whether the gap of every neuron is proved to be below the tolerance (in a run that jax traces, where nothing can
         be proved: whether the gradient is); whether the budget ran out first.
     step : array
         Step size an update starts from.
@@ -78,7 +79,7 @@ class FitState(eqx.Module):
     certificate : Certificate or None
         Distance from the optimum; None on the proximal route.
     report : FitReport or None
-        What else is known per column; None on the proximal route. :func:`glmfit.plugins.nemos.report` always has one.
+        What else is known per neuron; None on the proximal route. :func:`glmfit.plugins.nemos.report` always has one.
     """
 
     function_val: Any
@@ -151,35 +152,27 @@ def of_certified(problem, start: Params, solution, dtype) -> Outcome:
         params = Params(*(np.where(worse, old, new) for old, new in zip(start, params, strict=True)))
         objective = np.where(worse, before, objective)
     step = solution.step_certificate
-    n = params.coef.shape[1]
-    each = n // len(status)  # classes share what is known of all of them
-    certificate = Certificate(
-        np.repeat(gap, each) / each, np.repeat(solution.gap_is_bound, each), as_statuses(np.repeat(status, each)), step
-    )
+    certificate = Certificate(gap, solution.gap_is_bound, as_statuses(status), step)
     return Outcome(
         params, float(np.sum(objective)), int(solution.epochs.max()), float(np.min(solution.target)), bool(fine.all()),
         bool(np.any(status == Status.MAX_EPOCHS)), float(np.min(step.step)) if step is not None else 1.0,
-        solution.solver_name, certificate, _facts_of(problem, solution, params, objective, each),
+        solution.solver_name, certificate, _facts_of(problem, solution, params, objective),
     )  # fmt: skip
 
 
-def _facts_of(problem, solution, params: Params, objective, each: int) -> dict:
-    """Fields of a report; what classes share is divided among them."""
+def _facts_of(problem, solution, params: Params, objective) -> dict:
+    """Fields of a report."""
     null, saturated = solution.null_objective, problem.saturated_loss
     penalty = np.asarray(problem.penalty.value(params.coef), np.float64).reshape(-1)
     penalty = penalty if len(penalty) == len(objective) else penalty.sum(keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         explained = 1 - (objective - penalty - saturated) / (null - saturated)
-
-    def shared(values):
-        return np.repeat(values, each) / each
-
     return {
-        "target": shared(solution.target),
-        "objective": shared(objective),
-        "null_objective": shared(null),
-        "pseudo_r2": np.repeat(explained, each),
-        "epochs": np.repeat(solution.epochs, each),
+        "target": solution.target,
+        "objective": objective,
+        "null_objective": null,
+        "pseudo_r2": explained,
+        "epochs": solution.epochs,
         "row_evals": solution.row_evals,
         "lost_rank": len(params.coef) - getattr(problem, "design_rank", len(params.coef)),
         "failure_probability": solution.failure_probability,
@@ -188,41 +181,43 @@ def _facts_of(problem, solution, params: Params, objective, each: int) -> dict:
     }
 
 
-def of_table(solution, budget: int) -> Outcome:
-    """Outcome of a fit of which only an estimate of the gap is known, shared out over the columns; no proof."""
-    n = solution.params.coef.shape[1]
+def of_table(solution, budget: int, n_classes: int) -> Outcome:
+    """Outcome of a fit of which only an estimate of the gap is known, shared out over the neurons; no proof."""
+    shares = solution.shares.reshape(-1, n_classes).sum(axis=1)
+    n = len(shares)
     out = not solution.converged and solution.epochs >= budget
     status = Status.UNPROVED if solution.converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
     status = status if np.isfinite(solution.objective) else Status.NON_FINITE
-    certificate = Certificate(solution.gap * solution.shares, np.zeros(n, bool), as_statuses([status] * n))
+    certificate = Certificate(solution.gap * shares, np.zeros(n, bool), as_statuses([status] * n))
     return Outcome(
         solution.params, solution.objective, solution.epochs, solution.target, False, out, solution.step,
         "TableSAGA", certificate, _nothing_known(n) | {
-            "target": solution.target * solution.shares, "epochs": np.full(n, solution.epochs),
+            "target": solution.target * shares, "epochs": np.full(n, solution.epochs),
         },
     )  # fmt: skip
 
 
-def _nothing_known(n_columns: int) -> dict:
+def _nothing_known(n_neurons: int) -> dict:
     """Fields of a report on a fit of which neither null model nor cost is known."""
-    unknown = np.full(n_columns, np.nan)
+    unknown = np.full(n_neurons, np.nan)
     return {
         **dict.fromkeys(("target", "objective", "null_objective", "pseudo_r2"), unknown),
         **dict.fromkeys(("row_evals", "lost_rank"), 0),
         **dict.fromkeys(("failure_probability", "seconds_run", "seconds_compile"), 0.0),
-        "epochs": np.zeros(n_columns, int),
+        "epochs": np.zeros(n_neurons, int),
     }
 
 
 def merge(outcomes, view, route: str) -> FitState:
-    """State of all columns from the outcomes of their parts."""
+    """State of all columns from the outcomes of their parts; the classes of a neuron are one row of its report."""
+    K = view.n_together
     all_ = [outcome for _, outcome in outcomes]
     step = all_[0].certificate.step if len(all_) == 1 else None
 
     def joined(values):
-        out = np.empty(view.n_columns, np.result_type(*values))
+        out = np.empty(view.n_columns // K, np.result_type(*values))
         for (columns, _), value in zip(outcomes, values, strict=True):
-            out[columns] = value
+            out[columns[::K] // K] = value
         return out
 
     of = {name: joined([getattr(o.certificate, name) for o in all_]) for name in ("gap", "gap_is_bound", "status")}
@@ -235,6 +230,7 @@ def merge(outcomes, view, route: str) -> FitState:
         name: sum(o.facts[name] for o in all_)
         for name in ("row_evals", "failure_probability", "seconds_run", "seconds_compile")
     }
+    spikes = np.sum(view.Y, axis=0, dtype=np.float64) if K == 1 else np.full(view.n_columns // K, np.nan)
     rank = view.X.shape[1] - max(o.facts["lost_rank"] for o in all_)
     return FitState(
         np.asarray(sum(o.objective for o in all_)),
@@ -246,14 +242,23 @@ def merge(outcomes, view, route: str) -> FitState:
         solver,
         certificate,
         report_of(
-            certificate, facts, solver, spike_count=np.sum(view.Y, axis=0, dtype=np.float64), n_rows=len(view.X),
-            rank=rank, n_features=view.X.shape[1],
+            certificate, facts, solver, spike_count=spikes, n_rows=len(view.X), rank=rank, n_features=view.X.shape[1],
+            n_classes=K,
         ),
     )  # fmt: skip
 
 
+@dataclass(frozen=True, repr=False)
 class NemosReport(FitReport):
-    """Report of a fit through NeMoS: its advice names what can be changed there."""
+    """Report of a fit through NeMoS: its advice names what can be changed there.
+
+    Attributes
+    ----------
+    n_classes : int
+        Classes of a classifier, which are one problem for every neuron: there are no spikes then.
+    """
+
+    n_classes: int = 1
 
     def _advice(self, status: Status) -> str:
         if status == Status.UNPROVED and not self.step_certificate and "Newton" not in self.solver_name:
@@ -261,11 +266,23 @@ class NemosReport(FitReport):
         return _ADVICE.get(status, status.advice)
 
     def _totals(self) -> list[str]:
-        if self.row_evals:
+        if self.row_evals and self.n_classes == 1:
             return super()._totals()
-        data = f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank})" if self.n_rows else ""
-        head = f"{self.solver_name}: {int(self.converged.sum())} of {len(self.neuron)} columns converged{data}"
-        return [head, f"{int(self.epochs.max())} epochs or steps"]
+        n, classes = len(self.neuron), f", {self.n_classes} classes" if self.n_classes > 1 else ""
+        done = str(self.status[0]) if n == 1 else f"{int(self.converged.sum())} of {n} neurons converged"
+        data = f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank}){classes}" if self.n_rows else ""
+        seconds = f"{self._seconds()}, " if self.seconds_run else ""
+        return [f"{self.solver_name}: {done}{data}", f"{seconds}{int(self.epochs.max())} epochs or steps"]
+
+    def _columns(self) -> dict:
+        columns = super()._columns()
+        if self.n_classes > 1:
+            del columns["spike_count"]
+            columns["n_classes"] = self.n_classes
+        return columns
+
+    def _worst(self):
+        return super()._worst() if self.n_classes == 1 else super()._worst().drop(columns="spikes")
 
 
 _UNKNOWN_MODEL = (
@@ -288,10 +305,14 @@ _ADVICE = {
 
 
 def report_of(certificate: Certificate, facts: dict, solver: str, **counts) -> FitReport:
-    """Report of a fit through NeMoS, whose columns have numbers for names."""
+    """Report of a fit through NeMoS, whose neurons have numbers for names."""
     improvement = np.maximum(facts["null_objective"] - facts["objective"], 0.0)
+    null_is_best = (certificate.status == Status.CONVERGED) & explains_nothing(
+        facts["objective"], facts["null_objective"]
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(certificate.gap == 0, 0.0, certificate.gap / improvement)
+        relative = np.where((certificate.gap == 0) | null_is_best, 0.0, certificate.gap / improvement)
+    facts = {**facts, "pseudo_r2": np.where(null_is_best, 0.0, facts["pseudo_r2"])}
     return NemosReport(
         neuron=[str(n) for n in range(len(certificate.gap))], status=certificate.status, gap=certificate.gap,
         gap_is_bound=certificate.gap_is_bound, relative_gap=relative, n_dropped=0, solver_name=solver,
@@ -299,11 +320,12 @@ def report_of(certificate: Certificate, facts: dict, solver: str, **counts) -> F
     )  # fmt: skip
 
 
-def report_of_proximal(state: FitState, n_columns: int) -> FitReport:
+def report_of_proximal(state: FitState, n_neurons: int, n_classes: int) -> FitReport:
     """Report of a fit of which only the gradient is known, and no gap."""
     status = Status.MAX_EPOCHS if state.reached_max_steps else Status.UNPROVED
-    unknown = np.full(n_columns, np.nan)
-    certificate = Certificate(unknown, np.zeros(n_columns, bool), as_statuses([status] * n_columns))
-    facts = _nothing_known(n_columns) | {"epochs": np.full(n_columns, int(state.num_steps))}
+    unknown = np.full(n_neurons, np.nan)
+    certificate = Certificate(unknown, np.zeros(n_neurons, bool), as_statuses([status] * n_neurons))
+    facts = _nothing_known(n_neurons) | {"epochs": np.full(n_neurons, int(state.num_steps))}
     del facts["lost_rank"]
-    return report_of(certificate, facts, state.solver, spike_count=unknown, n_rows=0, rank=0, n_features=0)
+    counts = {"spike_count": unknown, "n_rows": 0, "rank": 0, "n_features": 0, "n_classes": n_classes}
+    return report_of(certificate, facts, state.solver, **counts)

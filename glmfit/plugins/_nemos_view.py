@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from .._compile import full_precision
 from ..observations import Observation
 from ..problems import Params
 from ._nemos_losses import candidates, never_changes
@@ -58,6 +59,11 @@ class View:
         units = self.Y.reshape(len(self.Y), -1, K)
         labels = np.all((units == 0) | (units == 1)) and np.all(units.sum(axis=2) == 1)
         return K if labels and units.any(axis=0).all() and np.all(ridge == ridge[0, 0]) else 0
+
+    @property
+    def n_together(self) -> int:
+        """Columns of a neuron: the classes of a classifier, else 1."""
+        return getattr(self.loss, "n_classes", 1)
 
     @property
     def dtype(self):
@@ -169,6 +175,7 @@ def _uniform_in_units(mask, labels, n_coupled: int) -> bool:
     return True
 
 
+@full_precision
 def _agrees(view: View, loss: Callable, params, args) -> bool:
     """Whether our loss equals the given one on some rows, at two parameters near the null model."""
     n = len(view.Y)

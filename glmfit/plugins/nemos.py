@@ -26,7 +26,8 @@ except ModuleNotFoundError as error:
     ) from None
 from nemos.solvers._abstract_solver import OptimizationInfo
 
-from .._compile import jit
+from .._checks import shorten
+from .._compile import full_precision, jit
 from .._status import Status, as_statuses
 from ..estimators import FitReport, choose_solver
 from ..problems import Pairs, Params, PopulationProblem, SoftmaxProblem
@@ -71,7 +72,7 @@ def register() -> None:
 
 
 def report(model: Any) -> FitReport:
-    """Report on a NeMoS model that glmfit fitted: status, gap and more, a row per neuron or class.
+    """Report on a NeMoS model that glmfit fitted: status, gap and more, a row per neuron.
 
     Parameters
     ----------
@@ -81,15 +82,22 @@ def report(model: Any) -> FitReport:
     Returns
     -------
     FitReport
-        Its text, or its table in a notebook, says what is known. The columns of the linear predictor have numbers for
-        names; what a route of the solver does not know is nan. What classes share, such as the gap of the fit, is
-        divided among them.
+        Its text, or its table in a notebook, says what is known. The neurons have numbers for names; what a route of
+        the solver does not know is nan. The classes of a classifier are one problem, and share a row.
 
     Raises
     ------
+    TypeError
+        If it is no model of NeMoS.
     ValueError
         If the model is not fitted, or was fitted by another solver.
     """
+    if not isinstance(model, nemos.base_class.Base):
+        own = "; a model of glmfit has its report in model.report_" if hasattr(model, "report_") else ""
+        raise TypeError(
+            f"model is {shorten(model)}, a {type(model).__name__}; report takes a fitted model of NeMoS, such as "
+            f"nemos.glm.PopulationGLM{own}."
+        )
     state = getattr(model, "solver_state_", None)
     if not isinstance(state, FitState):
         found = (
@@ -98,7 +106,12 @@ def report(model: Any) -> FitReport:
             else f"was fitted by another solver (its state is a {type(state).__name__})"
         )
         raise ValueError(f"the model {found}. Fit it with solver_name='SAGA[glmfit]'.")
-    return state.report if state.report is not None else report_of_proximal(state, np.size(model.intercept_))
+    n_classes = getattr(model, "n_classes", 1)
+    return (
+        state.report
+        if state.report is not None
+        else report_of_proximal(state, np.size(model.intercept_) // n_classes, n_classes)
+    )
 
 
 class SAGA:
@@ -261,6 +274,7 @@ class SAGA:
         fitted = view.tree(view.same_shift(params, start), init_params)
         return self._polish(view, fitted, state, args, start)
 
+    @full_precision
     def _confirms(self, view: View, init_params, params, state: FitState, args) -> bool:
         """Whether NeMoS's own objective at the answer is what we say: the model was what we took it for."""
         penalised = self.regularizer.penalized_loss(
@@ -363,7 +377,7 @@ class SAGA:
         budget = _JOINT_EPOCHS if self.maxiter is None else self.maxiter
         budget = budget if reference is None else 0
         solution = solver.run(problem, start, key=key_of(self.key), tol=gap, max_epochs=budget, reference=reference)
-        return of_table(solution, budget)
+        return of_table(solution, budget, view.n_together)
 
     def _run_certified(self, solver, problem, start: Params, options: LoopOptions, dtype) -> Outcome:
         warm = _better_start(problem, start) if np.any(start.coef) else None

@@ -60,7 +60,7 @@ def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOption
                 if options.checkpoint is not None:
                     options.checkpoint.save(_pack(solver, columns, state, verdict, history))
             if verdict.finished.all() or out_of_budget:
-                bar.finish()
+                bar.finish(bool(verdict.finished.all()))
                 break
             state = state._replace(active=~verdict.finished)
             columns, state = solver.update(problem, columns, state)

@@ -201,7 +201,7 @@ class TwoSidedSolver(ABC):
                         break
                 if last:
                     status = self.end()
-                    bar.finish()
+                    bar.finish(status != Status.MAX_EPOCHS)
                     break
                 state = self.update(problem, state)
                 bar.advance()

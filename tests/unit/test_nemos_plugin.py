@@ -22,7 +22,7 @@ from sklearn.pipeline import Pipeline
 
 nmo = pytest.importorskip("nemos", minversion="0.2.8")
 
-from glmfit import PopulationGLM, Status  # noqa: E402
+from glmfit import PopulationGLM, SoftmaxGLM, Status  # noqa: E402
 from glmfit._compile import compiled_programs  # noqa: E402
 from glmfit.estimators import FitReport  # noqa: E402
 from glmfit.plugins import nemos as plugin  # noqa: E402
@@ -521,6 +521,34 @@ def test_a_report_of_another_solver_says_whose_it_is():
         model = make("GLM", solver="LBFGS", solver_kwargs={"maxiter": 2}).fit(X, Y[:, 0])
     with pytest.raises(ValueError, match="fitted by another solver"):
         plugin.report(model)
+
+
+def test_a_report_takes_models_of_nemos():
+    X, Y = data()
+    with pytest.raises(TypeError, match=r"model is 'x', a str; .* takes a fitted model of NeMoS, .*\.PopulationGLM\.$"):
+        plugin.report("x")
+    with pytest.raises(TypeError, match=r"a fitted model of NeMoS, .* its report in model\.report_"):
+        plugin.report(PopulationGLM().fit(X, Y))
+
+
+@pytest.mark.parametrize("model, n", [("ClassifierGLM", 1), ("ClassifierPopulationGLM", N)])
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
+def test_the_classes_of_a_neuron_are_one_problem(model, n, regularizer):
+    X, Y = data("classes")
+    Y = of_units(Y, model)
+    with told(proved=regularizer == "Ridge"):
+        fitted = make(model, regularizer).fit(X, Y)
+    state, report = fitted.solver_state_, plugin.report(fitted)
+    assert len(state.certificate.gap) == len(report.to_frame()) == n and report.n_classes == K
+    assert f"{K} classes" in str(report) and "spikes" not in str(report) and "spike_count" not in report.to_frame()
+    assert ("neurons converged" in str(report)) == (n > 1)
+    if regularizer == "Ridge":
+        np.testing.assert_allclose(report.objective.sum(), state.function_val, rtol=1e-6)
+        for y, *found in zip(Y.reshape(T, -1).T, report.objective, report.gap, report.pseudo_r2, strict=True):
+            alone = SoftmaxGLM(regularizer_strength=STRENGTHS["Ridge"], tol=1e-9).fit(X, y).report_
+            np.testing.assert_allclose(found[0], alone.objective, rtol=1e-5)
+            assert found[0] - alone.objective <= found[1]
+            np.testing.assert_allclose(found[2], alone.pseudo_r2, rtol=1e-3)
 
 
 def nearly_empty(seed=3, rows=600, corners=4):

@@ -43,10 +43,24 @@ def test_a_fit_that_converged_ends_full_and_says_what_it_fitted(bars):
     assert bar.postfix.startswith("0 open, worst gap ")
 
 
-def test_a_fit_out_of_budget_has_used_it_up(bars):
+@pytest.mark.parametrize("solver", ["Newton", "BoundMajorization"])
+def test_a_fit_out_of_budget_does_not_end_full(bars, solver):
     with pytest.warns(UserWarning, match="2 max epochs"):
-        PopulationGLM(solver_name="Newton", regularizer_strength=1e-3, tol=1e-12, max_epochs=1, verbose=True).fit(X, Y)
-    assert bars[0].n == bars[0].total == 1 and bars[0].postfix.startswith("2 open")
+        PopulationGLM(solver_name=solver, regularizer_strength=1e-3, tol=1e-12, max_epochs=1, verbose=True).fit(X, Y)
+    assert bars[0].n == 1 < bars[0].total and bars[0].postfix.startswith("2 open")
+
+
+def test_a_cross_validation_out_of_budget_does_not_end_full(bars):
+    with pytest.warns(UserWarning, match="did not converge"):
+        PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, cv_tol=1e-13, max_epochs=1, verbose=True).fit(X, Y)
+    assert bars[0].n < bars[0].total
+
+
+def test_responses_out_of_budget_do_not_end_full(bars):
+    table = np.where(np.random.default_rng(0).random((20, 8)) < 0.5, 1.0, np.nan)
+    with pytest.warns(UserWarning, match="did not converge"):
+        ResponseModel(n_components=1, max_epochs=1, tol=1e-12, verbose=True).fit(None, None, table)
+    assert bars[0].n < bars[0].total
 
 
 def test_a_fit_that_was_interrupted_stays_where_it_was(bars, monkeypatch):
@@ -149,11 +163,12 @@ def test_the_bar_of_a_notebook_learns_its_new_total(monkeypatch):
     if notebook.IProgress is None:
         pytest.skip("ipywidgets is not installed")
     monkeypatch.setattr(tqdm.auto, "tqdm", notebook.tqdm)
-    done, stopped = (ProgressBar("work", 200, "epochs", True, display=False) for _ in range(2))
-    for bar in (done, stopped):
+    done, stopped, spent = (ProgressBar("work", most, "epochs", True, display=False) for most in (200, 200, 45))
+    for bar in (done, stopped, spent):
         bar.advance(45)
     done.finish()
-    for bar, style, most in ((done, "success", 45), (stopped, "danger", 200)):
+    spent.finish(decided=False)
+    for bar, style, most in ((done, "success", 45), (stopped, "danger", 200), (spent, "danger", 46)):
         bar.close()
         widget = bar._bar.container.children[1]
         assert (widget.bar_style, widget.value, widget.max) == (style, 45, most)
