@@ -15,6 +15,17 @@ def shorten(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:80]}...{text[-20:]}"
 
 
+def not_text(value: Any) -> str:
+    """Words for the end of a message about numbers, if text was given, alone or in a list."""
+    return ", and not text" if _has_text(value) else ""
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_text, value))
+    return isinstance(value, str | bytes) or getattr(getattr(value, "dtype", None), "kind", "") in ("U", "S", "T")
+
+
 def check_choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> None:
     """Raise ValueError unless the value is one of the words allowed."""
     if not isinstance(value, str) or value not in allowed:

@@ -43,18 +43,21 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
 
     Raises
     ------
-    ValueError
-        If the path ends otherwise.
+    TypeError, ValueError
+        If the path is none, or ends otherwise.
     FileNotFoundError
         If the folder does not exist.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"path is {path!r}, a {type(path).__name__}; it must be a str or pathlib.Path, such as 'model.npz'."
+        )
     if str(path).endswith(("/", os.sep)) or Path(path).is_dir():
         raise ValueError(f"cannot save to {path}: it is a folder. Give the name of a file in it, ending in '.npz'.")
     path = Path(path)
     if path.suffix not in ("", ".npz"):
         raise ValueError(
-            f"cannot save to {path}: models are saved as .npz files, not as {path.suffix!r}. Give "
-            f"{str(path.with_suffix('.npz'))!r}."
+            f"cannot save to {path}: models are saved as .npz files, not as {path.suffix!r}. Give '{path}.npz'."
         )
     path = path.with_suffix(".npz")
     if not path.parent.is_dir():

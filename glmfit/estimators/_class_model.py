@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax, softmax
 from sklearn.utils.validation import check_is_fitted
 
-from .._checks import check_choice, check_real, shorten
+from .._checks import check_choice, check_real, not_text, shorten
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
@@ -181,10 +181,10 @@ class ClassModel(Model):
         return SoftmaxProblem(data.X, pairs, len(seen), strength, True, offset, precision(data.X.dtype))
 
     def _make_solver(self, streaming: bool = False):
+        given, own = (self.solver_name, self.solver_kwargs), self._get_param_names()
         if not streaming:
-            return read_solver(self.solver_name, self.solver_kwargs, SOLVERS, defaults=_DEFAULTS)
-        what = "partial_fit needs a solver that samples: solver_name"
-        solver = read_solver(self.solver_name, self.solver_kwargs, SAMPLING, what)
+            return read_solver(*given, SOLVERS, defaults=_DEFAULTS, parameters=own)
+        solver = read_solver(*given, SAMPLING, "partial_fit needs a solver that samples: solver_name", parameters=own)
         return ImplicitSGD(**_AUTO["ImplicitSGD"]) if solver is None else solver
 
     def _strength(self, total_weight: float = 1) -> float:
@@ -200,10 +200,9 @@ class ClassModel(Model):
             return 1.0 / total_weight
         number = isinstance(given, numbers.Real | np.ndarray) and np.ndim(given) == 0 and not isinstance(given, bool)
         if not number or not 0 <= given <= sys.float_info.max:
-            text = ", and not text" if isinstance(given, str) else ""
             raise ValueError(
                 f"regularizer_strength is {shorten(given)}; a model of classes takes one finite number of at least 0, "
-                f"such as 0.1{text}."
+                f"such as 0.1{not_text(given)}."
             )
         return float(given)
 

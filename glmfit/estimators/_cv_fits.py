@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from .. import penalties
-from .._checks import shorten
+from .._checks import not_text, shorten
 from .._progress import ProgressBar, counted
 from .._status import Status
 from ..penalties import Penalty
@@ -352,8 +352,8 @@ def read_strengths(given) -> np.ndarray | None:
         or not np.all(np.isfinite(strengths) & (strengths >= 0))
     ):
         raise ValueError(
-            f"strengths is {shorten(given)}; it must be a list of finite numbers of at least 0, such as [1e-4, 1e-2, "
-            "1], and not text."
+            f"strengths is {shorten(given)}; it must be a list of finite numbers of at least 0, such as "
+            f"[1e-4, 1e-2, 1]{not_text(given)}."
         )
     strengths = np.unique(strengths.astype(np.float64))
     if len(strengths) < 2:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._progress import counted
 from .._warn import warn_user
 from ._validation import TimeAxis
 
@@ -49,14 +50,14 @@ def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> 
         number = np.arange(n) * int(cv) // n
         test = number[:, None] == np.arange(cv)
         return Folds(~test, test)
-    if _is_epochs(cv):
+    if is_epochs(cv):
         if len(cv) > _MANY:
             warn_user(
                 f"cv has {len(cv)} epochs, and each is a fold: every neuron is fitted {len(cv) + 1} times at every "
                 "strength. For 5 folds of whole epochs pass cv=[epochs[i::5] for i in range(5)], where epochs is the "
                 "IntervalSet.",
             )
-        return _of_epochs(list(zip(cv.start, cv.end, strict=True)), rows, axis, "epoch")
+        return _of_epochs(list(zip(cv.start, cv.end, strict=True)), rows, axis, "an IntervalSet", "epoch")
     if hasattr(cv, "split") and not isinstance(cv, str):
         full = np.zeros(n_given)
         full[rows] = y
@@ -69,8 +70,12 @@ def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> 
             ) from error
     elif np.iterable(cv) and not isinstance(cv, str):
         given = list(cv)
-        if given and all(map(_is_epochs, given)):
-            return _of_epochs([(epochs.start, epochs.end) for epochs in given], rows, axis, "fold")
+        if are_epochs(given):
+            return _of_epochs([(e.start, e.end) for e in given], rows, axis, "a list of IntervalSets", "fold")
+        if any(map(is_epochs, given)):
+            raise ValueError(
+                "cv has IntervalSets and other folds; give IntervalSets only, or pairs of row indices only."
+            )
         pairs = [tuple(pair) if np.iterable(pair) else (pair,) for pair in given]
     else:
         raise ValueError(
@@ -80,15 +85,27 @@ def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> 
     return _of_pairs(pairs, rows, n_given)
 
 
-def _is_epochs(value) -> bool:
+def is_epochs(value) -> bool:
+    """Whether a value is an IntervalSet of pynapple."""
     return hasattr(value, "start") and hasattr(value, "end") and hasattr(value, "in_interval")
 
 
-def _of_epochs(folds: list, rows, axis, what: str) -> Folds:
+def are_epochs(value) -> bool:
+    """Whether a value is a list of them."""
+    return isinstance(value, list | tuple) and len(value) > 0 and all(map(is_epochs, value))
+
+
+def _of_epochs(folds: list, rows, axis, given: str, what: str) -> Folds:
     if axis is None:
-        raise ValueError("cv is an IntervalSet, but neither X nor y has times; give pynapple objects, or row indices.")
+        raise ValueError(f"cv is {given}, but neither X nor y has times; give pynapple objects, or row indices.")
     t = axis.t[rows][:, None]
     test = np.column_stack([((t >= np.asarray(start)) & (t <= np.asarray(end))).any(axis=1) for start, end in folds])
+    again = int(np.sum(test.sum(axis=1) > 1))
+    if again:
+        warn_user(
+            f"{what}s of cv overlap, so that rows ({again} of {len(test)}) are scored more than once. Make them "
+            "disjoint, for example by IntervalSet.set_diff."
+        )
     return _checked(~test, test, what)
 
 
@@ -111,7 +128,7 @@ def _of_pairs(pairs, rows, n_given) -> Folds:
 
 def _checked(train, test, what: str) -> Folds:
     if train.shape[1] < 2:
-        raise ValueError(f"cv has {train.shape[1]} {what}s; it takes at least two to compare strengths.")
+        raise ValueError(f"cv has {counted(train.shape[1], what)}; it takes at least two to compare strengths.")
     both = np.flatnonzero((train & test).any(axis=0))
     if both.size:
         raise ValueError(f"{what} {both[0]} of cv has rows both to fit and to score, which says nothing.")

@@ -10,6 +10,7 @@ import numpy as np
 from .._files import DAMAGED
 from .._status import Status, as_statuses
 from ..bounds import StepCertificate
+from ._folds import are_epochs, is_epochs
 
 
 def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
@@ -106,8 +107,10 @@ def to_json(value: Any, name: str) -> Any:
         return value
     if isinstance(value, np.generic):
         return value.item()
-    if name in ("random_state", "cv", "devices"):
-        return None  # a generator has moved on since the fit, folds are of one recording, and devices of one machine
+    if is_epochs(value):
+        return {"epochs": [np.asarray(ends, np.float64).tolist() for ends in (value.start, value.end)]}
+    if name in ("random_state", "devices") or (name == "cv" and not are_epochs(value)):
+        return None  # a generator has moved on since the fit, indices are of its rows, devices of one machine
     if isinstance(value, tuple):
         return {"tuple": [to_json(v, name) for v in value]}
     if isinstance(value, list):
@@ -135,5 +138,9 @@ def from_json(value: Any) -> Any:
             return tuple(from_json(v) for v in value["tuple"])
         if "array" in value:
             return np.asarray(value["array"], dtype=value["dtype"])
+        if "epochs" in value:
+            from pynapple import IntervalSet  # which it was
+
+            return IntervalSet(*value["epochs"])
         return {from_json(k): from_json(v) for k, v in value["items"]}
     return value

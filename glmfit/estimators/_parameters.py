@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 import jax
@@ -54,7 +54,14 @@ def read_seed(state) -> int:
     raise ValueError(f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None.")
 
 
-def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", defaults: dict | None = None):
+def read_solver(
+    name,
+    kwargs,
+    allowed: dict,
+    what: str = "solver_name",
+    defaults: dict | None = None,
+    parameters: Iterable[str] = (),
+):
     """Return the solver of a name with its hyper-parameters; None for "auto".
 
     Parameters
@@ -67,6 +74,8 @@ def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", defaults
         What errors call the name.
     defaults : dict, optional
         Name -> hyper-parameters that differ from the solver's own.
+    parameters :
+        Names of the estimator's own parameters, which some look for among the solver's.
     """
     if not isinstance(name, str) or name not in ("auto", *allowed):
         raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')
@@ -80,11 +89,12 @@ def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", defaults
                 f'solver_kwargs {sorted(kwargs)} were given with solver_name="auto"; name the solver they are for.'
             )
         return None
-    try:
-        return allowed[name](**{**(defaults or {}).get(name, {}), **kwargs})
-    except TypeError as error:
-        names = ", ".join(f.name for f in fields(allowed[name]))
-        raise ValueError(f"solver_kwargs of {name} may be {names}; got {sorted(kwargs)}.") from error
+    names = [f.name for f in fields(allowed[name])]
+    for key in kwargs:
+        if key not in names:
+            own = f" {key} is a parameter of the estimator: pass it there." if key in parameters else ""
+            raise ValueError(f"solver_kwargs of {name} may be {', '.join(names) or 'empty only'}, and not {key!r}.{own}")
+    return allowed[name](**{**(defaults or {}).get(name, {}), **kwargs})
 
 
 def precision(dtype) -> type:

@@ -58,7 +58,8 @@ class Settings:
         check_real("tol", model.tol, 1.0, hint="It is a share of the gradient at the start.")
         epochs = None if model.max_epochs is None else read_count("max_epochs", model.max_epochs)
         hidden = tuple(_widths(f"{s}_hidden", getattr(model, f"{s}_hidden")) for s in ("stimulus", "neuron"))
-        solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS)
+        own = model._get_param_names()
+        solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS, parameters=own)
         weights = model.imputation_weight
         if isinstance(weights, str) and weights == "auto":
             weights = None

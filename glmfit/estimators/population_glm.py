@@ -232,7 +232,8 @@ class PopulationGLM(PopulationModel):
 
     def _fit(self, X, y, sample_weight, offset, exposure, checkpoint) -> None:
         max_memory = read_number("max_memory", self.max_memory)
-        seed, solver = read_seed(self.random_state), read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
+        seed, own = read_seed(self.random_state), self._get_param_names()
+        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, parameters=own)
         pad_shapes = read_flag("pad_shapes", self.pad_shapes)
         options = LoopOptions(
             tol=read_number("tol", self.tol),

@@ -204,7 +204,7 @@ class PopulationGLMCV(PopulationModel):
     def _fit(self, X, y, sample_weight, offset, exposure) -> None:
         self._check_words()
         given = read_strengths(self.strengths)
-        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS)
+        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, parameters=self._get_param_names())
         max_epochs, verbose = read_count("max_epochs", self.max_epochs), read_verbose(self.verbose)
         cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs)
         options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs)
@@ -329,6 +329,12 @@ class PopulationGLMCV(PopulationModel):
 
     def _read_state(self, header: dict, arrays: dict) -> None:
         super()._read_state(header, arrays)
+        if self.cv is None:
+            self.cv = 5
+            warn_user(
+                "the cv of this model was not saved, as files keep numbers and IntervalSets, but no splitters and no "
+                "row indices: cv is 5, the default. Set it before fitting again: model.set_params(cv=...)."
+            )
         for name in _FITTED:
             setattr(self, name, arrays[f"cv.{name}"])
 

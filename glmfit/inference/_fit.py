@@ -44,7 +44,10 @@ class Data(NamedTuple):
 def data_of_fit(model, X, y, sample_weight, offset, exposure) -> Data:
     """Check the model and that these are the rows it was fitted to."""
     if not isinstance(model, PopulationGLM):
-        raise TypeError(f"model is a {type(model).__name__}; standard errors are known for PopulationGLM.")
+        of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
+        raise TypeError(
+            f"model is a {of}; it must be a fitted glmfit.PopulationGLM, of which standard errors are known."
+        )
     if model.regularizer not in (*_SMOOTH, None):
         raise ValueError(
             f"the model was fitted with {model.regularizer}, which selects coefficients, so that they have no standard "

@@ -100,8 +100,8 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
 
     Raises
     ------
-    ValueError
-        For counts or rates that are none, or of different shapes.
+    ValueError, TypeError
+        For counts or rates that are none, such as a model, or of different shapes.
 
     Warns
     -----
@@ -137,6 +137,12 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     >>> bool(rescale_time(counts, 0.8 * rate).p_value[0] > 0.05)
     False
     """
+    for name, value in (("counts", counts), ("rate", rate)):
+        if hasattr(value, "predict"):
+            raise TypeError(
+                f"{name} is a {type(value).__name__}; rescale_time takes counts, and the rate that a model predicts "
+                "for them: rescale_time(counts, model.predict(X))."
+            )
     counts, rate = np.asarray(counts, np.float64), np.asarray(rate, np.float64)
     if counts.ndim not in (1, 2) or counts.shape != rate.shape:
         raise ValueError(

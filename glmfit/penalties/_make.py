@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from glmfit._checks import shorten
+from glmfit._checks import not_text, shorten
 from glmfit.penalties._groups import read_labels, read_members
 from glmfit.penalties.base import Penalty
 from glmfit.penalties.elastic_net import ElasticNet
@@ -136,7 +136,7 @@ def _numbers(what: str, value: Any, n_neurons: int, n_members: int, member: str,
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"{what} is {shorten(value)}; allowed are a number or an array: one number per neuron, or per {member} and "
-            "neuron. Give real numbers that a float can hold, such as 0.1, and not text."
+            f"neuron. Give real numbers that a float can hold, such as 0.1{not_text(value)}."
         ) from None
     if array.shape not in ((), (n_neurons,), (n_members, n_neurons)):
         raise ValueError(

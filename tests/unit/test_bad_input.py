@@ -223,14 +223,14 @@ def test_parameters_that_make_no_sense_are_refused(parameters, error, message, d
 @pytest.mark.parametrize(
     "solver, kwargs, message",
     [
-        ("SAGA", {"batchsize": 9}, r"solver_kwargs of SAGA may be batch_size, sampling.*; got \['batchsize'\]"),
+        ("SAGA", {"batchsize": 9}, r"solver_kwargs of SAGA may be batch_size, sampling.*, and not 'batchsize'"),
         ("SAGA", {"batch_size": 601}, "batch_size is 601 but there are 600 rows; it must lie between 1 and 600"),
         ("SAGA", {"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1"),
         ("SAGA", {"sampling": "cyclic"}, "sampling is 'cyclic'; it must be one of 'partition', 'subsets', 'shuffle'"),
         ("SAGA", {"step_scale": 4}, r"step_scale is 4; it must be a number in \(0, 2\]"),
         ("LBFGS", {"batch_size": 601}, "batch_size is 601 but there are 600 rows"),
         ("LBFGS", {"history_size": 0}, "history_size is 0; it must be a whole number of at least 1"),
-        ("Newton", {"batch_size": 9}, r"solver_kwargs of Newton .*got \['batch_size'\]"),
+        ("Newton", {"batch_size": 9}, r"solver_kwargs of Newton may be empty only, and not 'batch_size'"),
     ],
 )  # fmt: skip
 def test_solver_parameters_that_make_no_sense_are_refused(solver, kwargs, message, data):

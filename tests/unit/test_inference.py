@@ -218,7 +218,7 @@ def test_what_makes_no_sense_is_refused():
         wald_table(PopulationGLM(regularizer="Lasso", regularizer_strength=0.1).fit(X, Y), X, Y)
     with pytest.raises(NotFittedError):
         wald_table(PopulationGLM(), X, Y)
-    with pytest.raises(TypeError, match="model is a SoftmaxGLM"):
+    with pytest.raises(TypeError, match=r"model is a glmfit\.SoftmaxGLM; it must be a fitted glmfit\.PopulationGLM"):
         wald_table(SoftmaxGLM(), X, Y)
 
 
@@ -325,6 +325,15 @@ def test_rates_of_another_unit_make_one_warning(spikes, factor):
     few = (np.cumsum(counts[:, 0]) < 20) * counts[:, 0]
     rescale_time(few, factor * rate[:, 0])  # and a model that is three times off is tested, not warned of
     rescale_time(counts, 3 * rate)
+
+
+def test_a_model_has_no_rates_to_rescale_by():
+    model, X = PopulationGLM(), np.ones((5, 1))
+    for arguments, name in (((model, X), "counts"), ((X, model), "rate")):
+        with pytest.raises(
+            TypeError, match=rf"{name} is a PopulationGLM; .*rescale_time\(counts, model\.predict\(X\)\)"
+        ):
+            rescale_time(*arguments)
 
 
 def test_rescaling_of_silence_and_of_what_is_no_count(rng):

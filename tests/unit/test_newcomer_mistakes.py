@@ -365,6 +365,13 @@ def test_a_strength_as_text_is_refused(name, text):
     refuses(name, f"{parameter} is '{text}'; .*such as .*not text", **{parameter: text})
 
 
+@every_model
+@pytest.mark.parametrize("value", [True, np.nan, -1.0, 10**400], ids=["True", "nan", "-1", "10**400"])
+def test_text_is_not_spoken_of_where_none_was_given(name, value):
+    parameter = "strengths" if name == "PopulationGLMCV" else "regularizer_strength"
+    refuses(name, f"{parameter} is (?!.*text)", **{parameter: [value, 1.0] if parameter == "strengths" else value})
+
+
 def test_strengths_as_texts_are_refused():
     refuses("PopulationGLM", "Give real numbers", regularizer_strength=["0.1"] * N)
     refuses("PopulationGLMCV", "list of finite numbers", strengths=["0.1", "1"])

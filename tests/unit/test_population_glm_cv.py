@@ -259,12 +259,43 @@ def test_files_keep_everything(fitted, data, tmp_path):
     for name in ("cv_scores_", "strength_", "one_se_strength_", "coef_path_", "cv_gap_", "strengths_", "coef_"):
         np.testing.assert_array_equal(getattr(again, name), getattr(fitted, name))
     np.testing.assert_array_equal(again.predict(data[0]), fitted.predict(data[0]))
-    split = PopulationGLMCV(**TIGHT, cv=KFold(3)).fit(*data)
-    assert PopulationGLMCV.load(split.save(tmp_path / "split")).cv is None  # a splitter is code
-    pairs = PopulationGLMCV(**TIGHT, cv=blocks(3)).fit(*data)
-    assert PopulationGLMCV.load(pairs.save(tmp_path / "pairs")).cv is None  # rows are of one recording
+    for cv in (KFold(3), blocks(3)):  # a splitter is code, and rows are of one recording
+        model = PopulationGLMCV(**TIGHT, cv=cv).fit(*data)
+        with pytest.warns(UserWarning, match=r"cv of this model was not saved, .* cv is 5, the default"):
+            again = PopulationGLMCV.load(model.save(tmp_path / "cv"))
+        assert again.cv == 5
     with pytest.raises(ValueError, match="holds a PopulationGLMCV, not a PopulationGLM"):
-        PopulationGLM.load(path)
+        PopulationGLM.load(fitted.save(tmp_path / "cv"))
+
+
+@pytest.mark.parametrize("kind", ["epochs", "list", "tuple"])
+def test_files_keep_epochs(data, tmp_path, kind):
+    import pynapple as nap
+
+    X, Y = data
+    features = nap.TsdFrame(t=np.arange(T) * 0.02, d=X)
+    epochs = nap.IntervalSet(start=[0, 1 / 3, 4.0], end=[0.1, 3.0, 7.0])
+    cv = {"epochs": epochs, "list": [epochs[:2], epochs[2:]], "tuple": (epochs[::2], epochs[1:2])}[kind]
+    model = PopulationGLMCV(strengths=[0.01, 1], cv=cv).fit(features, Y)
+    again = PopulationGLMCV.load(model.save(tmp_path / "cv"))
+    assert type(again.cv) is type(cv)
+    np.testing.assert_array_equal(again.fit(features, Y).cv_scores_, model.cv_scores_)
+
+
+def test_epochs_that_overlap_are_named(data):
+    import pynapple as nap
+
+    X, Y = data
+    t = np.arange(T) * 0.02
+    cv = [nap.IntervalSet(start, end) for start, end in ((-0.01, 4.01), (3.99, 8.0))]
+    with pytest.warns(UserWarning, match=r"folds of cv overlap, so that rows \(1 of 500\) are scored more than once"):
+        PopulationGLMCV(strengths=[0.01, 1], cv=cv).fit(nap.TsdFrame(t=t, d=X), Y)
+    with pytest.raises(ValueError, match="cv is a list of IntervalSets, but neither X nor y has times"):
+        PopulationGLMCV(cv=cv).fit(X, Y)
+    with pytest.raises(ValueError, match="cv has IntervalSets and other folds; give IntervalSets only"):
+        PopulationGLMCV(cv=[cv[0], (np.arange(5), np.arange(5, 10))]).fit(X, Y)
+    with pytest.raises(ValueError, match="cv has 1 fold; it takes at least two"):
+        PopulationGLMCV(cv=cv[:1]).fit(nap.TsdFrame(t=t, d=X), Y)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +308,7 @@ def test_files_keep_everything(fitted, data, tmp_path):
         ({"cv": 1}, "cv is 1; contiguous blocks must be at least 2 and at most the 500 rows"),
         ({"cv": 501}, "cv is 501"),
         ({"cv": "blocks"}, "cv is 'blocks'; it must be a number of contiguous blocks"),
-        ({"cv": [([0, 1], [2])]}, "cv has 1 folds; it takes at least two"),
+        ({"cv": [([0, 1], [2])]}, "cv has 1 fold; it takes at least two"),
         ({"cv": [([0, 1], [1]), ([0, 1], [2])]}, "fold 0 of cv has rows both to fit and to score"),
         ({"cv": [([0, 1], [2]), ([0, 1], [500])]}, "rows that do not exist, in fold 1"),
         ({"cv": [([0, 1], [2]), ([0, 1], [])]}, "cv holds no rows"),

@@ -1034,6 +1034,13 @@ def test_a_sampled_fit_says_that_its_bound_is_of_no_use():
     assert "no useful bound" in str(report)
 
 
+def test_a_parameter_of_the_estimator_is_no_hyper_parameter_of_its_solver():
+    own = r" step is a parameter of the estimator: pass it there\."
+    for name, advice in (("step", own), ("steps", "")):
+        with pytest.raises(ValueError, match=rf"of SGD may be n_negatives, .*, and not '{name}'\.{advice}$"):
+            SoftmaxGLM(solver_name="SGD", solver_kwargs={name: 1}).fit([[0.0], [3.0], [1.0]], [0, 1, 0])
+
+
 def test_one_category_leaves_nothing_to_fit():
     with pytest.warns(UserWarning, match="one category only"):
         MultinomialGLM().fit(np.arange(20.0)[:, None], np.ones((20, 1)))
@@ -1041,8 +1048,14 @@ def test_one_category_leaves_nothing_to_fit():
 
 def test_a_model_is_saved_where_it_says_or_not_at_all(tmp_path):
     model = SoftmaxGLM().fit(np.arange(20.0)[:, None], np.arange(20) % 2)
-    with pytest.raises(ValueError, match=r"m\.pkl: models are saved as \.npz files, not as '\.pkl'\. Give .*m\.npz"):
+    with pytest.raises(
+        ValueError, match=r"m\.pkl: models are saved as \.npz files, not as '\.pkl'\. Give .*m\.pkl\.npz'"
+    ):
         model.save(tmp_path / "m.pkl")
+    with pytest.raises(ValueError, match=r"not as '\.1'\. Give .*m_v0\.1\.npz'"):
+        model.save(tmp_path / "m_v0.1")
+    with pytest.raises(TypeError, match=r"path is 3, a int; it must be a str or pathlib\.Path, such as 'model\.npz'"):
+        model.save(3)
     for folder in (tmp_path, f"{tmp_path}/new/"):
         with pytest.raises(ValueError, match="it is a folder"):
             model.save(folder)
