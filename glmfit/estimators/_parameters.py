@@ -93,7 +93,8 @@ def read_solver(
     for key in kwargs:
         if key not in names:
             own = f" {key} is a parameter of the estimator: pass it there." if key in parameters else ""
-            raise ValueError(f"solver_kwargs of {name} may be {', '.join(names) or 'empty only'}, and not {key!r}.{own}")
+            may = ", ".join(names) or "empty only"
+            raise ValueError(f"solver_kwargs of {name} may be {may}, and not {key!r}.{own}")
     return allowed[name](**{**(defaults or {}).get(name, {}), **kwargs})
 
 

@@ -128,7 +128,7 @@ class FitReport(Report):
         return pd.Index(self.neuron, name="neuron")
 
     def _summary(self) -> Summary:
-        """Totals, a row per neuron (the worst twelve of many), advice, certificate."""
+        """Totals, a row per neuron (of many the twelve most in need of a look), advice, certificate."""
         return Summary(self._totals(), self._worst(), self._remarks())
 
     def _totals(self) -> list[str]:
@@ -143,12 +143,13 @@ class FitReport(Report):
         ]
 
     def _worst(self):
-        """Frame of words, a row per neuron; of many those with the largest gaps, the largest first."""
+        """Frame of words, a row per neuron; of many those that did not converge first, then the largest gaps."""
         import pandas as pd
 
         shown = np.arange(len(self.neuron))
         if len(shown) > _MOST:
-            shown = np.argsort(-np.nan_to_num(self.gap, nan=np.inf), kind="stable")[:_MOST]
+            failed = np.array([s.is_failure for s in self.status])
+            shown = np.lexsort((-np.nan_to_num(self.gap, nan=np.inf), self.converged, ~failed))[:_MOST]
         kinds = self._kind(self.gap, self.gap_is_bound)
         return pd.DataFrame(
             {
@@ -165,7 +166,8 @@ class FitReport(Report):
     def _remarks(self) -> list[str]:
         lines = []
         if len(self.neuron) > _MOST:
-            lines.append(f"(the {_MOST} of {len(self.neuron)} neurons with the largest gaps; to_frame() has all)")
+            first = "with the largest gaps" if self.converged.all() else "with failures first, then the largest gaps"
+            lines.append(f"(the {_MOST} of {len(self.neuron)} neurons {first}; to_frame() has all)")
         lines += self.advice
         if self.rank < self.n_features and not self.gap_is_bound.all():
             lines.append(

@@ -27,6 +27,8 @@ from ._mistakes import (
     warn_of_constant,
 )
 
+_LARGEST = 1e37  # of the features: differences and centred values must be numbers in single precision
+
 
 @dataclass(frozen=True)
 class TimeAxis:
@@ -156,6 +158,9 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
             f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
             "needs at least 2, of positive weight."
         )
+    largest = max(float(X.max(initial=0.0)), -float(X.min(initial=0.0)))
+    if largest > _LARGEST:
+        raise ValueError(f"X has values up to {largest:.1e}, too large for single precision; rescale them to about 1.")
     warn_if_turned(X, Y)
     warn_of_constant(X)
     names = names or [str(i) for i in range(Y.shape[1])]

@@ -88,7 +88,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         y : array-like or SciPy sparse, (row, category)
             Counts, >= 0, fractions included; also a pynapple TsdFrame whose times are those of X.
         sample_weight : array-like, (row,), optional
-            Weight of each row, >= 0; the loss is divided by their sum.
+            Weight of each row, >= 0; the loss is divided by their sum, so that a common factor matters to the default
+            strength alone, which is one over that sum, as with scikit-learn's ``C = 1``.
         offset : array-like, (row, category), optional
             Added to the scores; a row with a NaN is left out.
 

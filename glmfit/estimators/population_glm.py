@@ -116,8 +116,9 @@ class PopulationGLM(PopulationModel):
     Guarantee: for every neuron whose ``report_.gap_is_bound`` is true, ``F - F* <= report_.gap``, proved by
     generalised self-concordance or Fenchel duality from a float64 gradient, up to the stated failure probability of the
     random starts. A neuron is converged when that is below ``max(tol (F_null - F), 1e-2/T)`` nats per bin (the second
-    term, a hundredth of a nat over the recording, tightens with ``tol`` below 1e-6; with exposure T is the sum of
-    that). Where there is no bound the report says "estimate", and the neuron is not called converged.
+    term, a hundredth of a nat over the recording, tightens with ``tol`` below 1e-6; T is the number of rows of positive
+    weight, with exposure times its mean over them by weight). Where there is no bound the report says "estimate", and
+    the neuron is not called converged.
     Assumption: X is known to its last bits only. Without a penalty, a combination of features that changes over the
     rows by no more than 64 roundings of its terms counts as constant; a neuron that follows such a difference, of the
     last bits of two features, can be better than the bound says (docs/theory/spectral_basis.md).
@@ -195,7 +196,8 @@ class PopulationGLM(PopulationModel):
             Spike counts per bin, >= 0; also a pynapple Tsd or TsdFrame, whose times must be those of X, or what rows
             are read from.
         sample_weight : array-like of shape (time,), optional
-            Weight of each bin, >= 0; the loss is divided by their sum.
+            Weight of each bin, >= 0; the loss is divided by their sum, so that only ratios count: a common factor
+            changes neither the fit nor the default strength.
         offset : array-like of shape (time,) or (time, neuron), optional
             Known part of the linear predictor: eta = X coef + intercept + offset.
         exposure : array-like of shape (time,), optional
@@ -289,7 +291,7 @@ class PopulationGLM(PopulationModel):
         if chosen:
             strength = default_ridge(problem, units, n_observed)
             problem.penalty = self._make_penalty(data, strength)
-        self.strength_ = strength
+        self.strength_ = _plain(strength)
         return problem
 
     def _make_penalty(self, data, strength) -> penalties.Penalty:
@@ -309,7 +311,7 @@ class PopulationGLM(PopulationModel):
     def _read_state(self, header: dict, arrays: dict) -> None:
         super()._read_state(header, arrays)
         given = 1.0 if self.regularizer_strength is None else self.regularizer_strength  # of a file of version 0.1
-        self.strength_ = from_json(header["strength"]) if "strength" in header else given
+        self.strength_ = _plain(from_json(header["strength"]) if "strength" in header else given)
 
     def _check_solver(self, solver, data, checkpoint: bool) -> None:
         """Raise for a solver that does not do what is asked: only SAGA reads rows as it goes and writes checkpoints."""
@@ -320,6 +322,14 @@ class PopulationGLM(PopulationModel):
                 f'solver_name is {self.solver_name!r}, but {what} needs "SAGA"'
                 + ("." if checkpoint else ", or a max_memory large enough to load them.")
             )
+
+
+def _plain(strength) -> float | np.ndarray | tuple:
+    """Strength as a float, an array, or a tuple of these."""
+    if isinstance(strength, tuple):
+        return tuple(map(_plain, strength))
+    strength = np.array(strength, np.float64)
+    return strength if strength.ndim else float(strength)
 
 
 def residual(problem: PopulationProblem, params: Params, rows: slice) -> np.ndarray:

@@ -48,8 +48,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     regularizer : {"Ridge", "UnRegularized"} or None
         Penalty of the coefficients; None is "UnRegularized".
     regularizer_strength : float, optional
-        At least 0; the default is one over the number of rows, which is the ``C = 1`` of scikit-learn's
-        `LogisticRegression`. ``strength_`` has the one of the fit.
+        At least 0; the default is one over the sum of the weights (without any, the number of rows), which is the
+        ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` has the one of the fit.
     solver_name : str
         "auto" takes NewtonCG while rows times classes are moderate and ImplicitSGD beyond
         (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "NewtonCG", "SAGA" (dense features),
@@ -130,7 +130,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         y : array-like, (row,)
             Labels: integers, strings, or anything hashable; also a pynapple Tsd whose times are those of X.
         sample_weight : array-like, (row,), optional
-            Weight of each row, >= 0; the loss is divided by their sum.
+            Weight of each row, >= 0; the loss is divided by their sum, so that a common factor matters to the default
+            strength alone, which is one over that sum, as with scikit-learn's ``C = 1``.
         offset : array-like, (row, class), optional
             Added to the scores, classes in the order of ``classes_``; a row with a NaN is left out.
 

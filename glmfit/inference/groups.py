@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from .. import observations
 from .._display import Display, Summary
+from .._progress import counted
 from .._types import DataLike
 from ..estimators import PopulationGLM
 from ..penalties._groups import read_labels, read_members
@@ -73,7 +74,8 @@ class GroupTable(Display):
     approximate: bool
 
     def _summary(self) -> Summary:
-        head = f"deviance explained by each of {len(self.group)} groups of features alone; {len(self.neuron)} neurons"
+        groups, neurons = counted(len(self.group), "group"), counted(len(self.neuron), "neuron")
+        head = f"deviance explained without each group of features, and lost with it; {groups}, {neurons}"
         ridge = ["p-values are approximate: the fit has a ridge"] if self.approximate else []
         lost = int(np.sum(~self.converged))
         failed = [f"{lost} of {self.converged.size} rows rest on a fit that did not converge"] if lost else []

@@ -327,6 +327,12 @@ def test_rates_of_another_unit_make_one_warning(spikes, factor):
     rescale_time(counts, 3 * rate)
 
 
+def test_groups_are_not_said_to_have_fits_of_their_own(rng):
+    X, y = rng.normal(size=(100, 2)), rng.poisson(1.0, 100)
+    head = str(drop_groups(PopulationGLM().fit(X, y), X, y, {"both": [0, 1]})).split("\n")[0]
+    assert head == "deviance explained without each group of features, and lost with it; 1 group, 1 neuron"
+
+
 def test_a_model_has_no_rates_to_rescale_by():
     model, X = PopulationGLM(), np.ones((5, 1))
     for arguments, name in (((model, X), "counts"), ((X, model), "rate")):

@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from glmfit import FitReport, PopulationGLM, Status
+from glmfit import FitReport, PopulationGLM, PopulationGLMCV, Status
 from glmfit.estimators._auto import SOLVERS
 from glmfit.estimators._parameters import read_solver
 from glmfit.solvers import SAGA
@@ -624,6 +624,41 @@ def test_a_large_report_shows_the_worst_neurons_only():
     X, Y = recording(t=300, d=2, n=40)
     text = str(PopulationGLM(regularizer_strength=1e-2).fit(X, Y).report_)
     assert "the 12 of 40 neurons with the largest gaps" in text and len(text.splitlines()) < 30
+
+
+def test_a_long_report_shows_failures_first(rng):
+    X = (rng.random((400, 2)) < 0.3).astype(float)
+    Y = rng.poisson(0.5, (400, 24))
+    Y[X[:, 0] > 0, 3:11] = 0  # the feature silences them
+    Y[:, 20] = 0
+    with pytest.warns(ConvergenceWarning, match="8 of 24"):
+        report = PopulationGLM("exp", "UnRegularized").fit(X, Y).report_
+    status = report._worst()["status"].tolist()
+    assert status[:8] == ["separable"] * 8 and status[8:10] == ["no spikes", "converged"]
+    assert "the 12 of 24 neurons with failures first, then the largest gaps" in str(report)
+
+
+@pytest.mark.parametrize("regularizer, given", [("Ridge", 1), ("Ridge", [1, 2, 0.5]), ("ElasticNet", ([0, 0, 0], 1)),
+                                                ("UnRegularized", None)])  # fmt: skip
+def test_the_strength_of_a_fit_is_a_float_an_array_or_a_tuple(data, tmp_path, regularizer, given):
+    model = PopulationGLM(regularizer=regularizer, regularizer_strength=given).fit(*data)
+    for fitted in (model, PopulationGLM.load(model.save(tmp_path / "model"))):
+        strength = fitted.strength_
+        parts = strength if isinstance(given, tuple) else (strength,)
+        assert isinstance(strength, tuple) == isinstance(given, tuple)
+        wanted = given if isinstance(given, tuple) else (given,)
+        for part, number in zip(parts, wanted, strict=True):
+            assert isinstance(part, np.ndarray if isinstance(number, list) else float)
+            np.testing.assert_array_equal(part, 0.0 if number is None else number)
+
+
+@pytest.mark.parametrize("scale", [1e40, 1e150, 1e300])
+@pytest.mark.parametrize("estimator", [PopulationGLM, PopulationGLMCV])
+def test_features_too_large_for_single_precision_are_refused(data, estimator, scale):
+    X, Y = data
+    with pytest.raises(ValueError, match=r"X has values up to \d.*, too large for single precision; rescale them"):
+        estimator().fit(scale * X, Y)
+    estimator().fit(1e30 * X, Y)  # and nothing leaks
 
 
 def test_neurons_that_did_not_converge_make_one_warning_that_counts_them(data):
