@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "poisson_population.json"
-HEAD = ["| | glmfit | beside | ratio | asked | met |", "|---|---|---|---|---|---|"]
+HEAD = ["| | glmfit | compared with | ratio | target | met |", "|---|---|---|---|---|---|"]
 START, END = "<!-- benchmark table -->", "<!-- end of benchmark table -->"
 PEERS = ROOT / "benchmarks" / "results" / "peers.json"
 PEERS_START, PEERS_END = "<!-- peers table -->", "<!-- end of peers table -->"
@@ -49,14 +49,14 @@ def render(content: dict) -> str:
 def row(e: dict) -> str:
     """Write one requirement as a row under `HEAD`."""
     if e["against"] in ("limit", "all") or re.fullmatch(r"[\d.]+ \w+", e["against"]):  # "25 passes" is a limit
-        asked = f"{e['sense']} {quantity(e['reference'], e['unit'])}"
-        beside, ratio = "", ""
+        target = f"{e['sense']} {quantity(e['reference'], e['unit'])}"
+        other, ratio = "", ""
     else:
-        asked = f"{e['sense']} {fraction(e['limit'])}"
-        beside, ratio = f"{e['against']}: {quantity(e['reference'], e['unit'])}", fraction(e["ratio"])
+        target = f"{e['sense']} {fraction(e['limit'])}"
+        other, ratio = f"{e['against']}: {quantity(e['reference'], e['unit'])}", fraction(e["ratio"])
     met = "yes" if e["met"] else "**no**"
     what = e["what"].replace("|", r"\|")
-    return f"| {what} | {quantity(e['ours'], e['unit'])} | {beside} | {ratio} | {asked} | {met} |"
+    return f"| {what} | {quantity(e['ours'], e['unit'])} | {other} | {ratio} | {target} | {met} |"
 
 
 def _certificates(entries: list[dict]) -> list[str]:
@@ -66,7 +66,7 @@ def _certificates(entries: list[dict]) -> list[str]:
         return []
     sentence = (
         f"True gaps of these fits, against float64 references: at most {max(e['ours'] for e in gaps):.1e} "
-        f"(asked: {gaps[0]['reference']:.0e})."
+        f"(target: {gaps[0]['reference']:.0e})."
     )
     if bounds:
         sentence += f" Smallest reported bound over true gap: {min(e['ours'] for e in bounds):.4f}."

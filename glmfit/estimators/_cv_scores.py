@@ -1,4 +1,4 @@
-"""Scores of the rows left out, and the strengths they choose."""
+"""Scores of the held-out rows, and the strengths they choose."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._validation import Scoring
 
 
 def score_folds(observation, data, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
-    """Scores of the rows left out, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
+    """Scores of the held-out rows, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
     S, F, d, N = coef.shape
     out = np.empty((S, F, N))
     for f in range(F):

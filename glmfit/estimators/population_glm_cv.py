@@ -60,7 +60,7 @@ class PopulationGLMCV(PopulationModel):
         epochs, each left out in turn; several IntervalSets, each left out as a whole (``[epochs[i::5] for i in
         range(5)]`` makes five folds of many epochs); a scikit-learn splitter; or pairs of (train, test) row indices.
     scoring : {"log-likelihood", "D2"}
-        Of the rows left out, per neuron: mean log-likelihood per bin, or share of the deviance explained over their own
+        Of the held-out rows, per neuron: mean log-likelihood per bin, or share of the deviance explained over their own
         constant rate.
     rule : {"best", "one-se"}
         Take the strength of the best mean score, or the strongest one within a standard error of it: that of the
@@ -75,7 +75,7 @@ class PopulationGLMCV(PopulationModel):
     tol, max_epochs :
         Of the last fit, as in `PopulationGLM`; the epochs (or steps) limit the cross-validation as well.
     max_memory : float
-        Bytes that the fits of the cross-validation may take beside the design; neurons are done in groups that do.
+        Bytes that the fits of the cross-validation may take besides the design; neurons are done in groups that do.
     random_state :
         As in `PopulationGLM`.
     verbose : bool
@@ -86,7 +86,7 @@ class PopulationGLMCV(PopulationModel):
     strengths_ : numpy.ndarray
         Strengths tried, increasing, (strength,).
     cv_scores_ : numpy.ndarray
-        Scores of the rows left out, (strength, fold, neuron); nan where the score is not defined: a neuron without
+        Scores of the held-out rows, (strength, fold, neuron); nan where the score is not defined: a neuron without
         spikes in the rows fitted, or for D2 in those left out. -inf where the rate of a row left out overflows.
     strength_, best_strength_, one_se_strength_ : numpy.ndarray
         Chosen by the rule, and by either, (neuron,).

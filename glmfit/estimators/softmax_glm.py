@@ -65,7 +65,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Exact solvers: budget, 500 when left out. Sampling solvers: epochs of the schedule, 50 when left out, and 1 of
         StochasticMajorization.
     step : "tune" or float
-        Sampling solvers: step size times rows, c, of the first epoch; "tune" tries some on rows left out. Exact solvers
+        Sampling solvers: step size times rows, c, of the first epoch; "tune" tries some on held-out rows. Exact solvers
         and those of majorization have no use for it.
     step_decay : float
         Factor of the step from one epoch to the next, in (0, 1].

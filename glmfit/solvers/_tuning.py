@@ -1,4 +1,4 @@
-"""The first step size of a sampling solver, chosen by the loss of rows left out."""
+"""The first step size of a sampling solver, chosen by the loss of held-out rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TunedStep(NamedTuple):
     steps : tuple of float
         Tried; the shortest are tenths of it while that was the best, or none was better than class frequencies.
     loss : numpy.ndarray
-        Mean loss of the rows left out, for every step; infinite where numbers overflowed.
+        Mean loss of the held-out rows, for every step; infinite where numbers overflowed.
     seconds : float
         Wall time of all trials.
     """

@@ -183,7 +183,7 @@ def test_gaps_and_bounds_become_a_sentence_and_aims_are_left_out(table):
     gap = entry(topic="gap", ours=2e-8, reference=1e-6, against="limit", unit="")
     bound = entry(topic="bound", ours=1.25, reference=1, sense="at least")
     text = table.render(content(entry(), gap, bound, entry(what="a wish", kind="aim")))
-    assert "at most 2.0e-08 (asked: 1e-06). Smallest reported bound over true gap: 1.2500." in text
+    assert "at most 2.0e-08 (target: 1e-06). Smallest reported bound over true gap: 1.2500." in text
     assert "a wish" not in text
     assert sum(line.startswith("| P1") for line in text.splitlines()) == 1
 

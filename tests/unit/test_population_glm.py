@@ -652,13 +652,13 @@ def test_the_strength_of_a_fit_is_a_float_an_array_or_a_tuple(data, tmp_path, re
             np.testing.assert_array_equal(part, 0.0 if number is None else number)
 
 
-@pytest.mark.parametrize("scale", [1e40, 1e150, 1e300])
-@pytest.mark.parametrize("estimator", [PopulationGLM, PopulationGLMCV])
-def test_features_too_large_for_single_precision_are_refused(data, estimator, scale):
+def test_features_too_large_for_single_precision_are_refused(data):
     X, Y = data
-    with pytest.raises(ValueError, match=r"X has values up to \d.*, too large for single precision; rescale them"):
-        estimator().fit(scale * X, Y)
-    estimator().fit(1e30 * X, Y)  # and nothing leaks
+    for model in (PopulationGLM(), PopulationGLMCV(strengths=[1e-3, 1], cv=2)):
+        for scale in (1e40, 1e150, 1e300):
+            with pytest.raises(ValueError, match=r"X has values up to \d.*, too large for single precision; rescale"):
+                model.fit(scale * X, Y)
+    PopulationGLM().fit(1e30 * X, Y)  # and nothing leaks
 
 
 def test_neurons_that_did_not_converge_make_one_warning_that_counts_them(data):
