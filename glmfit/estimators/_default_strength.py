@@ -12,7 +12,7 @@ import scipy.sparse
 from scipy.stats import chi2
 
 from .._warn import warn_user
-from ..problems import PopulationProblem
+from ..problems import Params, PopulationProblem
 from ..problems._chunks import over_chunks
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
@@ -161,3 +161,12 @@ def warn_if_flat(X, coef: np.ndarray, residual: Callable[[slice], np.ndarray], p
             "the penalty leaves next to nothing of the coefficients, although the features are informative: with "
             f"{penalty} no linear predictor has a standard deviation above {_FLAT:g}. {advice}"
         )
+
+
+def residual(problem: PopulationProblem, params: Params, rows: slice) -> np.ndarray:
+    """Compute the derivative of the loss of a slice of rows, over its standard deviation under the model."""
+    eta = problem.X[rows].astype(np.float64) @ params.coef + params.intercept
+    eta = eta if problem.offset is None else eta + problem.offset[rows]
+    y = problem.Y[rows].astype(np.float64)
+    r, variance = problem.observation.derivative(y, eta), problem.observation.curvature(y, eta).mean(axis=0)
+    return r / np.sqrt(np.maximum(variance, np.finfo(float).tiny))

@@ -20,7 +20,7 @@ from ..solvers import SAGA, LoopOptions
 from ..solvers._seed import key_for
 from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
-from ._default_strength import bins_observed, default_ridge, name_strength, units_of, warn_if_flat
+from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
 from ._model_file import from_json, to_json
 from ._padding import may_pad, run_padded
 from ._parameters import (
@@ -330,15 +330,6 @@ def _plain(strength) -> float | np.ndarray | tuple:
         return tuple(map(_plain, strength))
     strength = np.array(strength, np.float64)
     return strength if strength.ndim else float(strength)
-
-
-def residual(problem: PopulationProblem, params: Params, rows: slice) -> np.ndarray:
-    """Compute the derivative of the loss of a slice of rows, over its standard deviation under the model."""
-    eta = problem.X[rows].astype(np.float64) @ params.coef + params.intercept
-    eta = eta if problem.offset is None else eta + problem.offset[rows]
-    y = problem.Y[rows].astype(np.float64)
-    r, variance = problem.observation.derivative(y, eta), problem.observation.curvature(y, eta).mean(axis=0)
-    return r / np.sqrt(np.maximum(variance, np.finfo(float).tiny))
 
 
 def _fit_sample(problem: StreamedProblem, key, seed: int, max_bytes: float) -> Params | None:

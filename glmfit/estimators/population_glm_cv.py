@@ -25,13 +25,12 @@ from ._auto import SOLVERS as FIT_SOLVERS
 from ._auto import choose_solver
 from ._cv_fits import REGULARIZERS, Fits, Found, default_strengths, penalty_maker, read_strengths, run_counted
 from ._cv_scores import choose_strengths, score_folds
-from ._default_strength import warn_if_flat
+from ._default_strength import residual, warn_if_flat
 from ._folds import make_folds
 from ._parameters import precision, read_count, read_number, read_seed, read_solver, read_verbose
 from ._population_model import PopulationModel
 from ._streaming import as_arrays
 from ._validation import check_training, time_axis
-from .population_glm import residual
 
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")
