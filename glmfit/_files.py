@@ -50,7 +50,7 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
-            f"path is {path!r}, a {type(path).__name__}; it must be a str or pathlib.Path, such as 'model.npz'."
+            f"path is {path!r}, of type {type(path).__name__}; it must be a str or pathlib.Path, such as 'model.npz'."
         )
     if str(path).endswith(("/", os.sep)) or Path(path).is_dir():
         raise ValueError(f"cannot save to {path}: it is a folder. Give the name of a file in it, ending in '.npz'.")

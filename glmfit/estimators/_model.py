@@ -87,6 +87,11 @@ class Model(BaseEstimator):
         ------
         ValueError
             If the file is not such a model.
+
+        Warns
+        -----
+        UserWarning
+            If a `PopulationGLMCV` was saved with a ``cv`` that files cannot keep (a splitter, row indices): it is 5 then.
         """
         return model_from_file(cls, *load_npz(path))
 

@@ -95,7 +95,7 @@ def report(model: Any) -> FitReport:
     if not isinstance(model, nemos.base_class.Base):
         own = "; a model of glmfit has its report in model.report_" if hasattr(model, "report_") else ""
         raise TypeError(
-            f"model is {shorten(model)}, a {type(model).__name__}; report takes a fitted model of NeMoS, such as "
+            f"model is {shorten(model)}, of type {type(model).__name__}; report takes a fitted model of NeMoS, such as "
             f"nemos.glm.PopulationGLM{own}."
         )
     state = getattr(model, "solver_state_", None)

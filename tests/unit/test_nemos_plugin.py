@@ -525,7 +525,9 @@ def test_a_report_of_another_solver_says_whose_it_is():
 
 def test_a_report_takes_models_of_nemos():
     X, Y = data()
-    with pytest.raises(TypeError, match=r"model is 'x', a str; .* takes a fitted model of NeMoS, .*\.PopulationGLM\.$"):
+    with pytest.raises(
+        TypeError, match=r"model is 'x', of type str; .* takes a fitted model of NeMoS, .*\.PopulationGLM\.$"
+    ):
         plugin.report("x")
     with pytest.raises(TypeError, match=r"a fitted model of NeMoS, .* its report in model\.report_"):
         plugin.report(PopulationGLM().fit(X, Y))

@@ -1054,7 +1054,9 @@ def test_a_model_is_saved_where_it_says_or_not_at_all(tmp_path):
         model.save(tmp_path / "m.pkl")
     with pytest.raises(ValueError, match=r"not as '\.1'\. Give .*m_v0\.1\.npz'"):
         model.save(tmp_path / "m_v0.1")
-    with pytest.raises(TypeError, match=r"path is 3, a int; it must be a str or pathlib\.Path, such as 'model\.npz'"):
+    with pytest.raises(
+        TypeError, match=r"path is 3, of type int; it must be a str or pathlib\.Path, such as 'model\.npz'"
+    ):
         model.save(3)
     for folder in (tmp_path, f"{tmp_path}/new/"):
         with pytest.raises(ValueError, match="it is a folder"):
