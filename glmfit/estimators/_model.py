@@ -91,7 +91,7 @@ class Model(BaseEstimator):
         Warns
         -----
         UserWarning
-            If a `PopulationGLMCV` was saved with a ``cv`` that files cannot keep (a splitter, row indices): it is 5 then.
+            If a `PopulationGLMCV` had a ``cv`` that files cannot keep (a splitter, row indices): it is 5 then.
         """
         return model_from_file(cls, *load_npz(path))
 
