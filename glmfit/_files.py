@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 import tokenize
 import uuid
@@ -94,6 +95,21 @@ def remove_stale_parts(folder: Path, of: str = "*") -> None:
                 part.unlink()
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read; a pipe or a device in its place, which may have no end, is no file."""
+    raw = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
+    if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+        raw.close()
+        raise ValueError(f"{path} is no file but a pipe or a device.")
+    return raw
+
+
+def read_regular(path: Path, most: int = -1) -> bytes:
+    """Read a file, or the first bytes of it; raises as `open_regular`."""
+    with open_regular(path) as file:
+        return file.read(most)
+
+
 def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
     """Read a file of :func:`save_npz`.
 
@@ -106,7 +122,7 @@ def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
     if not path.exists() and path.with_name(path.name + ".npz").exists():
         path = path.with_name(path.name + ".npz")
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with open_regular(path) as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop("header").tobytes().decode())
         if not isinstance(header, dict):

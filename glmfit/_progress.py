@@ -47,6 +47,11 @@ class ProgressBar:
                 # miniters: words are shown although nothing was counted meanwhile.
                 self._bar = tqdm(desc=f"glmfit: {what}", total=total, initial=done, unit=unit, miniters=0, **options)
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a bar to see."""
+        return self._bar is not None
+
     def advance(self, n: int = 1) -> None:
         """Count some more."""
         self.n += n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import re
 import shlex
@@ -48,7 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return _BAD_INPUT
     except (BusyFolder, ValueError, ImportError, RuntimeError, OSError) as error:
-        print(f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: {error}", file=sys.stderr)
+        text = f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: {error}"
+        print("\n".join(map(one_line, text.split("\n"))), file=sys.stderr)
         return _BAD_INPUT if isinstance(error, _BAD_PATH | ValueError) else 1
     except KeyboardInterrupt:
         print("stopped; what was done stays. Run the same command again to go on.", file=sys.stderr)
@@ -181,6 +183,9 @@ def _occupy_standard_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names that the terminal cannot show
 
 
 def _start_again(out: Path, gpus: int) -> int:

@@ -1,29 +1,35 @@
 """Fits that were begun: what ends its process again and again is noticed, in whatever way the work is shared out.
 
-``begun/KEY.json`` has a line for every attempt at a fit, and is removed when the fit ends with a result or an error.
-Lines that are left are attempts that nobody lived to tell of.
+``begun/KEY.json`` has a line for every attempt at a fit, is touched as long as it lasts, and is removed when the fit
+ends with a result or an error. Lines that are left are attempts that nobody lived to tell of. A process that ends in
+order takes its own lines back.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from .._progress import counted
-from ._lock import born, is_alive
+from ._lock import BEAT_S, SILENT_S, born, is_alive
 
 LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may work, of jobs with a walltime
+STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
+SET_STARTED = f"export {STARTED}=$(date +%s)"
 _MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for an innocent fit
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+_here: set[Attempt] = set()  # those of this process
 
 
 class Attempt:
-    """Write down that a fit is begun; on leaving by a signal, that it need not count.
+    """Write down that a fit is begun, and show that it lasts.
 
     Parameters
     ----------
@@ -34,36 +40,54 @@ class Attempt:
     """
 
     def __init__(self, out: Path, key: str):
-        self._path, self._start = _path(out, key), time.monotonic()
+        self._path, self._start, self._ended = _path(out, key), time.monotonic(), threading.Event()
         pid = os.getpid()
         mark = {"host": socket.gethostname(), "pid": pid, "born": born(pid), "began": time.time()}
-        lifetime = os.environ.get(LIFETIME)
+        lifetime = _number(LIFETIME)
         if lifetime:
-            mark |= {"lifetime": float(lifetime), "left": float(lifetime) - _age(mark["born"])}
-        self._lifetime, self._line = mark.get("lifetime"), json.dumps(mark) + "\n"
+            mark |= {"lifetime": lifetime, "left": lifetime - _age(mark["born"])}
+        self._lifetime, self._line = lifetime, json.dumps(mark)
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._path.is_symlink():
+            self._path.unlink()  # nothing is written through a link
         file = os.open(self._path, _FLAGS, 0o666)
         try:
-            os.write(file, self._line.encode())
+            os.write(file, f"{self._line}\n".encode())
         finally:
             os.close(file)
+        _here.add(self)
+        threading.Thread(target=self._beat, daemon=True, name="glmfit-attempt").start()
+
+    def end(self) -> None:
+        """Stop to show that it lasts: there is a result, or an error."""
+        self._ended.set()
+        _here.discard(self)
 
     def forget(self) -> None:
-        """Take the line back: the process was told to end, and the fit is not why."""
-        if self._lifetime and time.monotonic() - self._start > _MOST * self._lifetime:
-            return  # it had all the time there is
-        with contextlib.suppress(OSError):
-            lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            rest = [line for line in lines if line != self._line]
-            if rest:
-                self._path.write_text("".join(rest), encoding="utf-8")
-            else:
-                self._path.unlink()
+        """Take the line back: the process ends in order, and the fit is not why."""
+        self.end()
+        if not self._lifetime or time.monotonic() - self._start <= _MOST * self._lifetime:
+            _drop(self._path, {self._line})  # of what had all the time there is, it stays
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+
+def forget_all() -> None:
+    """Take back what this process has begun."""
+    for attempt in list(_here):
+        attempt.forget()
+
+
+atexit.register(forget_all)
 
 
 def ended(out: Path, key: str) -> None:
     """Forget the attempts at a fit that has a result or an error."""
-    _path(out, key).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        _path(out, key).unlink(missing_ok=True)
 
 
 def begun(out: Path) -> set[str]:
@@ -76,15 +100,15 @@ def begun(out: Path) -> set[str]:
 
 def deaths(out: Path, key: str) -> list[dict[str, Any]]:
     """List attempts whose process ended without a word; in jobs with a walltime those that had nearly all of it."""
-    found = []
-    with contextlib.suppress(OSError):
-        for line in _path(out, key).read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                mark = json.loads(line)
-                alive = mark["host"] == socket.gethostname() and is_alive(mark)
-                if not alive and mark.get("left", 1.0) >= _MOST * mark.get("lifetime", 1.0):
-                    found.append(mark)
-    return found
+    marks = [mark for _, mark, lasts in _marks(_path(out, key)) if not lasts]
+    return [mark for mark in marks if mark.get("left", 1.0) >= _MOST * mark.get("lifetime", 1.0)]
+
+
+def take_back(out: Path, keys: list[str]) -> None:
+    """Forget the attempts that last: those who are at them are about to be ended, in order."""
+    for key in begun(out).intersection(keys):
+        path = _path(out, key)
+        _drop(path, {line for line, _, lasts in _marks(path) if lasts})
 
 
 def reason(attempts: list[dict[str, Any]]) -> str:
@@ -98,8 +122,41 @@ def _path(out: Path, key: str) -> Path:
     return Path(out) / "begun" / f"{key}.json"
 
 
+def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
+    """Lines, what they say, and whether the attempt lasts: on this host its process does, on another it was touched."""
+    found = []
+    with contextlib.suppress(OSError):
+        fresh = time.time() - path.stat().st_mtime < SILENT_S
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                mark = json.loads(line)
+                found.append((line, mark, is_alive(mark) if mark["host"] == socket.gethostname() else fresh))
+    return found
+
+
+def _drop(path: Path, lines: set[str]) -> None:
+    """Remove lines, and the file with the last of them."""
+    with contextlib.suppress(OSError):
+        rest = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line not in lines]
+        if rest:
+            path.write_text("\n".join(rest) + "\n", encoding="utf-8")
+        else:
+            path.unlink()
+
+
+def _number(name: str) -> float | None:
+    """Read a number from the environment; what is none counts as not given."""
+    try:
+        return float(os.environ[name])
+    except (KeyError, ValueError):
+        return None
+
+
 def _age(birth: str | None) -> float:
-    """Seconds since a process of this host was started."""
+    """Seconds since the job of this process began, or the process."""
+    started = _number(STARTED)
+    if started is not None:
+        return time.time() - started
     try:
         return float(Path("/proc/uptime").read_text().split()[0]) - int(birth) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, TypeError):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._files import whole_or_absent
+from .._files import DAMAGED, whole_or_absent
 from .._status import Status
 from ._plan import read_plan
 from ._results import read_result, result_path
@@ -82,12 +82,16 @@ def collect(out: str | Path) -> Collected:
         except ValueError as error:
             damaged.append(str(error))
             continue
-        n_fits += 1
         features = [str(name) for name in arrays["design.feature_names"]]
+        coef, intercept = arrays["coef"].reshape(len(features), -1), np.atleast_1d(arrays["intercept"])
+        try:
+            facts = _facts_of_units(header, arrays, len(intercept))
+        except DAMAGED as error:
+            damaged.append(f"{result_path(out, task.key)} has a report that cannot be read ({error}).")
+            continue
+        n_fits += 1
         for name in features:
             names.setdefault(name, len(names))
-        coef, intercept = arrays["coef"].reshape(len(features), -1), np.atleast_1d(arrays["intercept"])
-        facts = _facts_of_units(header, arrays, len(intercept))
         facts = {name: _printable(value) for name, value in facts.items()}
         for name, value in (facts | {"intercept": intercept}).items():
             columns[name].append(value if isinstance(value, list | np.ndarray) else [value] * len(intercept))
@@ -126,6 +130,8 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
 
     status = per_unit("status", -1)
     units = report.get("neuron") or batch.get("targets") or list(range(n_units))
+    if len(units) != n_units:
+        raise ValueError(f"it names {len(units)} of {n_units} neurons")
     return {
         "session": batch["session"],
         "model": batch["model"],

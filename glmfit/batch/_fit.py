@@ -24,14 +24,14 @@ import glmfit
 from .._compile import compile_seconds, compiled_programs, finish_compiling
 from .._status import Status
 from .._warn import warn_user
-from ._attempts import Attempt, deaths, reason
+from ._attempts import Attempt, deaths, ended, reason
 from ._design import Built, build
 from ._environment import machine_type
 from ._estimators import make_estimator
 from ._join import join_neurons
 from ._receipt import Receipt, Work
 from ._results import is_whole, write_failure, write_result
-from ._sources import load_session, stat_signature
+from ._sources import identify, load_session, stat_signature
 from ._stop import is_stopped, stop
 from ._task import Task
 from ._turns import share_compilation
@@ -96,16 +96,22 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
         facts["seconds"] = time.perf_counter() - start
         writing = True
         write_result(out, task, model, facts, arrays)
+        attempt.end()
     except BaseException as error:  # of whatever kind, also sys.exit in a loader: the others go on
         if is_stopped():
             if attempt is not None:
                 attempt.forget()
             raise
+        if attempt is not None:
+            attempt.end()
         unwritten = writing and isinstance(error, OSError)
         text = f"{type(error).__name__}: {error}"
         facts |= {"error": text, "traceback": traceback.format_exc(), "seconds": time.perf_counter() - start}
         try:
-            write_failure(out, task, facts)
+            if isinstance(error, DataChanged):
+                ended(out, task.key)  # missing, not failed: the next run knows the data
+            else:
+                write_failure(out, task, facts)
         except OSError as second:  # a full disk: the receipt still tells
             text += f" (and its traceback could not be kept: {second})"
         return Receipt(task.key, task.session, task.model, "failed", facts["seconds"], text, worker, unwritten)
@@ -218,21 +224,38 @@ class _LastOnly:
             return self._kept[1]
 
 
+class DataChanged(RuntimeError):
+    """The data are not those that the key of the task belongs to."""
+
+
 def _load(source: dict):
-    planned = source.get("stat")  # of the files that the key of the task belongs to; empty if they could not be read
-    now = stat_signature(source)
-    if planned and now != planned:
-        raise _changed(source)
+    """Load the data that the key of the task belongs to, or raise: they may change at any time."""
+    planned = source.get("planned")
+    if planned is None:
+        return load_session(source)
+    before = stat_signature(source)  # None for a loader, whose module is quickly read
+    if before is None or before != planned["files"]:
+        before = _identify_again(source, planned["identity"])
     session = load_session(source)
-    if planned is not None and stat_signature(source) != planned:
+    if before is None:
+        _identify_again(source, planned["identity"])
+    elif stat_signature(source) != before:
         raise _changed(source)
     return session
 
 
-def _changed(source: dict) -> RuntimeError:
-    return RuntimeError(
-        f"the data of this task, {source['path']}, have changed since the run began. Run again: changed data are "
-        "another task."
+def _identify_again(source: dict, identity: str) -> list | None:
+    """Describe files that look other than they did and are the same; raise if they are not."""
+    found, files = identify(source)
+    if found != identity:
+        raise _changed(source)
+    return files
+
+
+def _changed(source: dict) -> DataChanged:
+    what = source.get("path") or f"loader {source['loader']}"
+    return DataChanged(
+        f"the data of this task, {what}, have changed since the run began. Run again: changed data are another task."
     )
 
 

@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-_BEAT_S = 5.0
-_SILENT_S = 60.0  # on another host, heard of longer ago than this: gone
+from .._files import read_regular
+
+BEAT_S = 5.0
+SILENT_S = 60.0  # on another host, heard of longer ago than this: gone
 
 
 def lock_of(out: Path, shard: tuple[int, int] | None) -> Path:
@@ -74,15 +76,12 @@ class RunLock:
 
     def _beat(self) -> None:
         """Touch the file, so that other hosts see that somebody is there."""
-        while not self._end.wait(_BEAT_S):
+        while not self._end.wait(BEAT_S):
             with contextlib.suppress(OSError):  # a file server may be back in a moment
                 os.utime(self.path)
 
     def _read(self) -> str | None:
-        try:
-            return self.path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
+        return _text_of(self.path)
 
     def holder(self) -> dict | None:
         """Who holds the folder; None if they are gone."""
@@ -98,22 +97,30 @@ class RunLock:
             return None
         except (ValueError, TypeError, OverflowError, RecursionError):
             # Half-written, by somebody who is at it or was killed.
-            return {"pid": "?", "host": "?", "since": time.time()} if silent < _BEAT_S else None
+            return {"pid": "?", "host": "?", "since": time.time()} if silent < BEAT_S else None
         if holder.get("host") == socket.gethostname():
             return holder if is_alive(holder) else None
-        return holder if silent < _SILENT_S else None
+        return holder if silent < SILENT_S else None
 
     def _take_away(self, seen: str | None) -> None:
         """Remove the file of a run that is gone; of several that try, one does."""
         aside = self.path.with_name(f".{self.path.name}.{os.getpid()}.gone")
         try:
             os.rename(self.path, aside)
-            if aside.read_text(encoding="utf-8", errors="replace") != seen and not self.path.exists():
+            if _text_of(aside) != seen and not self.path.exists():
                 os.rename(aside, self.path)  # somebody was faster, and is alive
             else:
                 aside.unlink()
         except FileNotFoundError:
             pass
+
+
+def _text_of(path: Path) -> str | None:
+    """Read what somebody wrote, of a file that may be anything."""
+    try:
+        return read_regular(path, 10_000).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
 
 
 def is_alive(mark: dict[str, Any]) -> bool:

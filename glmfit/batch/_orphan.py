@@ -4,18 +4,21 @@ The driver holds the other end of this process's standard input and never writes
 that the driver has ended, by whatever signal. The file imports nothing of glmfit: a worker loads it before anything.
 """
 
+import contextlib
 import os
+import sys
 import threading
 
 
 def _end_with_the_input() -> None:
-    """Wait for the end of the standard input, then leave without any cleaning up."""
-    while True:
-        try:
-            if not os.read(0, 4096):
-                os._exit(1)
-        except OSError:
-            os._exit(1)
+    """Wait for the end of the standard input, then leave at once; what was begun here is not why."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    attempts = sys.modules.get("glmfit.batch._attempts")  # nothing was begun without it
+    if attempts is not None:
+        attempts.forget_all()
+    os._exit(1)
 
 
 def dask_setup(worker: object) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import glmfit
 
-from .._files import whole_or_absent
+from .._files import read_regular, whole_or_absent
 from ._manifest import Manifest, read_again
 from ._results import write_text
 from ._sources import identify, stat_signature
@@ -29,7 +29,7 @@ def read_known(path: Path, out: Path) -> Manifest:
     """
     checked = None
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
-        listed = json.loads((out / "tasks.json").read_text(encoding="utf-8"))
+        listed = json.loads(read_regular(out / "tasks.json"))
         checked = listed.get("manifest") if listed.get("version") == glmfit.__version__ else None
     return read_again(path, checked)
 
@@ -71,7 +71,7 @@ def read_plan(out: Path) -> list[Task]:
     """
     path = Path(out) / "tasks.json"
     try:
-        return [Task.from_json(task) for task in json.loads(path.read_text(encoding="utf-8"))["tasks"]]
+        return [Task.from_json(task) for task in json.loads(read_regular(path))["tasks"]]
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{out} has no tasks.json: it is not the output folder of a batch, or no run has got as far as planning."
@@ -97,7 +97,7 @@ class _IdentityCache:
         self._path, self._fresh = path, {}
         self._hashed: dict[str, list | None] = {}
         try:
-            self._known = json.loads(path.read_text(encoding="utf-8"))
+            self._known = json.loads(read_regular(path))
         except (OSError, ValueError, RecursionError):
             self._known = {}
         if not isinstance(self._known, dict):
@@ -128,6 +128,7 @@ def _name(source: dict, signature: list | None = None) -> str:
 
 
 def _with_stat(task: Task, cache: _IdentityCache) -> Task:
-    """Task that knows what its files looked like when they were hashed: a worker fits nothing else."""
+    """Task that knows what its data were when they were hashed: a worker fits nothing else."""
     source = task.spec["source"]
-    return replace(task, spec={**task.spec, "source": {**source, "stat": cache.files_of(source)}})
+    planned = {"identity": task.spec["identity"], "files": cache.files_of(source)}
+    return replace(task, spec={**task.spec, "source": {**source, "planned": planned}})

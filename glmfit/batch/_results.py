@@ -5,6 +5,8 @@ A result is a saved model (`PopulationGLM.load` reads it) whose JSON header has 
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import io
 import json
 import zipfile
@@ -13,14 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from .._files import DAMAGED, load_npz, remove_stale_parts, save_npz, whole_or_absent
+from .._files import DAMAGED, load_npz, open_regular, read_regular, remove_stale_parts, save_npz, whole_or_absent
 from ._attempts import ended
 from ._task import Task
 
-_FACTS = (
-    *("key", "session", "model", "spec", "began", "seconds", "host", "worker", "bucket", "programs", "warnings"),
-    "n_rows",
-)
+_FACTS = {
+    **dict.fromkeys(("key", "session", "model", "began", "host", "worker"), str),
+    "spec": dict,
+    "seconds": float | int,
+    "bucket": str | None,
+    "programs": int,
+    "warnings": list,
+    "n_rows": int,
+}
 _ARRAYS = ("coef", "intercept", "design.feature_names")
 
 
@@ -48,9 +55,15 @@ def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: di
     header, model_arrays = model_to_file(model)
     header["batch"] = {"key": task.key, "session": task.session, "model": task.model, "spec": task.spec, **facts}
     path = save_npz(result_path(out, task.key), header, model_arrays | arrays)
-    failure_path(out, task.key).unlink(missing_ok=True)
+    forget_failure(out, task.key)
     ended(out, task.key)
     return path
+
+
+def forget_failure(out: Path, key: str) -> None:
+    """Remove a kept traceback."""
+    with contextlib.suppress(OSError):  # the result is there, and counts
+        failure_path(out, key).unlink(missing_ok=True)
 
 
 def read_result(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
@@ -81,7 +94,7 @@ def read_facts(path: Path) -> dict[str, Any]:
         As `read_result`, as far as it is seen without reading all of it.
     """
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with open_regular(path) as raw, np.load(raw, allow_pickle=False) as file:
             header = json.loads(file["header"].tobytes().decode())
     except DAMAGED as error:
         if isinstance(error, FileNotFoundError):
@@ -95,7 +108,10 @@ def is_whole(out: Path, key: str) -> bool:
     """Whether a task's result is there and undamaged."""
     path = result_path(out, key)
     try:
-        with zipfile.ZipFile(path) as archive:  # every byte is read and checked, no arrays are built
+        with (
+            open_regular(path) as raw,
+            zipfile.ZipFile(raw) as archive,
+        ):  # every byte is read and checked, no arrays are built
             found = {name: archive.read(name) for name in archive.namelist()}
         header, *arrays = (
             np.lib.format.read_array(io.BytesIO(found[f"{name}.npy"]), allow_pickle=False)
@@ -119,7 +135,7 @@ def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
 def read_failure(path: Path) -> dict[str, Any]:
     """Read a kept traceback; one that cannot be read says so."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path))
         if isinstance(found, dict):
             return found
     except DAMAGED:
@@ -138,13 +154,18 @@ def _check(header: dict, path: Path) -> None:
     batch = header.get("batch")
     if not isinstance(batch, dict) or batch.get("key") != path.stem:
         raise ValueError(f"{path} is not the result of the task it is named after.")
-    missing = [name for name in _FACTS if name not in batch]
-    if missing or not isinstance(header.get("report"), dict):
-        raise ValueError(f"{path} does not say all of its fit (missing: {', '.join(missing) or 'report'}).")
+    wrong = [name for name, kind in _FACTS.items() if not isinstance(batch.get(name), kind)]
+    if wrong or not isinstance(header.get("report"), dict):
+        raise ValueError(f"{path} does not say all of its fit, or not as it should ({', '.join(wrong) or 'report'}).")
+    datetime.datetime.fromisoformat(batch["began"])
+    if "seed" not in batch["spec"] or not all(isinstance(text, str) for text in batch["warnings"]):
+        raise ValueError(f"{path} does not say all of its fit (seed, warnings).")
 
 
 def _check_arrays(coef: np.ndarray, intercept: np.ndarray, names: np.ndarray) -> None:
     """Raise unless coefficients, intercepts and names of features fit together."""
+    if coef.dtype.kind != "f" or intercept.dtype.kind != "f":
+        raise ValueError("coef and intercept are not numbers")
     if coef.size != names.size * intercept.size or coef.shape[:1] != names.shape:
         raise ValueError(f"coef has shape {coef.shape}, with {names.size} features and {intercept.size} intercepts")
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._progress import ProgressBar
-from ._attempts import begun, deaths, ended
+from ._attempts import begun, deaths, ended, take_back
 from ._lock import RunLock, lock_of
 from ._manifest import Manifest
 from ._plan import default_out, plan, read_known, share
 from ._receipt import Receipt, Work, one_line
-from ._results import failure_path, is_whole, make_folders, read_failure, result_path, write_failure
+from ._results import failure_path, forget_failure, is_whole, make_folders, read_failure, result_path, write_failure
 from ._stop import signals_noted, stop_if_told
 from ._task import Task
 
@@ -190,7 +190,7 @@ def look(manifest: Manifest, out: Path, shard, retry: bool, progress: bool = Fal
         if is_whole(out, key):
             found.append(key)
             if key in left:  # of an attempt whose result was there, though the file system said it was not
-                failure_path(out, key).unlink(missing_ok=True)
+                forget_failure(out, key)
             continue
         damaged = result_path(out, key).exists()
         n_damaged += damaged
@@ -223,9 +223,13 @@ def _drive(works: list[Work], book: Book, where, **options) -> None:
     from ._fit import do
 
     with open_client(where, cache=options["out"] / "compiled", **options) as client:
-        if client.dashboard_link:
+        if client.dashboard_link and book.is_shown:
             book.say(f"Dask dashboard: {client.dashboard_link}")
-        drive(client, do, works, on_receipt=book.add, on_lost=book.lost, say=book.say)
+        try:
+            drive(client, do, works, on_receipt=book.add, on_lost=book.lost, say=book.say)
+        except BaseException:
+            take_back(options["out"], [work.key for work in works])  # before their workers are ended
+            raise
 
 
 class Book:
@@ -237,6 +241,11 @@ class Book:
         self._n_tasks = len(todo) + len(found) + len(failed)
         interval = 0.1 if sys.stderr is not None and sys.stderr.isatty() else 30.0
         self._bar = ProgressBar(f"batch {out.name}", len(todo), "fit", progress and bool(todo), mininterval=interval)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a bar."""
+        return self._bar.is_shown
 
     def __enter__(self) -> Book:
         return self
@@ -272,8 +281,13 @@ class Book:
         self.add(work, Receipt(task.key, task.session, task.model, "failed", error=text))
 
     def say(self, text: str) -> None:
-        """Print without tearing the bar."""
-        self._bar.write("\n".join(map(one_line, text.split("\n"))))
+        """Print, without tearing the bar if there is one."""
+        text = "\n".join(map(one_line, text.split("\n")))
+        if self._bar.is_shown:
+            self._bar.write(text)
+        else:
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens
+                print(text, file=sys.stderr, flush=True)
 
     def summary(self) -> Summary:
         """Sum up what the run came to, by the results that are there now."""

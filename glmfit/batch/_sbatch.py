@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from ._attempts import LIFETIME
+from ._attempts import LIFETIME, SET_STARTED
 from ._directives import directive, lifetime_of, log_file, seconds_of
 from ._results import write_text
 
@@ -36,7 +36,7 @@ def write_array_script(manifest: Path, out: Path, script: Path, shards: int, nam
     command = [sys.executable, "-m", "glmfit.batch", "run", str(manifest), "--out", str(out), "--scheduler", "serial"]
     command += ["--gpus", "1"] if gpus else []
     lines = ["#!/bin/bash", *map(directive, options), "set -e"]
-    lines += list(slurm.get("prologue") or [])
+    lines += [SET_STARTED, *(slurm.get("prologue") or [])]
     if lifetime is not None:
         lines.append(f"export {LIFETIME}={lifetime:.0f}")
     lines.append(f"cd {shlex.quote(str(Path.cwd()))}")

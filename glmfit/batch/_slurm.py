@@ -16,7 +16,7 @@ from dask_jobqueue.slurm import SLURMJob
 from distributed import Security
 from distributed.core import Status
 
-from ._attempts import LIFETIME
+from ._attempts import LIFETIME, SET_STARTED
 from ._directives import directive, lifetime_of, log_file
 from ._local import HTTP_ON_LOOPBACK, Arrivals, last_lines
 
@@ -219,7 +219,7 @@ def job_options(
         "walltime": walltime,
         "queue": options.get("partition"),
         "account": options.get("account"),
-        "interface": options.get("interface"),
+        "interface": None if options.get("interface") is None else shlex.quote(options["interface"]),
         "python": python and shlex.quote(python),
         "protocol": "tls://",
         "security": security,
@@ -227,6 +227,7 @@ def job_options(
         "job_script_prologue": [
             *_lines(options.get("prologue", configured["job-script-prologue"])),
             *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
+            SET_STARTED,
             *([_CACHE_OF_NODE] if "JAX_COMPILATION_CACHE_DIR" in env else []),
         ],
         "job_directives_skip": [*configured["job-directives-skip"], "#SBATCH -e ", "#SBATCH -o "],

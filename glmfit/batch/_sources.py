@@ -14,7 +14,7 @@ from ._session import Session
 from ._task import digest
 
 _BLOCK = 2**20
-_PLACE = ("path", "folder")  # where data lie is no part of what they are
+_NOT_DATA = ("path", "folder", "planned")  # where data lie is no part of what they are
 _TICK_NS = 20_000_000  # two changes within this time may bear one time stamp
 _READINGS = 3
 
@@ -75,7 +75,7 @@ def identity_of(source: dict[str, Any]) -> str:
     OSError
         If a file cannot be read.
     """
-    facts = {key: value for key, value in source.items() if key not in _PLACE}
+    facts = {key: value for key, value in source.items() if key not in _NOT_DATA}
     if source["kind"] == "loader":
         return digest({**facts, "text": digest_of_module(source["loader"], source["folder"])})
     return digest({**facts, "content": _content(Path(source["path"]))})
