@@ -12,17 +12,20 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from .._progress import counted
+from ._directives import lifetime_of, seconds_of
 from ._lock import BEAT_S, SILENT_S, born, is_alive
 
 LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may work, of jobs with a walltime
 STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
 SET_STARTED = f"export {STARTED}=$(date +%s)"
+_MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a tenth of it if that is less
 _MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for an innocent fit
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
 _here: set[Attempt] = set()  # those of this process
@@ -43,9 +46,10 @@ class Attempt:
         self._path, self._start, self._ended = _path(out, key), time.monotonic(), threading.Event()
         pid = os.getpid()
         mark = {"host": socket.gethostname(), "pid": pid, "born": born(pid), "began": time.time()}
-        lifetime = _number(LIFETIME)
+        age = _age(mark["born"])
+        lifetime = _number(LIFETIME) or _lifetime_of_job(age)
         if lifetime:
-            mark |= {"lifetime": lifetime, "left": lifetime - _age(mark["born"])}
+            mark |= {"lifetime": lifetime, "left": lifetime - age}
         self._lifetime, self._line = lifetime, json.dumps(mark)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._path.is_symlink():
@@ -150,6 +154,24 @@ def _number(name: str) -> float | None:
         return float(os.environ[name])
     except (KeyError, ValueError):
         return None
+
+
+_asked: dict[str, float | None] = {}
+
+
+def _lifetime_of_job(age: float) -> float | None:
+    """Ask SLURM, once, how long the job of this process may work where nobody has said it: a script of the user's."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    if job not in _asked:
+        try:
+            command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
+            left = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+            _asked[job] = lifetime_of(age + seconds_of(left), _MARGIN)
+        except (OSError, ValueError, subprocess.SubprocessError):  # no limit, or no answer
+            _asked[job] = None
+    return _asked[job]
 
 
 def _age(birth: str | None) -> float:

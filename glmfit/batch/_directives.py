@@ -41,10 +41,10 @@ def seconds_of(walltime: str | int) -> float:
     return 3600.0 * hours + 60.0 * minutes + seconds
 
 
-def lifetime_of(walltime: str | int | None, margin: float) -> float | None:
+def lifetime_of(walltime: str | float | None, margin: float) -> float | None:
     """Seconds after which a process ends: `margin`, or a tenth if that is less, before the walltime.
 
     None without a walltime; SLURM reads 0 as none.
     """
-    seconds = seconds_of(walltime) if walltime else 0.0
+    seconds = seconds_of(walltime) if isinstance(walltime, str | int) and walltime else float(walltime or 0.0)
     return seconds - min(margin, 0.1 * seconds) if seconds else None

@@ -17,7 +17,7 @@ from batch_runs import draw, header_of
 import glmfit
 from glmfit._files import load_npz, save_npz
 from glmfit.batch import ManifestError, _fit, _plan, collect, load_result, run, status
-from glmfit.batch._attempts import LIFETIME, Attempt, begun, deaths, ended, reason
+from glmfit.batch._attempts import LIFETIME, STARTED, Attempt, begun, deaths, ended, reason
 from glmfit.batch._lock import RunLock
 from glmfit.batch._plan import read_plan
 
@@ -128,6 +128,20 @@ def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp
     ended(tmp_path, "k")
     Attempt(tmp_path, "k").forget()
     assert not begun(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "answer, lifetime", [("10:00", 540.0), ("1-00:00:00", 86_340.0), ("UNLIMITED", None), ("INVALID", None), ("", None)]
+)
+def test_slurm_is_asked_for_the_walltime_that_nobody_named(tmp_path, monkeypatch, answer, lifetime):
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho {answer}\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", f"7-{answer}")
+    monkeypatch.setenv(STARTED, str(time.time()))
+    Attempt(tmp_path, "k").end()
+    mark = json.loads((tmp_path / "begun" / "k.json").read_text())
+    assert mark.get("lifetime") == (None if lifetime is None else pytest.approx(lifetime, abs=1))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
