@@ -345,16 +345,17 @@ def slurm(cache: Path, scale: float, section: Section) -> None:
             time.sleep(5)
             call("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
-        def kill_step() -> None:
-            steps = [p for p in psutil.process_iter(["cmdline"]) if "slurmstepd" in " ".join(p.info["cmdline"] or [])]
-            steps[0].kill()
+        def kill(word: str, whose: str) -> None:
+            """Kill our processes of a kind."""
+            for process in psutil.process_iter(["cmdline"]):
+                line = " ".join(process.info["cmdline"] or [])
+                if word in line and whose in line:
+                    with contextlib.suppress(psutil.Error):
+                        process.kill()
 
         def controller_away() -> None:
             ours.controller_down()
-            for process in psutil.process_iter(["cmdline"]):
-                if "dask_worker" in " ".join(process.info["cmdline"] or []):
-                    with contextlib.suppress(psutil.Error):
-                        process.kill()
+            kill("dask_worker", str(cache))
             time.sleep(15)
             ours.controller_up()
 
@@ -362,7 +363,7 @@ def slurm(cache: Path, scale: float, section: Section) -> None:
         disturbed("a job is cancelled", lambda: call("scancel", jobs()[0]))
         disturbed("a job is requeued", lambda: call("scontrol", "requeue", jobs()[0]))
         disturbed("a node is drained and its job cancelled", drain)
-        disturbed("a slurmstepd is killed", kill_step)
+        disturbed("a slurmstepd is killed", lambda: kill("slurmstepd", f"[{jobs()[0]}."))
         disturbed("the controller is away while the only worker dies", controller_away, workers=1)
         refusals = {
             "a partition that does not exist": (("--partition", "nosuch"), "nosuch"),

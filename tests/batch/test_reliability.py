@@ -294,6 +294,7 @@ def test_a_reader_that_leaves_ends_no_run(batch):
     batch.check(4)
 
 
+@pytest.mark.skipif(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="started by nohup")
 def test_a_terminal_that_is_gone_is_said_like_the_others(make_batch):
     batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
     process = batch.command("--scheduler", "serial")
