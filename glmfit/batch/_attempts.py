@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -43,7 +44,7 @@ class Attempt:
     """
 
     def __init__(self, out: Path, key: str):
-        self._path, self._start, self._ended = _path(out, key), time.monotonic(), threading.Event()
+        self._path, self._start = _path(out, key), time.monotonic()
         pid = os.getpid()
         mark = {"host": socket.gethostname(), "pid": pid, "born": born(pid), "began": time.time()}
         age = _age(mark["born"])
@@ -60,11 +61,10 @@ class Attempt:
         finally:
             os.close(file)
         _here.add(self)
-        threading.Thread(target=self._beat, daemon=True, name="glmfit-attempt").start()
+        _beat_from_now_on()
 
     def end(self) -> None:
         """Stop to show that it lasts: there is a result, or an error."""
-        self._ended.set()
         _here.discard(self)
 
     def forget(self) -> None:
@@ -73,10 +73,23 @@ class Attempt:
         if not self._lifetime or time.monotonic() - self._start <= _MOST * self._lifetime:
             _drop(self._path, {self._line})  # of what had all the time there is, it stays
 
-    def _beat(self) -> None:
-        while not self._ended.wait(BEAT_S):
-            with contextlib.suppress(OSError):
-                os.utime(self._path)
+    def touch(self) -> None:
+        """Show that it lasts."""
+        with contextlib.suppress(OSError):
+            os.utime(self._path)
+
+
+@functools.cache
+def _beat_from_now_on() -> None:
+    """Touch what is begun here, from time to time."""
+
+    def beat() -> None:
+        while True:
+            time.sleep(BEAT_S)
+            for attempt in list(_here):
+                attempt.touch()
+
+    threading.Thread(target=beat, daemon=True, name="glmfit-attempts").start()
 
 
 def forget_all() -> None:

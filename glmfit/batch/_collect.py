@@ -12,7 +12,7 @@ import numpy as np
 
 from .._files import DAMAGED, whole_or_absent
 from .._status import Status
-from ._plan import read_plan
+from ._plan import planned_keys
 from ._results import read_result, result_path
 
 
@@ -73,9 +73,9 @@ def collect(out: str | Path) -> Collected:
     columns: dict[str, list] = defaultdict(list)  # of the table; a data frame for each fit would be much larger
     coefs, names, damaged = [], {}, []
     n_absent = n_fits = 0
-    for task in read_plan(out):
+    for key in planned_keys(out):
         try:
-            header, arrays = read_result(result_path(out, task.key))
+            header, arrays = read_result(result_path(out, key))
         except FileNotFoundError:
             n_absent += 1
             continue
@@ -87,7 +87,7 @@ def collect(out: str | Path) -> Collected:
         try:
             facts = _facts_of_units(header, arrays, len(intercept))
         except DAMAGED as error:
-            damaged.append(f"{result_path(out, task.key)} has a report that cannot be read ({error}).")
+            damaged.append(f"{result_path(out, key)} has a report that cannot be read ({error}).")
             continue
         n_fits += 1
         for name in features:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import os
 import platform
@@ -271,6 +272,7 @@ def _dtype(spec: dict) -> type:
     return np.float64 if spec["precision"] == "double" else np.float32
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     found = {"glmfit": glmfit.__version__, "python": platform.python_version()}
     for name in _LIBRARIES:

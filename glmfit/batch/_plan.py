@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import glmfit
 
@@ -69,9 +71,23 @@ def read_plan(out: Path) -> list[Task]:
     FileNotFoundError, ValueError
         If the folder is not the output of a batch, or the list is damaged.
     """
+    return _read_plan(out, Task.from_json)
+
+
+def planned_keys(out: Path) -> list[str]:
+    """Read the keys of the tasks alone, which take a tenth of the memory; raises as `read_plan`."""
+
+    def lean(values: dict) -> Any:
+        """Keep of a task its key, and of what is in it nothing."""
+        return values if "tasks" in values else values.get("key")
+
+    return _read_plan(out, str, object_hook=lean)
+
+
+def _read_plan(out: Path, make: Callable[[Any], Any], **options: Any) -> list:
     path = Path(out) / "tasks.json"
     try:
-        return [Task.from_json(task) for task in json.loads(read_regular(path))["tasks"]]
+        return [make(task) for task in json.loads(read_regular(path), **options)["tasks"]]
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{out} has no tasks.json: it is not the output folder of a batch, or no run has got as far as planning."
