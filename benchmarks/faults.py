@@ -277,7 +277,7 @@ np.savez(folder + "/end.npz", coef=model.coef_, intercept=model.intercept_, gap=
 
 
 def streams(cache: Path, scale: float, section: Section) -> None:
-    """40 SIGKILLs at random moments of a streamed fit with a checkpoint: the same coefficients, bit for bit."""
+    """SIGKILLs at 40 random moments of a streamed fit with a checkpoint: the same coefficients, bit for bit."""
     folder, rng, tally = cache / "faults" / "stream", random.Random(0), Tally(section)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

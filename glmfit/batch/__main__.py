@@ -15,7 +15,7 @@ from ._environment import machine_type, worker_environment
 from ._lock import BusyFolder, RunLock, lock_of
 from ._manifest import ManifestError
 from ._plan import default_out, plan, read_known, read_plan, share
-from ._receipt import one_line
+from ._receipt import one_line, printable
 from ._results import failure_path, make_folders, result_path
 from ._run import Summary, look, run
 from ._sbatch import write_array_script
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _BAD_INPUT
     except (BusyFolder, ValueError, ImportError, RuntimeError, OSError) as error:
         text = f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: {error}"
-        print("\n".join(map(one_line, text.split("\n"))), file=sys.stderr)
+        print(printable(text), file=sys.stderr)
         return _BAD_INPUT if isinstance(error, _BAD_PATH | ValueError) else 1
     except KeyboardInterrupt:
         print("stopped; what was done stays. Run the same command again to go on.", file=sys.stderr)

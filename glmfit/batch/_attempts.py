@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .._files import read_regular
 from .._progress import counted
 from ._directives import lifetime_of, seconds_of
 from ._lock import BEAT_S, SILENT_S, born, is_alive
@@ -26,7 +27,7 @@ from ._lock import BEAT_S, SILENT_S, born, is_alive
 LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may work, of jobs with a walltime
 STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
 SET_STARTED = f"export {STARTED}=$(date +%s)"
-_MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a tenth of it if that is less
+MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a tenth of it if that is less
 _MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for an innocent fit
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
 _here: set[Attempt] = set()  # those of this process
@@ -53,8 +54,8 @@ class Attempt:
             mark |= {"lifetime": lifetime, "left": lifetime - age}
         self._lifetime, self._line = lifetime, json.dumps(mark)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.is_symlink():
-            self._path.unlink()  # nothing is written through a link
+        if self._path.is_symlink() or self._path.is_fifo():
+            self._path.unlink()  # nothing is written through a link, or waits for a reader
         file = os.open(self._path, _FLAGS, 0o666)
         try:
             os.write(file, f"{self._line}\n".encode())
@@ -142,9 +143,9 @@ def _path(out: Path, key: str) -> Path:
 def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
     """Lines, what they say, and whether the attempt lasts: on this host its process does, on another it was touched."""
     found = []
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         fresh = time.time() - path.stat().st_mtime < SILENT_S
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in read_regular(path).decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 mark = json.loads(line)
                 found.append((line, mark, is_alive(mark) if mark["host"] == socket.gethostname() else fresh))
@@ -153,8 +154,8 @@ def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
 
 def _drop(path: Path, lines: set[str]) -> None:
     """Remove lines, and the file with the last of them."""
-    with contextlib.suppress(OSError):
-        rest = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line not in lines]
+    with contextlib.suppress(OSError, ValueError):
+        rest = [line for line in read_regular(path).decode(errors="replace").splitlines() if line not in lines]
         if rest:
             path.write_text("\n".join(rest) + "\n", encoding="utf-8")
         else:
@@ -181,7 +182,7 @@ def _lifetime_of_job(age: float) -> float | None:
         try:
             command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
             left = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-            _asked[job] = lifetime_of(age + seconds_of(left), _MARGIN)
+            _asked[job] = lifetime_of(age + seconds_of(left), MARGIN)
         except (OSError, ValueError, subprocess.SubprocessError):  # no limit, or no answer
             _asked[job] = None
     return _asked[job]

@@ -41,6 +41,11 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def printable(text: str) -> str:
+    """Show what `one_line` shows, of a text of several lines."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
 class Work(NamedTuple):
     """What a worker is sent."""
 

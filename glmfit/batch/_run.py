@@ -15,7 +15,7 @@ from ._attempts import begun, deaths, ended, take_back
 from ._lock import RunLock, lock_of
 from ._manifest import Manifest
 from ._plan import default_out, plan, read_known, share
-from ._receipt import Receipt, Work, one_line
+from ._receipt import Receipt, Work, one_line, printable
 from ._results import failure_path, forget_failure, is_whole, make_folders, read_failure, result_path, write_failure
 from ._stop import signals_noted, stop_if_told
 from ._task import Task
@@ -282,12 +282,11 @@ class Book:
 
     def say(self, text: str) -> None:
         """Print, without tearing the bar if there is one."""
-        text = "\n".join(map(one_line, text.split("\n")))
         if self._bar.is_shown:
-            self._bar.write(text)
+            self._bar.write(printable(text))
         else:
             with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens
-                print(text, file=sys.stderr, flush=True)
+                print(printable(text), file=sys.stderr, flush=True)
 
     def summary(self) -> Summary:
         """Sum up what the run came to, by the results that are there now."""

@@ -7,11 +7,10 @@ import shlex
 import sys
 from pathlib import Path
 
-from ._attempts import LIFETIME, SET_STARTED
+from ._attempts import LIFETIME, MARGIN, SET_STARTED
 from ._directives import directive, lifetime_of, log_file, seconds_of
 from ._results import write_text
 
-MARGIN = 60.0  # seconds before the walltime (see `lifetime_of`)
 _OPTIONS = {"partition": "partition", "account": "account", "walltime": "time"}
 
 

@@ -82,24 +82,9 @@ def identity_of(source: dict[str, Any]) -> str:
 
 
 def identify(source: dict[str, Any]) -> tuple[str, list | None]:
-    """Hash what the data of a session are, and describe the files that were hashed.
+    """Hash the data of a source as `identity_of`, and describe the files that were hashed as `stat_signature`.
 
-    Parameters
-    ----------
-    source : dict
-        Of a task: ``task.spec["source"]``.
-
-    Returns
-    -------
-    str
-        As of `identity_of`.
-    list or None
-        As of `stat_signature`. Files of this signature have the content that was hashed.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be read, or changes whenever it is.
+    Files of this description have the content that was hashed. OSError if they change whenever they are read.
     """
     for _ in range(_READINGS):
         signature = stat_signature(source)
