@@ -23,7 +23,7 @@ from ._task import Task
 if TYPE_CHECKING:
     from distributed import Client
 
-_UNWRITTEN = 3  # results in a row that cannot be written end a run
+_UNWRITTEN = 3  # results in a row that no host of the run can write end it
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ def run(
     single-threaded workers (those that are started here) the results do not depend on the engine, to the last bit, on
     machines of one type.
 
-    Ctrl-C comes out as KeyboardInterrupt, after the workers are gone. Three results in a row that cannot be written end
-    the run: on a full disk nothing is computed for nothing.
+    Ctrl-C comes out as KeyboardInterrupt, after the workers are gone. The run ends when every host that has answered
+    fails to write three results in a row: on a full disk nothing is computed for nothing.
     """
     start = time.perf_counter()
     path = manifest.path if isinstance(manifest, Manifest) else Path(manifest)
@@ -237,7 +237,8 @@ class Book:
 
     def __init__(self, out, todo: list[Task], found: list[str], failed: list[Receipt], n_damaged, progress, start):
         self.todo, self._out, self._found, self._n_damaged, self._start = todo, out, found, n_damaged, start
-        self._failed, self._done, self._n_unwritten, self._stopped = list(failed), [], 0, None
+        self._failed, self._done, self._stopped = list(failed), [], None
+        self._unwritten: dict[str, int] = {}  # per host: its last results, as far as they could not be written
         self._n_tasks = len(todo) + len(found) + len(failed)
         interval = 0.1 if sys.stderr is not None and sys.stderr.isatty() else 30.0
         self._bar = ProgressBar(f"batch {out.name}", len(todo), "fit", progress and bool(todo), mininterval=interval)
@@ -263,10 +264,13 @@ class Book:
             self.say(_failed(receipt))
         else:
             self._done.append(receipt.key)
-        self._n_unwritten = self._n_unwritten + 1 if receipt.unwritten else 0
+        if receipt.worker:  # unknown where workers died
+            host = receipt.worker.rpartition(":")[0]
+            self._unwritten[host] = self._unwritten.get(host, 0) + 1 if receipt.unwritten else 0
         self._bar.say(f"{len(self._failed)} failed" if self._failed else "")
         self._bar.advance()
-        if self._n_unwritten >= _UNWRITTEN:
+        # Where one host writes, it is another host that is sick, not the folder.
+        if receipt.unwritten and min(self._unwritten.values()) >= _UNWRITTEN:
             raise _CannotWriteError(f"results cannot be written any more, {_UNWRITTEN} in a row: {receipt.error}")
         stop_if_told()
 

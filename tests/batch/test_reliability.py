@@ -16,10 +16,11 @@ from batch_runs import draw, header_of
 
 import glmfit
 from glmfit._files import load_npz, save_npz
-from glmfit.batch import ManifestError, _fit, _plan, collect, load_result, run, status
+from glmfit.batch import ManifestError, _fit, _plan, _run, collect, load_result, read_manifest, run, status
 from glmfit.batch._attempts import LIFETIME, STARTED, Attempt, begun, deaths, ended, reason
 from glmfit.batch._lock import RunLock
-from glmfit.batch._plan import read_plan
+from glmfit.batch._plan import plan, read_plan
+from glmfit.batch._receipt import Receipt, Work
 
 
 @pytest.fixture
@@ -246,6 +247,25 @@ def test_a_run_that_cannot_write_ends_with_its_summary(make_batch, monkeypatch, 
     assert f"stopped: results cannot be written any more, 3 in a row: OSError: [Errno {code}]" in str(summary)
     monkeypatch.undo()
     assert serial(batch, retry=True).ok
+
+
+def test_one_host_that_cannot_write_does_not_end_the_run_of_the_others(batch):
+    batch.out.mkdir()
+
+    def receipt(host, unwritten):
+        state, error = ("failed", "OSError: full") if unwritten else ("done", None)
+        return Receipt("a" * 32, "s", "m", state, worker=f"{host}:1", error=error, unwritten=unwritten)
+
+    with _run.Book(batch.out, [], [], [], 0, False, 0.0) as book:
+        book.add(None, receipt("well", False))
+        for _ in range(5):
+            book.add(None, receipt("sick", True))
+        work = Work(plan(read_manifest(batch.manifest), batch.out)[0], str(batch.out), "", 3)
+        book.lost(work, "its worker died")  # on no known host
+        for _ in range(2):
+            book.add(None, receipt("well", True))
+        with pytest.raises(_run._CannotWriteError, match="3 in a row"):
+            book.add(None, receipt("well", True))
 
 
 def test_the_summary_counts_what_is_there(batch, monkeypatch):
