@@ -41,11 +41,11 @@ def design(cache: Path, scale: float, section: Section, *, name: str, folder: Pa
             with np.load(out) as answer:
                 found[kind] |= gaps(problem, answer["coef"], answer["intercept"], optimum)
         if link == "exp":
-            whole, alone = timed(lambda: sklearn_population(problem, range(Y.shape[1]), np.float32))
+            whole, alone = timed(lambda problem=problem: sklearn_population(problem, range(Y.shape[1]), np.float32))
             found["sklearn"] = {"seconds": [whole]} | gaps(problem, alone["coef"], alone["intercept"], optimum)
         section.note(**{link: found})
         ours = found["glmfit"]
-        for other in found.keys() - {"glmfit"}:
+        for other in [kind for kind in found if kind != "glmfit"]:
             section.require(f"{name}, {link}, second fit", ours["seconds"][-1], found[other]["seconds"][-1], limit=1,
                             against=NAMES[other], aim=True)  # fmt: skip
         section.require(f"{name}, {link}, neurons converged", ours["settled"], Y.shape[1], limit=1, against="all",

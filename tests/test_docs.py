@@ -393,3 +393,16 @@ def test_the_page_of_benchmarks_has_every_verdict(monkeypatch):
                 assert entry["what"].replace("|", r"\|") in text
                 missed += not entry["met"]
     assert text.count("**no**") == 2 * missed  # where it belongs, and at the top
+
+
+def test_ten_minutes_use_what_the_readme_shows():
+    """A reader of the README alone types docs/ten_minutes.md: every name of ours that it takes stands there."""
+    code = {
+        page: "".join(block.text for block in blocks(ROOT / page) if block.language == "python")
+        for page in ("README.md", "docs/ten_minutes.md")
+    }
+    ours = r"\b(?:glmfit|inference|plotting|model|best|wald)\.\w+"
+    shown, typed = (set(re.findall(ours, text)) for text in code.values())
+    also = {"model.fit", "best.score", "best.strength_"}  # attributes that siblings of shown ones have
+    assert typed - shown <= also
+    assert {"glmfit.PopulationGLM", "glmfit.PopulationGLMCV", "model.score", "plotting.plot_filter"} <= typed
