@@ -298,23 +298,25 @@ def pages(start: str = START) -> list[Path]:
     return [path for path in found if path.exists() and start in path.read_text(encoding="utf-8")]
 
 
+TABLES = {
+    START: (RESULTS, render, END),
+    PEERS_START: (PEERS, render_peers, PEERS_END),
+    SHORT_START: (PEERS, render_peers_in_short, SHORT_END),
+    RECORDINGS_START: (RECORDINGS, render_recordings, RECORDINGS_END),
+}
+
+
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="fill README.md, benchmarks/README.md and docs/")
     parser.add_argument("--peers", action="store_true", help="print the comparison with other packages")
     parser.add_argument("--results", help="JSON file to print")
     options = parser.parse_args(arguments)
-    tables = {
-        START: (Path(options.results or RESULTS), render, END),
-        PEERS_START: (Path(options.results or PEERS), render_peers, PEERS_END),
-        SHORT_START: (Path(options.results or PEERS), render_peers_in_short, SHORT_END),
-        RECORDINGS_START: (Path(options.results or RECORDINGS), render_recordings, RECORDINGS_END),
-    }
     if not options.write:
-        file, make, _ = tables[PEERS_START if options.peers else START]
-        print(make(json.loads(file.read_text(encoding="utf-8"))))
+        file, make, _ = TABLES[PEERS_START if options.peers else START]
+        print(make(json.loads(Path(options.results or file).read_text(encoding="utf-8"))))
         return 0
-    for start, (file, make, end) in tables.items():
+    for start, (file, make, end) in TABLES.items():
         if not file.exists():
             print(f"no {file.name} yet")
             continue

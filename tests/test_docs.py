@@ -46,7 +46,6 @@ NOT_RUN = {
     "python -m pip install": "installs; .ci/run does what the README says, test_examples compares the two",
     "python -m glmfit demo": "test_examples and .ci/run",
     "python -m pytest": "this is it",
-    "python -m glmfit.batch run examples/batch/simulated.toml --out fits": "docs/how_to/batch.md, in another folder",
     "python -m glmfit.batch run manifest.toml --out fits --scheduler slurm": "needs SLURM: tests/batch",
     "sbatch fits/array.sh": "needs SLURM: tests/batch",
     "JAX_PLATFORMS=cuda python benchmarks/gpu_population.py": "needs a GPU",

@@ -19,8 +19,6 @@ MODULES = ("bounds", "design", "inference", "observations", "penalties", "plotti
 
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_nb")
-playwright = pytest.importorskip("playwright.sync_api")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
 
 # What a reader would call broken. Boxes of code and of output must hold their lines at a window of 1400 pixels, and
 # nothing may be wider than the column it stands in but tables, which scroll in a box of their own.
@@ -69,6 +67,9 @@ def site(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     """A browser without a window."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on PATH")
     with playwright.sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium
