@@ -95,7 +95,7 @@ def provenance(sections: list[dict]) -> str:
             ("jax", "jax"), ("NumPy", "numpy"), ("scikit-learn", "scikit-learn"), ("NeMoS", "nemos"),
             ("statsmodels", "statsmodels"), ("glum", "glum"),
         )
-        if any(name in r["versions"] for r in records)
+        if any(r["versions"].get(name) for r in records)
     )  # fmt: skip
     commit = one(lambda r: (r["commit"] or "unknown")[:10] + (" with local changes" if r["dirty"] else ""))
     return (
