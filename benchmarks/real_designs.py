@@ -1,4 +1,4 @@
-"""Seconds of a fit of recorded designs: glmfit as it comes, NeMoS' L-BFGS, scikit-learn neuron by neuron.
+"""Seconds of a fit of recorded designs: glmfit by default and by Newton, NeMoS' L-BFGS, scikit-learn neuron by neuron.
 
     python benchmarks/real_designs.py --data FOLDER [--sections w_maze_place,...]
     python benchmarks/table.py --write
@@ -23,6 +23,11 @@ from _models import sklearn_population
 
 STRENGTH = 1e-4
 NAMES = {"nemos": "NeMoS L-BFGS, 400 iterations", "sklearn": "scikit-learn newton-cholesky per neuron"}
+FITS = {
+    "glmfit": {"kind": "glmfit"},
+    "newton": {"kind": "glmfit", "solver_name": "Newton"},
+    "nemos": {"kind": "nemos"},
+}
 CHOSEN = ("w_maze_place", "open_field_place", "open_field_coupling", "motor_cortex_velocity_lags")
 
 
@@ -36,16 +41,16 @@ def design(cache: Path, scale: float, section: Section, *, name: str, folder: Pa
     for link in ("softplus", "exp"):
         problem = _problems.Problem(name, link, STRENGTH, X, Y, x_file, y_file)
         optimum, found = _problems.reference(problem, cache), {}
-        for kind in ("glmfit", "nemos"):
-            found[kind] = fresh("fit", kind=kind, **files, out=str(out), fits=2, link=link, strength=STRENGTH)
+        for rival, options in FITS.items():
+            found[rival] = fresh("fit", **files, out=str(out), fits=2, link=link, strength=STRENGTH, **options)
             with np.load(out) as answer:
-                found[kind] |= gaps(problem, answer["coef"], answer["intercept"], optimum)
+                found[rival] |= gaps(problem, answer["coef"], answer["intercept"], optimum)
         if link == "exp":
             whole, alone = timed(lambda problem=problem: sklearn_population(problem, range(Y.shape[1]), np.float32))
             found["sklearn"] = {"seconds": [whole]} | gaps(problem, alone["coef"], alone["intercept"], optimum)
         section.note(**{link: found})
         ours = found["glmfit"]
-        for other in [kind for kind in found if kind != "glmfit"]:
+        for other in [kind for kind in found if kind in NAMES]:
             section.require(f"{name}, {link}, second fit", ours["seconds"][-1], found[other]["seconds"][-1], limit=1,
                             against=NAMES[other], aim=True)  # fmt: skip
         section.require(f"{name}, {link}, neurons converged", ours["settled"], Y.shape[1], limit=1, against="all",
