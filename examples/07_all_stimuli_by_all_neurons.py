@@ -120,8 +120,9 @@ print(f"all sessions together are better for {np.mean(by_model > by_glm):.0%}")
 poor = by_model < 0
 print(f"{poor.sum()} of {n_neurons} neurons below 0")
 print(
-    f"standard deviation of their true rates: {rate.std(axis=0)[poor].mean():.2f}"
-    f", of all: {rate.std(axis=0).mean():.2f} spikes per trial"
+    "standard deviation of true rates (spikes per trial): "
+    f"{rate.std(axis=0)[poor].mean():.2f} for these neurons, "
+    f"{rate.std(axis=0).mean():.2f} for all"
 )
 
 # %% [markdown]

@@ -163,10 +163,10 @@ print(f"  {'all lags':<20} {together:.3f}")
 
 # %% [markdown]
 # In the recording, all lags together explain about twice as much as the best
-# single lag, at which the spikes lead the hand by 150 ms. A few neurons have a
-# negative score: a constant rate predicts them better.
-# Movements are not the reason. The firing rate of these neurons drifts between
-# training and held-out data, which no model of the movement can follow.
+# single lag, at which spikes lead the hand by 150 ms. A few neurons have a
+# negative score: a constant rate predicts them better. The cause is drift. The
+# rate of the lowest neuron, printed below, changes between training and
+# held-out data, which no model of the movement can follow.
 
 # %%
 worst = np.nanargmin(score)

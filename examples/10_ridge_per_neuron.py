@@ -164,7 +164,7 @@ for name, score in scores.items():
 # Panel e shows the strengths chosen. Panels f and g show the gain of choosing
 # for each neuron: neurons with few spikes gain most compared with almost no
 # ridge. Compared with the best shared strength the mean gain is small: most
-# neurons choose that strength or its neighbor anyway.
+# neurons choose that strength or a neighbouring one anyway.
 
 # %%
 figure = plt.figure(figsize=(9.6, 5.6), layout="constrained")
