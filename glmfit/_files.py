@@ -22,7 +22,7 @@ STALE_PART_S = 3600.0  # what was being written longer ago than this is left ove
 
 # What reading a file raises that was cut, changed, or made to do harm. Among them SyntaxError and TokenError: the
 # header of an array is a Python literal; RuntimeError: brackets too deep, or an archive that claims a password;
-# MemoryError: an array that claims to be huge.
+# MemoryError: an array that claims to be huge; OverflowError: a number that is.
 DAMAGED = (
     ValueError,
     TypeError,
@@ -31,6 +31,7 @@ DAMAGED = (
     OSError,
     EOFError,
     RuntimeError,
+    OverflowError,
     MemoryError,
     SyntaxError,
     tokenize.TokenError,

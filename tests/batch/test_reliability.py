@@ -4,23 +4,27 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from dataclasses import MISSING, fields
 
 import numpy as np
 import pytest
-from batch_runs import draw, header_of
+from batch_runs import Batch, draw, header_of
 
 import glmfit
 from glmfit._files import load_npz, save_npz
 from glmfit.batch import ManifestError, _fit, _plan, _run, collect, load_result, read_manifest, run, status
+from glmfit.batch.__main__ import _is_missing
 from glmfit.batch._attempts import LIFETIME, STARTED, Attempt, begun, deaths, ended, reason
 from glmfit.batch._lock import RunLock
 from glmfit.batch._plan import plan, read_plan
 from glmfit.batch._receipt import Receipt, Work
+from glmfit.batch._results import NEEDED, is_whole
 
 
 @pytest.fixture
@@ -420,6 +424,97 @@ def test_a_file_that_is_no_whole_result_is_named_and_redone(batch, how):
     summary = serial(batch)
     assert summary.ok and (summary.n_found, summary.n_done, summary.n_damaged) == (3, 1, 1)
     assert collect(batch.out).n_fits == 4
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A batch of two fits that are done, to be copied."""
+    batch = Batch(tmp_path_factory.mktemp("finished"), [{"seed": 0}, {"seed": 1}])
+    assert serial(batch).ok
+    return batch
+
+
+CRAFTED = {
+    "an early year": lambda header, arrays: header["batch"].update(began="0001-01-01T00:00:00"),
+    "no time": lambda header, arrays: header["batch"].update(began="x"),
+    "huge seconds": lambda header, arrays: header["batch"].update(seconds=10**400),
+    "seconds that are none": lambda header, arrays: header["batch"].update(seconds=float("nan")),
+    "huge rows": lambda header, arrays: header["report"].update(n_rows=10**30),
+    "rows in words": lambda header, arrays: header["report"].update(n_rows="x"),
+    "a seed in words": lambda header, arrays: header["batch"]["spec"].update(seed="x"),
+    "another configuration": lambda header, arrays: header["batch"]["spec"].update(precision="double"),
+    "solvers": lambda header, arrays: header["report"].update(solver_name=["a"] * 7),
+    "huge gap": lambda header, arrays: (arrays.pop("report.gap"), header["report"].update(gap=10**400)),
+    "another status": lambda header, arrays: arrays.update({"report.status": np.array([99, 99])}),
+    "more neurons": lambda header, arrays: header["report"].update(neuron=["a"] * 7),
+    "no class": lambda header, arrays: header.pop("class"),
+    "another class": lambda header, arrays: header.update({"class": "demo"}),
+    "no parameters": lambda header, arrays: header.pop("parameters"),
+    "a newer format": lambda header, arrays: header.update(format="glmfit/2"),
+    "no arrays of the report": lambda header, arrays: [arrays.pop(n) for n in list(arrays) if n.startswith("report.")],
+    "names that are numbers": lambda header, arrays: arrays.update({"design.feature_names": np.arange(3)}),
+}
+FINE = {
+    "a surrogate": lambda header, arrays: arrays.update({"design.feature_names": np.array(["\ud800", "b\0c", "d"])}),
+    "a zero in a name": lambda header, arrays: header["batch"].update(session="a\0b"),
+    "no features": lambda header, arrays: arrays.update(
+        {"design.feature_names": np.array([], str), "coef": np.ones((0, 2))}
+    ),
+}
+
+
+@pytest.mark.parametrize("how", [*CRAFTED, *FINE])
+def test_what_one_command_takes_for_a_result_all_do(finished, tmp_path, how):
+    out = shutil.copytree(finished.out, tmp_path / "out")
+    path = sorted((out / "results").iterdir())[0]
+    header, arrays = load_npz(path)
+    (CRAFTED | FINE)[how](header, arrays)
+    np.savez(path, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
+    str(status(out))
+    collected = collect(out)
+    is_fine = how in FINE
+    assert collected.n_fits == 1 + is_fine and [str(path) in text for text in collected.damaged] == [True] * (
+        not is_fine
+    )
+    assert is_whole(out, path.stem) == is_fine
+    if is_fine:
+        load_result(path)
+    else:
+        with pytest.raises(ValueError, match=str(path)):
+            load_result(path)
+
+
+def test_a_result_has_what_loading_it_needs(finished):
+    from glmfit.estimators import PopulationGLM, PopulationGLMCV
+    from glmfit.estimators._class_report import ClassReport
+    from glmfit.estimators._report import FitReport
+    from glmfit.estimators.population_glm_cv import _FITTED
+
+    def needed(report):
+        return {f.name for f in fields(report) if f.default is MISSING and f.default_factory is MISSING}
+
+    assert NEEDED["PopulationGLM"] == needed(FitReport) and PopulationGLM.report_class is FitReport
+    assert NEEDED["PopulationGLMCV"] == needed(FitReport) | {f"cv.{name}" for name in _FITTED}
+    assert PopulationGLMCV.report_class is FitReport
+    assert NEEDED["SoftmaxGLM"] == needed(ClassReport) | {"classes"}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"model": []}, {"session": []}, {"key": "a" * 300}, {"key": 5}, {"key": "../../../etc"}, {"spec": None}]
+)
+def test_a_list_of_tasks_that_is_none_is_named_and_written_anew(finished, tmp_path, changes):
+    out = shutil.copytree(finished.out, tmp_path / "out")
+    listed = json.loads((out / "tasks.json").read_text())
+    listed["tasks"][0].update(changes)
+    (out / "tasks.json").write_text(json.dumps(listed))
+    assert _is_missing(out, (1, 2))
+    with pytest.raises(ValueError, match=r"tasks\.json is damaged .*written anew"):
+        status(out)
+    if "key" in changes:  # nothing else is read
+        with pytest.raises(ValueError, match=r"tasks\.json is damaged .*written anew"):
+            collect(out)
+    assert run(finished.manifest, out=out, scheduler="serial", progress=False).n_found == 2
+    assert status(out).complete
 
 
 @pytest.mark.parametrize(
