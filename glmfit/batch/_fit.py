@@ -32,7 +32,7 @@ from ._estimators import make_estimator
 from ._join import join_neurons
 from ._receipt import Receipt, Work
 from ._results import check_result, is_whole, write_failure, write_result
-from ._sources import identify, load_session, stat_signature
+from ._sources import identify, identity_of, load_session, stat_signature
 from ._stop import is_stopped, stop
 from ._task import Task
 from ._turns import share_compilation
@@ -239,9 +239,10 @@ def _load(source: dict):
     if before is None or before != planned["files"]:
         before = _identify_again(source, planned["identity"])
     session = load_session(source)
-    if before is None:
-        _identify_again(source, planned["identity"])
-    elif stat_signature(source) != before:
+    same = (
+        identity_of(source, again=False) == planned["identity"] if before is None else stat_signature(source) == before
+    )
+    if not same:
         raise _changed(source)
     return session
 

@@ -56,13 +56,15 @@ def load_session(source: dict[str, Any]) -> Session:
     return read_recording(source)
 
 
-def identity_of(source: dict[str, Any]) -> str:
+def identity_of(source: dict[str, Any], again: bool = True) -> str:
     """Hash what the data of a session are.
 
     Parameters
     ----------
     source : dict
         Of a task: ``task.spec["source"]``.
+    again : bool
+        Look at a loader's module anew; else the text counts that was executed here last.
 
     Returns
     -------
@@ -77,7 +79,7 @@ def identity_of(source: dict[str, Any]) -> str:
     """
     facts = {key: value for key, value in source.items() if key not in _NOT_DATA}
     if source["kind"] == "loader":
-        return digest({**facts, "text": digest_of_module(source["loader"], source["folder"])})
+        return digest({**facts, "text": digest_of_module(source["loader"], source["folder"], again)})
     return digest({**facts, "content": _content(Path(source["path"]))})
 
 

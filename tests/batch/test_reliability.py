@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import py_compile
 import shlex
 import shutil
 import signal
@@ -18,7 +19,7 @@ from batch_runs import Batch, draw, header_of
 
 import glmfit
 from glmfit._files import load_npz, save_npz
-from glmfit.batch import ManifestError, _fit, _plan, _run, collect, load_result, read_manifest, run, status
+from glmfit.batch import ManifestError, _fit, _loaders, _plan, _run, collect, load_result, read_manifest, run, status
 from glmfit.batch.__main__ import _is_missing
 from glmfit.batch._attempts import LIFETIME, STARTED, Attempt, begun, deaths, ended, reason
 from glmfit.batch._lock import RunLock
@@ -210,6 +211,87 @@ def test_a_loader_that_is_edited_during_a_run_is_not_filed_under_its_old_text(ma
     module.write_text(text)
     assert serial(batch).ok  # missing, not failed
     batch.check(2)
+
+
+@pytest.fixture
+def loader(make_batch, monkeypatch):
+    """A batch of one session, its loader's file, two texts of it, and a check: no fit of one is that of the other."""
+    monkeypatch.setattr(_loaders, "_READ", {})
+    monkeypatch.delitem(sys.modules, "sessions_for_tests", raising=False)
+    batch = make_batch([{"seed": 0}])
+    module = batch.folder / "sessions_for_tests.py"
+    first = module.read_text().replace("default_rng(seed)", "default_rng(seed + 3)")
+
+    def check():
+        module.write_text(first.replace("seed + 3", "seed + 7"))
+        assert serial(batch, retry=True).ok
+        (task,) = plan(read_manifest(batch.manifest), batch.out)
+        served = load_result(batch.out / "results" / f"{task.key}.npz").coef_
+        right = glmfit.PopulationGLM(regularizer_strength=0.01).fit(*draw({"seed": 7})).coef_
+        np.testing.assert_allclose(served, right, atol=1e-3)
+
+    return batch, module, first, first.replace("seed + 3", "seed + 7"), check
+
+
+def test_a_loader_that_is_edited_while_it_is_imported(loader, monkeypatch):
+    batch, module, first, second, check = loader
+    monkeypatch.setenv("SECOND", second)
+    module.write_text(f"{first}\n\nfrom pathlib import Path\n\nPath(__file__).write_text(os.environ['SECOND'])\n")
+    serial(batch)
+    check()
+
+
+def test_a_loader_is_not_what_python_compiled_of_it_earlier(loader):
+    batch, module, first, second, check = loader
+    module.write_text(first)
+    os.utime(module, (1e9, 1e9))
+    py_compile.compile(str(module))
+    module.write_text(second)
+    os.utime(module, (1e9, 1e9))  # of the same length and second
+    assert serial(batch).ok
+    check()
+
+
+def test_a_loader_that_is_edited_and_restored_while_it_loads(loader, monkeypatch):
+    batch, module, first, second, check = loader
+    module.write_text(second)
+    original = _fit.load_session
+
+    def load(source):
+        module.write_text(first)
+        session = original(source)
+        module.write_text(second)
+        return session
+
+    monkeypatch.setattr(_fit, "load_session", load)
+    assert "have changed since the run began" in serial(batch).failed[0].error
+    monkeypatch.undo()
+    check()
+
+
+def test_loaders_import_their_neighbours_and_tracebacks_show_what_was_executed(loader):
+    batch, module, *_ = loader
+    package = batch.folder / "package_for_tests"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .loading import load\n")
+    (package / "near.py").write_text(module.read_text())
+    (package / "loading.py").write_text(
+        "from pathlib import Path\nimport neighbour_for_tests\nfrom . import near\ndef load(seed):\n    if seed == 1:\n"
+        "        Path(__file__).write_text('# nothing is left')\n        raise OSError('gone')  # said so\n"
+        "    return near.load(seed)\n"
+    )
+    (batch.folder / "neighbour_for_tests.py").write_text("import package_for_tests.loading\n")
+    listed = json.loads(batch.manifest.read_text())
+    listed["data"][0] |= {"loader": "package_for_tests.loading:load", "arguments": [{"seed": 0}, {"seed": 1}]}
+    batch.manifest.write_text(json.dumps(listed))
+    summary = serial(batch)
+    assert (summary.n_done, len(summary.failed)) == (1, 1)
+    (failure,) = (batch.out / "failed").iterdir()
+    said = json.loads(failure.read_text())["traceback"]
+    assert f"{package / 'loading.py'}\", line 7, in load\n    raise OSError('gone')  # said so" in said
+    (package / "loading.py").unlink()
+    with pytest.raises(ManifestError, match="could not be imported"):
+        serial(batch)
 
 
 def test_files_that_only_look_changed_are_fitted(tmp_path, monkeypatch):
