@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,15 +144,29 @@ def _load_own(source: dict[str, Any]) -> Session:
 
 
 def _files(path: Path) -> list[Path]:
-    """List the file, or those of a folder in order."""
+    """List the file, or those of a folder in order, behind links too, as readers follow them."""
     if path.is_file():
         return [path]
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    if not files and path.exists() and not path.is_dir():
+    if path.exists() and not path.is_dir():
         raise OSError(f"{path} is neither a file nor a folder but a pipe or a device, whose data cannot be read twice.")
+    files = sorted(_below(path, ())) if path.is_dir() else []
     if not files:
         raise FileNotFoundError(f"{path} is not there, or is an empty folder.")
     return files
+
+
+def _below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
+    """Go through a folder; OSError for a link to a folder that it lies in, which has no end."""
+    real = os.path.realpath(folder)
+    if real in above:
+        raise OSError(f"{folder} is a link that leads back to a folder that it lies in, {real}. Remove it.")
+    with os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
+        if entry.is_dir():
+            yield from _below(folder / entry.name, (*above, real))
+        elif entry.is_file():
+            yield folder / entry.name
 
 
 def _name(file: Path, path: Path) -> str:
