@@ -105,6 +105,16 @@ def open_regular(path: Path) -> BinaryIO:
     return raw
 
 
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a file of ours to append to; a link or a pipe that somebody put in its place is replaced, not written to."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)
+    # What takes its place in between is refused: a link is not followed, for the reader of a pipe nobody waits.
+    more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags | more, 0o666))
+
+
 def read_regular(path: Path, most: int = -1) -> bytes:
     """Read a file, or the first bytes of it; raises as `open_regular`."""
     with open_regular(path) as file:

@@ -19,9 +19,21 @@ from batch_runs import Batch, draw, header_of
 
 import glmfit
 from glmfit._files import load_npz, save_npz
-from glmfit.batch import ManifestError, _fit, _loaders, _plan, _run, collect, load_result, read_manifest, run, status
+from glmfit.batch import (
+    ManifestError,
+    _attempts,
+    _fit,
+    _loaders,
+    _plan,
+    _run,
+    collect,
+    load_result,
+    read_manifest,
+    run,
+    status,
+)
 from glmfit.batch.__main__ import _is_missing
-from glmfit.batch._attempts import LIFETIME, STARTED, Attempt, begun, deaths, ended, reason
+from glmfit.batch._attempts import LIFETIME, STARTED, Attempt, begun, deaths, ended, reason, take_back
 from glmfit.batch._lock import RunLock
 from glmfit.batch._plan import plan, read_plan
 from glmfit.batch._receipt import Receipt, Work
@@ -134,6 +146,56 @@ def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp
     ended(tmp_path, "k")
     Attempt(tmp_path, "k").forget()
     assert not begun(tmp_path)
+
+
+def test_attempts_with_little_time_count_together(tmp_path, monkeypatch):
+    """Workers that started at different times: a task goes to one whose time is half over, again and again."""
+    monkeypatch.setenv(LIFETIME, "1000")
+    monkeypatch.setattr("glmfit.batch._attempts.is_alive", lambda mark: False)
+    ages, n = [870.0, 220.0, 840.0, 500.0, 500.0, 999.0, 2000.0, 520.0, 500.0], []
+    for age in ages:
+        monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth, age=age: age)
+        Attempt(tmp_path, "k").end()
+        n.append(len(deaths(tmp_path, "k")))
+    assert n == [0, 0, 1, 1, 2, 2, 2, 2, 3]
+    assert "less time count as one when they have had as much together" in reason(deaths(tmp_path, "k"))
+    before = len((tmp_path / "begun" / "k.json").read_text().splitlines())
+    monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth: 999.99)
+    attempt = Attempt(tmp_path, "k")
+    time.sleep(0.02)
+    attempt.forget()  # it had all of the time that was left: an orderly end at the walltime takes nothing back
+    monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth: 500.0)
+    Attempt(tmp_path, "k").forget()
+    assert len(_attempts._marks(tmp_path / "begun" / "k.json")) == before + 1
+
+
+@pytest.mark.parametrize(("lifetime", "left"), [("x", 1), (0, 1), (1, "NaN"), (1, "1e999"), ([], {}), (1, None)])
+def test_marks_of_a_walltime_that_is_none_end_nothing(tmp_path, lifetime, left):
+    Attempt(tmp_path, "k").end()
+    path = tmp_path / "begun" / "k.json"
+    path.write_text(json.dumps({"host": "another", "lifetime": lifetime, "left": left}) + "\n")
+    os.utime(path, (1e9, 1e9))
+    reason([*deaths(tmp_path, "k"), *deaths(tmp_path, "k")])
+
+
+def test_what_is_taken_back_leaves_the_attempts_of_others(tmp_path):
+    ours, path = Attempt(tmp_path, "k"), tmp_path / "begun" / "k.json"
+    other = json.dumps({"host": "another", "began": 1.0})
+    with open(path, "a") as file:
+        file.write(other + "\n")
+    ours.forget()
+    assert [line for line, *_ in _attempts._marks(path)] == [other]
+    ended(tmp_path, "k")
+    victim = tmp_path / "victim"
+    victim.write_text("precious\nno newline")
+    path.symlink_to(victim)
+    take_back(tmp_path, ["k"])
+    assert victim.read_text() == "precious\nno newline"
+    ours._path.unlink()
+    path.symlink_to(victim)
+    ours.forget()
+    Attempt(tmp_path, "k").forget()
+    assert victim.read_text() == "precious\nno newline" and not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -352,6 +414,12 @@ def test_one_host_that_cannot_write_does_not_end_the_run_of_the_others(batch):
             book.add(None, receipt("well", True))
         with pytest.raises(_run._CannotWriteError, match="3 in a row"):
             book.add(None, receipt("well", True))
+    with _run.Book(batch.out, [], [], [], 0, False, 0.0) as book:
+        book.add(None, receipt("well, and gone", False))
+        for _ in range(9):
+            book.add(None, receipt("sick", True))
+        with pytest.raises(_run._CannotWriteError, match="10 in a row"):
+            book.add(None, receipt("sick", True))
 
 
 def test_the_summary_counts_what_is_there(batch, monkeypatch):
