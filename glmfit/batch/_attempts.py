@@ -30,6 +30,7 @@ STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
 SET_STARTED = f"export {STARTED}=$(date +%s)"
 MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a tenth of it if that is less
 _MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for an innocent fit
+_LEAST = 0.1  # of a lifetime, which every attempt is taken to have had: none goes on for ever
 _BACK = "-"  # before a line that is taken back
 _here: set[Attempt] = set()  # those of this process
 
@@ -122,7 +123,7 @@ def deaths(out: Path, key: str) -> list[dict[str, Any]]:
         if lasts:
             continue
         is_short = mark["share"] < _MOST
-        together += max(mark["share"], 0.0) if is_short else 0.0
+        together += max(mark["share"], _LEAST) if is_short else 0.0
         if not is_short or together >= 1.0:
             found.append(mark | {"together": is_short})
             together -= is_short

@@ -159,6 +159,10 @@ def test_attempts_with_little_time_count_together(tmp_path, monkeypatch):
         n.append(len(deaths(tmp_path, "k")))
     assert n == [0, 0, 1, 1, 2, 2, 2, 2, 3]
     assert "less time count as one when they have had as much together" in reason(deaths(tmp_path, "k"))
+    monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth: 2000.0)
+    for _ in range(10):  # those that began when their time was over end too
+        Attempt(tmp_path, "k").end()
+    assert len(deaths(tmp_path, "k")) == 4
     before = len((tmp_path / "begun" / "k.json").read_text().splitlines())
     monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth: 999.99)
     attempt = Attempt(tmp_path, "k")
