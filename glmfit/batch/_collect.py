@@ -78,7 +78,7 @@ def collect(out: str | Path) -> Collected:
         except FileNotFoundError:
             n_absent += 1
             continue
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             damaged.append(str(error))
             continue
         features = [_printable(str(name)) for name in arrays["design.feature_names"]]

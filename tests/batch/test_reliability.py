@@ -502,13 +502,15 @@ def test_links_in_the_output_folder_are_replaced(batch):
     assert serial(batch).ok and victim.read_text() == "precious"
 
 
-def test_a_link_in_place_of_a_log_is_replaced(batch):
+def test_a_link_or_a_pipe_in_place_of_a_log_is_replaced(batch):
     victim = batch.folder / "victim"
     victim.write_text("precious")
     (batch.out / "logs").mkdir(parents=True)
     (batch.out / "logs" / "local-0.log").symlink_to(victim)
-    batch.run("--workers", 1)
-    assert victim.read_text() == "precious" and (batch.out / "logs" / "local-0.log").is_file()
+    os.mkfifo(batch.out / "logs" / "local-1.log")
+    batch.run("--workers", 2)
+    assert victim.read_text() == "precious"
+    assert all((batch.out / "logs" / name).is_file() for name in ("local-0.log", "local-1.log"))
 
 
 def spoil(path, how):
