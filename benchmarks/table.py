@@ -1,8 +1,8 @@
-"""Renders benchmarks/results/poisson_population.json and peers.json as Markdown tables.
+"""Renders results of benchmarks as Markdown tables and a figure.
 
-python benchmarks/table.py             print the first
-python benchmarks/table.py --peers     print the second
-python benchmarks/table.py --write     put both, and the second in short, between the markers of README.md and docs/
+python benchmarks/table.py             print the table of poisson_population.json
+python benchmarks/table.py --peers     print the table of peers.json
+python benchmarks/table.py --write     fill the markers of README.md, benchmarks/README.md and docs/, draw the figure
 """
 
 from __future__ import annotations
@@ -22,6 +22,15 @@ START, END = "<!-- benchmark table -->", "<!-- end of benchmark table -->"
 PEERS = ROOT / "benchmarks" / "results" / "peers.json"
 PEERS_START, PEERS_END = "<!-- peers table -->", "<!-- end of peers table -->"
 SHORT_START, SHORT_END = "<!-- short peers table -->", "<!-- end of short peers table -->"
+RECORDINGS = ROOT / "benchmarks" / "results" / "real_designs.json"
+RECORDINGS_START, RECORDINGS_END = "<!-- recordings table -->", "<!-- end of recordings table -->"
+FIGURE = ROOT / "docs" / "figures" / "comparison.png"
+_DESIGNS = {
+    "w_maze_place": "place on a W-maze",
+    "open_field_place": "place in an open field",
+    "open_field_coupling": "coupling of place cells",
+    "motor_cortex_velocity_lags": "velocity, motor cortex",
+}
 _PACKAGES = {
     "glmfit": "glmfit",
     "nemos": "NeMoS",
@@ -209,6 +218,66 @@ def _three(seconds: list[float], least: list[float]) -> str:
     return ", ".join(one(*pair) for pair in zip(seconds, least, strict=False))  # no seconds, no cell
 
 
+# ---------------------------------------------------------------------------------------- recordings
+
+
+def render_recordings(content: dict) -> str:
+    """Make a table of later fits of recorded designs, a row each: both links, beside the rivals of the link."""
+    columns = ("recording", "bins x features x neurons", "glmfit, softplus", "NeMoS", "glmfit, exp", "scikit-learn")
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    names = [name for name in content["order"] if name in content["sections"]]
+    for name in names:
+        figures = content["sections"][name]["figures"]
+        shape = " x ".join(f"{figures[size]:,}".replace(",", " ") for size in ("rows", "features", "neurons"))
+        cells = [
+            f"{_short_seconds(figures[link][kind]['seconds'][-1])}"
+            for link, kind in (("softplus", "glmfit"), ("softplus", "nemos"), ("exp", "glmfit"), ("exp", "sklearn"))
+        ]
+        lines.append(f"| {_DESIGNS[name]} | {shape} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", provenance([content["sections"][name] for name in names]) + "."])
+
+
+def _short_seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
+
+
+# -------------------------------------------------------------------------------------------- figure
+
+_COLORS = {"glmfit": "#0072B2", "nemos": "#E69F00", "sklearn": "#009E73", "statsmodels": "#CC79A7", "glum": "#888888"}
+
+
+def draw_peers(content: dict, path: Path, goal: str = "0.0001") -> None:
+    """Draw the seconds of later and of first fits to a relative gap, a dot per package, a row per problem."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = [name for name in content["order"] if name in content["sections"]][::-1]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), sharey=True, sharex=True, layout="constrained")
+    for ax, when, title in zip(axes, ("warm", "cold"), ("later fits", "first fit of a process"), strict=True):
+        for y, name in enumerate(names):
+            peers = content["sections"][name]["figures"]["peers"].values()
+            for package, color in _COLORS.items():
+                rows = [r for r in peers if r["package"] == package and (package != "glmfit" or r["solver"] == "auto")]
+                seconds = _least(_of(r, when, goal) for r in rows)
+                if seconds < math.inf:
+                    size, front = (9, 3) if package == "glmfit" else (7, 2)
+                    ax.plot(seconds, y, "o", color=color, ms=size, mec="white", mew=0.8, zorder=front)
+            ax.axhline(y, color="0.92", lw=0.8, zorder=0)
+        ax.set(xscale="log", xlabel=f"seconds to a relative gap of {float(goal):g}")
+        ax.set_title(title, fontsize=11)
+        ax.spines[["top", "right", "left"]].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="x", color="0.92", lw=0.8)
+    titles = [_title(name, content["sections"][name]["figures"]["problem"], short=True) for name in names]
+    axes[0].set_yticks(range(len(names)), titles, fontsize=9)
+    handles = [plt.Line2D([], [], marker="o", ls="", color=c, label=_PACKAGES[p]) for p, c in _COLORS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    plt.close(figure)
+
+
 # ------------------------------------------------------------------------------------------- filling
 
 
@@ -224,27 +293,30 @@ def fill(text: str, table: str, start: str = START, end: str = END) -> str:
 
 
 def pages(start: str = START) -> list[Path]:
-    """README.md and every page under docs/ with the marker."""
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README.md, that of benchmarks/, and every page under docs/ with the marker."""
+    found = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [path for path in found if path.exists() and start in path.read_text(encoding="utf-8")]
+
+
+TABLES = {
+    START: (RESULTS, render, END),
+    PEERS_START: (PEERS, render_peers, PEERS_END),
+    SHORT_START: (PEERS, render_peers_in_short, SHORT_END),
+    RECORDINGS_START: (RECORDINGS, render_recordings, RECORDINGS_END),
+}
 
 
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="fill README.md and docs/")
+    parser.add_argument("--write", action="store_true", help="fill README.md, benchmarks/README.md and docs/")
     parser.add_argument("--peers", action="store_true", help="print the comparison with other packages")
     parser.add_argument("--results", help="JSON file to print")
     options = parser.parse_args(arguments)
-    tables = {
-        START: (Path(options.results or RESULTS), render, END),
-        PEERS_START: (Path(options.results or PEERS), render_peers, PEERS_END),
-        SHORT_START: (Path(options.results or PEERS), render_peers_in_short, SHORT_END),
-    }
     if not options.write:
-        file, make, _ = tables[PEERS_START if options.peers else START]
-        print(make(json.loads(file.read_text(encoding="utf-8"))))
+        file, make, _ = TABLES[PEERS_START if options.peers else START]
+        print(make(json.loads(Path(options.results or file).read_text(encoding="utf-8"))))
         return 0
-    for start, (file, make, end) in tables.items():
+    for start, (file, make, end) in TABLES.items():
         if not file.exists():
             print(f"no {file.name} yet")
             continue
@@ -254,6 +326,7 @@ def main(arguments=None) -> int:
             beside.write_text(fill(path.read_text(encoding="utf-8"), table, start, end), encoding="utf-8")
             os.replace(beside, path)
             print(f"filled {path.relative_to(ROOT)}")
+    draw_peers(json.loads(PEERS.read_text(encoding="utf-8")), FIGURE)
     return 0
 
 

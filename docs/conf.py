@@ -1,7 +1,8 @@
-"""Configuration of the documentation. Builds offline: no intersphinx, nothing fetched."""
+"""Configuration of the documentation. It builds offline and its pages fetch nothing, MathJax included."""
 
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
@@ -15,24 +16,30 @@ copyright = "2026, glmfit developers"
 version = release = glmfit.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",  # Markdown and notebooks
+    "sphinx_copybutton",
+    "sphinx_design",  # cards and tabs
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "benchmarks",  # writes benchmarks.md
+    "members",
 ]
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "_templates"]
+templates_path = ["_templates"]
+nb_execution_mode = "off"  # notebooks are committed with what they print and draw: make_gallery.py
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 myst_dmath_double_inline = True
 
-autodoc_default_options = {"members": True, "show-inheritance": False}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings name axes, units and ranges
-autosummary_generate = False
+autosummary_context = {}  # filled by _ext/members.py
+autosummary_generate = True
+suppress_warnings = ["config.cache"]  # the context has a function, which is not kept for the next build
 napoleon_google_docstring = False
 napoleon_numpy_docstring = True
 napoleon_use_rtype = False
@@ -41,7 +48,19 @@ napoleon_use_ivar = True
 html_theme = "pydata_sphinx_theme"
 html_title = "glmfit"
 html_show_sourcelink = False
+html_css_files = ["site.css"]
+# One file of MathJax that needs no fonts, from the package that carries it, in place of a content delivery network.
+mathjax_folder = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
+html_static_path = ["_static", str(mathjax_folder / "tex-svg.js")]
+mathjax_path = "tex-svg.js"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+html_sidebars = {
+    page: [] for page in ("index", "start_here", "concepts", "glossary", "comparison", "benchmarks", "changelog")
+}
 html_theme_options = {
+    "logo": {"text": "glmfit"},
+    "header_links_before_dropdown": 7,
     "navbar_end": ["theme-switcher"],
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],

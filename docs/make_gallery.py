@@ -1,28 +1,36 @@
-"""Run the examples and write the pages of the gallery: ``python docs/make_gallery.py [01 08 ...]``, or all of them.
+"""Run the examples as notebooks and write the gallery: ``python docs/make_gallery.py [01 08 ...]``, or all of them.
 
-Examples on recordings use those in ../shared/data beside the checkout and simulate data like them where that is not.
-Each page has the title and text of the example's docstring, its figure, what it printed and its code, and records the
-SHA-256 of its source: tests/test_gallery.py fails when an example has changed since.
+An example is a script in cells (``# %%``), the one source of its notebook. The notebook is executed and kept with all
+that it prints and draws, and with the SHA-256 of its source: tests/test_gallery.py fails when the example has changed.
+Its last figure becomes the thumbnail. Recordings are taken from ../shared/data beside the checkout, or simulated.
 """
 
-import ast
+import base64
 import hashlib
 import io
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import jupytext
+import nbformat
+from nbclient import NotebookClient
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
-MOST_BYTES = 240_000
+MOST_BYTES = 240_000  # of a figure
+THUMBNAIL = (900, 100_000)  # width in pixels, bytes at most
 ABSOLUTE = re.compile(r"(?<![\w.)])/(?:home|tmp|root|Users|work|usr|opt|mnt|var)/\S*")
+TAGS = {
+    "01": "one neuron", "02": "pynapple", "03": "cross-validation", "04": "NeMoS", "05": "recording, softmax",
+    "06": "recording, softmax", "07": "response model", "08": "recording, population", "09": "recording, coupling",
+    "10": "recording, cross-validation", "11": "batch", "12": "recording, inference",
+}  # fmt: skip
 
 
 def fingerprint(example):
@@ -30,86 +38,117 @@ def fingerprint(example):
     return hashlib.sha256(example.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
-def docstring(example):
-    """Title, text and the number of the first line of code after it."""
-    node = ast.parse(example.read_text(encoding="utf-8")).body[0]
-    title, _, text = ast.get_docstring(ast.parse(example.read_text(encoding="utf-8"))).partition("\n")
-    return title.strip().rstrip("."), text.strip(), node.end_lineno + 1
+def notebook(example):
+    """The notebook of an example, not executed: its cells, the script and itself to download, and a stable id each."""
+    found = jupytext.read(example, fmt="py:percent")
+    links = f"{{download}}`Notebook <{example.stem}.ipynb>` · {{download}}`Script <../../examples/{example.name}>`"
+    first = found.cells[0]
+    title, _, rest = first.source.partition("\n")
+    first.source = f"{title}\n\n{links}\n{rest}"
+    for k, cell in enumerate(found.cells):
+        cell.id, cell.metadata = f"cell-{k:02d}", {}
+    found.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+        "glmfit": {"source": f"examples/{example.name}", "sha256": fingerprint(example)},
+    }
+    return found
 
 
-def run(example):
-    """What an example prints, and the figure it saves."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
-        command = [sys.executable, "-W", "ignore", str(example), f"{example.stem}.png"]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{example.name} failed:\n{done.stderr}")
-        figure = Image.open(io.BytesIO((Path(folder) / f"{example.stem}.png").read_bytes()))
-        figure.load()
-    printed = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
-    if ABSOLUTE.search(printed):
-        raise SystemExit(f"{example.name} printed an absolute path: {ABSOLUTE.search(printed)[0]}")
-    return printed, figure
+def title(example):
+    """The heading of the first cell."""
+    return notebook(example).cells[0].source.partition("\n")[0].lstrip("# ").strip()
 
 
-def small_png(figure):
+def execute(example, recordings):
+    """The notebook with what it prints and draws; `recordings` is a folder."""
+    found = notebook(example)
+    environment = {"GLMFIT_RECORDINGS": str(recordings), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    before = dict(os.environ)
+    os.environ |= environment  # the kernel inherits it
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            NotebookClient(found, timeout=900, resources={"metadata": {"path": folder}}, record_timing=False).execute()
+    finally:
+        os.environ.clear()
+        os.environ |= before
+    for cell in found.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [tidy(output) for output in joined(cell.outputs)]
+            cell.metadata = {}
+    return found
+
+
+def joined(outputs):
+    """Outputs without bars and warnings, streams of one kind in one piece."""
+    found = []
+    for output in outputs:
+        if output.output_type == "stream" and output.name == "stderr":
+            continue
+        if found and output.output_type == "stream" == found[-1].output_type:
+            found[-1].text += output.text
+        else:
+            found.append(output)
+    return found
+
+
+def tidy(output):
+    """An output with small figures and without absolute paths."""
+    texts = [output.text] if output.output_type == "stream" else list(output.get("data", {}).values())
+    if any(ABSOLUTE.search(text) for text in texts if isinstance(text, str)):
+        raise SystemExit(f"an absolute path in an output: {texts}")
+    if "image/png" in output.get("data", {}):
+        figure = Image.open(io.BytesIO(base64.b64decode(output.data["image/png"])))
+        output.data["image/png"] = base64.b64encode(small_png(figure)).decode()
+        output.data.pop("text/plain", None)
+    return output
+
+
+def small_png(figure, widths=(1500, 1300, 1100, 900), most_bytes=MOST_BYTES):
     """Bytes of a figure in all of its colours, as wide as they allow; with few colours where none is wide enough."""
     figure = figure.convert("RGB")
-    for width, colors in ((1500, None), (1300, None), (1100, None), (1300, 256), (1100, 256), (900, 256)):
-        width = min(width, figure.width)
-        drawn = figure.resize((width, round(figure.height * width / figure.width)), Image.LANCZOS)
-        drawn = drawn if colors is None else drawn.quantize(colors)
-        buffer = io.BytesIO()
-        drawn.save(buffer, "PNG", optimize=True)
-        if buffer.tell() < MOST_BYTES:
-            return buffer.getvalue()
+    for colors in (None, 256, 64):
+        for width in widths:
+            width = min(width, figure.width)
+            drawn = figure.resize((width, round(figure.height * width / figure.width)), Image.LANCZOS)
+            drawn = drawn if colors is None else drawn.quantize(colors)
+            buffer = io.BytesIO()
+            drawn.save(buffer, "PNG", optimize=True)
+            if buffer.tell() < most_bytes:
+                return buffer.getvalue()
     raise SystemExit("a figure stays too large; draw less on it")
 
 
-def page(example, printed):
-    """Text of the page of an example."""
-    title, text, first = docstring(example)
-    return f"""# {title}
-
-![{title}]({example.stem}.png)
-
-{text}
-
-## What it prints
-
-```text
-{printed}
-```
-
-## The code
-
-[examples/{example.name}](../../examples/{example.name})
-
-```{{literalinclude}} ../../examples/{example.name}
-:language: python
-:lines: {first}-
-```
-
-<!-- made by docs/make_gallery.py; sha256 of examples/{example.name}: {fingerprint(example)} -->
-"""
+def figures(found):
+    """PNG files of an executed notebook."""
+    outputs = [output for cell in found.cells if cell.cell_type == "code" for output in cell.outputs]
+    return [base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})]
 
 
 def index():
-    """Text of the page with all thumbnails, two to a row: a table that shows wherever Markdown does."""
-    titles = {e.stem: docstring(e)[0] for e in EXAMPLES}
-    cells = [f"[![{title}]({stem}.png)]({stem}.md) [{title}]({stem}.md)" for stem, title in titles.items()]
-    cells += [""] * (len(cells) % 2)
-    rows = "\n".join(f"| {left} | {right} |" for left, right in zip(cells[::2], cells[1::2], strict=True))
-    names = "\n".join(e.stem for e in EXAMPLES)
+    """Text of the page with a card per example."""
+    cards = "".join(
+        f""":::{{grid-item-card}} {title(example)}
+:link: {example.stem}
+:link-type: doc
+:img-top: {example.stem}.png
+
+{" ".join(f"{{bdg-secondary}}`{tag.strip()}`" for tag in TAGS[example.stem[:2]].split(","))}
+:::
+
+"""
+        for example in EXAMPLES
+    )
+    names = "\n".join(example.stem for example in EXAMPLES)
     return f"""# Gallery
 
-Scripts that run in under a minute, with the figure each of them draws and all that it prints. They are in the folder
-`examples`; those on recordings that are not shipped simulate data like them where there is no file.
+Notebooks that run in about a minute each, with all that they print and draw. Each can be downloaded, as a notebook or as
+a script. Recordings are not shipped: where an example does not find its recording, it simulates data like it.
 
-| | |
-|---|---|
-{rows}
+::::{{grid}} 1 2 3 3
+:gutter: 3
+
+{cards}::::
 
 ```{{toctree}}
 :hidden:
@@ -120,16 +159,19 @@ Scripts that run in under a minute, with the figure each of them draws and all t
 
 
 def main():
-    """Make the pages named on the command line, or all, and the index."""
+    """Make the notebooks named on the command line, or all, and the index."""
     GALLERY.mkdir(exist_ok=True)
-    wanted = [e for e in EXAMPLES if not sys.argv[1:] or e.stem[:2] in sys.argv[1:]]
-    for example in wanted:
+    recordings = Path(os.environ.get("GLMFIT_RECORDINGS", ROOT.parent / "shared" / "data")).resolve()
+    for example in EXAMPLES:
+        if sys.argv[1:] and example.stem[:2] not in sys.argv[1:]:
+            continue
         start = time.perf_counter()
-        printed, figure = run(example)
-        png = small_png(figure)
-        (GALLERY / f"{example.stem}.png").write_bytes(png)
-        (GALLERY / f"{example.stem}.md").write_text(page(example, printed), encoding="utf-8")
-        print(f"{example.stem}: {time.perf_counter() - start:.0f} s, figure of {len(png) / 1000:.0f} kB", flush=True)
+        found = execute(example, recordings)
+        nbformat.write(found, GALLERY / f"{example.stem}.ipynb")
+        last = Image.open(io.BytesIO(figures(found)[-1]))
+        width, most = THUMBNAIL
+        (GALLERY / f"{example.stem}.png").write_bytes(small_png(last, (width, 700, 500), most))
+        print(f"{example.stem}: {time.perf_counter() - start:.0f} s, {len(figures(found))} figures", flush=True)
     (GALLERY / "index.md").write_text(index(), encoding="utf-8")
 
 

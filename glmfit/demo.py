@@ -136,13 +136,13 @@ class Recording(NamedTuple):
     spikes: np.ndarray  # per bin
 
 
-def load_grasshopper(duration_s: float) -> Recording:
+def load_grasshopper(duration_s: float = 10.0) -> Recording:
     """Read the auditory receptor that comes with nitime: sound level and spikes in bins of 0.5 ms.
 
     Parameters
     ----------
     duration_s : float
-        Of the recording's 10 s, how many to read from its beginning.
+        How many seconds to read from the beginning, at most 10. Default 10.0.
 
     Returns
     -------

@@ -46,7 +46,6 @@ NOT_RUN = {
     "python -m pip install": "installs; .ci/run does what the README says, test_examples compares the two",
     "python -m glmfit demo": "test_examples and .ci/run",
     "python -m pytest": "this is it",
-    "python -m glmfit.batch run examples/batch/simulated.toml --out fits": "docs/how_to/batch.md, in another folder",
     "python -m glmfit.batch run manifest.toml --out fits --scheduler slurm": "needs SLURM: tests/batch",
     "sbatch fits/array.sh": "needs SLURM: tests/batch",
     "JAX_PLATFORMS=cuda python benchmarks/gpu_population.py": "needs a GPU",
@@ -393,3 +392,16 @@ def test_the_page_of_benchmarks_has_every_verdict(monkeypatch):
                 assert entry["what"].replace("|", r"\|") in text
                 missed += not entry["met"]
     assert text.count("**no**") == 2 * missed  # where it belongs, and at the top
+
+
+def test_ten_minutes_use_what_the_readme_shows():
+    """A reader of the README alone types docs/ten_minutes.md: every name of ours that it takes stands there."""
+    code = {
+        page: "".join(block.text for block in blocks(ROOT / page) if block.language == "python")
+        for page in ("README.md", "docs/ten_minutes.md")
+    }
+    ours = r"\b(?:glmfit|inference|plotting|model|best|wald)\.\w+"
+    shown, typed = (set(re.findall(ours, text)) for text in code.values())
+    also = {"model.fit", "best.score", "best.strength_"}  # attributes that siblings of shown ones have
+    assert typed - shown <= also
+    assert {"glmfit.PopulationGLM", "glmfit.PopulationGLMCV", "model.score", "plotting.plot_filter"} <= typed

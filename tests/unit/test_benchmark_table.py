@@ -54,29 +54,32 @@ def content(*requirements, **environment):
     return {"order": ["p1", "p2"], "sections": {"p1": section}}
 
 
-def test_readme_shows_the_committed_results(table):
-    if not table.RESULTS.exists():
-        pytest.skip("no benchmarks/results/poisson_population.json is committed")
-    rendered = table.render(json.loads(table.RESULTS.read_text(encoding="utf-8")))
-    assert ROOT / "README.md" in table.pages()
-    for page in table.pages():
+@pytest.mark.parametrize("kind", ["", "PEERS_", "SHORT_", "RECORDINGS_"])
+def test_pages_show_the_committed_results(table, kind):
+    start, end = getattr(table, f"{kind}START"), getattr(table, f"{kind}END")
+    file, make = table.TABLES[start][:2]
+    assert table.pages(start), f"no page has the marker {start}"
+    rendered = make(json.loads(file.read_text(encoding="utf-8")))
+    for page in table.pages(start):
         text = page.read_text(encoding="utf-8")
-        assert text == table.fill(text, rendered), "run: python benchmarks/table.py --write"
+        assert text == table.fill(text, rendered, start, end), "run: python benchmarks/table.py --write"
 
 
-def test_comparison_shows_the_committed_results(table):
-    assert table.pages(table.PEERS_START), "docs/comparison.md has lost its marker"
-    if not table.PEERS.exists():
-        pytest.skip("no benchmarks/results/peers.json is committed")
-    content = json.loads(table.PEERS.read_text(encoding="utf-8"))
-    for make, start, end in (
-        (table.render_peers, table.PEERS_START, table.PEERS_END),
-        (table.render_peers_in_short, table.SHORT_START, table.SHORT_END),
-    ):
-        assert table.pages(start)
-        for page in table.pages(start):
-            text = page.read_text(encoding="utf-8")
-            assert text == table.fill(text, make(content), start, end), "run: python benchmarks/table.py --write"
+def test_recordings_have_a_row_each(table):
+    section = content()["sections"]["p1"]
+    section["figures"] = {"rows": 43656, "features": 64, "neurons": 24}
+    for link, kinds in (("softplus", {"glmfit": 0.87, "nemos": 12.3}), ("exp", {"glmfit": 0.9, "sklearn": 1.26})):
+        section["figures"][link] = {kind: {"seconds": [9.0, seconds]} for kind, seconds in kinds.items()}
+    lines = table.render_recordings({"order": ["w_maze_place"], "sections": {"w_maze_place": section}}).splitlines()
+    assert lines[2] == "| place on a W-maze | 43 656 x 64 x 24 | 0.87 s | 12 s | 0.9 s | 1.3 s |"
+    assert lines[-1].startswith("Measured 2026-01-02")
+
+
+def test_the_figure_of_the_comparison_is_drawn(table, tmp_path):
+    pytest.importorskip("matplotlib")
+    table.draw_peers(json.loads(table.PEERS.read_text(encoding="utf-8")), tmp_path / "figure.png")
+    assert 10_000 < (tmp_path / "figure.png").stat().st_size < 150_000
+    assert table.FIGURE.exists()
 
 
 def test_losses_and_failures_of_a_comparison_are_shown(table):
