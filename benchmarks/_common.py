@@ -153,7 +153,7 @@ def fresh(task: str, **arguments) -> dict:
 
 
 def write_atomically(path: Path, write: Callable) -> None:
-    """Write a file by ``write(file)`` beside its place and move it there."""
+    """Write a file by ``write(file)`` under a temporary name and move it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:

@@ -78,7 +78,7 @@ def fit_summary(model) -> dict:
 
 
 def judge(model, problem: Problem, optimum: np.ndarray) -> dict:
-    """Put the true gap of a fit beside what its report claims."""
+    """Put the true gap of a fit next to what its report claims."""
     true = gaps(problem, model.coef_, model.intercept_, optimum)
     distance = true.pop("distance")
     facts = fit_summary(model) | true

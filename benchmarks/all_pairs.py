@@ -1,8 +1,8 @@
-"""All stimuli by all neurons: cost of a pass, solvers side by side, sampled pairs: see README.md beside this file.
+"""All stimuli by all neurons: cost of a pass, solvers in turns, sampled pairs: see README.md in this folder.
 
 python benchmarks/all_pairs.py [--sections scaling,blocks,linear,mlp,negatives]
 
-The section "negatives" needs bibtex_train.npz in ../shared/data beside the checkout for its recorded set.
+The section "negatives" needs bibtex_train.npz in ../shared/data next to the checkout for its recorded set.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def scaling(cache, scale: float, section: Section) -> None:
     )
     for index in (1, 2):
         section.require(
-            f"time of objective and gradient, {sizes[index]} beside {sizes[0]} entities a side",
+            f"time of objective and gradient, {sizes[index]} compared with {sizes[0]} entities a side",
             seconds[index],
             seconds[0] * sizes[index] / sizes[0],
             limit=1.3,
@@ -92,7 +92,7 @@ def blocks(cache, scale: float, section: Section) -> None:
     section.note(pairs=len(triples.y), seconds=seconds, temporary_bytes=temporary, data_bytes=held)
     for name in ("triples", "gathered"):
         section.require(
-            f"speed of blocks, beside {name}",
+            f"speed of blocks compared with {name}",
             seconds[name],
             seconds["blocks"],
             limit=8,
@@ -100,11 +100,11 @@ def blocks(cache, scale: float, section: Section) -> None:
             at_least=True,
         )
     section.require(
-        "size of triples gathered at once, beside blocks", size["gathered"], size["blocks"], limit=10,
+        "size of triples gathered at once compared with blocks", size["gathered"], size["blocks"], limit=10,
         against="blocks", unit="B", topic="memory", at_least=True,
     )  # fmt: skip
     section.require(
-        "size of our triples, beside blocks", size["triples"], size["blocks"], limit=10,
+        "size of our triples compared with blocks", size["triples"], size["blocks"], limit=10,
         against="blocks", unit="B", topic="memory", at_least=True, aim=True,
     )  # fmt: skip
 
@@ -247,7 +247,7 @@ def compare(section, problem, theta, budget: float, extra=(), name="") -> dict:
 
 
 def linear(cache, scale: float, section: Section) -> None:
-    """Linear towers on simulated positive pairs (942 x 1447): the default beside the others, sampled pairs and ALS."""
+    """Linear towers on simulated positive pairs (942 x 1447): the default, the others, sampled pairs and ALS."""
     problem = ratings(implicit_feedback())
     theta = problem.draw_params(jax.random.key(0), 32)
     section.note(pairs=problem.n_pairs)
@@ -257,7 +257,7 @@ def linear(cache, scale: float, section: Section) -> None:
     for kind, aim in (("constant", False), ("decaying", True)):
         sampled = min(seconds["2 %"] for label, seconds in times.items() if label.endswith(kind))
         section.require(
-            f"the default within 0.1 % of the best objective, beside sampled pairs ({kind} steps) within 2 %",
+            f"the default within 0.1 % of the best objective, sampled pairs ({kind} steps) within 2 %",
             times["LBFGS"]["0.1 %"],
             min(sampled, budget),
             limit=0.2,
@@ -273,7 +273,7 @@ def mlp(cache, scale: float, section: Section) -> None:
     times = compare(section, problem, theta, 20 * scale)
     ours = {label: t["1 %"] for label, t in times.items()}
     section.require(
-        "the default (Adam, then L-BFGS) within 1 % of the best objective, beside the quickest of the others",
+        "the default (Adam, then L-BFGS) within 1 % of the best objective, against the quickest of the others",
         ours["Adam"],
         min(seconds for label, seconds in ours.items() if label != "Adam"),
         limit=1.0,
@@ -338,7 +338,7 @@ def negatives(cache, scale: float, section: Section) -> None:
         ours = table["all pairs (LBFGS), 1 s"]["recall@20"]
         rival = max(r["recall@20"] for label, r in table.items() if label.startswith("sampled") and ", 1 s" in label)
         section.require(
-            f"recall@20 after 1 s, {name}: all pairs beside sampled pairs at their best rate", ours, rival, limit=1.0,
+            f"recall@20 after 1 s, {name}: all pairs, sampled pairs at their best rate", ours, rival, limit=1.0,
             against="sampled pairs", unit="", topic="quality", at_least=True, aim=True,
         )  # fmt: skip
 

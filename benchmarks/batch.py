@@ -1,4 +1,4 @@
-"""200 fits on two local workers beside the same fits one by one, and a second run that finds all of them done.
+"""200 fits on two local workers compared with the same fits one by one, and a second run that finds all of them done.
 
     python benchmarks/batch.py
 

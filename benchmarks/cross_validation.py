@@ -1,11 +1,11 @@
-"""Strengths chosen by cross-validation: all fits in one solve, beside separate fits and a grid search around NeMoS.
+"""Strengths chosen by cross-validation: one solve, separate fits, a grid search around NeMoS.
 
     python benchmarks/cross_validation.py [--sections p1 lasso]
 
 P1 (100 000 bins, 192 features, 32 neurons) with 8 strengths and 5 contiguous folds: 1 280 fits of a neuron. Ours makes
 256 more, of all rows, and the last fit. A grid search makes 40 fits of the population, one strength for all neurons; it
 is extrapolated from fits of the first fold at three strengths, compiled before, and so are our own separate fits.
-The lasso has twelve strengths, and our own separate fits beside it.
+The lasso has twelve strengths, and our own separate fits for comparison.
 """
 
 from __future__ import annotations

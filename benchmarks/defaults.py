@@ -1,11 +1,11 @@
-"""Estimators as they come beside the best strength of a grid, by the score of held-out blocks of time.
+"""Estimators as they come compared with the best strength of a grid, by the score of held-out blocks of time.
 
     python benchmarks/defaults.py --data FOLDER [--sections w_maze_place ...]
 
 The seven designs of recordings (see _designs.py) with `PopulationGLM()`, five contiguous folds, D2 of the whole
 population on the rows left out; the grid has a strength every half decade (`EVERY`: of some neurons, every decade).
 The section `classes` does the same for
-`SoftmaxGLM()` by held-out accuracy and log-loss, beside scikit-learn's `LogisticRegression()`.
+`SoftmaxGLM()` by held-out accuracy and log-loss compared with scikit-learn's `LogisticRegression()`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def deviance(Y, rate) -> np.ndarray:
 
 
 def design(cache, scale: float, section: Section, *, make, folder: Path, every: int) -> None:
-    """D2 of `PopulationGLM()` on held-out blocks, beside the grid."""
+    """D2 of `PopulationGLM()` on held-out blocks compared with the grid."""
     from glmfit import PopulationGLM, PopulationGLMCV
 
     X, Y = (a[: int(scale * len(a))] for a in make(folder))

@@ -1,4 +1,4 @@
-"""Epochs of the population GLM on an accelerator, beside the two ceilings of the device.
+"""Epochs of the population GLM on an accelerator compared with the two ceilings of the device.
 
     python benchmarks/gpu_population.py [--sections p1,p2,large]
 
@@ -78,7 +78,7 @@ def epoch_seconds(rows: Rows, table, v, metric: Metric, step, repeats: int = 5) 
 
 
 def compare(section: Section, n_rows: int, d: int, n: int, seconds: float, limits) -> None:
-    """Put an epoch beside the two ceilings."""
+    """Put an epoch next to the two ceilings."""
     bandwidth, full, default = limits
     flops, moved = 4.0 * n_rows * (d + 1) * n, 4.0 * n_rows * (d + 1 + 3 * n)
     section.note(
@@ -117,12 +117,12 @@ def fitted(name: str):
         section.require(f"{name}, neurons with a proved gap of 1e-6", float(model.report_.gap_is_bound.sum()),
                         problem.Y.shape[1], limit=1, against="all", unit="", topic="gap", at_least=True)  # fmt: skip
 
-    section_of.__doc__ = f"{name}: epochs beside the device's ceilings, and a fit to a gap of 1e-6."
+    section_of.__doc__ = f"{name}: epochs compared with the device's ceilings, and a fit to a gap of 1e-6."
     return section_of
 
 
 def large(_cache, scale: float, section: Section) -> None:
-    """2 000 000 bins, 512 features, 512 neurons in single precision: epochs beside the device's ceilings."""
+    """2 000 000 bins, 512 features, 512 neurons in single precision: epochs compared with the device's ceilings."""
     limits = ceilings(scale, section)
     n_rows, d, n = (LARGE[0], *LARGE[1:]) if scale == 1.0 else (max(8192, int(LARGE[0] * scale)), *LARGE[1:])
     for batch in (4096, 16384, 65536):

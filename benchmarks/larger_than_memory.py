@@ -45,7 +45,7 @@ def recording(cache: Path, scale: float) -> tuple[Path, Path]:
 
 
 def fit(cache: Path, scale: float, section: Section) -> None:
-    """Seconds per row and memory of a fit to a gap of 1e-4, beside P1 in memory."""
+    """Seconds per row and memory of a fit to a gap of 1e-4 compared with P1 in memory."""
     from glmfit import PopulationGLM
 
     files = recording(cache, scale)
@@ -67,7 +67,7 @@ def fit(cache: Path, scale: float, section: Section) -> None:
 
 
 def kill(cache: Path, scale: float, section: Section) -> None:
-    """A fit killed with -9 half-way and started again, beside one left alone."""
+    """A fit killed with -9 half-way and started again compared with one left alone."""
     x_file, y_file = map(str, recording(cache, scale))
     common = {"x_file": x_file, "y_file": y_file, "tol": 1e-6, "max_memory": MAX_MEMORY * scale}
     alone = fresh("stream", **common, out=str(cache / "alone.npz"))

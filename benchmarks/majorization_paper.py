@@ -4,7 +4,7 @@
 
 The paper's protocol: a tenth of the rows is for testing, means over random splits and starts near zero, the ridge by
 cross-validation, gains of SGD and ASGD as large as they may be (here: the best of a grid on the training objective).
-Likelihood and error against passes and seconds; figures are written beside the results.
+Likelihood and error against passes and seconds; figures are written next to the results.
 
 Sets: a symmetric problem no line separates (the paper's Figure 1), ecoli (Figure 2), Digit1 (Figure 3), scikit-learn's
 digits with ten classes, and any other FOLDER/NAME.npz with arrays X (or CSR data, indices, indptr, shape) and y that
@@ -451,7 +451,7 @@ class Counted(SoftmaxView):
 
 
 def batch_pcg(_cache, scale: float, section: Section) -> None:
-    """Digits, ridge 1e-2: gradient-equivalents to a relative gap of 1e-6 beside L-BFGS."""
+    """Digits, ridge 1e-2: gradient-equivalents to a relative gap of 1e-6 compared with L-BFGS."""
     X, y = digits()
     problem = problem_of(X, codes(y), 1e-2)
     exact = NewtonCG().run(problem.exact, key=jax.random.key(0), options=LoopOptions(tol=1e-12))
@@ -541,7 +541,7 @@ def low_rank(_cache, scale: float, section: Section) -> None:
 
 
 def population(_cache, scale: float, section: Section) -> None:
-    """Poisson counts: passes and seconds of bound majorization beside other solvers, at two ranges of rates."""
+    """Poisson counts: passes and seconds of bound majorization compared with other solvers, at two ranges of rates."""
     n = max(2_000, int(20_000 * scale))
     for name, rates in (("half a spike per bin", (0.5, 0.5)), ("0.01 to 1 spikes per bin", (0.01, 1.0))):
         X = _problems.history_design(n, 8, _problems.N_BASIS, seed=3)

@@ -1,4 +1,4 @@
-"""glmfit as a solver of NeMoS beside glmfit alone and NeMoS' own L-BFGS, in one run: see README.md beside this file.
+"""glmfit as a solver of NeMoS, glmfit alone and NeMoS' own L-BFGS in one run: see README.md in this folder.
 
 python benchmarks/nemos_backend.py [--scale 1.0]
 """

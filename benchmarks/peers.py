@@ -1,4 +1,4 @@
-"""glmfit beside NeMoS, scikit-learn, statsmodels and glum: seconds to a gap, same objective, one run.
+"""glmfit compared with NeMoS, scikit-learn, statsmodels and glum: seconds to a gap, same objective, one run.
 
     python benchmarks/peers.py [--sections white-exp-1,softmax-10,...] [--scale 1.0]
     python benchmarks/table.py --write

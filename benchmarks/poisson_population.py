@@ -1,4 +1,4 @@
-"""Population Poisson GLMs beside their rivals, each requirement measured in one run: see README.md beside this file.
+"""Population Poisson GLMs and their rivals, each requirement measured in one run: see README.md in this folder.
 
 python benchmarks/poisson_population.py [--sections p1,pass,...] [--data ../shared/data]
 """
@@ -69,7 +69,7 @@ def require_gap(section: Section, what: str, facts: dict) -> None:
 
 
 def p1(run: Run, section: Section) -> None:
-    """Cold and warm fits of P1 beside NeMoS' L-BFGS, in turns."""
+    """Cold and warm fits of P1 compared with NeMoS' L-BFGS, in turns."""
     problem = run.problem("P1")
     optimum = run.optimum(problem)
     files = {"x_file": str(problem.x_file), "y_file": str(problem.y_file)}
@@ -135,7 +135,7 @@ def p1_rivals(run: Run, section: Section) -> None:
 
 
 def pass_cost(run: Run, section: Section) -> None:
-    """One epoch of SAGA beside NumPy's two products of the same shapes."""
+    """One epoch of SAGA compared with NumPy's two products of the same shapes."""
     for name in ("P1", "P2", "P512"):
         problem = run.problem(name)
         X, n_neurons = problem.X, problem.Y.shape[1]
@@ -187,7 +187,7 @@ def epochs(problem, sampling: str):
 
 
 def newton(run: Run, section: Section) -> None:
-    """The exp link for few and for many neurons beside one scikit-learn Newton fit per neuron."""
+    """The exp link for few and for many neurons compared with one scikit-learn Newton fit per neuron."""
     many = {name: run.problem(name) for name in ("E32", "E128")}
     optimum = {name: run.optimum(problem) for name, problem in many.items()}
     rival = newton_rival(run, section, many["E32"], optimum["E32"])
@@ -237,7 +237,7 @@ def newton_rival(run: Run, section: Section, problem, optimum):
 
 
 def few_neurons(run: Run, section: Section, problem, optimum, dtype) -> None:
-    """Warm "auto" (and SAGA from four neurons) beside scikit-learn, in turns."""
+    """Warm "auto" (and SAGA from four neurons) compared with scikit-learn, in turns."""
     n_neurons = problem.Y.shape[1]
     models = {}
 
@@ -268,7 +268,7 @@ def few_neurons(run: Run, section: Section, problem, optimum, dtype) -> None:
 
 
 def exp(run: Run, section: Section) -> None:
-    """Exp link from the intercept-only start: gap, epochs beside softplus', and no excursion on the way."""
+    """Exp link from the intercept-only start: gap, epochs compared with softplus', and no excursion on the way."""
     soft, hard = run.problem("P1"), run.problem("E32")
     facts = {}
     for problem in (soft, hard):
@@ -332,7 +332,7 @@ def memory(run: Run, section: Section) -> None:
 
 
 def lasso(run: Run, section: Section) -> None:
-    """Lasso on P1 at a tenth of every neuron's maximal strength, beside the best objective known."""
+    """Lasso on P1 at a tenth of every neuron's maximal strength compared with the best objective known."""
     from glmfit import observations, penalties
     from glmfit.problems import PopulationProblem
 

@@ -1,4 +1,4 @@
-"""Fits of softmax models: exact beside scikit-learn, the crossover to sampling, which of 20 000 neurons fired.
+"""Fits of softmax models: exact compared with scikit-learn, the crossover to sampling, which of 20 000 neurons fired.
 
     python benchmarks/softmax_fits.py [--sections exact,crossover,neurons]
 
@@ -30,7 +30,7 @@ def digits():
 
 
 def exact(_cache, _scale: float, section: Section) -> None:
-    """Digits (1 797 x 64, 10 classes), ridge 1e-3: seconds to a relative gap of 1e-6, beside scikit-learn."""
+    """Digits (1 797 x 64, 10 classes), ridge 1e-3: seconds to a relative gap of 1e-6 compared with scikit-learn."""
     from sklearn.linear_model import LogisticRegression
 
     X, y = digits()

@@ -1,8 +1,8 @@
-"""What a step costs that samples classes, however many, also on sparse features: see README.md beside this file.
+"""What a step costs that samples classes, however many, also on sparse features: see README.md in this folder.
 
 python benchmarks/softmax_steps.py [--sections bibtex,growth,batches]
 
-The section "bibtex" needs bibtex_train.npz in ../shared/data beside the checkout.
+The section "bibtex" needs bibtex_train.npz in ../shared/data next to the checkout.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def bibtex_problem(strength: float = 0.0) -> SoftmaxProblem:
     """Bibtex with rows of norm 1 and no intercept, as in the paper."""
     path = ROOT.parent / "shared" / "data" / "bibtex_train.npz"
     if not path.exists():
-        raise SystemExit(f"{path.name} is not in ../shared/data beside the checkout; see ../shared/data/README.md.")
+        raise SystemExit(f"{path.name} is not in ../shared/data next to the checkout; see ../shared/data/README.md.")
     with np.load(path, allow_pickle=False) as file:
         X = scipy.sparse.csr_array((file["data"], file["indices"], file["indptr"]), tuple(file["shape"]))
         label = np.unique(file["first_label"], return_inverse=True)[1]

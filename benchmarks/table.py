@@ -95,7 +95,7 @@ def provenance(sections: list[dict]) -> str:
             ("jax", "jax"), ("NumPy", "numpy"), ("scikit-learn", "scikit-learn"), ("NeMoS", "nemos"),
             ("statsmodels", "statsmodels"), ("glum", "glum"),
         )
-        if any(name in r["versions"] for r in records)
+        if any(r["versions"].get(name) for r in records)
     )  # fmt: skip
     commit = one(lambda r: (r["commit"] or "unknown")[:10] + (" with local changes" if r["dirty"] else ""))
     return (
@@ -222,7 +222,7 @@ def _three(seconds: list[float], least: list[float]) -> str:
 
 
 def render_recordings(content: dict) -> str:
-    """Make a table of later fits of recorded designs, a row each: both links, beside the rivals of the link."""
+    """Make a table of later fits of recorded designs, a row each: with the rivals of each link."""
     columns = ("recording", "bins x features x neurons", "glmfit, softplus", "NeMoS", "glmfit, exp", "scikit-learn")
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     names = [name for name in content["order"] if name in content["sections"]]

@@ -142,8 +142,8 @@ def index():
     names = "\n".join(example.stem for example in EXAMPLES)
     return f"""# Gallery
 
-Notebooks that run in about a minute each, with all that they print and draw. Each can be downloaded, as a notebook or as
-a script. Recordings are not shipped: where an example does not find its recording, it simulates data like it.
+Notebooks that run in about a minute each, with what they print and draw. You can download each as a notebook or as a
+script. Recordings are not shipped: an example that does not find its recording simulates data like it.
 
 ::::{{grid}} 1 2 3 3
 :gutter: 3

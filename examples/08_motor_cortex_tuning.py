@@ -1,160 +1,330 @@
-"""Motor cortex: which movements 171 neurons are tuned to, and how far ahead of them they fire.
+# %% [markdown]
+# # Motor cortex: tuning to direction and speed, and how far spikes lead
+#
+# Neurons in motor cortex are tuned to the direction of a movement, some of
+# them also to its speed, and their spikes lead the hand by roughly a tenth of
+# a second. A Poisson GLM with the velocity at several lags and its length
+# describes all of this in one model, without choosing a lag by hand.
+#
+# **Question.** Which movements are the neurons tuned to, at which lag, and
+# how much do several lags explain that the best single lag does not?
+#
+# **Data.** 171 neurons of macaque motor cortex during reaching, in bins of
+# 50 ms (Stevenson et al., 2011). Without the recording, tuned neurons are
+# simulated.
+#
+# **What you will see**
+#
+# 1. one fit of all neurons, each with a proved bound on its distance from the
+#    optimum, although velocities at neighbouring lags are nearly the same;
+# 2. held-out skill of single lags and of all lags together;
+# 3. tuning curves of the model and the rates counted on held-out data.
 
-Neurons of motor cortex fire for directions of movement, and some for its speed; their spikes lead the hand by about a
-tenth of a second. A Poisson GLM of the velocity at several lags, and of its length, has all of this in one model: no
-lag is chosen by hand. You will see
-
-1. all neurons fitted at once, each with a proof of how far it is from its optimum, although lagged velocities are so
-   alike that solvers find them hard;
-2. what is explained of held-out minutes, by the velocity at single lags, with the speed, and by all lags together;
-3. tuning curves of the model beside the rates counted in the held-out minutes.
-
-Run it with ``python examples/08_motor_cortex_tuning.py [figure.png] [m1_reach.npz or simulated]``. The recording
-(macaque motor cortex, Stevenson et al. 2011; fields bin_s, counts, velocity) is not shipped. Where none is named it is
-looked for in ../shared/data beside the checkout; where that is not, tuned neurons are simulated.
-"""
-
-import sys
+# %%
+import os
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import glmfit
 from glmfit import plotting
 
-LAGS = range(-1, 8)  # bins of 50 ms; positive: the spikes come before the movement
-SINGLE = LAGS[::2]  # those looked at one by one
-BLOCKS = 10  # stretches of time, of which every fifth is held out
+# %% [markdown]
+# ## The recording
 
 
-def simulated_recording():
-    """Thirteen minutes of smooth movement, and 171 Poisson neurons that lead it by 100 ms."""
+# %%
+def recorded_session(path):
+    """Bin width (s), counts (time, neuron), velocity (time, 2) in m/s."""
+    with np.load(path, allow_pickle=False) as file:
+        velocity = file["velocity"][:, :2].astype(float)
+        return float(file["bin_s"]), file["counts"], velocity
+
+
+def simulated_session():
+    """The same variables; smooth movements, which spikes lead by 100 ms."""
     rng = np.random.default_rng(8)
-    n_bins, bin_s = 15_536, 0.05
+    n_bins, n_neurons, bin_s = 15_536, 171, 0.05
     kernel = np.exp(-0.5 * (np.arange(-12, 13) / 4) ** 2)
-    velocity = np.stack([np.convolve(rng.normal(size=n_bins), kernel, "same") for _ in range(2)], axis=1)
-    velocity *= 0.08 / velocity.std()  # m/s
+    noise = rng.normal(size=(2, n_bins))
+    velocity = np.stack([np.convolve(x, kernel, "same") for x in noise], axis=1)
+    velocity *= 0.08 / velocity.std()
     speed = np.linalg.norm(velocity, axis=1)
-    angle, depth = rng.uniform(0, 2 * np.pi, 171), rng.exponential(6.0, 171)
-    eta = velocity @ (depth * np.stack([np.cos(angle), np.sin(angle)])) + speed[:, None] * rng.normal(1, 2, 171)
-    rate = np.logaddexp(0, np.log(rng.lognormal(1.3, 0.9, 171) * bin_s) + np.roll(eta, -2, axis=0))
+    angle = rng.uniform(0, 2 * np.pi, n_neurons)
+    depth = rng.exponential(6.0, n_neurons)
+    eta = velocity @ (depth * np.stack([np.cos(angle), np.sin(angle)]))
+    eta += speed[:, None] * rng.normal(1, 2, n_neurons)
+    base = np.log(rng.lognormal(1.3, 0.9, n_neurons) * bin_s)
+    rate = np.logaddexp(0, base + np.roll(eta, -2, axis=0))
     return bin_s, rng.poisson(rate), velocity
 
 
-def recorded(path):
-    """Width of a bin (s), spike counts (time, neuron), velocity of the hand in the plane (time, 2) in m/s."""
-    with np.load(path, allow_pickle=False) as file:
-        return float(file["bin_s"]), file["counts"], file["velocity"][:, :2].astype(float)
-
-
-beside = Path(__file__).resolve().parents[2] / "shared" / "data" / "m1_reach.npz"
-given = sys.argv[2] if len(sys.argv) > 2 else beside if beside.exists() else "simulated"
-bin_s, counts, velocity = simulated_recording() if given == "simulated" else recorded(given)
+RECORDINGS = Path(os.environ.get("GLMFIT_RECORDINGS", "../shared/data"))
+path = RECORDINGS / "m1_reach.npz"
+if path.exists():
+    print("recorded session")
+    bin_s, counts, velocity = recorded_session(path)
+else:
+    print("simulated session")
+    bin_s, counts, velocity = simulated_session()
 n_bins, n_neurons = counts.shape
-print(f"{'simulated' if given == 'simulated' else 'recorded'}: {n_bins * bin_s / 60:.0f} minutes, {n_neurons} neurons")
+print(f"{n_bins * bin_s / 60:.0f} minutes, {n_neurons} neurons")
+
+# %% [markdown]
+# ## Features: the movement at several lags
+#
+# Lags run from 50 ms before the spike to 350 ms after it. A positive lag
+# means that the spike comes first. At each lag the features are the two
+# components of the velocity and the speed. Rows at the ends of the recording,
+# where a lag reaches beyond the data, contain NaN and are dropped.
+
+# %%
+LAGS = np.arange(-1, 8)  # bins
 
 
-# --- Features: what the hand does some bins later than the spikes. Rows at the ends, without it, are NaN: left out.
 def at_lags(signal, lags):
-    """Values of a signal so many bins after each time, (time, lag * column)."""
+    """Values of a signal this many bins later, (time, lag * column)."""
     columns = []
     for lag in lags:
-        moved = np.full((len(signal), signal[0].size), np.nan)
-        inside = np.arange(max(0, -lag), min(len(signal), len(signal) - lag))
-        moved[inside] = signal[inside + lag].reshape(len(inside), -1)
+        moved = np.roll(signal, -lag, axis=0)
+        later = np.arange(len(signal)) + lag
+        moved[(later < 0) | (later >= len(signal))] = np.nan
         columns.append(moved)
     return np.concatenate(columns, axis=1)
 
 
 speed = np.linalg.norm(velocity, axis=1)
-moves = np.column_stack([velocity, speed])
-X = at_lags(moves, LAGS)
-
-# --- Every fifth block of time is held out: neighbouring bins are alike, so whole stretches of time must be.
+movement = np.column_stack([velocity, speed])
+X = at_lags(movement, LAGS)
 known = np.isfinite(X).all(axis=1)
-block = np.arange(n_bins) * BLOCKS // n_bins
+
+# %% [markdown]
+# Neighbouring bins are similar, so whole stretches of time are held out:
+# every fifth of ten blocks.
+
+# %%
+block = np.arange(n_bins) * 10 // n_bins
 train, test = known & (block % 5 != 4), known & (block % 5 == 4)
 
-# --- 1. One model with all lags. The ridge is weak: it only decides between lags that the data cannot tell apart.
-model = glmfit.PopulationGLM(regularizer_strength=1e-5).fit(X[train], counts[train])
+# %% [markdown]
+# ## One model with all lags
+#
+# The ridge is weak. It only decides between lags that the data cannot tell
+# apart. The report lists the neurons with the largest gaps: every neuron has
+# converged, and every gap is a proved bound.
+
+# %%
+model = glmfit.PopulationGLM(regularizer_strength=1e-5)
+model.fit(X[train], counts[train])
 print(model.report_)
+
+# %% [markdown]
+# ## Single lags
+#
+# For comparison, each lag has a model of its own, with velocity only and with
+# velocity and speed: two or three coefficients per neuron. The score is the
+# pseudo-$R^2$ on held-out data. In bins of 50 ms most of the variability of
+# spike counts is not related to the movement, so values around 0.1 are typical
+# of well-tuned neurons.
+#
+# The mean is taken over the neurons that are tuned at all, which is decided
+# on the training data so that the held-out data favour no model.
+
+# %%
 score = model.score(X[test], counts[test], per_neuron=True)
-# Which neurons are tuned is decided in training time, so that held-out time favours no model. (Some are silent there.)
-tuned = np.flatnonzero((model.score(X[train], counts[train], per_neuron=True) > 0.02) & np.isfinite(score))
+in_training = model.score(X[train], counts[train], per_neuron=True)
+tuned = (in_training > 0.02) & np.isfinite(score)
 
-# --- 2. Beside it models of one lag each, with and without speed: two or three numbers per neuron.
-one_lag = {}
-for name, signal in {"velocity": velocity, "velocity and speed": moves}.items():
-    for lag in SINGLE:
+signals = {"velocity": velocity, "velocity and speed": movement}
+by_lag = {name: [] for name in signals}
+for name, signal in signals.items():
+    for lag in LAGS:
         Z = at_lags(signal, [lag])
-        single = glmfit.PopulationGLM(regularizer_strength=1e-5).fit(Z[train], counts[train])
-        one_lag[name, lag] = single.score(Z[test], counts[test], per_neuron=True)
+        single = glmfit.PopulationGLM(regularizer_strength=1e-5)
+        single.fit(Z[train], counts[train])
         assert single.report_.converged.all()
-curves = {name: [one_lag[name, lag][tuned].mean() for lag in SINGLE] for name in ("velocity", "velocity and speed")}
-best = SINGLE[int(np.argmax(curves["velocity and speed"]))]
-print(f"\nheld-out pseudo-R2, mean of {len(tuned)} tuned neurons (chosen above 0.02 in training time, with all lags):")
-for name, values in curves.items():
-    print(f"  {name:<20} {max(values):.3f} at the best single lag")
-print(f"  {'all lags':<20} {score[tuned].mean():.3f}")
-print(f"best single lag: spikes {1000 * best * bin_s:.0f} ms ahead of the hand")
-worst = np.nanargmin(score)
-before, after = counts[train, worst].mean() / bin_s, counts[test, worst].mean() / bin_s
-print(f"{np.sum(score < -0.02)} neurons below -0.02; the lowest is neuron {worst}, at {score[worst]:.2f}: "
-      f"{before:.2f} spikes/s in training time, {after:.2f} in held-out time")  # fmt: skip
+        by_lag[name].append(
+            single.score(Z[test], counts[test], per_neuron=True)
+        )
+skill = {
+    name: np.array(values)[:, tuned].mean(axis=1)  # (lag,)
+    for name, values in by_lag.items()
+}
+together = score[tuned].mean()
 
-# --- 3. Figure. Direction of the movement that follows, where the hand moves; counts are those of held-out time.
-ahead = at_lags(velocity, [best])
-fast = test & (np.linalg.norm(ahead, axis=1) > 0.05)
-direction = np.degrees(np.arctan2(ahead[:, 1], ahead[:, 0]))
+print(f"held-out pseudo-R2, mean of {tuned.sum()} tuned neurons")
+for name, values in skill.items():
+    at = 1000 * bin_s * LAGS[np.argmax(values)]
+    print(
+        f"  {name:<20} {values.max():.3f} at the best single lag, {at:.0f} ms"
+    )
+print(f"  {'all lags':<20} {together:.3f}")
+
+# %% [markdown]
+# In the recording, all lags together explain about twice as much as the best
+# single lag, at which spikes lead the hand by 150 ms. A few neurons have a
+# negative score: a constant rate predicts them better. The cause is drift. The
+# rate of the lowest neuron, printed below, changes between training and
+# held-out data, which no model of the movement can follow.
+
+# %%
+worst = np.nanargmin(score)
+print(f"{np.sum(score < -0.02)} neurons score below -0.02")
+print(
+    f"lowest: neuron {worst} at {score[worst]:.2f}, "
+    f"{counts[train, worst].mean() / bin_s:.2f} spikes/s in training, "
+    f"{counts[test, worst].mean() / bin_s:.2f} held out"
+)
+
+# %% [markdown]
+# ## Tuning curves
+#
+# Direction and speed are those of the hand at the best single lag. Dots are
+# held-out counts, averaged over intervals of 30°. The line averages the rate
+# that the model predicts in the same time bins, with a smooth kernel, so that
+# both average over the same speeds and accelerations. Each panel shows a
+# neuron that prefers another quarter of the circle, chosen for strong and well
+# predicted tuning.
+
+# %%
+best = LAGS[np.argmax(skill["velocity and speed"])]
+vx, vy = at_lags(velocity, [best]).T
+hand_speed, direction = np.hypot(vx, vy), np.degrees(np.arctan2(vy, vx))
 rate = np.full(counts.shape, np.nan)
 rate[test] = model.predict(X[test])
 
-# Of the neurons most tuned to direction, and explained best, one for each quarter of the circle.
-around = np.exp(1j * np.deg2rad(direction[fast])) @ (rate[fast] - rate[fast].mean(axis=0)) / rate[fast].sum(axis=0)
-preferred = np.degrees(np.angle(around)) % 360
-order = np.argsort(-np.nan_to_num(score) * np.abs(around))
-shown = [order[(preferred[order] // 90) == quarter][0] for quarter in range(4)]
+moving = test & (hand_speed > 0.05)
+phasor = np.exp(1j * np.radians(direction[moving]))
+modulation = phasor @ (rate[moving] - rate[moving].mean(axis=0))
+modulation /= rate[moving].sum(axis=0)
+preferred = np.degrees(np.angle(modulation)) % 360
+order = np.argsort(-np.nan_to_num(score) * np.abs(modulation))
+shown = [order[preferred[order] // 90 == k][0] for k in range(4)]
 
-axes = plotting.new_axes((1, 1, 1, 1), (1, 1), size=(9.4, 4.9))
-for ax, n in zip(axes[0], shown, strict=True):
-    plotting.plot_tuning(
-        direction[fast], counts[fast, n], rate[fast, n], bin_s=bin_s, edges=np.linspace(-180, 180, 13),
-        xlabel="direction of the hand (°)", ax=ax,
-    )  # fmt: skip
+
+def draw_tuning(x, rows, n, grid, kernel, edges, ax):
+    """Counted rates with standard errors, and the model's smooth average."""
+    k = np.digitize(x[rows], edges) - 1
+    for b in range(len(edges) - 1):
+        y = counts[rows, n][k == b] / bin_s
+        ax.errorbar(
+            (edges[b] + edges[b + 1]) / 2,
+            y.mean(),
+            y.std() / np.sqrt(len(y)),
+            fmt="o",
+            ms=3.5,
+            color=plotting.BLACK,
+            elinewidth=0.8,
+            label="counted" if b == 0 else None,
+        )
+    weight = kernel(grid[:, None] - x[rows])
+    curve = weight @ rate[rows, n] / weight.sum(axis=1) / bin_s
+    ax.plot(grid, curve, color=plotting.BLUE, lw=1.6, label="model")
+    ax.set_ylim(bottom=0)
+
+
+def near_angle(difference):
+    """A von Mises kernel, about 15 degrees wide."""
+    return np.exp(14 * (np.cos(np.radians(difference)) - 1))
+
+
+def near_speed(difference):
+    """A Gaussian kernel, 20 mm/s wide."""
+    return np.exp(-0.5 * (difference / 0.02) ** 2)
+
+
+# %% [markdown]
+# The speed tuning is that of the neuron whose predicted rate follows the
+# speed most closely.
+
+# %%
+with np.errstate(invalid="ignore"):
+    follows = [np.corrcoef(hand_speed[test], r)[0, 1] for r in rate[test].T]
+fast = np.argmax(np.nan_to_num(score * np.abs(follows)))
+
+figure, axes = plt.subplots(2, 4, figsize=(10, 5), layout="constrained")
+for ax in axes.flat:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=8)
+
+angles, sectors = np.linspace(-180, 180, 181), np.linspace(-180, 180, 13)
+for ax, n in zip(axes[0], shown):
+    draw_tuning(direction, moving, n, angles, near_angle, sectors, ax)
     ax.set_xticks([-180, -90, 0, 90, 180])
-axes[0, 0].set_ylim(top=1.25 * axes[0, 0].get_ylim()[1])
-axes[0, 0].legend(frameon=False, fontsize=8, loc="upper left", ncols=2, columnspacing=1)
-by_speed = at_lags(speed[:, None], [best])[:, 0]
-modulated = np.nan_to_num(score) * np.abs([np.corrcoef(by_speed[test], r)[0, 1] for r in rate[test].T])
-fastest = np.quantile(by_speed[test], 0.99)
-plotting.plot_tuning(
-    by_speed[test], counts[test, np.argmax(modulated)], rate[test, np.argmax(modulated)], bin_s=bin_s,
-    edges=np.linspace(0, fastest, 10), xlabel="speed of the hand (m/s)", ax=axes[1, 0],
-)  # fmt: skip
-lags_ms = 1000 * bin_s * np.array(SINGLE)
-for (name, values), color in zip(curves.items(), (plotting.ORANGE, plotting.BLUE), strict=True):
-    axes[1, 1].plot(lags_ms, values, "o-", ms=3.5, lw=1.3, color=color, label=name)
-axes[1, 1].axhline(score[tuned].mean(), color=plotting.BLACK, lw=1, ls="--", label="all lags together")
-axes[1, 1].set(ylim=(min(0, 1.3 * min(map(min, curves.values()))), 1.45 * score[tuned].mean()))
-axes[1, 1].set_xlabel("hand after spikes (ms)", fontsize=9)
-axes[1, 1].set_ylabel("held-out pseudo-$R^2$", fontsize=9)
-axes[1, 1].legend(frameon=False, fontsize=7.5, loc="upper left")
-plotting.plot_recovery(
-    one_lag["velocity and speed", best], score, xlabel="pseudo-$R^2$, best single lag", ylabel="all lags", ax=axes[1, 2]
+    ax.set_xlabel("direction of the hand (°)", fontsize=9)
+axes[0, 0].set_ylim(top=1.3 * axes[0, 0].get_ylim()[1])
+axes[0, 0].legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+
+fastest = np.quantile(hand_speed[test], 0.99)
+speeds, steps = np.linspace(0, fastest, 101), np.linspace(0, fastest, 10)
+draw_tuning(hand_speed, test, fast, speeds, near_speed, steps, axes[1, 0])
+axes[1, 0].set_xlabel("speed of the hand (m/s)", fontsize=9)
+for ax in axes[:, 0]:
+    ax.set_ylabel("rate (spikes/s)", fontsize=9)
+
+lags_ms = 1000 * bin_s * LAGS
+for (name, values), color in zip(
+    skill.items(), (plotting.ORANGE, plotting.BLUE)
+):
+    axes[1, 1].plot(lags_ms, values, "o-", ms=3.5, color=color, label=name)
+axes[1, 1].axhline(together, color=plotting.BLACK, lw=1.2, ls="--")
+axes[1, 1].text(
+    lags_ms[-1],
+    1.02 * together,
+    "velocity and speed, all lags",
+    ha="right",
+    va="bottom",
+    fontsize=8,
 )
-axes[1, 2].get_lines()[-1].set(markersize=5, alpha=0.6)
-low = -0.2
-axes[1, 2].set_xlim(left=low)
-axes[1, 2].set_ylim(bottom=low)
-drawn = score > low  # not those without a score
-plotting.plot_scores(score[drawn], xlabel="held-out pseudo-$R^2$, all lags", ax=axes[1, 3])
-titles = [f"neuron {n}" for n in shown] + [
-    f"neuron {np.argmax(modulated)}",
-    f"mean of {len(tuned)} tuned neurons",
-    "all lags against one",
-    f"{drawn.sum()} of {n_neurons}, above {low:g}",
+low = min(values.min() for values in skill.values()) - 0.05 * together
+axes[1, 1].set_ylim(low, 1.65 * together)
+axes[1, 1].set_xlabel("lag, hand after spike (ms)", fontsize=9)
+axes[1, 1].set_ylabel("held-out pseudo-$R^2$", fontsize=9)
+axes[1, 1].legend(frameon=False, fontsize=8, loc="upper left", title_fontsize=8)
+
+single = by_lag["velocity and speed"][list(LAGS).index(best)]
+low, high = -0.1, 1.1 * np.nanmax(score)
+x, y = np.maximum(single[tuned], low), np.maximum(score[tuned], low)
+cut = (x == low) | (y == low)
+axes[1, 2].axline((0, 0), slope=1, color=plotting.GREY, lw=0.8)
+axes[1, 2].plot(
+    x[~cut], y[~cut], "o", ms=3.5, mew=0, color=plotting.BLUE, alpha=0.6
+)
+if cut.any():
+    axes[1, 2].plot(
+        x[cut],
+        y[cut],
+        "<",
+        ms=5,
+        mew=0,
+        color=plotting.RED,
+        clip_on=False,
+        label=f"{cut.sum()} below {low:g}",
+    )
+    axes[1, 2].legend(frameon=False, fontsize=8, loc="lower right")
+axes[1, 2].set(xlim=(low, high), ylim=(low, high))
+axes[1, 2].set_xlabel("pseudo-$R^2$, best single lag", fontsize=9)
+axes[1, 2].set_ylabel("pseudo-$R^2$, all lags", fontsize=9)
+
+per_neuron = np.array(by_lag["velocity and speed"])
+well = tuned & (per_neuron.max(axis=0) > 0.02)
+own_best = lags_ms[per_neuron[:, well].argmax(axis=0)]
+width = 1000 * bin_s
+axes[1, 3].hist(
+    own_best,
+    np.append(lags_ms, lags_ms[-1] + width) - width / 2,
+    color=plotting.BLUE,
+    edgecolor="white",
+)
+axes[1, 3].set_xlabel("best single lag (ms)", fontsize=9)
+axes[1, 3].set_ylabel("neurons", fontsize=9)
+
+titles = [f"neuron {n}" for n in [*shown, fast]]
+titles += [
+    f"mean of {tuned.sum()} tuned neurons",
+    "each tuned neuron",
+    f"{well.sum()} neurons above 0.02",
 ]
 plotting.label_panels(axes, titles)
-path = sys.argv[1] if len(sys.argv) > 1 else "08_motor_cortex_tuning.png"
-axes[0, 0].figure.savefig(path)
-print(f"\nfigure: {path}")
+figure.savefig("08_motor_cortex_tuning.png", dpi=200)

@@ -20,9 +20,9 @@ from table import HEAD, provenance, quantity, row  # noqa: E402  (the path comes
 INTRODUCTION = """\
 # Benchmarks
 
-Every result that is committed under `benchmarks/results`, as it stands there: this page is made from those files when
-the documentation is built. A timing stands beside its rival's, taken in the same run on the same machine.
-*Requirements* are asked for; an *aim* is measured and written down, but not asked for. `benchmarks/README.md` says
+Every result that is committed under `benchmarks/results`: this page is made from those files when
+the documentation is built. A timing is shown with its rival's, taken in the same run on the same machine.
+*Requirements* have to be met; an *aim* is measured and written down only. `benchmarks/README.md` says
 how to run everything and what the figures mean. P1 is 100 000 bins, 192 correlated features (spike history in raised
 cosines) and 32 neurons, P2 the same with 128 neurons; T, d and N count bins, features and neurons, K classes.
 """
@@ -120,7 +120,7 @@ def _tree(path: Path) -> ast.Module:
 
 
 def _first_line(tree: ast.Module) -> str:
-    return (ast.get_docstring(tree) or "").partition("\n")[0].removesuffix(": see README.md beside this file.").rstrip(
+    return (ast.get_docstring(tree) or "").partition("\n")[0].removesuffix(": see README.md in this folder.").rstrip(
         ".:"
     ) + "."
 

@@ -97,7 +97,7 @@ def smooth_stimulus(n_bins, n_basis, seed):
 
 
 def convergence():
-    """True gap of a neuron beside what the report says, had the fit been stopped after each epoch."""
+    """True gap of a neuron and what the report says, had the fit been stopped after each epoch."""
     rng, X, _ = smooth_stimulus(6000, 10, 3)
     eta = X @ rng.normal(size=10) - 3
     y = rng.poisson(np.logaddexp(0, eta))
