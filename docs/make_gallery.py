@@ -68,6 +68,7 @@ def execute(example, recordings):
     os.environ |= environment  # the kernel inherits it
     try:
         with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "matplotlibrc").write_text("figure.dpi: 150\n")  # of a screen; found where the kernel runs
             NotebookClient(found, timeout=900, resources={"metadata": {"path": folder}}, record_timing=False).execute()
     finally:
         os.environ.clear()

@@ -405,3 +405,32 @@ def test_ten_minutes_use_what_the_readme_shows():
     also = {"model.fit", "best.score", "best.strength_"}  # attributes that siblings of shown ones have
     assert typed - shown <= also
     assert {"glmfit.PopulationGLM", "glmfit.PopulationGLMCV", "model.score", "plotting.plot_filter"} <= typed
+
+
+# Habits of the first drafts, and what to say in their place: plain English is part of the documentation's contract.
+OLD_MANNER = {
+    r"(when|if) left out|left out, ": "if omitted; default",
+    r"\bbeside\b": "next to; compared with",
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"\b(too|so|as) dear\b|\bdearer\b": "expensive",
+    r"\bto be had\b": "available",
+    r"\bone to one\b": "directly",
+    r"\bdo(es)? as well\b": "also work",
+    r"\bwhere it may stay\b": "somewhere it can keep running",
+    r"\bwhich is no \[": "is not a ... name",
+    r"\b(counts|classes) that are no\b": "that aren't",
+    r"\bsurest\b": "most significant",
+    r"\b(time|data|bins|recording) (it|that) has not seen\b": "held-out",
+    r"\bfeatures of the past\b": "history features",
+    r"\basked / met\b": "target / pass",
+    r"\bcompiles for some seconds\b": "takes a few seconds to compile",
+    r"\bwhere to find what\b": "documentation overview",
+}
+
+
+@pytest.mark.parametrize("page", [*pages(), *sorted(EXAMPLES.glob("[0-9]*.py"))], ids=lambda path: path.stem)
+def test_the_documentation_is_in_plain_english(page):
+    text = " ".join(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).split())
+    found = {f"{match[0]!r}: say {better!r}" for words, better in OLD_MANNER.items()
+             for match in re.finditer(words, text, re.IGNORECASE)}  # fmt: skip
+    assert not found
