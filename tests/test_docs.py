@@ -263,9 +263,10 @@ def checkout(tmp_path, monkeypatch):
     shutil.copytree(EXAMPLES, folder / "examples")
     loader = folder / "examples" / "batch" / "simulated.py"
     text = loader.read_text(encoding="utf-8")
-    size = "int(rng.integers(3_000, 30_001)), int(rng.integers(10, 61))"
-    assert size in text  # sessions are made smaller, so that a batch takes seconds
-    loader.write_text(text.replace(size, "400, 3"), encoding="utf-8")
+    for size, small in {"rng.integers(3_000, 30_001)": "400", "rng.integers(10, 61)": "3"}.items():
+        assert size in text  # sessions are made smaller, so that a batch takes seconds
+        text = text.replace(size, small)
+    loader.write_text(text, encoding="utf-8")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent), prepend=os.pathsep)
