@@ -63,7 +63,12 @@ def title(example):
 def execute(example, recordings):
     """The notebook with what it prints and draws; `recordings` is a folder."""
     found = notebook(example)
-    environment = {"GLMFIT_RECORDINGS": str(recordings), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    environment = {
+        "GLMFIT_RECORDINGS": str(recordings),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "ignore",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # whatever this process draws with
+    }
     before = dict(os.environ)
     os.environ |= environment  # the kernel inherits it
     try:
@@ -106,11 +111,11 @@ def tidy(output):
 
 
 def small_png(figure, widths=(1500, 1300, 1100, 900), most_bytes=MOST_BYTES):
-    """Bytes of a figure in all of its colours, as wide as they allow; with few colours where none is wide enough."""
+    """Bytes of a figure, as wide as they allow, in all of its colours if these do."""
     figure = figure.convert("RGB")
-    for colors in (None, 256, 64):
-        for width in widths:
-            width = min(width, figure.width)
+    for width in widths:
+        width = min(width, figure.width)
+        for colors in (None, 256, 64):
             drawn = figure.resize((width, round(figure.height * width / figure.width)), Image.LANCZOS)
             drawn = drawn if colors is None else drawn.quantize(colors)
             buffer = io.BytesIO()
