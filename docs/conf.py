@@ -1,5 +1,6 @@
 """Configuration of the documentation. It builds offline and its pages fetch nothing, MathJax included."""
 
+import json
 import re
 import sys
 from importlib.util import find_spec
@@ -70,17 +71,30 @@ html_theme_options = {
 def names_in_one_field(app, what, name, obj, options, lines):
     """Write ``:ivar a_, b_:`` without the space, at which Sphinx takes "a_," for a type, and shield a_ of links."""
 
-    def mended(found):
+    def repaired(found):
         return found[1] + re.sub(r"_(?=,|$)", r"\\_", found[2].replace(", ", ","))
 
     for i, line in enumerate(lines):
-        lines[i] = re.sub(r"^(\s*:(?:ivar|vartype) )([\w, ]+)(?=:)", mended, line)
+        lines[i] = re.sub(r"^(\s*:(?:ivar|vartype) )([\w, ]+)(?=:)", repaired, line)
+
+
+def offer_downloads(app, docname, source):
+    """Offer a notebook of the gallery, and its script, below its title; the file itself has no such line."""
+    folder, _, name = docname.partition("/")
+    if folder == "gallery" and name[:2].isdigit():
+        notebook = json.loads(source[0])
+        first = notebook["cells"][0]
+        title, _, text = "".join(first["source"]).partition("\n")
+        links = f"{{download}}`Notebook <{name}.ipynb>` · {{download}}`Script <../../examples/{name}.py>`"
+        first["source"] = f"{title}\n\n{links}\n{text}"
+        source[0] = json.dumps(notebook)
 
 
 def setup(app):
-    """Colour Snakefiles, which are Python with rules, and mend fields of several names once napoleon has made them."""
+    """Colour Snakefiles, which are Python with rules; repair fields of several names once napoleon has made them."""
     from pygments.lexers import PythonLexer
     from sphinx.highlighting import lexers
 
     lexers["snakefile"] = PythonLexer()
     app.connect("autodoc-process-docstring", names_in_one_field, priority=600)
+    app.connect("source-read", offer_downloads)

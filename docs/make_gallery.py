@@ -39,12 +39,8 @@ def fingerprint(example):
 
 
 def notebook(example):
-    """The notebook of an example, not executed: its cells, the script and itself to download, and a stable id each."""
+    """The notebook of an example, not executed: its cells, with a stable id each."""
     found = jupytext.read(example, fmt="py:percent")
-    links = f"{{download}}`Notebook <{example.stem}.ipynb>` · {{download}}`Script <../../examples/{example.name}>`"
-    first = found.cells[0]
-    title, _, rest = first.source.partition("\n")
-    first.source = f"{title}\n\n{links}\n{rest}"
     for k, cell in enumerate(found.cells):
         cell.id, cell.metadata = f"cell-{k:02d}", {}
     found.metadata = {

@@ -121,6 +121,16 @@ def test_no_page_is_broken(site, page):
     assert not broken, "\n".join(f"{name}: {fault}" for name, faults in broken.items() for fault in faults)
 
 
+def test_every_notebook_can_be_downloaded_as_it_is(site, page):
+    for notebook in sorted((ROOT / "docs" / "gallery").glob("*.ipynb")):
+        page.goto((site / "gallery" / f"{notebook.stem}.html").as_uri())
+        links = page.evaluate("() => [...document.querySelectorAll('a.download')].map(a => a.href)")
+        files = [Path(unquote(link.removeprefix("file://"))) for link in links]
+        assert [file.name for file in files] == [notebook.name, f"{notebook.stem}.py"]
+        assert files[0].read_bytes() == notebook.read_bytes()
+        assert files[1].read_bytes() == (ROOT / "examples" / files[1].name).read_bytes()
+
+
 def test_every_public_class_and_function_has_a_page(site):
     have = {path.stem for path in (site / "api" / "generated").glob("*.html")}
     for module in ("glmfit", *(f"glmfit.{name}" for name in MODULES)):
