@@ -23,8 +23,9 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
+DPI = 150
 MOST_BYTES = 240_000  # of a figure
-THUMBNAIL = (900, 100_000)  # width in pixels, bytes at most
+THUMBNAIL = (640, 90_000)  # width in pixels, bytes at most
 ABSOLUTE = re.compile(r"(?<![\w.)])/(?:home|tmp|root|Users|work|usr|opt|mnt|var)/\S*")
 TAGS = {
     "01": "one neuron", "02": "pynapple", "03": "cross-validation", "04": "NeMoS", "05": "recording, softmax",
@@ -68,6 +69,7 @@ def execute(example, recordings):
     os.environ |= environment  # the kernel inherits it
     try:
         with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "matplotlibrc").write_text(f"figure.dpi: {DPI}\n", encoding="utf-8")
             NotebookClient(found, timeout=900, resources={"metadata": {"path": folder}}, record_timing=False).execute()
     finally:
         os.environ.clear()
@@ -170,7 +172,7 @@ def main():
         nbformat.write(found, GALLERY / f"{example.stem}.ipynb")
         last = Image.open(io.BytesIO(figures(found)[-1]))
         width, most = THUMBNAIL
-        (GALLERY / f"{example.stem}.png").write_bytes(small_png(last, (width, 700, 500), most))
+        (GALLERY / f"{example.stem}.png").write_bytes(small_png(last, (width, 560, 480), most))
         print(f"{example.stem}: {time.perf_counter() - start:.0f} s, {len(figures(found))} figures", flush=True)
     (GALLERY / "index.md").write_text(index(), encoding="utf-8")
 

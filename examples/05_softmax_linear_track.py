@@ -1,139 +1,377 @@
-"""Place cells on a linear track, two softmax models: where is the animal, and which unit fired.
+# %% [markdown]
+# # Place cells on a linear track: which unit fires, and where is the rat?
+#
+# A softmax model gives the probabilities of several classes. Two questions
+# about place cells have this form. Given the position of the rat, which unit
+# fires the next spike? And given the spikes, where on the track is the rat?
+#
+# **Question.** How precisely do about twenty hippocampal units tell the
+# position of a running rat?
+#
+# **Data.** A rat running back and forth on a linear track (example data of the
+# nelpy package). Without the recording, place cells are simulated. The tracker
+# of the recording reports pixels and the file has no scale, so positions and
+# errors are percentages of the length of the track.
+#
+# **What you will see**
+#
+# 1. `spike_identities` and a softmax over units: the place fields, in one
+#    model, compared with counts;
+# 2. a softmax over positions, judged on runs that it was not fitted to;
+# 3. how large the errors are, and how far the fits can be from their optimum.
 
-Given the spikes of half a second, in which part of the track is the animal? Given where it is, whose spike is
-the next? Both are softmax models, over places and over units. You will see
-
-1. decoding position with ``SoftmaxGLM``: labels are bins of the track, probabilities are the posterior;
-2. ``spike_identities``: one row per spike, and the softmax over units beside what was counted;
-3. the report: exact solvers say how far from the optimum they are, at most.
-
-Run it with ``python examples/05_softmax_linear_track.py [figure.png] [linear_track.npz or simulated]``. The recording
-(nelpy's example data: fields t, xy, spike_times, unit) is not shipped. Where none is named it is looked for in
-../shared/data beside the checkout; where that is not, a session like it is simulated.
-"""
-
-import sys
+# %%
+import os
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pynapple as nap
 
 import glmfit
 from glmfit import plotting
 
-BIN_S, N_PLACES = 0.5, 24
 rng = np.random.default_rng(5)
+
+# %% [markdown]
+# ## The session
+#
+# The track is a straight line in the image of the camera. Positions are
+# projected on this line, 0 % at one end and 100 % at the other. Points far from
+# it, where the tracker saw something other than the rat on the track, are
+# dropped. So are units with fewer than 50 spikes.
+
+
+# %%
+def recorded_session(path):
+    """Times (s), position along the track (%), spike times of each unit."""
+    with np.load(path, allow_pickle=False) as file:
+        t, xy = file["t"], file["xy"].astype(float)
+        spike_times, unit = file["spike_times"], file["unit"]
+    t, once = np.unique(t, return_index=True)
+    start, end = np.array([139.0, 141.0]), np.array([473.0, 396.0])  # pixels
+    length = np.linalg.norm(end - start)
+    x, y = (end - start) / length
+    along, across = ((xy[once] - start) @ np.array([[x, -y], [y, x]])).T
+    on_track = np.abs(across) < 45
+    t, along = t[on_track], along[on_track]
+    trains = {}
+    for u in np.unique(unit):
+        train = np.sort(spike_times[unit == u])
+        train = train[(train > t[0]) & (train < t[-1])]
+        if len(train) >= 50:
+            trains[int(u)] = train
+    return t, 100 * along / length, trains
 
 
 def simulated_session():
-    """Half an hour of runs to and fro, and thirty units with a place field each: position (0 to 1), spikes."""
-    t = np.arange(0, 1800, 1 / 30)
-    place = 0.5 - 0.5 * np.cos(2 * np.pi * t / 24 + 0.8 * np.sin(t / 40))
-    rate_hz = 0.05 + 9 * np.exp(-(((place[:, None] - rng.uniform(0, 1, 30)) / 0.08) ** 2) / 2)
+    """The same variables; 24 units with one place field each."""
+    t = np.arange(0, 950, 1 / 30)
+    swing = np.sin(2 * np.pi * t / 24 + 0.8 * np.sin(t / 40))
+    along = 50 + 50 * np.clip(1.6 * swing, -1, 1)  # rests at the ends
+    centres = rng.uniform(0, 100, 24)
+    rate_hz = 0.2 + 8 * np.exp(-(((along[:, None] - centres) / 9) ** 2) / 2)
     drawn = rng.poisson(rate_hz / 30)
-    trains = [np.repeat(t, n) + rng.uniform(0, 1 / 30, n.sum()) for n in drawn.T]
-    return t, place, {i: np.sort(train) for i, train in enumerate(trains)}
+    trains = [
+        np.repeat(t, n) + rng.uniform(0, 1 / 30, n.sum()) for n in drawn.T
+    ]
+    return t, along, {i: np.sort(train) for i, train in enumerate(trains)}
 
 
-def recorded_session(path):
-    """Position along the track (0 to 1) and spikes of units with at least 100 of them."""
-    with np.load(path, allow_pickle=False) as file:
-        t, xy, times, unit = file["t"], file["xy"].astype(float), file["spike_times"], file["unit"]
-    t, once = np.unique(t, return_index=True)
-    xy = xy[once]
-    on_track = np.abs(xy[:, 0] - xy[:, 1]) < 100  # a diagonal; at the end the tracker rests elsewhere
-    t, xy = t[on_track], xy[on_track]
-    along = (xy - xy.mean(axis=0)) @ np.linalg.svd(xy - xy.mean(axis=0), full_matrices=False)[2][0]
-    low, high = np.quantile(along, [0.005, 0.995])
-    trains = {int(u): np.sort(times[unit == u]) for u in np.unique(unit)}
-    return t, np.clip((along - low) / (high - low), 0, 1), {u: s for u, s in trains.items() if len(s) >= 100}
-
-
-beside = Path(__file__).resolve().parents[2] / "shared" / "data" / "linear_track.npz"
-given = sys.argv[2] if len(sys.argv) > 2 else beside if beside.exists() else "simulated"
-t, along, trains = simulated_session() if given == "simulated" else recorded_session(given)
-print(f"session: {'simulated' if given == 'simulated' else 'recorded'}, {t[-1] - t[0]:.0f} s, {len(trains)} units")
+path = Path(os.environ.get("GLMFIT_RECORDINGS", "../shared/data"))
+path = path / "linear_track.npz"
+if path.exists():
+    print("recorded session")
+    t, along, trains = recorded_session(path)
+else:
+    print("simulated session")
+    t, along, trains = simulated_session()
 session = nap.IntervalSet(t[0], t[-1])
-spikes = nap.TsGroup({u: nap.Ts(s) for u, s in trains.items()}, time_support=session)
-place = nap.Tsd(t=t, d=along, time_support=session)
-# While it sits at the ends, the animal's place cells say little: keep the runs.
-seconds = np.arange(session.start[0], session.end[0], 0.1)
-speed = np.abs(np.gradient(np.convolve(np.interp(seconds, t, along), np.ones(5) / 5, "same"), 0.1))
-running = nap.Tsd(t=seconds, d=speed, time_support=session).threshold(0.02).time_support.drop_short_intervals(1.0)
-
-# --- 1. Where is the animal? Features are roots of spike counts, labels are bins of the track.
-counts = spikes.count(BIN_S, ep=running)
-labels = np.minimum((counts.value_from(place).d * N_PLACES).astype(int), N_PLACES - 1)
-cut = counts.t[int(0.7 * len(counts))]
-first, later = counts.t < cut, counts.t >= cut
-X = np.sqrt(counts.d)
-decoder = glmfit.SoftmaxGLM(regularizer_strength=3e-3).fit(X[first], labels[first])
-print(f"\nwhere is the animal ({N_PLACES} places)\n{decoder.report_}")
-posterior = decoder.predict_proba(X[later])
-decoded = posterior @ ((decoder.classes_ + 0.5) / N_PLACES)
-error = np.abs(decoded - counts.value_from(place).d[later])
-print(f"held out: median error {np.median(error):.3f} of the track, top-3 places right "
-      f"{np.mean((decoder.top_k(X[later], 3)[0] == labels[later, None]).any(axis=1)):.2f}")  # fmt: skip
-
-# --- 2. Which unit fired? One row per spike; features are bumps along the track.
-centres = np.linspace(0, 1, 12)
-bumps = np.exp(-(((along[:, None] - centres) / 0.08) ** 2) / 2)
-features = nap.TsdFrame(t=t, d=bumps, time_support=session)
-rows, unit = glmfit.spike_identities(spikes, features, ep=running, max_distance_s=0.2)
-identity = glmfit.SoftmaxGLM(regularizer_strength=1e-4).fit(rows, unit)
-print(f"\nwhich unit fired\n{identity.report_}")
-
-# --- Figure. Above: the posterior over places in held-out runs, the longest six joined, and which places are confused.
-# Below: whose spikes come where, of all units (those with few spikes are left out) and of five beside what was counted.
-axes = plotting.new_axes((1.5, 1), (1, 1), size=(8.4, 6.2))
-true = counts.value_from(place).d[later]
-runs = np.split(np.arange(later.sum()), np.flatnonzero(np.diff(counts.t[later]) > 1.5 * BIN_S) + 1)
-longest = sorted(sorted(runs, key=len)[-6:], key=lambda run: run[0])
-show = np.concatenate(longest)
-plotting.plot_decoded(
-    (np.arange(len(show)) + 0.5) * BIN_S, posterior[show], (decoder.classes_ + 0.5) / N_PLACES, true[show],
-    breaks=BIN_S * np.cumsum([len(run) for run in longest])[:-1], limit=0.6, ylabel="place along the track",
-    ax=axes[0, 0],
-)  # fmt: skip
-axes[0, 0].set_xlabel("held-out running time, pauses cut (s)", fontsize=9)
-best = decoder.classes_[np.argmax(posterior, axis=1)]
-plotting.plot_confusion(
-    labels[later] // 2, best // 2, range(N_PLACES // 2), colorbar=True, numbers=False, ax=axes[0, 1]
+spikes = nap.TsGroup(
+    {u: nap.Ts(train) for u, train in trains.items()}, time_support=session
 )
-axes[0, 1].set_xlabel("decoded twelfth of the track", fontsize=9)
-axes[0, 1].set_ylabel("true twelfth", fontsize=9)
+print(f"{t[-1] - t[0]:.0f} s, {len(spikes)} units")
 
-grid = np.linspace(0, 1, 100)
-share = identity.predict_proba(np.exp(-(((grid[:, None] - centres) / 0.08) ** 2) / 2))
-enough = np.flatnonzero([np.sum(unit.d == name) >= 100 for name in identity.classes_])
-enough = enough[np.argsort(np.argmax(share[:, enough], axis=0), kind="stable")]
-relative = share[:, enough] / share[:, enough].max(axis=0)
-extent = (0, 1, len(enough) - 0.5, -0.5)
-image = axes[1, 0].imshow(relative.T, vmin=0, aspect="auto", cmap="magma", extent=extent, interpolation="none")
-bars = {axes[0, 0]: (axes[0, 0].images[0], "probability"), axes[1, 0]: (image, "share of the unit's largest")}
-for ax, (drawn, words) in bars.items():
-    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8, aspect=18, extend="max" if ax is axes[0, 0] else "neither")
-    bar.ax.tick_params(labelsize=8, length=2)
-    bar.set_label(words, fontsize=9)
-    bar.outline.set_visible(False)
-axes[1, 0].set_yticks(range(len(enough)), [f"{identity.classes_[k]:g}" for k in enough], fontsize=6.5)
-axes[1, 0].set_xlabel("place along the track", fontsize=9)
-axes[1, 0].set_ylabel("unit", fontsize=9)
-at_spike = spikes.count(1 / 30, ep=running)
-where = np.minimum((at_spike.value_from(place).d * 12).astype(int), 11)
-counted = np.array([at_spike.d[where == k].sum(axis=0) for k in range(12)], float)
-counted /= np.maximum(counted.sum(axis=1, keepdims=True), 1)
-busiest = np.argsort(-share.max(axis=0))[:5]
-for color, k in zip(("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"), busiest, strict=True):
-    own = counted[:, list(spikes).index(identity.classes_[k])]
-    axes[1, 1].plot(grid, share[:, k], color=color, lw=1.4, label=f"unit {identity.classes_[k]:g}")
-    axes[1, 1].plot((np.arange(12) + 0.5) / 12, own, "o", ms=3.5, color=color)
-axes[1, 1].set_ylim(0, 1.35 * share.max())
-axes[1, 1].set_xlabel("place along the track", fontsize=9)
-axes[1, 1].set_ylabel("share of the spikes", fontsize=9)
-axes[1, 1].legend(frameon=False, fontsize=7.5, ncols=2)
-titles = ["posterior over places", "% of each place decoded as", "whose spike is the next?"]
-plotting.label_panels(axes, [*titles, "model, and counted (dots)"])
-path = sys.argv[1] if len(sys.argv) > 1 else "05_softmax_linear_track.png"
-axes[0, 0].figure.savefig(path, dpi=150)
-print(f"\nfigure: {path}")
+# %% [markdown]
+# Place cells are active while the rat runs. Runs are stretches of at least 2 s
+# in which the rat moves faster than 5 % of the track per second, away from the
+# ends. Many place cells fire in one direction only, so the direction matters.
+
+# %%
+STEP_S = 0.1
+time_s = np.arange(t[0], t[-1], STEP_S)
+padded = np.pad(np.interp(time_s, t, along), 3, "edge")
+position = np.convolve(padded, np.ones(7) / 7, "valid")  # smoothed over 0.7 s
+velocity = np.gradient(position, STEP_S)
+moving = (np.abs(velocity) > 5) & (position > 3) & (position < 97)
+runs = nap.Tsd(t=time_s, d=1.0 * moving).threshold(0.5).time_support
+runs = runs.drop_short_intervals(2.0)
+print(f"{len(runs)} runs, {runs.tot_length():.0f} s")
+
+# %% [markdown]
+# ## Which unit fires the next spike?
+#
+# `spike_identities` makes one row per spike: the features at its time and the
+# name of the unit. The features are Gaussian bumps along the track, a set for
+# each direction. The model then is
+#
+# $$P(\text{unit } k \mid \text{spike at } x) =
+# \frac{e^{w_k^\top \phi(x) + b_k}}{\sum_j e^{w_j^\top \phi(x) + b_j}}.$$
+
+# %%
+CENTRES = np.linspace(0, 100, 12)
+
+
+def bumps(where, forward):
+    """Gaussian bumps, (time, direction * bump)."""
+    values = np.exp(-(((np.asarray(where)[:, None] - CENTRES) / 8) ** 2) / 2)
+    forward = np.broadcast_to(forward, len(values))[:, None]
+    return np.concatenate([values * forward, values * ~forward], axis=1)
+
+
+features = nap.TsdFrame(t=time_s, d=bumps(position, velocity > 0))
+rows, unit = glmfit.spike_identities(
+    spikes, features, ep=runs, max_distance_s=STEP_S
+)
+identity = glmfit.SoftmaxGLM(regularizer_strength=1e-4).fit(rows, unit)
+print(identity.report_)
+
+# %% [markdown]
+# The report says that the loss is at most the gap above its minimum, and how
+# small this is compared with what the model explains.
+#
+# The upper panels show the probability of each unit relative to its maximum,
+# with units in the same order. A unit with a field in one direction is bright
+# in one panel only. The lower panels compare the probabilities of the five most
+# informative units with the fraction of spikes counted in tenths of the track
+# (bars: standard error). Note that these are probabilities given that a spike
+# occurs, not rates.
+
+# %%
+grid = np.linspace(3, 97, 189)
+names = identity.classes_
+well = np.array([np.sum(unit.d == name) >= 50 for name in names])
+share = [identity.predict_proba(bumps(grid, way)) for way in (True, False)]
+largest = np.maximum(*[s.max(axis=0) for s in share])
+peak = np.where(
+    share[0].max(axis=0) > share[1].max(axis=0),
+    share[0].argmax(axis=0),
+    share[1].argmax(axis=0),
+)
+order = np.argsort(peak + 1e6 * ~well)[: well.sum()]
+
+spike_position = np.interp(unit.t, time_s, position)
+spike_forward = np.interp(unit.t, time_s, velocity) > 0
+edges = np.linspace(0, 100, 11)
+tenth = np.digitize(spike_position, edges) - 1
+top = order[np.argsort(-largest[order])[:5]]
+top = top[np.argsort(peak[top])]
+
+figure, axes = plt.subplots(
+    2, 2, figsize=(8.4, 6), sharex=True, sharey="row", layout="constrained"
+)
+colors = (
+    plotting.BLUE,
+    plotting.ORANGE,
+    plotting.GREEN,
+    plotting.PURPLE,
+    plotting.RED,
+)
+for column, way in enumerate((True, False)):
+    upper, lower = axes[:, column]
+    image = upper.imshow(
+        (share[column] / largest).T[order],
+        aspect="auto",
+        vmin=0,
+        vmax=1,
+        cmap="viridis",
+        extent=(3, 97, len(order) - 0.5, -0.5),
+        interpolation="none",
+    )
+    here = tenth[spike_forward == way]
+    n = np.bincount(here, minlength=10)
+    for k, color in zip(top, colors):
+        own = unit.d[spike_forward == way] == names[k]
+        counted = np.bincount(here[own], minlength=10) / np.maximum(n, 1)
+        error = np.sqrt(counted * (1 - counted) / np.maximum(n, 1))
+        label = f"unit {names[k]:g}" if way else None
+        lower.plot(grid, share[column][:, k], color=color, lw=1.5, label=label)
+        lower.errorbar(
+            (edges[:-1] + edges[1:])[n >= 20] / 2,
+            counted[n >= 20],
+            error[n >= 20],
+            fmt="o",
+            ms=3,
+            color=color,
+            elinewidth=0.8,
+        )
+    lower.spines[["top", "right"]].set_visible(False)
+    lower.set_xlabel("position (% of the track)", fontsize=9)
+    lower.set_xlim(3, 97)
+for ax in axes.flat:
+    ax.tick_params(labelsize=8)
+axes[0, 0].set_yticks(range(len(order)), [f"{k:g}" for k in names[order]])
+axes[0, 0].tick_params(axis="y", labelsize=7)
+axes[0, 0].set_ylabel("unit (sorted by its peak)", fontsize=9)
+axes[1, 0].set_ylabel("probability of the unit", fontsize=9)
+axes[1, 0].set_ylim(0, 1.3 * largest[top].max())
+axes[1, 0].legend(frameon=False, fontsize=8, ncols=3, loc="upper left")
+bar = figure.colorbar(image, ax=axes[0], aspect=18)
+bar.set_label("probability / its maximum", fontsize=9)
+bar.ax.tick_params(labelsize=8)
+plotting.label_panels(
+    axes,
+    [
+        "place fields, running forward",
+        "place fields, running back",
+        "model (lines) and counts, forward",
+        "model (lines) and counts, back",
+    ],
+)
+
+# %% [markdown]
+# ## Where is the rat?
+#
+# Every 0.1 s of a run gives a row: the square roots of the spike counts within
+# 0.5 s before and after. The classes are 20 bins of the track for each of the
+# two directions; the probability of a position is the sum over directions.
+#
+# Runs are split into five groups. The position in each run is decoded by a
+# model that was fitted to the other four groups of runs, so that overlapping
+# rows of one run are never in both. The strength of the ridge is the default,
+# which depends only on the training data.
+
+# %%
+N_PLACES, N_FOLDS, HALF_S = 20, 5, 0.5
+inside = runs.in_interval(nap.Ts(time_s))  # the run of each time, or NaN
+used = np.flatnonzero(np.isfinite(inside))
+now, true, run = time_s[used], position[used], inside[used].astype(int)
+counts = [
+    np.searchsorted(train, now + HALF_S) - np.searchsorted(train, now - HALF_S)
+    for train in trains.values()
+]
+X = np.sqrt(np.stack(counts, axis=1))
+place = (true * N_PLACES / 100).astype(int)
+classes = place + N_PLACES * (velocity[used] > 0)
+
+posterior = np.zeros((len(used), 2 * N_PLACES))
+gaps = []
+for fold in range(N_FOLDS):
+    test = run % N_FOLDS == fold
+    decoder = glmfit.SoftmaxGLM().fit(X[~test], classes[~test])
+    rows_of = np.flatnonzero(test)[:, None]
+    posterior[rows_of, decoder.classes_] = decoder.predict_proba(X[test])
+    gaps.append(decoder.report_.gap)
+    assert decoder.report_.converged and decoder.report_.gap_is_bound
+posterior = posterior.reshape(-1, 2, N_PLACES).sum(axis=1)
+print(
+    f"{len(X)} rows; five decoders converged, gap at most {max(gaps):.1e} nats"
+)
+
+# %% [markdown]
+# The decoded position is the centre of the most probable bin. Two references
+# show what the errors mean: a decoder that always answers with the middle of
+# the track, and one whose answers belong to another moment, drawn at random.
+# Large errors occur in moments with fewer spikes.
+
+# %%
+centres = (np.arange(N_PLACES) + 0.5) * 100 / N_PLACES
+decoded = centres[posterior.argmax(axis=1)]
+error = np.abs(decoded - true)
+middle = np.abs(50 - true)
+shuffled = np.abs(rng.permutation(decoded) - true)
+print("held-out error, % of the track   median   mean   above 20 %")
+for name, e in (
+    ("softmax", error),
+    ("always the middle", middle),
+    ("shuffled in time", shuffled),
+):
+    print(
+        f"{name:<32} {np.median(e):6.1f} {e.mean():6.1f} {np.mean(e > 20):9.0%}"
+    )
+
+n_spikes = np.sum(counts, axis=0)
+print(f"spikes per row: {n_spikes[error <= 20].mean():.1f}", end=", ")
+print(f"where the error exceeds 20 %: {n_spikes[error > 20].mean():.1f}")
+
+# %% [markdown]
+# Panel a shows consecutive held-out runs with the pauses between them removed.
+# The dark band of high probability follows the rat. In panel b each column adds
+# up to 100 %; positions point in the same direction as in panel a. Most answers
+# lie on the diagonal, and the rare large errors are spread over the track.
+# Panel c shows how often the error stays below a given value.
+
+# %%
+shown = np.flatnonzero((run >= 20) & (run < 28))
+breaks = STEP_S * (np.flatnonzero(np.diff(run[shown])) + 1)
+figure, axes = plt.subplot_mosaic(
+    "aa;bc", figsize=(8.4, 6.4), layout="constrained"
+)
+
+ax = axes["a"]
+image = ax.imshow(
+    posterior[shown].T,
+    origin="lower",
+    aspect="auto",
+    cmap="Greys",
+    vmin=0,
+    vmax=0.6,
+    extent=(0, STEP_S * len(shown), 0, 100),
+    interpolation="none",
+)
+clock = STEP_S * (np.arange(len(shown)) + 0.5)
+for part in np.split(
+    np.arange(len(shown)), np.flatnonzero(np.diff(run[shown])) + 1
+):
+    label = "true position" if part[0] == 0 else None
+    ax.plot(
+        clock[part], true[shown][part], color=plotting.RED, lw=1.5, label=label
+    )
+for at in breaks:
+    ax.axvline(at, color=plotting.BLUE, lw=0.8, ls=":")
+ax.set_xlabel("time in held-out runs, pauses removed (s)", fontsize=9)
+ax.set_ylabel("position (% of the track)", fontsize=9)
+ax.legend(fontsize=8, loc="upper right", framealpha=0.9)
+bar = figure.colorbar(image, ax=ax, extend="max", aspect=18)
+bar.set_label("probability", fontsize=9)
+bar.ax.tick_params(labelsize=8)
+
+ax = axes["b"]
+table = np.zeros((N_PLACES, N_PLACES))
+np.add.at(table, (place, posterior.argmax(axis=1)), 1)
+table *= 100 / np.maximum(table.sum(axis=1, keepdims=True), 1)
+image = ax.imshow(
+    table.T,
+    origin="lower",
+    cmap="Blues",
+    vmin=0,
+    vmax=60,
+    extent=(0, 100, 0, 100),
+)
+ax.set_xlabel("true position (% of the track)", fontsize=9)
+ax.set_ylabel("decoded position (% of the track)", fontsize=9)
+bar = figure.colorbar(image, ax=ax, extend="max", aspect=18)
+bar.set_label("% of the moments there", fontsize=9)
+bar.ax.tick_params(labelsize=8)
+
+ax = axes["c"]
+for name, e, color in (
+    ("softmax", error, plotting.BLUE),
+    ("always the middle", middle, plotting.GREY),
+    ("shuffled in time", shuffled, plotting.ORANGE),
+):
+    x = np.sort(e)
+    ax.plot(x, 100 * np.arange(1, len(x) + 1) / len(x), color=color, label=name)
+ax.set(xlim=(0, 60), ylim=(0, 100))
+ax.set_xlabel("error (% of the track)", fontsize=9)
+ax.set_ylabel("moments with at most this error (%)", fontsize=9)
+ax.spines[["top", "right"]].set_visible(False)
+ax.legend(frameon=False, fontsize=8, loc="lower right")
+
+for ax in axes.values():
+    ax.tick_params(labelsize=8)
+plotting.label_panels(
+    list(axes.values()),
+    ["posterior of eight held-out runs", "decoded against true", "errors"],
+)
+figure.savefig("05_softmax_linear_track.png", dpi=200)
