@@ -272,7 +272,7 @@ print(
 # The decoded position is the centre of the most probable bin. Two references
 # show what the errors mean: a decoder that always answers with the middle of
 # the track, and one whose answers belong to another moment, drawn at random.
-# Large errors occur in moments with fewer spikes.
+# The error is larger in moments with fewer spikes.
 
 # %%
 centres = (np.arange(N_PLACES) + 0.5) * 100 / N_PLACES
@@ -291,8 +291,10 @@ for name, e in (
     )
 
 n_spikes = np.sum(counts, axis=0)
-print(f"spikes per row: {n_spikes[error <= 20].mean():.1f}", end=", ")
-print(f"where the error exceeds 20 %: {n_spikes[error > 20].mean():.1f}")
+low, high = np.quantile(n_spikes, [1 / 3, 2 / 3])
+for name, rows_of in (("fewest", n_spikes <= low), ("most", n_spikes >= high)):
+    third = f"third of the rows with the {name} spikes"
+    print(f"{third}: mean error {error[rows_of].mean():.1f} %")
 
 # %% [markdown]
 # Panel a shows consecutive held-out runs with the pauses between them removed.
