@@ -154,7 +154,7 @@ for neuron, ax in enumerate(axes.flat):
         label="model",
     )
     ax.spines[["top", "right"]].set_visible(False)
-    ax.set(xlim=(0, 360), xticks=[0, 120, 240, 360], ylim=(0, None))
+    ax.set(xlim=(0, 360), xticks=[0, 120, 240, 360], ylim=(0, 25))
     ax.set_xticks(range(60, 360, 120), minor=True)
     ax.tick_params(labelsize=7.5)
     # Labels at the ends of an axis lie inside it, clear of the next panel.

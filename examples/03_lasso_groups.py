@@ -144,7 +144,9 @@ for i, name in enumerate(names):
     )
 left.plot([], [], color=plotting.LIGHT, lw=1, label="the nine others")
 left.set_ylabel("norm of the weights of a covariate", fontsize=9)
-left.legend(frameon=False, fontsize=7.5, loc="upper left")
+left.set_ylim(-0.02, 0.72)
+legend = left.legend(fontsize=7.5, loc="upper left", framealpha=1)
+legend.get_frame().set_edgecolor("none")
 
 right.errorbar(
     strengths,
@@ -161,9 +163,8 @@ right.plot(
 right.annotate(
     "best",
     (strengths[best], scores[best]),
-    (0, 10),
+    (5, 5),
     textcoords="offset points",
-    ha="center",
     fontsize=8,
 )
 right.axhline(scores[best] - error[best], color=plotting.GREY, lw=0.8, ls=":")

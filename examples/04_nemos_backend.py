@@ -151,8 +151,9 @@ for name in (OURS, *THEIRS):
 # ## Distance from the optimum over time
 #
 # How a solver gets there is seen by stopping it early. Each small dot is a call
-# of `fit` with another limit on the number of iterations. NeMoS warns about
-# these runs, rightly, and the warnings are silenced here.
+# of `fit` with another limit on the number of iterations, timed as the quicker
+# of two. NeMoS warns about these runs, rightly, and the warnings are silenced
+# here.
 
 # %%
 budgets = {
@@ -165,7 +166,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     for name, numbers in budgets.items():
         early = [new_model(name, maxiter=n) for n in numbers]
-        curves[name] = [(timed_fit(m), loss(m) - lowest) for m in early]
+        curves[name] = [
+            (min(timed_fit(m) for _ in range(2)), loss(m) - lowest)
+            for m in early
+        ]
 
 # %% [markdown]
 # In panel a the first dot of each curve is the end of the first iteration.
@@ -199,6 +203,11 @@ for name, color in colors.items():
     left.plot(first, above[name], "o", ms=8, mfc="white", color=color)
     left.plot(later, above[name], "o", ms=8, color=color)
 left.set(xscale="log", yscale="log")
+ticks = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
+low, high = left.get_xlim()
+left.set_xticks([t for t in ticks if low < t < high])
+left.xaxis.set_major_formatter("{x:g}")
+left.xaxis.set_minor_formatter("")
 left.set_xlabel("seconds since the call of fit (log scale)", fontsize=9)
 left.set_ylabel(
     f"loss above the lowest possible\n(nats per bin, {n_neurons} neurons)",
@@ -221,7 +230,8 @@ for row, name in enumerate(colors):
 right.set_yticks(range(len(colors)), list(colors))
 right.invert_yaxis()
 right.set_xscale("log")
-right.set_xlim(0.05, 40 * max(max(s) for s in seconds.values()))
+right.set_xlim(0.05, 15 * max(max(s) for s in seconds.values()))
+right.xaxis.set_major_formatter("{x:g}")
 right.set_xlabel("seconds of a fit to tolerance (log scale)", fontsize=9)
 for ax in (left, right):
     ax.tick_params(labelsize=8)
