@@ -23,9 +23,8 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
-DPI = 150
 MOST_BYTES = 240_000  # of a figure
-THUMBNAIL = (640, 90_000)  # width in pixels, bytes at most
+THUMBNAIL = (900, 100_000)  # width in pixels, bytes at most
 ABSOLUTE = re.compile(r"(?<![\w.)])/(?:home|tmp|root|Users|work|usr|opt|mnt|var)/\S*")
 TAGS = {
     "01": "one neuron", "02": "pynapple", "03": "cross-validation", "04": "NeMoS", "05": "recording, softmax",
@@ -64,12 +63,17 @@ def title(example):
 def execute(example, recordings):
     """The notebook with what it prints and draws; `recordings` is a folder."""
     found = notebook(example)
-    environment = {"GLMFIT_RECORDINGS": str(recordings), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    environment = {
+        "GLMFIT_RECORDINGS": str(recordings),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "ignore",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # whatever this process draws with
+    }
     before = dict(os.environ)
     os.environ |= environment  # the kernel inherits it
     try:
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "matplotlibrc").write_text(f"figure.dpi: {DPI}\n", encoding="utf-8")
+            (Path(folder) / "matplotlibrc").write_text("figure.dpi: 150\n")  # of a screen; found where the kernel runs
             NotebookClient(found, timeout=900, resources={"metadata": {"path": folder}}, record_timing=False).execute()
     finally:
         os.environ.clear()
@@ -107,11 +111,11 @@ def tidy(output):
 
 
 def small_png(figure, widths=(1500, 1300, 1100, 900), most_bytes=MOST_BYTES):
-    """Bytes of a figure in all of its colours, as wide as they allow; with few colours where none is wide enough."""
+    """Bytes of a figure, as wide as they allow, in all of its colours if these do."""
     figure = figure.convert("RGB")
-    for colors in (None, 256, 64):
-        for width in widths:
-            width = min(width, figure.width)
+    for width in widths:
+        width = min(width, figure.width)
+        for colors in (None, 256, 64):
             drawn = figure.resize((width, round(figure.height * width / figure.width)), Image.LANCZOS)
             drawn = drawn if colors is None else drawn.quantize(colors)
             buffer = io.BytesIO()
@@ -172,7 +176,7 @@ def main():
         nbformat.write(found, GALLERY / f"{example.stem}.ipynb")
         last = Image.open(io.BytesIO(figures(found)[-1]))
         width, most = THUMBNAIL
-        (GALLERY / f"{example.stem}.png").write_bytes(small_png(last, (width, 560, 480), most))
+        (GALLERY / f"{example.stem}.png").write_bytes(small_png(last, (width, 700, 500), most))
         print(f"{example.stem}: {time.perf_counter() - start:.0f} s, {len(figures(found))} figures", flush=True)
     (GALLERY / "index.md").write_text(index(), encoding="utf-8")
 

@@ -1,21 +1,16 @@
 # %% [markdown]
 # # Pynapple in, pynapple out: tuning of head-direction cells
 #
-# Pynapple objects carry their times, epochs and the names of neurons. glmfit
-# takes them as they are, checks that features and counts share the same time
-# bins, and returns predictions as pynapple objects.
-#
-# **Question.** How does the rate of each cell depend on the direction of the
-# head?
-#
-# **Data.** Eight simulated head-direction cells, ten minutes.
+# Hand over pynapple objects as they are. glmfit checks that features and
+# counts have the same times, fits, and gives predictions back with times,
+# epochs and neuron names.
 #
 # **What you will see**
 #
-# 1. counts from a `TsGroup` and features as a `TsdFrame` in the same bins;
-# 2. training and testing on epochs (`IntervalSet`);
-# 3. what happens when features and counts are shifted in time;
-# 4. tuning curves of the model next to those counted from the data.
+# 1. counts from a TsGroup, and features as a TsdFrame on the same bins;
+# 2. training and testing on epochs (IntervalSet);
+# 3. an error for a shifted clock, which most packages fit without complaint;
+# 4. tuning curves of the model and of the data on held-out time.
 
 # %%
 import matplotlib.pyplot as plt
@@ -23,49 +18,42 @@ import numpy as np
 import pynapple as nap
 
 import glmfit
-from glmfit import plotting
 
-# %% [markdown]
-# ## The session
-#
-# The head turns at random. Each cell prefers one direction and fires at up to
-# 19 spikes/s there and at 1 spike/s elsewhere.
-
-# %%
 BIN_S = 0.02
 rng = np.random.default_rng(2)
 
+# %% [markdown]
+# ## A simulated session
+#
+# The head turns at random for ten minutes. Each of eight cells prefers one
+# direction.
+
+# %%
 session = nap.IntervalSet(0, 600)
 t = np.arange(0, 600, BIN_S) + BIN_S / 2
 memory = np.exp(-np.arange(100) / 25)
 speed = np.convolve(rng.normal(0, 1.5, len(t)), memory, "same")  # rad/s
-angle = nap.Tsd(
-    t=t, d=np.cumsum(speed) * BIN_S % (2 * np.pi), time_support=session
-)
+turned = np.cumsum(speed) * BIN_S % (2 * np.pi)
+angle = nap.Tsd(t=t, d=turned, time_support=session)
 preferred = np.linspace(0, 2 * np.pi, 8, endpoint=False)
-rate_hz = 1 + 18 * np.exp(4 * (np.cos(angle.d[:, None] - preferred) - 1))
-drawn = rng.poisson(rate_hz * BIN_S)
-times = [
-    np.repeat(t, n) + rng.uniform(-BIN_S / 2, BIN_S / 2, n.sum())
-    for n in drawn.T
-]
+tuning = np.exp(4 * (np.cos(angle.d[:, None] - preferred) - 1))
+drawn = rng.poisson((1 + 18 * tuning) * BIN_S)
+half = BIN_S / 2
+times = [np.repeat(t, n) + rng.uniform(-half, half, n.sum()) for n in drawn.T]
 spikes = nap.TsGroup(
     {i: nap.Ts(np.sort(x)) for i, x in enumerate(times)},
     time_support=session,
     metadata={"preferred": preferred},
 )
-print(spikes)
 
 # %% [markdown]
-# ## Counts and features in the same bins
+# ## Counts and features on the same bins
 #
-# `count` bins the spikes, and `value_from` reads the angle at the time of each
-# bin. Three harmonics of the angle describe a smooth periodic tuning curve:
-#
-# $$\eta_t = b + \sum_{k=1}^{3} a_k \cos(k\theta_t) + c_k \sin(k\theta_t).$$
+# `count` keeps the metadata of the group. `value_from` takes the angle at the
+# time of each bin.
 
 # %%
-counts = spikes.count(BIN_S)  # (time, neuron), with the metadata of the group
+counts = spikes.count(BIN_S)  # TsdFrame (time, neuron)
 theta = counts.value_from(angle)
 harmonics = {
     f"{f.__name__} {k}": f(k * theta.d)
@@ -79,7 +67,7 @@ X = nap.TsdFrame(
 )
 
 # %% [markdown]
-# ## Fit on two epochs, test on the one between them
+# ## Train on two epochs, test on the one between them
 
 # %%
 train = nap.IntervalSet(start=[0, 400], end=[250, 600])
@@ -89,86 +77,55 @@ model.fit(X.restrict(train), counts.restrict(train))
 print(model.report_)
 
 # %%
-score = model.score(X.restrict(test), counts.restrict(test), per_neuron=True)
-print("held-out pseudo-R2 per neuron:", np.round(score, 3))
+held_out = model.score(X.restrict(test), counts.restrict(test), per_neuron=True)
+print("held-out pseudo-R2 per neuron:", np.round(held_out, 3))
 
 # %% [markdown]
-# Predictions are pynapple objects, too. They keep the times, the names of the
-# neurons and their metadata.
+# ## Predictions know their times and neurons
 
 # %%
 rate = model.predict(X.restrict(test))  # expected counts per bin
-print(f"{type(rate).__name__} of shape {rate.shape}")
-print(f"columns {list(rate.columns)}, metadata {list(rate.metadata_columns)}")
+print(type(rate).__name__, rate.shape, list(rate.metadata_columns))
 
 # %% [markdown]
 # ## A shifted clock is an error
-#
-# Two devices with different clocks are a common mistake. Arrays of the same
-# length would fit without complaint. With pynapple objects, glmfit compares
-# the times and refuses.
 
 # %%
 late = nap.TsdFrame(t=X.t + 0.5, d=X.d, columns=X.columns)
 try:
     model.fit(late, counts)
 except ValueError as error:
-    print(f"ValueError: {error}")
+    print(error)
 
 # %% [markdown]
-# ## Tuning curves
+# ## Tuning curves on held-out time
 #
-# Both curves are computed by pynapple on held-out time: one from the spikes,
-# the other from the rate that the model predicts. Bars show the standard error
-# of the counted rate, its square root divided by the square root of the time
-# that the head spent in each direction.
+# Dots are counted from the spikes; lines are the model's rate, averaged in
+# the same 24 bins of direction.
 
 # %%
-whole_turn = {"bins": 24, "range": (0, 2 * np.pi), "epochs": test}
-counted = nap.compute_tuning_curves(spikes, angle, **whole_turn)
-modelled = nap.compute_tuning_curves(rate / BIN_S, angle, **whole_turn)
+bins = {"bins": 24, "range": (0, 2 * np.pi), "epochs": test}
+counted = nap.compute_tuning_curves(spikes, angle, **bins)
+modelled = nap.compute_tuning_curves(rate / BIN_S, angle, **bins)
 degrees = np.degrees(np.asarray(counted[counted.dims[1]]))
-visits = np.histogram(angle.restrict(test).d, 24, (0, 2 * np.pi))[0]
-spent_s = visits * BIN_S
-
 figure, axes = plt.subplots(
-    2, 4, figsize=(7.4, 3.8), sharex=True, sharey=True, layout="constrained"
+    2, 4, figsize=(7.6, 3.4), sharex=True, sharey=True, layout="constrained"
 )
 for neuron, ax in enumerate(axes.flat):
-    y = counted.values[neuron]
-    ax.errorbar(
-        degrees,
-        y,
-        np.sqrt(y / spent_s),
-        fmt="o",
-        ms=2.5,
-        color=plotting.GREY,
-        elinewidth=0.8,
-        label="counted on held-out time",
-    )
-    ax.plot(
-        degrees,
-        modelled.values[neuron],
-        color=plotting.BLUE,
-        lw=1.6,
-        label="model",
-    )
+    dots = ax.plot(degrees, counted.values[neuron], "o", ms=3, color="0.5")
+    line = ax.plot(degrees, modelled.values[neuron], color="#0072B2")
+    ax.axvline(np.degrees(preferred[neuron]), color="0.85", lw=1, zorder=0)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.set(xlim=(0, 360), xticks=[0, 120, 240, 360], ylim=(0, 25))
-    ax.set_xticks(range(60, 360, 120), minor=True)
-    ax.tick_params(labelsize=7.5)
-    # Labels at the ends of an axis lie inside it, clear of the next panel.
-    for label, side in zip(
-        ax.get_xticklabels(), ("left", *["center"] * 2, "right")
-    ):
-        label.set_horizontalalignment(side)
+    ax.set_xticks([0, 120, 240, 360])
+    ax.tick_params(labelsize=8)
     ax.set_title(f"neuron {counts.columns[neuron]}", fontsize=9)
 figure.legend(
-    *axes[0, 0].get_legend_handles_labels(),
-    loc="outside upper right",
-    ncols=2,
+    [*dots, *line, plt.Line2D([], [], color="0.85")],
+    ["counted", "model", "preferred (simulated)"],
+    loc="outside upper center",
+    ncols=3,
     frameon=False,
-    fontsize=8,
+    fontsize=9,
 )
 figure.supxlabel("head direction (°)", fontsize=9)
 figure.supylabel("rate (spikes/s)", fontsize=9)

@@ -22,7 +22,7 @@ STALE_PART_S = 3600.0  # what was being written longer ago than this is left ove
 
 # What reading a file raises that was cut, changed, or made to do harm. Among them SyntaxError and TokenError: the
 # header of an array is a Python literal; RuntimeError: brackets too deep, or an archive that claims a password;
-# MemoryError: an array that claims to be huge.
+# MemoryError: an array that claims to be huge; OverflowError: a number that is.
 DAMAGED = (
     ValueError,
     TypeError,
@@ -31,6 +31,7 @@ DAMAGED = (
     OSError,
     EOFError,
     RuntimeError,
+    OverflowError,
     MemoryError,
     SyntaxError,
     tokenize.TokenError,
@@ -102,6 +103,16 @@ def open_regular(path: Path) -> BinaryIO:
         raw.close()
         raise ValueError(f"{path} is no file but a pipe or a device.")
     return raw
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a file of ours to append to; a link or a pipe that somebody put in its place is replaced, not written to."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)
+    # What takes its place in between is refused: a link is not followed, for the reader of a pipe nobody waits.
+    more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags | more, 0o666))
 
 
 def read_regular(path: Path, most: int = -1) -> bytes:

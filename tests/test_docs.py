@@ -263,9 +263,10 @@ def checkout(tmp_path, monkeypatch):
     shutil.copytree(EXAMPLES, folder / "examples")
     loader = folder / "examples" / "batch" / "simulated.py"
     text = loader.read_text(encoding="utf-8")
-    size = "int(rng.integers(3_000, 30_001)), int(rng.integers(10, 61))"
-    assert size in text  # sessions are made smaller, so that a batch takes seconds
-    loader.write_text(text.replace(size, "400, 3"), encoding="utf-8")
+    for size, small in {"rng.integers(3_000, 30_001)": "400", "rng.integers(10, 61)": "3"}.items():
+        assert size in text  # sessions are made smaller, so that a batch takes seconds
+        text = text.replace(size, small)
+    loader.write_text(text, encoding="utf-8")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent), prepend=os.pathsep)
@@ -405,3 +406,32 @@ def test_ten_minutes_use_what_the_readme_shows():
     also = {"model.fit", "best.score", "best.strength_"}  # attributes that siblings of shown ones have
     assert typed - shown <= also
     assert {"glmfit.PopulationGLM", "glmfit.PopulationGLMCV", "model.score", "plotting.plot_filter"} <= typed
+
+
+# Habits of the first drafts, and what to say in their place: plain English is part of the documentation's contract.
+OLD_MANNER = {
+    r"(when|if) left out|left out, ": "if omitted; default",
+    r"\bbeside\b": "next to; compared with",
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"\b(too|so|as) dear\b|\bdearer\b": "expensive",
+    r"\bto be had\b": "available",
+    r"\bone to one\b": "directly",
+    r"\bdo(es)? as well\b": "also work",
+    r"\bwhere it may stay\b": "somewhere it can keep running",
+    r"\bwhich is no \[": "is not a ... name",
+    r"\b(counts|classes) that are no\b": "that aren't",
+    r"\bsurest\b": "most significant",
+    r"\b(time|data|bins|recording) (it|that) has not seen\b": "held-out",
+    r"\bfeatures of the past\b": "history features",
+    r"\basked / met\b": "target / pass",
+    r"\bcompiles for some seconds\b": "takes a few seconds to compile",
+    r"\bwhere to find what\b": "documentation overview",
+}
+
+
+@pytest.mark.parametrize("page", [*pages(), *sorted(EXAMPLES.glob("[0-9]*.py"))], ids=lambda path: path.stem)
+def test_the_documentation_is_in_plain_english(page):
+    text = " ".join(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).split())
+    found = {f"{match[0]!r}: say {better!r}" for words, better in OLD_MANNER.items()
+             for match in re.finditer(words, text, re.IGNORECASE)}  # fmt: skip
+    assert not found

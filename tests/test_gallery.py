@@ -1,7 +1,5 @@
-"""The pages of the gallery belong to the examples as they are."""
+"""The notebooks of the gallery belong to the examples as they are, and run."""
 
-import ast
-import re
 import sys
 from pathlib import Path
 
@@ -11,56 +9,77 @@ ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 
-pytest.importorskip("PIL")
+for module in ("PIL", "jupytext", "nbclient"):
+    pytest.importorskip(module)
+nbformat = pytest.importorskip("nbformat")
 sys.path.insert(0, str(ROOT / "docs"))
 
-from make_gallery import ABSOLUTE, docstring, fingerprint, index, page  # noqa: E402
+import make_gallery  # noqa: E402
 
 sys.path.pop(0)
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 
 
-@every_example
-def test_page_was_made_from_the_example_as_it_is(example):
-    path = GALLERY / f"{example.stem}.md"
-    remedy = f"run: python docs/make_gallery.py {example.stem[:2]}"
-    assert path.is_file(), f"{example.name} has no page; {remedy}"
-    text = path.read_text(encoding="utf-8")
-    recorded = re.search(r"sha256 of \S+: ([0-9a-f]{64})", text)
-    assert recorded and recorded[1] == fingerprint(example), f"{example.name} has changed since its page; {remedy}"
-    printed = text.split("```text\n")[1].split("\n```")[0]
-    assert text == page(example, printed)
-    assert "converged" in printed
-    assert not ABSOLUTE.search(text)
+def outputs(notebook):
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
 @every_example
-def test_figure_is_there_and_small(example):
-    content = (GALLERY / f"{example.stem}.png").read_bytes()
-    assert content.startswith(b"\x89PNG")
-    assert 5_000 < len(content) < 250_000
+def test_a_notebook_is_its_example_executed(example):
+    found, fresh = nbformat.read(GALLERY / f"{example.stem}.ipynb", 4), make_gallery.notebook(example)
+    again = f"run: python docs/make_gallery.py {example.stem[:2]}"
+    assert found.metadata.glmfit.sha256 == make_gallery.fingerprint(example), again
+    assert [(c.cell_type, c.source) for c in found.cells] == [(c.cell_type, c.source) for c in fresh.cells], again
+    nbformat.validate(found)
+    code = [cell for cell in found.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert not [output for output in outputs(found) if output.output_type == "error"]
 
 
 @every_example
-def test_code_on_the_page_begins_after_the_docstring(example):
-    title, text, first = docstring(example)
-    lines = example.read_text(encoding="utf-8").splitlines()
-    assert lines[first - 2].endswith('"""')
-    assert ast.parse("\n".join(lines[first - 1 :])).body
-    words = " ".join(text.split())
-    assert title and "You will see" in words and "Run it with" in words
+def test_a_notebook_tells_and_shows(example):
+    found = nbformat.read(GALLERY / f"{example.stem}.ipynb", 4)
+    first = found.cells[0].source
+    assert first.startswith("# ") and f"{{download}}`Notebook <{example.stem}.ipynb>`" in first
+    words = sum(len(cell.source.split()) for cell in found.cells if cell.cell_type == "markdown")
+    assert words > 80  # narration, not code alone
+    pictures = make_gallery.figures(found)
+    assert pictures and all(5_000 < len(picture) < make_gallery.MOST_BYTES for picture in pictures)
+    assert 5_000 < (GALLERY / f"{example.stem}.png").stat().st_size < make_gallery.THUMBNAIL[1]
+    assert "converged" in "".join(output.text for output in outputs(found) if output.output_type == "stream")
 
 
-def test_index_has_every_example_and_nothing_else_is_there():
-    assert (GALLERY / "index.md").read_text(encoding="utf-8") == index()
-    expected = {"index.md"} | {f"{path.stem}.{kind}" for path in EXAMPLES for kind in ("md", "png")}
-    assert {path.name for path in GALLERY.iterdir()} == expected
+def test_nothing_in_a_notebook_says_where_it_ran():
+    for path in GALLERY.glob("*.ipynb"):
+        for output in outputs(nbformat.read(path, 4)):
+            text = output.text if output.output_type == "stream" else str(output.data.get("text/plain", ""))
+            assert not make_gallery.ABSOLUTE.search(text), f"{path.name}: {text}"
 
 
-def test_the_documentation_leads_to_the_gallery():
-    assert "gallery/index" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+def test_the_index_has_a_card_for_every_example():
+    text = (GALLERY / "index.md").read_text(encoding="utf-8")
+    assert text == make_gallery.index(), "run: python docs/make_gallery.py"
+    assert text.count("grid-item-card") == len(EXAMPLES) == len(list(GALLERY.glob("*.ipynb")))
 
 
-def test_absolute_paths_are_noticed():
-    assert ABSOLUTE.search("figure: /home/me/figure.png")
-    assert not ABSOLUTE.search("mu T/b, docs/theory/x.md, spikes/s, ../shared/data")
+@every_example
+def test_the_lines_of_an_example_fit_on_the_page(example):
+    long = [line for line in example.read_text(encoding="utf-8").splitlines() if len(line) > 80]
+    assert not long
+
+
+@every_example
+def test_a_notebook_executes_without_recordings(example, tmp_path):
+    pictures = make_gallery.figures(make_gallery.execute(example, tmp_path))
+    assert len(pictures[-1]) > 5_000
+
+
+@pytest.mark.parametrize("text", ["/home/me/x", "see /tmp/a.png", "(/root/x)"])
+def test_an_absolute_path_is_refused(text):
+    with pytest.raises(SystemExit, match="absolute path"):
+        make_gallery.tidy(nbformat.v4.new_output("stream", text=text))
+
+
+def test_bars_and_warnings_are_dropped_and_streams_joined():
+    streams = [nbformat.v4.new_output("stream", name=name, text=name) for name in ("stdout", "stderr", "stdout")]
+    assert [output.text for output in make_gallery.joined(streams)] == ["stdoutstdout"]

@@ -59,8 +59,8 @@ def gap_in_one_dimension():
 
     ax = plotting.new_axes(size=(6.2, 3.4))[0, 0]
     ax.plot(w, curve, color=BLACK, lw=1.8, label="objective $F$")
-    ax.plot(w, below, color=BLUE, lw=1.4, label="lower bound, by the theorem")
-    ax.plot(w, model, color=ORANGE, lw=1.4, ls="--", label="second-order model")
+    ax.plot(w, below, color=BLUE, lw=1.4, label="proved lower bound of $F$")
+    ax.plot(w, model, color=ORANGE, lw=1.4, ls="--", label="second-order approximation")
     ax.plot(here, value, "o", color=RED, ms=6, zorder=5)
     ax.text(here - 0.1, value - 0.004, "where the\nfit stopped", fontsize=8, color=RED, ha="right", va="top")
     ax.plot(best, curve.min(), "o", color=BLACK, ms=4)
@@ -70,7 +70,8 @@ def gap_in_one_dimension():
     for k, (name, low, color) in enumerate(lows):
         at = best + 3.2 + 0.65 * k
         ax.annotate("", (at, low), (at, value), arrowprops={"arrowstyle": "<->", "color": color, "lw": 1.3})
-        ax.text(at, low - 0.002, name, color=color, fontsize=8, ha="center", va="top")
+        ax.text(at, low - 0.0015, name, color=color, fontsize=8, ha="center", va="top")
+        ax.plot([at - 0.25, at + 0.25], [low, low], color=color, lw=0.8)
     ax.set_xlim(best - 2.2, best + 4.9)
     ax.set_ylim(below.min() - 0.012, value + 0.05)
     ax.set_xlabel("coefficient", fontsize=9)
@@ -120,13 +121,13 @@ def convergence():
     left.plot(epochs, [r.objective[0] for r in reports], "-", color=BLACK, lw=1.4)
     left.set_ylabel("objective (nats per bin)", fontsize=9)
     right.plot(epochs, true, "-", color=BLACK, lw=1.4, label="true gap")
-    right.plot(epochs[proved], said[proved], "v", color=BLUE, ms=5, label="reported: bound", zorder=4)
-    right.plot(epochs[~proved], said[~proved], "o", mfc="none", mec=ORANGE, ms=5, label="reported: estimate", zorder=3)
+    right.plot(epochs[proved], said[proved], "v", color=BLUE, ms=5, label="reported bound", zorder=4)
+    right.plot(epochs[~proved], said[~proved], "o", mfc="none", mec=ORANGE, ms=5, label="reported estimate", zorder=3)
     right.set_yscale("log")
     right.set_ylabel("gap (nats per bin)", fontsize=9)
     right.legend(frameon=False, fontsize=8)
     for ax in (left, right):
-        ax.set_xlabel("epochs before the fit was stopped", fontsize=9)
+        ax.set_xlabel("epochs run before the fit was stopped", fontsize=9)
     plotting.label_panels(axes)
     return left.figure
 
@@ -169,12 +170,12 @@ def correlated():
         ax.plot(stopped, values[stopped], "o", color=RED, ms=5, zorder=5)
         ax.set_xlabel("iterations of gradient descent", fontsize=9)
         ax.set_xticks([0, 2500, 5000])
-    a.annotate("changes by less\nthan 1e-5: stop", (stopped, path[stopped]), (1500, path[stopped] + 0.06),
+    a.annotate("objective changes by\nless than 1e-5: stop", (stopped, path[stopped]), (1500, path[stopped] + 0.06),
                fontsize=8, color=RED, arrowprops={"arrowstyle": "-", "color": RED, "lw": 0.7})  # fmt: skip
     b.axhline(0.01 / len(X), color=GREEN, lw=1, ls="--")
-    b.text(5000, 1.3 * 0.01 / len(X), "0.01 nat over the recording", fontsize=7, color=GREEN, ha="right")
+    b.text(5000, 1.3 * 0.01 / len(X), "converged: 0.01 nat in all", fontsize=7, color=GREEN, ha="right")
     plotting.plot_filter(basis, fit.coef_, lags / 100, label="optimum", ax=c)
-    plotting.plot_filter(basis, w_stopped[:-1], lags / 100, label="where it stopped", color=RED, ax=c)
+    plotting.plot_filter(basis, w_stopped[:-1], lags / 100, label="stopped early", color=RED, ylabel="filter weight", ax=c)
     c.plot(10 * lags, scale * truth, "--", color=BLACK, lw=1, label="true")
     c.legend(frameon=False, fontsize=8)
     plotting.label_panels(axes)
@@ -200,9 +201,9 @@ def valley():
     ax = plotting.new_axes(size=(4.6, 3.6))[0, 0]
     for level, color in ((1e-4, BLUE), (1e-3, GREEN), (5e-3, GREY)):
         ax.contour(one, two, gap, levels=[level], colors=[color], linewidths=1.3)
-        ax.plot([], [], color=color, lw=1.3, label=f"gap {level:.0e}".replace("e-0", "e-"))
+        ax.plot([], [], color=color, lw=1.3, label=f"gap {level:g} nats per bin")
     ax.plot(*fit.coef_, "o", color=BLACK, ms=5, label="optimum")
-    ax.plot(*true, "*", color=RED, ms=9, mec="none", label="made with")
+    ax.plot(*true, "*", color=RED, ms=9, mec="none", label="true coefficients")
     ax.set_aspect("equal")
     ax.set_xlabel("coefficient of feature 1", fontsize=9)
     ax.set_ylabel("coefficient of feature 2", fontsize=9)

@@ -2,7 +2,7 @@
 
 ``begun/KEY.json`` has a line for every attempt at a fit, is touched as long as it lasts, and is removed when the fit
 ends with a result or an error. Lines that are left are attempts that nobody lived to tell of. A process that ends in
-order takes its own lines back.
+order takes its own lines back, by a line that says so: nothing is lost when two write at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import functools
 import json
+import math
 import os
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .._files import read_regular
+from .._files import open_to_append, read_regular
 from .._progress import counted
 from ._directives import lifetime_of, seconds_of
 from ._lock import BEAT_S, SILENT_S, born, is_alive
@@ -29,7 +30,8 @@ STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
 SET_STARTED = f"export {STARTED}=$(date +%s)"
 MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a tenth of it if that is less
 _MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for an innocent fit
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+_LEAST = 0.1  # of a lifetime, which every attempt is taken to have had: none goes on for ever
+_BACK = "-"  # before a line that is taken back
 _here: set[Attempt] = set()  # those of this process
 
 
@@ -52,15 +54,9 @@ class Attempt:
         lifetime = _number(LIFETIME) or _lifetime_of_job(age)
         if lifetime:
             mark |= {"lifetime": lifetime, "left": lifetime - age}
-        self._lifetime, self._line = lifetime, json.dumps(mark)
+        self._left, self._line = mark.get("left", math.inf), json.dumps(mark)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.is_symlink() or self._path.is_fifo():
-            self._path.unlink()  # nothing is written through a link, or waits for a reader
-        file = os.open(self._path, _FLAGS, 0o666)
-        try:
-            os.write(file, f"{self._line}\n".encode())
-        finally:
-            os.close(file)
+        _append(self._path, [self._line])
         _here.add(self)
         _beat_from_now_on()
 
@@ -71,8 +67,8 @@ class Attempt:
     def forget(self) -> None:
         """Take the line back: the process ends in order, and the fit is not why."""
         self.end()
-        if not self._lifetime or time.monotonic() - self._start <= _MOST * self._lifetime:
-            _drop(self._path, {self._line})  # of what had all the time there is, it stays
+        if time.monotonic() - self._start <= _MOST * self._left:
+            _drop(self._path, {self._line})  # of what had all the time there was, it stays
 
     def touch(self) -> None:
         """Show that it lasts."""
@@ -117,9 +113,21 @@ def begun(out: Path) -> set[str]:
 
 
 def deaths(out: Path, key: str) -> list[dict[str, Any]]:
-    """List attempts whose process ended without a word; in jobs with a walltime those that had nearly all of it."""
-    marks = [mark for _, mark, lasts in _marks(_path(out, key)) if not lasts]
-    return [mark for mark in marks if mark.get("left", 1.0) >= _MOST * mark.get("lifetime", 1.0)]
+    """List attempts whose process ended without a word.
+
+    In jobs with a walltime an attempt counts if nearly all of the walltime was left to it. One that had less may have
+    been too short for an innocent fit; of those, one counts whenever they have had a walltime together.
+    """
+    found, together = [], 0.0
+    for _, mark, lasts in _marks(_path(out, key)):
+        if lasts:
+            continue
+        is_short = mark["share"] < _MOST
+        together += max(mark["share"], _LEAST) if is_short else 0.0
+        if not is_short or together >= 1.0:
+            found.append(mark | {"together": is_short})
+            together -= is_short
+    return found
 
 
 def take_back(out: Path, keys: list[str]) -> None:
@@ -133,7 +141,11 @@ def reason(attempts: list[dict[str, Any]]) -> str:
     """Say why a fit is given up."""
     text = f"its process ended {counted(len(attempts), 'time')} without a result: a crash, or more memory than there is"
     lifetimes = [mark["lifetime"] for mark in attempts if "lifetime" in mark]
-    return text + (f", or a fit longer than the {min(lifetimes):.0f} s that a job may work" if lifetimes else "")
+    if lifetimes:
+        text += f", or a fit longer than the {min(lifetimes):.0f} s that a job may work"
+    if any(mark["together"] for mark in attempts):
+        text += " (attempts with less time count as one when they have had as much together)"
+    return text
 
 
 def _path(out: Path, key: str) -> Path:
@@ -145,21 +157,33 @@ def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
     found = []
     with contextlib.suppress(OSError, ValueError):
         fresh = time.time() - path.stat().st_mtime < SILENT_S
-        for line in read_regular(path).decode(errors="replace").splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                mark = json.loads(line)
-                found.append((line, mark, is_alive(mark) if mark["host"] == socket.gethostname() else fresh))
+        lines = read_regular(path).decode(errors="replace").splitlines()
+        back = {line.removeprefix(_BACK) for line in lines if line.startswith(_BACK)}
+        for line in [line for line in lines if line not in back]:
+            with contextlib.suppress(ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+                mark, share = json.loads(line), 1.0
+                if "lifetime" in mark:
+                    mark["lifetime"] = float(mark["lifetime"])
+                    share = float(mark["left"]) / mark["lifetime"]
+                is_lasting = is_alive(mark) if mark["host"] == socket.gethostname() else fresh
+                found.append((line, mark | {"share": share}, is_lasting))
     return found
 
 
+def _append(path: Path, lines: list[str]) -> None:
+    """Add lines, by one call."""
+    with open_to_append(path) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
+
+
 def _drop(path: Path, lines: set[str]) -> None:
-    """Remove lines, and the file with the last of them."""
-    with contextlib.suppress(OSError, ValueError):
-        rest = [line for line in read_regular(path).decode(errors="replace").splitlines() if line not in lines]
-        if rest:
-            path.write_text("\n".join(rest) + "\n", encoding="utf-8")
-        else:
-            path.unlink()
+    """Take lines back, and remove the file with the last of them."""
+    with contextlib.suppress(OSError):
+        there = {line for line, _, _ in _marks(path)}
+        if there and there <= lines:
+            path.unlink(missing_ok=True)
+        elif there & lines:
+            _append(path, [_BACK + line for line in there & lines])
 
 
 def _number(name: str) -> float | None:

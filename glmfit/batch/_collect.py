@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._files import DAMAGED, whole_or_absent
-from .._status import Status
+from .._files import whole_or_absent
 from ._plan import planned_keys
 from ._results import read_result, result_path
 
@@ -75,20 +74,16 @@ def collect(out: str | Path) -> Collected:
     n_absent = n_fits = 0
     for key in planned_keys(out):
         try:
-            header, arrays = read_result(result_path(out, key))
+            arrays, facts = read_result(result_path(out, key))
         except FileNotFoundError:
             n_absent += 1
             continue
         except ValueError as error:
             damaged.append(str(error))
             continue
-        features = [str(name) for name in arrays["design.feature_names"]]
-        coef, intercept = arrays["coef"].reshape(len(features), -1), np.atleast_1d(arrays["intercept"])
-        try:
-            facts = _facts_of_units(header, arrays, len(intercept))
-        except DAMAGED as error:
-            damaged.append(f"{result_path(out, key)} has a report that cannot be read ({error}).")
-            continue
+        features = [_printable(str(name)) for name in arrays["design.feature_names"]]
+        intercept = np.atleast_1d(arrays["intercept"])
+        coef = arrays["coef"].reshape(len(features), len(intercept))
         n_fits += 1
         for name in features:
             names.setdefault(name, len(names))
@@ -113,45 +108,12 @@ def _joined(parts: list) -> Sequence:
 
 
 def _printable(value: Any) -> Any:
-    """Texts without what cannot be written, such as names of files that are not UTF-8."""
+    """Texts without what cannot be written, such as names of files that are not UTF-8, or a zero."""
     if isinstance(value, list):
         return [_printable(entry) for entry in value]
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-
-
-def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
-    """Columns of the index for one fit."""
-    batch, report = header["batch"], header["report"]
-
-    def per_unit(name, default=np.nan):
-        value = arrays.get(f"report.{name}", report.get(name, default))
-        value = np.asarray(default if value is None else value)
-        return np.broadcast_to(value if value.shape in ((), (n_units,)) else np.asarray(default), n_units)
-
-    status = per_unit("status", -1)
-    units = report.get("neuron") or batch.get("targets") or list(range(n_units))
-    if len(units) != n_units:
-        raise ValueError(f"it names {len(units)} of {n_units} neurons")
-    return {
-        "session": batch["session"],
-        "model": batch["model"],
-        "unit": [str(unit) for unit in units],
-        "status": [Status(int(s)).label if s >= 0 else "?" for s in status],
-        "gap": per_unit("gap").astype(float),
-        "gap_is_bound": per_unit("gap_is_bound", False).astype(bool),
-        "relative_gap": per_unit("relative_gap").astype(float),
-        "objective": per_unit("objective").astype(float),
-        "pseudo_r2": per_unit("pseudo_r2").astype(float),
-        "spike_count": per_unit("spike_count").astype(float),
-        "n_rows": report.get("n_rows", batch["n_rows"]),
-        "n_features": len(arrays["design.feature_names"]),
-        "solver": report.get("solver_name", ""),
-        "seconds": batch["seconds"],
-        "host": batch["host"],
-        "warnings": "; ".join(batch["warnings"]),
-        "seed": batch["spec"]["seed"],
-        "key": batch["key"],
-    }
+    return (
+        value.encode("utf-8", "backslashreplace").decode().replace("\0", r"\x00") if isinstance(value, str) else value
+    )
 
 
 def _dataset(index, coefs: list, names: dict[str, int]):

@@ -31,8 +31,8 @@ from ._environment import machine_type
 from ._estimators import make_estimator
 from ._join import join_neurons
 from ._receipt import Receipt, Work
-from ._results import is_whole, write_failure, write_result
-from ._sources import identify, load_session, stat_signature
+from ._results import check_result, is_whole, write_failure, write_result
+from ._sources import identify, identity_of, load_session, stat_signature
 from ._stop import is_stopped, stop
 from ._task import Task
 from ._turns import share_compilation
@@ -137,14 +137,15 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGL
     ValueError
         If it is damaged or something else.
     """
-    from .._files import load_npz
+    from .._files import DAMAGED, load_npz
     from ..estimators._model_file import model_from_file
 
     header, arrays = load_npz(path)
-    cls = getattr(glmfit, str(header.get("class")), None)
-    if cls is None or not hasattr(cls, "load"):
-        raise ValueError(f"{path} holds no model of glmfit (class {header.get('class')!r}).")
-    return model_from_file(cls, header, arrays)
+    try:
+        check_result(header, arrays)
+        return model_from_file(getattr(glmfit, header["class"]), header, arrays)
+    except DAMAGED as error:
+        raise ValueError(f"{path} is no whole result ({error}). Remove it and run the manifest again.") from error
 
 
 def _fit(task: Task) -> tuple[Any, dict, dict]:
@@ -238,9 +239,10 @@ def _load(source: dict):
     if before is None or before != planned["files"]:
         before = _identify_again(source, planned["identity"])
     session = load_session(source)
-    if before is None:
-        _identify_again(source, planned["identity"])
-    elif stat_signature(source) != before:
+    same = (
+        identity_of(source, again=False) == planned["identity"] if before is None else stat_signature(source) == before
+    )
+    if not same:
         raise _changed(source)
     return session
 

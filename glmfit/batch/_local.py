@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 from distributed import Scheduler, Security, SpecCluster
 from distributed.deploy.spec import ProcessInterface
 from distributed.diagnostics.plugin import SchedulerPlugin
+
+from .._files import open_to_append, read_regular
 
 # Left to itself, the HTTP server of a worker listens on every interface of its machine.
 HTTP_ON_LOOPBACK = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
@@ -39,17 +39,9 @@ class Arrivals(SchedulerPlugin):
 def last_lines(path: Path, n_lines: int = 5) -> str:
     """Read the end of a log, or nothing where there is none."""
     try:
-        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-n_lines:])
-    except OSError:
+        return "\n".join(read_regular(path).decode(errors="replace").splitlines()[-n_lines:])
+    except (OSError, ValueError):
         return ""
-
-
-def _open_log(path: Path) -> BinaryIO:
-    """Open a log to append to; a link in its place is replaced, never followed."""
-    if path.is_symlink():
-        path.unlink()
-    no_link = getattr(os, "O_NOFOLLOW", 0)
-    return open(path, "ab", opener=lambda name, flags: os.open(name, flags | no_link, 0o666))
 
 
 class LocalWorker(ProcessInterface):
@@ -73,7 +65,7 @@ class LocalWorker(ProcessInterface):
         failures = 0
         while True:
             arrived = self.arrivals.count.get(self.name, 0)
-            with _open_log(self.log) as log:
+            with open_to_append(self.log) as log:
                 self.process = await asyncio.create_subprocess_exec(
                     *self.command,
                     stdin=asyncio.subprocess.PIPE,

@@ -16,7 +16,7 @@ from .._files import read_regular, whole_or_absent
 from ._manifest import Manifest, read_again
 from ._results import write_text
 from ._sources import identify, stat_signature
-from ._task import Task
+from ._task import Task, check_key
 
 
 def default_out(path: Path) -> Path:
@@ -81,7 +81,7 @@ def planned_keys(out: Path) -> list[str]:
         """Keep of a task its key, and of what is in it nothing."""
         return values if "tasks" in values else values.get("key")
 
-    return _read_plan(out, str, object_hook=lean)
+    return _read_plan(out, check_key, object_hook=lean)
 
 
 def _read_plan(out: Path, make: Callable[[Any], Any], **options: Any) -> list:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import io
 import json
 import zipfile
@@ -15,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from .._files import DAMAGED, load_npz, open_regular, read_regular, remove_stale_parts, save_npz, whole_or_absent
+from .._files import DAMAGED, FORMAT, open_regular, read_regular, remove_stale_parts, save_npz, whole_or_absent
+from .._status import Status
 from ._attempts import ended
-from ._task import Task
+from ._task import Task, key_of
 
+_MOST = 2**53  # numbers beyond are none that a fit gives, and no table takes them
 _FACTS = {
     **dict.fromkeys(("key", "session", "model", "began", "host", "worker"), str),
     "spec": dict,
@@ -28,7 +31,24 @@ _FACTS = {
     "warnings": list,
     "n_rows": int,
 }
-_ARRAYS = ("coef", "intercept", "design.feature_names")
+# What a model cannot be loaded without, by the class that wrote it; importing the classes would take longer than
+# reading thousands of results.
+_BOTH = (
+    "status gap gap_is_bound relative_gap target objective null_objective pseudo_r2 epochs row_evals n_rows n_dropped "
+    "n_features solver_name step_certificate failure_probability seconds_run seconds_compile"
+).split()
+_POPULATION = {*_BOTH, "neuron", "spike_count", "rank"}
+_CLASSES = {*_BOTH, "gap_theorem", "class_totals", "n_empty", "n_classes", "step", "step_tuned", "classes"}
+_CV = (
+    "strengths_ cv_scores_ strength_ best_strength_ one_se_strength_ coef_path_ intercept_path_ cv_gap_ "
+    "cv_gap_is_bound_ cv_converged_"
+).split()
+NEEDED = {
+    "PopulationGLM": _POPULATION,
+    "PopulationGLMCV": _POPULATION | {f"cv.{name}" for name in _CV},
+    "SoftmaxGLM": _CLASSES,
+    "MultinomialGLM": _CLASSES | {"pynapple_columns"},
+}
 
 
 def result_path(out: Path, key: str) -> Path:
@@ -66,23 +86,24 @@ def forget_failure(out: Path, key: str) -> None:
         failure_path(out, key).unlink(missing_ok=True)
 
 
-def read_result(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
-    """Read a result; every byte is checked on the way (the archive has checksums).
+def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read the arrays of a result, and its columns of the index; every byte is checked on the way (by checksums).
 
     Raises
     ------
     ValueError
         If the file is truncated, damaged or not a result.
     """
+    path = Path(path)
     try:
-        header, arrays = load_npz(path)
-        _check(header, Path(path))
-        _check_arrays(*(arrays[name] for name in _ARRAYS))
+        with open_regular(path) as raw, zipfile.ZipFile(raw) as archive:
+            arrays = {name.removesuffix(".npy"): _array(archive.read(name)) for name in archive.namelist()}
+        facts = check_result(json.loads(arrays.pop("header").tobytes()), arrays, path.stem)
     except FileNotFoundError:
         raise
     except DAMAGED as error:
         raise ValueError(f"{path} is not a whole result of a batch ({_said(error)}).") from error
-    return header, arrays
+    return arrays, facts
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -93,35 +114,53 @@ def read_facts(path: Path) -> dict[str, Any]:
     ValueError
         As `read_result`, as far as it is seen without reading all of it.
     """
+    path = Path(path)
     try:
-        with open_regular(path) as raw, np.load(raw, allow_pickle=False) as file:
-            header = json.loads(file["header"].tobytes().decode())
+        with open_regular(path) as raw, zipfile.ZipFile(raw) as archive:
+            header = json.loads(_array(archive.read("header.npy")).tobytes())
+        _check_header(header, path.stem)
+    except FileNotFoundError:
+        raise
     except DAMAGED as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise ValueError(f"{path} is not a result of a batch ({_said(error)}).") from error
-    _check(header, Path(path))
     return header["batch"]
 
 
 def is_whole(out: Path, key: str) -> bool:
     """Whether a task's result is there and undamaged."""
-    path = result_path(out, key)
     try:
-        with (
-            open_regular(path) as raw,
-            zipfile.ZipFile(raw) as archive,
-        ):  # every byte is read and checked, no arrays are built
-            found = {name: archive.read(name) for name in archive.namelist()}
-        header, *arrays = (
-            np.lib.format.read_array(io.BytesIO(found[f"{name}.npy"]), allow_pickle=False)
-            for name in ("header", *_ARRAYS)
-        )
-        _check(json.loads(header.tobytes()), path)
-        _check_arrays(*arrays)
-    except DAMAGED:
+        read_result(result_path(out, key))
+    except (OSError, ValueError):
         return False
     return True
+
+
+def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = None) -> dict[str, Any]:
+    """Raise one of `DAMAGED` unless all is there that `collect` and `load_result` need; columns of the index.
+
+    Parameters
+    ----------
+    header, arrays : dict
+        What the file holds.
+    key : str, optional
+        Of the task that the file is named after.
+
+    Returns
+    -------
+    dict
+        Facts about the fit, or about each of its neurons (classes).
+    """
+    _check_header(header, key)
+    coef, intercept, names = arrays["coef"], arrays["intercept"], arrays["design.feature_names"]
+    if coef.dtype.kind != "f" or intercept.dtype.kind != "f" or names.dtype.kind != "U":
+        raise ValueError("coef and intercept are not numbers, or names are not texts")
+    if names.ndim != 1 or coef.shape[:1] != names.shape or coef.size != names.size * intercept.size:
+        raise ValueError(f"coef has shape {coef.shape}, with {names.size} features and {intercept.size} intercepts")
+    missing = NEEDED[header["class"]] - header["report"].keys() - header.keys() - arrays.keys()
+    missing -= {name.removeprefix("report.") for name in arrays}
+    if missing:
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    return _facts_of_units(header, arrays, intercept.size)
 
 
 def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
@@ -149,25 +188,80 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
-def _check(header: dict, path: Path) -> None:
-    """Raise unless the header is that of the task the file is named after."""
-    batch = header.get("batch")
-    if not isinstance(batch, dict) or batch.get("key") != path.stem:
-        raise ValueError(f"{path} is not the result of the task it is named after.")
+def _check_header(header: dict, key: str | None) -> None:
+    """Raise unless the header says all of a fit, and is that of a task."""
+    if header.get("format") != FORMAT:
+        raise ValueError(f"its format is {header.get('format')!r}; this version of glmfit reads {FORMAT!r}")
+    batch, report = header.get("batch"), header.get("report")
+    if not isinstance(batch, dict) or key not in (None, batch.get("key")):
+        raise ValueError("it is not of the task it is named after")
     wrong = [name for name, kind in _FACTS.items() if not isinstance(batch.get(name), kind)]
-    if wrong or not isinstance(header.get("report"), dict):
-        raise ValueError(f"{path} does not say all of its fit, or not as it should ({', '.join(wrong) or 'report'}).")
-    datetime.datetime.fromisoformat(batch["began"])
-    if "seed" not in batch["spec"] or not all(isinstance(text, str) for text in batch["warnings"]):
-        raise ValueError(f"{path} does not say all of its fit (seed, warnings).")
+    if wrong or not isinstance(report, dict):
+        raise ValueError(f"it does not say all of its fit, or not as it should ({', '.join(wrong) or 'report'})")
+    if key_of(batch["spec"]) != batch["key"] or header.get("class") != batch["spec"]["estimator"]:
+        raise ValueError("it is of another configuration than the task it is named after")
+    numbers = (batch["seconds"], batch["programs"], batch["n_rows"], report.get("n_rows"))
+    if not all(0 <= number < _MOST for number in numbers):
+        raise ValueError(f"{numbers} are no seconds, programs and rows")
+    if not 1970 <= datetime.datetime.fromisoformat(batch["began"]).year < 9999:
+        raise ValueError(f"it began in {batch['began']}")
+    if not all(isinstance(text, str) for text in (report.get("solver_name"), *batch["warnings"])):
+        raise ValueError("its solver or its warnings are no texts")
+    if not isinstance(header.get("parameters"), dict):
+        raise ValueError("it has no parameters")
 
 
-def _check_arrays(coef: np.ndarray, intercept: np.ndarray, names: np.ndarray) -> None:
-    """Raise unless coefficients, intercepts and names of features fit together."""
-    if coef.dtype.kind != "f" or intercept.dtype.kind != "f":
-        raise ValueError("coef and intercept are not numbers")
-    if coef.size != names.size * intercept.size or coef.shape[:1] != names.shape:
-        raise ValueError(f"coef has shape {coef.shape}, with {names.size} features and {intercept.size} intercepts")
+def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
+    """Columns of the index for one fit."""
+    batch, report = header["batch"], header["report"]
+
+    def per_unit(name, default=np.nan):
+        value = arrays.get(f"report.{name}", report.get(name, default))
+        value = np.asarray(default if value is None else value)
+        return np.broadcast_to(value if value.shape in ((), (n_units,)) else np.asarray(default), n_units)
+
+    status = per_unit("status", -1)
+    units = report.get("neuron") or batch.get("targets") or list(range(n_units))
+    if len(units) != n_units:
+        raise ValueError(f"it names {len(units)} of {n_units} neurons")
+    return {
+        "session": batch["session"],
+        "model": batch["model"],
+        "unit": [str(unit) for unit in units],
+        "status": [Status(int(s)).label if s >= 0 else "?" for s in status],
+        "gap": per_unit("gap").astype(float),
+        "gap_is_bound": per_unit("gap_is_bound", False).astype(bool),
+        "relative_gap": per_unit("relative_gap").astype(float),
+        "objective": per_unit("objective").astype(float),
+        "pseudo_r2": per_unit("pseudo_r2").astype(float),
+        "spike_count": per_unit("spike_count").astype(float),
+        "n_rows": report["n_rows"],
+        "n_features": len(arrays["design.feature_names"]),
+        "solver": report["solver_name"],
+        "seconds": batch["seconds"],
+        "host": batch["host"],
+        "warnings": "; ".join(batch["warnings"]),
+        "seed": batch["spec"]["seed"],
+        "key": batch["key"],
+    }
+
+
+@functools.lru_cache(4096)
+def _layout(head: bytes) -> tuple[tuple[int, ...], str, np.dtype]:
+    """Shape, order and type that the head of an array says; those of most results of a batch are the same."""
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(head))
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    return shape, "F" if fortran else "C", dtype
+
+
+def _array(data: bytes) -> np.ndarray:
+    """Make the array of a file in npy format, a view of its bytes."""
+    if data[:8] != b"\x93NUMPY\x01\x00":  # a rare format
+        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    start = 10 + int.from_bytes(data[8:10], "little")
+    shape, order, dtype = _layout(data[8:start])
+    return np.ndarray(shape, dtype, data, start, order=order)
 
 
 def _said(error: BaseException) -> str:

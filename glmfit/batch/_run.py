@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _UNWRITTEN = 3  # results in a row that no host of the run can write end it
+_MANY_UNWRITTEN = 10  # or so many that came in a row, whoever wrote before: they may have left
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,8 @@ def run(
     machines of one type.
 
     Ctrl-C comes out as KeyboardInterrupt, after the workers are gone. The run ends when every host that has answered
-    fails to write three results in a row: on a full disk nothing is computed for nothing.
+    fails to write three results in a row, or when ten in a row (three per host, if that is more) cannot be written: on
+    a full disk nothing is computed for nothing.
     """
     start = time.perf_counter()
     path = manifest.path if isinstance(manifest, Manifest) else Path(manifest)
@@ -239,6 +241,7 @@ class Book:
         self.todo, self._out, self._found, self._n_damaged, self._start = todo, out, found, n_damaged, start
         self._failed, self._done, self._stopped = list(failed), [], None
         self._unwritten: dict[str, int] = {}  # per host: its last results, as far as they could not be written
+        self._in_a_row = 0  # the same of all hosts
         self._n_tasks = len(todo) + len(found) + len(failed)
         interval = 0.1 if sys.stderr is not None and sys.stderr.isatty() else 30.0
         self._bar = ProgressBar(f"batch {out.name}", len(todo), "fit", progress and bool(todo), mininterval=interval)
@@ -267,11 +270,15 @@ class Book:
         if receipt.worker:  # unknown where workers died
             host = receipt.worker.rpartition(":")[0]
             self._unwritten[host] = self._unwritten.get(host, 0) + 1 if receipt.unwritten else 0
+            self._in_a_row = self._in_a_row + 1 if receipt.unwritten else 0
         self._bar.say(f"{len(self._failed)} failed" if self._failed else "")
         self._bar.advance()
         # Where one host writes, it is another host that is sick, not the folder.
-        if receipt.unwritten and min(self._unwritten.values()) >= _UNWRITTEN:
-            raise _CannotWriteError(f"results cannot be written any more, {_UNWRITTEN} in a row: {receipt.error}")
+        of_each = min(self._unwritten.values(), default=0)
+        many = max(_MANY_UNWRITTEN, _UNWRITTEN * len(self._unwritten))
+        if receipt.unwritten and (of_each >= _UNWRITTEN or self._in_a_row >= many):
+            n = _UNWRITTEN if of_each >= _UNWRITTEN else many
+            raise _CannotWriteError(f"results cannot be written any more, {n} in a row: {receipt.error}")
         stop_if_told()
 
     def lost(self, work: Work, error: BaseException | str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,15 @@ def load_session(source: dict[str, Any]) -> Session:
     return read_recording(source)
 
 
-def identity_of(source: dict[str, Any]) -> str:
+def identity_of(source: dict[str, Any], again: bool = True) -> str:
     """Hash what the data of a session are.
 
     Parameters
     ----------
     source : dict
         Of a task: ``task.spec["source"]``.
+    again : bool
+        Look at a loader's module anew; else the text counts that was executed here last.
 
     Returns
     -------
@@ -77,7 +80,7 @@ def identity_of(source: dict[str, Any]) -> str:
     """
     facts = {key: value for key, value in source.items() if key not in _NOT_DATA}
     if source["kind"] == "loader":
-        return digest({**facts, "text": digest_of_module(source["loader"], source["folder"])})
+        return digest({**facts, "text": digest_of_module(source["loader"], source["folder"], again)})
     return digest({**facts, "content": _content(Path(source["path"]))})
 
 
@@ -141,15 +144,29 @@ def _load_own(source: dict[str, Any]) -> Session:
 
 
 def _files(path: Path) -> list[Path]:
-    """List the file, or those of a folder in order."""
+    """List the file, or those of a folder in order, behind links too, as readers follow them."""
     if path.is_file():
         return [path]
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    if not files and path.exists() and not path.is_dir():
+    if path.exists() and not path.is_dir():
         raise OSError(f"{path} is neither a file nor a folder but a pipe or a device, whose data cannot be read twice.")
+    files = sorted(_below(path, ())) if path.is_dir() else []
     if not files:
         raise FileNotFoundError(f"{path} is not there, or is an empty folder.")
     return files
+
+
+def _below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
+    """Go through a folder; OSError for a link to a folder that it lies in, which has no end."""
+    real = os.path.realpath(folder)
+    if real in above:
+        raise OSError(f"{folder} is a link that leads back to a folder that it lies in, {real}. Remove it.")
+    with os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
+        if entry.is_dir():
+            yield from _below(folder / entry.name, (*above, real))
+        elif entry.is_file():
+            yield folder / entry.name
 
 
 def _name(file: Path, path: Path) -> str:

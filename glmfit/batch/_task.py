@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,15 +38,30 @@ class Task:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Task:
-        """Make the task of `to_json`."""
-        return cls(**{name: values[name] for name in ("key", "session", "model", "spec")})
+        """Make the task of `to_json`; ValueError, TypeError or KeyError if it is none."""
+        names = [values[name] for name in ("session", "model")]
+        if not all(isinstance(name, str) for name in names) or not isinstance(values["spec"], dict):
+            raise ValueError("a session or model without a name, or without a specification")
+        return cls(check_key(values["key"]), *names, values["spec"])
 
 
 def make_task(session: str, model: str, spec: dict[str, Any], identity: str) -> Task:
     """Make a task of a configuration and the identity of its data; the source's place is not in the key."""
+    spec = {**spec, "identity": identity}
+    return Task(key_of(spec), session, model, spec)
+
+
+def key_of(spec: dict[str, Any]) -> str:
+    """Key of a task's spec."""
     facts = {name: spec[name] for name in _HASHED}
-    key = digest({"format": FORMAT, "data": identity, **facts})[:20]
-    return Task(key, session, model, {**spec, "identity": identity})
+    return digest({"format": FORMAT, "data": spec["identity"], **facts})[:20]
+
+
+def check_key(key: Any) -> str:
+    """Return a key; ValueError unless it is one, and so a name of a file."""
+    if not (isinstance(key, str) and re.fullmatch("[0-9a-f]{20}", key)):
+        raise ValueError(f"{str(key)[:40]!r} is no key of a task, which has 20 hexadecimal digits")
+    return key
 
 
 def digest(value: Any) -> str:

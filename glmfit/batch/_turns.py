@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .._compile import take_turns
+from .._files import open_to_append
 
 _PATIENCE_S = 60.0  # whoever takes longer may be gone, on a host whose locks do not end with the process
 _LOOK_S = 0.02
@@ -29,7 +30,7 @@ def _turn(folder: Path, name: str) -> Iterator[None]:
             import fcntl
 
             folder.mkdir(parents=True, exist_ok=True)
-            file = held.enter_context(open(folder / name, "w"))
+            file = held.enter_context(open_to_append(folder / name))
             until = time.monotonic() + _PATIENCE_S
             while time.monotonic() < until:
                 try:

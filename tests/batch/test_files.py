@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -368,6 +369,30 @@ def test_a_file_that_cannot_be_read_fails_alone(tmp_path):
     summary = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
     assert summary.n_done == 2
     assert [r.session for r in summary.failed] == ["d/c"] and "is not there" in summary.failed[0].error
+
+
+def test_data_behind_links_are_data(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    X = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    for name, seed in (("a", 1), ("b", 2)):
+        (tmp_path / name).mkdir()
+        zarr.save_array(str(tmp_path / name / "y"), np.random.default_rng(seed).poisson(1, size=(200, 2)))
+        zarr.save_group(str(tmp_path / f"{name}.zarr"), X=X)
+        (tmp_path / f"{name}.zarr" / "y").symlink_to(tmp_path / name / "y")
+    source = {"name": "d", "files": "*.zarr", "X": "X", "y": "y"}
+    manifest = tmp_path / "m.json"
+    manifest.write_text(json.dumps({"data": [source], "model": [{"name": "m", "estimator": "PopulationGLM"}]}))
+    assert run(manifest, out=tmp_path / "out", scheduler="serial", progress=False).n_done == 2
+    shutil.rmtree(tmp_path / "b" / "y")
+    zarr.save_array(str(tmp_path / "b" / "y"), np.random.default_rng(3).poisson(1, size=(200, 2)))
+    summary = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
+    assert (summary.n_found, summary.n_done) == (1, 1)
+    (tmp_path / "b" / "y" / "back").symlink_to(tmp_path / "b.zarr")
+    (tmp_path / "a" / "y" / "itself").symlink_to(tmp_path / "a" / "y")
+    summary = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
+    assert [("leads back to a folder that it lies in" in r.error) for r in summary.failed] == [True, True]
+    with pytest.raises(OSError, match=r"b\.zarr/y/back is a link"):
+        _sources.stat_signature({"kind": "matrices", "path": str(tmp_path / "b.zarr")})
 
 
 def test_a_pipe_is_no_file(tmp_path):

@@ -3,24 +3,41 @@
 import errno
 import json
 import os
+import py_compile
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from dataclasses import MISSING, fields
 
 import numpy as np
 import pytest
-from batch_runs import draw, header_of
+from batch_runs import Batch, draw, header_of
 
 import glmfit
 from glmfit._files import load_npz, save_npz
-from glmfit.batch import ManifestError, _fit, _plan, _run, collect, load_result, read_manifest, run, status
-from glmfit.batch._attempts import LIFETIME, STARTED, Attempt, begun, deaths, ended, reason
+from glmfit.batch import (
+    ManifestError,
+    _attempts,
+    _fit,
+    _loaders,
+    _plan,
+    _run,
+    collect,
+    load_result,
+    read_manifest,
+    run,
+    status,
+)
+from glmfit.batch.__main__ import _is_missing
+from glmfit.batch._attempts import LIFETIME, STARTED, Attempt, begun, deaths, ended, reason, take_back
 from glmfit.batch._lock import RunLock
 from glmfit.batch._plan import plan, read_plan
 from glmfit.batch._receipt import Receipt, Work
+from glmfit.batch._results import NEEDED, is_whole
 
 
 @pytest.fixture
@@ -131,6 +148,60 @@ def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp
     assert not begun(tmp_path)
 
 
+def test_attempts_with_little_time_count_together(tmp_path, monkeypatch):
+    """Workers that started at different times: a task goes to one whose time is half over, again and again."""
+    monkeypatch.setenv(LIFETIME, "1000")
+    monkeypatch.setattr("glmfit.batch._attempts.is_alive", lambda mark: False)
+    ages, n = [870.0, 220.0, 840.0, 500.0, 500.0, 999.0, 2000.0, 520.0, 500.0], []
+    for age in ages:
+        monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth, age=age: age)
+        Attempt(tmp_path, "k").end()
+        n.append(len(deaths(tmp_path, "k")))
+    assert n == [0, 0, 1, 1, 2, 2, 2, 2, 3]
+    assert "less time count as one when they have had as much together" in reason(deaths(tmp_path, "k"))
+    monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth: 2000.0)
+    for _ in range(10):  # those that began when their time was over end too
+        Attempt(tmp_path, "k").end()
+    assert len(deaths(tmp_path, "k")) == 4
+    before = len((tmp_path / "begun" / "k.json").read_text().splitlines())
+    monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth: 999.99)
+    attempt = Attempt(tmp_path, "k")
+    time.sleep(0.02)
+    attempt.forget()  # it had all of the time that was left: an orderly end at the walltime takes nothing back
+    monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth: 500.0)
+    Attempt(tmp_path, "k").forget()
+    assert len(_attempts._marks(tmp_path / "begun" / "k.json")) == before + 1
+
+
+@pytest.mark.parametrize(("lifetime", "left"), [("x", 1), (0, 1), (1, "NaN"), (1, "1e999"), ([], {}), (1, None)])
+def test_marks_of_a_walltime_that_is_none_end_nothing(tmp_path, lifetime, left):
+    Attempt(tmp_path, "k").end()
+    path = tmp_path / "begun" / "k.json"
+    path.write_text(json.dumps({"host": "another", "lifetime": lifetime, "left": left}) + "\n")
+    os.utime(path, (1e9, 1e9))
+    reason([*deaths(tmp_path, "k"), *deaths(tmp_path, "k")])
+
+
+def test_what_is_taken_back_leaves_the_attempts_of_others(tmp_path):
+    ours, path = Attempt(tmp_path, "k"), tmp_path / "begun" / "k.json"
+    other = json.dumps({"host": "another", "began": 1.0})
+    with open(path, "a") as file:
+        file.write(other + "\n")
+    ours.forget()
+    assert [line for line, *_ in _attempts._marks(path)] == [other]
+    ended(tmp_path, "k")
+    victim = tmp_path / "victim"
+    victim.write_text("precious\nno newline")
+    path.symlink_to(victim)
+    take_back(tmp_path, ["k"])
+    assert victim.read_text() == "precious\nno newline"
+    ours._path.unlink()
+    path.symlink_to(victim)
+    ours.forget()
+    Attempt(tmp_path, "k").forget()
+    assert victim.read_text() == "precious\nno newline" and not path.exists()
+
+
 @pytest.mark.parametrize(
     "answer, lifetime", [("10:00", 540.0), ("1-00:00:00", 86_340.0), ("UNLIMITED", None), ("INVALID", None), ("", None)]
 )
@@ -208,6 +279,87 @@ def test_a_loader_that_is_edited_during_a_run_is_not_filed_under_its_old_text(ma
     batch.check(2)
 
 
+@pytest.fixture
+def loader(make_batch, monkeypatch):
+    """A batch of one session, its loader's file, two texts of it, and a check: no fit of one is that of the other."""
+    monkeypatch.setattr(_loaders, "_READ", {})
+    monkeypatch.delitem(sys.modules, "sessions_for_tests", raising=False)
+    batch = make_batch([{"seed": 0}])
+    module = batch.folder / "sessions_for_tests.py"
+    first = module.read_text().replace("default_rng(seed)", "default_rng(seed + 3)")
+
+    def check():
+        module.write_text(first.replace("seed + 3", "seed + 7"))
+        assert serial(batch, retry=True).ok
+        (task,) = plan(read_manifest(batch.manifest), batch.out)
+        served = load_result(batch.out / "results" / f"{task.key}.npz").coef_
+        right = glmfit.PopulationGLM(regularizer_strength=0.01).fit(*draw({"seed": 7})).coef_
+        np.testing.assert_allclose(served, right, atol=1e-3)
+
+    return batch, module, first, first.replace("seed + 3", "seed + 7"), check
+
+
+def test_a_loader_that_is_edited_while_it_is_imported(loader, monkeypatch):
+    batch, module, first, second, check = loader
+    monkeypatch.setenv("SECOND", second)
+    module.write_text(f"{first}\n\nfrom pathlib import Path\n\nPath(__file__).write_text(os.environ['SECOND'])\n")
+    serial(batch)
+    check()
+
+
+def test_a_loader_is_not_what_python_compiled_of_it_earlier(loader):
+    batch, module, first, second, check = loader
+    module.write_text(first)
+    os.utime(module, (1e9, 1e9))
+    py_compile.compile(str(module))
+    module.write_text(second)
+    os.utime(module, (1e9, 1e9))  # of the same length and second
+    assert serial(batch).ok
+    check()
+
+
+def test_a_loader_that_is_edited_and_restored_while_it_loads(loader, monkeypatch):
+    batch, module, first, second, check = loader
+    module.write_text(second)
+    original = _fit.load_session
+
+    def load(source):
+        module.write_text(first)
+        session = original(source)
+        module.write_text(second)
+        return session
+
+    monkeypatch.setattr(_fit, "load_session", load)
+    assert "have changed since the run began" in serial(batch).failed[0].error
+    monkeypatch.undo()
+    check()
+
+
+def test_loaders_import_their_neighbours_and_tracebacks_show_what_was_executed(loader):
+    batch, module, *_ = loader
+    package = batch.folder / "package_for_tests"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .loading import load\n")
+    (package / "near.py").write_text(module.read_text())
+    (package / "loading.py").write_text(
+        "from pathlib import Path\nimport neighbour_for_tests\nfrom . import near\ndef load(seed):\n    if seed == 1:\n"
+        "        Path(__file__).write_text('# nothing is left')\n        raise OSError('gone')  # said so\n"
+        "    return near.load(seed)\n"
+    )
+    (batch.folder / "neighbour_for_tests.py").write_text("import package_for_tests.loading\n")
+    listed = json.loads(batch.manifest.read_text())
+    listed["data"][0] |= {"loader": "package_for_tests.loading:load", "arguments": [{"seed": 0}, {"seed": 1}]}
+    batch.manifest.write_text(json.dumps(listed))
+    summary = serial(batch)
+    assert (summary.n_done, len(summary.failed)) == (1, 1)
+    (failure,) = (batch.out / "failed").iterdir()
+    said = json.loads(failure.read_text())["traceback"]
+    assert f"{package / 'loading.py'}\", line 7, in load\n    raise OSError('gone')  # said so" in said
+    (package / "loading.py").unlink()
+    with pytest.raises(ManifestError, match="could not be imported"):
+        serial(batch)
+
+
 def test_files_that_only_look_changed_are_fitted(tmp_path, monkeypatch):
     X = np.random.default_rng(0).normal(size=(50, 2))
     np.savez(tmp_path / "a.npz", X=X, y=np.ones((50, 1)))
@@ -266,6 +418,12 @@ def test_one_host_that_cannot_write_does_not_end_the_run_of_the_others(batch):
             book.add(None, receipt("well", True))
         with pytest.raises(_run._CannotWriteError, match="3 in a row"):
             book.add(None, receipt("well", True))
+    with _run.Book(batch.out, [], [], [], 0, False, 0.0) as book:
+        book.add(None, receipt("well, and gone", False))
+        for _ in range(9):
+            book.add(None, receipt("sick", True))
+        with pytest.raises(_run._CannotWriteError, match="10 in a row"):
+            book.add(None, receipt("sick", True))
 
 
 def test_the_summary_counts_what_is_there(batch, monkeypatch):
@@ -344,13 +502,15 @@ def test_links_in_the_output_folder_are_replaced(batch):
     assert serial(batch).ok and victim.read_text() == "precious"
 
 
-def test_a_link_in_place_of_a_log_is_replaced(batch):
+def test_a_link_or_a_pipe_in_place_of_a_log_is_replaced(batch):
     victim = batch.folder / "victim"
     victim.write_text("precious")
     (batch.out / "logs").mkdir(parents=True)
     (batch.out / "logs" / "local-0.log").symlink_to(victim)
-    batch.run("--workers", 1)
-    assert victim.read_text() == "precious" and (batch.out / "logs" / "local-0.log").is_file()
+    os.mkfifo(batch.out / "logs" / "local-1.log")
+    batch.run("--workers", 2)
+    assert victim.read_text() == "precious"
+    assert all((batch.out / "logs" / name).is_file() for name in ("local-0.log", "local-1.log"))
 
 
 def spoil(path, how):
@@ -420,6 +580,97 @@ def test_a_file_that_is_no_whole_result_is_named_and_redone(batch, how):
     summary = serial(batch)
     assert summary.ok and (summary.n_found, summary.n_done, summary.n_damaged) == (3, 1, 1)
     assert collect(batch.out).n_fits == 4
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A batch of two fits that are done, to be copied."""
+    batch = Batch(tmp_path_factory.mktemp("finished"), [{"seed": 0}, {"seed": 1}])
+    assert serial(batch).ok
+    return batch
+
+
+CRAFTED = {
+    "an early year": lambda header, arrays: header["batch"].update(began="0001-01-01T00:00:00"),
+    "no time": lambda header, arrays: header["batch"].update(began="x"),
+    "huge seconds": lambda header, arrays: header["batch"].update(seconds=10**400),
+    "seconds that are none": lambda header, arrays: header["batch"].update(seconds=float("nan")),
+    "huge rows": lambda header, arrays: header["report"].update(n_rows=10**30),
+    "rows in words": lambda header, arrays: header["report"].update(n_rows="x"),
+    "a seed in words": lambda header, arrays: header["batch"]["spec"].update(seed="x"),
+    "another configuration": lambda header, arrays: header["batch"]["spec"].update(precision="double"),
+    "solvers": lambda header, arrays: header["report"].update(solver_name=["a"] * 7),
+    "huge gap": lambda header, arrays: (arrays.pop("report.gap"), header["report"].update(gap=10**400)),
+    "another status": lambda header, arrays: arrays.update({"report.status": np.array([99, 99])}),
+    "more neurons": lambda header, arrays: header["report"].update(neuron=["a"] * 7),
+    "no class": lambda header, arrays: header.pop("class"),
+    "another class": lambda header, arrays: header.update({"class": "demo"}),
+    "no parameters": lambda header, arrays: header.pop("parameters"),
+    "a newer format": lambda header, arrays: header.update(format="glmfit/2"),
+    "no arrays of the report": lambda header, arrays: [arrays.pop(n) for n in list(arrays) if n.startswith("report.")],
+    "names that are numbers": lambda header, arrays: arrays.update({"design.feature_names": np.arange(3)}),
+}
+FINE = {
+    "a surrogate": lambda header, arrays: arrays.update({"design.feature_names": np.array(["\ud800", "b\0c", "d"])}),
+    "a zero in a name": lambda header, arrays: header["batch"].update(session="a\0b"),
+    "no features": lambda header, arrays: arrays.update(
+        {"design.feature_names": np.array([], str), "coef": np.ones((0, 2))}
+    ),
+}
+
+
+@pytest.mark.parametrize("how", [*CRAFTED, *FINE])
+def test_what_one_command_takes_for_a_result_all_do(finished, tmp_path, how):
+    out = shutil.copytree(finished.out, tmp_path / "out")
+    path = sorted((out / "results").iterdir())[0]
+    header, arrays = load_npz(path)
+    (CRAFTED | FINE)[how](header, arrays)
+    np.savez(path, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
+    str(status(out))
+    collected = collect(out)
+    is_fine = how in FINE
+    assert collected.n_fits == 1 + is_fine and [str(path) in text for text in collected.damaged] == [True] * (
+        not is_fine
+    )
+    assert is_whole(out, path.stem) == is_fine
+    if is_fine:
+        load_result(path)
+    else:
+        with pytest.raises(ValueError, match=str(path)):
+            load_result(path)
+
+
+def test_a_result_has_what_loading_it_needs(finished):
+    from glmfit.estimators import PopulationGLM, PopulationGLMCV
+    from glmfit.estimators._class_report import ClassReport
+    from glmfit.estimators._report import FitReport
+    from glmfit.estimators.population_glm_cv import _FITTED
+
+    def needed(report):
+        return {f.name for f in fields(report) if f.default is MISSING and f.default_factory is MISSING}
+
+    assert NEEDED["PopulationGLM"] == needed(FitReport) and PopulationGLM.report_class is FitReport
+    assert NEEDED["PopulationGLMCV"] == needed(FitReport) | {f"cv.{name}" for name in _FITTED}
+    assert PopulationGLMCV.report_class is FitReport
+    assert NEEDED["SoftmaxGLM"] == needed(ClassReport) | {"classes"}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"model": []}, {"session": []}, {"key": "a" * 300}, {"key": 5}, {"key": "../../../etc"}, {"spec": None}]
+)
+def test_a_list_of_tasks_that_is_none_is_named_and_written_anew(finished, tmp_path, changes):
+    out = shutil.copytree(finished.out, tmp_path / "out")
+    listed = json.loads((out / "tasks.json").read_text())
+    listed["tasks"][0].update(changes)
+    (out / "tasks.json").write_text(json.dumps(listed))
+    assert _is_missing(out, (1, 2))
+    with pytest.raises(ValueError, match=r"tasks\.json is damaged .*written anew"):
+        status(out)
+    if "key" in changes:  # nothing else is read
+        with pytest.raises(ValueError, match=r"tasks\.json is damaged .*written anew"):
+            collect(out)
+    assert run(finished.manifest, out=out, scheduler="serial", progress=False).n_found == 2
+    assert status(out).complete
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Workers that share a folder of compiled programs do not compile the same one at the same time."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -44,3 +45,13 @@ def test_the_second_waits_for_the_first_and_not_for_one_that_was_killed(tmp_path
 def test_a_folder_that_cannot_be_written_does_no_harm():
     with _turn(ROOT / "pyproject.toml" / "no folder", "kernel"):
         pass
+
+
+def test_what_was_put_in_the_place_of_a_lock_is_not_waited_for_and_not_written(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "link").symlink_to("victim")
+    for name in ("pipe", "link"):
+        with _turn(tmp_path, name):
+            pass
+    assert (tmp_path / "victim").read_text() == "precious"
