@@ -333,7 +333,9 @@ for at in breaks:
     ax.axvline(at, color=plotting.BLUE, lw=0.8, ls=":")
 ax.set_xlabel("time in held-out runs, pauses removed (s)", fontsize=9)
 ax.set_ylabel("position (% of the track)", fontsize=9)
-ax.legend(fontsize=8, loc="upper right", framealpha=0.9)
+ax.legend(
+    frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.99)
+)
 bar = figure.colorbar(image, ax=ax, extend="max", aspect=18)
 bar.set_label("probability", fontsize=9)
 bar.ax.tick_params(labelsize=8)

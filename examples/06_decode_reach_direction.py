@@ -160,12 +160,14 @@ def descend(ridge, step):
 
 # %% [markdown]
 # The table has the distance from the optimum after 300 passes over the trials,
-# in brackets the number of iterations in which the objective increased. Columns
-# are gradient descent (GD) by step, and bound majorization (BM) by relaxation. An
-# iteration of bound majorization takes about three passes. Its relaxation may
-# be any number below 2, and the objective never increases. For gradient
-# descent, the best step is another one for each ridge, and a step of 10
-# diverges at the strongest ridge.
+# and in brackets the number of iterations in which the objective increased.
+# Columns are gradient descent (GD) by step, and bound majorization (BM) by
+# relaxation.
+#
+# An iteration of bound majorization takes about three passes. Its relaxation
+# may be any number below 2, and the objective never increases. For gradient
+# descent, each ridge has another best step, and a step of 10 diverges at the
+# strongest ridge.
 
 # %%
 header = "ridge" + "".join(f"{f'GD {s:g}':>13}" for s in STEPS)
