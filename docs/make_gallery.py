@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 MOST_BYTES = 240_000  # of a figure
-THUMBNAIL = (900, 100_000)  # width in pixels, bytes at most
+THUMBNAIL = (900, 130_000)  # width in pixels, bytes at most
 ABSOLUTE = re.compile(r"(?<![\w.)])/(?:home|tmp|root|Users|work|usr|opt|mnt|var)/\S*")
 TAGS = {
     "01": "one neuron", "02": "pynapple", "03": "cross-validation", "04": "NeMoS", "05": "recording, softmax",
@@ -115,7 +115,7 @@ def small_png(figure, widths=(1500, 1300, 1100, 900), most_bytes=MOST_BYTES):
     figure = figure.convert("RGB")
     for width in widths:
         width = min(width, figure.width)
-        for colors in (None, 256, 64):
+        for colors in (None, 256):
             drawn = figure.resize((width, round(figure.height * width / figure.width)), Image.LANCZOS)
             drawn = drawn if colors is None else drawn.quantize(colors)
             buffer = io.BytesIO()
@@ -176,7 +176,7 @@ def main():
         nbformat.write(found, GALLERY / f"{example.stem}.ipynb")
         last = Image.open(io.BytesIO(figures(found)[-1]))
         width, most = THUMBNAIL
-        (GALLERY / f"{example.stem}.png").write_bytes(small_png(last, (width, 700, 500), most))
+        (GALLERY / f"{example.stem}.png").write_bytes(small_png(last, (width, 800, 700, 600), most))
         print(f"{example.stem}: {time.perf_counter() - start:.0f} s, {len(figures(found))} figures", flush=True)
     (GALLERY / "index.md").write_text(index(), encoding="utf-8")
 

@@ -371,9 +371,8 @@ def test_the_figures_are_drawn(tmp_path, monkeypatch):
     for path in tmp_path.iterdir():
         assert path.read_bytes().startswith(b"\x89PNG")
         assert 5_000 < path.stat().st_size < 150_000
-    assert {path.name for path in tmp_path.iterdir()} == {
-        path.name for path in (ROOT / "docs" / "figures").glob("*.png")
-    }
+    shown = {path.name for path in (ROOT / "docs" / "figures").glob("*.png")}
+    assert {path.name for path in tmp_path.iterdir()} == shown - {"comparison.png"}  # that one is of benchmarks/table.py
 
 
 def test_the_page_of_benchmarks_has_every_verdict(monkeypatch):

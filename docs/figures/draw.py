@@ -175,7 +175,9 @@ def correlated():
     b.axhline(0.01 / len(X), color=GREEN, lw=1, ls="--")
     b.text(5000, 1.3 * 0.01 / len(X), "converged: 0.01 nat in all", fontsize=7, color=GREEN, ha="right")
     plotting.plot_filter(basis, fit.coef_, lags / 100, label="optimum", ax=c)
-    plotting.plot_filter(basis, w_stopped[:-1], lags / 100, label="stopped early", color=RED, ylabel="filter weight", ax=c)
+    plotting.plot_filter(
+        basis, w_stopped[:-1], lags / 100, label="stopped early", color=RED, ylabel="filter weight", ax=c
+    )
     c.plot(10 * lags, scale * truth, "--", color=BLACK, lw=1, label="true")
     c.legend(frameon=False, fontsize=8)
     plotting.label_panels(axes)
