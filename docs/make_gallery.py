@@ -56,6 +56,12 @@ def title(example):
     return notebook(example).cells[0].source.partition("\n")[0].lstrip("# ").strip()
 
 
+def question(example):
+    """The question that the first cell asks."""
+    text = notebook(example).cells[0].source.split("**Question.**")[1]
+    return " ".join(text.partition("?")[0].split()) + "?"
+
+
 def execute(example, recordings):
     """The notebook with what it prints and draws; `recordings` is a folder."""
     found = notebook(example)
@@ -134,6 +140,8 @@ def index():
 :link: {example.stem}
 :link-type: doc
 :img-top: {example.stem}.png
+
+{question(example)}
 
 {" ".join(f"{{bdg-secondary}}`{tag.strip()}`" for tag in TAGS[example.stem[:2]].split(","))}
 :::

@@ -5,6 +5,8 @@
 # features are the recent past of a stimulus. The neuron is simulated, so its
 # filter is known.
 #
+# **Question.** Which part of the recent stimulus drives the neuron?
+#
 # **What you will see**
 #
 # 1. features: the past of a signal through a few smooth basis functions;

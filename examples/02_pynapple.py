@@ -5,6 +5,9 @@
 # counts have the same times, fits, and gives predictions back with times,
 # epochs and neuron names.
 #
+# **Question.** How does the rate of each cell depend on the direction of the
+# head?
+#
 # **What you will see**
 #
 # 1. counts from a TsGroup, and features as a TsdFrame on the same bins;

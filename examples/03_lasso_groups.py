@@ -1,121 +1,190 @@
 # %% [markdown]
-# # Group lasso: which covariates does a neuron care about?
+# # Which covariates matter? Group lasso with one group per covariate
 #
 # Each covariate enters a GLM through several basis functions. A group lasso
-# keeps or drops all of them together, so the answer reads "reward matters,
-# the light does not".
+# keeps or drops all weights of a covariate together, so the result is a list of
+# covariates: "reward matters, light does not".
+#
+# **Question.** Which of twelve covariates drive the neuron?
+#
+# **Data.** A simulated neuron driven by three covariates. All twelve are
+# slow and correlated with themselves over time, like behavioural variables.
 #
 # **What you will see**
 #
 # 1. groups given by name;
-# 2. a path of strengths, from no covariate to all of them, and a choice on it
-#    by validation time;
-# 3. coefficients that are exactly zero, and a report of how far the fit is
-#    from the optimum.
+# 2. a path of strengths, from no covariate to all of them;
+# 3. the choice of a strength on validation data by the one-standard-error
+#    rule;
+# 4. weights that are exactly zero, with a proved bound on the distance from the
+#    optimum.
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 
 import glmfit
-
-rng = np.random.default_rng(3)
+from glmfit import plotting
 
 # %% [markdown]
-# ## Twelve covariates, three of which matter
+# ## The neuron
 #
-# The covariates are correlated with their neighbours, as recorded ones are.
-# Covariates 2 and 5 act linearly, covariate 9 through a bump that no straight
-# line can follow.
+# Covariates 2 and 5 act linearly. Covariate 9 acts through a bump that no
+# straight line can follow.
 
 # %%
-n_bins, names = 20_000, [f"covariate {i}" for i in range(1, 13)]
-noise, window = rng.normal(size=(n_bins, 12)), np.hanning(50)
-slow = np.apply_along_axis(np.convolve, 0, noise, window, "same")
-values = slow + 0.5 * np.roll(slow, 1, axis=1)
+rng = np.random.default_rng(3)
+n_bins, n_covariates = 20_000, 12
+names = [f"covariate {i + 1}" for i in range(n_covariates)]
+noise = rng.normal(size=(n_bins, n_covariates))
+slow = np.apply_along_axis(np.convolve, 0, noise, np.hanning(50), "same")
+values = slow + 0.5 * np.roll(slow, 1, axis=1)  # neighbours are correlated
 values /= values.std(axis=0)
-bump = np.exp(-0.5 * ((values[:, 8] - 0.5) / 0.4) ** 2)
-eta = -2.5 + 0.6 * values[:, 1] - 0.5 * values[:, 4] + 0.9 * bump
+
+eta = -2.5 + 0.6 * values[:, 1] - 0.5 * values[:, 4]
+eta += 0.9 * np.exp(-0.5 * ((values[:, 8] - 0.5) / 0.4) ** 2)
 spikes = rng.poisson(np.log1p(np.exp(eta)))
+print(f"{spikes.sum()} spikes in {n_bins} bins")
 
 # %% [markdown]
 # ## Features and groups
 #
-# Five bumps cover the range of each covariate. They are standardized, so that
-# one strength penalizes them equally.
+# Five Gaussian bumps cover the range of each covariate. The features are
+# standardised, so that one strength penalises all of them equally. The groups
+# map each name to the columns of its covariate.
 
 # %%
-centres = np.linspace(-2, 2, 5)
-X = np.exp(-0.5 * ((values[:, :, None] - centres) / 0.7) ** 2)
-X = X.reshape(n_bins, -1)  # (time, covariate * bump)
+N_BUMPS = 5
+centres = np.linspace(-2, 2, N_BUMPS)
+bumps = np.exp(-0.5 * ((values[:, :, None] - centres) / 0.7) ** 2)
+X = bumps.reshape(n_bins, -1)  # (time, covariate * bump)
 X = (X - X.mean(axis=0)) / X.std(axis=0)
-groups = {name: list(range(5 * i, 5 * i + 5)) for i, name in enumerate(names)}
-
-# %% [markdown]
-# ## A path of strengths
-#
-# Half of the time is for training, a quarter for the choice of the strength
-# and a quarter for the final score. Covariates are named by the strongest
-# penalty whose validation score is within 0.005 of the best: the best score
-# itself tends to keep a few covariates too many.
-
-# %%
-train, valid = slice(0, 10_000), slice(10_000, 15_000)
-test = slice(15_000, None)
-strengths = np.geomspace(3e-2, 3e-4, 12)
-models = [
-    glmfit.PopulationGLM(
-        regularizer="GroupLasso", groups=groups, regularizer_strength=strength
-    ).fit(X[train], spikes[train])
-    for strength in strengths
-]
-weights = np.array([m.coef_.reshape(12, 5) for m in models])
-norms = np.linalg.norm(weights, axis=2)  # (strength, covariate)
-scores = np.array([m.score(X[valid], spikes[valid]) for m in models])
-chosen = int(np.argmax(scores >= scores.max() - 0.005))
-print(models[chosen].report_)
-
-# %%
-kept = [name for name, norm in zip(names, norms[chosen]) if norm > 0]
-print(f"kept at strength {strengths[chosen]:.1e}: {', '.join(kept)}")
-score = models[chosen].score(X[test], spikes[test])
-print(f"pseudo-R2 on the last quarter: {score:.4f}")
+groups = {
+    name: list(range(N_BUMPS * i, N_BUMPS * (i + 1)))
+    for i, name in enumerate(names)
+}
 
 # %% [markdown]
 # ## The path
 #
-# Strengths fall from left to right, so that covariates enter one by one.
+# The penalty is $\lambda \sum_g \sqrt{p_g}\,\lVert w_g \rVert$, where
+# $\lambda$ is the strength and $p_g$ the number of weights of group $g$. A
+# large strength removes every group; a small one keeps all of them. The first
+# half of the data is for training, a quarter for the choice of the strength,
+# and the last quarter for the final score.
+
+# %%
+train, valid, test = (
+    slice(0, 10_000),
+    slice(10_000, 15_000),
+    slice(15_000, None),
+)
+strengths = np.geomspace(3e-2, 3e-4, 12)
+models = []
+for strength in strengths:
+    model = glmfit.PopulationGLM(
+        regularizer="GroupLasso", groups=groups, regularizer_strength=strength
+    )
+    models.append(model.fit(X[train], spikes[train]))
+norms = np.array(
+    [
+        np.linalg.norm(m.coef_.reshape(n_covariates, N_BUMPS), axis=1)
+        for m in models
+    ]
+)  # (strength, covariate)
+
+# %% [markdown]
+# ## One-standard-error rule
+#
+# The best strength also keeps covariates that the neuron ignores, because
+# they hardly change the prediction. The one-standard-error rule chooses the
+# sparsest model whose validation score is within one standard error of the
+# best score. The standard error comes from ten blocks of the validation data.
+
+# %%
+blocks = np.split(np.arange(10_000, 15_000), 10)
+by_block = np.array(
+    [[m.score(X[b], spikes[b]) for b in blocks] for m in models]
+)  # (strength, block)
+scores = by_block.mean(axis=1)
+best = int(np.argmax(scores))
+error = by_block.std(axis=1, ddof=1) / np.sqrt(len(blocks))
+chosen = int(np.argmax(scores >= scores[best] - error[best]))
+
+for label, k in (("best", best), ("one-SE", chosen)):
+    kept = (np.flatnonzero(norms[k]) + 1).tolist()
+    print(f"{label}: strength {strengths[k]:.1e} keeps covariates {kept}")
+final = models[chosen].score(X[test], spikes[test])
+print(f"held-out pseudo-R2 of the one-SE choice: {final:.3f}")
+
+# %%
+print(models[chosen].report_)
+
+# %% [markdown]
+# ## The path in a figure
+#
+# Strength decreases from left to right, so covariates enter one after another.
+# The three that drive the neuron enter first. The true effect of covariate 9
+# is the weakest of the three, and it enters last.
 
 # %%
 figure, (left, right) = plt.subplots(
-    1, 2, figsize=(7.6, 3.0), layout="constrained"
+    1, 2, figsize=(7.4, 3.2), layout="constrained"
 )
-colors = {1: "#0072B2", 4: "#D55E00", 8: "#009E73"}  # those that matter
+colors = {1: plotting.BLUE, 4: plotting.RED, 8: plotting.GREEN}
 for i, name in enumerate(names):
-    label = name if i in colors else None
-    left.plot(strengths, norms[:, i], color=colors.get(i, "0.75"), label=label)
-left.plot([], [], color="0.75", label="the other nine")
-left.set_ylabel("norm of the group's coefficients", fontsize=9)
-right.plot(strengths, scores, ".-", color="black", lw=1)
-right.set_ylabel("pseudo-$R^2$, validation time", fontsize=9)
+    drives = i in colors
+    left.plot(
+        strengths,
+        norms[:, i],
+        color=colors.get(i, plotting.LIGHT),
+        lw=1.6 if drives else 1,
+        zorder=2 if drives else 1,
+        label=f"{name} (drives the neuron)" if drives else None,
+    )
+left.plot([], [], color=plotting.LIGHT, lw=1, label="the nine others")
+left.set_ylabel("norm of the weights of a covariate", fontsize=9)
+left.set_ylim(-0.02, 0.72)
+legend = left.legend(fontsize=7.5, loc="upper left", framealpha=1)
+legend.get_frame().set_edgecolor("none")
+
+right.errorbar(
+    strengths,
+    scores,
+    error,
+    fmt=".-",
+    color=plotting.BLACK,
+    lw=1.2,
+    elinewidth=0.8,
+)
+right.plot(
+    strengths[best], scores[best], "o", ms=7, mfc="none", color=plotting.BLACK
+)
+right.annotate(
+    "best",
+    (strengths[best], scores[best]),
+    (5, 5),
+    textcoords="offset points",
+    fontsize=8,
+)
+right.axhline(scores[best] - error[best], color=plotting.GREY, lw=0.8, ls=":")
+right.set_ylabel("pseudo-$R^2$ on validation data (± SE)", fontsize=9)
 for ax in (left, right):
+    ax.axvline(strengths[chosen], color=plotting.BLACK, lw=0.8, ls="--")
     ax.set_xscale("log")
     ax.invert_xaxis()
-    ax.set_xlabel("strength (log scale, falling →)", fontsize=9)
-    ax.axvline(
-        strengths[chosen],
-        color="black",
-        lw=0.8,
-        ls="--",
-        label="chosen: within 0.005 of the best",
-    )
+    ax.set_xlabel("strength $\\lambda$ (log scale, decreasing)", fontsize=9)
     ax.tick_params(labelsize=8)
     ax.spines[["top", "right"]].set_visible(False)
-figure.legend(
-    *left.get_legend_handles_labels(),
-    loc="outside upper center",
-    ncols=5,
-    frameon=False,
+right.annotate(
+    "chosen: one-SE",
+    (strengths[chosen], 0.05),
+    (4, 0),
+    xycoords=("data", "axes fraction"),
+    textcoords="offset points",
     fontsize=8,
+)
+plotting.label_panels(
+    [left, right], ["covariates along the path", "the choice"]
 )
 figure.savefig("03_lasso_groups.png", dpi=200)
