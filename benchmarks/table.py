@@ -24,7 +24,9 @@ PEERS_START, PEERS_END = "<!-- peers table -->", "<!-- end of peers table -->"
 SHORT_START, SHORT_END = "<!-- short peers table -->", "<!-- end of short peers table -->"
 RECORDINGS = ROOT / "benchmarks" / "results" / "real_designs.json"
 RECORDINGS_START, RECORDINGS_END = "<!-- recordings table -->", "<!-- end of recordings table -->"
+FULL_START, FULL_END = "<!-- full recordings table -->", "<!-- end of full recordings table -->"
 FIGURE = ROOT / "docs" / "figures" / "comparison.png"
+_FITS = {"glmfit": "glmfit", "newton": "glmfit, Newton", "nemos": "NeMoS", "sklearn": "scikit-learn"}
 _DESIGNS = {
     "w_maze_place": "place on a W-maze",
     "open_field_place": "place in an open field",
@@ -222,19 +224,43 @@ def _three(seconds: list[float], least: list[float]) -> str:
 
 
 def render_recordings(content: dict) -> str:
-    """Make a table of later fits of recorded designs, a row each: with the rivals of each link."""
-    columns = ("recording", "bins x features x neurons", "glmfit, softplus", "NeMoS", "glmfit, exp", "scikit-learn")
+    """Make a table of later fits of recorded designs by the softplus link, a row each."""
+    columns = ("recording", "bins x features x neurons", *(_FITS[kind] for kind in ("glmfit", "newton", "nemos")))
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     names = [name for name in content["order"] if name in content["sections"]]
     for name in names:
         figures = content["sections"][name]["figures"]
-        shape = " x ".join(f"{figures[size]:,}".replace(",", " ") for size in ("rows", "features", "neurons"))
-        cells = [
-            f"{_short_seconds(figures[link][kind]['seconds'][-1])}"
-            for link, kind in (("softplus", "glmfit"), ("softplus", "nemos"), ("exp", "glmfit"), ("exp", "sklearn"))
-        ]
-        lines.append(f"| {_DESIGNS[name]} | {shape} | " + " | ".join(cells) + " |")
+        fits = figures["softplus"]
+        cells = [_later(fits[kind], figures["neurons"]) for kind in ("glmfit", "newton", "nemos")]
+        lines.append(f"| {_DESIGNS[name]} | {_shape(figures)} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", provenance([content["sections"][name] for name in names]) + "."])
+
+
+def render_recordings_in_full(content: dict) -> str:
+    """Make a table of the first and later fits of recorded designs and of the gaps they end with, a row per fit."""
+    columns = ("recording", "link", "fit", "first fit", "later fit", "relative gap", "worst neuron")
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    names = [name for name in content["order"] if name in content["sections"]]
+    for name in names:
+        figures = content["sections"][name]["figures"]
+        for link in ("softplus", "exp"):
+            for kind, fit in figures[link].items():
+                first = _short_seconds(fit["seconds"][0])
+                cells = [first, _later(fit, figures["neurons"]), f"{fit['gap']:.0e}", f"{fit['worst_neuron_gap']:.0e}"]
+                what = f"{_DESIGNS[name]}, {_shape(figures)}"
+                lines.append(f"| {what} | {link} | {_FITS[kind]} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", provenance([content["sections"][name] for name in names]) + "."])
+
+
+def _shape(figures: dict) -> str:
+    return " x ".join(f"{figures[size]:,}".replace(",", " ") for size in ("rows", "features", "neurons"))
+
+
+def _later(fit: dict, n_neurons: int) -> str:
+    """Seconds of a later fit, and how many neurons converged where not all of them did."""
+    settled = fit.get("settled", n_neurons)
+    note = "" if settled == n_neurons else f" ({settled} of {n_neurons} converged)"
+    return _short_seconds(fit["seconds"][-1]) + note
 
 
 def _short_seconds(value: float) -> str:
@@ -303,6 +329,7 @@ TABLES = {
     PEERS_START: (PEERS, render_peers, PEERS_END),
     SHORT_START: (PEERS, render_peers_in_short, SHORT_END),
     RECORDINGS_START: (RECORDINGS, render_recordings, RECORDINGS_END),
+    FULL_START: (RECORDINGS, render_recordings_in_full, FULL_END),
 }
 
 

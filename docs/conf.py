@@ -37,6 +37,7 @@ myst_heading_anchors = 3
 myst_dmath_double_inline = True
 
 autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"
 autodoc_typehints = "none"  # the docstrings name axes, units and ranges
 autosummary_context = {}  # filled by _ext/members.py
 autosummary_generate = True
@@ -75,6 +76,7 @@ def names_in_one_field(app, what, name, obj, options, lines):
         return found[1] + re.sub(r"_(?=,|$)", r"\\_", found[2].replace(", ", ","))
 
     for i, line in enumerate(lines):
+        line = re.sub(r"`{0,2}docs/([\w/]+)\.md`{0,2}", r":doc:`/\1`", line)  # a path in the source, a link here
         lines[i] = re.sub(r"^(\s*:(?:ivar|vartype) )([\w, ]+)(?=:)", repaired, line)
 
 

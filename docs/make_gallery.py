@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 MOST_BYTES = 240_000  # of a figure
-THUMBNAIL = (900, 130_000)  # width in pixels, bytes at most
+THUMBNAIL = (1400, 200_000)  # width in pixels, bytes at most
 ABSOLUTE = re.compile(r"(?<![\w.)])/(?:home|tmp|root|Users|work|usr|opt|mnt|var)/\S*")
 TAGS = {
     "01": "one neuron", "02": "pynapple", "03": "cross-validation", "04": "NeMoS", "05": "recording, softmax",
@@ -180,7 +180,7 @@ def main():
         nbformat.write(found, GALLERY / f"{example.stem}.ipynb")
         last = Image.open(io.BytesIO(figures(found)[-1]))
         width, most = THUMBNAIL
-        (GALLERY / f"{example.stem}.png").write_bytes(small_png(last, (width, 800, 700, 600), most))
+        (GALLERY / f"{example.stem}.png").write_bytes(small_png(last, (width, 1200, 1000, 800), most))
         print(f"{example.stem}: {time.perf_counter() - start:.0f} s, {len(figures(found))} figures", flush=True)
     (GALLERY / "index.md").write_text(index(), encoding="utf-8")
 

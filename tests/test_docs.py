@@ -4,7 +4,9 @@ A page is a session: its blocks run from top to bottom, in one namespace and one
 has. Python that a page takes for granted (data, most of all) stands in an HTML comment ``<!-- setup ... -->``.
 """
 
+import contextlib
 import doctest
+import io
 import json
 import os
 import re
@@ -15,6 +17,7 @@ import sys
 import tomllib
 import types
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -131,17 +134,20 @@ class WithoutEffort(doctest.OutputChecker):
 
 
 def run_python(block, names):
-    """Run a block of Python: by doctest where it has prompts."""
+    """Run a block of Python, by doctest where it has prompts; what it printed."""
     if not re.search(r"^>>>", block.text, re.MULTILINE):
         padded = "\n" * (block.line - 1) + block.text  # so that a traceback has the lines of the page
-        exec(compile(padded, str(block.page), "exec"), names)
-        return
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(padded, str(block.page), "exec"), names)
+        return printed.getvalue()
     test = doctest.DocTestParser().get_doctest(block.text, {}, block.place, str(block.page), block.line - 1)
     test.globs = names
     told = []
     runner = doctest.DocTestRunner(WithoutEffort(), optionflags=doctest.ELLIPSIS)
     runner.run(test, out=told.append, clear_globs=False)
     assert runner.failures == 0, "".join(told)
+    return ""
 
 
 def run_sh(block, _names):
@@ -292,10 +298,15 @@ def test_every_block_of_a_page_runs(page, checkout, request):
         pytest.importorskip("nemos")
         request.getfixturevalue("loose_shapes")
     names = {"__name__": "__main__"}
+    printed = ""
     for block in found:
         run = runner(block)
         if run is not None:
-            run(block, names)
+            printed = run(block, names)
+        elif page.name == "README.md" and block.language == "text":  # what the block above printed
+            seconds = r"\d+\.\d\d s"
+            want, got = (re.sub(seconds, "# s", text) for text in (block.text, printed))
+            assert WithoutEffort().check_output(want, got, 0), f"{block.place}: printed\n{printed}"
 
 
 def test_no_code_hides_from_the_tests():
@@ -331,7 +342,8 @@ def test_attributes_keep_their_underscore_in_the_reference():
 
 
 def test_the_readme_shows_its_output():
-    assert sum(block.text.count(">>>") for block in blocks(ROOT / "README.md")) > 8
+    page = blocks(ROOT / "README.md")
+    assert any(a.language == "python" and b.language == "text" for a, b in pairwise(page))
 
 
 def test_every_command_that_is_listed_stands_somewhere():

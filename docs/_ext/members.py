@@ -10,7 +10,7 @@ from sphinx.addnodes import pending_xref
 
 
 def members_of(module: str, name: str) -> dict[str, list[str]]:
-    """Public methods and properties of a class, in the order of its source, those it inherits from us included.
+    """Public methods and properties of a class, in the order of its source; those it inherits from us follow.
 
     What scikit-learn and NamedTuple add is theirs to document; fields of dataclasses stand under Attributes.
     """
@@ -24,7 +24,8 @@ def members_of(module: str, name: str) -> dict[str, list[str]]:
             continue
         if not (function.__module__ or "").startswith("glmfit") or not home.__module__.startswith("glmfit"):
             continue
-        found["properties" if kind == "property" else "methods"].append((inspect.getsourcelines(function)[1], member))
+        place = (owner.__mro__.index(home), inspect.getsourcelines(function)[1])
+        found["properties" if kind == "property" else "methods"].append((place, member))
     for kind in ("methods", "properties"):
         found[kind] = [member for _, member in sorted(found[kind])]
     return found

@@ -54,7 +54,7 @@ def content(*requirements, **environment):
     return {"order": ["p1", "p2"], "sections": {"p1": section}}
 
 
-@pytest.mark.parametrize("kind", ["", "PEERS_", "SHORT_", "RECORDINGS_"])
+@pytest.mark.parametrize("kind", ["", "PEERS_", "SHORT_", "RECORDINGS_", "FULL_"])
 def test_pages_show_the_committed_results(table, kind):
     start, end = getattr(table, f"{kind}START"), getattr(table, f"{kind}END")
     file, make = table.TABLES[start][:2]
@@ -65,14 +65,20 @@ def test_pages_show_the_committed_results(table, kind):
         assert text == table.fill(text, rendered, start, end), "run: python benchmarks/table.py --write"
 
 
-def test_recordings_have_a_row_each(table):
+def test_recordings_have_a_row_each_and_say_what_did_not_converge(table):
+    def fit(seconds, **more):
+        return {"seconds": [9.0, seconds], "gap": 2e-7, "worst_neuron_gap": 3e-6} | more
+
     section = content()["sections"]["p1"]
-    section["figures"] = {"rows": 43656, "features": 64, "neurons": 24}
-    for link, kinds in (("softplus", {"glmfit": 0.87, "nemos": 12.3}), ("exp", {"glmfit": 0.9, "sklearn": 1.26})):
-        section["figures"][link] = {kind: {"seconds": [9.0, seconds]} for kind, seconds in kinds.items()}
-    lines = table.render_recordings({"order": ["w_maze_place"], "sections": {"w_maze_place": section}}).splitlines()
-    assert lines[2] == "| place on a W-maze | 43 656 x 64 x 24 | 0.87 s | 12 s | 0.9 s | 1.3 s |"
+    fits = {"glmfit": fit(0.87, settled=2), "newton": fit(1.1, settled=24), "nemos": fit(12.3)}
+    section["figures"] = {"rows": 43656, "features": 64, "neurons": 24, "softplus": fits, "exp": {"sklearn": fit(1.26)}}
+    results = {"order": ["w_maze_place"], "sections": {"w_maze_place": section}}
+    lines = table.render_recordings(results).splitlines()
+    assert lines[2] == "| place on a W-maze | 43 656 x 64 x 24 | 0.87 s (2 of 24 converged) | 1.1 s | 12 s |"
     assert lines[-1].startswith("Measured 2026-01-02")
+    lines = table.render_recordings_in_full(results).splitlines()
+    assert len(lines) == 8
+    assert lines[5].endswith("| exp | scikit-learn | 9 s | 1.3 s | 2e-07 | 3e-06 |")
 
 
 def test_the_figure_of_the_comparison_is_drawn(table, tmp_path):
