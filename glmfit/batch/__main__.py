@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     Parameters
     ----------
     arguments : list of str, optional
-        Those of the command line when left out.
+        Default: those of the command line.
 
     Returns
     -------

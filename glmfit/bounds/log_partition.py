@@ -98,7 +98,7 @@ def log_partition_bound(
     theta : array_like
         Where the bound touches, (parameter,), finite.
     log_weights : array_like, optional
-        log h, (outcome,); -inf leaves an outcome out. All 0 when left out.
+        log h, (outcome,); -inf leaves an outcome out. Default all 0.
     order : {"given", "descending", "ascending"}
         In which outcomes are taken in: as they come, or by weight at theta. Value and gradient do not depend on it; the
         curvature does, and every order gives a bound.

@@ -67,7 +67,7 @@ class PopulationModel(RegressorMixin, Model):
         X : array-like of shape (time, feature)
             Features, as in :meth:`fit`; NaN rows are allowed.
         offset : array-like of shape (time,) or (time, neuron), optional
-            Known part of the linear predictor, as in :meth:`fit`; none when left out, also after a fit with one.
+            Known part of the linear predictor, as in :meth:`fit`; default none, also after a fit with one.
 
         Returns
         -------

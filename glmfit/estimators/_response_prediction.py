@@ -75,7 +75,7 @@ class ResponsePrediction(Model):
         Parameters
         ----------
         stimuli, neurons : array-like of int, optional
-            Ids of the fit; all of them when left out.
+            Ids of the fit; default all of them.
         stimulus_features, neuron_features : array-like or SciPy sparse, (entity, feature), optional
             In place of ids: stimuli or neurons that the fit has not seen. They get the mean bias of those it has.
 

@@ -191,7 +191,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         X : array-like or SciPy sparse, (row, feature)
             Features; NaN rows are allowed.
         total : array-like, (row,), optional
-            Counts of each row over all categories; 1 when left out, so that probabilities come back.
+            Counts of each row over all categories; default 1, so that probabilities come back.
         offset : array-like, (row, category), optional
             As in :meth:`fit`.
 

@@ -52,7 +52,7 @@ class PopulationGLMCV(PopulationModel):
     l1_ratio : float
         Of the elastic net, in (0, 1]: its penalty is ``strength ((1 - l1_ratio)/2 ||w||^2 + l1_ratio ||w||_1)``.
     strengths : array of float, optional
-        Strengths to try, >= 0, at least two different ones. When left out, eight from 1e-6 to 1 for the ridge; for the
+        Strengths to try, >= 0, at least two different ones. By default, eight from 1e-6 to 1 for the ridge; for the
         others twelve from the smallest that leaves no neuron a coefficient down to a thousandth of it.
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds: a number of contiguous blocks of rows (neighbouring bins are correlated, shuffled rows would leak);

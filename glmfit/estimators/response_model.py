@@ -59,7 +59,7 @@ class ResponseModel(ResponsePrediction):
     tol : float
         Norm of the gradient, relative to that at the start, at which to stop.
     max_epochs : int, optional
-        Budget; the solver's own when left out.
+        Budget; default the solver's own.
     validation_fraction : float
         Share of the pairs held out to choose among several weights or strengths: whole pairs, with all their trials,
         and never all those of a stimulus or neuron. The best are fitted to all pairs again.
@@ -177,7 +177,7 @@ class ResponseModel(ResponsePrediction):
             ``(stimulus ids, neuron ids, responses)`` of three arrays. Ids are rows of the features, from 0; a pair that
             occurs more than once has repeated trials.
         stimulus_weight, neuron_weight : array-like, (stimulus,) and (neuron,), optional
-            Factors a and b >= 0 of the imputation weight; 1 when left out.
+            Factors a and b >= 0 of the imputation weight; default 1.
         prior_factors : tuple of array-like, (stimulus, any) and (neuron, any), optional
             Prior of pairs that were not recorded, the products of their rows, in place of ``prior``.
 

@@ -62,7 +62,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     tol : float
         Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`.
     max_epochs : int, optional
-        Exact solvers: budget, 500 when left out. Sampling solvers: epochs of the schedule, 50 when left out, and 1 of
+        Exact solvers: budget, default 500. Sampling solvers: epochs of the schedule, default 50, and 1 of
         StochasticMajorization.
     step : "tune" or float
         Sampling solvers: step size times rows, c, of the first epoch; "tune" tries some on held-out rows. Exact solvers

@@ -114,7 +114,7 @@ def drop_groups(
         The data of the fit, in any form that it takes; what rows are read from must fit in the model's ``max_memory``.
     groups : dict or array, optional
         Name -> feature indices or names, one, a list or a slice; or a label per feature, (feature,); each feature by
-        itself when left out.
+        itself by default.
 
     Returns
     -------

@@ -32,11 +32,11 @@ def plot_confusion(
     true, decoded : array-like of shape (row,)
         Classes, of any kind that compares and sorts.
     labels : sequence, optional
-        Classes in the order to draw them; all that occur, sorted, when left out. Rows of other classes are an error.
+        Classes in the order to draw them; default all that occur, sorted. Rows of other classes are an error.
     names : sequence of str, optional
         Words for the classes, as tick labels.
     numbers : bool, optional
-        Whether to write the percentages into the cells; up to twelve classes when left out.
+        Whether to write the percentages into the cells; default up to twelve classes.
     colorbar : bool
         Whether to draw one.
     ax : matplotlib.axes.Axes, optional
@@ -109,7 +109,7 @@ def plot_decoded(
     truth : array-like of shape (time,), optional
         True position, in the unit of `position`.
     limit : float, optional
-        Probability at which black is reached; the 99th percentile of the largest ones when left out.
+        Probability at which black is reached; default the 99th percentile of the largest ones.
     breaks : sequence of float
         Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
     ylabel : str
@@ -176,7 +176,7 @@ def plot_responses(
     responses : array-like of shape (stimulus, neuron) or ResponseModel
         Responses, NaN where there is none; or a fitted model, whose completed table is drawn.
     rows, columns : array-like of int, optional
-        Stimuli and neurons in the order to draw them (some may be left out); as they are when left out.
+        Stimuli and neurons in the order to draw them (some may be left out); default as they are.
     limits : tuple of float, optional
         Responses at the ends of the colours; 0, or the least if that is negative, and the 99th percentile when left
         out.

@@ -140,7 +140,7 @@ def plot_residuals(
     window_s : float
         Width of the windows, s; best so wide that each expects a few spikes.
     bin_s : float, optional
-        Width of a bin, s; the median difference of `time_s` when left out.
+        Width of a bin, s; default the median difference of `time_s`.
     limits_s : tuple of float, optional
         First and last time to draw, s.
     color : color

@@ -32,9 +32,9 @@ def plot_coupling(
     coupling : array-like of shape (source neuron, target neuron)
         Weights, oriented as ``coef_``; NaN (a masked diagonal, for example) is left grey.
     names : sequence of str, optional
-        Names of the neurons, as tick labels of both axes; numbers from 0 when left out.
+        Names of the neurons, as tick labels of both axes; default numbers from 0.
     limit : float, optional
-        Weight at which the colours saturate; the 99th percentile of the absolute non-zero weights when left out.
+        Weight at which the colours saturate; default the 99th percentile of the absolute non-zero weights.
     label : str
         Name, and unit, of the weights, beside the colour bar.
     colorbar : bool or list of matplotlib.axes.Axes

@@ -38,7 +38,7 @@ def plot_rate_against_spikes(
     counts : array-like of shape (time,), optional
         Spikes per bin; a bin with k spikes gets k ticks.
     bin_s : float, optional
-        Width of a bin, s; the median difference of `time_s` when left out.
+        Width of a bin, s; default the median difference of `time_s`.
     smooth_s : float, optional
         Smooth by a Gaussian of this standard deviation, s: the predictions, and beside them the counts, so that
         the two can be compared.

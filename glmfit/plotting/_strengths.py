@@ -23,7 +23,7 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     model : PopulationGLMCV
         Fitted.
     neurons : int or sequence of int, optional
-        Which neurons to draw; all of up to eight, else the first eight, when left out. Scores are drawn less each
+        Which neurons to draw; all of up to eight, else the first eight, by default. Scores are drawn less each
         neuron's best, so that neurons of any rate fit one panel.
     ax : matplotlib.axes.Axes, optional
         Where to draw.

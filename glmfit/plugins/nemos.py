@@ -129,7 +129,7 @@ class SAGA:
     batch_size : int, optional
         Rows per step.
     tol : float, optional
-        Relative error to stop at, 1e-3 when left out. As elsewhere in NeMoS it is one of the parameters or of the
+        Relative error to stop at, default 1e-3. As elsewhere in NeMoS it is one of the parameters or of the
         gradient; the gap is of second order, so a fit stops at a gap ``F - F*`` of ``tol**2`` (at least 1e-9 in single
         and 1e-16 in double precision) times the improvement over a model without coefficients; on the certified route
         also at 1e-4 of a nat over the whole recording. The proximal route stops when the norm of the gradient mapping

@@ -16,7 +16,7 @@ class Placement:
     Parameters
     ----------
     devices : sequence of jax.Device, optional
-        One device, jax's default, when left out.
+        One device; default jax's.
 
     Notes
     -----

@@ -67,7 +67,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
     offset : numpy.ndarray, optional
         Known part of the linear predictor, (time, 1 or neuron), finite.
     devices : sequence of jax.Device, optional
-        Devices that share the rows of every block; jax's default one when left out.
+        Devices that share the rows of every block; default jax's default one.
     """
 
     # ---------------------------------------------------------------- reference point and objective
@@ -250,7 +250,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         Returns
         -------
         Smoothness
-            In ``metric`` (that of the null model when left out), with the ridge inside; ``full`` is the mean over
+            In ``metric`` (that of the null model by default), with the ridge inside; ``full`` is the mean over
             blocks of their bounds, itself a bound because the largest eigenvalue is convex.
         """
         if np.isinf(radius).any() and np.isinf(self.observation.curvature_bound(1.0)):

@@ -42,7 +42,7 @@ class AllPairsProblem(TwoSided):
     imputation_weight : float
         omega >= 0: weight of unobserved pairs. 0 means that they are missing, no more.
     left_weight, right_weight : numpy.ndarray, optional
-        a_i >= 0, (m,), and b_j >= 0, (n,): factors of omega; 1 when left out.
+        a_i >= 0, (m,), and b_j >= 0, (n,): factors of omega; default 1.
     prior : {"mean", "zero"} or tuple of numpy.ndarray
         What unobserved pairs are drawn to, in link space: every right entity's mean response, 0, or the products of
         rows of two arrays, (m, any) and (n, any).

@@ -27,7 +27,7 @@ class PaddedProblem(PopulationProblem):
     plain : PopulationProblem
         What is to be fitted, in memory and on one device. Everything computed on the host is computed by it.
     batch_size : int, optional
-        Rows of a block, chosen by the bucket when left out.
+        Rows of a block, chosen by the bucket by default.
 
     Attributes
     ----------

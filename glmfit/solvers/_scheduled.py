@@ -111,7 +111,7 @@ class ScheduledSolver(ABC):
         problem : SoftmaxProblem
             Data and ridge.
         params : Params, optional
-            Where to start; zeros when left out.
+            Where to start; default zeros.
         key : jax key
             Of all draws: the same key gives the same answer.
         schedule : Schedule, optional

@@ -31,7 +31,7 @@ class StationaryOptions:
         Converged is where the norm of the gradient is at most ``tol`` times that at the start (that of the observed
         pairs alone, if it is less).
     max_epochs : int, optional
-        Budget; the solver's own (`TwoSidedSolver.usual_epochs`) when left out.
+        Budget; the solver's own (`TwoSidedSolver.usual_epochs`) by default.
     verbose : bool
         Show a progress bar.
     callback : callable, optional

@@ -73,7 +73,7 @@ def tune_step(
     from_frequencies : bool
         Whether to start from the model of class frequencies, or from zeros.
     epochs : int, optional
-        Of a trial; 3 to 20, fewer for more rows, when left out.
+        Of a trial; 3 to 20, fewer for more rows, by default.
 
     Returns
     -------

@@ -42,7 +42,7 @@ class IncrementalMajorization(Solver):
     Parameters
     ----------
     batch_size : int, optional
-        Rows per visit; chosen when left out (1/20 of them, 32 to 4096). All rows at once is batch majorization.
+        Rows per visit; chosen by default (1/20 of them, 32 to 4096). All rows at once is batch majorization.
     order : {"descending", "given", "ascending", "averaged"}
         In which a bound takes in the classes: see `glmfit.bounds.softmax_bound`.
     lead : float

@@ -66,7 +66,7 @@ class SAGA(Solver):
     Parameters
     ----------
     batch_size : int, optional
-        Rows per step; chosen when left out (1/50 of the recording, 256 to 4096).
+        Rows per step; chosen by default (1/50 of the recording, 256 to 4096).
     sampling : {"partition", "subsets", "shuffle"}
         Blocks of a fixed random partition drawn independently (theorem, contiguous memory); uniform subsets of
         rows (theorem, gathers: about twice the time per pass); each block once per epoch in random order

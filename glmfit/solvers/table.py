@@ -65,7 +65,7 @@ class TableSAGA:
     Parameters
     ----------
     batch_size : int, optional
-        Rows per step; chosen when left out (1/20 of the recording, 32 to 4096).
+        Rows per step; chosen by default (1/20 of the recording, 32 to 4096).
     step_limit : float
         The step is never longer than this.
     epoch_kernel : callable, optional
