@@ -64,7 +64,7 @@ def collect(out: str | Path) -> Collected:
     Notes
     -----
     Both files are written whole or not at all. Cost: reads everything, and holds units times features in memory,
-    beside some hundred bytes for each unit.
+    plus some hundred bytes for each unit.
     """
     import pandas as pd
 

@@ -18,7 +18,7 @@ _READ: dict[str, tuple[str, str]] = {}  # module -> file and digest of the text 
 
 
 def find_loader(name: str, folder: str) -> Callable[..., Any]:
-    """Import the function of a name "package.module:function"; modules beside the manifest are found.
+    """Import the function of a name "package.module:function"; modules next to the manifest are found.
 
     Raises
     ------

@@ -112,7 +112,7 @@ def run(
     client : distributed.Client, optional
         A Dask cluster of yours, left open. Its workers need glmfit and see the same files.
     out : str or pathlib.Path, optional
-        Output folder; ``NAME_results`` beside the manifest NAME.toml by default.
+        Output folder; ``NAME_results`` next to the manifest NAME.toml by default.
     scheduler : {"local", "serial", "slurm"} or str
         Where to work when there is no client: processes of this machine, this process, jobs of SLURM, or the address
         of a Dask scheduler ("tls://...").

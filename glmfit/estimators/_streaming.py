@@ -81,7 +81,7 @@ class RowView:
             row = np.arange(len(self))[rows][place]
             raise ValueError(
                 f"X is {x[place, column]} at row {row}, feature {column}; rows that are read as they are fitted need "
-                "finite features. Give such rows sample_weight 0, or mend the source."
+                "finite features. Give such rows sample_weight 0, or fix the source."
             )
         return x
 

@@ -1,4 +1,4 @@
-"""What a decoder said, beside what was."""
+"""What a decoder said, and what was."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def plot_responses(
         Responses at the ends of the colours; 0, or the least if that is negative, and the 99th percentile when left
         out.
     label : str
-        Name, and unit, of the responses, beside the colour bar.
+        Name, and unit, of the responses, next to the color bar.
     colorbar : bool or list of matplotlib.axes.Axes
         Whether to draw one, or the axes that share it.
     ax : matplotlib.axes.Axes, optional

@@ -1,4 +1,4 @@
-"""Rates of a model beside those counted."""
+"""Rates of a model and counted ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plot_tuning(
     color: ColorType = BLUE,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a tuning curve: rates counted where a covariate had a value, with error bars, and the model's beside them.
+    """Draw a tuning curve: rates counted where a covariate had a value, with error bars, and those of the model.
 
     Parameters
     ----------

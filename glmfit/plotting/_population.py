@@ -36,7 +36,7 @@ def plot_coupling(
     limit : float, optional
         Weight at which the colours saturate; default the 99th percentile of the absolute non-zero weights.
     label : str
-        Name, and unit, of the weights, beside the colour bar.
+        Name, and unit, of the weights, next to the color bar.
     colorbar : bool or list of matplotlib.axes.Axes
         Whether to draw one, or the axes that share it.
     ax : matplotlib.axes.Axes, optional

@@ -111,7 +111,7 @@ class TwoSidedSolver(ABC):
     look_every : int
         Epochs between looks at the objective of all pairs, where a state does not come with it.
     patience : int
-        Looks in a row without progress above rounding after which no more is to be had.
+        Looks in a row without progress above rounding after which no more progress is possible.
     """
 
     usual_epochs: ClassVar[int] = 500

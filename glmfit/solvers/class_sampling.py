@@ -58,7 +58,7 @@ class ClassSampler(ScheduledSolver):
     Attributes
     ----------
     n_negatives : int
-        Classes sampled per step besides the label; at most all others are.
+        Classes sampled per step in addition to the label; at most all others are.
     batch_size : int
         Rows per step.
     """
@@ -204,7 +204,7 @@ class ImplicitSGD(ClassSampler):
     Parameters
     ----------
     n_negatives : int
-        Classes sampled per step besides the label.
+        Classes sampled per step in addition to the label.
     batch_size : int
         Rows per step.
     minibatch : str
@@ -305,7 +305,7 @@ class UMax(ClassSampler):
     Parameters
     ----------
     n_negatives : int
-        Classes sampled per step besides the label.
+        Classes sampled per step in addition to the label.
     batch_size : int
         Rows per step; they share their negatives, and a step is two matrix products.
     delta : float
