@@ -1,7 +1,6 @@
 """Configuration of the documentation. It builds offline and its pages fetch nothing, MathJax included."""
 
 import json
-import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +25,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "benchmarks",  # writes benchmarks.md
+    "docstrings",
     "members",
 ]
 exclude_patterns = ["_build", "_ext", "_templates"]
@@ -69,17 +69,6 @@ html_theme_options = {
 }
 
 
-def names_in_one_field(app, what, name, obj, options, lines):
-    """Write ``:ivar a_, b_:`` without the space, at which Sphinx takes "a_," for a type, and shield a_ of links."""
-
-    def repaired(found):
-        return found[1] + re.sub(r"_(?=,|$)", r"\\_", found[2].replace(", ", ","))
-
-    for i, line in enumerate(lines):
-        line = re.sub(r"`{0,2}docs/([\w/]+)\.md`{0,2}", r":doc:`/\1`", line)  # a path in the source, a link here
-        lines[i] = re.sub(r"^(\s*:(?:ivar|vartype) )([\w, ]+)(?=:)", repaired, line)
-
-
 def offer_downloads(app, docname, source):
     """Offer a notebook of the gallery, and its script, below its title; the file itself has no such line."""
     folder, _, name = docname.partition("/")
@@ -93,10 +82,9 @@ def offer_downloads(app, docname, source):
 
 
 def setup(app):
-    """Colour Snakefiles, which are Python with rules; repair fields of several names once napoleon has made them."""
+    """Colour Snakefiles, which are Python with rules, and offer notebooks."""
     from pygments.lexers import PythonLexer
     from sphinx.highlighting import lexers
 
     lexers["snakefile"] = PythonLexer()
-    app.connect("autodoc-process-docstring", names_in_one_field, priority=600)
     app.connect("source-read", offer_downloads)

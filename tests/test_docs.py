@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import sys
@@ -328,16 +327,20 @@ def fenced(page):
     ]
 
 
-def test_attributes_keep_their_underscore_in_the_reference():
+def test_attributes_keep_their_underscore_in_the_reference(monkeypatch):
     """A trailing underscore is a link to docutils, and a space after a comma the end of a type to Sphinx."""
-    conf = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    import docstrings
+
     lines = [":ivar coef_, intercept_: Weights.", ":vartype coef_, intercept_: array", "", "coef_, and a : in text"]
-    conf["names_in_one_field"](None, "class", "", None, None, lines)
+    lines.append("see docs/theory/saga.md, Theorem 1")
+    docstrings.for_sphinx(None, "class", "", None, None, lines)
     assert lines == [
         r":ivar coef\_,intercept\_: Weights.",
         r":vartype coef\_,intercept\_: array",
         "",
         "coef_, and a : in text",
+        "see :doc:`/theory/saga`, Theorem 1",
     ]
 
 
