@@ -26,10 +26,8 @@ LAYERS = (
 )
 LAYER_OF = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-# Modules that only their folder's __init__ uses, to choose among its members by name.
-CHOOSERS = {"observations._response_loss", "penalties._make"}
-
 FILES = sorted(PACKAGE.rglob("*.py"))
+FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)) for path in FILES})
 
 
 class Import(NamedTuple):
@@ -127,15 +125,16 @@ def test_imports_point_strictly_down(path):
     assert not wrong
 
 
-@every_file
-def test_inside_a_folder_only_base_or_private_files(path):
-    own = dotted(path)
-    if path.name == "__init__.py" or "." not in own or own in CHOOSERS:
-        return
-    folder = own.rpartition(".")[0]
-    siblings = [(m.removeprefix(folder + "."), line) for m, line in internal(path) if m.startswith(folder + ".")]
-    wrong = [f"line {line}: {m}" for m, line in siblings if m != "base" and not m.startswith("_")]
-    assert not wrong
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_inside_a_folder_imports_never_run_in_a_circle(folder):
+    files = {dotted(path): path for path in FILES if path.parent == PACKAGE / folder and path.name != "__init__.py"}
+    siblings = {
+        own: {i.module.removeprefix("glmfit.") for i in IMPORTS[path] if i.at_top} & set(files) - {own}
+        for own, path in files.items()
+    }
+    while free := {own for own, needed in siblings.items() if not needed & set(siblings)}:
+        siblings = {own: needed for own, needed in siblings.items() if own not in free}
+    assert not siblings, "these import each other, or what does"
 
 
 @every_file
@@ -145,24 +144,6 @@ def test_kernels_are_compiled_in_full_precision(path):
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     lines = [n.lineno for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n) == "jax.jit"]
     assert not lines, f"lines {lines}: take jit from _compile, or products are rounded to TF32 on a GPU"
-
-
-def test_choosers_are_used_by_their_folder_only():
-    users = {
-        (dotted(path), module)
-        for path in FILES
-        for module, _ in internal(path)
-        if module in CHOOSERS and dotted(path) != module.rpartition(".")[0]
-    }
-    assert not users
-
-
-@every_file
-def test_solvers_see_problems_through_their_base_only(path):
-    if not dotted(path).startswith("solvers"):
-        return
-    wrong = [(m, line) for m, line in internal(path) if m.split(".")[0] == "problems" and m != "problems.base"]
-    assert not wrong
 
 
 def test_the_package_init_only_names_what_is_public():
