@@ -5,27 +5,31 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
+    from ..pairs import (
+        GaussNewton,
+        LeftBatches,
+        SampledPairs,
+        StationaryOptions,
+        StationarySolution,
+        TowerAdam,
+        TowerLBFGS,
+        TwoSidedSolver,
+    )
     from ._result import LoopOptions, Solution
     from ._schedule import Schedule
     from ._scheduled import SampledSolution
-    from ._stationary import StationaryOptions, StationarySolution, TwoSidedSolver
     from ._tuning import TunedStep, tune_step, untuned_step
     from .base import OptStep, Solver
     from .bound_majorization import BoundMajorization
     from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
-    from .gauss_newton import GaussNewton
     from .incremental_majorization import IncrementalMajorization
     from .lbfgs import LBFGS
-    from .left_batches import LeftBatches
     from .newton import Newton
     from .newton_cg import NewtonCG
     from .path import SharedNewton
     from .saga import SAGA
-    from .sampled_pairs import SampledPairs
     from .softmax_sgd import SoftmaxSGD
     from .stochastic_majorization import StochasticMajorization
-    from .tower_adam import TowerAdam
-    from .tower_lbfgs import TowerLBFGS
 
 __all__ = [
     "LBFGS",
@@ -68,22 +72,28 @@ __getattr__, __dir__ = _lazy_names(
     _result=("LoopOptions", "Solution"),
     _schedule=("Schedule",),
     _scheduled=("SampledSolution",),
-    _stationary=("StationaryOptions", "StationarySolution", "TwoSidedSolver"),
     _tuning=("TunedStep", "tune_step", "untuned_step"),
     base=("OptStep", "Solver"),
     bound_majorization=("BoundMajorization",),
     class_sampling=("NCE", "OVE", "SGD", "ImplicitSGD", "ImportanceSampling", "SoftmaxProx", "UMax"),
-    gauss_newton=("GaussNewton",),
     incremental_majorization=("IncrementalMajorization",),
     lbfgs=("LBFGS",),
-    left_batches=("LeftBatches",),
     newton=("Newton",),
     newton_cg=("NewtonCG",),
     path=("SharedNewton",),
     saga=("SAGA",),
-    sampled_pairs=("SampledPairs",),
     softmax_sgd=("SoftmaxSGD",),
     stochastic_majorization=("StochasticMajorization",),
-    tower_adam=("TowerAdam",),
-    tower_lbfgs=("TowerLBFGS",),
+    **{
+        ".pairs": (
+            "GaussNewton",
+            "LeftBatches",
+            "SampledPairs",
+            "StationaryOptions",
+            "StationarySolution",
+            "TowerAdam",
+            "TowerLBFGS",
+            "TwoSidedSolver",
+        )
+    },
 )
