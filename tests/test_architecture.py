@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "glmfit"
 
 LAYERS = (
-    {"_types", "_status", "_display", "_numerics", "_lambert", "_compile", "_files", "_lazy", "_checks", "_progress"}
+    {"_types", "_status", "_display", "_numerics", "_compile", "_files", "_lazy", "_checks", "_progress"}
     | {"_warn", "design"},
     {"observations", "penalties"},
     {"bounds"},
     {"problems"},
     {"solvers"},
-    {"pairs"},
+    {"pairs", "stochastic"},
     {"estimators"},
     {"plotting", "batch", "plugins", "spikes", "inference"},
     {"demo", "_demo"},

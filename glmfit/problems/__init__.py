@@ -6,12 +6,12 @@ from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from ..pairs import AllPairs, AllPairsProblem, SessionBlock, Triples, TwoTowers
+    from ..stochastic import Pairs, SoftmaxProblem
     from ._population import PopulationProblem
     from .base import Evaluation, FiniteSum, Params, Problem
     from .folds import FoldedProblem
     from .padded import PaddedProblem
     from .path import PathProblem
-    from .softmax import Pairs, SoftmaxProblem
     from .streamed import StreamedProblem
 
 __all__ = [
@@ -40,7 +40,9 @@ __getattr__, __dir__ = _lazy_names(
     folds=("FoldedProblem",),
     padded=("PaddedProblem",),
     path=("PathProblem",),
-    softmax=("Pairs", "SoftmaxProblem"),
     streamed=("StreamedProblem",),
-    **{".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers")},
+    **{
+        ".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers"),
+        ".stochastic": ("Pairs", "SoftmaxProblem"),
+    },
 )

@@ -15,21 +15,31 @@ if _TYPE_CHECKING:
         TowerLBFGS,
         TwoSidedSolver,
     )
+    from ..stochastic import (
+        NCE,
+        OVE,
+        SGD,
+        ImplicitSGD,
+        ImportanceSampling,
+        IncrementalMajorization,
+        SampledSolution,
+        Schedule,
+        SoftmaxProx,
+        SoftmaxSGD,
+        StochasticMajorization,
+        TunedStep,
+        UMax,
+        tune_step,
+        untuned_step,
+    )
     from ._result import LoopOptions, Solution
-    from ._schedule import Schedule
-    from ._scheduled import SampledSolution
-    from ._tuning import TunedStep, tune_step, untuned_step
     from .base import OptStep, Solver
     from .bound_majorization import BoundMajorization
-    from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
-    from .incremental_majorization import IncrementalMajorization
     from .lbfgs import LBFGS
     from .newton import Newton
     from .newton_cg import NewtonCG
     from .path import SharedNewton
     from .saga import SAGA
-    from .softmax_sgd import SoftmaxSGD
-    from .stochastic_majorization import StochasticMajorization
 
 __all__ = [
     "LBFGS",
@@ -70,20 +80,13 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     _result=("LoopOptions", "Solution"),
-    _schedule=("Schedule",),
-    _scheduled=("SampledSolution",),
-    _tuning=("TunedStep", "tune_step", "untuned_step"),
     base=("OptStep", "Solver"),
     bound_majorization=("BoundMajorization",),
-    class_sampling=("NCE", "OVE", "SGD", "ImplicitSGD", "ImportanceSampling", "SoftmaxProx", "UMax"),
-    incremental_majorization=("IncrementalMajorization",),
     lbfgs=("LBFGS",),
     newton=("Newton",),
     newton_cg=("NewtonCG",),
     path=("SharedNewton",),
     saga=("SAGA",),
-    softmax_sgd=("SoftmaxSGD",),
-    stochastic_majorization=("StochasticMajorization",),
     **{
         ".pairs": (
             "GaussNewton",
@@ -94,6 +97,23 @@ __getattr__, __dir__ = _lazy_names(
             "TowerAdam",
             "TowerLBFGS",
             "TwoSidedSolver",
-        )
+        ),
+        ".stochastic": (
+            "NCE",
+            "OVE",
+            "SGD",
+            "ImplicitSGD",
+            "ImportanceSampling",
+            "IncrementalMajorization",
+            "SampledSolution",
+            "Schedule",
+            "SoftmaxProx",
+            "SoftmaxSGD",
+            "StochasticMajorization",
+            "TunedStep",
+            "UMax",
+            "tune_step",
+            "untuned_step",
+        ),
     },
 )
