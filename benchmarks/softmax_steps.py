@@ -16,9 +16,9 @@ import numpy as np
 import scipy.sparse
 from _common import ROOT, Section, median, run_sections, timed
 
-from glmfit.problems.softmax import Pairs, SoftmaxProblem
+from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import ImplicitSGD, Schedule, UMax
-from glmfit.solvers import _class_sampling as kernels
+from glmfit.stochastic import class_kernels as kernels
 
 METHODS = {
     "Implicit, n = m = 1": ImplicitSGD(n_negatives=1),

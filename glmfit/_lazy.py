@@ -22,7 +22,7 @@ def lazy_names(
     modules : iterable of str
         Modules below it that are attributes themselves.
     **names : tuple of str
-        Module below it -> names in that module.
+        Module relative to it, ``".other"`` for one beside it -> names in that module.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def lazy_names(
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with _collector_paused():
-            module = importlib.import_module(f"{package}.{where[name]}")
+            module = importlib.import_module(f".{where[name]}", package)
         value = module if where[name] == name else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value

@@ -15,7 +15,7 @@ from cases import recording
 from jaxprs import equations
 from sklearn.exceptions import ConvergenceWarning
 
-from glmfit import MultinomialGLM, PopulationGLM, SoftmaxGLM, bounds, penalties, problems, solvers
+from glmfit import MultinomialGLM, PopulationGLM, SoftmaxGLM, bounds, pairs, penalties, problems, solvers, stochastic
 from glmfit._compile import jit
 from glmfit.design import RowSource
 from glmfit.observations.softmax import Multinomial
@@ -32,9 +32,9 @@ from glmfit.solvers import (
     TowerLBFGS,
     UMax,
 )
-from glmfit.solvers.class_sampling import MINIBATCHES
 from glmfit.solvers.proximal import proximal_gradient
 from glmfit.solvers.table import TableSAGA
+from glmfit.stochastic.class_steps import MINIBATCHES
 
 KEY = jax.random.key(0)
 JITTED = type(jax.jit(lambda: 0))
@@ -78,7 +78,7 @@ def watch(monkeypatch):
     """Put a `Watched` in the place of every compiled function of the package: the watched by their full names."""
     modules = [
         importlib.import_module(found.name)
-        for package in (bounds, penalties, problems, solvers)
+        for package in (bounds, penalties, problems, solvers, pairs, stochastic)
         for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     ]
     watched = {}
@@ -186,10 +186,10 @@ def update(solver, problem):
 AREAS = {
     populations: ("problems._rows", "problems._population_majorization", "problems.streamed", "solvers.lbfgs"),
     coupled_columns: ("problems._joint_rows", "solvers._epoch"),
-    classes: ("solvers._class_sampling", "solvers.class_sampling"),
+    classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (
-        "solvers._lbfgs_steps", "solvers._stationary", "solvers._tower_sampling", "solvers.gauss_newton",
-        "solvers.left_batches", "solvers.sampled_pairs", "solvers.tower_adam",
+        "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs_steps", "pairs.left_batches", "pairs.sampled_pairs",
+        "pairs.stationary", "pairs.tower_sampling",
     ),
 }  # fmt: skip
 

@@ -21,19 +21,19 @@ from .._checks import check_choice, check_real, not_text, shorten
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
-from ..problems import Pairs, Params, SoftmaxProblem
-from ..solvers import (
+from ..problems import Params
+from ..solvers import SAGA, BoundMajorization, LoopOptions, NewtonCG
+from ..solvers._seed import key_for
+from ..stochastic import (
     NCE,
     OVE,
-    SAGA,
     SGD,
-    BoundMajorization,
     ImplicitSGD,
     ImportanceSampling,
     IncrementalMajorization,
-    LoopOptions,
-    NewtonCG,
+    Pairs,
     Schedule,
+    SoftmaxProblem,
     SoftmaxProx,
     SoftmaxSGD,
     StochasticMajorization,
@@ -41,7 +41,6 @@ from ..solvers import (
     tune_step,
     untuned_step,
 )
-from ..solvers._seed import key_for
 from ._base_report import explains_nothing
 from ._class_auto import choose_class_solver
 from ._class_report import ClassReport

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from .._warn import warn_user
-from ..problems import Pairs
+from ..stochastic import Pairs
 from ._mistakes import (
     looks_like_times,
     refuse_infinity,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..solvers import GaussNewton, LeftBatches, SampledPairs, TowerAdam, TowerLBFGS
+from ..pairs import GaussNewton, LeftBatches, SampledPairs, TowerAdam, TowerLBFGS
 
 SOLVERS = {
     "LBFGS": TowerLBFGS,

@@ -15,9 +15,7 @@ from .._checks import check_choice, check_real
 from .._status import Status
 from .._warn import warn_user
 from ..observations import RESPONSE_LOSSES, ResponseLoss
-from ..problems import AllPairsProblem, TwoTowers
-from ..problems._towers import MLPTower
-from ..solvers import StationaryOptions
+from ..pairs import AllPairsProblem, MLPTower, StationaryOptions, TwoTowers
 from ..solvers._seed import key_for
 from ._parameters import precision, read_count, read_flag, read_seed, read_solver, read_verbose
 from ._response_auto import SOLVERS, choose_response_solver

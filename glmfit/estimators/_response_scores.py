@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..observations import ResponseLoss
-from ..problems import Triples
+from ..pairs import Triples
 
 SCORES = ("D2", "correlation", "recall")
 _AT_ONCE = 2**22  # numbers of a chunk

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..problems import SessionBlock, Triples
+from ..pairs import SessionBlock, Triples
 
 
 class Units(NamedTuple):

@@ -12,7 +12,7 @@ import scipy.sparse
 
 from .._warn import warn_user
 from ..observations import ResponseLoss
-from ..problems import SessionBlock, Triples
+from ..pairs import SessionBlock, Triples
 from ._mistakes import refuse_columns_of_words, refuse_spike_times
 from ._validation import NOT_INTEGER, plain, refuse_words_and_times
 

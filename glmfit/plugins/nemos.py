@@ -30,7 +30,7 @@ from .._checks import shorten
 from .._compile import full_precision, jit
 from .._status import Status, as_statuses
 from ..estimators import FitReport, choose_solver
-from ..problems import Pairs, Params, PopulationProblem, SoftmaxProblem
+from ..problems import Params, PopulationProblem
 from ..problems._joint_rows import joint_blocks, joint_spectrum, joint_sweep
 from ..problems.joint import JointProblem
 from ..solvers import SAGA as CertifiedSAGA
@@ -38,6 +38,7 @@ from ..solvers import LoopOptions, Newton, NewtonCG
 from ..solvers._epoch import saga_epoch
 from ..solvers.proximal import proximal_gradient
 from ..solvers.table import TableSAGA
+from ..stochastic import Pairs, SoftmaxProblem
 from ._nemos_options import check_key, key_of, positive
 from ._nemos_penalties import REGULARIZERS, Penalties
 from ._nemos_results import Certificate, FitState, Outcome, merge, of_certified, of_table, report_of_proximal

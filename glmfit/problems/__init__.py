@@ -1,18 +1,18 @@
 """Data + observation + penalty: something to minimise, and the one definition of its gap."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from ._pairs_objective import AllPairs
-from ._population import PopulationProblem
-from ._responses import SessionBlock, Triples
-from ._towers import TwoTowers
-from .all_pairs import AllPairsProblem
-from .base import Evaluation, FiniteSum, Params, Problem
-from .folds import FoldedProblem
-from .padded import PaddedProblem
-from .path import PathProblem
-from .softmax import Pairs, SoftmaxProblem
-from .streamed import StreamedProblem
+from .._lazy import lazy_names as _lazy_names
+
+if _TYPE_CHECKING:
+    from ..pairs import AllPairs, AllPairsProblem, SessionBlock, Triples, TwoTowers
+    from ..stochastic import Pairs, SoftmaxProblem
+    from ._population import PopulationProblem
+    from .base import Evaluation, FiniteSum, Params, Problem
+    from .folds import FoldedProblem
+    from .padded import PaddedProblem
+    from .path import PathProblem
+    from .streamed import StreamedProblem
 
 __all__ = [
     "AllPairs",
@@ -32,3 +32,17 @@ __all__ = [
     "Triples",
     "TwoTowers",
 ]
+
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    _population=("PopulationProblem",),
+    base=("Evaluation", "FiniteSum", "Params", "Problem"),
+    folds=("FoldedProblem",),
+    padded=("PaddedProblem",),
+    path=("PathProblem",),
+    streamed=("StreamedProblem",),
+    **{
+        ".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers"),
+        ".stochastic": ("Pairs", "SoftmaxProblem"),
+    },
+)

@@ -1,28 +1,45 @@
 """Algorithms behind one interface: ``init_state``, ``update``, ``run``."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from ._result import LoopOptions, Solution
-from ._schedule import Schedule
-from ._scheduled import SampledSolution
-from ._stationary import StationaryOptions, StationarySolution, TwoSidedSolver
-from ._tuning import TunedStep, tune_step, untuned_step
-from .base import OptStep, Solver
-from .bound_majorization import BoundMajorization
-from .class_sampling import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
-from .gauss_newton import GaussNewton
-from .incremental_majorization import IncrementalMajorization
-from .lbfgs import LBFGS
-from .left_batches import LeftBatches
-from .newton import Newton
-from .newton_cg import NewtonCG
-from .path import SharedNewton
-from .saga import SAGA
-from .sampled_pairs import SampledPairs
-from .softmax_sgd import SoftmaxSGD
-from .stochastic_majorization import StochasticMajorization
-from .tower_adam import TowerAdam
-from .tower_lbfgs import TowerLBFGS
+from .._lazy import lazy_names as _lazy_names
+
+if _TYPE_CHECKING:
+    from ..pairs import (
+        GaussNewton,
+        LeftBatches,
+        SampledPairs,
+        StationaryOptions,
+        StationarySolution,
+        TowerAdam,
+        TowerLBFGS,
+        TwoSidedSolver,
+    )
+    from ..stochastic import (
+        NCE,
+        OVE,
+        SGD,
+        ImplicitSGD,
+        ImportanceSampling,
+        IncrementalMajorization,
+        SampledSolution,
+        Schedule,
+        SoftmaxProx,
+        SoftmaxSGD,
+        StochasticMajorization,
+        TunedStep,
+        UMax,
+        tune_step,
+        untuned_step,
+    )
+    from ._result import LoopOptions, Solution
+    from .base import OptStep, Solver
+    from .bound_majorization import BoundMajorization
+    from .lbfgs import LBFGS
+    from .newton import Newton
+    from .newton_cg import NewtonCG
+    from .path import SharedNewton
+    from .saga import SAGA
 
 __all__ = [
     "LBFGS",
@@ -59,3 +76,44 @@ __all__ = [
     "tune_step",
     "untuned_step",
 ]
+
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    _result=("LoopOptions", "Solution"),
+    base=("OptStep", "Solver"),
+    bound_majorization=("BoundMajorization",),
+    lbfgs=("LBFGS",),
+    newton=("Newton",),
+    newton_cg=("NewtonCG",),
+    path=("SharedNewton",),
+    saga=("SAGA",),
+    **{
+        ".pairs": (
+            "GaussNewton",
+            "LeftBatches",
+            "SampledPairs",
+            "StationaryOptions",
+            "StationarySolution",
+            "TowerAdam",
+            "TowerLBFGS",
+            "TwoSidedSolver",
+        ),
+        ".stochastic": (
+            "NCE",
+            "OVE",
+            "SGD",
+            "ImplicitSGD",
+            "ImportanceSampling",
+            "IncrementalMajorization",
+            "SampledSolution",
+            "Schedule",
+            "SoftmaxProx",
+            "SoftmaxSGD",
+            "StochasticMajorization",
+            "TunedStep",
+            "UMax",
+            "tune_step",
+            "untuned_step",
+        ),
+    },
+)

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from jax.flatten_util import ravel_pytree
 
 from glmfit.observations import RESPONSE_LOSSES
+from glmfit.pairs.responses import as_triples, merge_blocks
 from glmfit.problems import AllPairsProblem, SessionBlock, Triples
-from glmfit.problems._responses import as_triples, merge_blocks
 from tests.oracles import all_pairs as oracle
 
 M, N, K, RECORDS, OMEGA = 23, 17, 4, 90, 0.7
@@ -248,10 +248,10 @@ def test_10_session_blocks_equal_triples(name, repeats, rng):
 
 
 def test_blocks_longer_than_a_piece_and_many_small_ones(rng, monkeypatch):
-    from glmfit.problems import _observed, _responses
+    from glmfit.pairs import observed, responses
 
-    monkeypatch.setattr(_responses, "_ENTRIES", 40)
-    monkeypatch.setattr(_observed, "_TRIPLES", 7)
+    monkeypatch.setattr(responses, "_ENTRIES", 40)
+    monkeypatch.setattr(observed, "_TRIPLES", 7)
     y = rng.poisson(1.0, (M, N)).astype(float)
     y[rng.random(y.shape) < 0.3] = np.nan
     blocks = [SessionBlock(np.arange(4 * s, min(4 * s + 4, M)), np.arange(N), y[4 * s : 4 * s + 4]) for s in range(6)]

@@ -7,7 +7,6 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 from glmfit import Status
-from glmfit.problems.softmax import Pairs, SoftmaxProblem
 from glmfit.solvers import (
     NCE,
     OVE,
@@ -17,8 +16,9 @@ from glmfit.solvers import (
     Schedule,
     SoftmaxProx,
     UMax,
-    class_sampling,
 )
+from glmfit.stochastic import class_steps
+from glmfit.stochastic.class_problem import Pairs, SoftmaxProblem
 
 N, D, K = 600, 4, 6
 SOLVERS = {
@@ -220,10 +220,10 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing():
 
 def test_draws_depend_on_seed_and_epoch_alone():
     label = np.zeros(50, np.int32)
-    order = class_sampling._order(jax.random.key(0), 50, 1, 50)
+    order = class_steps._order(jax.random.key(0), 50, 1, 50)
     assert np.array_equal(np.sort(order[:, 0]), np.arange(50))
     keys = [jax.random.key(k) for k in (0, 0, 1)]
-    one, two, other = (class_sampling._draw(k, label, order, 0, 50, K, 3, False) for k in keys)
+    one, two, other = (class_steps._draw(k, label, order, 0, 50, K, 3, False) for k in keys)
     assert equal(one, two) and not equal(one, other)
 
 
@@ -234,7 +234,7 @@ def test_an_epoch_in_portions_visits_every_pair_once(batch, monkeypatch):
     solver = ImplicitSGD(3, batch_size=batch)
     visited = []
     for portion in (1 << 24, 60):
-        monkeypatch.setattr(class_sampling, "_PORTION", portion)
+        monkeypatch.setattr(class_steps, "_PORTION", portion)
         state = solver.update(problem, solver.init_state(problem, None, key=jax.random.key(0)), 1e-3)
         visited.append(np.asarray(state.weights.u) > 0)
     np.testing.assert_array_equal(*visited)
@@ -258,8 +258,8 @@ def test_a_strong_ridge_looks_nothing_up_twice(monkeypatch):
     """However many times the weights must be rescaled on the way."""
     problem, *_ = make(strength=1.0)
     calls = []
-    look_up = class_sampling.kernels.look_up
-    monkeypatch.setattr(class_sampling.kernels, "look_up", lambda *a: calls.append(1) or look_up(*a))
+    look_up = class_steps.kernels.look_up
+    monkeypatch.setattr(class_steps.kernels, "look_up", lambda *a: calls.append(1) or look_up(*a))
     solver = ImplicitSGD(2)
     solver.update(problem, solver.init_state(problem, None, key=jax.random.key(0)), 1000.0)
     assert len(calls) == 1

@@ -7,11 +7,11 @@ import pytest
 import scipy.sparse as sp
 from jaxprs import equations
 
-from glmfit._lambert import log1p_sum_exp
-from glmfit.problems._class_rows import ClassData, dense_rows, sparse_rows
-from glmfit.solvers import _class_rules as rules
-from glmfit.solvers import _class_sampling as sampling
-from glmfit.solvers import _implicit, class_sampling
+from glmfit.stochastic import class_kernels as sampling
+from glmfit.stochastic import class_rules as rules
+from glmfit.stochastic import class_steps, implicit
+from glmfit.stochastic.class_rows import ClassData, dense_rows, sparse_rows
+from glmfit.stochastic.lambert import log1p_sum_exp
 
 N, D, K, M = 40, 5, 7, 3
 LOG_A = float(np.log((K - 1) / M))
@@ -273,7 +273,7 @@ def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, 
         for i in rows:
             y, c_i = int(data.label[i]), c * float(data.weight[i])
             score = (V / d) @ x1[i] + np.asarray(data.offset)[i]
-            push = np.asarray(_implicit.softmax_prox(c_i, jnp.asarray(score), np.eye(K)[y], np.sum(x1[i] ** 2 / d)))
+            push = np.asarray(implicit.softmax_prox(c_i, jnp.asarray(score), np.eye(K)[y], np.sum(x1[i] ** 2 / d)))
             ends.append(V / d + np.outer(c_i * np.eye(K)[y] - push, x1[i] / d))
         V = np.mean(ends, axis=0)
     np.testing.assert_allclose(W, V, atol=1e-11)
@@ -314,7 +314,7 @@ def test_the_program_of_a_draw_does_not_grow_with_the_number_of_negatives(shared
     key, label, order = jax.random.key(0), jnp.zeros(64, jnp.int32), jnp.zeros((8, 4), jnp.int32)
 
     def size(m):
-        traced = class_sampling._draw.trace(key, label, order, 0, size=8, n_classes=1000, m=m, shared=shared)
+        traced = class_steps._draw.trace(key, label, order, 0, size=8, n_classes=1000, m=m, shared=shared)
         return sum(1 for _ in equations(traced.jaxpr))
 
     assert size(2) == size(16) == size(128)

@@ -12,8 +12,8 @@ from scipy.special import logsumexp
 from glmfit import MultinomialGLM
 from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import ImplicitSGD, Schedule, UMax
-from glmfit.solvers import _class_rules as rules
-from glmfit.solvers import _class_sampling as sampling
+from glmfit.stochastic import class_kernels as sampling
+from glmfit.stochastic import class_rules as rules
 
 N, D, K, M = 4, 3, 5, 2
 every_alpha = pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from oracles import softmax as oracle
 
-from glmfit.problems.softmax import negative_weight
-from glmfit.solvers import _class_rules as rules
+from glmfit.stochastic import class_rules as rules
+from glmfit.stochastic.class_problem import negative_weight
 
 N, D, K = 5, 3, 4
 every_alpha = pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])

@@ -7,7 +7,7 @@ import pytest
 from oracles import softmax as oracle
 from scipy.special import logsumexp
 
-from glmfit.solvers import _implicit
+from glmfit.stochastic import implicit
 
 MOBILITY = [0.0, 1e-10, 1e-4, 1e-2, 1.0, 10.0, 1e4]
 
@@ -16,7 +16,7 @@ def to_numpy(tree):
     return jax.tree.map(np.asarray, tree)
 
 
-jit_step, jit_pair = jax.jit(_implicit.implicit_step), jax.jit(_implicit.implicit_pair)
+jit_step, jit_pair = jax.jit(implicit.implicit_step), jax.jit(implicit.implicit_pair)
 
 
 def random_step(rng):
@@ -80,21 +80,21 @@ def test_both_equations_hold_to_rounding_for_ordinary_steps(x64, rng):
         10 ** rng.uniform(-3, 3, n), np.log(10 ** rng.uniform(1, 6, n) / m), 100 * rng.uniform(-1, 1, (n, m)),
         rng.uniform(0, 5, (n, m)), rng.uniform(0, 5, n), rng.uniform(0, 30, n),
     )  # fmt: skip
-    for equation in off(numbers, to_numpy(jax.jit(jax.vmap(_implicit.implicit_step))(*numbers))):
+    for equation in off(numbers, to_numpy(jax.jit(jax.vmap(implicit.implicit_step))(*numbers))):
         assert equation.max() < 1e-11
 
 
 def test_both_equations_hold_for_extreme_steps(x64, rng):
     numbers = extreme(rng, 20_000, 5, np.float64)
-    pushes, auxiliary = off(numbers, to_numpy(jax.jit(jax.vmap(_implicit.implicit_step))(*numbers)))
+    pushes, auxiliary = off(numbers, to_numpy(jax.jit(jax.vmap(implicit.implicit_step))(*numbers)))
     assert np.mean(pushes > 1e-11) < 2e-4 and pushes.max() < 1e-3 and auxiliary.max() < 1e-11
-    more = jax.jit(jax.vmap(lambda *a: _implicit.implicit_step(*a, n_newton=20)))
+    more = jax.jit(jax.vmap(lambda *a: implicit.implicit_step(*a, n_newton=20)))
     assert max(equation.max() for equation in off(numbers, to_numpy(more(*numbers)))) < 1e-11
 
 
 def test_single_precision_is_finite_and_close(rng):
     numbers = extreme(rng, 5_000, 5, np.float32)
-    step = to_numpy(jax.jit(jax.vmap(_implicit.implicit_step))(*numbers))
+    step = to_numpy(jax.jit(jax.vmap(implicit.implicit_step))(*numbers))
     assert all(a.dtype == np.float32 and np.all(np.isfinite(a)) for a in step)
     assert np.all(step.u >= 0) and np.all(step.push >= 0)
     n = 5_000
@@ -103,7 +103,7 @@ def test_single_precision_is_finite_and_close(rng):
         rng.uniform(0, 5, (n, 5)), rng.uniform(0, 5, n), rng.uniform(0, 30, n),
     )  # fmt: skip
     ordinary = tuple(a.astype(np.float32) for a in ordinary)
-    pushes, auxiliary = off(ordinary, to_numpy(jax.jit(jax.vmap(_implicit.implicit_step))(*ordinary)))
+    pushes, auxiliary = off(ordinary, to_numpy(jax.jit(jax.vmap(implicit.implicit_step))(*ordinary)))
     assert pushes.max() < 1e-4 and auxiliary.max() < 1e-4
 
 
@@ -112,14 +112,14 @@ def test_the_bracketed_root_is_that_of_the_equation_for_extreme_steps(dtype, x64
     """Identity 8, both signs of g at the start."""
     c, log_a, delta, mobility, mobility_label, u = extreme(rng, 5_000, 1, dtype)
     numbers = c, log_a, delta[:, 0], mobility[:, 0] + mobility_label, u
-    pair = to_numpy(jax.jit(jax.vmap(_implicit.implicit_pair))(*numbers))
+    pair = to_numpy(jax.jit(jax.vmap(implicit.implicit_pair))(*numbers))
     assert np.all(np.isfinite(pair.u)) and np.all(pair.u >= 0)
     if dtype == np.float64:
-        one = jax.jit(jax.vmap(lambda *a: _implicit.implicit_step(*a, n_newton=30)))
+        one = jax.jit(jax.vmap(lambda *a: implicit.implicit_step(*a, n_newton=30)))
         step = to_numpy(one(c, log_a, delta, mobility, mobility_label, u))
         np.testing.assert_allclose(pair.u, step.u, rtol=1e-3)
         assert np.mean(np.abs(pair.u - step.u) > 1e-9 * (1 + step.u)) < 1e-3
-        pair = to_numpy(jax.jit(jax.vmap(lambda *a: _implicit.implicit_pair(*a, n_newton=16)))(*numbers))
+        pair = to_numpy(jax.jit(jax.vmap(lambda *a: implicit.implicit_pair(*a, n_newton=16)))(*numbers))
         np.testing.assert_allclose(pair.u, step.u, rtol=1e-9, atol=1e-11)
         np.testing.assert_allclose(pair.push, step.pull, rtol=1e-9, atol=1e-11)
         assert np.mean(pair.u > u) > 0.1 and np.mean(pair.u < u) > 0.1
@@ -127,10 +127,10 @@ def test_the_bracketed_root_is_that_of_the_equation_for_extreme_steps(dtype, x64
 
 def test_a_frozen_class_and_a_row_of_zeros_move_the_auxiliary_variable_only(x64, rng):
     """Identity 7: mobility 0 leaves u = uprox."""
-    from glmfit._lambert import log1p_sum_exp, uprox
+    from glmfit.stochastic.lambert import log1p_sum_exp, uprox
 
     delta, u = rng.normal(size=4), 0.7
-    step = _implicit.implicit_step(2.0, np.log(3.0), jnp.asarray(delta), 0.0, 0.0, u)
+    step = implicit.implicit_step(2.0, np.log(3.0), jnp.asarray(delta), 0.0, 0.0, u)
     expected = uprox(2.0, log1p_sum_exp(np.log(3.0) + delta), u)
     np.testing.assert_allclose(step.u, expected, rtol=1e-12)
     np.testing.assert_allclose(step.push, 2.0 * 3.0 * np.exp(delta - expected), rtol=1e-11)
@@ -138,8 +138,8 @@ def test_a_frozen_class_and_a_row_of_zeros_move_the_auxiliary_variable_only(x64,
 
 def test_a_negative_left_out_counts_nothing(x64, rng):
     delta = rng.normal(size=4)
-    some = _implicit.implicit_step(2.0, jnp.array([0.5, -jnp.inf, 0.5, -jnp.inf]), jnp.asarray(delta), 1.0, 1.0, 0.3)
-    less = _implicit.implicit_step(2.0, 0.5, jnp.asarray(delta[::2]), 1.0, 1.0, 0.3)
+    some = implicit.implicit_step(2.0, jnp.array([0.5, -jnp.inf, 0.5, -jnp.inf]), jnp.asarray(delta), 1.0, 1.0, 0.3)
+    less = implicit.implicit_step(2.0, 0.5, jnp.asarray(delta[::2]), 1.0, 1.0, 0.3)
     np.testing.assert_array_equal(some.push[1::2], 0)
     np.testing.assert_allclose(some.push[::2], less.push, rtol=1e-14)
 
@@ -150,7 +150,7 @@ def test_short_steps_go_along_the_gradient_of_the_sample(x64, rng):
     mobility, delta = s["x"] @ s["x"], (s["w"] - s["w_label"]) @ s["x"]
     errors = []
     for c in (1e-3, 1e-4, 1e-5):
-        step = _implicit.implicit_step(c, jnp.log(s["a"]), jnp.asarray(delta), mobility, mobility, s["u"])
+        step = implicit.implicit_step(c, jnp.log(s["a"]), jnp.asarray(delta), mobility, mobility, s["u"])
         slope = s["a"] * np.exp(delta - s["u"])
         errors.append(
             np.abs(step.push / c - slope).max() + abs((s["u"] - step.u) / c - (1 - np.exp(-s["u"]) - slope.sum()))
@@ -163,7 +163,7 @@ def test_short_steps_go_along_the_gradient_of_the_sample(x64, rng):
 
 def test_softmax_prox_is_stationary_and_spends_its_step(x64, rng):
     """Identity 13: pushes sum to c, and each is c times the new probability."""
-    prox = jax.jit(_implicit.softmax_prox)
+    prox = jax.jit(implicit.softmax_prox)
     for _ in range(60):
         K, c = rng.choice([2, 5, 29]), 10 ** rng.uniform(-3, 3)
         score, mobility, target = 5 * rng.normal(size=K), rng.uniform(0, 4, K), rng.dirichlet(np.ones(K))
@@ -177,19 +177,19 @@ def test_many_negatives_and_a_fast_auxiliary_variable_give_the_softmax_prox(x64,
     """Identity 13: all K - 1 negatives, u moving R times as fast as the weights; difference about 20/R."""
     K, label = 6, 2
     score, mobility, eta = rng.normal(size=K), 1.3, 0.8
-    push = np.asarray(_implicit.softmax_prox(eta, jnp.asarray(score), np.eye(K)[label], mobility))
+    push = np.asarray(implicit.softmax_prox(eta, jnp.asarray(score), np.eye(K)[label], mobility))
     others = np.arange(K) != label
     delta = jnp.asarray(score[others] - score[label])
     errors = []
     for R in (1e3, 1e4):
-        fast = _implicit.implicit_step(R * eta, 0.0, delta, mobility / R, mobility / R, 1.0, n_newton=20)
+        fast = implicit.implicit_step(R * eta, 0.0, delta, mobility / R, mobility / R, 1.0, n_newton=20)
         errors.append(np.abs(np.asarray(fast.push) / R - push[others]).max() / push[others].max())
     assert errors[0] < 0.05 and 5 < errors[0] / errors[1] < 20
 
 
 def test_counts_step_is_the_minimum(x64, rng):
     """Stationary in v and in every class; identity 6 for the form with one variable per row."""
-    implicit_counts = jax.jit(_implicit.implicit_counts)
+    implicit_counts = jax.jit(implicit.implicit_counts)
     for _ in range(60):
         K, c = rng.choice([2, 5, 11]), 10 ** rng.uniform(-3, 2)
         score, mobility, v = 3 * rng.normal(size=K), rng.uniform(0, 4, K), 2 * rng.normal()

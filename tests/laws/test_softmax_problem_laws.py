@@ -6,8 +6,8 @@ import scipy.sparse as sp
 from oracles import softmax as oracle
 from scipy.optimize import minimize
 
-from glmfit.problems import softmax
 from glmfit.problems.base import Params
+from glmfit.stochastic import class_problem
 
 N, D, K = 60, 4, 5
 
@@ -19,8 +19,10 @@ def make(rng, strength=0.01, intercept=True, offset=False, sparse=False, labels=
     weight = rng.uniform(0.5, 2, N)
     shift = rng.normal(size=(N, K)) if offset else None
     row, label = np.nonzero(Y)
-    pairs = softmax.Pairs(row, label, Y[row, label] * weight[row])
-    problem = softmax.SoftmaxProblem(sp.csr_array(X) if sparse else X, pairs, K, strength, intercept, shift, np.float64)
+    pairs = class_problem.Pairs(row, label, Y[row, label] * weight[row])
+    problem = class_problem.SoftmaxProblem(
+        sp.csr_array(X) if sparse else X, pairs, K, strength, intercept, shift, np.float64
+    )
     return problem, X, Y, weight, shift
 
 
@@ -50,7 +52,7 @@ def random_params(rng, problem):
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_objective_and_gradient_are_those_written_down(sparse, offset, intercept, rng, monkeypatch):
-    monkeypatch.setattr(softmax, "_CHUNK", 7 * K)  # several chunks
+    monkeypatch.setattr(class_problem, "_CHUNK", 7 * K)  # several chunks
     problem, X, Y, weight, shift = make(rng, 0.3, intercept, offset, sparse)
     params = random_params(rng, problem)
     total = params.intercept[None] + (0 if shift is None else shift)
@@ -90,7 +92,7 @@ def test_the_bound_of_the_gap_holds_and_closes(strength, offset, intercept, rng)
         params = Params(*((1 - share) * b + share * f for b, f in zip(best, far, strict=True)))
         gap = problem.certify_gap(params)
         assert gap.bound >= gap.objective - lowest >= -1e-12
-        assert gap.theorem == softmax.GAP_THEOREM
+        assert gap.theorem == class_problem.GAP_THEOREM
     assert gap.bound < 1e-6
 
 
@@ -108,7 +110,7 @@ def test_intercepts_that_are_off_do_not_make_the_bound_loose(offset, rng, monkey
     near = Params(best.coef, best.intercept + 1e-3 * rng.normal(size=K))
     excess = problem.objective(near) - lowest
     assert excess < problem.certify_gap(near).bound < 3 * excess + 1e-12
-    monkeypatch.setattr(softmax, "_SETTLING_STEPS", 0)
+    monkeypatch.setattr(class_problem, "_SETTLING_STEPS", 0)
     assert problem.certify_gap(near).bound > 100 * excess
 
 
@@ -116,8 +118,8 @@ def test_mirrored_rows_whose_intercepts_are_optimal_to_the_last_bit_have_a_bound
     for _ in range(300):
         half = rng.normal(size=(rng.integers(1, 6), 3))
         n, X = len(half), np.concatenate([half, -half])
-        pairs = softmax.Pairs(np.arange(2 * n), np.repeat([0, 1], n), np.ones(2 * n))
-        problem = softmax.SoftmaxProblem(X, pairs, 2, 1e-2, True, None, np.float64)
+        pairs = class_problem.Pairs(np.arange(2 * n), np.repeat([0, 1], n), np.ones(2 * n))
+        problem = class_problem.SoftmaxProblem(X, pairs, 2, 1e-2, True, None, np.float64)
         w = rng.normal(size=(3, 1))
         gap = problem.certify_gap(Params(np.hstack([w, -w]), np.zeros(2)))
         assert np.isfinite(gap.bound) and gap.bound >= 0
@@ -127,8 +129,8 @@ def test_mirrored_rows_whose_intercepts_are_optimal_to_the_last_bit_have_a_bound
 def test_what_the_offsets_of_a_row_share_costs_no_digits(size, rng):
     problem, X, *_ = make(rng, 0.1, offset=True)
     best, _ = solve(problem)
-    shifted = softmax.SoftmaxProblem(X, problem.pairs, K, 0.1, True, np.round(problem.offset) + size, np.float64)
-    plain = softmax.SoftmaxProblem(X, problem.pairs, K, 0.1, True, np.round(problem.offset), np.float64)
+    shifted = class_problem.SoftmaxProblem(X, problem.pairs, K, 0.1, True, np.round(problem.offset) + size, np.float64)
+    plain = class_problem.SoftmaxProblem(X, problem.pairs, K, 0.1, True, np.round(problem.offset), np.float64)
     near = Params(best.coef + 1e-3 * rng.normal(size=best.coef.shape), best.intercept)
     assert shifted.objective(near) == pytest.approx(plain.objective(near), rel=1e-13)
     assert shifted.certify_gap(near).bound == pytest.approx(plain.certify_gap(near).bound, rel=1e-6)
@@ -141,7 +143,7 @@ def test_without_a_ridge_there_is_no_bound(rng):
 
 def test_a_class_never_seen_makes_the_bound_loose_and_still_a_bound(rng):
     problem, X, *_ = make(rng, 0.1, labels=True)
-    more = softmax.SoftmaxProblem(X, problem.pairs, K + 1, 0.1, True, None, np.float64)
+    more = class_problem.SoftmaxProblem(X, problem.pairs, K + 1, 0.1, True, None, np.float64)
     _, lowest = solve(more)
     for b in (0.0, -3.0, -30.0):
         params = Params(np.zeros((D, K + 1)), np.append(np.zeros(K), b))
@@ -153,11 +155,11 @@ def test_a_class_never_seen_makes_the_bound_loose_and_still_a_bound(rng):
 def test_auxiliary_variables_start_where_they_are_best(sparse, alpha, rng, monkeypatch):
     problem, X, *_ = make(rng, offset=True, sparse=sparse)
     params, shift = random_params(rng, problem), problem.offset  # less what a row's offsets share
-    monkeypatch.setattr(softmax, "_CHUNK", 7 * K)  # several chunks
+    monkeypatch.setattr(class_problem, "_CHUNK", 7 * K)  # several chunks
     row, label = problem.pairs.row, problem.pairs.label
     best = oracle.best_auxiliary(params.coef.T, X[row], label, alpha, params.intercept[None] + shift[row])
     np.testing.assert_allclose(problem.start_auxiliary(params, alpha, rng), best, rtol=1e-12)
-    monkeypatch.setattr(softmax, "_SAMPLED_CLASSES", 3)
+    monkeypatch.setattr(class_problem, "_SAMPLED_CLASSES", 3)
     drawn = np.mean([np.exp(problem.start_auxiliary(params, alpha, rng)) for _ in range(4000)], axis=0)
     np.testing.assert_allclose(drawn, np.exp(best), rtol=0.15)  # unbiased before the logarithm
 

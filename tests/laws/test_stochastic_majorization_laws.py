@@ -167,7 +167,7 @@ def test_batches_of_any_size_add_up_to_the_same():
 
 
 def test_a_batch_with_more_factors_than_fit_at_a_time(monkeypatch):
-    from glmfit.problems import _softmax_stochastic as module
+    from glmfit.stochastic import contrast_rows as module
 
     case = Case()
     whole = run(case, StochasticMajorization(batch_size=N))

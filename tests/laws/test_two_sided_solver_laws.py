@@ -9,10 +9,10 @@ from jax.flatten_util import ravel_pytree
 
 from glmfit import solvers
 from glmfit._status import Status
+from glmfit.pairs.samples import PairSample
+from glmfit.pairs.stationary import evaluate
 from glmfit.problems import AllPairsProblem, Triples
-from glmfit.problems._pair_samples import PairSample
 from glmfit.solvers import GaussNewton, LeftBatches, SampledPairs, StationaryOptions, TowerAdam, TowerLBFGS
-from glmfit.solvers._stationary import evaluate
 
 M, N, K = 23, 17, 3
 KEY = jax.random.key(7)

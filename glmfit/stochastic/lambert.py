@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from glmfit._numerics import elementwise, namespace
+from .._numerics import elementwise, namespace
 
 
 class Limits(NamedTuple):

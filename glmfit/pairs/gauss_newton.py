@@ -12,8 +12,8 @@ from jax.flatten_util import ravel_pytree
 
 from .._checks import check_at_least_zero, check_real, check_whole
 from .._compile import jit
-from ..problems.base import TwoSided
-from ._stationary import SLACK, TwoSidedSolver, evaluate, magnitude, norm
+from .base import TwoSided
+from .stationary import SLACK, TwoSidedSolver, evaluate, magnitude, norm
 
 _ARMIJO = 1e-4
 _HALVINGS = 20

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from .._checks import check_at_least_zero, check_choice, check_positive
 from .._compile import jit
 from .._status import Status
-from ..problems.base import TwoSided
-from ._stationary import TwoSidedSolver, evaluate
+from .base import TwoSided
+from .stationary import TwoSidedSolver, evaluate
 
 OPTIMIZERS = ("adam", "sgd")
 

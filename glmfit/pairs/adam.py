@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from .._checks import check_choice, check_positive, check_whole
 from .._compile import jit
 from .._status import Status
-from ..problems.base import TwoSided
-from . import _lbfgs_steps as lbfgs
-from ._stationary import TwoSidedSolver, evaluate, magnitude, norm
+from . import lbfgs_steps as lbfgs
+from .base import TwoSided
+from .stationary import TwoSidedSolver, evaluate, magnitude, norm
 
 _STEPS = 10  # of Adam in an epoch: one program
 

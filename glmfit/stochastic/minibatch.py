@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._lambert import log1p_sum_exp, uprox
-from ._implicit import implicit_step
+from .implicit import implicit_step
+from .lambert import log1p_sum_exp, uprox
 
 
 class Batch(NamedTuple):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..observations import ResponseLoss
-from ._responses import Merged, Triples, cut_blocks
+from .responses import Merged, Triples, cut_blocks
 
 _TRIPLES = 2**14  # of a step: their embeddings stay in the cache
 
@@ -88,7 +88,7 @@ class ObservedBlocks(Observed):
     Attributes
     ----------
     pieces : tuple of Piece
-        Blocks of equal shape, stacked; see `glmfit.problems._responses.Piece`.
+        Blocks of equal shape, stacked; see `glmfit.pairs.responses.Piece`.
     """
 
     pieces: tuple[Any, ...]

@@ -11,13 +11,13 @@ from numpy.typing import DTypeLike
 
 from .._checks import check_choice
 from ..observations import RESPONSE_LOSSES
-from ._observed import Imputation, ObservedBlocks, ObservedTriples
-from ._pair_samples import ObservedPairs
-from ._pairs_objective import AllPairs
-from ._responses import Merged, SessionBlock, Triples, as_triples, merge_blocks, merge_triples, rounded
-from ._side_gaps import SideGaps, side_gaps
-from ._towers import TwoTowers, draw_tower, make_features
 from .base import TwoSided
+from .objective import AllPairs
+from .observed import Imputation, ObservedBlocks, ObservedTriples
+from .responses import Merged, SessionBlock, Triples, as_triples, merge_blocks, merge_triples, rounded
+from .samples import ObservedPairs
+from .side_gaps import SideGaps, side_gaps
+from .towers import TwoTowers, draw_tower, make_features
 
 LAYOUTS = ("auto", "blocks", "triples", "dense")
 _DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats triples

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from ..observations import ResponseLoss
-from ._observed import Imputation, Observed, Tables
-from ._pair_samples import ObservedPairs, PairSample, draw_pairs
-from ._towers import Features, TwoTowers
+from .observed import Imputation, Observed, Tables
+from .samples import ObservedPairs, PairSample, draw_pairs
+from .towers import Features, TwoTowers
 
 
 class Imputed(NamedTuple):

@@ -12,8 +12,8 @@ import numpy as np
 
 from .._checks import check_whole
 from ..problems.base import Params
-from ._scheduled import ScheduledSolver
-from ._seed import seed_of
+from ..solvers._seed import seed_of
+from .base import ScheduledSolver
 
 
 class VisitState(NamedTuple):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._lambert import hsolve, limits, log1p_sum_exp, p_of, uprox
+from .lambert import hsolve, limits, log1p_sum_exp, p_of, uprox
 
 _MOST = 30  # Newton steps: two or three do for ordinary numbers, a dozen for absurd ones
 

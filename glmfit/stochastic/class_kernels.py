@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from .._compile import jit
-from .._lambert import limits
-from ._implicit import softmax_prox
-from ._implicit_minibatch import Batch, dual_ascent, jacobi_ascent, newton_cg
+from .implicit import softmax_prox
+from .lambert import limits
+from .minibatch import Batch, dual_ascent, jacobi_ascent, newton_cg
 
 _NONE = jnp.iinfo(jnp.int32).max  # no class
 _PASSED = 8  # draws that later ones pass in one sweep over them (measured)
@@ -168,7 +168,7 @@ def single_steps(data, weights: Weights, order, negatives, span: Span, rule) -> 
         Distinct classes other than the pair's label, (step, negative).
     span : Span
     rule :
-        What a step does: see ``_class_rules``.
+        What a step does: see ``class_rules``.
     """
     return visit_singly(look_up(data, order, negatives), weights, span, rule)
 

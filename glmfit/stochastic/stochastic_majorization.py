@@ -11,7 +11,7 @@ import numpy as np
 
 from .._checks import check_choice, check_flag, check_positive, check_whole
 from ..bounds import ORDERS
-from ._row_visits import RowVisitor, VisitState
+from .row_visits import RowVisitor, VisitState
 
 
 class Majorization(NamedTuple):

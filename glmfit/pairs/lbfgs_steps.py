@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from .._compile import jit
-from ._stationary import SLACK, magnitude, norm
+from .stationary import SLACK, magnitude, norm
 
 MOST_TRIALS = 20  # of a line search
 _WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found

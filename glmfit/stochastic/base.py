@@ -13,7 +13,7 @@ from .._compile import compile_seconds
 from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import Params
-from ._schedule import Schedule
+from .schedule import Schedule
 
 
 class SampledSolution(NamedTuple):

@@ -16,7 +16,7 @@ from .._checks import check_real, check_whole
 from .._compile import compile_seconds, jit
 from .._progress import ProgressBar
 from .._status import Status
-from ..problems.base import TwoSided
+from .base import TwoSided
 
 SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
 

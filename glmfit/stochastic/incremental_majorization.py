@@ -10,8 +10,8 @@ import numpy as np
 from .._checks import check_choice, check_share, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, GapCertificate, StepCertificate, check_batch_size
 from ..problems.base import Params, SumOfSurrogates
-from ._seed import seed_of
-from .base import OptStep, Solver
+from ..solvers._seed import seed_of
+from ..solvers.base import OptStep, Solver
 
 _THEOREM = f"{LOG_PARTITION_THEOREM}, minimised incrementally (docs/theory/bound_majorization.md, Proposition 4)"
 _ASSUMPTIONS = (

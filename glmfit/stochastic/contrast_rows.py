@@ -15,9 +15,9 @@ import scipy.linalg
 from scipy.linalg.blas import dsymm, dsymv, dsyrk, dtrsm
 
 from ..bounds import LowRankPlusDiagonal, softmax_bound
-from ._chunks import small_blas
-from ._softmax_view import SoftmaxView
-from .base import Params
+from ..problems._chunks import small_blas
+from ..problems._softmax_view import SoftmaxView
+from ..problems.base import Params
 
 _MOST_FULL = 3000  # parameters up to which an inverse is kept: 72 MB
 _FACTORS, _NUMBERS = 128, 1 << 21  # rank-one factors, and numbers in them, at a time

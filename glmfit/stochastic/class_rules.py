@@ -14,8 +14,8 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._lambert import log1p_sum_exp
-from ._implicit import Impulse, implicit_counts, implicit_pair, implicit_step
+from .implicit import Impulse, implicit_counts, implicit_pair, implicit_step
+from .lambert import log1p_sum_exp
 
 
 class CountStep(NamedTuple):

@@ -18,10 +18,10 @@ import scipy.special
 from numpy.typing import DTypeLike
 
 from .._progress import counted
-from ._class_rows import ClassData, CountRows, dense_rows, sparse_rows
-from ._softmax_exact import ExactSoftmax
-from ._softmax_stochastic import ContrastRows
-from .base import Evaluation, Params
+from ..problems._softmax_exact import ExactSoftmax
+from ..problems.base import Evaluation, Params
+from .class_rows import ClassData, CountRows, dense_rows, sparse_rows
+from .contrast_rows import ContrastRows
 
 _CHUNK = 4_000_000  # scores in memory at a time
 _SAMPLED_CLASSES = 64

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ._schedule import Schedule
-from ._scheduled import ScheduledSolver
-from ._seed import seed_of
+from ..solvers._seed import seed_of
+from .base import ScheduledSolver
+from .schedule import Schedule
 
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 200_000, 20, 3

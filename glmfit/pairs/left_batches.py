@@ -9,9 +9,9 @@ import jax
 
 from .._checks import check_whole
 from .._compile import jit
-from ..problems.base import TwoSided
-from ._seed import seed_of
-from ._tower_sampling import TowerSampler, TowerSamplerState, move
+from ..solvers._seed import seed_of
+from .base import TwoSided
+from .tower_sampling import TowerSampler, TowerSamplerState, move
 
 
 @dataclass(frozen=True)

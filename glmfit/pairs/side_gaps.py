@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from ._responses import SessionBlock, Triples
-from ._towers import MLPTower, TwoTowers
+from .responses import SessionBlock, Triples
+from .towers import MLPTower, TwoTowers
 
 _THEOREM = "strong convexity in one side's parameters by their ridge (docs/theory/all_pairs.md, Proposition 2)"
 _AT_ONCE = 2**18

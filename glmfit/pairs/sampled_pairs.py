@@ -9,8 +9,8 @@ import jax
 
 from .._checks import check_whole
 from .._compile import jit
-from ..problems.base import TwoSided
-from ._tower_sampling import TowerSampler, TowerSamplerState, move
+from .base import TwoSided
+from .tower_sampling import TowerSampler, TowerSamplerState, move
 
 
 @dataclass(frozen=True)

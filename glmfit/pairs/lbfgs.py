@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from .._checks import check_whole
-from ..problems.base import TwoSided
-from . import _lbfgs_steps as lbfgs
-from ._stationary import TwoSidedSolver, magnitude
+from . import lbfgs_steps as lbfgs
+from .base import TwoSided
+from .stationary import TwoSidedSolver, magnitude
 
 
 class TowerLBFGSState(NamedTuple):

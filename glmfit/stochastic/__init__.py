@@ -1,0 +1,33 @@
+"""Softmax problems and what solves them in steps that draw rows or classes."""
+
+from __future__ import annotations
+
+from .base import SampledSolution, ScheduledSolver
+from .class_problem import Pairs, SoftmaxProblem
+from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
+from .incremental_majorization import IncrementalMajorization
+from .schedule import Schedule
+from .softmax_sgd import SoftmaxSGD
+from .stochastic_majorization import StochasticMajorization
+from .tuning import TunedStep, tune_step, untuned_step
+
+__all__ = [
+    "NCE",
+    "OVE",
+    "SGD",
+    "ImplicitSGD",
+    "ImportanceSampling",
+    "IncrementalMajorization",
+    "Pairs",
+    "SampledSolution",
+    "Schedule",
+    "ScheduledSolver",
+    "SoftmaxProblem",
+    "SoftmaxProx",
+    "SoftmaxSGD",
+    "StochasticMajorization",
+    "TunedStep",
+    "UMax",
+    "tune_step",
+    "untuned_step",
+]
