@@ -1,0 +1,169 @@
+"""Bounds of the distance from the optimum of every fit, from one pass in float64 and a few products.
+
+With a gradient g and any x, r = g - H x and any K below H:  g'H^-1 g <= g'x + x'r + r'K^-1 r.  The loose K only
+multiplies what x leaves. Theory: docs/theory/self_concordance.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
+from .cg import ConjugateGradients, inner
+from .host import Slopes
+
+_MARGIN = 1e-5  # of products in single precision, relative
+_TIGHT = 0.5  # share of what K may add to the squared decrement; less is not worth a product
+_PRODUCTS = 8
+_STEPS, _ROWS_PER_FEATURE = 24, 20  # of Lanczos on some of the rows
+
+
+class RidgeFloor:
+    """The part of every Hessian that a ridge and the sum of the curvature give: K below H, exactly.
+
+    In features centred at their mean weighted by curvature, coefficients and intercept decouple in H, and what is left
+    of its first block without the rows is the ridge.
+    """
+
+    failure_probability = 0.0
+
+    def __init__(self, cg: ConjugateGradients, longest: np.ndarray):
+        sums = cg.rows.centre()
+        self.total = sums.intercept * (1 - _MARGIN)
+        with _quietly():
+            self.centre, self.inverse = sums.coef / sums.intercept, 1 / cg.ridge
+            shift = np.sqrt(np.sum(self.centre**2 * self.inverse, axis=0))
+            self.reach_squared = (longest + shift) ** 2 * (1 + _MARGIN) + 1 / self.total
+
+    def squared_norm(self, r: Slopes) -> np.ndarray:
+        """``r'K^-1 r``; not finite where there is no ridge."""
+        with _quietly():
+            coef = r.coef - self.centre * r.intercept
+            return np.sum(coef**2 * self.inverse, axis=0) + r.intercept**2 / self.total
+
+
+class SpectralFloor:
+    """The shared metric times a lower bound of the smallest eigenvalue of every Hessian in it, from some rows.
+
+    Rows left out only lower a Hessian, so that a bound for a tenth of the rows is one for all of them.
+    """
+
+    def __init__(self, cg: ConjugateGradients, seed: tuple[int, ...], failure_probability: float):
+        basis, rows = cg.shared.basis, cg.rows
+        rng = np.random.default_rng(seed)
+        self.basis, rank = basis, basis.rank
+        self.failure_probability = failure_probability
+        self._scale = np.concatenate([cg.shared.scale[:rank], 1 / cg.shared.curvature[None]])
+        self._ridge = np.concatenate([cg.shared.ridge[:rank], np.zeros_like(cg.intercept)[None]]) * self._scale
+        self._whiten = basis.whiten[:, :rank]
+        self._of_ridge = cg.ridge
+        x, curvature = rows.some(rng, max(rows.n_rows // 10, _ROWS_PER_FEATURE * (rank + 1)))
+        z = np.empty((len(x), rank + 1), x.dtype)
+        np.matmul(x, self._whiten.astype(x.dtype), out=z[:, :-1])
+        z[:, -1] = 1
+        root = np.sqrt(self._scale)
+
+        def product(v):
+            eta = z @ (root * v).astype(x.dtype)
+            eta *= curvature
+            return root * (z.T @ eta).astype(np.float64) / rows.n_rows + self._ridge * v
+
+        start = np.broadcast_to(random_start(rng, rank + 1, np.float64), (rank + 1, len(cg.intercept)))
+        alpha, beta = _lanczos(product, start, min(_STEPS, rank + 1))
+        share = failure_probability / len(cg.intercept)
+        # Coefficients of products in single precision: the bound allows for that.
+        kappa = bound_smallest_eigenvalue(alpha.astype(x.dtype), beta.astype(x.dtype), rank + 1, share)
+        self.kappa = np.where(kappa > 0, kappa, np.nan)
+        self.reach_squared = rows.longest_in(self._whiten) * self._scale.max(axis=0) / self.kappa
+
+    def squared_norm(self, r: Slopes) -> np.ndarray:
+        """``r'K^-1 r``; not finite where there is no bound."""
+        inside = self._whiten.T @ r.coef
+        norm = np.sum(self._scale[:-1] * inside**2, axis=0) + self._scale[-1] * r.intercept**2
+        with _quietly():
+            norm = norm / self.kappa
+            if self.basis.rank < len(r.coef):  # along what the rows do not show the Hessian is the ridge
+                outside = r.coef - self.basis.unwhiten[: self.basis.rank].T @ inside
+                ridge = np.where(self._of_ridge > 0, self._of_ridge, np.inf)
+                norm = norm + np.sum(outside**2 / ridge, axis=0)
+        return norm
+
+
+def _lanczos(product, v: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Run the Lanczos recursion with full re-orthogonalisation on one matrix per column; see `glmfit.bounds.lanczos`."""
+    kept = np.zeros((n_steps, *v.shape))
+    alpha, beta = np.zeros((n_steps, v.shape[1])), np.zeros((n_steps, v.shape[1]))
+    scale = np.zeros(v.shape[1])
+    for j in range(n_steps):
+        kept[j] = v
+        w = product(v)
+        alpha[j] = np.sum(v * w, axis=0)
+        for _ in range(2):
+            w = w - np.einsum("kpn,kn->pn", kept[: j + 1], np.einsum("kpn,pn->kn", kept[: j + 1], w))
+        b = np.linalg.norm(w, axis=0)
+        scale = np.maximum(scale, np.abs(alpha[j]) + b)
+        alive = b > 1e-6 * scale
+        beta[j] = np.where(alive, b, 0.0)
+        v = np.where(alive, w / np.where(alive, b, 1.0), 0.0)
+    return alpha, beta
+
+
+def bound_gaps(cg: ConjugateGradients, at: np.ndarray, target: np.ndarray, floor) -> tuple[np.ndarray, np.ndarray]:
+    """Bound the gap of some fits, whose gradients are in float64 and whose curvature is of where they are.
+
+    Parameters
+    ----------
+    cg : ConjugateGradients
+        The fits.
+    at : numpy.ndarray
+        Which of them, bool (fit,).
+    target : numpy.ndarray
+        Gap that matters, (fit,): no product is made for tighter bounds.
+    floor : RidgeFloor or SpectralFloor
+        K below the Hessian of each fit.
+
+    Returns
+    -------
+    bound : numpy.ndarray
+        Of ``F - F*``, (fit,), without the allowance for rounding; inf where there is none.
+    estimate : numpy.ndarray
+        Half of ``g'x + x'r``, (fit,): not a bound.
+    """
+    g = Slopes(np.where(at, cg.gradient.coef, 0.0), np.where(at, cg.gradient.intercept, 0.0))
+    x = Slopes(np.zeros_like(g.coef), np.zeros_like(g.intercept))
+    r, p = g, cg.precondition(g)
+    rz = inner(r, p)
+    best, least = np.full(len(at), np.inf), np.zeros(len(at))
+    open_ = at
+    for _ in range(_PRODUCTS):
+        cg.rows.along(*p)
+        q = cg.rows.bend()
+        q = Slopes(q.coef + cg.ridge * p.coef, q.intercept)
+        with _quietly():
+            length = rz / inner(p, q)
+            length = np.where(open_ & np.isfinite(length), length, 0.0)
+            x = Slopes(x.coef + length * p.coef, x.intercept + length * p.intercept)
+            r = Slopes(r.coef - length * q.coef, r.intercept - length * q.intercept)
+            inside = inner(g, x) + inner(x, r)
+            left = floor.squared_norm(r)
+            # What rounding does to r is a share of H x, whose norm is about that of g.
+            decrement = inside + (np.sqrt(left) + _MARGIN * np.sqrt(floor.squared_norm(g))) ** 2
+        decrement = np.where(decrement > 0, decrement * (1 + _MARGIN), np.inf)  # not a number: no bound
+        best = np.minimum(best, np.where(at, decrement, np.inf))
+        least = np.maximum(least, np.where(np.isfinite(inside), inside, 0.0))
+        bound = gap_bound(best, floor.reach_squared)
+        open_ = open_ & ~((left <= _TIGHT * inside) | (bound <= target) | ~np.isfinite(left))
+        if not open_.any():
+            break
+        z = cg.precondition(r)
+        after = inner(r, z)
+        with _quietly():
+            beta = np.where(open_ & (rz > 0), after / rz, 0.0)
+        p = Slopes(open_ * (z.coef + beta * p.coef), open_ * (z.intercept + beta * p.intercept))
+        rz = after
+    return bound, least / 2
+
+
+def _quietly():
+    """Context in which what is not a number says so by itself."""
+    return np.errstate(over="ignore", invalid="ignore", divide="ignore")

@@ -1,0 +1,166 @@
+"""Conjugate gradients of many independent fits at once, each in a metric that is shared or its own.
+
+A step takes two products with the rows for all fits together: predictors of the direction, gradient at its end. The
+length is a Newton step along the line, corrected by the slope at its end, which costs no product.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..bounds import descent_step
+from .host import HostRows, Slopes
+from .metric import OwnMetric, SharedMetric
+
+_OVERSHOT, _SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step is corrected
+_CORRECTIONS, _EXTENSIONS = 12, 3
+
+
+class ConjugateGradients:
+    """Where a group of fits is.
+
+    Attributes
+    ----------
+    coef, intercept : numpy.ndarray
+        Of centred features, (feature, fit) and (fit,), float64.
+    gradient : Slopes
+        Of the objective, ridge included.
+    estimate : numpy.ndarray
+        Half the squared norm of the gradient in the inverse metric, (fit,): the gap where the metric is the Hessian.
+    gained : numpy.ndarray
+        Decrease of the objective since the start, by the trapezoid of slopes; an estimate.
+    """
+
+    def __init__(self, rows: HostRows, metric: SharedMetric, ridge: np.ndarray, coef, intercept):
+        self.rows, self.shared, self.ridge = rows, metric, ridge
+        self.coef, self.intercept = coef, intercept
+        n = len(intercept)
+        self.own: list[OwnMetric | None] = [None] * n
+        self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)
+        self.direction = Slopes(np.zeros_like(coef), np.zeros(n))
+        self._memory: tuple | None = None
+        self.arrive(rows.place(coef, intercept))
+        self.restart(np.ones(n, bool))
+
+    def arrive(self, loss_gradient: Slopes) -> None:
+        """Take over the gradient of the loss at the parameters, and judge it."""
+        self.gradient = Slopes(loss_gradient.coef + self.ridge * self.coef, loss_gradient.intercept)
+        self.towards = self.precondition(self.gradient)
+        self.squared_norm = inner(self.gradient, self.towards)
+
+    @property
+    def estimate(self) -> np.ndarray:
+        """Estimate of the gap, (fit,)."""
+        return self.squared_norm / 2
+
+    def precondition(self, g: Slopes) -> Slopes:
+        """Apply the inverse of the metric of each fit."""
+        coef, intercept = self.shared.solve(*g)
+        for k, own in enumerate(self.own):
+            if own is not None:
+                step = own.solve(np.append(g.coef[:, k], g.intercept[k]))
+                coef[:, k], intercept[k] = step[:-1], step[-1]
+        return Slopes(coef, intercept)
+
+    def restart(self, which) -> None:
+        """Forget the directions of some fits: the next step goes along the gradient."""
+        self._fresh = np.asarray(which) if self._memory is None else self._fresh | which
+
+    def renew_metrics(self, fits, scale) -> None:
+        """Give some fits the Hessian where they are as their metric."""
+        matrices = self.rows.hessians(fits, scale)
+        for k, matrix in zip(fits, matrices, strict=True):
+            self.own[k] = OwnMetric(matrix, self.ridge[:, k], scale)
+        self.towards = self.precondition(self.gradient)
+        self.squared_norm = inner(self.gradient, self.towards)
+        which = np.zeros(len(self.own), bool)
+        which[fits] = True
+        self.restart(which)
+
+    def step(self, moving: np.ndarray) -> None:
+        """Take one step of the fits that move, bool (fit,)."""
+        g, z = self.gradient, self.towards
+        p = Slopes(-z.coef, -z.intercept)
+        if self._memory is not None:
+            before, norm = self._memory
+            change = Slopes(g.coef - before.coef, g.intercept - before.intercept)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                beta = np.where(self._fresh, 0.0, np.maximum(inner(change, z) / norm, 0.0))
+            beta = np.where(np.isfinite(beta), beta, 0.0)
+            p = Slopes(p.coef + beta * self.direction.coef, p.intercept + beta * self.direction.intercept)
+        slope = inner(g, p)
+        uphill = ~(slope < 0)
+        if uphill.any():
+            p = Slopes(np.where(uphill, -z.coef, p.coef), np.where(uphill, -z.intercept, p.intercept))
+            slope = inner(g, p)
+        p = Slopes(np.where(moving, p.coef, 0.0), np.where(moving, p.intercept, 0.0))
+        self._memory, self._fresh, self.direction = (g, self.squared_norm), np.zeros(len(slope), bool), p
+        loss_bend = self.rows.along(*p)
+        of_ridge = np.sum(self.ridge * p.coef**2, axis=0)
+        bend = loss_bend + of_ridge
+        with np.errstate(divide="ignore", invalid="ignore"):
+            length = np.where(moving & (slope < 0), -slope / bend, 0.0)
+        length = np.where(np.isfinite(length), length, 0.0)
+        self._go(p, slope, bend, length)
+        self.n_steps += moving
+
+    def _go(self, p: Slopes, slope, bend, length) -> None:
+        """Go along a direction, and correct the lengths of fits whose slopes at the end say so."""
+        start, rise = np.sum(self.ridge * self.coef * p.coef, axis=0), np.sum(self.ridge * p.coef**2, axis=0)
+        end = self.rows.move(length) + start + length * rise
+        lengths, low, high = length.copy(), np.zeros_like(length), np.full_like(length, np.inf)
+        at, sure = np.arange(len(length)), None
+        for attempt in range(_CORRECTIONS):
+            here, s0, s1 = lengths[at], slope[at], end[at]
+            over = ~(s1 <= -_OVERSHOT * s0)  # or not a number
+            short = (s1 < _SHORT * s0) & np.isinf(high[at]) & (attempt < _EXTENSIONS)
+            wrong = (over | short) & (here > 0)
+            if not wrong.any():
+                break
+            high[at[over]] = here[over]
+            low[at[~over]] = here[~over]
+            at, here, s0, s1, over = (a[wrong] for a in (at, here, s0, s1, over))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                secant = here * s0 / (s0 - s1)
+            secant = np.where(np.isfinite(secant) & (secant > 0), secant, np.where(over, 0.0, np.inf))
+            after = np.where(over, np.clip(secant, 0.1 * here, 0.9 * here), np.clip(secant, 2 * here, 10 * here))
+            if over.any():
+                if sure is None:
+                    sure = np.zeros_like(length)
+                more = over & (sure[at] == 0)
+                sure[at[more]] = descent_step(-s0[more], bend[at[more]], self.rows.reach(at[more]))
+                limit = np.minimum(sure[at], here)
+                after = np.where(over, np.maximum(after, np.maximum(limit, 0.5 * (low[at] + here) * (low[at] > 0))), after)
+                after = np.where(over & (attempt >= _CORRECTIONS // 2), limit, after)
+            changed = after != here
+            if not changed.any():
+                break
+            at, here, after = at[changed], here[changed], after[changed]
+            end[at] = self.rows.move(after - here, at) + start[at] + after * rise[at]
+            lengths[at] = after
+        with np.errstate(invalid="ignore"):
+            gain = -lengths * (slope + end) / 2
+        self.gained += np.where((lengths > 0) & np.isfinite(gain), gain, 0.0)
+        self.coef, self.intercept = self.coef + lengths * p.coef, self.intercept + lengths * p.intercept
+        self.arrive(self.rows.gradient())
+
+    def take(self, index) -> None:
+        """Keep some of the fits."""
+        self.rows.take(index)
+        self.shared = self.shared.take(index)
+        self.own = [self.own[k] for k in index]
+        self.coef, self.intercept, self.ridge = self.coef[:, index], self.intercept[index], self.ridge[:, index]
+        self.gained, self.n_steps = self.gained[index], self.n_steps[index]
+        self.gradient, self.towards, self.direction = (
+            Slopes(s.coef[:, index], s.intercept[index]) for s in (self.gradient, self.towards, self.direction)
+        )
+        self.squared_norm = self.squared_norm[index]
+        if self._memory is not None:
+            before, norm = self._memory
+            self._memory = Slopes(before.coef[:, index], before.intercept[index]), norm[index]
+            self._fresh = self._fresh[index]
+
+
+def inner(a: Slopes, b: Slopes) -> np.ndarray:
+    """Inner product of each fit."""
+    return np.einsum("fn,fn->n", a.coef, b.coef) + a.intercept * b.intercept

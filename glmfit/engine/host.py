@@ -1,0 +1,335 @@
+"""Rows on the host: the two products of a fit, with BLAS, and the derivatives of the loss between them.
+
+The only place of the engine that touches arrays as long as the recording. Nothing is whitened or copied: bases and
+metrics are applied to small arrays, (feature, fit).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..observations import Observation
+from ..problems._chunks import over_chunks
+from .kernels import TILE, derivatives
+
+_ALL = slice(None)
+_MOST_ROWS = 16384  # of a tile: more leave the cache
+_LEAST_ROWS = 64
+_RUN = 256  # neighbouring rows drawn together
+_NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are left out of a Hessian that only guides
+
+
+class Slopes(NamedTuple):
+    """Gradient of the mean loss, float64."""
+
+    coef: np.ndarray  # (feature, fit), of centred features
+    intercept: np.ndarray  # (fit,)
+
+
+class HostRows:
+    """Rows of independent fits, where they are now.
+
+    Parameters
+    ----------
+    X : numpy.ndarray
+        Features, (row, feature).
+    Y : numpy.ndarray
+        Counts, (row, neuron).
+    observation : Observation
+        Loss of one count.
+    neuron : numpy.ndarray
+        Column of Y of each fit, (fit,).
+    mean : numpy.ndarray
+        What is taken off the features, (feature,): gradients and directions are those of centred features.
+    weights : numpy.ndarray, optional
+        Row weights of mean one, (row,), or (row, set) with ``rows`` to say which set a fit has.
+    rows : numpy.ndarray, optional
+        Column of ``weights`` of each fit, (fit,).
+    offset : numpy.ndarray, optional
+        Known part of the predictor, (row, 1 or neuron).
+    dtype : numpy.dtype
+        Of the passes that show the way.
+
+    Notes
+    -----
+    Kept are eta, a direction D = X p, and the derivatives of the loss, (row, fit) each.
+    """
+
+    def __init__(self, X, Y, observation: Observation, neuron, mean, weights=None, rows=None, offset=None, dtype=np.float32):
+        self.X, self.Y, self.observation, self.mean, self.dtype = X, Y, observation, mean, np.dtype(dtype)
+        self.weights, self.offset = weights, offset
+        self.neuron, self.rows = np.asarray(neuron), rows
+        self.n_rows = len(X)
+        far = np.abs(mean).max(initial=0.0) > 0
+        self._shift = mean.astype(X.dtype) if far and _is_far(X, mean) else None
+        self.passes = 0  # products with all rows, both ways, in units of all fits
+        self._allocate()
+
+    def _allocate(self) -> None:
+        shape = self.n_rows, len(self.neuron)
+        self._every = np.array_equal(self.neuron, np.arange(self.Y.shape[1]))  # then counts are views
+        self.eta, self.D, self.residual, self.curvature = (np.empty(shape, self.dtype) for _ in range(4))
+
+    # ---------------------------------------------------------------- tiles
+
+    def _over(self, function, n_fits: int | None = None) -> list:
+        width = max(1, len(self.neuron) if n_fits is None else n_fits)
+        size = int(np.clip(TILE // width, _LEAST_ROWS, _MOST_ROWS))
+        if self.n_rows > 2 * 4096:  # some tiles for every thread
+            size = min(size, -(-self.n_rows // 4))
+        return list(over_chunks(function, self.n_rows, size))
+
+    def _x(self, tile: slice) -> np.ndarray:
+        x = self.X[tile] if self._shift is None else self.X[tile] - self._shift
+        return np.asarray(x, self.dtype)
+
+    def _base(self, coef, intercept) -> np.ndarray:
+        """Constant term of the predictor for centred coefficients, given what is taken off X in products."""
+        return intercept - (self.mean if self._shift is None else 0.0 * self.mean) @ coef
+
+    def _y(self, tile: slice, at, dtype) -> np.ndarray:
+        y = self.Y[tile] if at is _ALL and self._every else np.take(self.Y[tile], self.neuron[at], axis=1)
+        return np.asarray(y, dtype)
+
+    def _weight(self, tile: slice, at) -> np.ndarray | None:
+        if self.weights is None:
+            return None
+        w = self.weights[tile]
+        return w[:, None] if self.rows is None else w[:, self.rows[at]]
+
+    def _known(self, tile: slice, at) -> np.ndarray | None:
+        if self.offset is None:
+            return None
+        return self.offset[tile] if self.offset.shape[1] == 1 else self.offset[tile][:, self.neuron[at]]
+
+    # ---------------------------------------------------------------- passes that show the way
+
+    def place(self, coef, intercept) -> Slopes:
+        """Put all fits at parameters of centred features; returns the gradient there."""
+        coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+        moves = coef.any()
+
+        def tile(rows):
+            eta = self.eta[rows]
+            if moves:
+                np.matmul(self._x(rows), coef32, out=eta)
+                eta += base
+            else:
+                eta[:] = base
+            known = self._known(rows, _ALL)
+            if known is not None:
+                eta += known.astype(self.dtype)
+            self._derive(rows)
+
+        self._over(tile)
+        self.passes += 0.5 * bool(moves)
+        return self.gradient()
+
+    def along(self, coef, intercept) -> np.ndarray:
+        """Predictors of a direction, kept as D; returns the mean of curvature times their squares, (fit,)."""
+        coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+
+        def tile(rows):
+            D = self.D[rows]
+            np.matmul(self._x(rows), coef32, out=D)
+            D += base
+            return np.einsum("tn,tn,tn->n", D, D, self.curvature[rows])
+
+        self.passes += 0.5
+        return self._mean(self._over(tile))
+
+    def move(self, step, at=None) -> np.ndarray:
+        """Go ``step`` along D; returns the slopes of the mean loss along D there, (fit,).
+
+        Of the fits ``at`` alone where given, as indices; no product with the rows.
+        """
+        step = step.astype(self.dtype)
+        if at is None:
+
+            def tile(rows):
+                D = self.D[rows]
+                self.eta[rows] += D * step
+                self._derive(rows)
+                return np.einsum("tn,tn->n", self.residual[rows], D)
+        else:
+
+            def tile(rows):
+                D, eta = (np.take(a[rows], at, axis=1) for a in (self.D, self.eta))
+                eta += D * step
+                y = self._y(rows, at, self.dtype)
+                r, c = self._weigh(rows, at, *derivatives(self.observation, y, eta))
+                self.eta[rows, at], self.residual[rows, at], self.curvature[rows, at] = eta, r, c
+                return np.einsum("tn,tn->n", r, D)
+
+        return self._mean(self._over(tile, None if at is None else len(at)))
+
+    def _derive(self, rows: slice) -> None:
+        """Derivatives of the loss where eta is, for some rows."""
+        y = self._y(rows, _ALL, self.dtype)
+        self.residual[rows], self.curvature[rows] = self._weigh(
+            rows, _ALL, *derivatives(self.observation, y, self.eta[rows])
+        )
+
+    def _weigh(self, rows, at, r, c):
+        w = self._weight(rows, at)
+        if w is None:
+            return r, c
+        w = w.astype(r.dtype)
+        return r * w, c * w
+
+    def gradient(self) -> Slopes:
+        """Gradient of the mean loss where all fits are."""
+        return self._product(lambda rows: self.residual[rows])
+
+    def bend(self) -> Slopes:
+        """Hessian of the mean loss times the direction last taken."""
+        return self._product(lambda rows: self.D[rows] * self.curvature[rows])
+
+    def centre(self) -> Slopes:
+        """Means of curvature times centred features, and of curvature: (feature, fit) and (fit,)."""
+        return self._product(lambda rows: self.curvature[rows])
+
+    def _product(self, values) -> Slopes:
+        """Mean over the rows of centred features, and of 1, times some values of each fit."""
+
+        def tile(rows):
+            r = values(rows)
+            return r.T @ self._x(rows), r.sum(axis=0)
+
+        self.passes += 0.5
+        return self._centred(*(self._mean(part) for part in zip(*self._over(tile), strict=True)))
+
+    def _mean(self, parts) -> np.ndarray:
+        """Mean over the rows from sums over tiles, in float64."""
+        return sum(part.astype(np.float64) for part in parts) / self.n_rows
+
+    def _centred(self, G, g) -> Slopes:
+        G = G.T
+        return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
+
+    def reach(self, at) -> np.ndarray:
+        """Largest ``|D|`` of some fits over the rows that count, (fit,)."""
+
+        def tile(rows):
+            size = np.abs(np.take(self.D[rows], at, axis=1))
+            w = self._weight(rows, at)
+            return (size if w is None else np.where(w > 0, size, 0)).max(axis=0)
+
+        return np.max(self._over(tile, len(at)), axis=0).astype(np.float64)
+
+    def some(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw runs of rows, about n in all: centred features (row, feature) and curvature (row, fit)."""
+        if n >= self.n_rows // 2:
+            runs = [slice(0, self.n_rows)]
+        else:
+            starts = np.arange(0, self.n_rows, _RUN)
+            chosen = np.sort(rng.choice(len(starts), -(-n // _RUN), replace=False))
+            runs = [slice(s, s + _RUN) for s in starts[chosen].tolist()]
+        x = np.concatenate([self._x(run) for run in runs])
+        if self._shift is None:
+            x = x - self.mean.astype(x.dtype)
+        return x, np.concatenate([self.curvature[run] for run in runs])
+
+    def longest_in(self, coordinates: np.ndarray) -> float:
+        """Largest squared norm of ``[coordinates' (x - mean), 1]`` over the rows that count, rounding included."""
+        turn, mean = coordinates.astype(self.dtype), self.mean.astype(self.dtype)
+
+        def tile(rows):
+            x = self._x(rows)
+            z = (x if self._shift is not None else x - mean) @ turn
+            size = np.einsum("ij,ij->i", z, z)
+            w = self.weights[rows] if self.weights is not None and self.rows is None else None
+            return (size if w is None else np.where(w > 0, size, 0)).max(initial=0.0)
+
+        return (float(np.max(self._over(tile))) + 1) * (1 + 1e-4)
+
+    def longest(self, unit: np.ndarray) -> float:
+        """Largest norm of a centred row divided by ``unit`` (feature,), rounding included."""
+        inverse, mean = (1 / unit).astype(self.dtype), self.mean.astype(self.dtype)
+
+        def tile(rows):
+            x = self._x(rows)
+            z = (x if self._shift is not None else x - mean) * inverse
+            return np.einsum("ij,ij->i", z, z).max(initial=0.0)
+
+        return float(np.sqrt(np.max(self._over(tile, 1)))) * (1 + 1e-4)
+
+    def hessians(self, fits, scale) -> list[np.ndarray]:
+        """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last.
+
+        Products are taken in the precision of the passes, and rows with next to no curvature are left out: these
+        matrices show the way and prove nothing.
+        """
+        inverse = (1 / scale).astype(self.dtype)
+        mean = self.mean.astype(self.dtype)
+        least = _NEGLIGIBLE * self.curvature.mean(axis=0, dtype=np.float64)
+
+        def of_one(k: int) -> np.ndarray:
+            fit = fits[k]
+            c = self.curvature[:, fit]
+            rows = np.flatnonzero(c > least[fit])
+            total = np.zeros((len(scale) + 1,) * 2)
+            for start in range(0, len(rows), 8192):
+                some = rows[start : start + 8192]
+                x = np.empty((len(some), len(scale) + 1), self.dtype)
+                np.subtract(self.X[some], mean, out=x[:, :-1], casting="same_kind")
+                x[:, :-1] *= inverse
+                x[:, -1] = 1
+                x *= np.sqrt(c[some])[:, None]
+                total += x.T @ x
+            return total / self.n_rows
+
+        return over_fits(of_one, len(fits))
+
+    # ---------------------------------------------------------------- passes that numbers rest on
+
+    def evaluate(self, coef, intercept, at=_ALL) -> tuple[np.ndarray, Slopes]:
+        """Mean loss and its gradient at parameters of centred features, in float64; eta and curvature follow."""
+        base = self._base(coef, intercept)
+        observation = self.observation
+
+        def tile(rows):
+            x = np.asarray(self.X[rows] if self._shift is None else self.X[rows] - self._shift, np.float64)
+            eta = x @ coef
+            eta += base
+            known = self._known(rows, at)
+            if known is not None:
+                eta += known
+            y = self._y(rows, at, np.float64)
+            loss, r = observation.loss_and_derivative(y, eta)
+            w = self._weight(rows, at)
+            if w is not None:
+                loss, r = loss * w, r * w
+            self.eta[rows, at] = eta
+            single = np.ascontiguousarray(eta.astype(self.dtype))
+            c = derivatives(observation, y.astype(self.dtype), single)[1]
+            self.curvature[rows, at] = c if w is None else c * w
+            return loss.sum(axis=0), r.T @ x, r.sum(axis=0)
+
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            parts = self._over(tile, coef.shape[1])
+        self.passes += 1
+        loss, *slopes = (self._mean(part) for part in zip(*parts, strict=True))
+        return loss, self._centred(*slopes)
+
+    # ---------------------------------------------------------------- which fits
+
+    def take(self, index) -> None:
+        """Keep some of the fits."""
+        self.eta, self.residual, self.curvature = (a[:, index] for a in (self.eta, self.residual, self.curvature))
+        self.D = np.empty_like(self.eta)
+        self.neuron, self._every = self.neuron[index], False
+        self.rows = None if self.rows is None else self.rows[index]
+
+
+def over_fits(function, n: int) -> list:
+    """Apply a function to every one of n fits, some at a time, each with one thread of BLAS."""
+    return [result for (result,) in over_chunks(lambda i: [function(i.start)], n, 1)]
+
+
+def _is_far(X, mean) -> bool:
+    """Whether some feature is so far from 0 for how much it varies that centring after products would cancel."""
+    some = np.asarray(X[:: max(1, len(X) // 4096)], np.float64)
+    return bool(np.any(np.abs(mean) > 8 * np.maximum(some.std(axis=0), 1e-300)))

@@ -1,0 +1,81 @@
+"""Metrics: what turns a gradient into a direction. One that all fits share, or one of a fit's own.
+
+Small arrays only, float64 on the host. Coordinates are coefficients of centred features, and the intercept there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import cho_solve
+
+from ..problems._basis import SpectralBasis
+
+_LIFT = 1e-7  # of the scaled diagonal: what single precision makes of a Hessian that is nearly singular
+
+
+class SharedMetric:
+    """The spectral basis times the curvature of each fit: right where curvature is spread evenly over the rows.
+
+    Parameters
+    ----------
+    basis : SpectralBasis
+        Of the features.
+    curvature : numpy.ndarray
+        Mean curvature of each fit, (fit,).
+    ridge : numpy.ndarray
+        Ridge along the directions of the basis, (direction, fit).
+    """
+
+    def __init__(self, basis: SpectralBasis, curvature, ridge):
+        self.basis, self.curvature = basis, curvature
+        self.ridge, self.scale = ridge, 1 / (curvature + ridge)
+
+    def solve(self, coef, intercept) -> tuple[np.ndarray, np.ndarray]:
+        """Apply the inverse to gradients, (feature, fit) and (fit,)."""
+        inside = self.basis.whiten.T @ coef
+        return self.basis.whiten @ (self.scale * inside), intercept / self.curvature
+
+    def take(self, index) -> SharedMetric:
+        """Keep some of the fits."""
+        metric = object.__new__(SharedMetric)
+        metric.basis, metric.curvature = self.basis, self.curvature[index]
+        metric.ridge, metric.scale = self.ridge[:, index], self.scale[:, index]
+        return metric
+
+
+class OwnMetric:
+    """The Hessian of one fit.
+
+    Parameters
+    ----------
+    matrix : numpy.ndarray
+        Hessian of the mean loss in features divided by ``scale``, intercept last, (feature + 1, feature + 1).
+    ridge : numpy.ndarray
+        Of each coefficient, (feature,).
+    scale : numpy.ndarray
+        (feature,).
+    """
+
+    def __init__(self, matrix, ridge, scale):
+        inside = np.arange(len(scale))
+        matrix[inside, inside] += ridge / scale**2
+        diagonal = np.diag(matrix)
+        self._root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        scaled = matrix / np.outer(self._root, self._root)
+        inside = np.arange(len(scaled))
+        lift = _LIFT
+        while True:
+            scaled[inside, inside] = 1 + lift
+            try:
+                self._lower = np.linalg.cholesky(scaled)
+                break
+            except np.linalg.LinAlgError:
+                lift = max(10 * lift, 1e-12)
+                if lift > 1:
+                    self._lower = np.eye(len(scaled))
+                    break
+        self._unit = self._root * np.append(scale, 1.0)
+
+    def solve(self, gradient) -> np.ndarray:
+        """Apply the inverse to one gradient, intercept last."""
+        return cho_solve((self._lower, True), gradient / self._unit, check_finite=False) / self._unit
