@@ -123,6 +123,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 
 
+def is_forked() -> bool:
+    """Whether this process was forked after jax had started, so that calls of jax would wait for ever."""
+    return _forked
+
+
 def refuse_fork() -> None:
     """Raise where jax would wait for ever: in a process that was forked after jax had started."""
     if _forked:

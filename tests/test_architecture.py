@@ -20,6 +20,7 @@ LAYERS = (
     {"bounds"},
     {"problems"},
     {"solvers"},
+    {"engine"},
     {"pairs", "stochastic"},
     {"estimators"},
     {"plotting", "batch", "plugins", "spikes", "inference"},

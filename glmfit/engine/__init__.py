@@ -1,1 +1,7 @@
 """The engine of every convex fit: rows, independent fits, two products; steps that see all rows."""
+
+from __future__ import annotations
+
+from .solve import ConjugateGradients, solve
+
+__all__ = ["ConjugateGradients", "solve"]

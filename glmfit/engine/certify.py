@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
-from .cg import ConjugateGradients, inner
+from .cg import Descent, inner
 from .host import Slopes
 
 _MARGIN = 1e-5  # of products in single precision, relative
@@ -27,7 +27,7 @@ class RidgeFloor:
 
     failure_probability = 0.0
 
-    def __init__(self, cg: ConjugateGradients, longest: np.ndarray):
+    def __init__(self, cg: Descent, longest: np.ndarray):
         sums = cg.rows.centre()
         self.total = sums.intercept * (1 - _MARGIN)
         with _quietly():
@@ -48,13 +48,14 @@ class SpectralFloor:
     Rows left out only lower a Hessian, so that a bound for a tenth of the rows is one for all of them.
     """
 
-    def __init__(self, cg: ConjugateGradients, seed: tuple[int, ...], failure_probability: float):
+    def __init__(self, cg: Descent, seed: tuple[int, ...], failure_probability: float, rotated: bool):
         basis, rows = cg.shared.basis, cg.rows
         rng = np.random.default_rng(seed)
-        self.basis, rank = basis, basis.rank
+        # A ridge that a rotation leaves alone separates what the rows show from what they do not.
+        self.basis, rank = basis, basis.rank if rotated else len(basis.mean)
+        self._rank = rank
         self.failure_probability = failure_probability
         self._scale = np.concatenate([cg.shared.scale[:rank], 1 / cg.shared.curvature[None]])
-        self._ridge = np.concatenate([cg.shared.ridge[:rank], np.zeros_like(cg.intercept)[None]]) * self._scale
         self._whiten = basis.whiten[:, :rank]
         self._of_ridge = cg.ridge
         x, curvature = rows.some(rng, max(rows.n_rows // 10, _ROWS_PER_FEATURE * (rank + 1)))
@@ -66,7 +67,9 @@ class SpectralFloor:
         def product(v):
             eta = z @ (root * v).astype(x.dtype)
             eta *= curvature
-            return root * (z.T @ eta).astype(np.float64) / rows.n_rows + self._ridge * v
+            out = (z.T @ eta).astype(np.float64) / rows.n_rows
+            out[:-1] += self._whiten.T @ (cg.ridge * (self._whiten @ (root * v)[:-1]))
+            return root * out
 
         start = np.broadcast_to(random_start(rng, rank + 1, np.float64), (rank + 1, len(cg.intercept)))
         alpha, beta = _lanczos(product, start, min(_STEPS, rank + 1))
@@ -82,15 +85,15 @@ class SpectralFloor:
         norm = np.sum(self._scale[:-1] * inside**2, axis=0) + self._scale[-1] * r.intercept**2
         with _quietly():
             norm = norm / self.kappa
-            if self.basis.rank < len(r.coef):  # along what the rows do not show the Hessian is the ridge
-                outside = r.coef - self.basis.unwhiten[: self.basis.rank].T @ inside
+            if self._rank < len(r.coef):  # along what the rows do not show the Hessian is the ridge
+                outside = r.coef - self.basis.unwhiten[: self._rank].T @ inside
                 ridge = np.where(self._of_ridge > 0, self._of_ridge, np.inf)
                 norm = norm + np.sum(outside**2 / ridge, axis=0)
         return norm
 
 
 def _lanczos(product, v: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Run the Lanczos recursion with full re-orthogonalisation on one matrix per column; see `glmfit.bounds.lanczos`."""
+    """Run the Lanczos recursion with full re-orthogonalisation on one matrix per column, as `glmfit.bounds.lanczos`."""
     kept = np.zeros((n_steps, *v.shape))
     alpha, beta = np.zeros((n_steps, v.shape[1])), np.zeros((n_steps, v.shape[1]))
     scale = np.zeros(v.shape[1])
@@ -108,12 +111,14 @@ def _lanczos(product, v: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarr
     return alpha, beta
 
 
-def bound_gaps(cg: ConjugateGradients, at: np.ndarray, target: np.ndarray, floor) -> tuple[np.ndarray, np.ndarray]:
+def bound_gaps(
+    cg: Descent, at: np.ndarray, target: np.ndarray, floor: RidgeFloor | SpectralFloor, attained: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
     """Bound the gap of some fits, whose gradients are in float64 and whose curvature is of where they are.
 
     Parameters
     ----------
-    cg : ConjugateGradients
+    cg : Descent
         The fits.
     at : numpy.ndarray
         Which of them, bool (fit,).
@@ -121,6 +126,8 @@ def bound_gaps(cg: ConjugateGradients, at: np.ndarray, target: np.ndarray, floor
         Gap that matters, (fit,): no product is made for tighter bounds.
     floor : RidgeFloor or SpectralFloor
         K below the Hessian of each fit.
+    attained : bool
+        Whether an optimum is known to exist; see :func:`glmfit.bounds.gap_bound`.
 
     Returns
     -------
@@ -136,8 +143,7 @@ def bound_gaps(cg: ConjugateGradients, at: np.ndarray, target: np.ndarray, floor
     best, least = np.full(len(at), np.inf), np.zeros(len(at))
     open_ = at
     for _ in range(_PRODUCTS):
-        cg.rows.along(*p)
-        q = cg.rows.bend()
+        q = cg.rows.products(*p)
         q = Slopes(q.coef + cg.ridge * p.coef, q.intercept)
         with _quietly():
             length = rz / inner(p, q)
@@ -151,7 +157,7 @@ def bound_gaps(cg: ConjugateGradients, at: np.ndarray, target: np.ndarray, floor
         decrement = np.where(decrement > 0, decrement * (1 + _MARGIN), np.inf)  # not a number: no bound
         best = np.minimum(best, np.where(at, decrement, np.inf))
         least = np.maximum(least, np.where(np.isfinite(inside), inside, 0.0))
-        bound = gap_bound(best, floor.reach_squared)
+        bound = gap_bound(best, floor.reach_squared, attained)
         open_ = open_ & ~((left <= _TIGHT * inside) | (bound <= target) | ~np.isfinite(left))
         if not open_.any():
             break

@@ -16,7 +16,7 @@ _OVERSHOT, _SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a st
 _CORRECTIONS, _EXTENSIONS = 12, 3
 
 
-class ConjugateGradients:
+class Descent:
     """Where a group of fits is.
 
     Attributes
@@ -107,42 +107,41 @@ class ConjugateGradients:
     def _go(self, p: Slopes, slope, bend, length) -> None:
         """Go along a direction, and correct the lengths of fits whose slopes at the end say so."""
         start, rise = np.sum(self.ridge * self.coef * p.coef, axis=0), np.sum(self.ridge * p.coef**2, axis=0)
-        end = self.rows.move(length) + start + length * rise
+        loss = self.rows.move(length)
+        end = inner(loss, p) + start + length * rise
         lengths, low, high = length.copy(), np.zeros_like(length), np.full_like(length, np.inf)
-        at, sure = np.arange(len(length)), None
+        at, sure = np.arange(len(length)), np.zeros_like(length)
         for attempt in range(_CORRECTIONS):
             here, s0, s1 = lengths[at], slope[at], end[at]
             over = ~(s1 <= -_OVERSHOT * s0)  # or not a number
             short = (s1 < _SHORT * s0) & np.isinf(high[at]) & (attempt < _EXTENSIONS)
             wrong = (over | short) & (here > 0)
-            if not wrong.any():
-                break
-            high[at[over]] = here[over]
-            low[at[~over]] = here[~over]
+            high[at[over]], low[at[~over]] = here[over], here[~over]
             at, here, s0, s1, over = (a[wrong] for a in (at, here, s0, s1, over))
+            unsure = over & (sure[at] == 0)
+            if unsure.any():
+                which = at[unsure]
+                sure[which] = descent_step(-s0[unsure], bend[which], self.rows.reach(which))
             with np.errstate(divide="ignore", invalid="ignore"):
                 secant = here * s0 / (s0 - s1)
             secant = np.where(np.isfinite(secant) & (secant > 0), secant, np.where(over, 0.0, np.inf))
-            after = np.where(over, np.clip(secant, 0.1 * here, 0.9 * here), np.clip(secant, 2 * here, 10 * here))
-            if over.any():
-                if sure is None:
-                    sure = np.zeros_like(length)
-                more = over & (sure[at] == 0)
-                sure[at[more]] = descent_step(-s0[more], bend[at[more]], self.rows.reach(at[more]))
-                limit = np.minimum(sure[at], here)
-                after = np.where(over, np.maximum(after, np.maximum(limit, 0.5 * (low[at] + here) * (low[at] > 0))), after)
-                after = np.where(over & (attempt >= _CORRECTIONS // 2), limit, after)
+            surely = np.minimum(sure[at], here)  # cannot go up
+            back = np.maximum(np.clip(secant, 0.1 * here, 0.9 * here), np.maximum(surely, low[at]))
+            back = surely if attempt >= _CORRECTIONS // 2 else back
+            after = np.where(over, back, np.clip(secant, 2 * here, 10 * here))
             changed = after != here
-            if not changed.any():
-                break
             at, here, after = at[changed], here[changed], after[changed]
-            end[at] = self.rows.move(after - here, at) + start[at] + after * rise[at]
+            if not len(at):
+                break
+            found = self.rows.move(after - here, at)
+            loss.coef[:, at], loss.intercept[at] = found
+            end[at] = inner(found, Slopes(p.coef[:, at], p.intercept[at])) + start[at] + after * rise[at]
             lengths[at] = after
         with np.errstate(invalid="ignore"):
             gain = -lengths * (slope + end) / 2
-        self.gained += np.where((lengths > 0) & np.isfinite(gain), gain, 0.0)
+        self.gained = self.gained + np.where((lengths > 0) & np.isfinite(gain), gain, 0.0)
         self.coef, self.intercept = self.coef + lengths * p.coef, self.intercept + lengths * p.intercept
-        self.arrive(self.rows.gradient())
+        self.arrive(loss)
 
     def take(self, index) -> None:
         """Keep some of the fits."""

@@ -6,12 +6,15 @@ metrics are applied to small arrays, (feature, fit).
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
 from ..observations import Observation
-from ..problems._chunks import over_chunks
+from ..problems._chunks import chunks, n_cores, one_thread_each
 from .kernels import TILE, derivatives
 
 _ALL = slice(None)
@@ -54,11 +57,15 @@ class HostRows:
 
     Notes
     -----
-    Kept are eta, a direction D = X p, and the derivatives of the loss, (row, fit) each.
+    Kept are eta, a direction D = X p, and the curvature of the loss, (row, fit) each. Tiles of rows are shared among
+    threads while the rows are entered as a context; BLAS keeps to one thread meanwhile.
     """
 
-    def __init__(self, X, Y, observation: Observation, neuron, mean, weights=None, rows=None, offset=None, dtype=np.float32):
+    def __init__(
+        self, X, Y, observation: Observation, neuron, mean, weights=None, rows=None, offset=None, dtype=np.float32
+    ):
         self.X, self.Y, self.observation, self.mean, self.dtype = X, Y, observation, mean, np.dtype(dtype)
+        self._fast = X if X.dtype == self.dtype else X.astype(self.dtype)
         self.weights, self.offset = weights, offset
         self.neuron, self.rows = np.asarray(neuron), rows
         self.n_rows = len(X)
@@ -70,20 +77,41 @@ class HostRows:
     def _allocate(self) -> None:
         shape = self.n_rows, len(self.neuron)
         self._every = np.array_equal(self.neuron, np.arange(self.Y.shape[1]))  # then counts are views
-        self.eta, self.D, self.residual, self.curvature = (np.empty(shape, self.dtype) for _ in range(4))
+        self.eta, self.D, self.curvature = (np.empty(shape, self.dtype) for _ in range(3))
 
     # ---------------------------------------------------------------- tiles
 
+    def __enter__(self) -> HostRows:
+        """Start threads."""
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(one_thread_each())
+        workers = n_cores()
+        self._pool = self._open.enter_context(ThreadPoolExecutor(workers)) if workers > 1 else None
+        return self
+
+    def __exit__(self, *error) -> None:
+        """End them."""
+        self._open.close()
+
     def _over(self, function, n_fits: int | None = None) -> list:
+        """Apply a function to tiles of rows that fit in the cache with ``n_fits`` numbers a row, in order."""
         width = max(1, len(self.neuron) if n_fits is None else n_fits)
         size = int(np.clip(TILE // width, _LEAST_ROWS, _MOST_ROWS))
-        if self.n_rows > 2 * 4096:  # some tiles for every thread
+        if self.n_rows > 8192:  # some tiles for every thread
             size = min(size, -(-self.n_rows // 4))
-        return list(over_chunks(function, self.n_rows, size))
+        return self._each(function, chunks(self.n_rows, size))
+
+    def _each(self, function, items) -> list:
+        if self._pool is None or len(items) == 1:
+            return list(map(function, items))
+        context = contextvars.copy_context()  # of numpy.errstate
+        return list(self._pool.map(lambda item: context.copy().run(function, item), items))
 
     def _x(self, tile: slice) -> np.ndarray:
-        x = self.X[tile] if self._shift is None else self.X[tile] - self._shift
-        return np.asarray(x, self.dtype)
+        """Rows of the passes that show the way; features far from 0 are centred before they are rounded."""
+        if self._shift is None:
+            return self._fast[tile]
+        return np.asarray(self.X[tile] - self._shift, self.dtype)
 
     def _base(self, coef, intercept) -> np.ndarray:
         """Constant term of the predictor for centred coefficients, given what is taken off X in products."""
@@ -121,11 +149,10 @@ class HostRows:
             known = self._known(rows, _ALL)
             if known is not None:
                 eta += known.astype(self.dtype)
-            self._derive(rows)
+            return self._slopes_of(rows)
 
-        self._over(tile)
         self.passes += 0.5 * bool(moves)
-        return self.gradient()
+        return self._sum(self._over(tile))
 
     def along(self, coef, intercept) -> np.ndarray:
         """Predictors of a direction, kept as D; returns the mean of curvature times their squares, (fit,)."""
@@ -140,37 +167,34 @@ class HostRows:
         self.passes += 0.5
         return self._mean(self._over(tile))
 
-    def move(self, step, at=None) -> np.ndarray:
-        """Go ``step`` along D; returns the slopes of the mean loss along D there, (fit,).
+    def move(self, step, at: np.ndarray | None = None) -> Slopes:
+        """Go ``step`` (fit,) along D, and return the gradient of the mean loss there.
 
-        Of the fits ``at`` alone where given, as indices; no product with the rows.
+        Of the fits ``at`` alone where given, as indices.
         """
         step = step.astype(self.dtype)
         if at is None:
 
             def tile(rows):
-                D = self.D[rows]
-                self.eta[rows] += D * step
-                self._derive(rows)
-                return np.einsum("tn,tn->n", self.residual[rows], D)
+                self.eta[rows] += self.D[rows] * step
+                return self._slopes_of(rows)
         else:
 
             def tile(rows):
-                D, eta = (np.take(a[rows], at, axis=1) for a in (self.D, self.eta))
-                eta += D * step
+                eta = np.take(self.eta[rows], at, axis=1)
+                eta += np.take(self.D[rows], at, axis=1) * step
                 y = self._y(rows, at, self.dtype)
                 r, c = self._weigh(rows, at, *derivatives(self.observation, y, eta))
-                self.eta[rows, at], self.residual[rows, at], self.curvature[rows, at] = eta, r, c
-                return np.einsum("tn,tn->n", r, D)
+                self.eta[rows, at], self.curvature[rows, at] = eta, c
+                return r.T @ self._x(rows), r.sum(axis=0)
 
-        return self._mean(self._over(tile, None if at is None else len(at)))
+        return self._sum(self._over(tile, None if at is None else len(at)))
 
-    def _derive(self, rows: slice) -> None:
-        """Derivatives of the loss where eta is, for some rows."""
+    def _slopes_of(self, rows: slice):
+        """Put down the curvature where eta is, and sum the derivatives of some rows."""
         y = self._y(rows, _ALL, self.dtype)
-        self.residual[rows], self.curvature[rows] = self._weigh(
-            rows, _ALL, *derivatives(self.observation, y, self.eta[rows])
-        )
+        r, self.curvature[rows] = self._weigh(rows, _ALL, *derivatives(self.observation, y, self.eta[rows]))
+        return r.T @ self._x(rows), r.sum(axis=0)
 
     def _weigh(self, rows, at, r, c):
         w = self._weight(rows, at)
@@ -179,27 +203,33 @@ class HostRows:
         w = w.astype(r.dtype)
         return r * w, c * w
 
-    def gradient(self) -> Slopes:
-        """Gradient of the mean loss where all fits are."""
-        return self._product(lambda rows: self.residual[rows])
+    def products(self, coef, intercept) -> Slopes:
+        """Hessians of the mean loss times a direction, in one reading of the rows."""
+        coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
 
-    def bend(self) -> Slopes:
-        """Hessian of the mean loss times the direction last taken."""
-        return self._product(lambda rows: self.D[rows] * self.curvature[rows])
+        def tile(rows):
+            x = self._x(rows)
+            r = x @ coef32
+            r += base
+            r *= self.curvature[rows]
+            return r.T @ x, r.sum(axis=0)
+
+        self.passes += 0.5
+        return self._sum(self._over(tile))
 
     def centre(self) -> Slopes:
         """Means of curvature times centred features, and of curvature: (feature, fit) and (fit,)."""
-        return self._product(lambda rows: self.curvature[rows])
-
-    def _product(self, values) -> Slopes:
-        """Mean over the rows of centred features, and of 1, times some values of each fit."""
 
         def tile(rows):
-            r = values(rows)
-            return r.T @ self._x(rows), r.sum(axis=0)
+            c = self.curvature[rows]
+            return c.T @ self._x(rows), c.sum(axis=0)
 
+        return self._sum(self._over(tile))
+
+    def _sum(self, parts) -> Slopes:
+        """Mean over the rows of sums over tiles."""
         self.passes += 0.5
-        return self._centred(*(self._mean(part) for part in zip(*self._over(tile), strict=True)))
+        return self._centred(*(self._mean(part) for part in zip(*parts, strict=True)))
 
     def _mean(self, parts) -> np.ndarray:
         """Mean over the rows from sums over tiles, in float64."""
@@ -263,7 +293,7 @@ class HostRows:
         matrices show the way and prove nothing.
         """
         inverse = (1 / scale).astype(self.dtype)
-        mean = self.mean.astype(self.dtype)
+        mean = self.mean.astype(self.dtype) if self._shift is None else self._shift
         least = _NEGLIGIBLE * self.curvature.mean(axis=0, dtype=np.float64)
 
         def of_one(k: int) -> np.ndarray:
@@ -274,14 +304,16 @@ class HostRows:
             for start in range(0, len(rows), 8192):
                 some = rows[start : start + 8192]
                 x = np.empty((len(some), len(scale) + 1), self.dtype)
-                np.subtract(self.X[some], mean, out=x[:, :-1], casting="same_kind")
+                np.subtract(
+                    self._fast[some] if self._shift is None else self.X[some], mean, out=x[:, :-1], casting="same_kind"
+                )
                 x[:, :-1] *= inverse
                 x[:, -1] = 1
                 x *= np.sqrt(c[some])[:, None]
                 total += x.T @ x
             return total / self.n_rows
 
-        return over_fits(of_one, len(fits))
+        return self._each(of_one, range(len(fits)))
 
     # ---------------------------------------------------------------- passes that numbers rest on
 
@@ -318,15 +350,10 @@ class HostRows:
 
     def take(self, index) -> None:
         """Keep some of the fits."""
-        self.eta, self.residual, self.curvature = (a[:, index] for a in (self.eta, self.residual, self.curvature))
+        self.eta, self.curvature = self.eta[:, index], self.curvature[:, index]
         self.D = np.empty_like(self.eta)
         self.neuron, self._every = self.neuron[index], False
         self.rows = None if self.rows is None else self.rows[index]
-
-
-def over_fits(function, n: int) -> list:
-    """Apply a function to every one of n fits, some at a time, each with one thread of BLAS."""
-    return [result for (result,) in over_chunks(lambda i: [function(i.start)], n, 1)]
 
 
 def _is_far(X, mean) -> bool:

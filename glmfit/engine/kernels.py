@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 
-from .._compile import jit
+from .._compile import is_forked, jit
 from ..observations import Observation
 from ..problems._chunks import aligned_empty
 
@@ -35,7 +35,7 @@ def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tup
     r, c : numpy.ndarray
         Of the shape of eta; they may be views that the next call in the same thread leaves alone, and read-only.
     """
-    if eta.dtype != np.float32 or eta.size <= _FEW:
+    if eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
         with np.errstate(over="ignore", invalid="ignore"):
             return observation.derivative(y, eta), observation.curvature(y, eta)
     pad = _scratch()

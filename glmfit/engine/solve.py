@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,21 +13,43 @@ from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import Params
 from ..solvers._result import History, LoopOptions, Solution
+from ..solvers._seed import seed_of
 from .certify import RidgeFloor, SpectralFloor, bound_gaps
-from .cg import ConjugateGradients
-from .host import HostRows, Slopes
+from .cg import Descent
+from .host import HostRows
 from .metric import SharedMetric
 
 _AIM = 0.3  # of the target: an estimate below it asks for a proof
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides
 _LOOK_BACK = 3  # steps over which contraction is measured
-_STALLED = 6  # steps without a smaller estimate: rounding
+_STALLED = 4  # steps without a smaller estimate: rounding
 _FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
 _COPIES = 4  # arrays of rows times fits
 
 
-def solve(problem, options: LoopOptions, *, seed: int = 0, max_memory: float = np.inf) -> Solution:
+@dataclass(frozen=True)
+class ConjugateGradients:
+    """Conjugate gradients of all neurons at once, in a metric that they share or in one of a neuron's own.
+
+    Notes
+    -----
+    Runs on the host: BLAS for the two products of a step, one compiled program for the loss, whatever the shapes. The
+    shared metric is the spectral basis of the features times the mean curvature of each neuron; a neuron that it does
+    not serve gets its Hessian as a metric. Steps are Newton's along the direction, corrected by the slope at their end,
+    and at the least as long as self-concordance proves to descend. Bounds of the gap rest on a float64 gradient, some
+    products and the ridge; where that is too little, on Lanczos steps with a tenth of the rows, or on the exact Hessian
+    of the neuron. Cost: T d^2 once, then two products of T d N a step.
+    """
+
+    on_host: ClassVar[bool] = True
+
+    def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
+        """Fit until every neuron is converged or the budget is spent; see :class:`LoopOptions`."""
+        return solve(problem, options or LoopOptions(), seed=0 if key is None else seed_of(key), start=params)
+
+
+def solve(problem, options: LoopOptions, *, seed: int = 0, start: Params | None = None) -> Solution:
     """Fit every neuron of a population, each to a proved distance from its optimum.
 
     Parameters
@@ -36,21 +60,28 @@ def solve(problem, options: LoopOptions, *, seed: int = 0, max_memory: float = n
         When to stop.
     seed : int
         Of the random starts of certificates.
-    max_memory : float
-        Bytes for arrays of rows times fits; at least one fit at a time.
+    start : Params, optional
+        Where to begin; the models without features by default.
 
     Returns
     -------
     Solution
     """
-    return _Run(problem, options, seed).run(max_memory)
+    return _Run(problem, options, seed, start).run()
+
+
+class Progress(NamedTuple):
+    """What a callback is told besides parameters."""
+
+    epoch: int
+    active: np.ndarray  # which neurons are still stepped, bool (neuron,)
 
 
 class _Run:
     """One call of `solve`: outcome per neuron, filled in as it becomes known."""
 
-    def __init__(self, problem, options: LoopOptions, seed: int):
-        self.problem, self.options, self.seed = problem, options, seed
+    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None):
+        self.problem, self.options, self.seed, self.start = problem, options, seed, start
         self.clock, self.compiled = time.perf_counter(), compile_seconds()
         n = problem.n_neurons
         silent = problem.mean_count <= 0
@@ -62,12 +93,12 @@ class _Run:
         self.epochs, self.passes, self.history = np.zeros(n, int), 0.0, History()
         self.failure_probability, self.exact, self.attempts = 0.0, False, 0
 
-    def run(self, max_memory: float) -> Solution:
+    def run(self) -> Solution:
         """Fit groups of neurons, as many at a time as memory allows."""
         problem, options = self.problem, self.options
         todo = np.flatnonzero(self.status != Status.NO_SPIKES)
         bytes_of_one = _COPIES * problem.n_rows * problem.dtype.itemsize
-        most = max(1, int(min(max_memory / bytes_of_one, len(todo))))
+        most = max(1, int(min(options.max_memory / bytes_of_one, len(todo))))
         interrupted, self.group = False, None
         self.bar = ProgressBar(f"fitting {problem.subject}", options.max_epochs, "epoch", options.verbose)
         try:
@@ -106,8 +137,11 @@ class _Run:
     # ---------------------------------------------------------------- a group of fits
 
     def _fit(self, neurons: np.ndarray) -> None:
+        with self._rows(neurons) as rows:
+            self._descend(self._start(rows, neurons), neurons)
+
+    def _descend(self, cg: Descent, neurons: np.ndarray) -> None:
         problem, options = self.problem, self.options
-        cg = self._start(neurons)
         self.group = cg, neurons
         aim = np.full(len(neurons), _AIM)
         proofs = np.zeros(len(neurons), int)
@@ -139,20 +173,26 @@ class _Run:
             self.bar.to(int(cg.n_steps.max()))
             self.bar.say(f"{int(np.sum(~ready))} of {problem.n_neurons} open, estimate {np.nanmax(cg.estimate):.1e}")
             if options.callback is not None:
-                options.callback(int(cg.n_steps.max()), time.perf_counter() - self.clock, self._params_of(cg), cg)
+                active = np.zeros(problem.n_neurons, bool)
+                active[neurons] = ~ready
+                state = Progress(int(cg.n_steps.max()), active)
+                options.callback(state.epoch, time.perf_counter() - self.clock, self._params_of(cg), state)
 
-    def _start(self, neurons) -> ConjugateGradients:
+    def _rows(self, neurons) -> HostRows:
+        p = self.problem
+        return HostRows(p.X, p.Y, p.observation, neurons, p.basis.mean, p.weights, None, p.offset, p.dtype)
+
+    def _start(self, rows: HostRows, neurons) -> Descent:
         p, basis = self.problem, self.problem.basis
-        X = p.X if p.X.dtype == p.dtype else p.X.astype(p.dtype)
-        rows = HostRows(X, p.Y, p.observation, neurons, basis.mean, _column(p.weights), None, p.offset, p.dtype)
         ridge = np.broadcast_to(np.asarray(p.penalty.ridge_strength, np.float64), (p.n_features, p.n_neurons))
         ridge = ridge[:, neurons]
         curvature = np.maximum(p.null_curvature[neurons], 1e-3 / p.n_rows)
         metric = SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge)
-        start = np.zeros((p.n_features, len(neurons)))
-        return ConjugateGradients(rows, metric, ridge, start, p.null_params().intercept[neurons])
+        start = self.start or p.null_params()
+        coef = np.array(start.coef[:, neurons], np.float64)
+        return Descent(rows, metric, ridge, coef, start.intercept[neurons] + basis.mean @ coef)
 
-    def _is_slow(self, cg: ConjugateGradients, traces, aim) -> np.ndarray:
+    def _is_slow(self, cg: Descent, traces, aim) -> np.ndarray:
         """Which fits a metric of their own would bring to their aim with less work than the steps to come."""
         if len(traces) <= _LOOK_BACK:
             return np.zeros(len(aim), bool)
@@ -165,7 +205,7 @@ class _Run:
 
     # ---------------------------------------------------------------- proofs
 
-    def _prove(self, cg: ConjugateGradients, neurons, target, proofs, out, broken) -> np.ndarray:
+    def _prove(self, cg: Descent, neurons, target, proofs, out, broken) -> np.ndarray:
         """Bound all gaps; returns the fits that go on, as indices."""
         problem = self.problem
         self.attempts += 1
@@ -200,7 +240,7 @@ class _Run:
 
     def _bounds(self, cg, neurons, target, params: Params):
         """Bounds from the ridge, and from the spectrum of some rows where it says too little."""
-        problem, all_ = self.problem, np.ones(len(neurons), bool)
+        problem = self.problem
         bound, estimate = np.full(len(neurons), np.inf), np.full(len(neurons), np.inf)
         some = np.all(cg.ridge > 0, axis=0)
         if some.any():
@@ -210,9 +250,10 @@ class _Run:
         if not (left & near).any():
             return bound, estimate
         seed = int(self.seed), 1, self.attempts
-        floor = SpectralFloor(cg, seed, _FAILURE / 2**self.attempts * len(neurons) / problem.n_neurons)
+        share = _FAILURE / 2**self.attempts * len(neurons) / problem.n_neurons
+        floor = SpectralFloor(cg, seed, share, problem.penalty.rotation_invariant)
         self.failure_probability += floor.failure_probability
-        found, second = bound_gaps(cg, left & near, target, floor)
+        found, second = bound_gaps(cg, left & near, target, floor, problem.penalty.penalises_all)
         found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
         found = np.where(left & near, found, np.inf)
         if not problem.penalty.penalises_all and np.isfinite(found).any():
@@ -221,9 +262,9 @@ class _Run:
             among = np.zeros(problem.n_neurons, bool)
             among[neurons] = np.isfinite(found)
             found = np.where(problem.may_be_separable(everywhere, among)[neurons], np.inf, found)
-        return np.minimum(bound, found), np.where(some, estimate, second) if all_.any() else estimate
+        return np.minimum(bound, found), np.where(some, estimate, second)
 
-    def _longest(self, cg: ConjugateGradients) -> np.ndarray:
+    def _longest(self, cg: Descent) -> np.ndarray:
         """Largest norm of a centred row in the inverse of each fit's ridge, (fit,)."""
         least = cg.ridge.min(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -252,7 +293,7 @@ class _Run:
 
     # ---------------------------------------------------------------- what is known
 
-    def _params_of(self, cg: ConjugateGradients) -> Params:
+    def _params_of(self, cg: Descent) -> Params:
         return Params(cg.coef, cg.intercept - cg.rows.mean @ cg.coef)
 
     def _penalty_of(self, params: Params, neurons) -> np.ndarray:
@@ -304,7 +345,3 @@ def _stalled(traces) -> np.ndarray:
     if len(traces) <= _STALLED:
         return np.zeros(len(traces[-1]), bool)
     return np.min(traces[-_STALLED:], axis=0) >= 0.9 * traces[-_STALLED - 1]
-
-
-def _column(weights):
-    return weights

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import jax
+
+from ..engine import ConjugateGradients
 from ..problems import PopulationProblem
 from ..solvers import LBFGS, SAGA, BoundMajorization, Newton
 
-SOLVERS = {"SAGA": SAGA, "LBFGS": LBFGS, "Newton": Newton, "BoundMajorization": BoundMajorization}
+SOLVERS = {
+    "ConjugateGradients": ConjugateGradients,
+    "SAGA": SAGA,
+    "LBFGS": LBFGS,
+    "Newton": Newton,
+    "BoundMajorization": BoundMajorization,
+}
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
@@ -13,9 +22,9 @@ _FITS_THAT_SHARE = 10
 
 
 def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> str:
-    """Name the solver for a problem: "Newton" or "SAGA".
+    """Name the solver for a problem: "ConjugateGradients", "Newton" or "SAGA".
 
-    Newton
+    ConjugateGradients for smooth penalties on rows in memory, on a CPU. Of the others Newton
 
     - for up to three neurons;
     - with fewer than 32 rows per feature, where blocks of rows say little about the whole;
@@ -24,6 +33,9 @@ def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> 
 
     SAGA beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
+    if problem.penalty.smooth and problem.in_memory and not problem.placement.devices:
+        if jax.default_backend() == "cpu":
+            return "ConjugateGradients"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     few = n_neurons <= _FEW_NEURONS or n_rows < _ROWS_PER_FEATURE * n_features
     most = _NEWTON_WORK / _FITS_THAT_SHARE if shared_programs else _NEWTON_WORK

@@ -67,9 +67,9 @@ class PopulationGLM(PopulationModel):
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
         list or a slice).
-    solver_name : {"auto", "SAGA", "Newton", "LBFGS", "BoundMajorization"}
-        Algorithm. "auto" takes Newton for up to three neurons and for small or short recordings, SAGA otherwise
-        (:func:`glmfit.estimators.choose_solver` has the rule).
+    solver_name : {"auto", "ConjugateGradients", "SAGA", "Newton", "LBFGS", "BoundMajorization"}
+        Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge), and Newton or SAGA for the others
+        (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that ran.
     solver_kwargs : dict, optional
         Hyper-parameters of the solver, for example ``{"batch_size": 2000, "certificate": "global"}``.
     tol : float
@@ -241,6 +241,7 @@ class PopulationGLM(PopulationModel):
             tol=read_number("tol", self.tol),
             max_epochs=read_count("max_epochs", self.max_epochs),
             verbose=read_verbose(self.verbose),
+            max_memory=max_memory,
         )
         arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
         if data is None:

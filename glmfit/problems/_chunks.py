@@ -31,7 +31,7 @@ def over_chunks(function: Callable[[slice], Any], n_rows: int, size: int = CHUNK
     the threads.
     """
     pieces = chunks(n_rows, size)
-    workers = min(_n_cores(), len(pieces))
+    workers = min(n_cores(), len(pieces))
     if workers == 1:
         yield from map(function, pieces)
         return
@@ -48,7 +48,7 @@ def over_items(function: Callable[[int], Any], n: int, size: int) -> list:
     if size < _SMALL or n < 2:
         with _blas().limit(limits=1, user_api="blas"):
             return [function(i) for i in range(n)]
-    runs = over_chunks(lambda run: [function(i) for i in range(run.start, run.stop)], n, -(-n // (4 * _n_cores())) or 1)
+    runs = over_chunks(lambda run: [function(i) for i in range(run.start, run.stop)], n, -(-n // (4 * n_cores())) or 1)
     return [result for run in runs for result in run]
 
 
@@ -65,11 +65,16 @@ def small_blas(size: int):
     return _blas().limit(limits=1, user_api="blas") if size < _SMALL else contextlib.nullcontext()
 
 
+def one_thread_each() -> contextlib.AbstractContextManager:
+    """Context in which BLAS keeps to the thread that calls it."""
+    return _blas().limit(limits=1, user_api="blas")
+
+
 @functools.cache
 def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _n_cores() -> int:
+def n_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

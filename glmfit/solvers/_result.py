@@ -32,6 +32,8 @@ class LoopOptions:
     checkpoint :
         Something with ``save(arrays)`` and ``load()``: called after every check with named arrays, and asked for them
         (or None) at the start; a fit goes on from there as if nothing had happened, bit for bit.
+    max_memory :
+        Bytes for arrays as long as the recording, where a solver can do with fewer at a time.
     """
 
     tol: float = 1e-6
@@ -40,6 +42,7 @@ class LoopOptions:
     verbose: bool = False
     callback: Callable | None = None
     checkpoint: Any = None
+    max_memory: float = np.inf
 
 
 @dataclass

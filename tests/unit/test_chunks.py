@@ -17,6 +17,6 @@ def test_every_item_is_done_once_and_in_order(n, size):
 
 @pytest.mark.parametrize(("size", "elsewhere"), [(_chunks._SMALL - 1, False), (_chunks._SMALL, True)])
 def test_only_large_matrices_are_worth_a_thread(size, elsewhere, monkeypatch):
-    monkeypatch.setattr(_chunks, "_n_cores", lambda: 2)
+    monkeypatch.setattr(_chunks, "n_cores", lambda: 2)
     threads = set(_chunks.over_items(lambda i: threading.current_thread().name, 20, size))
     assert (threads != {threading.current_thread().name}) == elsewhere
