@@ -191,7 +191,7 @@ def test_predicting_with_other_features_is_an_error(data):
     [
         ({"inverse_link_function": "relu"}, ValueError, r"'relu'; allowed are 'softplus' and 'exp'"),
         ({"regularizer": "ridge"}, ValueError, "regularizer is 'ridge'; allowed are 'UnRegularized', 'Ridge'"),
-        ({"solver_name": "Adam"}, ValueError, "solver_name is 'Adam'; it must be \"auto\" or one of ConjugateGradients"),
+        ({"solver_name": "Adam"}, ValueError, "solver_name is 'Adam'; it must be \"auto\" or one of Conj"),
         ({"solver_name": None}, ValueError, "solver_name is None; it must be"),
         ({"regularizer_strength": -1}, ValueError, "regularizer_strength is -1.0; it must be finite and >= 0"),
         ({"regularizer_strength": np.nan}, ValueError, "regularizer_strength is nan; it must be finite"),
