@@ -6,6 +6,8 @@ length is a Newton step along the line, corrected by the slope at its end, which
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from ..bounds import descent_step
@@ -66,16 +68,22 @@ class Descent:
         """Forget the directions of some fits: the next step goes along the gradient."""
         self._fresh = np.asarray(which) if self._memory is None else self._fresh | which
 
-    def renew_metrics(self, fits, scale) -> None:
-        """Give some fits the Hessian where they are as their metric."""
-        matrices = self.rows.hessians(fits, scale)
-        for k, matrix in zip(fits, matrices, strict=True):
-            self.own[k] = OwnMetric(matrix, self.ridge[:, k], scale)
+    def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
+        """Give some fits the Hessian where they are as their metric.
+
+        Those of one ``kin`` (fit,), such as the folds of a neuron, share that of the first among them.
+        """
+        kin = np.arange(len(self.own)) if kin is None else kin
+        _, first, which = np.unique(kin[fits], return_index=True, return_inverse=True)
+        matrices = self.rows.hessians(fits[first], scale)
+        metrics = [OwnMetric(m, self.ridge[:, k], scale) for m, k in zip(matrices, fits[first], strict=True)]
+        for k, i in zip(fits, which, strict=True):
+            self.own[k] = metrics[i]
         self.towards = self.precondition(self.gradient)
         self.squared_norm = inner(self.gradient, self.towards)
-        which = np.zeros(len(self.own), bool)
-        which[fits] = True
-        self.restart(which)
+        renewed = np.zeros(len(self.own), bool)
+        renewed[fits] = True
+        self.restart(renewed)
 
     def step(self, moving: np.ndarray) -> None:
         """Take one step of the fits that move, bool (fit,)."""
@@ -143,21 +151,20 @@ class Descent:
         self.coef, self.intercept = self.coef + lengths * p.coef, self.intercept + lengths * p.intercept
         self.arrive(loss)
 
-    def take(self, index) -> None:
-        """Keep some of the fits."""
-        self.rows.take(index)
-        self.shared = self.shared.take(index)
-        self.own = [self.own[k] for k in index]
-        self.coef, self.intercept, self.ridge = self.coef[:, index], self.intercept[index], self.ridge[:, index]
-        self.gained, self.n_steps = self.gained[index], self.n_steps[index]
-        self.gradient, self.towards, self.direction = (
-            Slopes(s.coef[:, index], s.intercept[index]) for s in (self.gradient, self.towards, self.direction)
-        )
-        self.squared_norm = self.squared_norm[index]
+    def part(self, index: np.ndarray) -> Descent:
+        """Return some of the fits as a descent of their own."""
+        part = copy.copy(self)
+        part.rows, part.shared = self.rows.part(index), self.shared.part(index)
+        part.own = [self.own[k] for k in index]
+        for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm"):
+            setattr(part, name, getattr(self, name)[..., index])
+        for name in ("gradient", "towards", "direction"):
+            setattr(part, name, getattr(self, name).part(index))
         if self._memory is not None:
             before, norm = self._memory
-            self._memory = Slopes(before.coef[:, index], before.intercept[index]), norm[index]
-            self._fresh = self._fresh[index]
+            part._memory = before.part(index), norm[index]
+        part._fresh = self._fresh[index]
+        return part
 
 
 def inner(a: Slopes, b: Slopes) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -30,6 +31,10 @@ class Slopes(NamedTuple):
     coef: np.ndarray  # (feature, fit), of centred features
     intercept: np.ndarray  # (fit,)
 
+    def part(self, index) -> Slopes:
+        """Return those of some fits."""
+        return Slopes(self.coef[:, index], self.intercept[index])
+
 
 class HostRows:
     """Rows of independent fits, where they are now.
@@ -47,9 +52,9 @@ class HostRows:
     mean : numpy.ndarray
         What is taken off the features, (feature,): gradients and directions are those of centred features.
     weights : numpy.ndarray, optional
-        Row weights of mean one, (row,), or (row, set) with ``rows`` to say which set a fit has.
+        Row weights of mean one: (row, 1) for all fits, or (row, set).
     rows : numpy.ndarray, optional
-        Column of ``weights`` of each fit, (fit,).
+        Which set each fit has, (fit,).
     offset : numpy.ndarray, optional
         Known part of the predictor, (row, 1 or neuron).
     dtype : numpy.dtype
@@ -125,7 +130,7 @@ class HostRows:
         if self.weights is None:
             return None
         w = self.weights[tile]
-        return w[:, None] if self.rows is None else w[:, self.rows[at]]
+        return w if self.rows is None else np.take(w, self.rows[at], axis=1)
 
     def _known(self, tile: slice, at) -> np.ndarray | None:
         if self.offset is None:
@@ -270,7 +275,7 @@ class HostRows:
             x = self._x(rows)
             z = (x if self._shift is not None else x - mean) @ turn
             size = np.einsum("ij,ij->i", z, z)
-            w = self.weights[rows] if self.weights is not None and self.rows is None else None
+            w = self.weights[rows, 0] if self.weights is not None and self.rows is None else None
             return (size if w is None else np.where(w > 0, size, 0)).max(initial=0.0)
 
         return (float(np.max(self._over(tile))) + 1) * (1 + 1e-4)
@@ -348,12 +353,14 @@ class HostRows:
 
     # ---------------------------------------------------------------- which fits
 
-    def take(self, index) -> None:
-        """Keep some of the fits."""
-        self.eta, self.curvature = self.eta[:, index], self.curvature[:, index]
-        self.D = np.empty_like(self.eta)
-        self.neuron, self._every = self.neuron[index], False
-        self.rows = None if self.rows is None else self.rows[index]
+    def part(self, index: np.ndarray) -> HostRows:
+        """Return some of the fits, where they are, as rows of their own on the same threads."""
+        part = copy.copy(self)
+        part.eta, part.curvature = np.take(self.eta, index, axis=1), np.take(self.curvature, index, axis=1)
+        part.D = np.empty_like(part.eta)
+        part.neuron, part._every, part.passes = self.neuron[index], False, 0.0
+        part.rows = None if self.rows is None else self.rows[index]
+        return part
 
 
 def _is_far(X, mean) -> bool:

@@ -35,12 +35,9 @@ class SharedMetric:
         inside = self.basis.whiten.T @ coef
         return self.basis.whiten @ (self.scale * inside), intercept / self.curvature
 
-    def take(self, index) -> SharedMetric:
-        """Keep some of the fits."""
-        metric = object.__new__(SharedMetric)
-        metric.basis, metric.curvature = self.basis, self.curvature[index]
-        metric.ridge, metric.scale = self.ridge[:, index], self.scale[:, index]
-        return metric
+    def part(self, index: np.ndarray) -> SharedMetric:
+        """Return that of some of the fits."""
+        return SharedMetric(self.basis, self.curvature[index], self.ridge[:, index])
 
 
 class OwnMetric:

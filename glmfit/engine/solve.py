@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -23,9 +24,10 @@ _AIM = 0.3  # of the target: an estimate below it asks for a proof
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides
 _LOOK_BACK = 3  # steps over which contraction is measured
+_FEW = 64  # fits that are not worth a group of their own
 _STALLED = 4  # steps without a smaller estimate: rounding
 _FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
-_COPIES = 4  # arrays of rows times fits
+_COPIES = 3  # arrays of rows times fits
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,19 @@ class ConjugateGradients:
     of the neuron. Cost: T d^2 once, then two products of T d N a step.
     """
 
+    curved: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True)
     on_host: ClassVar[bool] = True
 
     def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
         """Fit until every neuron is converged or the budget is spent; see :class:`LoopOptions`."""
-        return solve(problem, options or LoopOptions(), seed=0 if key is None else seed_of(key), start=params)
+        return solve(
+            problem, options or LoopOptions(), seed=0 if key is None else seed_of(key), start=params, curved=self.curved
+        )
 
 
-def solve(problem, options: LoopOptions, *, seed: int = 0, start: Params | None = None) -> Solution:
+def solve(
+    problem, options: LoopOptions, *, seed: int = 0, start: Params | None = None, curved: np.ndarray | None = None
+) -> Solution:
     """Fit every neuron of a population, each to a proved distance from its optimum.
 
     Parameters
@@ -62,12 +69,14 @@ def solve(problem, options: LoopOptions, *, seed: int = 0, start: Params | None 
         Of the random starts of certificates.
     start : Params, optional
         Where to begin; the models without features by default.
+    curved : numpy.ndarray, optional
+        Fits that the shared metric is known not to serve, bool (fit,): those begin with one of their own.
 
     Returns
     -------
     Solution
     """
-    return _Run(problem, options, seed, start).run()
+    return _Run(problem, options, seed, start, curved).run()
 
 
 class Progress(NamedTuple):
@@ -80,8 +89,9 @@ class Progress(NamedTuple):
 class _Run:
     """One call of `solve`: outcome per neuron, filled in as it becomes known."""
 
-    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None):
+    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None, curved):
         self.problem, self.options, self.seed, self.start = problem, options, seed, start
+        self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
         self.clock, self.compiled = time.perf_counter(), compile_seconds()
         n = problem.n_neurons
         silent = problem.mean_count <= 0
@@ -92,23 +102,27 @@ class _Run:
         self.target = self._targets(np.arange(n), self.objective)
         self.epochs, self.passes, self.history = np.zeros(n, int), 0.0, History()
         self.failure_probability, self.exact, self.attempts = 0.0, False, 0
+        self.open = ~silent
 
     def run(self) -> Solution:
         """Fit groups of neurons, as many at a time as memory allows."""
         problem, options = self.problem, self.options
         todo = np.flatnonzero(self.status != Status.NO_SPIKES)
         bytes_of_one = _COPIES * problem.n_rows * problem.dtype.itemsize
-        most = max(1, int(min(options.max_memory / bytes_of_one, len(todo))))
-        interrupted, self.group = False, None
+        kin, place = np.unique(problem.kin[todo], return_inverse=True)  # fits of a neuron stay together
+        share = options.max_memory / (bytes_of_one * max(1, len(todo) / max(1, len(kin))))
+        most = max(1, int(min(share, len(kin))))
+        interrupted = False
+        self.groups: list[Group] = []
         self.bar = ProgressBar(f"fitting {problem.subject}", options.max_epochs, "epoch", options.verbose)
         try:
             self._note()
-            for neurons in np.array_split(todo, -(-len(todo) // most) or 1):
-                if len(neurons) and options.max_epochs:
-                    self._fit(neurons)
+            for some in np.array_split(np.arange(len(kin)), -(-len(kin) // most) or 1):
+                if len(some) and options.max_epochs:
+                    self._fit(todo[np.isin(place, some)])
             self.bar.finish(bool(np.all(self.status != Status.MAX_EPOCHS)))
         except KeyboardInterrupt:
-            if self.group is None:
+            if not self.groups:
                 raise  # nothing was fitted yet
             interrupted = True
             self._keep_interrupted()
@@ -132,55 +146,53 @@ class _Run:
             solver_name="ConjugateGradients+Newton" if self.exact else "ConjugateGradients",
             interrupted=interrupted,
             failure_probability=self.failure_probability,
+            state=self.curved,
         )
 
-    # ---------------------------------------------------------------- a group of fits
+    # ---------------------------------------------------------------- groups of fits
 
-    def _fit(self, neurons: np.ndarray) -> None:
-        with self._rows(neurons) as rows:
-            self._descend(self._start(rows, neurons), neurons)
+    def _fit(self, fits: np.ndarray) -> None:
+        """Step groups of fits, which part when half of one are ready for their proofs."""
+        with self._rows(fits) as rows:
+            group = Group(self._start(rows, fits), fits)
+            if self.curved[fits].any():
+                self._renew(group, self.curved[fits])
+            self.groups = [group]
+            while self.groups:
+                group = self.groups[-1]
+                target = self._targets(group.fits, self.problem.null_objective[group.fits] - group.descent.gained)
+                ready = group.is_ready(target) | (group.descent.n_steps >= self.options.max_epochs)
+                if ready.all():
+                    self._prove(self.groups.pop(), target)
+                elif ready.sum() >= max(len(ready) / 2, _FEW):
+                    self.groups[-1:] = [group.part(~ready), group.part(ready)]
+                else:
+                    self._step(group, ~ready, target)
 
-    def _descend(self, cg: Descent, neurons: np.ndarray) -> None:
-        problem, options = self.problem, self.options
-        self.group = cg, neurons
-        aim = np.full(len(neurons), _AIM)
-        proofs = np.zeros(len(neurons), int)
-        traces: list[np.ndarray] = [cg.estimate]
-        scale = problem.basis.deviation
-        while True:
-            target = self._targets(neurons, problem.null_objective[neurons] - cg.gained)
-            out = cg.n_steps >= options.max_epochs
-            broken = ~np.isfinite(cg.estimate)
-            ready = (cg.estimate <= aim * target) | _stalled(traces) | out | broken
-            if ready.all():
-                proofs += 1
-                left = self._prove(cg, neurons, target, proofs, out, broken)
-                if not len(left):
-                    return
-                cg.take(left)
-                neurons, aim, proofs = neurons[left], aim[left] * _TIGHTER, proofs[left]
-                self.group = cg, neurons
-                cg.renew_metrics(np.arange(len(left)), scale)
-                traces = [cg.estimate]
-                ready = np.zeros(len(left), bool)
-            else:
-                slow = ~ready & self._is_slow(cg, traces, aim * target)
-                if slow.any():
-                    cg.renew_metrics(np.flatnonzero(slow), scale)
-                    traces = [np.where(slow, np.inf, t) for t in traces[:-1]] + [cg.estimate]
-            cg.step(~ready)
-            traces = [*traces[-2 * _STALLED :], cg.estimate]
-            self.bar.to(int(cg.n_steps.max()))
-            self.bar.say(f"{int(np.sum(~ready))} of {problem.n_neurons} open, estimate {np.nanmax(cg.estimate):.1e}")
-            if options.callback is not None:
-                active = np.zeros(problem.n_neurons, bool)
-                active[neurons] = ~ready
-                state = Progress(int(cg.n_steps.max()), active)
-                options.callback(state.epoch, time.perf_counter() - self.clock, self._params_of(cg), state)
+    def _step(self, group: Group, moving: np.ndarray, target: np.ndarray) -> None:
+        problem, descent = self.problem, group.descent
+        slow = moving & group.is_slow(target, problem.n_features)
+        if slow.any():
+            self.curved[group.fits[slow]] = True
+            self._renew(group, slow)
+        group.step(moving)
+        epoch = int(descent.n_steps.max())
+        self.open[group.fits] = moving
+        self.bar.to(max(self.bar.n, epoch))
+        self.bar.say(f"{int(self.open.sum())} open, estimate {np.nanmax(descent.estimate):.1e}")
+        if self.options.callback is not None:
+            seconds = time.perf_counter() - self.clock
+            self.options.callback(epoch, seconds, self._params_of(descent), Progress(epoch, self.open))
+
+    def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
+        """Give some fits metrics of their own; those of a neuron share one unless each is to stand ``alone``."""
+        kin = None if alone else self.problem.kin[group.fits]
+        group.descent.renew_metrics(np.flatnonzero(which), self.problem.basis.deviation, kin)
+        group.trace = [np.where(which, np.inf, t) for t in group.trace[:-1]] + [group.descent.estimate]
 
     def _rows(self, neurons) -> HostRows:
         p = self.problem
-        return HostRows(p.X, p.Y, p.observation, neurons, p.basis.mean, p.weights, None, p.offset, p.dtype)
+        return HostRows(observation=p.observation, mean=p.basis.mean, dtype=p.dtype, **p.rows_of(neurons))
 
     def _start(self, rows: HostRows, neurons) -> Descent:
         p, basis = self.problem, self.problem.basis
@@ -192,51 +204,46 @@ class _Run:
         coef = np.array(start.coef[:, neurons], np.float64)
         return Descent(rows, metric, ridge, coef, start.intercept[neurons] + basis.mean @ coef)
 
-    def _is_slow(self, cg: Descent, traces, aim) -> np.ndarray:
-        """Which fits a metric of their own would bring to their aim with less work than the steps to come."""
-        if len(traces) <= _LOOK_BACK:
-            return np.zeros(len(aim), bool)
-        d = self.problem.n_features
-        with np.errstate(divide="ignore", invalid="ignore"):
-            fall = np.log(traces[-1 - _LOOK_BACK] / cg.estimate) / _LOOK_BACK  # per step
-            ahead = np.log(cg.estimate / aim) / np.maximum(fall, 1e-2)
-        own = 3 + d * (d + 8) / (4 * d + 150)
-        return np.isfinite(ahead) & (ahead > own)
-
     # ---------------------------------------------------------------- proofs
 
-    def _prove(self, cg: Descent, neurons, target, proofs, out, broken) -> np.ndarray:
-        """Bound all gaps; returns the fits that go on, as indices."""
-        problem = self.problem
+    def _prove(self, group: Group, target: np.ndarray) -> None:
+        """Bound the gaps of a group; what is not proved to be near enough goes on, or ends by its exact Hessian."""
+        problem, cg, fits = self.problem, group.descent, group.fits
         self.attempts += 1
+        broken = ~np.isfinite(cg.estimate)
         loss, gradient = cg.rows.evaluate(cg.coef, cg.intercept)
         cg.arrive(gradient)
         params = self._params_of(cg)
-        value = np.broadcast_to(np.asarray(self._penalty_of(params, neurons), np.float64), loss.shape)
-        objective = loss + value
-        cg.gained = problem.null_objective[neurons] - objective
-        target = self._targets(neurons, objective)
-        rounding = self._rounding(params, neurons, objective)
-        bound, estimate = self._bounds(cg, neurons, target - rounding, params)
+        objective = loss + self._penalty_of(params, fits)
+        cg.gained = problem.null_objective[fits] - objective
+        target = self._targets(fits, objective)
+        rounding = self._rounding(params, fits, objective)
+        bound, estimate = self._bounds(cg, fits, target - rounding, params)
         bound = bound + rounding
         known = np.isfinite(bound)
         gap = np.where(known, bound, np.maximum(estimate, rounding))
-        self._keep(neurons, params, objective, gap, known, target)
-        self.epochs[neurons] = cg.n_steps
-        self.passes += cg.rows.passes
+        self.params.coef[:, fits], self.params.intercept[fits] = params
+        self.objective[fits], self.gap[fits], self.is_bound[fits], self.target[fits] = objective, gap, known, target
+        self.epochs[fits] = cg.n_steps
+        self.passes += cg.rows.passes * len(fits) / problem.n_neurons
         cg.rows.passes = 0.0
-        status = np.full(len(neurons), int(Status.MAX_EPOCHS))
         proved = known & (bound <= target)
-        status[proved] = Status.CONVERGED
         bad = broken | ~np.isfinite(objective) | ~np.isfinite(gap)
-        status[bad] = Status.NON_FINITE
-        self.status[neurons] = status
+        self.status[fits[proved]], self.status[fits[bad]] = Status.CONVERGED, Status.NON_FINITE
+        self.open[fits] = ~(proved | bad)
         self._note(int(cg.n_steps.max()))
-        open_ = ~(proved | bad)
-        for k in np.flatnonzero(open_ & ((proofs >= _PROOFS) | out)):
-            self._finish_exactly(int(neurons[k]))
-            open_[k] = False
-        return np.flatnonzero(open_)
+        group.proofs += 1
+        ended = (group.proofs >= _PROOFS) | (cg.n_steps >= self.options.max_epochs)
+        for fit in fits[self.open[fits] & ended]:
+            self._finish_exactly(int(fit))
+        left = self.open[fits] & ~ended
+        if left.any():
+            group = group.part(left)
+            group.aim = group.aim * _TIGHTER
+            self.curved[group.fits] = True
+            self._renew(group, np.ones(len(group.fits), bool), alone=bool(np.any(group.proofs > 1)))
+            group.step(np.ones(len(group.fits), bool))  # from a gradient in double precision
+            self.groups.append(group)
 
     def _bounds(self, cg, neurons, target, params: Params):
         """Bounds from the ridge, and from the spectrum of some rows where it says too little."""
@@ -301,22 +308,13 @@ class _Run:
         coef[:, neurons] = params.coef
         return np.asarray(self.problem.penalty.value(coef))[neurons]
 
-    def _keep(self, neurons, params: Params, objective, gap, is_bound, target) -> None:
-        self.params.coef[:, neurons], self.params.intercept[neurons] = params
-        self.objective[neurons], self.gap[neurons] = objective, gap
-        self.is_bound[neurons], self.target[neurons] = is_bound, target
-
     def _keep_interrupted(self) -> None:
         """Return where the open fits are, with what can be said of it."""
-        cg, neurons = self.group
-        open_ = np.isin(self.status[neurons], (Status.MAX_EPOCHS,))
-        params = Params(*(a[..., open_] for a in self._params_of(cg)))
-        neurons = neurons[open_]
-        self.params.coef[:, neurons], self.params.intercept[neurons] = params
-        objective = self.problem.evaluate(self.params).objective
-        self.objective[neurons] = objective[neurons]
-        self.gap[neurons], self.is_bound[neurons] = cg.estimate[open_], False
-        self.epochs[neurons] = cg.n_steps[open_]
+        for group in self.groups:
+            self.params.coef[:, group.fits], self.params.intercept[group.fits] = self._params_of(group.descent)
+            self.gap[group.fits], self.is_bound[group.fits] = group.descent.estimate, False
+            self.epochs[group.fits] = group.descent.n_steps
+            self.objective[group.fits] = self.problem.evaluate(self.params).objective[group.fits]
         self.status[self.status == Status.MAX_EPOCHS] = Status.INTERRUPTED
 
     def _rounding(self, params: Params, neurons, objective) -> np.ndarray:
@@ -330,9 +328,10 @@ class _Run:
         """Gap below which a neuron counts as converged, (fit,)."""
         problem, options = self.problem, self.options
         improvement = np.maximum(problem.null_objective[neurons] - objective, 0.0)
-        negligible = options.negligible / problem.n_rows * min(1.0, options.tol / 1e-6)
+        tol = np.broadcast_to(options.tol, problem.n_neurons)[neurons]
+        negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / 1e-6)
         rounding = 64e-16 * (np.abs(objective) + problem.mean_count[neurons])
-        return np.maximum(np.maximum(options.tol * improvement, negligible), rounding)
+        return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 
     def _note(self, epoch: int = 0) -> None:
         seconds = time.perf_counter() - self.clock
@@ -340,8 +339,57 @@ class _Run:
         self.history.add(epoch, row_evals, seconds, self.objective.copy(), self.gap.copy(), self.is_bound.copy())
 
 
-def _stalled(traces) -> np.ndarray:
-    """Which fits have not come nearer for some steps: what is left is rounding."""
-    if len(traces) <= _STALLED:
-        return np.zeros(len(traces[-1]), bool)
-    return np.min(traces[-_STALLED:], axis=0) >= 0.9 * traces[-_STALLED - 1]
+class Group:
+    """Fits that are stepped together.
+
+    Attributes
+    ----------
+    descent : Descent
+        Where they are.
+    fits : numpy.ndarray
+        Which of the problem's they are, (fit,).
+    aim : numpy.ndarray
+        Share of the target below which an estimate asks for a proof, (fit,).
+    proofs : numpy.ndarray
+        Proofs asked for so far, (fit,).
+    trace : list of numpy.ndarray
+        Estimates of the last steps, (fit,) each; inf before a metric was renewed.
+    """
+
+    def __init__(self, descent: Descent, fits: np.ndarray):
+        self.descent, self.fits = descent, fits
+        self.aim, self.proofs = np.full(len(fits), _AIM), np.zeros(len(fits), int)
+        self.trace = [descent.estimate]
+
+    def step(self, moving: np.ndarray) -> None:
+        """Take a step of some fits, bool (fit,)."""
+        self.descent.step(moving)
+        self.trace = [*self.trace[-2 * _STALLED :], self.descent.estimate]
+
+    def part(self, which: np.ndarray) -> Group:
+        """Return some of the fits as a group of their own."""
+        part = copy.copy(self)
+        index = np.flatnonzero(which)
+        part.descent = self.descent.part(index)
+        part.fits, part.aim, part.proofs = self.fits[index], self.aim[index], self.proofs[index]
+        part.trace = [t[index] for t in self.trace]
+        return part
+
+    def is_ready(self, target: np.ndarray) -> np.ndarray:
+        """Which fits are to be proved: near enough by their estimates, no nearer for some steps, or not a number."""
+        estimate = self.descent.estimate
+        ready = (estimate <= self.aim * target) | ~np.isfinite(estimate)
+        if len(self.trace) > _STALLED:
+            ready |= np.min(self.trace[-_STALLED:], axis=0) >= 0.9 * self.trace[-_STALLED - 1]
+        return ready
+
+    def is_slow(self, target: np.ndarray, n_features: int) -> np.ndarray:
+        """Which fits a (new) metric of their own would bring to their aim with less work than the steps to come."""
+        if len(self.trace) <= _LOOK_BACK:
+            return np.zeros(len(target), bool)
+        estimate = self.descent.estimate
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fall = np.log(self.trace[-1 - _LOOK_BACK] / estimate) / _LOOK_BACK  # per step
+            ahead = np.log(estimate / (self.aim * target)) / np.maximum(fall, 1e-2)
+        own = 3 + n_features * (n_features + 8) / (4 * n_features + 150)  # flops of a Hessian over those of a step
+        return np.isfinite(ahead) & (ahead > own)

@@ -15,6 +15,7 @@ from .. import penalties
 from .._checks import not_text, shorten
 from .._progress import ProgressBar, counted
 from .._status import Status
+from ..engine import ConjugateGradients
 from ..penalties import Penalty
 from ..problems import FoldedProblem, Params, PathProblem
 from ..solvers import SAGA, LoopOptions, Newton, SharedNewton, Solution
@@ -96,7 +97,7 @@ class Fits:
         Increasing.
     folds : Folds
         Of the rows.
-    solver : SAGA, SharedNewton or None
+    solver : ConjugateGradients, SAGA, SharedNewton or None
         Which solves them; None chooses.
     options, last : LoopOptions
         When to stop, and when the fits to all rows stop if they may be returned.
@@ -113,7 +114,7 @@ class Fits:
     penalty: Callable[[Any], Penalty]
     strengths: np.ndarray
     folds: Folds
-    solver: SAGA | SharedNewton | None
+    solver: ConjugateGradients | SAGA | SharedNewton | None
     options: LoopOptions
     last: LoopOptions
     seed: int
@@ -195,7 +196,7 @@ class Fits:
         )
 
     @cached_property
-    def chosen(self) -> SAGA | SharedNewton:
+    def chosen(self) -> ConjugateGradients | SAGA | SharedNewton:
         """Solver of the cross-validation."""
         return self.solver or self._choose()
 
@@ -214,7 +215,9 @@ class Fits:
         return len(self.strengths) * (self.folds.train.shape[1] + 1)
 
     def _choose(self):
-        """Hessians where a neuron has many fits to share them; SAGA for wide designs, and on a GPU."""
+        """Engine for smooth penalties; of others Hessians that a neuron's fits share, or SAGA for wide designs."""
+        if self.penalty(1.0).smooth and jax.default_backend() == "cpu":
+            return ConjugateGradients()
         few = self.data.X.shape[1] <= _FEATURES_PER_FIT * self._n_fits
         small = self._bytes_of_hessians() <= max(self.max_memory, self._bytes_of_columns())
         return SharedNewton() if few and small and jax.default_backend() == "cpu" else SAGA()
@@ -279,30 +282,38 @@ class Fits:
         )  # fmt: skip
 
     def _columns(self, neurons, found: Found, bar: ProgressBar) -> None:
-        if self.penalty(1.0).smooth:
+        if self.penalty(1.0).smooth and isinstance(self.chosen, SAGA):
             self._solve(neurons, slice(None), None, found, bar)
             return
-        # Steps of a penalty that is not smooth are dear, and near starts worth it: the strongest first.
-        start = None
+        # The next stronger strength is a near start.
+        start = curved = None
         for s in range(len(self.strengths))[::-1]:
-            start = self._solve(neurons, slice(s, s + 1), start, found, bar)
+            start, curved = self._solve(neurons, slice(s, s + 1), start, found, bar, curved)
 
-    def _solve(self, neurons, which: slice, start, found: Found, bar: ProgressBar) -> Params:
-        """All columns of some strengths in one problem; returns their parameters."""
+    def _solve(self, neurons, which: slice, start, found: Found, bar: ProgressBar, curved=None):
+        """All columns of some strengths in one problem; returns their parameters, and what the solver learnt."""
         strengths = self.strengths[which]
         shape = len(strengths), self._train.shape[1], len(neurons)
         strength, fold, neuron = (a.ravel() for a in np.meshgrid(strengths, range(shape[1]), neurons, indexing="ij"))
         problem = self._folded(strength, fold, neuron)
-        solution = run_counted(self.chosen, problem, start, self.seed, self.options, bar)
+        solver, options, passes = self.chosen, self.options, np.zeros(len(neuron), int)
+        if isinstance(solver, ConjugateGradients):
+            solver = replace(solver, curved=curved)
+            options = replace(
+                options, max_memory=self.max_memory, tol=np.where(fold < shape[1] - 1, options.tol, self.last.tol)
+            )
+        solution = run_counted(solver, problem, start, self.seed, options, bar)
+        if isinstance(solver, ConjugateGradients):
+            passes = np.maximum(solution.epochs, 1)
         coef, intercept = solution.params
         # A fit that was stopped before its first step is a constant rate, and nothing to compare.
         gap = np.where((solution.status == Status.INTERRUPTED) & (solution.epochs == 0), np.nan, solution.gap)
-        rest = intercept, solution.status, gap, solution.gap_is_bound, solution.target, np.zeros(len(neuron), int)
+        rest = intercept, solution.status, gap, solution.gap_is_bound, solution.target, passes
         coef = np.moveaxis(coef.reshape(-1, *shape), 0, -2)
         found.keep(which, neurons, (coef, *(a.reshape(shape) for a in rest)))
         if solution.interrupted:
             raise KeyboardInterrupt
-        return solution.params
+        return solution.params, solution.state
 
 
 def _unfinished(status, gap) -> np.ndarray:

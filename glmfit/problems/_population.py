@@ -92,6 +92,15 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         """Rows that are fitted."""
         return self.n_rows
 
+    @property
+    def kin(self) -> np.ndarray:
+        """Which neuron each fit is of, (fit,)."""
+        return np.arange(self.n_neurons)
+
+    def rows_of(self, fits: np.ndarray) -> dict:
+        """Return what :class:`glmfit.engine.host.HostRows` takes, for some fits."""
+        return {"X": self.X, "Y": self.Y, "neuron": fits, "weights": self.row_weights, "offset": self.offset}
+
     def null_params(self) -> Params:
         """Intercept-only optimum, the reference point of relative gaps."""
         return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0])

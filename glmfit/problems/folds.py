@@ -90,6 +90,17 @@ class FoldedProblem(PopulationProblem):
         """What a progress bar says is fitted."""
         return counted(self.n_neurons, "fit")
 
+    @property
+    def kin(self) -> np.ndarray:
+        """Which neuron each fit is of, (fit,)."""
+        return self.neuron
+
+    def rows_of(self, fits: np.ndarray) -> dict:
+        """Return what :class:`glmfit.engine.host.HostRows` takes, for some fits."""
+        weights = self._in_fold * self._fold_scale
+        common = {"X": self.X, "Y": self.counts, "neuron": self.neuron[fits], "offset": self.known}
+        return common | {"weights": weights, "rows": self.fold[fits]}
+
     @cached_property
     def mean_count(self) -> np.ndarray:
         """Weighted mean count per bin of each column's rows, (column,)."""
