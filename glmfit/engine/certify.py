@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
+from ..problems._chunks import chunks
 from .cg import Descent, inner
 from .host import Slopes
 
@@ -65,12 +66,18 @@ class SpectralFloor:
         root = np.sqrt(self._scale)
 
         def product(v):
-            eta = z @ (root * v).astype(x.dtype)
-            eta *= curvature
-            out = (z.T @ eta).astype(np.float64) / rows.n_rows
+            turned = (root * v).astype(x.dtype)
+
+            def piece(some):
+                eta = z[some] @ turned
+                eta *= curvature[some]
+                return z[some].T @ eta
+
+            out = sum(part.astype(np.float64) for part in rows.each(piece, pieces)) / rows.n_rows
             out[:-1] += self._whiten.T @ (cg.ridge * (self._whiten @ (root * v)[:-1]))
             return root * out
 
+        pieces = chunks(len(x), 4096)
         start = np.broadcast_to(random_start(rng, rank + 1, np.float64), (rank + 1, len(cg.intercept)))
         alpha, beta = _lanczos(product, start, min(_STEPS, rank + 1))
         share = failure_probability / len(cg.intercept)

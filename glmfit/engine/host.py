@@ -7,7 +7,6 @@ metrics are applied to small arrays, (feature, fit).
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -104,13 +103,19 @@ class HostRows:
         size = int(np.clip(TILE // width, _LEAST_ROWS, _MOST_ROWS))
         if self.n_rows > 8192:  # some tiles for every thread
             size = min(size, -(-self.n_rows // 4))
-        return self._each(function, chunks(self.n_rows, size))
+        return self.each(function, chunks(self.n_rows, size))
 
-    def _each(self, function, items) -> list:
+    def each(self, function, items) -> list:
+        """Apply a function to every item, in order, shared among threads."""
+
+        def quietly(item):
+            # What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                return function(item)
+
         if self._pool is None or len(items) == 1:
-            return list(map(function, items))
-        context = contextvars.copy_context()  # of numpy.errstate
-        return list(self._pool.map(lambda item: context.copy().run(function, item), items))
+            return list(map(quietly, items))
+        return list(self._pool.map(quietly, items))
 
     def _x(self, tile: slice) -> np.ndarray:
         """Rows of the passes that show the way; features far from 0 are centred before they are rounded."""
@@ -206,7 +211,7 @@ class HostRows:
         if w is None:
             return r, c
         w = w.astype(r.dtype)
-        return r * w, c * w
+        return _weighted(r, w), _weighted(c, w)
 
     def products(self, coef, intercept) -> Slopes:
         """Hessians of the mean loss times a direction, in one reading of the rows."""
@@ -318,7 +323,7 @@ class HostRows:
                 total += x.T @ x
             return total / self.n_rows
 
-        return self._each(of_one, range(len(fits)))
+        return self.each(of_one, range(len(fits)))
 
     # ---------------------------------------------------------------- passes that numbers rest on
 
@@ -338,15 +343,14 @@ class HostRows:
             loss, r = observation.loss_and_derivative(y, eta)
             w = self._weight(rows, at)
             if w is not None:
-                loss, r = loss * w, r * w
+                loss, r = _weighted(loss, w), _weighted(r, w)
             self.eta[rows, at] = eta
             single = np.ascontiguousarray(eta.astype(self.dtype))
             c = derivatives(observation, y.astype(self.dtype), single)[1]
-            self.curvature[rows, at] = c if w is None else c * w
+            self.curvature[rows, at] = c if w is None else _weighted(c, w.astype(c.dtype))
             return loss.sum(axis=0), r.T @ x, r.sum(axis=0)
 
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            parts = self._over(tile, coef.shape[1])
+        parts = self._over(tile, coef.shape[1])
         self.passes += 1
         loss, *slopes = (self._mean(part) for part in zip(*parts, strict=True))
         return loss, self._centred(*slopes)
@@ -361,6 +365,13 @@ class HostRows:
         part.neuron, part._every, part.passes = self.neuron[index], False, 0.0
         part.rows = None if self.rows is None else self.rows[index]
         return part
+
+
+def _weighted(values, w) -> np.ndarray:
+    """Values times weights; rows without weight may be anything, also infinite."""
+    values = values * w
+    np.copyto(values, 0, where=w == 0)
+    return values
 
 
 def _is_far(X, mean) -> bool:

@@ -36,8 +36,7 @@ def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tup
         Of the shape of eta; they may be views that the next call in the same thread leaves alone, and read-only.
     """
     if eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
-        with np.errstate(over="ignore", invalid="ignore"):
-            return observation.derivative(y, eta), observation.curvature(y, eta)
+        return observation.derivative(y, eta), observation.curvature(y, eta)
     pad = _scratch()
     for tile, values in zip(pad, (y, eta), strict=True):
         np.copyto(tile[: eta.size].reshape(eta.shape), values)

@@ -24,6 +24,7 @@ _AIM = 0.3  # of the target: an estimate below it asks for a proof
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides
 _LOOK_BACK = 3  # steps over which contraction is measured
+_FREE_STEPS, _LOOK = 30, 10  # where there may be no optimum to come to; steps between looks in float64 there
 _FEW = 64  # fits that are not worth a group of their own
 _STALLED = 4  # steps without a smaller estimate: rounding
 _FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
@@ -103,6 +104,7 @@ class _Run:
         self.epochs, self.passes, self.history = np.zeros(n, int), 0.0, History()
         self.failure_probability, self.exact, self.attempts = 0.0, False, 0
         self.open = ~silent
+        self.most_steps = options.max_epochs if problem.penalty.penalises_all else min(options.max_epochs, _FREE_STEPS)
 
     def run(self) -> Solution:
         """Fit groups of neurons, as many at a time as memory allows."""
@@ -161,9 +163,11 @@ class _Run:
             while self.groups:
                 group = self.groups[-1]
                 target = self._targets(group.fits, self.problem.null_objective[group.fits] - group.descent.gained)
-                ready = group.is_ready(target) | (group.descent.n_steps >= self.options.max_epochs)
+                ready = group.is_ready(target) | (group.descent.n_steps >= self.most_steps)
                 if ready.all():
                     self._prove(self.groups.pop(), target)
+                elif not self.problem.penalty.penalises_all and group.looks < group.descent.n_steps.max() // _LOOK:
+                    self._look(group)
                 elif ready.sum() >= max(len(ready) / 2, _FEW):
                     self.groups[-1:] = [group.part(~ready), group.part(ready)]
                 else:
@@ -206,34 +210,49 @@ class _Run:
 
     # ---------------------------------------------------------------- proofs
 
+    def _look(self, group: Group) -> np.ndarray:
+        """Evaluate a group in float64 and keep where it is; returns the fits that are worse there than before.
+
+        Where products in single precision led astray, the last point that was looked at in double stands.
+        """
+        cg, fits = group.descent, group.fits
+        loss, gradient = cg.rows.evaluate(cg.coef, cg.intercept)
+        cg.arrive(gradient)
+        params = self._params_of(cg)
+        objective = loss + self._penalty_of(params, fits)
+        worse = ~(objective <= self.objective[fits] + self._rounding(params, fits, objective))
+        better = fits[~worse]
+        self.params.coef[:, better], self.params.intercept[better] = (a[..., ~worse] for a in params)
+        self.objective[better] = objective[~worse]
+        cg.gained = self.problem.null_objective[fits] - self.objective[fits]
+        group.looks += 1
+        return worse
+
     def _prove(self, group: Group, target: np.ndarray) -> None:
         """Bound the gaps of a group; what is not proved to be near enough goes on, or ends by its exact Hessian."""
         problem, cg, fits = self.problem, group.descent, group.fits
         self.attempts += 1
         broken = ~np.isfinite(cg.estimate)
-        loss, gradient = cg.rows.evaluate(cg.coef, cg.intercept)
-        cg.arrive(gradient)
-        params = self._params_of(cg)
-        objective = loss + self._penalty_of(params, fits)
-        cg.gained = problem.null_objective[fits] - objective
+        worse = self._look(group)
+        params = Params(self.params.coef[:, fits], self.params.intercept[fits])
+        objective = self.objective[fits]
         target = self._targets(fits, objective)
         rounding = self._rounding(params, fits, objective)
         bound, estimate = self._bounds(cg, fits, target - rounding, params)
         bound = bound + rounding
+        bound = np.where(worse, np.inf, bound)
         known = np.isfinite(bound)
-        gap = np.where(known, bound, np.maximum(estimate, rounding))
-        self.params.coef[:, fits], self.params.intercept[fits] = params
-        self.objective[fits], self.gap[fits], self.is_bound[fits], self.target[fits] = objective, gap, known, target
-        self.epochs[fits] = cg.n_steps
+        self.gap[fits] = np.where(known, bound, np.maximum(estimate, rounding))
+        self.is_bound[fits], self.target[fits], self.epochs[fits] = known, target, cg.n_steps
         self.passes += cg.rows.passes * len(fits) / problem.n_neurons
         cg.rows.passes = 0.0
         proved = known & (bound <= target)
-        bad = broken | ~np.isfinite(objective) | ~np.isfinite(gap)
+        bad = (broken & ~worse) | ~np.isfinite(objective)
         self.status[fits[proved]], self.status[fits[bad]] = Status.CONVERGED, Status.NON_FINITE
         self.open[fits] = ~(proved | bad)
         self._note(int(cg.n_steps.max()))
         group.proofs += 1
-        ended = (group.proofs >= _PROOFS) | (cg.n_steps >= self.options.max_epochs)
+        ended = worse | (group.proofs >= _PROOFS) | (cg.n_steps >= self.most_steps)
         for fit in fits[self.open[fits] & ended]:
             self._finish_exactly(int(fit))
         left = self.open[fits] & ~ended
@@ -245,30 +264,30 @@ class _Run:
             group.step(np.ones(len(group.fits), bool))  # from a gradient in double precision
             self.groups.append(group)
 
-    def _bounds(self, cg, neurons, target, params: Params):
+    def _bounds(self, cg: Descent, fits, target, params: Params):
         """Bounds from the ridge, and from the spectrum of some rows where it says too little."""
         problem = self.problem
-        bound, estimate = np.full(len(neurons), np.inf), np.full(len(neurons), np.inf)
+        bound, estimate = np.full(len(fits), np.inf), np.full(len(fits), np.inf)
         some = np.all(cg.ridge > 0, axis=0)
         if some.any():
             bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, self._longest(cg)))
-        left = ~(bound <= target)
-        near = ~some | (estimate <= target)
-        if not (left & near).any():
+        # A metric of a fit's own says that the shared one knows little of it; a nearer point will do without.
+        left = ~(bound <= target) & (~some | ((estimate <= target) & ~self.curved[fits]))
+        if not left.any():
             return bound, estimate
         seed = int(self.seed), 1, self.attempts
-        share = _FAILURE / 2**self.attempts * len(neurons) / problem.n_neurons
+        share = _FAILURE / 2**self.attempts * len(fits) / problem.n_neurons
         floor = SpectralFloor(cg, seed, share, problem.penalty.rotation_invariant)
         self.failure_probability += floor.failure_probability
-        found, second = bound_gaps(cg, left & near, target, floor, problem.penalty.penalises_all)
+        found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
         found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
-        found = np.where(left & near, found, np.inf)
+        found = np.where(left, found, np.inf)
         if not problem.penalty.penalises_all and np.isfinite(found).any():
             everywhere = Params(*(a.copy() for a in self.params))
-            everywhere.coef[:, neurons], everywhere.intercept[neurons] = params
+            everywhere.coef[:, fits], everywhere.intercept[fits] = params
             among = np.zeros(problem.n_neurons, bool)
-            among[neurons] = np.isfinite(found)
-            found = np.where(problem.may_be_separable(everywhere, among)[neurons], np.inf, found)
+            among[fits] = np.isfinite(found)
+            found = np.where(problem.may_be_separable(everywhere, among)[fits], np.inf, found)
         return np.minimum(bound, found), np.where(some, estimate, second)
 
     def _longest(self, cg: Descent) -> np.ndarray:
@@ -284,10 +303,11 @@ class _Run:
         """Newton steps on one neuron with its exact Hessian in float64, which also bounds its gap."""
         problem, self.exact = self.problem, True
         outcome = problem.finish_neuron(self.params, neuron, self.target[neuron])
-        self.params = outcome.params
-        known = bool(np.isfinite(outcome.bound))
-        self.objective[neuron], self.is_bound[neuron] = outcome.objective, known
-        self.gap[neuron] = outcome.bound if known else outcome.estimate
+        if outcome.objective <= self.objective[neuron] + 1e-13 * abs(self.objective[neuron]):  # or not a number
+            self.params, self.objective[neuron] = outcome.params, outcome.objective
+            known = bool(np.isfinite(outcome.bound))
+            self.is_bound[neuron], self.gap[neuron] = known, outcome.bound if known else outcome.estimate
+        known = bool(self.is_bound[neuron])
         self.target[neuron] = self._targets(np.array([neuron]), self.objective[[neuron]])[0]
         if known and self.gap[neuron] <= self.target[neuron]:
             self.status[neuron] = Status.CONVERGED
@@ -354,12 +374,14 @@ class Group:
         Proofs asked for so far, (fit,).
     trace : list of numpy.ndarray
         Estimates of the last steps, (fit,) each; inf before a metric was renewed.
+    looks : int
+        How often they were looked at in float64.
     """
 
     def __init__(self, descent: Descent, fits: np.ndarray):
         self.descent, self.fits = descent, fits
         self.aim, self.proofs = np.full(len(fits), _AIM), np.zeros(len(fits), int)
-        self.trace = [descent.estimate]
+        self.trace, self.looks = [descent.estimate], 0
 
     def step(self, moving: np.ndarray) -> None:
         """Take a step of some fits, bool (fit,)."""

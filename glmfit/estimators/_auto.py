@@ -24,7 +24,8 @@ _FITS_THAT_SHARE = 10
 def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> str:
     """Name the solver for a problem: "ConjugateGradients", "Newton" or "SAGA".
 
-    ConjugateGradients for smooth penalties on rows in memory, on a CPU. Of the others Newton
+    ConjugateGradients for smooth penalties on rows in memory, on a CPU; where some coefficients have no penalty only if
+    single precision resolves all directions of the features. Of the others Newton
 
     - for up to three neurons;
     - with fewer than 32 rows per feature, where blocks of rows say little about the whole;
@@ -33,9 +34,9 @@ def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> 
 
     SAGA beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
-    if problem.penalty.smooth and problem.in_memory and not problem.placement.devices:
-        if jax.default_backend() == "cpu":
-            return "ConjugateGradients"
+    on_host = problem.in_memory and not problem.placement.devices and jax.default_backend() == "cpu"
+    if on_host and problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.tame):
+        return "ConjugateGradients"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     few = n_neurons <= _FEW_NEURONS or n_rows < _ROWS_PER_FEATURE * n_features
     most = _NEWTON_WORK / _FITS_THAT_SHARE if shared_programs else _NEWTON_WORK

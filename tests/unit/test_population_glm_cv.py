@@ -19,7 +19,7 @@ from glmfit.engine.cg import Descent
 from glmfit.engine.host import HostRows
 from glmfit.estimators import _cv_fits, population_glm_cv
 from glmfit.estimators._cv_scores import choose_strengths
-from glmfit.solvers import SAGA, Newton, path
+from glmfit.solvers import SAGA, Newton
 
 T, D, N = 500, 6, 3
 STRENGTHS = [1e-3, 1e-1, 1.0]
@@ -546,7 +546,7 @@ def stop_at(monkeypatch, owner, name, call):
 
 def test_ctrl_c_keeps_the_strengths_that_are_done(data, fitted, monkeypatch, tmp_path):
     X, Y = data
-    stop_at(monkeypatch, path._Run, "_solve", 5)  # two calls a strength: the strongest two are done
+    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 3)  # the strongest two are done
     with pytest.warns(UserWarning, match=STOPPED + "2 of 3 strengths scored on every fold") as caught:
         model = PopulationGLMCV(**TIGHT, cv=4).fit(X, Y)
     assert len(caught) == 1 and caught[0].filename == __file__
@@ -571,7 +571,7 @@ def test_ctrl_c_keeps_the_strengths_that_are_done(data, fitted, monkeypatch, tmp
 def test_ctrl_c_before_anything_could_be_scored_leaves_the_old_model(data, fitted, monkeypatch):
     model = clone(fitted).fit(*data)
     before = dict(vars(model))
-    stop_at(monkeypatch, path._Run, "_solve", 2)
+    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 1)
     with pytest.raises(KeyboardInterrupt):
         model.fit(*data)
     assert vars(model).keys() == before.keys() and all(vars(model)[name] is before[name] for name in before)
@@ -580,7 +580,7 @@ def test_ctrl_c_before_anything_could_be_scored_leaves_the_old_model(data, fitte
 def test_neurons_that_ctrl_c_left_out_have_a_constant_rate(data, fitted, monkeypatch):
     X, Y = data
     Y = np.column_stack([Y, np.zeros(T)])
-    stop_at(monkeypatch, path._Run, "_solve", 9)  # in the second neuron
+    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 5)  # in the second neuron
     with pytest.warns() as caught:
         model = PopulationGLMCV(**TIGHT, cv=4, max_memory=1).fit(X, Y)  # one neuron at a time
     interruption, status = (str(w.message) for w in caught)
@@ -605,7 +605,7 @@ def test_ctrl_c_while_fits_are_finished_keeps_them_as_they_were(monkeypatch):
     order = np.random.default_rng(4).permutation(200)
     stop_at(monkeypatch, Newton, "update", 2)
     with pytest.warns(UserWarning) as caught:
-        model = PopulationGLMCV(strengths=[0.0, 0.01], cv=2).fit(x[order], y[order])
+        model = PopulationGLMCV(strengths=[0.0, 0.01], cv=2, solver_name="SharedNewton").fit(x[order], y[order])
     assert str(caught[0].message).startswith(STOPPED + "2 of 2 strengths")
     assert [str(w.message)[:41] for w in caught[1:]] == [
         "1 of 1 neurons did not converge: 1 interr"
@@ -622,19 +622,19 @@ def test_ctrl_c_while_folds_are_scored_ends_nothing_but_the_second_does(data, fi
     np.testing.assert_array_equal(model.coef_, fitted.coef_)
     assert model.report_.converged.all()
     monkeypatch.undo()
-    stop_at(monkeypatch, path._Run, "_solve", 5)
+    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 2)
     stop_at(monkeypatch, population_glm_cv, "score_folds", 1)
     with pytest.raises(KeyboardInterrupt):
         PopulationGLMCV(**TIGHT, cv=4).fit(*data)
 
 
-@pytest.mark.parametrize("place", [(HostRows, "place"), (Descent, "step")])
+@pytest.mark.parametrize("place", [(HostRows, "place", 4), (Descent, "step", 1)])
 def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch, place):
     X, Y = data
     run, own = _cv_fits.Fits.run, _cv_fits.Fits.solution
     monkeypatch.setattr(_cv_fits.Fits, "run", lambda self, bar: run(replace(self, last=self.options), bar))
     monkeypatch.setattr(_cv_fits.Fits, "solution", lambda *a, stopped=None: stopped and own(*a, stopped=stopped))
-    stop_at(monkeypatch, *place, 1)
+    stop_at(monkeypatch, *place)
     with pytest.warns(UserWarning) as caught:
         model = PopulationGLMCV(strengths=STRENGTHS, cv_tol=0.5, tol=1e-14, cv=4).fit(X, Y)
     assert str(caught[0].message).startswith(STOPPED + "3 of 3 strengths")
