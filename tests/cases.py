@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from glmfit import observations, penalties, problems, solvers
+from glmfit import engine, observations, penalties, problems, solvers
 
 T, D, N = 600, 5, 3  # one shape for most tests: compiling is what costs
 GROUPS = (0, 0, 1, 1, -1)
@@ -32,6 +32,7 @@ SOLVERS = {
     "lbfgs": solvers.LBFGS(),
     "bound majorization": solvers.BoundMajorization(),
     "newton": solvers.Newton(),
+    "conjugate gradients": engine.ConjugateGradients(),
 }
 
 

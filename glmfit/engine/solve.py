@@ -232,7 +232,7 @@ class _Run:
         """Bound the gaps of a group; what is not proved to be near enough goes on, or ends by its exact Hessian."""
         problem, cg, fits = self.problem, group.descent, group.fits
         self.attempts += 1
-        broken = ~np.isfinite(cg.estimate)
+        broken, stalled = ~np.isfinite(cg.estimate), cg.estimate > group.aim * target
         worse = self._look(group)
         params = Params(self.params.coef[:, fits], self.params.intercept[fits])
         objective = self.objective[fits]
@@ -252,7 +252,7 @@ class _Run:
         self.open[fits] = ~(proved | bad)
         self._note(int(cg.n_steps.max()))
         group.proofs += 1
-        ended = worse | (group.proofs >= _PROOFS) | (cg.n_steps >= self.most_steps)
+        ended = worse | (group.proofs >= np.where(stalled, 2, _PROOFS)) | (cg.n_steps >= self.most_steps)
         for fit in fits[self.open[fits] & ended]:
             self._finish_exactly(int(fit))
         left = self.open[fits] & ~ended

@@ -237,7 +237,7 @@ def test_every_solver_by_name_finds_the_optimum(link, solver, data):
     assert np.all(gap <= model.report_.gap + 1e-15) and np.all(model.report_.gap <= model.report_.target)
     np.testing.assert_allclose(model.predict(X), oracle.rate(link, X @ model.coef_ + model.intercept_), rtol=1e-12)
     assert model.n_iter_ == model.report_.epochs.max()
-    assert model.report_.solver_name == ("Newton" if solver == "auto" else solver)
+    assert model.report_.solver_name == ("ConjugateGradients" if solver == "auto" else solver)
 
 
 # ------------------------------------------------------------------------- pynapple
