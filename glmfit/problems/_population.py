@@ -326,7 +326,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         leverage = np.asarray(spectrum.leverage, np.float64) * (1 + 1e-5)
         positive = np.where(kappa > 0, kappa, np.nan)
         positive = np.where(self.left_out_is_settled(params.coef), positive, np.nan)
-        bound = gap_bound(decrement / positive, leverage / positive, self.penalty.penalises_all)
+        constant = self.observation.constant
+        bound = gap_bound(decrement / positive, leverage / positive, self.penalty.penalises_all, constant)
         # Where there is no optimum, what says otherwise is rounding.
         bound = np.where(self.may_be_separable(params, np.isfinite(bound)), np.inf, bound)
         if smooth and not np.isfinite(bound).all():  # what duality knows is worth another pass
