@@ -165,8 +165,8 @@ class Observation(eqx.Module):
 
         Notes
         -----
-        Guaranteed: the formula is an upper bound, inflated by more than the errors of its evaluation
-        (:func:`round_up` of 16 machine epsilons of the dtype). The classes say how tight it is.
+        Guaranteed: the formula is an upper bound, inflated by 16 machine epsilons of the dtype, more than the
+        errors of the evaluation. The classes say how tight it is.
         """
 
     # ---------------------------------------------------------------- responses
