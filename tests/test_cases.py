@@ -4,7 +4,7 @@ import inspect
 
 import cases
 
-from glmfit import observations, penalties, solvers
+from glmfit import engine, observations, penalties, solvers
 
 
 def members(package, base):
@@ -25,4 +25,5 @@ def test_every_penalty_is_registered():
 def test_every_solver_is_registered():
     # Their laws stand in test_softmax_exact_laws.py and test_incremental_majorization_laws.py.
     of_classes = {solvers.NewtonCG, solvers.IncrementalMajorization}
-    assert {type(s) for s in cases.SOLVERS.values()} == members(solvers, solvers.Solver) - of_classes
+    known = members(solvers, solvers.Solver) - of_classes | {engine.ConjugateGradients}
+    assert {type(s) for s in cases.SOLVERS.values()} == known

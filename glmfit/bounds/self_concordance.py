@@ -1,7 +1,7 @@
 """Bounds from generalised self-concordance: distance from the optimum, and steps that must descend.
 
-Both links obey ``|phi'''| <= phi''``, so along any line the curvature changes by at most a factor
-exp(change of eta). Derivations: docs/theory/self_concordance.md.
+Losses with ``|phi'''| <= M phi''`` (M = 1 for Poisson counts, both links): along any line the curvature changes by at
+most a factor exp(M times the change of eta). Derivations: docs/theory/self_concordance.md.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from numpy.typing import ArrayLike
 from .._types import Array
 
 GAP_THEOREM = (
-    "generalised self-concordance |phi'''| <= phi'': with q = R lambda < 1, "
-    "F - F* <= (q + (1 - q) log(1 - q)) / R^2 (docs/theory/self_concordance.md)"
+    "generalised self-concordance |phi'''| <= M phi'', M = 1 for Poisson counts: with q = M R lambda < 1, "
+    "F - F* <= (q + (1 - q) log(1 - q)) / (M R)^2 (docs/theory/self_concordance.md)"
 )
 
 
 _SURE = 0.5  # of q; rounding does not halve it
 
 
-def gap_bound(decrement_squared: ArrayLike, radius_squared: ArrayLike, attained: bool = True) -> np.ndarray:
+def gap_bound(
+    decrement_squared: ArrayLike, radius_squared: ArrayLike, attained: bool = True, constant: float | None = 1.0
+) -> np.ndarray:
     r"""Bound ``F - F*`` from the Newton decrement and the reach of the Hessian's ball.
 
-    .. math:: F - F^* \le \frac{q + (1-q)\log(1-q)}{R^2},\qquad q = R\lambda < 1
+    .. math:: F - F^* \le \frac{q + (1-q)\log(1-q)}{M^2R^2},\qquad q = MR\lambda < 1
 
     Parameters
     ----------
@@ -35,6 +37,8 @@ def gap_bound(decrement_squared: ArrayLike, radius_squared: ArrayLike, attained:
     attained : bool
         Whether an optimum is known to exist, as with a ridge. Where there is none q >= 1 everywhere, and q = 1 is
         common: lest rounding make a bound of that, none is given for q > 1/2 where nothing is known.
+    constant : float or None
+        M, of the loss (`Observation.constant`); None, where there is none, gives no bound.
 
     Returns
     -------
@@ -47,8 +51,9 @@ def gap_bound(decrement_squared: ArrayLike, radius_squared: ArrayLike, attained:
     the closed form cancels. The last step inflates by 1e-9, far above its own rounding.
     """
     decrement_squared = np.asarray(decrement_squared, np.float64)
-    radius_squared = np.asarray(radius_squared, np.float64)
+    constant = np.nan if constant is None else constant
     with np.errstate(over="ignore", invalid="ignore"):
+        radius_squared = constant**2 * np.asarray(radius_squared, np.float64)
         product = decrement_squared * radius_squared
     most = 1 if attained else _SURE**2
     valid = np.isfinite(product) & (product < most) & (decrement_squared >= 0) & (radius_squared >= 0)
@@ -70,7 +75,7 @@ def descent_step(slope: Array, curvature: Array, reach: Array) -> Array:
     curvature :
         :math:`q = v'Hv` at the current point.
     reach :
-        :math:`S = \max_t |x_t'v|`.
+        :math:`S = M\max_t |x_t'v|`.
 
     Returns
     -------
@@ -101,7 +106,7 @@ def is_not_above_start(slope: Array, curvature: Array, reach: Array) -> Array:
     curvature :
         :math:`v'Hv` there.
     reach :
-        :math:`S = \max_t |x_t'v|`.
+        :math:`S = M\max_t |x_t'v|`.
 
     Returns
     -------

@@ -148,7 +148,8 @@ def bound_gaps(
     r, p = g, cg.precondition(g)
     rz = inner(r, p)
     best, least = np.full(len(at), np.inf), np.zeros(len(at))
-    open_ = at
+    open_, constant = at, cg.rows.observation.constant
+    bound = np.full(len(at), np.inf)
     for _ in range(_PRODUCTS):
         q = cg.rows.products(*p)
         q = Slopes(q.coef + cg.ridge * p.coef, q.intercept)
@@ -164,7 +165,8 @@ def bound_gaps(
         decrement = np.where(decrement > 0, decrement * (1 + _MARGIN), np.inf)  # not a number: no bound
         best = np.minimum(best, np.where(at, decrement, np.inf))
         least = np.maximum(least, np.where(np.isfinite(inside), inside, 0.0))
-        bound = gap_bound(best, floor.reach_squared, attained)
+        if constant is not None:
+            bound = gap_bound(best, floor.reach_squared, attained, constant)
         open_ = open_ & ~((left <= _TIGHT * inside) | (bound <= target) | ~np.isfinite(left))
         if not open_.any():
             break

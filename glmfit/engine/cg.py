@@ -129,7 +129,7 @@ class Descent:
             unsure = over & (sure[at] == 0)
             if unsure.any():
                 which = at[unsure]
-                sure[which] = descent_step(-s0[unsure], bend[which], self.rows.reach(which))
+                sure[which] = self._sure_step(which, -s0[unsure], bend[which])
             with np.errstate(divide="ignore", invalid="ignore"):
                 secant = here * s0 / (s0 - s1)
             secant = np.where(np.isfinite(secant) & (secant > 0), secant, np.where(over, 0.0, np.inf))
@@ -150,6 +150,12 @@ class Descent:
         self.gained = self.gained + np.where((lengths > 0) & np.isfinite(gain), gain, 0.0)
         self.coef, self.intercept = self.coef + lengths * p.coef, self.intercept + lengths * p.intercept
         self.arrive(loss)
+
+    def _sure_step(self, fits: np.ndarray, slope, bend) -> np.ndarray:
+        """Length that self-concordance proves to descend, of some fits; next to 0 where there is no theorem."""
+        constant = self.rows.observation.constant
+        reach = np.full(len(fits), 1e12) if constant is None else constant * self.rows.reach(fits)
+        return descent_step(slope, bend, reach)
 
     def part(self, index: np.ndarray) -> Descent:
         """Return some of the fits as a descent of their own."""

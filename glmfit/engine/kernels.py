@@ -26,9 +26,9 @@ def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tup
     Parameters
     ----------
     observation :
-        Loss of one count.
+        Loss of one response.
     y, eta :
-        Counts and linear predictor, of one shape and dtype; float32 arrays hold at most `TILE` numbers.
+        Responses and linear predictor, of one shape and dtype; float32 arrays hold at most `TILE` numbers.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tup
         Of the shape of eta; they may be views that the next call in the same thread leaves alone, and read-only.
     """
     if eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
-        return observation.derivative(y, eta), observation.curvature(y, eta)
+        return observation.derivatives(y, eta)
     pad = _scratch()
     for tile, values in zip(pad, (y, eta), strict=True):
         np.copyto(tile[: eta.size].reshape(eta.shape), values)
@@ -47,7 +47,7 @@ def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tup
 
 @functools.cache
 def _program(observation: Observation):
-    return jit(lambda y, eta: (observation.derivative(y, eta), observation.curvature(y, eta)))
+    return jit(observation.derivatives)
 
 
 def _scratch() -> list[np.ndarray]:

@@ -95,7 +95,7 @@ class _Run:
         self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
         self.clock, self.compiled = time.perf_counter(), compile_seconds()
         n = problem.n_neurons
-        silent = problem.mean_count <= 0
+        silent = problem.silent
         self.params = problem.null_params()
         self.status = np.where(silent, int(Status.NO_SPIKES), int(Status.MAX_EPOCHS))
         self.gap, self.is_bound = np.where(silent, 0.0, np.nan), silent.copy()
@@ -350,7 +350,7 @@ class _Run:
         improvement = np.maximum(problem.null_objective[neurons] - objective, 0.0)
         tol = np.broadcast_to(options.tol, problem.n_neurons)[neurons]
         negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / 1e-6)
-        rounding = 64e-16 * (np.abs(objective) + problem.mean_count[neurons])
+        rounding = 64e-16 * (np.abs(objective) + np.abs(problem.mean_count[neurons]))
         return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 
     def _note(self, epoch: int = 0) -> None:

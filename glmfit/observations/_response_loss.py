@@ -191,16 +191,16 @@ class PoissonLoss(ResponseLoss):
         return _POISSON.curvature_bound(y)
 
     def _loss_and_derivative(self, y: Array, z: Array) -> tuple[Array, Array]:
-        return _POISSON._loss_and_derivative(y, z)
+        return _POISSON.loss_and_derivative(y, z)
 
     def _curvature(self, y: Array, z: Array) -> Array:
-        return _POISSON._curvature(y, z)
+        return _POISSON.curvature(y, z)
 
     def _response(self, z: Array) -> Array:
-        return _POISSON._rate(z)
+        return _POISSON.rate(z)
 
     def _deviance(self, y: Array, z: Array) -> Array:
-        return _POISSON._deviance(y, z)
+        return _POISSON.deviance(y, z)
 
 
 @final

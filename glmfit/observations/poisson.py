@@ -1,13 +1,19 @@
-"""Poisson counts with a softplus or an exponential inverse link."""
+"""Poisson counts, and their softplus and exponential inverse links."""
 
-from typing import ClassVar, final
+import abc
+from typing import Any, ClassVar, final
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from glmfit._numerics import (
     A_STAR,
     C_STAR,
+    SoftplusParts,
     exp,
+    exponent_limit,
+    gammaln,
     log_softplus,
     namespace,
     round_up,
@@ -17,9 +23,125 @@ from glmfit._numerics import (
 from glmfit._types import Array
 from glmfit.observations.base import Observation
 
+# jax.random.poisson works in int32 and saturates; above this the spread is below 3e-5 of the rate.
+_LARGEST_SAMPLED_RATE = 2.0**30
+
+
+class Poisson(Observation):
+    """Poisson counts: phi(eta; y) = f(eta) - y log f(eta) with the rate f, so phi >= y - y log y (`saturated_loss`).
+
+    Counts need not be integers (weighted or deconvolved data): the loss is then a quasi-likelihood.
+
+    Notes
+    -----
+    Both links satisfy ``|phi'''| <= phi''`` for every y >= 0: generalised self-concordance, constant 1.
+    """
+
+    constant: ClassVar[float | None] = 1.0
+
+    def rate(self, eta: Array) -> Array:
+        """Compute the expected count per bin, the inverse link f(eta).
+
+        Parameters
+        ----------
+        eta : array
+            Linear predictor, any shape.
+
+        Returns
+        -------
+        array
+            Expected count per bin, > 0, same shape. Softplus stays at e^-43 (float32) or e^-354 (float64)
+            below these eta; the exponential underflows to 0 and overflows to inf, as it must.
+        """
+        return self.mean(eta)
+
+    @abc.abstractmethod
+    def log_rate(self, eta: Array) -> Array:
+        """Compute log f(eta), accurate where f itself underflows.
+
+        Parameters
+        ----------
+        eta : array
+            Linear predictor, any shape.
+
+        Returns
+        -------
+        array
+            Natural logarithm of the expected count per bin, same shape.
+        """
+
+    def intercept(self, mean: Array) -> Array:
+        """Compute the eta whose rate is `mean`: the link, and the optimum of a model without features.
+
+        Parameters
+        ----------
+        mean : array
+            Mean count per bin, >= 0.
+
+        Returns
+        -------
+        array
+            Finite linear predictor, same shape. A mean below e^-43 (float32) or e^-354 (float64), and in
+            particular 0, gives the predictor of that floor, -43 or -354: never -inf.
+        """
+        return self.link(namespace(mean).maximum(mean, float(np.exp(-exponent_limit(mean.dtype)))))
+
+    def loss(self, y: Array, eta: Array) -> Array:
+        return self.loss_and_derivative(y, eta)[0]
+
+    def has_optimum(self, mean: Array) -> Array:
+        return mean > 0.0
+
+    def saturated_loss(self, y: Array) -> Array:
+        xp = namespace(y)
+        return y - y * xp.log(xp.where(y > 0.0, y, 1.0))
+
+    def log_likelihood(self, y: Array, eta: Array) -> Array:
+        """Compute the Poisson log-probability y log f - f - log y!.
+
+        Parameters
+        ----------
+        y : array
+            Counts per bin, >= 0; log y! = log Gamma(y + 1) where y is not an integer.
+        eta : array
+            Linear predictor; broadcasts with `y`.
+
+        Returns
+        -------
+        array
+            Log-likelihood in nats, constant included, broadcast shape.
+        """
+        return -self.loss(y, eta) - gammaln(y + 1.0)
+
+    def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
+        """Draw Poisson counts with rate f(eta).
+
+        Parameters
+        ----------
+        key : jax.Array
+            PRNG key (threefry, the default of JAX).
+        eta : array
+            Linear predictor, any shape.
+        dtype : dtype, optional
+            Of the counts; that of `eta` by default, so that they can go straight into a loss.
+
+        Returns
+        -------
+        jax.Array
+            Independent counts, same shape. Above a rate of 2^30 the integers of the sampler end and the rate
+            itself is returned (its relative spread is below 3e-5); a rate of inf or NaN gives inf or NaN.
+        """
+        rate = self.rate(jnp.asarray(eta))
+        in_range = rate <= _LARGEST_SAMPLED_RATE
+        counts = jax.random.poisson(key, jnp.where(in_range, rate, 0.0)).astype(rate.dtype)
+        return jnp.where(in_range, counts, rate).astype(rate.dtype if dtype is None else dtype)
+
+    def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
+        return y < 0, "counts >= 0"
+
 
 @final
-class PoissonSoftplus(Observation):
+class PoissonSoftplus(Poisson):
     """Poisson counts with rate f(eta) = log(1 + e^eta).
 
     With s = sigmoid(eta), r = s/f and h = r (r - (1 - s))::
@@ -38,39 +160,39 @@ class PoissonSoftplus(Observation):
 
     name: ClassVar[str] = "softplus"
 
-    def _rate(self, eta: Array) -> Array:
+    def mean(self, eta: Array) -> Array:
         return softplus_parts(eta).f
 
-    def _log_rate(self, eta: Array) -> Array:
+    def log_rate(self, eta: Array) -> Array:
         return log_softplus(eta, softplus_parts(eta))
 
-    def _derivative(self, y: Array, eta: Array) -> Array:
+    def loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
         parts = softplus_parts(eta)
-        return parts.s - y * parts.r
+        return parts.f - y * log_softplus(eta, parts), _slope(y, parts)
 
-    def _loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
+    def derivative(self, y: Array, eta: Array) -> Array:
+        return _slope(y, softplus_parts(eta))
+
+    def curvature(self, y: Array, eta: Array) -> Array:
+        return _bend(y, softplus_parts(eta))
+
+    def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
         parts = softplus_parts(eta)
-        return parts.f - y * log_softplus(eta, parts), parts.s - y * parts.r
+        return _slope(y, parts), _bend(y, parts)
 
-    def _curvature(self, y: Array, eta: Array) -> Array:
-        parts = softplus_parts(eta)
-        return parts.s * parts.q + y * softplus_curvature_slope(parts)
-
-    def _curvature_bound(self, y: Array, lower: Array, upper: Array) -> Array:
-        xp = namespace(y, lower, upper)
-        at_0, at_star = (softplus_parts(xp.minimum(xp.maximum(lower, peak), upper)) for peak in (0.0, A_STAR))
+    def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
+        if lower is None and upper is None:
+            return round_up(0.25 + C_STAR * y)
+        at_0, at_star = (softplus_parts(_nearest(peak, lower, upper)) for peak in (0.0, A_STAR))
         return round_up(at_0.s * at_0.q + y * softplus_curvature_slope(at_star))
 
-    def _global_curvature_bound(self, y: Array) -> Array:
-        return round_up(0.25 + C_STAR * y)
-
-    def _link(self, rate: Array) -> Array:
-        xp = namespace(rate)
-        return rate + xp.log(-xp.expm1(-rate))
+    def link(self, mean: Array) -> Array:
+        xp = namespace(mean)
+        return mean + xp.log(-xp.expm1(-mean))
 
 
 @final
-class PoissonExp(Observation):
+class PoissonExp(Poisson):
     """Poisson counts with rate f(eta) = e^eta.
 
     The formulas are::
@@ -87,32 +209,52 @@ class PoissonExp(Observation):
 
     name: ClassVar[str] = "exp"
 
-    def _rate(self, eta: Array) -> Array:
+    def mean(self, eta: Array) -> Array:
         return exp(eta)
 
-    def _log_rate(self, eta: Array) -> Array:
+    def log_rate(self, eta: Array) -> Array:
         return eta
 
-    def _derivative(self, y: Array, eta: Array) -> Array:
-        return exp(eta) - y
-
-    def _loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
+    def loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
         rate = exp(eta)
         return rate - y * eta, rate - y
 
-    def _curvature(self, y: Array, eta: Array) -> Array:
+    def derivative(self, y: Array, eta: Array) -> Array:
+        return exp(eta) - y
+
+    def curvature(self, y: Array, eta: Array) -> Array:
         return _broadcast(exp(eta), y)
 
-    def _curvature_bound(self, y: Array, lower: Array, upper: Array) -> Array:
-        return _broadcast(round_up(exp(upper)), y, lower)
+    def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
+        rate = exp(eta)
+        return rate - y, _broadcast(rate, y)
 
-    def _global_curvature_bound(self, y: Array) -> Array:
-        return namespace(y).full_like(y, float("inf"))
+    def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
+        bound = namespace(y).full_like(y, np.inf) if upper is None else round_up(exp(upper))
+        return _broadcast(bound, y, lower)
 
-    def _link(self, rate: Array) -> Array:
-        return namespace(rate).log(rate)
+    def link(self, mean: Array) -> Array:
+        return namespace(mean).log(mean)
 
 
-def _broadcast(value: Array, *others: Array) -> Array:
+def _slope(y: Array, parts: SoftplusParts) -> Array:
+    """First derivative of the loss with the softplus."""
+    return parts.s - y * parts.r
+
+
+def _bend(y: Array, parts: SoftplusParts) -> Array:
+    """Second derivative of the loss with the softplus."""
+    return parts.s * parts.q + y * softplus_curvature_slope(parts)
+
+
+def _nearest(point: float, lower: Array | None, upper: Array | None) -> Array:
+    """Find the number in an interval that is nearest to a point."""
+    xp = namespace(lower, upper)
+    above = point if lower is None else xp.maximum(lower, point)
+    return above if upper is None else xp.minimum(above, upper)
+
+
+def _broadcast(value: Array, *others: Array | None) -> Array:
     """Value, in the shape it has together with arrays it does not depend on."""
-    return namespace(value).broadcast_to(value, np.broadcast_shapes(value.shape, *(o.shape for o in others)))
+    shapes = (other.shape for other in others if other is not None)
+    return namespace(value).broadcast_to(value, np.broadcast_shapes(value.shape, *shapes))

@@ -1,4 +1,4 @@
-"""Population Poisson GLM: data, observation and penalty, one independent convex problem per neuron.
+"""Population GLM: data, observation and penalty, one independent convex problem per neuron.
 
 F_n(w, b) = (1/T) sum_t weight_t phi(x_t'w + b + offset_tn; y_tn) + penalty_n(w)
 """
@@ -54,7 +54,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
     X : numpy.ndarray
         Features, (time, feature), float32 or float64, finite.
     Y : numpy.ndarray
-        Counts, (time, neuron), non-negative.
+        Responses, (time, neuron), such as the observation model allows: counts, say.
     observation : Observation
         Loss of one bin.
     penalty : Penalty
@@ -74,10 +74,15 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
 
     @cached_property
     def mean_count(self) -> np.ndarray:
-        """Weighted mean count per bin, (neuron,)."""
+        """Weighted mean response per bin, (neuron,)."""
         if self.weights is None:
             return self.Y.mean(axis=0, dtype=np.float64)
         return self.weights @ np.asarray(self.Y, np.float64) / self.n_rows
+
+    @property
+    def silent(self) -> np.ndarray:
+        """Which neurons have no optimum, whatever the features: those without spikes, bool (neuron,)."""
+        return ~self.observation.has_optimum(self.mean_count)
 
     @cached_property
     def _null(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -130,12 +135,12 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
 
     @cached_property
     def saturated_loss(self) -> np.ndarray:
-        """Mean loss of the model that predicts every count exactly, (neuron,): no model is below it."""
-        at_zero = self.observation.saturated_loss(np.zeros(1))
+        """Mean loss of the model that predicts every response exactly, (neuron,): no model is below it."""
 
         def chunk(rows):
             Y = self.Y[rows]
-            loss, spikes = np.full(Y.shape, at_zero), Y > 0  # most bins are empty
+            spikes = Y != 0  # most bins of a recording are empty
+            loss = np.full(Y.shape, 0.0 if spikes.all() else self.observation.saturated_loss(0.0))
             loss[spikes] = self.observation.saturated_loss(np.asarray(Y[spikes], np.float64))
             return loss.sum(axis=0) if self.weights is None else self.weights[rows] @ loss
 
@@ -231,7 +236,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
             Steps taken.
         """
         null_metric, track = self.null_metric(rows), self._start_track(rows, v)
-        n_steps, moving = 0, self.mean_count > 0  # without spikes the rate falls for ever, step after step
+        n_steps, moving = 0, ~self.silent  # without spikes the rate falls for ever, step after step
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
             v, memory, track = compiled(sure_step)(rows, v, memory, null_metric, moving, track)
             n_steps, moving = n_steps + 1, moving & (np.asarray(track.move) > radius)
@@ -335,7 +340,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         leverage = np.asarray(spectrum.leverage, np.float64) * (1 + 1e-5)
         positive = np.where(kappa > 0, kappa, np.nan)
         positive = np.where(self.left_out_is_settled(params.coef), positive, np.nan)
-        bound = gap_bound(decrement / positive, leverage / positive, self.penalty.penalises_all)
+        constant = self.observation.constant
+        bound = gap_bound(decrement / positive, leverage / positive, self.penalty.penalises_all, constant)
         # Where there is no optimum, what says otherwise is rounding.
         bound = np.where(self.may_be_separable(params, np.isfinite(bound)), np.inf, bound)
         if smooth and not np.isfinite(bound).all():  # what duality knows is worth another pass

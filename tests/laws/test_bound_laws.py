@@ -310,6 +310,22 @@ def test_gap_bound_matches_60_digits_from_above():
         assert mp.mpf(bound) <= true * (1 + mp.mpf("2e-8"))
 
 
+@pytest.mark.parametrize("constant", [0.3, 1.0, 2.5])
+def test_gap_bound_is_the_gap_of_one_exponential_row_whatever_its_constant(constant):
+    """phi = e^(M a) - y M a, whose third derivative is M times the second: no smaller constant would do."""
+    y, a = 0.4, np.log(np.array([0.41, 0.5, 0.8, 2.0, 9.0])) / constant
+    rate = np.exp(constant * a)
+    gap = rate - y - y * np.log(rate / y)
+    curvature = constant**2 * rate
+    decrement_squared = (constant * (rate - y)) ** 2 / curvature
+    bound = bounds.gap_bound(decrement_squared, 1 / curvature, constant=constant)
+    assert np.all(bound >= gap * (1 - 1e-12))
+    np.testing.assert_allclose(bound, gap, rtol=1e-8)
+    assert np.all(bounds.gap_bound(decrement_squared, 1 / curvature, constant=0.99 * constant) < gap)
+    assert np.all(bounds.gap_bound(decrement_squared, 1 / curvature, constant=None) == np.inf)
+    np.testing.assert_allclose(bounds.gap_bound(decrement_squared, 1 / curvature, constant=0.0), decrement_squared / 2)
+
+
 def test_no_bound_is_infinite_and_zero_gradient_is_zero():
     arguments = np.array([[1.0, 1.0], [4.0, 9.0], [np.nan, 1.0], [1.0, np.nan], [np.inf, 0.0], [-1.0, 0.1]])
     assert np.all(bounds.gap_bound(*arguments.T) == np.inf)
