@@ -1,0 +1,256 @@
+"""Laws of fits: one of many is the same fit alone, however it is folded, masked, weighted, ordered or grouped.
+
+"The same" is what the certificates promise: both objectives within their bounds of one optimum.
+"""
+
+import numpy as np
+import pytest
+from oracles import population as oracle
+
+from glmfit import Status, observations, penalties
+from glmfit.engine import solve
+from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
+from glmfit.engine.cg import Descent
+from glmfit.engine.host import HostRows, Slopes
+from glmfit.engine.kernels import TILE, derivatives
+from glmfit.engine.metric import OwnMetric, SharedMetric
+from glmfit.problems import FoldedProblem, PopulationProblem
+from glmfit.solvers import LoopOptions
+
+T, D, N = 700, 6, 5
+LINKS = ("softplus", "exp")
+TIGHT = LoopOptions(tol=1e-9)
+
+
+def recording(seed=0, link="softplus", t=T, d=D, n=N):
+    """Correlated features, and neurons that fire seldom to often: X (t, d), Y (t, n), float64."""
+    rng = np.random.default_rng([seed, 29])
+    X = rng.normal(size=(t, d)) @ (np.eye(d) + 0.4) + rng.normal(size=d)
+    eta = (X - X.mean(axis=0)) @ rng.normal(size=(d, n)) * 0.2 + np.linspace(-2.5, 0.5, n)
+    Y = rng.poisson(np.exp(np.minimum(eta, 3)) if link == "exp" else np.logaddexp(0, eta)).astype(float)
+    Y[0] += 1  # no neuron is silent
+    return X, Y
+
+
+def problem(X, Y, link="softplus", strength=1e-3, **more):
+    made = penalties.Ridge(np.asarray(strength, float)) if np.any(strength) else penalties.NoPenalty()
+    return PopulationProblem(X, Y, observations.from_inverse_link(link), made, **more)
+
+
+def same(solution, at, alone):
+    """Every fit of ``alone`` is the one of ``solution`` at an index: proved both, and of one optimum."""
+    assert np.all(alone.status == Status.CONVERGED) and np.all(solution.status[at] == Status.CONVERGED)
+    slack = np.maximum(solution.gap[at], alone.gap) + 1e-13
+    assert np.all(np.abs(solution.objective[at] - alone.objective) <= slack)
+    np.testing.assert_allclose(solution.params.coef[:, at], alone.params.coef, atol=1e-3)
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("strength", [1e-3, 1e-6, 0.0])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_of_many_is_the_same_fit_alone(link, strength, dtype):
+    X, Y = recording(link=link)
+    many = solve(problem(X.astype(dtype), Y, link, strength), TIGHT)
+    for n in range(N):
+        same(many, [n], solve(problem(X.astype(dtype), Y[:, [n]], link, strength), TIGHT))
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_neither_order_nor_groups_matter(link):
+    X, Y = recording(link=link)
+    many, order = solve(problem(X, Y, link), TIGHT), np.random.default_rng(0).permutation(N)
+    same(many, order, solve(problem(X, Y[:, order], link), TIGHT))
+    one_at_a_time = LoopOptions(tol=1e-9, max_memory=1.0)
+    same(many, np.arange(N), solve(problem(X, Y, link), one_at_a_time))
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_fold_is_the_fit_to_its_rows(link, weighted, known):
+    X, Y = recording(link=link)
+    rng = np.random.default_rng(1)
+    weights = rng.uniform(0.2, 2, T) if weighted else None
+    offset = rng.normal(size=(T, N)) * 0.3 if known else None
+    train = rng.random((T, 2)) < 0.7
+    neuron, fold = (a.ravel() for a in np.meshgrid(np.arange(N), [0, 1], indexing="ij"))
+    strength = np.where(fold == 0, 1e-3, 1e-2)
+    observation = observations.from_inverse_link(link)
+    folded = FoldedProblem(X, Y, observation, penalties.Ridge(strength), neuron, fold, train, weights, offset=offset)
+    many = solve(folded, TIGHT)
+    for k in range(len(neuron)):
+        rows, n = train[:, fold[k]], [neuron[k]]
+        more = {"weights": None if weights is None else weights[rows]}
+        more["offset"] = None if offset is None else offset[rows][:, n]
+        same(many, [k], solve(problem(X[rows], Y[rows][:, n], link, strength[k], **more), TIGHT))
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_row_without_weight_is_not_there_whatever_is_in_it(link):
+    X, Y = recording(link=link)
+    weights = np.ones(T)
+    weights[::7] = 0
+    wild, kept = X.copy(), weights > 0
+    wild[::7] *= 1e6
+    many = solve(problem(wild, Y, link, weights=weights), TIGHT)
+    same(many, np.arange(N), solve(problem(X[kept], Y[kept], link), TIGHT))
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_whole_weights_are_repeated_rows(link):
+    X, Y = recording(link=link)
+    weights = np.random.default_rng(2).integers(0, 4, T)
+    repeated = np.repeat(np.arange(T), weights)
+    many = solve(problem(X, Y, link, weights=weights.astype(float)), TIGHT)
+    same(many, np.arange(N), solve(problem(X[repeated], Y[repeated], link), TIGHT))
+
+
+def test_a_constant_offset_is_part_of_the_intercept():
+    X, Y = recording()
+    many = solve(problem(X, Y, offset=np.full((T, 1), 0.7)), TIGHT)
+    alone = solve(problem(X, Y), TIGHT)
+    same(many, np.arange(N), alone)
+    np.testing.assert_allclose(many.params.intercept + 0.7, alone.params.intercept, atol=1e-3)
+
+
+@pytest.mark.parametrize("shift", [1e3, 1e6])
+def test_means_of_features_do_not_matter(shift):
+    X, Y = recording()
+    X = np.round(X, 3)
+    far = solve(problem(X + shift, Y), TIGHT)
+    same(far, np.arange(N), solve(problem(X, Y), TIGHT))
+
+
+def test_a_start_changes_the_way_and_not_the_end():
+    X, Y = recording()
+    made = problem(X, Y)
+    first = solve(made, TIGHT)
+    again = solve(made, TIGHT, start=first.params)
+    same(again, np.arange(N), first)
+    assert again.epochs.max() < first.epochs.max()
+
+
+# ---------------------------------------------------------------- the bounds
+
+
+def descent_at(made, coef, intercept, own=False):
+    """Fits of a problem at parameters, their gradient in float64."""
+    basis, n = made.basis, made.n_neurons
+    rows = HostRows(observation=made.observation, mean=basis.mean, dtype=made.dtype, **made.rows_of(np.arange(n)))
+    ridge = np.broadcast_to(np.asarray(made.penalty.ridge_strength, float), (made.n_features, n))
+    metric = SharedMetric(basis, made.null_curvature, (basis.whiten**2).T @ ridge)
+    with rows:
+        descent = Descent(rows, metric, ridge, coef, intercept + basis.mean @ coef)
+        if own:
+            descent.renew_metrics(np.arange(n), basis.deviation)
+        descent.arrive(rows.evaluate(descent.coef, descent.intercept)[1])
+    return descent
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("strength", [1e-2, 1e-5])
+@pytest.mark.parametrize("step", [1e-2, 1e-4])
+def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step):
+    """At random points near the optimum, against Newton's method in NumPy, for both floors of the Hessian."""
+    X, Y = recording(3, link)
+    best = oracle.newton(link, X, Y, strength)
+    rng = np.random.default_rng(0)
+    coef, intercept = best.coef + step * rng.normal(size=(D, N)), best.intercept + step * rng.normal(size=N)
+    gap = oracle.objective(link, X, Y, coef, intercept, strength=strength) - best.objective
+    made = problem(X, Y, link, strength)
+    descent = descent_at(made, coef, intercept, own)
+    longest = np.sqrt(np.max(np.sum((X - X.mean(axis=0)) ** 2, axis=1)) / strength) * np.ones(N)
+    with descent.rows:
+        floors = RidgeFloor(descent, longest), SpectralFloor(descent, (0, 1), 1e-3, True)
+        for floor in floors:
+            bound, estimate = bound_gaps(descent, np.ones(N, bool), np.zeros(N), floor)
+            assert np.all(bound >= gap) and np.all(estimate <= gap * (1 + 5 * step) + 1e-15)
+            near = bound[np.isfinite(bound)] / gap[np.isfinite(bound)]
+            assert np.all(near < 3)
+        assert step > 1e-3 or np.isfinite(bound).all()
+
+
+@pytest.mark.parametrize("n_problems", [8, pytest.param(200, marks=pytest.mark.thorough)])
+def test_no_bound_of_random_fits_is_below_the_gap(n_problems):
+    """Fifty neurons a problem, of all strengths, links and sizes; against Newton's method in NumPy."""
+    tightness = []
+    for seed in range(n_problems):
+        rng = np.random.default_rng([seed, 31])
+        link, n = LINKS[seed % 2], 50
+        t, d = int(rng.integers(60, 400)), int(rng.integers(1, 7))
+        X, Y = recording(seed, link, t, d, n)
+        X = X * 10 ** rng.uniform(-1, 1, d)
+        strength = 10 ** rng.uniform(-6, -1)
+        made = problem(X.astype(np.float32), Y, link, strength)
+        solution = solve(made, LoopOptions(tol=10 ** rng.uniform(-6, -1), negligible=10 ** rng.uniform(-4, 0)))
+        best = oracle.newton(link, X.astype(np.float32), Y, strength)
+        gap = solution.objective - best.objective
+        assert np.all(solution.gap_is_bound) and np.all(gap <= solution.gap)
+        assert np.all(solution.status == Status.CONVERGED)
+        tightness.append(solution.gap / np.maximum(gap, 1e-14))
+    assert np.median(np.concatenate(tightness)) < 10
+
+
+# ---------------------------------------------------------------- parts
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_derivatives_in_tiles_are_those_of_the_formulas(link):
+    rng = np.random.default_rng(0)
+    eta = rng.normal(scale=8, size=(TILE // 16, 15)).astype(np.float32)
+    y = rng.poisson(1.0, eta.shape).astype(np.float32)
+    observation = observations.from_inverse_link(link)
+    r, c = derivatives(observation, y, eta)
+    exact = eta.astype(float)
+    np.testing.assert_allclose(r, observation.derivative(y.astype(float), exact), rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(c, observation.curvature(y.astype(float), exact), rtol=2e-4, atol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mean", [0.0, 50.0])
+def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean):
+    """Against the oracle's matrices."""
+    X, Y = recording(5)
+    X = X + mean
+    rng = np.random.default_rng(0)
+    weights = rng.uniform(0.5, 2, T) if weighted else None
+    made = problem(X, Y, weights=weights)
+    coef, intercept = 0.1 * rng.normal(size=(D, N)), -0.1 * np.ones(N) - X.mean(axis=0) @ np.zeros((D, N))
+    intercept = intercept - X.mean(axis=0) @ coef
+    descent = descent_at(made, coef, intercept)
+    g_coef, g_intercept = oracle.gradient("softplus", X, Y, coef, intercept, weights)
+    centre = made.basis.mean
+    expected = g_coef - np.outer(centre, g_intercept)
+    with descent.rows as rows:
+        fast = rows.place(descent.coef, descent.intercept)
+        np.testing.assert_allclose(fast.coef, expected, atol=2e-6 * np.abs(X - centre).max())
+        np.testing.assert_allclose(fast.intercept, g_intercept, atol=2e-6)
+        loss, exact = rows.evaluate(descent.coef, descent.intercept)
+        np.testing.assert_allclose(exact.coef, expected, atol=1e-12 * (1 + mean))
+        np.testing.assert_allclose(loss, oracle.objective("softplus", X, Y, coef, intercept, weights, strength=0.0))
+        p = Slopes(rng.normal(size=(D, N)), rng.normal(size=N))
+        product = rows.products(*p)
+        bend = rows.along(*p)
+        Z = np.column_stack([X - centre, np.ones(T)])
+        for n in range(N):
+            eta = X @ coef[:, n] + intercept[n]
+            w = oracle.mean_one(weights, T) * oracle.curvature("softplus", Y[:, n], eta)
+            H = (Z.T * w) @ Z / T
+            v = np.append(p.coef[:, n], p.intercept[n])
+            np.testing.assert_allclose(product.coef[:, n], (H @ v)[:-1], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(product.intercept[n], (H @ v)[-1], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(bend[n], v @ H @ v, rtol=1e-4)
+            (matrix,) = rows.hessians(np.array([n]), np.ones(D))
+            np.testing.assert_allclose(matrix, H, rtol=5e-3, atol=1e-4)
+
+
+def test_a_metric_of_a_fits_own_is_its_hessian():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(40, D + 1))
+    H, ridge, scale = A.T @ A / 40, rng.uniform(0.1, 1, D), rng.uniform(0.5, 2, D)
+    unit = np.append(1 / scale, 1.0)
+    metric = OwnMetric(H * np.outer(unit, unit), ridge, scale)
+    g = rng.normal(size=D + 1)
+    whole = H + np.diag(np.append(ridge, 0))
+    np.testing.assert_allclose(metric.solve(g), np.linalg.solve(whole, g), rtol=1e-5)
