@@ -15,8 +15,10 @@ from numpy.typing import ArrayLike
 from .. import observations, penalties
 from .._status import Status
 from .._types import DataLike, Seed
+from ..engine import ConjugateGradients
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
+from ..solvers._check import check_smooth
 from ..solvers._seed import key_for
 from ._auto import SOLVERS, choose_solver
 from ._checkpoint import Checkpoint, facts_of
@@ -249,6 +251,8 @@ class PopulationGLM(PopulationModel):
         self._check_solver(solver, data, checkpoint is not None)
         options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
         problem = self._make_problem(data, max_memory)
+        if isinstance(solver, ConjugateGradients):
+            check_smooth("ConjugateGradients", problem.penalty)
         if solver is None:
             only_saga = checkpoint is not None or not problem.in_memory
             shared = pad_shapes and may_pad(SAGA(), problem, checkpoint is not None)
