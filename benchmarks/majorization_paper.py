@@ -553,7 +553,6 @@ def population(_cache, scale: float, section: Section) -> None:
             ("BoundMajorization", {}),
             ("BoundMajorization", {"relaxation": 1.9}),
             ("SAGA", {}),
-            ("LBFGS", {}),
             ("Newton", {}),
         ):
             model = glmfit.PopulationGLM(

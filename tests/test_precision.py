@@ -101,7 +101,6 @@ def populations():
         {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"warmup": 1}},
         {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"warmup": 1, "sampling": "subsets"}},
         {"solver_name": "SAGA", "pad_shapes": True},
-        {"solver_name": "LBFGS"},
         {"solver_name": "BoundMajorization"},
     ):
         PopulationGLM(**{"regularizer_strength": 1e-2, "max_epochs": 4} | options).fit(X, Y)
@@ -184,7 +183,7 @@ def update(solver, problem):
 
 
 AREAS = {
-    populations: ("problems._rows", "problems._population_majorization", "problems.streamed", "solvers.lbfgs"),
+    populations: ("problems._rows", "problems._population_majorization", "problems.streamed"),
     coupled_columns: ("problems._joint_rows", "solvers._epoch"),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (

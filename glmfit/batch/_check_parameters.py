@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import observations, penalties
 from .._checks import check_real
-from ..estimators._auto import SOLVERS
+from ..estimators._auto import SOLVERS, read_population_solver
 from ..estimators._parameters import read_count, read_flag, read_number, read_solver
 from ..problems._population_majorization import check_majorizable
 from ._estimators import COUNT_ESTIMATORS, make_estimator
@@ -57,7 +57,7 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
 
 def _check_solver(model: Any) -> None:
     """Check the solver, and that it does what the penalty and the link need."""
-    solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS)
+    solver = read_population_solver(model.solver_name, model.solver_kwargs)
     kinks = SOLVERS["SAGA"], SOLVERS["Newton"]
     if solver is not None and not isinstance(solver, kinks) and model.regularizer in _NOT_SMOOTH:
         raise ValueError(f'solver_name is {model.solver_name!r}, which needs a smooth penalty; use "SAGA" or "Newton".')

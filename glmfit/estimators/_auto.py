@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import jax
 
 from ..engine import ConjugateGradients
 from ..problems import PopulationProblem
-from ..solvers import LBFGS, SAGA, BoundMajorization, Newton
+from ..solvers import SAGA, BoundMajorization, Newton
+from ._parameters import read_solver
 
 SOLVERS = {
     "ConjugateGradients": ConjugateGradients,
     "SAGA": SAGA,
-    "LBFGS": LBFGS,
     "Newton": Newton,
     "BoundMajorization": BoundMajorization,
 }
+_REMOVED = ("LBFGS",)
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
 _FITS_THAT_SHARE = 10
+
+
+def read_population_solver(name, kwargs, parameters: Iterable[str] = ()):
+    """Return the solver of a name, as `read_solver` does; ValueError for those that earlier versions had."""
+    if isinstance(name, str) and name in _REMOVED:
+        raise ValueError(
+            f'solver_name is {name!r}, which version 0.2 no longer has for populations. Use "auto" or '
+            '"ConjugateGradients", which is faster and proves how far from the optimum a fit is, or "Newton".'
+        )
+    return read_solver(name, kwargs, SOLVERS, parameters=parameters)
 
 
 def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> str:

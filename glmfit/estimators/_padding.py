@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from ..problems import PaddedProblem, PopulationProblem
-from ..solvers import LBFGS, SAGA, Solution
+from ..solvers import SAGA, Solution
 
 
 def may_pad(solver, problem: PopulationProblem, checkpoint: bool) -> bool:
@@ -17,7 +17,7 @@ def may_pad(solver, problem: PopulationProblem, checkpoint: bool) -> bool:
     """
     subsets = getattr(solver, "sampling", None) == "subsets"
     in_place = problem.in_memory and not problem.placement.devices
-    return isinstance(solver, SAGA | LBFGS) and in_place and not (subsets or checkpoint)
+    return isinstance(solver, SAGA) and in_place and not (subsets or checkpoint)
 
 
 def run_padded(solver, problem: PopulationProblem, *, key, options) -> tuple[Solution, str]:

@@ -20,7 +20,7 @@ from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
 from ..solvers._check import check_smooth
 from ..solvers._seed import key_for
-from ._auto import SOLVERS, choose_solver
+from ._auto import SOLVERS, choose_solver, read_population_solver
 from ._checkpoint import Checkpoint, facts_of
 from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
 from ._model_file import from_json, to_json
@@ -32,7 +32,6 @@ from ._parameters import (
     read_flag,
     read_number,
     read_seed,
-    read_solver,
     read_verbose,
 )
 from ._population_model import PopulationModel
@@ -69,7 +68,7 @@ class PopulationGLM(PopulationModel):
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
         list or a slice).
-    solver_name : {"auto", "ConjugateGradients", "SAGA", "Newton", "LBFGS", "BoundMajorization"}
+    solver_name : {"auto", "ConjugateGradients", "SAGA", "Newton", "BoundMajorization"}
         Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge), and Newton or SAGA for the others
         (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that ran.
     solver_kwargs : dict, optional
@@ -90,7 +89,7 @@ class PopulationGLM(PopulationModel):
         Devices that share the rows, except in Newton: jax's default one, all of ``jax.devices()``, or those given. The
         answer is the same within the gaps reported.
     pad_shapes : bool
-        Share compiled programs between fits of similar size: for loops over many sessions. SAGA and LBFGS compile for
+        Share compiled programs between fits of similar size: for loops over many sessions. SAGA compiles for
         some seconds whenever the number of rows or neurons is a new one. With True only those numbers count, rounded
         up to 32768, 131072, 524288, 1048576 and so on rows and to 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256 and so on
         neurons; features, penalty and the rest as before. The answer is the same within the gaps reported. Memory is
@@ -237,7 +236,7 @@ class PopulationGLM(PopulationModel):
     def _fit(self, X, y, sample_weight, offset, exposure, checkpoint) -> None:
         max_memory = read_number("max_memory", self.max_memory)
         seed, own = read_seed(self.random_state), self._get_param_names()
-        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, parameters=own)
+        solver = read_population_solver(self.solver_name, self.solver_kwargs, own)
         pad_shapes = read_flag("pad_shapes", self.pad_shapes)
         options = LoopOptions(
             tol=read_number("tol", self.tol),

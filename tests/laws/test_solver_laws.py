@@ -132,12 +132,6 @@ def test_a_ridge_per_coefficient_is_that_of_the_rescaled_features(solver):
     np.testing.assert_allclose(solution.params.coef, expected, atol=2e-3 * np.abs(expected).max())
 
 
-def test_lbfgs_refuses_a_ridge_per_coefficient():
-    X, Y = recording()
-    with pytest.raises(ValueError, match=r'one strength for all .* shape \(5, 3\)\. Use solver_name="Newton"'):
-        solve(SOLVERS["lbfgs"], problem("softplus", X, Y, strength=1 + np.arange(D * N).reshape(D, N)))
-
-
 @every_link
 def test_the_estimate_on_the_way_is_within_a_factor_of_two_of_the_gap(link):
     """Identity 11, rates 0.02 to 1."""
@@ -330,7 +324,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_the_same_optimum():
 # ------------------------------------------------------------------------- neurons apart
 
 
-@pytest.mark.parametrize("solver", ["saga", "newton", "lbfgs", "bound majorization"])
+@pytest.mark.parametrize("solver", ["saga", "newton", "bound majorization"])
 def test_permuting_neurons_permutes_the_answer(solver):
     X, Y = recording()
     order = np.array([2, 0, 1])
@@ -394,7 +388,7 @@ def test_a_poisoned_neuron_leaves_newtons_others_alone():
     assert same_bits(poisoned.params.coef[:, [0, 2]], plain.params.coef[:, [0, 2]])
 
 
-@pytest.mark.parametrize("solver", ["saga", "newton", "lbfgs"])
+@pytest.mark.parametrize("solver", ["saga", "newton"])
 def test_a_silent_neuron_is_reported_and_never_fitted(solver):
     X, Y = recording()
     Y[:, 1] = 0
@@ -632,13 +626,7 @@ def test_impossible_hyper_parameters_of_saga_are_refused(arguments, message):
 
 
 def test_solvers_are_frozen_and_equal_by_value():
-    for cls in (SAGA, Newton, solvers.LBFGS, solvers.BoundMajorization):
+    for cls in (SAGA, Newton, solvers.BoundMajorization):
         assert cls() == cls() and hash(cls()) == hash(cls())
     with pytest.raises(AttributeError):
         SAGA().radius = 3.0
-
-
-def test_lbfgs_says_what_it_needs():
-    X, Y = recording()
-    with pytest.raises(ValueError, match=r"LBFGS needs a smooth penalty .*Lasso"):
-        solve(solvers.LBFGS(), problem("softplus", X, Y, "Lasso", strength=0.1))

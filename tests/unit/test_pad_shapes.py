@@ -12,7 +12,7 @@ from glmfit.estimators._padding import may_pad
 from glmfit.problems import PaddedProblem, PopulationProblem
 from glmfit.problems._bucket import Slots, bucket
 from glmfit.problems._rows import block_spectra, hessian_spectrum, largest_change, predictor
-from glmfit.solvers import LBFGS, SAGA, Newton
+from glmfit.solvers import SAGA, Newton
 from glmfit.solvers._epoch import saga_epoch
 
 D, N, T = cases.D, cases.N, cases.T
@@ -281,7 +281,7 @@ def test_padding_is_for_solvers_that_compile_in_memory_and_on_one_device():
     X, Y = session("softplus", 200, 2, 0)
     at = cases.problem("softplus", X, Y, strength=0.01)
     spread = PopulationProblem(X, Y, observations.from_inverse_link("softplus"), at.penalty, devices=jax.devices())
-    assert may_pad(SAGA(), at, False) and may_pad(LBFGS(), at, False) and may_pad(SAGA(sampling="shuffle"), at, False)
+    assert may_pad(SAGA(), at, False) and may_pad(SAGA(sampling="shuffle"), at, False)
     for solver, problem, checkpoint in (
         (SAGA(sampling="subsets"), at, False), (Newton(), at, False), (SAGA(), at, True), (SAGA(), spread, False),
     ):  # fmt: skip

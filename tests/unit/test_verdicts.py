@@ -81,7 +81,7 @@ def nearly_the_same(rng, difference=1e-8, n_rows=300):
     return np.column_stack([X, X[:, 0] + difference * z]), Y
 
 
-@pytest.mark.parametrize("solver", ["auto", "Newton", "SAGA", "LBFGS", "BoundMajorization"])
+@pytest.mark.parametrize("solver", ["auto", "Newton", "SAGA", "BoundMajorization"])
 def test_a_fit_that_leaves_out_a_direction_is_not_converged(rng, solver):
     X, Y = nearly_the_same(rng)
     link = "softplus" if solver == "BoundMajorization" else "exp"
@@ -127,7 +127,6 @@ def separable():
         {"regularizer": "Ridge", "regularizer_strength": np.array([[0], [1e-3], [1e-3]])},
         {"regularizer": "UnRegularized", "solver_name": "BoundMajorization"},
         {"regularizer": "UnRegularized", "solver_name": "SAGA"},
-        {"regularizer": "UnRegularized", "solver_name": "LBFGS"},
         {"regularizer": "UnRegularized"},
     ],
     ids=lambda p: "-".join(str(v) for v in p.values() if isinstance(v, str)),
