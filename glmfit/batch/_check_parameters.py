@@ -9,7 +9,6 @@ from .. import observations, penalties
 from .._checks import check_real
 from ..estimators._auto import SOLVERS, read_population_solver
 from ..estimators._parameters import read_count, read_flag, read_number, read_solver
-from ..problems._population_majorization import check_majorizable
 from ._estimators import COUNT_ESTIMATORS, make_estimator
 
 _NOT_SMOOTH = ("Lasso", "ElasticNet", "GroupLasso")
@@ -63,9 +62,6 @@ def _check_solver(model: Any) -> None:
         raise ValueError(f'solver_name is {model.solver_name!r}, which needs a smooth penalty; use "SAGA" or "Newton".')
     if getattr(solver, "certificate", None) == "global" and model.inverse_link_function == "exp":
         raise ValueError('certificate is "global", which the exp link has not; use "anchored".')
-    if isinstance(solver, SOLVERS["BoundMajorization"]):
-        observation = observations.from_inverse_link(model.inverse_link_function)
-        check_majorizable(observation, solver.order, solver.max_products)
 
 
 def _check_penalty(model: Any) -> None:

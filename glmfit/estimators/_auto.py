@@ -8,16 +8,15 @@ import jax
 
 from ..engine import ConjugateGradients
 from ..problems import PopulationProblem
-from ..solvers import SAGA, BoundMajorization, Newton
+from ..solvers import SAGA, Newton
 from ._parameters import read_solver
 
 SOLVERS = {
     "ConjugateGradients": ConjugateGradients,
     "SAGA": SAGA,
     "Newton": Newton,
-    "BoundMajorization": BoundMajorization,
 }
-_REMOVED = ("LBFGS",)
+_REMOVED = ("LBFGS", "BoundMajorization")
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7

@@ -68,7 +68,7 @@ class PopulationGLM(PopulationModel):
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
         list or a slice).
-    solver_name : {"auto", "ConjugateGradients", "SAGA", "Newton", "BoundMajorization"}
+    solver_name : {"auto", "ConjugateGradients", "SAGA", "Newton"}
         Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge), and Newton or SAGA for the others
         (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that ran.
     solver_kwargs : dict, optional
@@ -93,8 +93,8 @@ class PopulationGLM(PopulationModel):
         some seconds whenever the number of rows or neurons is a new one. With True only those numbers count, rounded
         up to 32768, 131072, 524288, 1048576 and so on rows and to 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256 and so on
         neurons; features, penalty and the rest as before. The answer is the same within the gaps reported. Memory is
-        taken for the larger numbers; "auto" takes SAGA sooner. Without effect on Newton, which compiles nothing, on
-        BoundMajorization and ``sampling="subsets"``, on rows that are read as they are fitted, with ``devices`` and
+        taken for the larger numbers; "auto" takes SAGA sooner. Without effect on Newton, which compiles nothing,
+        on ``sampling="subsets"``, on rows that are read as they are fitted, with ``devices`` and
         with a checkpoint.
 
     Attributes

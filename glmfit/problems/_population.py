@@ -26,7 +26,6 @@ from . import _host
 from ._chunks import over_chunks
 from ._metric import Metric
 from ._one_neuron import OneNeuron
-from ._population_majorization import GlobalQuadratic
 from ._rows import (
     BlockSpectra,
     HessianSpectrum,
@@ -46,7 +45,7 @@ from .base import Evaluation, FiniteSum, Params
 _HESSIAN_STEPS, _MORE_HESSIAN_STEPS = 10, 16
 
 
-class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
+class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     """Data, observation model and penalty of a population GLM.
 
     Parameters

@@ -128,12 +128,12 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
 
     # ----------------------------------------------------------------------- bound majorization, on the host
 
-    def start_majorization(self, params: Params, *, seed=None, order=None, max_products=None) -> MajorizedSoftmax:
+    def start_majorization(self, params: Params) -> MajorizedSoftmax:
         """Evaluate a start, in the view's coordinates."""
         point = self.start_newton(params)
         return MajorizedSoftmax(point, np.nan, point.norm / 2, False, 1)
 
-    def majorize(self, point, active, relaxation: float, order=None, max_products=None) -> MajorizedSoftmax:
+    def majorize(self, point, relaxation: float, order=None, max_products=None) -> MajorizedSoftmax:
         """Take one step; see docs/theory/bound_majorization.md."""
         return majorize_softmax(self.view, point, relaxation, order or _ORDER, max_products or _MAJORIZING_PRODUCTS)
 

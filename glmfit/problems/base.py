@@ -162,11 +162,11 @@ class Majorizable(Problem):
     """
 
     @abstractmethod
-    def start_majorization(self, params: Params, *, seed: int, order=None, max_products=None) -> Any:
+    def start_majorization(self, params: Params) -> Any:
         """Evaluate a start: a step that leads there, from nowhere."""
 
     @abstractmethod
-    def majorize(self, point: Any, active: np.ndarray, relaxation: float, order=None, max_products=None) -> Any:
+    def majorize(self, point: Any, relaxation: float, order=None, max_products=None) -> Any:
         """Take a step ``relaxation`` times the way to the bound's minimum."""
 
     @abstractmethod

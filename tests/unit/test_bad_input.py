@@ -229,6 +229,7 @@ def test_parameters_that_make_no_sense_are_refused(parameters, error, message, d
         ("SAGA", {"sampling": "cyclic"}, "sampling is 'cyclic'; it must be one of 'partition', 'subsets', 'shuffle'"),
         ("SAGA", {"step_scale": 4}, r"step_scale is 4; it must be a number in \(0, 2\]"),
         ("LBFGS", {}, "solver_name is 'LBFGS', which version 0.2 no longer has for populations. Use \"auto\" or"),
+        ("BoundMajorization", {"relaxation": 1}, "'BoundMajorization', which version 0.2 no longer has for pop"),
         ("Newton", {"batch_size": 9}, r"solver_kwargs of Newton may be empty only, and not 'batch_size'"),
     ],
 )  # fmt: skip
