@@ -30,9 +30,8 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
     for name in ("tol", "cv_tol", "max_memory"):
         if hasattr(model, name):
             yield name, lambda name=name: read_number(name, getattr(model, name))
-    for name in ("certify", "pad_shapes"):
-        if hasattr(model, name):
-            yield name, lambda name=name: read_flag(name, getattr(model, name))
+    if hasattr(model, "certify"):
+        yield "certify", lambda: read_flag("certify", model.certify)
     if model.max_epochs is not None or population:
         yield "max_epochs", lambda: read_count("max_epochs", model.max_epochs)
     if population:

@@ -210,6 +210,7 @@ def test_predicting_with_other_features_is_an_error(data):
         ({"max_epochs": 2.5}, ValueError, "max_epochs is 2.5; it must be a whole number"),
         ({"max_epochs": True}, ValueError, "max_epochs is True; it must be a whole number"),
         ({"tol": True}, ValueError, "tol is True; it must be a finite number"),
+        ({"pad_shapes": 1}, ValueError, "pad_shapes is 1; it must be True or False"),
         ({"random_state": -1}, ValueError, "random_state is -1; it must be a seed >= 0"),
         ({"random_state": "seed"}, ValueError, "random_state is 'seed'; it must be"),
         ({"solver_kwargs": {"batch_size": 9}}, ValueError, r"\['batch_size'\] were given with solver_name=\"auto\""),

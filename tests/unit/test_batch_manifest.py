@@ -377,6 +377,7 @@ BAD = [
     ("tol = 1e-6", 'inverse_link_function = "log"', "inverse", "inverse_link_function"),
     ("tol = 1e-6", "random_state = 3", "random_state", "random_state is set by the manifest's seed."),
     ("tol = 1e-6", "verbose = true", "verbose", "verbose is not for batches"),
+    ("tol = 1e-6", "pad_shapes = true", "pad_shapes", "pad_shapes is without effect since version 0.2; leave it out."),
     ("tol = 1e-6", "regularizer_strength = 1", "strength = [",
      "regularizer_strength is given by the parameters as well"),
     ("strength = [1e-3, 1e-4]", "strength = 1e-3", "strength =", "it must be a list of values to try"),
@@ -539,9 +540,7 @@ def test_softmax_needs_labels_and_no_exposure(folder):
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 def test_estimators_are_made_of_their_spec(name):
-    model = make_estimator(
-        {"estimator": name, "parameters": {"tol": 1e-4}, "seed": 7, "options": {"pad_shapes": False}}
-    )
+    model = make_estimator({"estimator": name, "parameters": {"tol": 1e-4}, "seed": 7})
     assert (type(model).__name__, model.tol, model.random_state) == (name, 1e-4, 7)
 
 
