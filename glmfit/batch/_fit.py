@@ -22,7 +22,7 @@ import numpy as np
 
 import glmfit
 
-from .._compile import compile_seconds, compiled_programs, finish_compiling
+from .._compile import compile_seconds, compiled_programs
 from .._status import Status
 from .._warn import warn_user
 from ._attempts import Attempt, deaths, ended, reason
@@ -35,7 +35,6 @@ from ._results import check_result, is_whole, write_failure, write_result
 from ._sources import identify, identity_of, load_session, stat_signature
 from ._stop import is_stopped, stop
 from ._task import Task
-from ._turns import share_compilation
 
 if TYPE_CHECKING:
     from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
@@ -152,13 +151,11 @@ def _fit(task: Task) -> tuple[Any, dict, dict]:
     """Fitted model, what is to be recorded of it, and arrays that go with it."""
     spec = task.spec
     built = _built(spec)
-    share_compilation()
     compiled, programs = compile_seconds(), compiled_programs()
     double = jax.enable_x64(True) if spec["precision"] == "double" else nullcontext()
     with double, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = _fit_built(spec, built)
-        finish_compiling()
     said = sorted({str(w.message) for w in caught})
     facts = {
         "seconds_compile": compile_seconds() - compiled,

@@ -7,36 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._compile import like
 from ..observations import Observation
 from ..penalties import Penalty
 from ._basis import floored_basis, spectral_basis
 from ._blocks import Extent, Used
 from ._bucket import Slots
 from ._chunks import aligned_empty, over_chunks
-from ._metric import Metric
 from ._placement import Placement
-from ._rows import AdmmState, Rows, Splitting
+from ._rows import Rows, Splitting
 from .base import Evaluation, Params
 
 _ADMM_RHO, _ADMM_INNER = 0.2, 10
-
-
-class Shapes(NamedTuple):
-    """Shapes and dtypes of rows, columns, warm start, metric, one number per neuron, and a random column."""
-
-    rows: Rows
-    columns: jax.ShapeDtypeStruct
-    memory: AdmmState | None
-    metric: Metric
-    per_neuron: jax.ShapeDtypeStruct
-    start: jax.ShapeDtypeStruct
 
 
 class SpectralView:
@@ -113,26 +100,6 @@ class SpectralView:
         """Fill up with columns of zeros."""
         missing = self._width(columns.shape[1]) - columns.shape[1]
         return np.pad(columns, ((0, 0), (0, missing))) if missing else columns
-
-    def shapes(self, batch_size: int) -> Shapes:
-        """Shapes of all that the kernels take and give, known before any of it exists."""
-        slots, d, n = self._slots(batch_size), self.n_features, self.n_neurons
-
-        def array(*shape):
-            return jax.ShapeDtypeStruct(shape, self.dtype)
-
-        def of_rows(width):
-            return self.placement.shape((slots.n_blocks, slots.size, width), self.dtype)
-
-        square, splitting, memory = array(d, d), None, None
-        if not self.penalty.rotation_invariant:
-            splitting = Splitting(square, square, array(d, d), square, array(d), _ADMM_RHO, _ADMM_INNER)
-            memory = AdmmState(array(d, n), array(d, n))
-        rows = Rows(
-            *(of_rows(width) if width else None for width in self._widths),
-            array(d + 1, n), like(self.penalty), splitting, like(self._extent(slots)), self.observation,
-        )  # fmt: skip
-        return Shapes(rows, array(d + 1, n), memory, Metric(array(d + 1, n), array(d, n)), array(n), array(d + 1, 1))
 
     @property
     def _widths(self) -> tuple[int, int, int, int]:

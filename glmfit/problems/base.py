@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .._compile import compiled
 from .._progress import counted
 from ..bounds import GapCertificate, StepCertificate
 
@@ -103,7 +102,7 @@ class FiniteSum(Problem):
 
         ``arguments`` are the kernel's, the order of the blocks last.
         """
-        return compiled(kernel)(rows, v, table, mean_gradient, *arguments, **static)
+        return kernel(rows, v, table, mean_gradient, *arguments, **static)
 
     def sweep_and_move(self, rows, v, anchor, table=None) -> tuple:
         """Take a pass at v, and find how far eta has moved from the anchor: `sweep` and `move` together.

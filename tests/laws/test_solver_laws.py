@@ -1,7 +1,6 @@
 """What every solver promises: the optimum, an honest distance from it, neurons apart, the same answer twice."""
 
 import io
-import threading
 
 import jax
 import numpy as np
@@ -566,30 +565,6 @@ def test_the_second_fit_of_the_same_shapes_compiles_nothing(solver):
         jax.monitoring.unregister_event_duration_listener(listen)
     if solver == "Newton":
         assert first == 0
-
-
-@pytest.mark.parametrize(("name", "sampling"), [("Ridge", "partition"), ("Lasso", "subsets")])
-def test_kernels_compile_ahead_in_the_background_and_only_once(name, sampling):
-    """What is compiled before the rows exist is what the fit then calls: nothing twice, nothing late."""
-    rng = np.random.default_rng(0)
-    t = 131 if name == "Ridge" else 137  # shapes of their own
-    X, Y = rng.normal(size=(t, 3)), rng.poisson(1.0, (t, 2)).astype(float)
-    seen = []
-
-    def listen(event, seconds, fun_name="", **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append((fun_name, threading.current_thread() is threading.main_thread()))
-
-    at = problem("softplus", X, Y, name, strength=1e-2)
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        solve(SAGA(sampling=sampling), at)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    kernels = {f"jit({k})" for k in ("sure_step", "sweep", "block_spectra", "saga_epoch", "largest_change")}
-    kernels |= {"jit(hessian_spectrum)"}
-    assert sorted(fun for fun, _ in seen if fun in kernels) == sorted(kernels)
-    assert not any(here for fun, here in seen if fun in kernels)
 
 
 def test_compiling_is_told_apart_from_running():
