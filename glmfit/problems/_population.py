@@ -158,8 +158,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     # ---------------------------------------------------------------- passes of the solver
 
     @staticmethod
-    def sweep(rows: Rows, v, table=None) -> Sweep:
-        """Loss, derivatives, gradient and mean curvature at v, in one pass; ``table`` is one that has served."""
+    def sweep(rows: Rows, v) -> Sweep:
+        """Loss, derivatives, gradient and mean curvature at v, in one pass."""
         return sweep(rows, v)
 
     def move(self, rows: Rows, v, anchor) -> np.ndarray:
@@ -211,9 +211,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
             v, memory, track = sure_step(rows, v, memory, null_metric, moving, track)
             n_steps, moving = n_steps + 1, moving & (np.asarray(track.move) > radius)
-        table = self._table_of(track)
         del track
-        pass_ = self.sweep(rows, v, table)
+        pass_ = self.sweep(rows, v)
         return v, memory, pass_, self.metric_at(rows, pass_), n_steps
 
     def _start_track(self, rows: Rows, v) -> Track:
@@ -224,10 +223,6 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         if known and self.placement.devices:
             eta = self.placement.put(eta)  # as it comes back
         return Track(eta, np.zeros_like(v), np.zeros_like(v), np.zeros_like(v[0]))
-
-    def _table_of(self, track: Track):
-        """Return memory in which a table may be made."""
-        return None
 
     def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, metric=None):
         """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.

@@ -278,7 +278,7 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
         return Params(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean())
 
     @staticmethod
-    def sweep(rows: Rows, v, table=None) -> JointSweep:
+    def sweep(rows: Rows, v) -> JointSweep:
         """Loss, derivatives, gradient and mean curvature at v, in one pass."""
         return joint_sweep(rows, v)
 

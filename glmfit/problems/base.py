@@ -104,12 +104,9 @@ class FiniteSum(Problem):
         """
         return kernel(rows, v, table, mean_gradient, *arguments, **static)
 
-    def sweep_and_move(self, rows, v, anchor, table=None) -> tuple:
-        """Take a pass at v, and find how far eta has moved from the anchor: `sweep` and `move` together.
-
-        ``table`` is one that has served: its memory may be used for the new one.
-        """
-        return self.sweep(rows, v, table), self.move(rows, v, anchor)
+    def sweep_and_move(self, rows, v, anchor) -> tuple:
+        """Take a pass at v, and find how far eta has moved from the anchor: `sweep` and `move` together."""
+        return self.sweep(rows, v), self.move(rows, v, anchor)
 
     @abstractmethod
     def rows(self, batch_size: int, seed: int) -> Any:

@@ -17,7 +17,6 @@ from .._compile import jit
 from ..bounds import lanczos_step, start_lanczos
 from ..observations import Observation
 from ..penalties import Penalty
-from ._blocks import Extent
 from ._chunks import aligned_empty, over_chunks
 from ._population import PopulationProblem
 from ._portions import lay_out, read_ahead
@@ -57,7 +56,8 @@ class StreamedRows:
             "penalty": problem.penalty,
             "splitting": problem._splitting(),
             "observation": problem.observation,
-            "extent": Extent(problem.n_rows, self.n_blocks),
+            "n_rows": problem.n_rows,
+            "n_blocks": self.n_blocks,
         }
         single = problem.X.dtype == problem.dtype == np.float32 and problem.basis.tame
         self._precision = np.dtype(np.float32 if single else np.float64)
@@ -252,11 +252,11 @@ class StreamedProblem(PopulationProblem):
             table[blocks] = np.asarray(own)[: len(blocks)]
         return v, table, mean_gradient, memory
 
-    def sweep(self, rows: StreamedRows, v, table=None) -> Sweep:
+    def sweep(self, rows: StreamedRows, v) -> Sweep:
         """Loss, derivatives, gradient and mean curvature at v, in one pass; the table is overwritten."""
         return self.sweep_and_move(rows, v, None)[0]
 
-    def sweep_and_move(self, rows: StreamedRows, v, anchor, table=None) -> tuple[Sweep, np.ndarray | None]:
+    def sweep_and_move(self, rows: StreamedRows, v, anchor) -> tuple[Sweep, np.ndarray | None]:
         """Take a pass at v, and find how far eta has moved from the anchor, in one reading."""
         change = None if anchor is None else np.asarray(v) - np.asarray(anchor)
         totals, moved = [0.0, 0.0, 0.0], np.zeros(self.n_neurons, self.dtype)

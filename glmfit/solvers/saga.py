@@ -239,7 +239,7 @@ class SAGA(Solver):
     def _check(self, problem, rows, v, state: SagaState) -> OptStep:
         """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
         memory = state.memory
-        pass_, moved = problem.sweep_and_move(rows, v, state.anchor, state.table)
+        pass_, moved = problem.sweep_and_move(rows, v, state.anchor)
         objective = problem.objective(v, memory, pass_)
         evals = 2 * problem.n_rows
         slack = 8 * np.finfo(problem.dtype).eps * np.abs(state.objective)
@@ -248,7 +248,7 @@ class SAGA(Solver):
         radius = np.where(undo, 1.5 * state.radius, state.radius)
         if undo.any():
             v, memory = jax.tree.map(lambda new, old: np.where(undo, old, new), (v, memory), state.checked)
-            pass_ = problem.sweep(rows, v, pass_.table)
+            pass_ = problem.sweep(rows, v)
             objective = problem.objective(v, memory, pass_)
             evals += problem.n_rows
         state = state._replace(
