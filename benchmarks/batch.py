@@ -22,7 +22,6 @@ import numpy as np
 from _common import ROOT, Section, fresh, interleaved, median, run_sections, timed
 
 N_SESSIONS, N_SOURCES, WORKERS, STRENGTH = 200, 5, 2, 1e-3
-EVERY_PLAIN = 8  # of the unpadded fits, each of which compiles for itself, so many are timed
 ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -50,12 +49,9 @@ def fits(cache: Path, scale: float, section: Section) -> None:
     files = [str(f) for f in sorted(folder.glob("*.npz"))]
     parameters = {"regularizer": "Ridge", "regularizer_strength": STRENGTH}
     os.environ.update(ONE_THREAD)
-    padded = fresh("warm_fits", files=files, pad_shapes=True, **parameters)["seconds"]
-    plain = fresh("warm_fits", files=files[::EVERY_PLAIN], pad_shapes=False, **parameters)["seconds"]
+    single = sum(fresh("warm_fits", files=files, **parameters)["seconds"])
     for name in ONE_THREAD:
         del os.environ[name]
-    of_padded = sum(plain) / sum(padded[::EVERY_PLAIN])
-    single = sum(padded) * of_padded
     manifest = cache / "batch.json"
     source = {"name": "sim", "files": f"{folder}/*.npz", "X": "X", "y": "counts"}
     model = {"name": "history", "estimator": "PopulationGLM", "parameters": parameters}
@@ -73,17 +69,14 @@ def fits(cache: Path, scale: float, section: Section) -> None:
     from glmfit.batch import status
 
     progress = status(out)
-    section.note(fits=len(files), seconds_single_padded=sum(padded), plain_over_padded=of_padded,
-                 seconds_single=single, seconds_in_workers=progress.seconds, programs=progress.n_programs,
-                 compilations=progress.n_compilations, pairs=progress.n_bucket_workers)  # fmt: skip
+    section.note(fits=len(files), seconds_single=single, seconds_in_workers=progress.seconds,
+                 programs=progress.n_programs, compilations=progress.n_compilations)  # fmt: skip
     section.require(f"{len(files)} fits on {WORKERS} workers, all done", progress.n_done, len(files), limit=1,
                     against="all", unit="fits", topic="gap", at_least=True)  # fmt: skip
     section.require(f"{len(files)} fits on {WORKERS} workers, nothing compiled before", first,
                     1.25 * single / WORKERS + 20, limit=1,
                     against=f"1.25 x the sum of warm single fits / {WORKERS} + 20 s")  # fmt: skip
     section.require("the same command again", again, 3.0, limit=1, against="3 s")
-    section.require("compilations", progress.n_compilations, progress.n_bucket_workers, limit=1,
-                    against="one per bucket and worker", unit="compilations")  # fmt: skip
 
 
 if __name__ == "__main__":

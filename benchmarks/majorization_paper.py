@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import _problems
 import jax
 import numpy as np
 import scipy.optimize
@@ -30,7 +29,6 @@ import scipy.sparse
 import scipy.special
 from _common import ROOT, Section, median, run_sections, timed
 
-import glmfit
 from glmfit.bounds import LowRankPlusDiagonal
 from glmfit.problems import Pairs, Params, SoftmaxProblem
 from glmfit.problems._softmax_view import SoftmaxView
@@ -540,31 +538,6 @@ def low_rank(_cache, scale: float, section: Section) -> None:
                         memory[2_500], limit=1.1, against="at 2 500", unit="numbers", topic="memory")  # fmt: skip
 
 
-def population(_cache, scale: float, section: Section) -> None:
-    """Poisson counts: passes and seconds of bound majorization compared with other solvers, at two ranges of rates."""
-    n = max(2_000, int(20_000 * scale))
-    for name, rates in (("half a spike per bin", (0.5, 0.5)), ("0.01 to 1 spikes per bin", (0.01, 1.0))):
-        X = _problems.history_design(n, 8, _problems.N_BASIS, seed=3)
-        rng = np.random.default_rng(3)
-        rate = np.geomspace(*rates, 16)
-        eta = X @ (rng.normal(size=(X.shape[1], 16)) * 0.3 / X.std(axis=0)[:, None] / np.sqrt(X.shape[1]))
-        y = rng.poisson(np.logaddexp(0, eta + np.log(np.expm1(rate))))
-        for solver, options in (
-            ("BoundMajorization", {}),
-            ("BoundMajorization", {"relaxation": 1.9}),
-            ("SAGA", {}),
-            ("LBFGS", {}),
-            ("Newton", {}),
-        ):
-            model = glmfit.PopulationGLM(
-                regularizer_strength=1e-3, solver_name=solver, solver_kwargs=options, max_epochs=3000
-            )
-            seconds = median(timed(partial(model.fit, X, y))[0] for _ in range(3))
-            report = model.report_
-            reached = {"passes": report.row_evals / n, "seconds": seconds, "converged": bool(report.converged.all())}
-            section.note(**{f"{name}: {solver} {options or ''}".strip(): reached})
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--data", default=str(ROOT.parent / "shared" / "data"))
@@ -580,7 +553,6 @@ if __name__ == "__main__":
         "incremental": partial(incremental, folder),
         "batch_pcg": batch_pcg,
         "low_rank": low_rank,
-        "population": population,
     }
     sections |= {
         path.stem: partial(paper, partial(from_file, path), 3, PASSES, path.stem, figures)

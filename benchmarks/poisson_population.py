@@ -118,7 +118,6 @@ def p1_rivals(run: Run, section: Section) -> None:
         "SAGA, shuffled blocks": {"solver_name": "SAGA", "solver_kwargs": {"sampling": "shuffle"}},
         "SAGA, twice the step": {"solver_name": "SAGA", "solver_kwargs": {"step_scale": 2.0}},
         "SAGA, subsets of rows": {"solver_name": "SAGA", "solver_kwargs": {"sampling": "subsets"}},
-        "LBFGS": {"solver_name": "LBFGS", "max_epochs": 400},
         "Newton": {"solver_name": "Newton"},
     }
     models = {}

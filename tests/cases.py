@@ -29,8 +29,6 @@ SOLVERS = {
     "saga subsets": solvers.SAGA(sampling="subsets"),
     "saga shuffle": solvers.SAGA(sampling="shuffle"),
     "saga global": solvers.SAGA(certificate="global"),
-    "lbfgs": solvers.LBFGS(),
-    "bound majorization": solvers.BoundMajorization(),
     "newton": solvers.Newton(),
     "conjugate gradients": engine.ConjugateGradients(),
 }

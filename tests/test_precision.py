@@ -95,14 +95,12 @@ def watch(monkeypatch):
 
 
 def populations():
-    """Every solver of counts that compiles, penalties with and without splitting; in memory, padded and streamed."""
+    """Every solver of counts that compiles, penalties with and without splitting; in memory and streamed."""
     X, Y = recording(t=300)
     for options in (
         {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"warmup": 1}},
         {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"warmup": 1, "sampling": "subsets"}},
-        {"solver_name": "SAGA", "pad_shapes": True},
-        {"solver_name": "LBFGS"},
-        {"solver_name": "BoundMajorization"},
+        {"solver_name": "SAGA"},
     ):
         PopulationGLM(**{"regularizer_strength": 1e-2, "max_epochs": 4} | options).fit(X, Y)
     fit = PopulationGLM(regularizer_strength=1e-2, solver_name="SAGA", max_epochs=4).fit
@@ -184,7 +182,7 @@ def update(solver, problem):
 
 
 AREAS = {
-    populations: ("problems._rows", "problems._population_majorization", "problems.streamed", "solvers.lbfgs"),
+    populations: ("problems._rows", "problems.streamed"),
     coupled_columns: ("problems._joint_rows", "solvers._epoch"),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (

@@ -28,7 +28,6 @@ WHOLES = (
     "tests/unit/test_devices.py::test_two_hosts",
     "tests/unit/test_nemos_plugin.py::test_a_fit_through_nemos",
     "tests/unit/test_nemos_plugin.py::test_a_link_is_known",
-    "tests/unit/test_pad_shapes.py::test_a_padded_fit_is_saved",
     "tests/unit/test_population_glm.py::test_double_precision",
     "tests/unit/test_population_glm_cv.py::test_both_solvers",
     "tests/unit/test_reports.py::test_pseudo_r2",

@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout need not be installed
 
-from glmfit import PopulationGLM, plotting  # noqa: E402
+from glmfit import PopulationGLM, SoftmaxGLM, plotting  # noqa: E402
 from glmfit.bounds.self_concordance import gap_bound  # noqa: E402
 from glmfit.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, RED  # noqa: E402
 
@@ -98,27 +98,26 @@ def smooth_stimulus(n_bins, n_basis, seed):
 
 
 def convergence():
-    """True gap of a neuron and what the report says, had the fit been stopped after each epoch."""
+    """True gap of a classifier and what the report says, had the fit been stopped after each epoch."""
     rng, X, _ = smooth_stimulus(6000, 10, 3)
     eta = X @ rng.normal(size=10) - 3
-    y = rng.poisson(np.logaddexp(0, eta))
-    ridge = {"regularizer": "Ridge", "regularizer_strength": 1e-5}
-    best = PopulationGLM(solver_name="Newton", tol=1e-14, **ridge).fit(X, y).report_
-    epochs = np.r_[1:13, 14:61:3]
+    y = rng.poisson(np.logaddexp(0, eta)) > 0
+    best = SoftmaxGLM(solver_name="NewtonCG", tol=1e-14, regularizer_strength=0).fit(X, y).report_
+    epochs = np.r_[1:13, 14:39:3]
     reports = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fits that are stopped early say so
         for n in epochs:
-            model = PopulationGLM(solver_name="BoundMajorization", max_epochs=int(n), tol=1e-12, **ridge)
+            model = SoftmaxGLM(solver_name="BoundMajorization", max_epochs=int(n), tol=1e-12, regularizer_strength=0)
             reports.append(model.fit(X, y).report_)
-    true = np.array([r.objective[0] - best.objective[0] for r in reports])
-    said = np.array([r.gap[0] for r in reports])
-    proved = np.array([r.gap_is_bound[0] for r in reports])
+    true = np.array([r.objective - best.objective for r in reports])
+    said = np.array([r.gap for r in reports])
+    proved = np.array([r.gap_is_bound for r in reports])
     assert np.all(said[proved] >= true[proved])
 
     axes = plotting.new_axes(width_ratios=(1, 1), size=(7.2, 2.9))
     left, right = axes[0]
-    left.plot(epochs, [r.objective[0] for r in reports], "-", color=BLACK, lw=1.4)
+    left.plot(epochs, [r.objective for r in reports], "-", color=BLACK, lw=1.4)
     left.set_ylabel("objective (nats per bin)", fontsize=9)
     right.plot(epochs, true, "-", color=BLACK, lw=1.4, label="true gap")
     right.plot(epochs[proved], said[proved], "v", color=BLUE, ms=5, label="reported bound", zorder=4)

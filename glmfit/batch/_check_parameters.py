@@ -7,9 +7,8 @@ from typing import Any
 
 from .. import observations, penalties
 from .._checks import check_real
-from ..estimators._auto import SOLVERS
+from ..estimators._auto import SOLVERS, read_population_solver
 from ..estimators._parameters import read_count, read_flag, read_number, read_solver
-from ..problems._population_majorization import check_majorizable
 from ._estimators import COUNT_ESTIMATORS, make_estimator
 
 _NOT_SMOOTH = ("Lasso", "ElasticNet", "GroupLasso")
@@ -31,9 +30,8 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
     for name in ("tol", "cv_tol", "max_memory"):
         if hasattr(model, name):
             yield name, lambda name=name: read_number(name, getattr(model, name))
-    for name in ("certify", "pad_shapes"):
-        if hasattr(model, name):
-            yield name, lambda name=name: read_flag(name, getattr(model, name))
+    if hasattr(model, "certify"):
+        yield "certify", lambda: read_flag("certify", model.certify)
     if model.max_epochs is not None or population:
         yield "max_epochs", lambda: read_count("max_epochs", model.max_epochs)
     if population:
@@ -57,15 +55,12 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
 
 def _check_solver(model: Any) -> None:
     """Check the solver, and that it does what the penalty and the link need."""
-    solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS)
+    solver = read_population_solver(model.solver_name, model.solver_kwargs)
     kinks = SOLVERS["SAGA"], SOLVERS["Newton"]
     if solver is not None and not isinstance(solver, kinks) and model.regularizer in _NOT_SMOOTH:
         raise ValueError(f'solver_name is {model.solver_name!r}, which needs a smooth penalty; use "SAGA" or "Newton".')
     if getattr(solver, "certificate", None) == "global" and model.inverse_link_function == "exp":
         raise ValueError('certificate is "global", which the exp link has not; use "anchored".')
-    if isinstance(solver, SOLVERS["BoundMajorization"]):
-        observation = observations.from_inverse_link(model.inverse_link_function)
-        check_majorizable(observation, solver.order, solver.max_products)
 
 
 def _check_penalty(model: Any) -> None:

@@ -11,7 +11,7 @@ COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV")
 ESTIMATORS = (*COUNT_ESTIMATORS, "SoftmaxGLM", "MultinomialGLM")
 _SET_ELSEWHERE = {
     "random_state": "is set by the manifest's seed",
-    "pad_shapes": "is set by pad_shapes of [options]",
+    "pad_shapes": "is without effect since version 0.2; leave it out",
     "devices": "is not for batches: a worker has one device",
     "verbose": "is not for batches: nobody would see it",
 }

@@ -22,7 +22,7 @@ import numpy as np
 
 import glmfit
 
-from .._compile import compile_seconds, compiled_programs, finish_compiling
+from .._compile import compile_seconds, compiled_programs
 from .._status import Status
 from .._warn import warn_user
 from ._attempts import Attempt, deaths, ended, reason
@@ -35,7 +35,6 @@ from ._results import check_result, is_whole, write_failure, write_result
 from ._sources import identify, identity_of, load_session, stat_signature
 from ._stop import is_stopped, stop
 from ._task import Task
-from ._turns import share_compilation
 
 if TYPE_CHECKING:
     from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
@@ -152,18 +151,15 @@ def _fit(task: Task) -> tuple[Any, dict, dict]:
     """Fitted model, what is to be recorded of it, and arrays that go with it."""
     spec = task.spec
     built = _built(spec)
-    share_compilation()
     compiled, programs = compile_seconds(), compiled_programs()
     double = jax.enable_x64(True) if spec["precision"] == "double" else nullcontext()
     with double, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model, bucket = _fit_built(spec, built)
-        finish_compiling()
+        model = _fit_built(spec, built)
     said = sorted({str(w.message) for w in caught})
     facts = {
         "seconds_compile": compile_seconds() - compiled,
         "programs": compiled_programs() - programs,
-        "bucket": bucket,
         "warnings": said,
         "notes": built.notes,
         "targets": built.target_names,
@@ -173,7 +169,7 @@ def _fit(task: Task) -> tuple[Any, dict, dict]:
     return model, facts, {"design.feature_names": np.asarray(names, str)}
 
 
-def _fit_built(spec: dict, built: Built) -> tuple[Any, str | None]:
+def _fit_built(spec: dict, built: Built) -> Any:
     """Fit one model to all neurons, or one to each with its own history."""
     given = {name: getattr(built, name) for name in ("sample_weight", "offset", "exposure")}
     given = {name: value for name, value in given.items() if value is not None}
@@ -190,13 +186,12 @@ def _fit_built(spec: dict, built: Built) -> tuple[Any, str | None]:
         y = built.y
         if built.target_names is not None and np.ndim(y) == 2:
             y = _named(y, built.target_names)
-        model = fit(_named(built.X, built.feature_names), y)
-        return model, getattr(model, "_bucket", None)
+        return fit(_named(built.X, built.feature_names), y)
     names = built.feature_names + built.notes["own_names"]
     models = [
         fit(_named(np.concatenate([built.X, own], axis=1), names), built.y[:, [n]]) for n, own in enumerate(built.own)
     ]
-    return join_neurons(models, built.target_names), getattr(models[0], "_bucket", None)
+    return join_neurons(models, built.target_names)
 
 
 def _named(X: np.ndarray, names: list[str]):

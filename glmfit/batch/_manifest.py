@@ -46,7 +46,7 @@ class Manifest:
     precision : {"single", "double"}
         Of the passes.
     options : dict
-        With defaults filled in.
+        With defaults filled in; its one entry, ``pad_shapes``, is without effect since version 0.2.
     digest : str
         sha256 of the file's bytes, in hexadecimal.
     data : tuple
@@ -92,7 +92,7 @@ class Manifest:
 
     def _spec(self, model: Model, source: dict[str, Any]) -> dict[str, Any]:
         parameters = model.parameters
-        if model.estimator == "PopulationGLM":  # hashed: the last bits depend on it
+        if model.estimator == "PopulationGLM":  # without effect, but in the keys of fits by version 0.1
             parameters = {"pad_shapes": self.options["pad_shapes"], **parameters}
         return {
             "estimator": model.estimator,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,9 +39,7 @@ class Progress:
     failures : list of (str, str)
         Names and errors of those that failed.
     n_compilations : int
-        Fits that had to compile, in buckets of padded shapes.
-    n_bucket_workers : int
-        Pairs of bucket and worker: as many compilations are needed at most.
+        Fits that had to compile.
     n_programs : int
         Programs compiled (or taken from the folder of compiled ones), in all fits.
     n_warned : int
@@ -61,7 +59,6 @@ class Progress:
     slowest: list
     failures: list
     n_compilations: int
-    n_bucket_workers: int
     n_programs: int
     n_warned: int
     by_model: dict = field(default_factory=dict)
@@ -87,11 +84,8 @@ class Progress:
         if self.n_done:
             lines.append(f"{_duration(self.seconds)} of fitting in all; slowest:")
             lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in self.slowest]
-        if self.n_bucket_workers:
-            lines.append(
-                f"compiled: {self.n_programs} programs; {self.n_compilations} compilations for {self.n_bucket_workers} "
-                "pairs of bucket and worker"
-            )
+        if self.n_programs:
+            lines.append(f"compiled: {counted(self.n_programs, 'program')} in {counted(self.n_compilations, 'fit')}")
         if self.n_warned:
             lines.append(f"{self.n_warned} fits warned (column 'warnings' of what collect writes)")
         if self.failures:
@@ -153,7 +147,6 @@ def status(out: str | Path) -> Progress:
                 attempts.append((f"{task.session}, {task.model}", len(deaths(out, task.key))))
     n_missing = len(tasks) - len(facts) - len(failures)
     slowest = sorted(facts, key=lambda f: -f["seconds"])[:_SLOWEST]
-    compiled = Counter((f["bucket"], f["worker"]) for f in facts if f["bucket"] and f["programs"])
     return Progress(
         n_tasks=len(tasks),
         n_done=len(facts),
@@ -165,8 +158,7 @@ def status(out: str | Path) -> Progress:
         seconds=sum(f["seconds"] for f in facts),
         slowest=[(f"{f['session']}, {f['model']}", f["seconds"]) for f in slowest],
         failures=failures,
-        n_compilations=sum(compiled.values()),
-        n_bucket_workers=len({(f["bucket"], f["worker"]) for f in facts if f["bucket"]}),
+        n_compilations=sum(f["programs"] > 0 for f in facts),
         n_programs=sum(f["programs"] for f in facts),
         n_warned=sum(bool(f["warnings"]) for f in facts),
         by_model={name: tuple(counts) for name, counts in by_model.items()},

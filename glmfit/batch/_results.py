@@ -26,7 +26,6 @@ _FACTS = {
     **dict.fromkeys(("key", "session", "model", "began", "host", "worker"), str),
     "spec": dict,
     "seconds": float | int,
-    "bucket": str | None,
     "programs": int,
     "warnings": list,
     "n_rows": int,

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import jax
 
 from ..engine import ConjugateGradients
 from ..problems import PopulationProblem
-from ..solvers import LBFGS, SAGA, BoundMajorization, Newton
+from ..solvers import SAGA, Newton
+from ._parameters import read_solver
 
 SOLVERS = {
     "ConjugateGradients": ConjugateGradients,
     "SAGA": SAGA,
-    "LBFGS": LBFGS,
     "Newton": Newton,
-    "BoundMajorization": BoundMajorization,
 }
+_REMOVED = ("LBFGS", "BoundMajorization")
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
-_FITS_THAT_SHARE = 10
 
 
-def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> str:
+def read_population_solver(name, kwargs, parameters: Iterable[str] = ()):
+    """Return the solver of a name, as `read_solver` does; ValueError for those that earlier versions had."""
+    if isinstance(name, str) and name in _REMOVED:
+        raise ValueError(
+            f'solver_name is {name!r}, which version 0.2 no longer has for populations. Use "auto" or '
+            '"ConjugateGradients", which is faster and proves how far from the optimum a fit is, or "Newton".'
+        )
+    return read_solver(name, kwargs, SOLVERS, parameters=parameters)
+
+
+def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem: "ConjugateGradients", "Newton" or "SAGA".
 
     ConjugateGradients for smooth penalties on rows in memory, on a CPU; where some coefficients have no penalty only if
@@ -30,7 +41,7 @@ def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> 
     - for up to three neurons;
     - with fewer than 32 rows per feature, where blocks of rows say little about the whole;
     - where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles nothing, and the first
-      fit by SAGA takes some seconds to compile. Where fits of similar size share compiled programs, a tenth of that.
+      fit by SAGA takes some seconds to compile.
 
     SAGA beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
@@ -39,5 +50,4 @@ def choose_solver(problem: PopulationProblem, shared_programs: bool = False) -> 
         return "ConjugateGradients"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     few = n_neurons <= _FEW_NEURONS or n_rows < _ROWS_PER_FEATURE * n_features
-    most = _NEWTON_WORK / _FITS_THAT_SHARE if shared_programs else _NEWTON_WORK
-    return "Newton" if few or n_neurons * n_rows * (n_features + 56.0) <= most else "SAGA"
+    return "Newton" if few or n_neurons * n_rows * (n_features + 56.0) <= _NEWTON_WORK else "SAGA"

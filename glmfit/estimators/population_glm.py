@@ -15,14 +15,15 @@ from numpy.typing import ArrayLike
 from .. import observations, penalties
 from .._status import Status
 from .._types import DataLike, Seed
+from ..engine import ConjugateGradients
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
+from ..solvers._check import check_smooth
 from ..solvers._seed import key_for
-from ._auto import SOLVERS, choose_solver
+from ._auto import SOLVERS, choose_solver, read_population_solver
 from ._checkpoint import Checkpoint, facts_of
 from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
 from ._model_file import from_json, to_json
-from ._padding import may_pad, run_padded
 from ._parameters import (
     precision,
     read_count,
@@ -30,7 +31,6 @@ from ._parameters import (
     read_flag,
     read_number,
     read_seed,
-    read_solver,
     read_verbose,
 )
 from ._population_model import PopulationModel
@@ -67,7 +67,7 @@ class PopulationGLM(PopulationModel):
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
         list or a slice).
-    solver_name : {"auto", "ConjugateGradients", "SAGA", "Newton", "LBFGS", "BoundMajorization"}
+    solver_name : {"auto", "ConjugateGradients", "SAGA", "Newton"}
         Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge), and Newton or SAGA for the others
         (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that ran.
     solver_kwargs : dict, optional
@@ -88,13 +88,7 @@ class PopulationGLM(PopulationModel):
         Devices that share the rows, except in Newton: jax's default one, all of ``jax.devices()``, or those given. The
         answer is the same within the gaps reported.
     pad_shapes : bool
-        Share compiled programs between fits of similar size: for loops over many sessions. SAGA and LBFGS compile for
-        some seconds whenever the number of rows or neurons is a new one. With True only those numbers count, rounded
-        up to 32768, 131072, 524288, 1048576 and so on rows and to 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256 and so on
-        neurons; features, penalty and the rest as before. The answer is the same within the gaps reported. Memory is
-        taken for the larger numbers; "auto" takes SAGA sooner. Without effect on Newton, which compiles nothing, on
-        BoundMajorization and ``sampling="subsets"``, on rows that are read as they are fitted, with ``devices`` and
-        with a checkpoint.
+        Without effect since version 0.2: nothing is compiled for shapes any more.
 
     Attributes
     ----------
@@ -140,8 +134,6 @@ class PopulationGLM(PopulationModel):
     >>> model.coef_.shape
     (3,)
     """
-
-    _bucket: str | None = None  # what shares its programs with a padded fit
 
     def __init__(
         self,
@@ -235,8 +227,8 @@ class PopulationGLM(PopulationModel):
     def _fit(self, X, y, sample_weight, offset, exposure, checkpoint) -> None:
         max_memory = read_number("max_memory", self.max_memory)
         seed, own = read_seed(self.random_state), self._get_param_names()
-        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, parameters=own)
-        pad_shapes = read_flag("pad_shapes", self.pad_shapes)
+        solver = read_population_solver(self.solver_name, self.solver_kwargs, own)
+        read_flag("pad_shapes", self.pad_shapes)
         options = LoopOptions(
             tol=read_number("tol", self.tol),
             max_epochs=read_count("max_epochs", self.max_epochs),
@@ -249,20 +241,18 @@ class PopulationGLM(PopulationModel):
         self._check_solver(solver, data, checkpoint is not None)
         options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
         problem = self._make_problem(data, max_memory)
+        if isinstance(solver, ConjugateGradients):
+            check_smooth("ConjugateGradients", problem.penalty)
         if solver is None:
             only_saga = checkpoint is not None or not problem.in_memory
-            shared = pad_shapes and may_pad(SAGA(), problem, checkpoint is not None)
-            solver = SAGA() if only_saga else SOLVERS[choose_solver(problem, shared)]()
+            solver = SAGA() if only_saga else SOLVERS[choose_solver(problem)]()
         if checkpoint is not None:
             file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
             options = replace(options, checkpoint=file)
-        start, key, self._bucket = None, key_for(solver, seed), None
+        start, key = None, key_for(solver, seed)
         if not problem.in_memory and (checkpoint is None or not file.exists):
             start = _fit_sample(problem, key, seed, max_memory / 8)
-        if pad_shapes and may_pad(solver, problem, checkpoint is not None):
-            solution, self._bucket = run_padded(solver, problem, key=key, options=options)
-        else:
-            solution = solver.run(problem, start, key=key, options=options)
+        solution = solver.run(problem, start, key=key, options=options)
         self._keep(problem, solution, data)
         if not problem.in_memory:
             data.watch.warn_of_changes()

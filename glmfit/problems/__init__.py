@@ -10,7 +10,6 @@ if _TYPE_CHECKING:
     from ._population import PopulationProblem
     from .base import Evaluation, FiniteSum, Params, Problem
     from .folds import FoldedProblem
-    from .padded import PaddedProblem
     from .path import PathProblem
     from .streamed import StreamedProblem
 
@@ -20,7 +19,6 @@ __all__ = [
     "Evaluation",
     "FiniteSum",
     "FoldedProblem",
-    "PaddedProblem",
     "Pairs",
     "Params",
     "PathProblem",
@@ -38,7 +36,6 @@ __getattr__, __dir__ = _lazy_names(
     _population=("PopulationProblem",),
     base=("Evaluation", "FiniteSum", "Params", "Problem"),
     folds=("FoldedProblem",),
-    padded=("PaddedProblem",),
     path=("PathProblem",),
     streamed=("StreamedProblem",),
     **{

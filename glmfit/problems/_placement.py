@@ -35,7 +35,7 @@ class Placement:
         """Lay an array (block, row, ...) out; rows of zeros fill up what the devices cannot share evenly."""
         if self.sharding is None:
             return jax.device_put(array)
-        missing = self._missing(array.shape)
+        missing = self.block_rows(array.shape[1]) - array.shape[1]
         if missing:  # the partition into blocks stays the same, whatever the devices
             array = np.concatenate([array, np.zeros_like(array[:, :1]).repeat(missing, axis=1)], axis=1)
         if self.sharding.is_fully_addressable:
@@ -43,10 +43,6 @@ class Placement:
         # Several hosts: each has all rows and puts those of its own devices there.
         return jax.make_array_from_callback(array.shape, self.sharding, lambda index: array[index])
 
-    def shape(self, shape, dtype) -> jax.ShapeDtypeStruct:
-        """Shape, dtype and place of an array (block, row, ...) that was put."""
-        n_blocks, n_rows, width = shape
-        return jax.ShapeDtypeStruct((n_blocks, n_rows + self._missing(shape), width), dtype, sharding=self.sharding)
-
-    def _missing(self, shape) -> int:
-        return -shape[1] % max(1, len(self.devices))
+    def block_rows(self, n_rows: int) -> int:
+        """Rows of a block on the device, with those that fill up."""
+        return n_rows + -n_rows % max(1, len(self.devices))

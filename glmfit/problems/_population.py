@@ -11,7 +11,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from .._compile import compiled
 from ..bounds import (
     GAP_THEOREM,
     GapCertificate,
@@ -26,7 +25,6 @@ from . import _host
 from ._chunks import over_chunks
 from ._metric import Metric
 from ._one_neuron import OneNeuron
-from ._population_majorization import GlobalQuadratic
 from ._rows import (
     BlockSpectra,
     HessianSpectrum,
@@ -40,13 +38,13 @@ from ._rows import (
     sure_step,
     sweep,
 )
-from ._spectral_view import Shapes, SpectralView
+from ._spectral_view import SpectralView
 from .base import Evaluation, FiniteSum, Params
 
 _HESSIAN_STEPS, _MORE_HESSIAN_STEPS = 10, 16
 
 
-class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
+class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     """Data, observation model and penalty of a population GLM.
 
     Parameters
@@ -171,29 +169,16 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
             return evaluation, np.full(self.n_neurons, np.inf)
         return evaluation, dual_gap(objective, sums, self.penalty) + self.rounding_of(params, objective)
 
-    def calls_of_a_fit(self, shapes: Shapes, n_steps: int) -> list:
-        """List the calls of kernels that a fit will make, from guaranteed descent to certificate, in that order."""
-        rows, v, memory, metric, per_neuron, start = shapes
-        moving = jax.ShapeDtypeStruct(per_neuron.shape, bool)
-        track = Track(rows.Y, v, v, per_neuron)
-        return [
-            (sure_step, (rows, v, memory, metric, moving, track), {}),
-            (sweep, (rows, v), {}),
-            (block_spectra, (rows, v, per_neuron, metric, start), {"n_steps": n_steps}),
-            (hessian_spectrum, (rows, v, metric, start), {"n_steps": _HESSIAN_STEPS}),
-            (largest_change, (rows, v), {}),
-        ]
-
     # ---------------------------------------------------------------- passes of the solver
 
     @staticmethod
-    def sweep(rows: Rows, v, table=None) -> Sweep:
-        """Loss, derivatives, gradient and mean curvature at v, in one pass; ``table`` is one that has served."""
-        return compiled(sweep)(rows, v)
+    def sweep(rows: Rows, v) -> Sweep:
+        """Loss, derivatives, gradient and mean curvature at v, in one pass."""
+        return sweep(rows, v)
 
     def move(self, rows: Rows, v, anchor) -> np.ndarray:
         """``max_t |eta_t - eta_t at the anchor|``, (neuron,)."""
-        return np.asarray(compiled(largest_change)(rows, np.asarray(v) - np.asarray(anchor)))
+        return np.asarray(largest_change(rows, np.asarray(v) - np.asarray(anchor)))
 
     def objective(self, v, memory, pass_: Sweep) -> np.ndarray:
         """F per neuron: the loss in the solver's precision, the penalty in float64."""
@@ -238,11 +223,10 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         null_metric, track = self.null_metric(rows), self._start_track(rows, v)
         n_steps, moving = 0, ~self.silent  # without spikes the rate falls for ever, step after step
         while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
-            v, memory, track = compiled(sure_step)(rows, v, memory, null_metric, moving, track)
+            v, memory, track = sure_step(rows, v, memory, null_metric, moving, track)
             n_steps, moving = n_steps + 1, moving & (np.asarray(track.move) > radius)
-        table = self._table_of(track)
         del track
-        pass_ = self.sweep(rows, v, table)
+        pass_ = self.sweep(rows, v)
         return v, memory, pass_, self.metric_at(rows, pass_), n_steps
 
     def _start_track(self, rows: Rows, v) -> Track:
@@ -253,10 +237,6 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         if known and self.placement.devices:
             eta = self.placement.put(eta)  # as it comes back
         return Track(eta, np.zeros_like(v), np.zeros_like(v), np.zeros_like(v[0]))
-
-    def _table_of(self, track: Track):
-        """Return memory in which a table may be made."""
-        return None
 
     def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, metric=None):
         """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.
@@ -284,10 +264,10 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron, GlobalQuadratic):
         return Smoothness(metric, block.mean(axis=0), block.max(axis=0), np.maximum(row, block.mean(axis=0)), kappa)
 
     def _block_spectra(self, rows, v, radius, metric, start, n_steps) -> BlockSpectra:
-        return compiled(block_spectra)(rows, v, radius, metric, start, n_steps=n_steps)
+        return block_spectra(rows, v, radius, metric, start, n_steps=n_steps)
 
     def _hessian_spectrum(self, rows, v, metric, start, n_steps) -> HessianSpectrum:
-        return compiled(hessian_spectrum)(rows, v, metric, start, n_steps=n_steps)
+        return hessian_spectrum(rows, v, metric, start, n_steps=n_steps)
 
     def estimate_gap(self, v, memory, pass_: Sweep, metric, kappa) -> np.ndarray:
         """Second-order estimate ``g'Dg / (2 kappa)`` of the gap, (neuron,); not a bound."""

@@ -17,7 +17,6 @@ from ..bounds import descent_step, is_not_above_start, lanczos
 from ..observations import Observation
 from ..penalties import Penalty
 from ..penalties.base import per_neuron
-from ._blocks import Extent, Used
 from ._metric import Metric
 
 _SEARCH_STEPS, _SEARCH_END = 8, 0.1
@@ -60,21 +59,14 @@ class Rows(eqx.Module):
     ridge: jax.Array  # (column, neuron) strength of the ridge in whitened coordinates, 0 on the intercept
     penalty: Penalty
     splitting: Splitting | None
-    extent: Extent | Used  # of the whole
     observation: Observation = eqx.field(static=True)
+    n_rows: int = eqx.field(static=True)  # of the whole
+    n_blocks: int = eqx.field(static=True)
 
     @property
-    def n_rows(self):
-        return self.extent.n_rows
-
-    @property
-    def n_blocks(self):
-        return self.extent.n_blocks
-
-    @property
-    def rows_per_block(self):
+    def rows_per_block(self) -> float:
         """Mean number of rows of a block."""
-        return self.extent.rows_per_block(self.Z.dtype)
+        return self.n_rows / self.n_blocks
 
     @property
     def batch_size(self) -> int:
@@ -147,9 +139,9 @@ class Sweep(NamedTuple):
     bend: jax.Array  # (column, neuron) mean of the rows times their curvature; last the mean curvature
 
 
-@partial(jit, donate_argnames="table")
-def sweep(rows: Rows, v, table=None) -> Sweep:
-    """Evaluate loss, derivatives, gradient and mean curvature at v over all rows; ``table`` has served."""
+@jit
+def sweep(rows: Rows, v) -> Sweep:
+    """Evaluate loss, derivatives, gradient and mean curvature at v over all rows."""
 
     def block(carry, data):
         g, loss, bend = carry
@@ -163,7 +155,7 @@ def sweep(rows: Rows, v, table=None) -> Sweep:
         return (g, loss + jnp.sum(value, axis=0) / rows.n_rows, bend), r
 
     zero = jnp.zeros_like(v)
-    (g, loss, bend), table = rows.extent.scan(block, (zero, zero[0], zero), rows.blocks, table)
+    (g, loss, bend), table = jax.lax.scan(block, (zero, zero[0], zero), rows.blocks)
     return Sweep(table, g, loss, bend)
 
 
@@ -175,7 +167,7 @@ def largest_change(rows: Rows, p):
         z, w = data
         return jnp.maximum(reach, jnp.max(jnp.where(w > 0, jnp.abs(rows.eta(z, p)), 0), axis=0)), None
 
-    return rows.extent.scan(block, jnp.zeros(p.shape[1], p.dtype), (rows.Z, rows.weight))[0]
+    return jax.lax.scan(block, jnp.zeros(p.shape[1], p.dtype), (rows.Z, rows.weight))[0]
 
 
 class BlockSpectra(NamedTuple):
@@ -208,7 +200,7 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
         alpha, beta = lanczos(matvec, start, n_steps)
         return jnp.maximum(row, jnp.max(bound * metric.leverage(z, rows.eta), axis=0)), (alpha, beta)
 
-    row, (alpha, beta) = rows.extent.scan(block, jnp.zeros(anchor.shape[1], anchor.dtype), rows.blocks)
+    row, (alpha, beta) = jax.lax.scan(block, jnp.zeros(anchor.shape[1], anchor.dtype), rows.blocks)
     # The ridge leaves the intercept alone, so the centre does not enter.
     return BlockSpectra(alpha, beta, row + jnp.max(rows.ridge * metric.scale, axis=0))
 
@@ -231,7 +223,7 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
         square = jnp.sum(jnp.where(counts, z[:, :-1], 0) ** 2, axis=1)
         return jnp.maximum(longest, jnp.max(square)), w * rows.observation.curvature(y, rows.eta(z, v, offset))
 
-    longest, bend = rows.extent.scan(prepare, jnp.zeros((), v.dtype), rows.blocks)
+    longest, bend = jax.lax.scan(prepare, jnp.zeros((), v.dtype), rows.blocks)
 
     def matvec(x):
         x = metric.root(x)
@@ -240,7 +232,7 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
             z, w = data
             return total + rows.pull(z, w * rows.eta(z, x)), None
 
-        total, _ = rows.extent.scan(block, jnp.zeros_like(x), (rows.Z, bend))
+        total, _ = jax.lax.scan(block, jnp.zeros_like(x), (rows.Z, bend))
         return metric.root_transposed(total / rows.n_rows + rows.ridge * x)
 
     alpha, beta = lanczos(matvec, jnp.broadcast_to(start, v.shape), n_steps)
@@ -259,13 +251,13 @@ def hessian_product(rows: Rows, v, x):
         square = jnp.sum(jnp.where(counts, z[:, :-1], 0) ** 2, axis=1)
         return (total + rows.pull(z, bend * rows.eta(z, x)) / rows.n_rows, jnp.maximum(longest, jnp.max(square))), None
 
-    return rows.extent.scan(block, (jnp.zeros_like(x), jnp.zeros((), v.dtype)), rows.blocks)[0]
+    return jax.lax.scan(block, (jnp.zeros_like(x), jnp.zeros((), v.dtype)), rows.blocks)[0]
 
 
 @jit
 def predictor(rows: Rows, v):
     """Linear predictor of all rows, (block, row, neuron)."""
-    return rows.extent.scan(lambda _, block: ((), rows.eta(block[0], v, block[1])), (), (rows.Z, rows.offset))[1]
+    return jax.lax.scan(lambda _, block: ((), rows.eta(block[0], v, block[1])), (), (rows.Z, rows.offset))[1]
 
 
 class Track(NamedTuple):
@@ -275,15 +267,6 @@ class Track(NamedTuple):
     gradient: jax.Array  # (column, neuron), ridge included
     direction: jax.Array  # (column, neuron)
     move: jax.Array  # (neuron,) largest change of eta
-    along: jax.Array | None = None  # (block, row, neuron) memory to work in, where blocks are not all in use
-
-
-@jit
-def start_track(rows: Rows, v) -> Track:
-    """Prepare what the first step from v finds, with memory to work in."""
-    eta = predictor(rows, v)
-    zero = jnp.zeros_like(v)
-    return Track(eta, zero, zero, zero[0], jnp.zeros_like(eta))
 
 
 @partial(jit, donate_argnames="track")
@@ -297,7 +280,7 @@ def sure_step(rows: Rows, v, memory, metric: Metric, moving, track: Track):
         (z, y, w, _), eta = data
         return g + rows.pull(z, w * rows.observation.derivative(y, eta)) / rows.n_rows, None
 
-    g = rows.extent.scan(gradient, jnp.zeros_like(v), (rows.blocks, track.eta))[0] + rows.ridge * v
+    g = jax.lax.scan(gradient, jnp.zeros_like(v), (rows.blocks, track.eta))[0] + rows.ridge * v
     if rows.splitting is None:
         p = _conjugate(g, metric, track)
         slope, bend = jnp.sum(rows.ridge * p * v, axis=0), jnp.sum(rows.ridge * p * p, axis=0)
@@ -316,15 +299,15 @@ def sure_step(rows: Rows, v, memory, metric: Metric, moving, track: Track):
         return (jnp.minimum(ends[0], low.min(axis=0)), jnp.maximum(ends[1], high.max(axis=0))), along
 
     infinite = jnp.full_like(v[0], jnp.inf)
-    ends, along = rows.extent.scan(look_ahead, (infinite, -infinite), (rows.Z, rows.weight), track.along)
+    ends, along = jax.lax.scan(look_ahead, (infinite, -infinite), (rows.Z, rows.weight))
     t, shift, move = _search_plane(rows, track.eta, along, ends, slope, bend, moving)
     v = (v + t[None] * p).at[-1].add(shift)
     if rows.splitting is not None:
         memory = jax.tree.map(
             lambda new, was, now: jnp.where(moving[None], was + t[None] * (new - was), now), warm, old, memory
         )
-    eta = rows.extent.renew(lambda eta, along: eta + t[None, None] * along + shift[None, None], track.eta, along)
-    return v, memory, Track(eta, g, p, move, None if track.along is None else along)
+    eta = track.eta + t[None, None] * along + shift[None, None]
+    return v, memory, Track(eta, g, p, move)
 
 
 def _search_plane(rows: Rows, eta, along, ends, slope, bend, moving):
@@ -382,7 +365,7 @@ def _search_plane(rows: Rows, eta, along, ends, slope, bend, moving):
         return jax.lax.while_loop(lambda c: jnp.any(c[2]) & (c[3] < _SEARCH_STEPS), better, start)[:2], None
 
     zero = jnp.zeros_like(slope)
-    at, _ = jax.lax.scan(search, (zero, zero), jnp.array([rows.extent.some(), rows.n_blocks], jnp.int32))
+    at, _ = jax.lax.scan(search, (zero, zero), jnp.array([max(1, rows.n_blocks // 8), rows.n_blocks], jnp.int32))
     return *at, reach(*at)
 
 

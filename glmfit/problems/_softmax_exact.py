@@ -9,10 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from .._compile import compiled
 from ..bounds import LOG_PARTITION_THEOREM, GapCertificate, StepCertificate, bound_largest_eigenvalue
 from ..observations.softmax import Multinomial, OffsetMultinomial
 from ..penalties import Ridge
@@ -24,7 +22,7 @@ from ._softmax_majorization import MajorizedSoftmax, majorize_softmax
 from ._softmax_newton import NewtonCGStep, cool, newton_cg_step, newton_gap
 from ._softmax_surrogates import Surrogates, SurrogateSum
 from ._softmax_view import HESSIAN_THEOREM, SoftmaxPoint, SoftmaxView
-from ._spectral_view import Shapes, SpectralView
+from ._spectral_view import SpectralView
 from .base import CoupledClasses, Evaluation, FiniteSum, Majorizable, Params, SumOfSurrogates
 
 _FINISH_SCORES = 20_000_000  # scores up to which Newton steps in float64 end what single precision began
@@ -128,12 +126,12 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
 
     # ----------------------------------------------------------------------- bound majorization, on the host
 
-    def start_majorization(self, params: Params, *, seed=None, order=None, max_products=None) -> MajorizedSoftmax:
+    def start_majorization(self, params: Params) -> MajorizedSoftmax:
         """Evaluate a start, in the view's coordinates."""
         point = self.start_newton(params)
         return MajorizedSoftmax(point, np.nan, point.norm / 2, False, 1)
 
-    def majorize(self, point, active, relaxation: float, order=None, max_products=None) -> MajorizedSoftmax:
+    def majorize(self, point, relaxation: float, order=None, max_products=None) -> MajorizedSoftmax:
         """Take one step; see docs/theory/bound_majorization.md."""
         return majorize_softmax(self.view, point, relaxation, order or _ORDER, max_products or _MAJORIZING_PRODUCTS)
 
@@ -265,22 +263,6 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
         """Rows per block: 1/20 of them, between 32 and 4096."""
         return a_twentieth(self.n_rows)
 
-    def shapes(self, batch_size: int) -> Shapes:
-        """Shapes of all that the kernels take and give."""
-        return self.spectral.shapes(batch_size)._replace(per_neuron=jax.ShapeDtypeStruct((1,), self.dtype))
-
-    def calls_of_a_fit(self, shapes: Shapes, n_steps: int) -> list:
-        """List the calls of kernels that a fit will make, the most urgent one first."""
-        rows, v = shapes.rows, shapes.columns
-        column, start = (jax.ShapeDtypeStruct((n, 1), self.dtype) for n in (v.shape[0], v.size))
-        return [
-            (joint_sweep, (rows, v), {}),
-            (joint_blocks, (rows, v, v, start), {"n_steps": n_steps}),
-            (joint_range, (rows, v), {}),
-            (bohning_row, (rows, column), {}),
-            (bohning_blocks, (rows, column, column), {"n_steps": n_steps}),
-        ]
-
     def rows(self, batch_size: int, seed: int) -> Rows:
         """Rows on the device, permuted by ``seed``, in blocks."""
         return self.spectral.rows(batch_size, seed)
@@ -296,9 +278,9 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
         return Params(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean())
 
     @staticmethod
-    def sweep(rows: Rows, v, table=None) -> JointSweep:
+    def sweep(rows: Rows, v) -> JointSweep:
         """Loss, derivatives, gradient and mean curvature at v, in one pass."""
-        return compiled(joint_sweep)(rows, v)
+        return joint_sweep(rows, v)
 
     def objective(self, v, memory, pass_: JointSweep) -> np.ndarray:
         """F, (1,): the loss in the solver's precision, the ridge in float64."""
@@ -315,7 +297,7 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
 
     def move(self, rows: Rows, v, anchor) -> np.ndarray:
         """Largest range over the classes of a row's change of scores, (1,): what bounds the change of curvature."""
-        return np.array([float(compiled(joint_range)(rows, np.asarray(v) - np.asarray(anchor)))])
+        return np.array([float(joint_range(rows, np.asarray(v) - np.asarray(anchor)))])
 
     def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, metric):
         """Bound the smoothness of blocks: everywhere by Bohning, or within a finite ``radius`` by self-concordance.
@@ -333,16 +315,16 @@ class ExactSoftmax(FiniteSum, CoupledClasses, Majorizable, SumOfSurrogates):
             # Curvature vanishes along the common shift, so the start need not look there.
             start -= start.mean(axis=1, keepdims=True)
             dimension *= start.shape[1] - 1
-            rounding = 128 * np.finfo(self.dtype).eps * (1 + float(compiled(joint_range)(rows, v)))  # of scores
+            rounding = 128 * np.finfo(self.dtype).eps * (1 + float(joint_range(rows, v)))  # of scores
             growth = np.exp(radius[0] + rounding)
         start = (start / np.linalg.norm(start)).astype(self.dtype).reshape(-1, 1)
         if anchored:
-            spectra = compiled(joint_blocks)(rows, v, metric.scale, start, n_steps=n_steps)
+            spectra = joint_blocks(rows, v, metric.scale, start, n_steps=n_steps)
         else:
-            spectra = compiled(bohning_blocks)(rows, one_class, start, n_steps=n_steps)
+            spectra = bohning_blocks(rows, one_class, start, n_steps=n_steps)
         alpha, beta = (np.asarray(a).T for a in spectra)
         block = growth * bound_largest_eigenvalue(alpha, beta, dimension, share)
-        row = float(compiled(bohning_row)(rows, one_class)) * (1 + 1e-5)
+        row = float(bohning_row(rows, one_class)) * (1 + 1e-5)
         mean = block.mean()
         return SoftmaxSmoothness(*(np.array([x]) for x in (mean, block.max(), max(row, mean), 0.0)))
 

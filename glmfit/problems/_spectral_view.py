@@ -7,36 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._compile import like
 from ..observations import Observation
 from ..penalties import Penalty
 from ._basis import floored_basis, spectral_basis
-from ._blocks import Extent, Used
-from ._bucket import Slots
 from ._chunks import aligned_empty, over_chunks
-from ._metric import Metric
 from ._placement import Placement
-from ._rows import AdmmState, Rows, Splitting
+from ._rows import Rows, Splitting
 from .base import Evaluation, Params
 
 _ADMM_RHO, _ADMM_INNER = 0.2, 10
-
-
-class Shapes(NamedTuple):
-    """Shapes and dtypes of rows, columns, warm start, metric, one number per neuron, and a random column."""
-
-    rows: Rows
-    columns: jax.ShapeDtypeStruct
-    memory: AdmmState | None
-    metric: Metric
-    per_neuron: jax.ShapeDtypeStruct
-    start: jax.ShapeDtypeStruct
 
 
 class SpectralView:
@@ -95,76 +80,34 @@ class SpectralView:
             self._kept_rows = (batch_size, seed), self._build_rows(batch_size, seed)
         return self._kept_rows[1]
 
-    def _slots(self, batch_size: int) -> Slots:
-        """Blocks of about equal size, the last one padded."""
+    def _build_rows(self, batch_size: int, seed: int) -> Rows:
         n_blocks = -(-self.n_rows // batch_size)
         size = -(-self.n_rows // n_blocks)
-        return Slots(n_blocks, size, n_blocks, size)
-
-    def _extent(self, slots: Slots) -> Extent | Used:
-        """Tell kernels the number of rows and blocks."""
-        return Extent(self.n_rows, slots.n_blocks)
-
-    def _width(self, n_columns: int) -> int:
-        """Columns on the device of an array that has one for each neuron, or one for all."""
-        return n_columns
-
-    def _widen(self, columns: np.ndarray) -> np.ndarray:
-        """Fill up with columns of zeros."""
-        missing = self._width(columns.shape[1]) - columns.shape[1]
-        return np.pad(columns, ((0, 0), (0, missing))) if missing else columns
-
-    def shapes(self, batch_size: int) -> Shapes:
-        """Shapes of all that the kernels take and give, known before any of it exists."""
-        slots, d, n = self._slots(batch_size), self.n_features, self.n_neurons
-
-        def array(*shape):
-            return jax.ShapeDtypeStruct(shape, self.dtype)
-
-        def of_rows(width):
-            return self.placement.shape((slots.n_blocks, slots.size, width), self.dtype)
-
-        square, splitting, memory = array(d, d), None, None
-        if not self.penalty.rotation_invariant:
-            splitting = Splitting(square, square, array(d, d), square, array(d), _ADMM_RHO, _ADMM_INNER)
-            memory = AdmmState(array(d, n), array(d, n))
-        rows = Rows(
-            *(of_rows(width) if width else None for width in self._widths),
-            array(d + 1, n), like(self.penalty), splitting, like(self._extent(slots)), self.observation,
-        )  # fmt: skip
-        return Shapes(rows, array(d + 1, n), memory, Metric(array(d + 1, n), array(d, n)), array(n), array(d + 1, 1))
-
-    @property
-    def _widths(self) -> tuple[int, int, int, int]:
-        """Columns of features, counts, weights and offsets on the device."""
         n_weights = 1 if self.row_weights is None else self.row_weights.shape[1]
         n_offsets = 0 if self.offset is None else self.offset.shape[1]
-        return self.n_features + 1, *(self._width(n) for n in (self.Y.shape[1], n_weights, n_offsets))
-
-    def _build_rows(self, batch_size: int, seed: int) -> Rows:
-        slots, widths = self._slots(batch_size), self._widths
+        widths = self.n_features + 1, self.Y.shape[1], n_weights, n_offsets
         order = np.random.default_rng(int(seed)).permutation(self.n_rows)
         d, basis = self.n_features, self.basis
-        Z, Y, weight, offset = (aligned_empty((slots.n_blocks * slots.size, n), self.dtype) for n in widths)
+        Z, Y, weight, offset = (aligned_empty((n_blocks * size, n), self.dtype) for n in widths)
         # Single precision products where conditioning leaves them harmless.
         single = self.X.dtype == self.dtype == np.float32 and basis.tame
         mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
 
         def chunk(rows):
-            chosen, at = order[rows], slots.of(rows)
-            Z[at, :d] = (self.X[chosen] - mean) @ whiten
-            Z[at, d] = 1
-            Y[at] = self._widen(self.Y[chosen])
-            weight[at] = 1 if self.row_weights is None else self.row_weights[chosen]
+            chosen = order[rows]
+            Z[rows, :d] = (self.X[chosen] - mean) @ whiten
+            Z[rows, d] = 1
+            Y[rows] = self.Y[chosen]
+            weight[rows] = 1 if self.row_weights is None else self.row_weights[chosen]
             if self.offset is not None:
-                offset[at] = self._widen(self.offset[chosen])
+                offset[rows] = self.offset[chosen]
 
         list(over_chunks(chunk, self.n_rows))
-        free = slots.free(self.n_rows)
+        free = slice(self.n_rows, n_blocks * size)
         self.pad(free, Z, Y, weight)
         offset[free] = 0
         Z, Y, weight, offset = (
-            self.placement.put(a.reshape(slots.n_blocks, slots.size, n)) if n else None
+            self.placement.put(a.reshape(n_blocks, size, n)) if n else None
             for a, n in zip((Z, Y, weight, offset), widths, strict=True)
         )
         return Rows(
@@ -176,13 +119,14 @@ class SpectralView:
             penalty=self.penalty,
             splitting=self._splitting(),
             observation=self.observation,
-            extent=self._extent(slots),
+            n_rows=self.n_rows,
+            n_blocks=n_blocks,
         )
 
     def pad(self, free, Z, Y, weight) -> None:
-        """Fill blocks up with rows that count nothing."""
-        for padded in (Z, Y, weight):
-            padded[free] = 0
+        """Fill the last block up with rows that count nothing."""
+        for array in (Z, Y, weight):
+            array[free] = 0
 
     def _column_ridge(self) -> np.ndarray:
         ridge = np.zeros((self.n_features + 1, self.n_neurons))

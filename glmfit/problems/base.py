@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .._compile import compiled
 from .._progress import counted
 from ..bounds import GapCertificate, StepCertificate
 
@@ -103,14 +102,11 @@ class FiniteSum(Problem):
 
         ``arguments`` are the kernel's, the order of the blocks last.
         """
-        return compiled(kernel)(rows, v, table, mean_gradient, *arguments, **static)
+        return kernel(rows, v, table, mean_gradient, *arguments, **static)
 
-    def sweep_and_move(self, rows, v, anchor, table=None) -> tuple:
-        """Take a pass at v, and find how far eta has moved from the anchor: `sweep` and `move` together.
-
-        ``table`` is one that has served: its memory may be used for the new one.
-        """
-        return self.sweep(rows, v, table), self.move(rows, v, anchor)
+    def sweep_and_move(self, rows, v, anchor) -> tuple:
+        """Take a pass at v, and find how far eta has moved from the anchor: `sweep` and `move` together."""
+        return self.sweep(rows, v), self.move(rows, v, anchor)
 
     @abstractmethod
     def rows(self, batch_size: int, seed: int) -> Any:
@@ -162,11 +158,11 @@ class Majorizable(Problem):
     """
 
     @abstractmethod
-    def start_majorization(self, params: Params, *, seed: int, order=None, max_products=None) -> Any:
+    def start_majorization(self, params: Params) -> Any:
         """Evaluate a start: a step that leads there, from nowhere."""
 
     @abstractmethod
-    def majorize(self, point: Any, active: np.ndarray, relaxation: float, order=None, max_products=None) -> Any:
+    def majorize(self, point: Any, relaxation: float, order=None, max_products=None) -> Any:
         """Take a step ``relaxation`` times the way to the bound's minimum."""
 
     @abstractmethod

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from .._compile import compiled
 from ..bounds import bound_largest_eigenvalue
 from ..penalties import Penalty
 from ._blocks import a_twentieth
@@ -69,7 +67,7 @@ class JointProblem(SpectralView):
 
     def look(self, rows, v, memory) -> Outlook:
         """Take a pass over the rows."""
-        pass_ = compiled(self._sweep)(rows, v)
+        pass_ = self._sweep(rows, v)
         return Outlook(v, memory, pass_, self.total(v, memory, float(pass_.loss)))
 
     def total(self, v, memory, loss: float) -> float:
@@ -87,9 +85,7 @@ class JointProblem(SpectralView):
         """Largest eigenvalue of any block's Hessian at v, in the metric."""
         start = np.random.default_rng([seed, 3, number]).normal(size=(v.size, 1))
         start = (start / np.linalg.norm(start)).astype(self.dtype)
-        alpha, beta = (
-            np.asarray(a).T for a in compiled(self._blocks_of)(rows, v, metric.scale, start, n_steps=n_steps)
-        )
+        alpha, beta = (np.asarray(a).T for a in self._blocks_of(rows, v, metric.scale, start, n_steps=n_steps))
         return float(np.max(bound_largest_eigenvalue(alpha, beta, v.size, 1e-3 / rows.n_blocks)))
 
     def residual(self, at: Outlook) -> np.ndarray:
@@ -109,21 +105,10 @@ class JointProblem(SpectralView):
         if not 0 < norm < np.inf:
             return norm
         start = (half / norm).astype(self.dtype)
-        alpha, beta = compiled(self._spectrum)(rows, at.v, metric.scale, start, n_steps=n_steps)
+        alpha, beta = self._spectrum(rows, at.v, metric.scale, start, n_steps=n_steps)
         alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
         used = 1 + int(np.argmin(beta)) if np.any(beta == 0) else len(alpha)
         T = np.diag(alpha[:used]) + np.diag(beta[: used - 1], 1) + np.diag(beta[: used - 1], -1)
         values, vectors = np.linalg.eigh(T)
         floor = 1e-6 * max(abs(values[-1]), abs(values[0]), 1e-300)
         return float(norm**2 * np.sum(vectors[0] ** 2 / np.maximum(np.abs(values), floor)) / 2)
-
-    def calls_of_a_joint_fit(self, batch_size: int, n_steps: int = 8, n_gap: int = 16) -> list:
-        """List the calls of kernels that a fit will make."""
-        shapes = self.shapes(batch_size)
-        start = jax.ShapeDtypeStruct((shapes.columns.size, 1), self.dtype)
-        rows = shapes.rows
-        return [
-            (self._sweep, (rows, shapes.columns), {}),
-            (self._blocks_of, (rows, shapes.columns, shapes.columns, start), {"n_steps": n_steps}),
-            (self._spectrum, (rows, shapes.columns, shapes.columns, start), {"n_steps": n_gap}),
-        ]

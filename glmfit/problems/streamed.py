@@ -13,11 +13,10 @@ import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._compile import compiled, jit
+from .._compile import jit
 from ..bounds import lanczos_step, start_lanczos
 from ..observations import Observation
 from ..penalties import Penalty
-from ._blocks import Extent
 from ._chunks import aligned_empty, over_chunks
 from ._population import PopulationProblem
 from ._portions import lay_out, read_ahead
@@ -50,15 +49,15 @@ class StreamedRows:
         blocks = problem.max_portion_bytes // (problem.row_bytes * batch_size)
         self.layout = lay_out(problem.n_rows, problem.run_rows, batch_size, seed, max(1, int(min(blocks, 8))))
         self.n_blocks, self.n_rows = self.layout.n_blocks, problem.n_rows
-        shape = problem.placement.shape((1, self.layout.block_rows, 1), problem.dtype).shape
-        self.batch_size = shape[1]  # with what fills up
+        self.batch_size = problem.placement.block_rows(self.layout.block_rows)
         self.ridge = problem._column_ridge().astype(problem.dtype)
         self._fixed = {
             "ridge": jax.device_put(self.ridge),
             "penalty": problem.penalty,
             "splitting": problem._splitting(),
             "observation": problem.observation,
-            "extent": Extent(problem.n_rows, self.n_blocks),
+            "n_rows": problem.n_rows,
+            "n_blocks": self.n_blocks,
         }
         single = problem.X.dtype == problem.dtype == np.float32 and problem.basis.tame
         self._precision = np.dtype(np.float32 if single else np.float64)
@@ -247,24 +246,24 @@ class StreamedProblem(PopulationProblem):
         for (blocks, place), part in zip(draws, rows.portions([b.tolist() for b, _ in draws]), strict=True):
             own = np.zeros((size, *table.shape[1:]), table.dtype)
             own[: len(blocks)] = table[blocks]
-            v, own, mean_gradient, memory = compiled(kernel)(
+            v, own, mean_gradient, memory = kernel(
                 part, v, own, mean_gradient, memory, metric, step, place.astype(np.int32), **static
             )
             table[blocks] = np.asarray(own)[: len(blocks)]
         return v, table, mean_gradient, memory
 
-    def sweep(self, rows: StreamedRows, v, table=None) -> Sweep:
+    def sweep(self, rows: StreamedRows, v) -> Sweep:
         """Loss, derivatives, gradient and mean curvature at v, in one pass; the table is overwritten."""
         return self.sweep_and_move(rows, v, None)[0]
 
-    def sweep_and_move(self, rows: StreamedRows, v, anchor, table=None) -> tuple[Sweep, np.ndarray | None]:
+    def sweep_and_move(self, rows: StreamedRows, v, anchor) -> tuple[Sweep, np.ndarray | None]:
         """Take a pass at v, and find how far eta has moved from the anchor, in one reading."""
         change = None if anchor is None else np.asarray(v) - np.asarray(anchor)
         totals, moved = [0.0, 0.0, 0.0], np.zeros(self.n_neurons, self.dtype)
         for place, part in rows.whole():
-            pass_ = compiled(sweep)(part, v)
+            pass_ = sweep(part, v)
             if change is not None:
-                moved = np.maximum(moved, np.asarray(compiled(largest_change)(part, change)))
+                moved = np.maximum(moved, np.asarray(largest_change(part, change)))
             rows.table[place] = np.asarray(pass_.table)
             totals = [t + np.asarray(a, np.float64) for t, a in zip(totals, pass_[1:], strict=True)]
         gradient, loss, bend = totals
@@ -274,7 +273,7 @@ class StreamedProblem(PopulationProblem):
     def move(self, rows: StreamedRows, v, anchor) -> np.ndarray:
         """``max_t |eta_t - eta_t at the anchor|``, (neuron,)."""
         change = np.asarray(v) - np.asarray(anchor)
-        return np.max([np.asarray(compiled(largest_change)(part, change)) for _, part in rows.whole()], axis=0)
+        return np.max([np.asarray(largest_change(part, change)) for _, part in rows.whole()], axis=0)
 
     def descend_surely(self, rows: StreamedRows, v, memory, radius: float, max_steps: int):
         """Start where asked, or at the null model where that is better: steps here would take two passes each."""
@@ -290,7 +289,7 @@ class StreamedProblem(PopulationProblem):
     def _block_spectra(self, rows: StreamedRows, v, radius, metric, start, n_steps) -> BlockSpectra:
         parts = []
         for _, part in rows.whole():
-            spectra = compiled(block_spectra)(part, v, radius, metric, start, n_steps=n_steps)
+            spectra = block_spectra(part, v, radius, metric, start, n_steps=n_steps)
             parts.append(BlockSpectra(*(np.asarray(a) for a in spectra)))
         alpha, beta = (np.concatenate([getattr(p, name) for p in parts]) for name in ("alpha", "beta"))
         return BlockSpectra(alpha, beta, np.max([p.row for p in parts], axis=0))

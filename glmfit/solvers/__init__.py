@@ -35,14 +35,12 @@ if _TYPE_CHECKING:
     from ._result import LoopOptions, Solution
     from .base import OptStep, Solver
     from .bound_majorization import BoundMajorization
-    from .lbfgs import LBFGS
     from .newton import Newton
     from .newton_cg import NewtonCG
     from .path import SharedNewton
     from .saga import SAGA
 
 __all__ = [
-    "LBFGS",
     "NCE",
     "OVE",
     "SAGA",
@@ -82,7 +80,6 @@ __getattr__, __dir__ = _lazy_names(
     _result=("LoopOptions", "Solution"),
     base=("OptStep", "Solver"),
     bound_majorization=("BoundMajorization",),
-    lbfgs=("LBFGS",),
     newton=("Newton",),
     newton_cg=("NewtonCG",),
     path=("SharedNewton",),

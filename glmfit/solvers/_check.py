@@ -14,17 +14,6 @@ def check_explicit_step(c: float, strength: float) -> None:
         )
 
 
-def check_rotation_invariant(solver: str, penalty: Any) -> None:
-    """Raise ValueError unless the penalty is one a rotation of the features leaves alone."""
-    check_smooth(solver, penalty)
-    if not penalty.rotation_invariant:
-        raise ValueError(
-            f"{solver} needs one strength for all coefficients of a neuron, or the same ratios of them for every "
-            f"neuron; this {penalty.name} has strengths of shape {penalty.strength.shape}. "
-            'Use solver_name="Newton" or "SAGA".'
-        )
-
-
 def check_smooth(solver: str, penalty: Any) -> None:
     """Raise ValueError unless the penalty has a Hessian."""
     if not penalty.smooth:

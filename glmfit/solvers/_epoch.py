@@ -32,5 +32,5 @@ def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subse
         return (v, table.at[index].set(old + change), mean_gradient + delta, memory), None
 
     start = v, table, mean_gradient, memory
-    (v, table, mean_gradient, memory), _ = rows.extent.scan(visit, start, order)
+    (v, table, mean_gradient, memory), _ = jax.lax.scan(visit, start, order)
     return v, table.reshape(shape), mean_gradient, memory

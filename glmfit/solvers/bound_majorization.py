@@ -10,8 +10,6 @@ import numpy as np
 from .._checks import check_choice, check_real, check_whole
 from ..bounds import ORDERS, GapCertificate, StepCertificate
 from ..problems.base import Majorizable, Params
-from ._check import check_rotation_invariant
-from ._seed import seed_of
 from .base import OptStep, Solver
 
 _WORTH_A_LOOK = 0.8
@@ -44,23 +42,19 @@ class BoundMajorization(Solver):
         objective in every step; 1 goes to the minimum. 1.9 is best where the bound is far above the objective (certain
         rows, weak ridges), and close to the worst where it is not; 1.5 is never far from the best.
     order : {"descending", "given", "ascending", "averaged"}, optional
-        Softmax models only: the order in which the bound takes in classes. "descending" (by score, the default)
+        The order in which the bound takes in classes. "descending" (by score, the default)
         needs no more steps than "given", as a rule; "averaged" as few products, each with twice the elementwise work.
     max_products : int, optional
-        Softmax models only: products with the bound's curvature per step, at most (20 by default).
+        Products with the bound's curvature per step, at most (20 by default).
 
     Notes
     -----
     Guarantee: the objective never goes up, whatever the start and the data: no line search, no step to tune. Linear
     convergence: a step shrinks the gap by a factor that depends on how far the bound lies above the Hessian.
 
-    For softmax and multinomial models the bound is that of Jebara and Choromanska, on the host in float64, minimised by
-    preconditioned conjugate gradients; any of their iterates lowers it. Nothing is compiled. An epoch is one step, its
-    cost one pass and one more per product.
-
-    For Poisson models with the softplus inverse link it is the largest curvature of the loss, one number per neuron in
-    the metric of the spectral basis, whose one factorisation serves all neurons. An epoch is one pass. The number is
-    certified by Lanczos: the guarantee fails with at most the probability that the step certificate states.
+    For softmax and multinomial models. The bound is that of Jebara and Choromanska, on the host in float64, minimised
+    by preconditioned conjugate gradients; any of their iterates lowers it. Nothing is compiled. An epoch is one step,
+    its cost one pass and one more per product.
 
     References
     ----------
@@ -82,9 +76,7 @@ class BoundMajorization(Solver):
 
     def init_state(self, problem: Majorizable, params: Params, *, key) -> OptStep:
         """Evaluate the start."""
-        check_rotation_invariant("BoundMajorization", problem.penalty)
-        seed = seed_of(key)
-        start = problem.start_majorization(params, seed=seed, order=self.order, max_products=self.max_products)
+        start = problem.start_majorization(params)
         n = problem.n_neurons
         state = BoundMajorizationState(
             epoch=0,
@@ -104,7 +96,7 @@ class BoundMajorization(Solver):
     def update(self, problem: Majorizable, params, state: BoundMajorizationState) -> OptStep:
         """Take one step."""
         n = problem.n_neurons
-        step = problem.majorize(state.point, state.active, self.relaxation, self.order, self.max_products)
+        step = problem.majorize(state.point, self.relaxation, self.order, self.max_products)
         decrease, promise = (np.asarray(a, np.float64).reshape(n) for a in (step.decrease, step.estimate))
         with np.errstate(invalid="ignore", divide="ignore"):
             # Where F bends a share as much as the bound, the promise is that share of the gap, and a step leaves

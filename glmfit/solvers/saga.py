@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from .._checks import check_choice, check_positive, check_real, check_whole
-from .._compile import compile_ahead, like
 from ..bounds import (
     PARTITION_THEOREM,
     SUBSET_THEOREM,
@@ -22,6 +21,8 @@ from ..bounds import (
     partition_step,
     subset_step,
 )
+from ..problems._metric import Metric
+from ..problems._rows import AdmmState
 from ..problems.base import FiniteSum, Params
 from ._epoch import saga_epoch
 from ._pack import from_arrays, to_arrays
@@ -119,7 +120,6 @@ class SAGA(Solver):
     def init_state(self, problem: FiniteSum, params: Params, *, key) -> OptStep:
         """Lay the rows out, take the guaranteed-descent steps, certify the first step size."""
         seed = seed_of(key)
-        self._compile_ahead(problem)
         rows = self._rows(problem, seed)
         n = problem.n_neurons
         v = problem.to_columns(params)
@@ -207,10 +207,16 @@ class SAGA(Solver):
 
     def unpack(self, problem: FiniteSum, arrays: dict[str, np.ndarray]) -> OptStep:
         """Restore a packed step; one pass over the rows for the table."""
-        shapes = problem.shapes(self._batch_size(problem))  # for the structure of the state
-        memory, array = shapes.memory, np.zeros(0)
+        array = np.zeros(0)  # of the state only the structure is asked for
+        memory = None if problem.penalty.rotation_invariant else AdmmState(array, array)
         fields = dict.fromkeys(SagaState._fields, array) | dict.fromkeys(_COUNTS, 0)
-        fields |= {"memory": memory, "metric": shapes.metric, "checked": (array, memory), "table": None, "fresh": True}
+        fields |= {
+            "memory": memory,
+            "metric": Metric(array, array),
+            "checked": (array, memory),
+            "table": None,
+            "fresh": True,
+        }
         params, state = from_arrays(arrays, (array, SagaState(**fields)))
         table = problem.sweep(self._rows(problem, state.seed), params).table
         return OptStep(params, state._replace(table=table))
@@ -230,22 +236,10 @@ class SAGA(Solver):
             )
         return size
 
-    def _compile_ahead(self, problem) -> None:
-        """Let the kernels compile while the host prepares the rows."""
-        if not problem.in_memory:
-            return
-        shapes = problem.shapes(self._batch_size(problem))
-        rows, v, memory, metric, per_neuron, _ = shapes
-        order = epoch_order(self.sampling, 0, 0, rows.Z.shape[0], rows.batch_size, problem.n_rows)
-        table = jax.ShapeDtypeStruct((*rows.Y.shape[:2], v.shape[1]), v.dtype, sharding=rows.Y.sharding)
-        epoch = (rows, v, table, v, memory, metric, per_neuron, like(order)), {"subsets": self.sampling == "subsets"}
-        calls = problem.calls_of_a_fit(shapes, self.lanczos_steps)
-        compile_ahead([*calls[:3], (saga_epoch, *epoch), *calls[3:]])
-
     def _check(self, problem, rows, v, state: SagaState) -> OptStep:
         """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
         memory = state.memory
-        pass_, moved = problem.sweep_and_move(rows, v, state.anchor, state.table)
+        pass_, moved = problem.sweep_and_move(rows, v, state.anchor)
         objective = problem.objective(v, memory, pass_)
         evals = 2 * problem.n_rows
         slack = 8 * np.finfo(problem.dtype).eps * np.abs(state.objective)
@@ -254,7 +248,7 @@ class SAGA(Solver):
         radius = np.where(undo, 1.5 * state.radius, state.radius)
         if undo.any():
             v, memory = jax.tree.map(lambda new, old: np.where(undo, old, new), (v, memory), state.checked)
-            pass_ = problem.sweep(rows, v, pass_.table)
+            pass_ = problem.sweep(rows, v)
             objective = problem.objective(v, memory, pass_)
             evals += problem.n_rows
         state = state._replace(

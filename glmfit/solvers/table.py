@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from .._checks import check_positive, check_whole
-from .._compile import compile_ahead, compiled, like
 from ..bounds import check_batch_size
 from ..problems.base import Params
 from ._epoch import saga_epoch
@@ -101,7 +100,6 @@ class TableSAGA:
         size = self.batch_size or problem.default_batch_size
         check_batch_size(size, problem.n_rows)
         saga = self.epoch_kernel or saga_epoch
-        self._compile_ahead(problem, size, saga)
         rows = problem.rows(size, seed)
         eps = float(np.finfo(problem.dtype).eps)
 
@@ -146,7 +144,7 @@ class TableSAGA:
             order = epoch_order("partition", seed, epoch, rows.n_blocks, rows.batch_size, problem.n_rows)
             steps = np.full(problem.n_neurons, shrink * step, problem.dtype)
             kept = jax.tree.map(np.array, (at.v, at.memory))
-            v, _, _, memory = compiled(saga)(
+            v, _, _, memory = saga(
                 rows, at.v, at.pass_.table, at.pass_.gradient, at.memory, metric, steps, order, subsets=False
             )
             before, new = at.objective, problem.look(rows, v, memory)
@@ -171,11 +169,3 @@ class TableSAGA:
     @staticmethod
     def _target(first, objective, tol, eps) -> float:
         return max(tol * max(first - objective, 0.0), max(8 * eps**2, 4e-15) * abs(objective))
-
-    def _compile_ahead(self, problem, size, saga) -> None:
-        shapes = problem.shapes(size)
-        rows, v, memory, metric, per_column, _ = shapes
-        order = epoch_order("partition", 0, 0, rows.n_blocks, rows.batch_size, problem.n_rows)
-        table = jax.ShapeDtypeStruct((*rows.Y.shape[:2], problem.n_neurons), problem.dtype)
-        epoch = (rows, v, table, v, memory, metric, per_column, like(order)), {"subsets": False}
-        compile_ahead([*problem.calls_of_a_joint_fit(size), (saga, *epoch)])

@@ -115,7 +115,7 @@ def test_no_step_goes_up_from_any_start(name, relaxation, dtype, rng, monkeypatc
         point = exact.start_majorization(start(problem, rng, size)).point
         for _ in range(6):
             before = problem.objective(exact.user_params(point.v))
-            step = exact.majorize(point, None, relaxation, max_products=products)
+            step = exact.majorize(point, relaxation, max_products=products)
             after = problem.objective(exact.user_params(step.point.v))
             sure = relaxation * (2 - relaxation) * step.decrease
             rounding = 1e-12 * (abs(before) + size)

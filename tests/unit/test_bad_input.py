@@ -210,6 +210,7 @@ def test_predicting_with_other_features_is_an_error(data):
         ({"max_epochs": 2.5}, ValueError, "max_epochs is 2.5; it must be a whole number"),
         ({"max_epochs": True}, ValueError, "max_epochs is True; it must be a whole number"),
         ({"tol": True}, ValueError, "tol is True; it must be a finite number"),
+        ({"pad_shapes": 1}, ValueError, "pad_shapes is 1; it must be True or False"),
         ({"random_state": -1}, ValueError, "random_state is -1; it must be a seed >= 0"),
         ({"random_state": "seed"}, ValueError, "random_state is 'seed'; it must be"),
         ({"solver_kwargs": {"batch_size": 9}}, ValueError, r"\['batch_size'\] were given with solver_name=\"auto\""),
@@ -228,8 +229,8 @@ def test_parameters_that_make_no_sense_are_refused(parameters, error, message, d
         ("SAGA", {"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1"),
         ("SAGA", {"sampling": "cyclic"}, "sampling is 'cyclic'; it must be one of 'partition', 'subsets', 'shuffle'"),
         ("SAGA", {"step_scale": 4}, r"step_scale is 4; it must be a number in \(0, 2\]"),
-        ("LBFGS", {"batch_size": 601}, "batch_size is 601 but there are 600 rows"),
-        ("LBFGS", {"history_size": 0}, "history_size is 0; it must be a whole number of at least 1"),
+        ("LBFGS", {}, "solver_name is 'LBFGS', which version 0.2 no longer has for populations. Use \"auto\" or"),
+        ("BoundMajorization", {"relaxation": 1}, "'BoundMajorization', which version 0.2 no longer has for pop"),
         ("Newton", {"batch_size": 9}, r"solver_kwargs of Newton may be empty only, and not 'batch_size'"),
     ],
 )  # fmt: skip
@@ -238,8 +239,8 @@ def test_solver_parameters_that_make_no_sense_are_refused(solver, kwargs, messag
 
 
 def test_solvers_that_need_a_smooth_penalty_refuse_others(data):
-    words = 'LBFGS needs a smooth penalty .*; this problem has Lasso. Use solver_name="SAGA" or "Newton"'
-    fails(*data, words, solver_name="LBFGS", regularizer="Lasso", regularizer_strength=0.1)
+    words = 'ConjugateGradients needs a smooth penalty .*; this problem has Lasso. Use solver_name="SAGA" or "Newton"'
+    fails(*data, words, solver_name="ConjugateGradients", regularizer="Lasso", regularizer_strength=0.1)
 
 
 def test_unknown_scores_are_refused(data):
@@ -435,7 +436,7 @@ def test_all_counts_equal_give_the_null_model(solver):
 # ------------------------------------------------------------------------- found by readers
 
 
-@pytest.mark.parametrize("solver", ["Newton", "SAGA", "LBFGS"])
+@pytest.mark.parametrize("solver", ["Newton", "SAGA", "ConjugateGradients"])
 def test_a_row_of_weight_zero_may_hold_anything_finite(solver):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1000, 2))

@@ -372,11 +372,12 @@ BAD = [
     ("tol = 1e-6", 'solver_name = "Sago"', "Sago", "solver_name is 'Sago'; it must be"),
     ("tol = 1e-6", 'solver_name = "SAGA"\nsolver_kwargs = { batch = 3 }', "solver_name",
      "solver_kwargs of SAGA may be"),
-    ("tol = 1e-6", 'solver_name = "BoundMajorization"\ninverse_link_function = "exp"', "solver_name",
-     "with the exp link there is none"),
+    ("tol = 1e-6", 'solver_name = "BoundMajorization"', "solver_name",
+     "solver_name is 'BoundMajorization', which version 0.2 no longer has for populations. Use \"auto\" or"),
     ("tol = 1e-6", 'inverse_link_function = "log"', "inverse", "inverse_link_function"),
     ("tol = 1e-6", "random_state = 3", "random_state", "random_state is set by the manifest's seed."),
     ("tol = 1e-6", "verbose = true", "verbose", "verbose is not for batches"),
+    ("tol = 1e-6", "pad_shapes = true", "pad_shapes", "pad_shapes is without effect since version 0.2; leave it out."),
     ("tol = 1e-6", "regularizer_strength = 1", "strength = [",
      "regularizer_strength is given by the parameters as well"),
     ("strength = [1e-3, 1e-4]", "strength = 1e-3", "strength =", "it must be a list of values to try"),
@@ -539,9 +540,7 @@ def test_softmax_needs_labels_and_no_exposure(folder):
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 def test_estimators_are_made_of_their_spec(name):
-    model = make_estimator(
-        {"estimator": name, "parameters": {"tol": 1e-4}, "seed": 7, "options": {"pad_shapes": False}}
-    )
+    model = make_estimator({"estimator": name, "parameters": {"tol": 1e-4}, "seed": 7})
     assert (type(model).__name__, model.tol, model.random_state) == (name, 1e-4, 7)
 
 
