@@ -33,7 +33,7 @@ class Descent:
         Decrease of the objective since the start, by the trapezoid of slopes; an estimate.
     """
 
-    def __init__(self, rows: HostRows, metric: SharedMetric, ridge: np.ndarray, coef, intercept):
+    def __init__(self, rows: HostRows, metric: SharedMetric | None, ridge: np.ndarray, coef, intercept):
         self.rows, self.shared, self.ridge = rows, metric, ridge
         self.coef, self.intercept = coef, intercept
         n = len(intercept)
@@ -41,12 +41,17 @@ class Descent:
         self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)
         self.direction = Slopes(np.zeros_like(coef), np.zeros(n))
         self._memory: tuple | None = None
+        self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
         self.arrive(rows.place(coef, intercept))
         self.restart(np.ones(n, bool))
 
     def arrive(self, loss_gradient: Slopes) -> None:
         """Take over the gradient of the loss at the parameters, and judge it."""
         self.gradient = Slopes(loss_gradient.coef + self.ridge * self.coef, loss_gradient.intercept)
+        self.judge()
+
+    def judge(self) -> None:
+        """Say how far the gradient is from 0, and where it leads."""
         self.towards = self.precondition(self.gradient)
         self.squared_norm = inner(self.gradient, self.towards)
 
@@ -76,17 +81,30 @@ class Descent:
         kin = np.arange(len(self.own)) if kin is None else kin
         _, first, which = np.unique(kin[fits], return_index=True, return_inverse=True)
         matrices = self.rows.hessians(fits[first], scale)
-        metrics = [OwnMetric(m, self.ridge[:, k], scale) for m, k in zip(matrices, fits[first], strict=True)]
+        metrics = [self.metric_of(m, k, scale) for m, k in zip(matrices, fits[first], strict=True)]
         for k, i in zip(fits, which, strict=True):
             self.own[k] = metrics[i]
-        self.towards = self.precondition(self.gradient)
-        self.squared_norm = inner(self.gradient, self.towards)
+        self.judge()
         renewed = np.zeros(len(self.own), bool)
         renewed[fits] = True
         self.restart(renewed)
 
+    def metric_of(self, matrix: np.ndarray, k: int, scale: np.ndarray) -> OwnMetric:
+        """Metric of one fit from its Hessian without the ridge."""
+        return OwnMetric(matrix, self.ridge[:, k], scale)
+
     def step(self, moving: np.ndarray) -> None:
         """Take one step of the fits that move, bool (fit,)."""
+        p, slope = self.choose()
+        p = Slopes(np.where(moving, p.coef, 0.0), np.where(moving, p.intercept, 0.0))
+        bend = self.rows.along(*p) + np.sum(self.ridge * p.coef**2, axis=0)
+        length = np.where(moving & (slope < 0), self.first_length(slope, bend), 0.0)
+        self._memory, self._fresh, self.direction = (self.gradient, self.squared_norm), np.zeros(len(slope), bool), p
+        self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0))
+        self.n_steps += moving
+
+    def choose(self) -> tuple[Slopes, np.ndarray]:
+        """Directions, conjugate to the last ones, and slopes along them."""
         g, z = self.gradient, self.towards
         p = Slopes(-z.coef, -z.intercept)
         if self._memory is not None:
@@ -101,22 +119,22 @@ class Descent:
         if uphill.any():
             p = Slopes(np.where(uphill, -z.coef, p.coef), np.where(uphill, -z.intercept, p.intercept))
             slope = inner(g, p)
-        p = Slopes(np.where(moving, p.coef, 0.0), np.where(moving, p.intercept, 0.0))
-        self._memory, self._fresh, self.direction = (g, self.squared_norm), np.zeros(len(slope), bool), p
-        loss_bend = self.rows.along(*p)
-        of_ridge = np.sum(self.ridge * p.coef**2, axis=0)
-        bend = loss_bend + of_ridge
+        return p, slope
+
+    def first_length(self, slope, bend) -> np.ndarray:
+        """Length of a Newton step along the line."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            length = np.where(moving & (slope < 0), -slope / bend, 0.0)
-        length = np.where(np.isfinite(length), length, 0.0)
-        self._go(p, slope, bend, length)
-        self.n_steps += moving
+            return -slope / bend
+
+    def rise_of_kinks(self, p: Slopes, lengths: np.ndarray) -> np.ndarray | float:
+        """Mean slope of what of the penalty is not its ridge, on the way to lengths along p."""
+        return 0.0
 
     def _go(self, p: Slopes, slope, bend, length) -> None:
         """Go along a direction, and correct the lengths of fits whose slopes at the end say so."""
         start, rise = np.sum(self.ridge * self.coef * p.coef, axis=0), np.sum(self.ridge * p.coef**2, axis=0)
         loss = self.rows.move(length)
-        end = inner(loss, p) + start + length * rise
+        end = inner(loss, p) + start + length * rise + self.rise_of_kinks(p, length)
         lengths, low, high = length.copy(), np.zeros_like(length), np.full_like(length, np.inf)
         at, sure = np.arange(len(length)), np.zeros_like(length)
         for attempt in range(_CORRECTIONS):
@@ -143,13 +161,16 @@ class Descent:
                 break
             found = self.rows.move(after - here, at)
             loss.coef[:, at], loss.intercept[at] = found
-            end[at] = inner(found, Slopes(p.coef[:, at], p.intercept[at])) + start[at] + after * rise[at]
             lengths[at] = after
+            kinks = np.broadcast_to(self.rise_of_kinks(p, lengths), len(lengths))[at]
+            end[at] = inner(found, p.part(at)) + start[at] + after * rise[at] + kinks
         with np.errstate(invalid="ignore"):
             gain = -lengths * (slope + end) / 2
         self.gained = self.gained + np.where((lengths > 0) & np.isfinite(gain), gain, 0.0)
         self.coef, self.intercept = self.coef + lengths * p.coef, self.intercept + lengths * p.intercept
+        self._went = lengths > 0
         self.arrive(loss)
+        self._went = None
 
     def _sure_step(self, fits: np.ndarray, slope, bend) -> np.ndarray:
         """Length that self-concordance proves to descend, of some fits; next to 0 where there is no theorem."""
@@ -160,12 +181,14 @@ class Descent:
     def part(self, index: np.ndarray) -> Descent:
         """Return some of the fits as a descent of their own."""
         part = copy.copy(self)
-        part.rows, part.shared = self.rows.part(index), self.shared.part(index)
+        part.rows = self.rows.part(index)
+        part.shared = None if self.shared is None else self.shared.part(index)
         part.own = [self.own[k] for k in index]
         for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm"):
             setattr(part, name, getattr(self, name)[..., index])
         for name in ("gradient", "towards", "direction"):
-            setattr(part, name, getattr(self, name).part(index))
+            if hasattr(self, name):
+                setattr(part, name, getattr(self, name).part(index))
         if self._memory is not None:
             before, norm = self._memory
             part._memory = before.part(index), norm[index]

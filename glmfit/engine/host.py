@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..bounds import ResidualSums
 from ..observations import Observation
 from ..problems._chunks import chunks, n_cores, one_thread_each
+from ..problems._host import sums_of
 from .kernels import TILE, derivatives
 
 _ALL = slice(None)
@@ -327,33 +329,41 @@ class HostRows:
 
     # ---------------------------------------------------------------- passes that numbers rest on
 
-    def evaluate(self, coef, intercept, at=_ALL) -> tuple[np.ndarray, Slopes]:
-        """Mean loss and its gradient at parameters of centred features, in float64; eta and curvature follow."""
+    def evaluate(self, coef, intercept, dual: bool = False) -> tuple[np.ndarray, Slopes, ResidualSums | None]:
+        """Mean loss and its gradient at parameters of centred features, in float64; eta and curvature follow.
+
+        Where asked for, also the sums that a bound by duality needs.
+        """
         base = self._base(coef, intercept)
         observation = self.observation
 
         def tile(rows):
             x = np.asarray(self.X[rows] if self._shift is None else self.X[rows] - self._shift, np.float64)
-            eta = x @ coef
-            eta += base
-            known = self._known(rows, at)
-            if known is not None:
-                eta += known
-            y = self._y(rows, at, np.float64)
+            own = x @ coef
+            own += base
+            known = self._known(rows, _ALL)
+            eta = own if known is None else own + known
+            y = self._y(rows, _ALL, np.float64)
             loss, r = observation.loss_and_derivative(y, eta)
-            w = self._weight(rows, at)
+            self.eta[rows] = eta
+            c = derivatives(observation, y.astype(self.dtype), self.eta[rows])[1]
+            w = self._weight(rows, _ALL)
+            parts = loss, r, c
             if w is not None:
-                loss, r = _weighted(loss, w), _weighted(r, w)
-            self.eta[rows, at] = eta
-            single = np.ascontiguousarray(eta.astype(self.dtype))
-            c = derivatives(observation, y.astype(self.dtype), single)[1]
-            self.curvature[rows, at] = c if w is None else _weighted(c, w.astype(c.dtype))
-            return loss.sum(axis=0), r.T @ x, r.sum(axis=0)
+                parts = _weighted(loss, w), _weighted(r, w), _weighted(c, w.astype(c.dtype))
+            self.curvature[rows] = parts[2]
+            sums = parts[0].sum(axis=0), parts[1].T @ x, parts[1].sum(axis=0)
+            if not dual:
+                return sums
+            saturated, excess = observation.saturated_loss(y), own * r - loss
+            if w is not None:
+                saturated, excess = saturated * w, _weighted(excess, w)
+            return *sums, *sums_of(x, parts[1], excess, saturated)
 
         parts = self._over(tile, coef.shape[1])
-        self.passes += 1
-        loss, *slopes = (self._mean(part) for part in zip(*parts, strict=True))
-        return loss, self._centred(*slopes)
+        self.passes += 1 + dual
+        loss, G, g, *rest = (self._mean(part) for part in zip(*parts, strict=True))
+        return loss, self._centred(G, g), ResidualSums(*rest) if dual else None
 
     # ---------------------------------------------------------------- which fits
 

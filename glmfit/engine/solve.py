@@ -12,6 +12,7 @@ import numpy as np
 from .._compile import compile_seconds
 from .._progress import ProgressBar
 from .._status import Status
+from ..bounds import dual_gap
 from ..problems.base import Params
 from ..solvers._result import History, LoopOptions, Solution
 from ..solvers._seed import seed_of
@@ -19,8 +20,10 @@ from .certify import RidgeFloor, SpectralFloor, bound_gaps
 from .cg import Descent
 from .host import HostRows
 from .metric import SharedMetric
+from .proximal import ProximalDescent, select
 
 _AIM = 0.3  # of the target: an estimate below it asks for a proof
+_AIM_OF_KINKS = 1e-3  # the same: bounds by duality are of first order
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides
 _LOOK_BACK = 3  # steps over which contraction is measured
@@ -63,7 +66,7 @@ def solve(
     Parameters
     ----------
     problem : PopulationProblem
-        Data, observation model and penalty, which must be smooth.
+        Data, observation model and penalty.
     options : LoopOptions
         When to stop.
     seed : int
@@ -145,7 +148,8 @@ class _Run:
             history=self.history.arrays(),
             seconds_run=time.perf_counter() - self.clock - seconds_compile,
             seconds_compile=seconds_compile,
-            solver_name="ConjugateGradients+Newton" if self.exact else "ConjugateGradients",
+            solver_name=("ConjugateGradients" if problem.penalty.smooth else "ProximalNewton")
+            + ("+Newton" if self.exact else ""),
             interrupted=interrupted,
             failure_probability=self.failure_probability,
             state=self.curved,
@@ -203,10 +207,12 @@ class _Run:
         ridge = np.broadcast_to(np.asarray(p.penalty.ridge_strength, np.float64), (p.n_features, p.n_neurons))
         ridge = ridge[:, neurons]
         curvature = np.maximum(p.null_curvature[neurons], 1e-3 / p.n_rows)
-        metric = SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge)
         start = self.start or p.null_params()
         coef = np.array(start.coef[:, neurons], np.float64)
-        return Descent(rows, metric, ridge, coef, start.intercept[neurons] + basis.mean @ coef)
+        at = coef, start.intercept[neurons] + basis.mean @ coef
+        if not p.penalty.smooth:
+            return ProximalDescent(rows, basis, curvature, ridge, select(p.penalty, neurons), *at)
+        return Descent(rows, SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge), ridge, *at)
 
     # ---------------------------------------------------------------- proofs
 
@@ -216,10 +222,13 @@ class _Run:
         Where products in single precision led astray, the last point that was looked at in double stands.
         """
         cg, fits = group.descent, group.fits
-        loss, gradient = cg.rows.evaluate(cg.coef, cg.intercept)
+        smooth = self.problem.penalty.smooth
+        loss, gradient, sums = cg.rows.evaluate(cg.coef, cg.intercept, dual=not smooth)
         cg.arrive(gradient)
         params = self._params_of(cg)
-        objective = loss + self._penalty_of(params, fits)
+        penalty = select(self.problem.penalty, fits)
+        objective = loss + np.asarray(penalty.value(params.coef), np.float64)
+        group.by_duality = None if smooth else dual_gap(objective, sums, penalty)
         worse = ~(objective <= self.objective[fits] + self._rounding(params, fits, objective))
         better = fits[~worse]
         self.params.coef[:, better], self.params.intercept[better] = (a[..., ~worse] for a in params)
@@ -238,7 +247,12 @@ class _Run:
         objective = self.objective[fits]
         target = self._targets(fits, objective)
         rounding = self._rounding(params, fits, objective)
-        bound, estimate = self._bounds(cg, fits, target - rounding, params)
+        if group.by_duality is None:
+            bound, estimate = self._bounds(cg, fits, target - rounding, params)
+        else:
+            bound, estimate = group.by_duality, cg.estimate
+            if not problem.penalty.penalises_all:  # rounding of the free coefficients' gradient takes it away
+                bound = np.full(len(fits), np.inf)
         bound = bound + rounding
         bound = np.where(worse, np.inf, bound)
         known = np.isfinite(bound)
@@ -323,11 +337,6 @@ class _Run:
     def _params_of(self, cg: Descent) -> Params:
         return Params(cg.coef, cg.intercept - cg.rows.mean @ cg.coef)
 
-    def _penalty_of(self, params: Params, neurons) -> np.ndarray:
-        coef = np.zeros_like(self.params.coef)
-        coef[:, neurons] = params.coef
-        return np.asarray(self.problem.penalty.value(coef))[neurons]
-
     def _keep_interrupted(self) -> None:
         """Return where the open fits are, with what can be said of it."""
         for group in self.groups:
@@ -380,8 +389,10 @@ class Group:
 
     def __init__(self, descent: Descent, fits: np.ndarray):
         self.descent, self.fits = descent, fits
-        self.aim, self.proofs = np.full(len(fits), _AIM), np.zeros(len(fits), int)
+        aim = _AIM_OF_KINKS if isinstance(descent, ProximalDescent) else _AIM
+        self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
         self.trace, self.looks = [descent.estimate], 0
+        self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
 
     def step(self, moving: np.ndarray) -> None:
         """Take a step of some fits, bool (fit,)."""

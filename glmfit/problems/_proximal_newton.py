@@ -108,7 +108,7 @@ def _direction(problem, at: ProximalIterate):
         return np.zeros(len(at.coef)), 0.0, 0.0, 0.0
     g = np.where(flat, 0.0, np.append(at.grad_coef[inside] - mean * at.grad_intercept, at.grad_intercept))
     before = np.append(at.coef[inside], 0.0)
-    move = _least(Q, Q @ before - g, labels, strength, before) - before
+    move = least_of_model(Q, Q @ before - g, labels, strength, before) - before
     step = np.zeros(len(at.coef))
     step[inside] = move[:-1]
     kinks = [float(penalty.value(w[:, None])[0]) - ridge @ w**2 / 2 for w in (at.coef, at.coef + step)]
@@ -116,7 +116,7 @@ def _direction(problem, at: ProximalIterate):
     return step, float(move[-1] - mean @ move[:-1]), float(slope), float(curvature)
 
 
-def _least(Q, c, labels, strength, before):
+def least_of_model(Q, c, labels, strength, before):
     """Minimise ``w'Q w / 2 - c'w`` plus the norms of the blocks; the last variable is free."""
     unit = 1 / np.sqrt(np.maximum(np.diag(Q), np.finfo(float).tiny))
     single = len(np.unique(labels)) == len(labels) and np.all(labels >= 0)

@@ -226,7 +226,7 @@ def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean):
         fast = rows.place(descent.coef, descent.intercept)
         np.testing.assert_allclose(fast.coef, expected, atol=2e-6 * np.abs(X - centre).max())
         np.testing.assert_allclose(fast.intercept, g_intercept, atol=2e-6)
-        loss, exact = rows.evaluate(descent.coef, descent.intercept)
+        loss, exact, _ = rows.evaluate(descent.coef, descent.intercept)
         np.testing.assert_allclose(exact.coef, expected, atol=1e-12 * (1 + mean))
         np.testing.assert_allclose(loss, oracle.objective("softplus", X, Y, coef, intercept, weights, strength=0.0))
         p = Slopes(rng.normal(size=(D, N)), rng.normal(size=N))
