@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .solve import ConjugateGradients, solve
+from .solve import ConjugateGradients, ProximalNewton, solve
 
-__all__ = ["ConjugateGradients", "solve"]
+__all__ = ["ConjugateGradients", "ProximalNewton", "solve"]

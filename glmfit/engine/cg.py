@@ -15,7 +15,7 @@ from .host import HostRows, Slopes
 from .metric import OwnMetric, SharedMetric
 
 _OVERSHOT, _SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step is corrected
-_CORRECTIONS, _EXTENSIONS = 12, 3
+_CORRECTIONS = 12
 
 
 class Descent:
@@ -32,6 +32,8 @@ class Descent:
     gained : numpy.ndarray
         Decrease of the objective since the start, by the trapezoid of slopes; an estimate.
     """
+
+    extensions = 3  # times a step may be made longer
 
     def __init__(self, rows: HostRows, metric: SharedMetric | None, ridge: np.ndarray, coef, intercept):
         self.rows, self.shared, self.ridge = rows, metric, ridge
@@ -140,7 +142,7 @@ class Descent:
         for attempt in range(_CORRECTIONS):
             here, s0, s1 = lengths[at], slope[at], end[at]
             over = ~(s1 <= -_OVERSHOT * s0)  # or not a number
-            short = (s1 < _SHORT * s0) & np.isinf(high[at]) & (attempt < _EXTENSIONS)
+            short = (s1 < _SHORT * s0) & np.isinf(high[at]) & (attempt < self.extensions)
             wrong = (over | short) & (here > 0)
             high[at[over]], low[at[~over]] = here[over], here[~over]
             at, here, s0, s1, over = (a[wrong] for a in (at, here, s0, s1, over))

@@ -29,6 +29,8 @@ class ProximalDescent(Descent):
         Decrease that the quadratic model of each fit promises, (fit,).
     """
 
+    extensions = 0  # slopes between two points of a kink say when to stop, and not where the least is
+
     def __init__(self, rows: HostRows, basis: SpectralBasis, curvature, ridge, penalty: Penalty, coef, intercept):
         self.penalty = penalty
         self._covariance, self._curvature = basis.unwhiten.T @ basis.unwhiten, curvature

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 import jax
 
-from ..engine import ConjugateGradients
+from ..engine import ConjugateGradients, ProximalNewton
 from ..problems import PopulationProblem
 from ..solvers import SAGA, Newton
 from ._parameters import read_solver
 
 SOLVERS = {
     "ConjugateGradients": ConjugateGradients,
+    "ProximalNewton": ProximalNewton,
     "SAGA": SAGA,
     "Newton": Newton,
 }
@@ -33,21 +34,28 @@ def read_population_solver(name, kwargs, parameters: Iterable[str] = ()):
 
 
 def choose_solver(problem: PopulationProblem) -> str:
-    """Name the solver for a problem: "ConjugateGradients", "Newton" or "SAGA".
+    """Name the solver for a problem.
 
-    ConjugateGradients for smooth penalties on rows in memory, on a CPU; where some coefficients have no penalty only if
-    single precision resolves all directions of the features. Of the others Newton
+    On a CPU, for rows in memory
+
+    - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if single precision
+      resolves all directions of the features;
+    - "ProximalNewton" for penalties with kinks on all coefficients.
+
+    Of the others "Newton"
 
     - for up to three neurons;
     - with fewer than 32 rows per feature, where blocks of rows say little about the whole;
     - where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles nothing, and the first
       fit by SAGA takes some seconds to compile.
 
-    SAGA beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
+    "SAGA" beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
     on_host = problem.in_memory and not problem.placement.devices and jax.default_backend() == "cpu"
     if on_host and problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.tame):
         return "ConjugateGradients"
+    if on_host and not problem.penalty.smooth and problem.penalty.penalises_all:
+        return "ProximalNewton"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     few = n_neurons <= _FEW_NEURONS or n_rows < _ROWS_PER_FEATURE * n_features
     return "Newton" if few or n_neurons * n_rows * (n_features + 56.0) <= _NEWTON_WORK else "SAGA"

@@ -15,10 +15,8 @@ from numpy.typing import ArrayLike
 from .. import observations, penalties
 from .._status import Status
 from .._types import DataLike, Seed
-from ..engine import ConjugateGradients
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
-from ..solvers._check import check_smooth
 from ..solvers._seed import key_for
 from ._auto import SOLVERS, choose_solver, read_population_solver
 from ._checkpoint import Checkpoint, facts_of
@@ -67,9 +65,10 @@ class PopulationGLM(PopulationModel):
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
         list or a slice).
-    solver_name : {"auto", "ConjugateGradients", "SAGA", "Newton"}
-        Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge), and Newton or SAGA for the others
-        (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that ran.
+    solver_name : {"auto", "ConjugateGradients", "ProximalNewton", "SAGA", "Newton"}
+        Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge) and ProximalNewton for those with
+        kinks, but for some cases (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that
+        ran.
     solver_kwargs : dict, optional
         Hyper-parameters of the solver, for example ``{"batch_size": 2000, "certificate": "global"}``.
     tol : float
@@ -241,8 +240,6 @@ class PopulationGLM(PopulationModel):
         self._check_solver(solver, data, checkpoint is not None)
         options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
         problem = self._make_problem(data, max_memory)
-        if isinstance(solver, ConjugateGradients):
-            check_smooth("ConjugateGradients", problem.penalty)
         if solver is None:
             only_saga = checkpoint is not None or not problem.in_memory
             solver = SAGA() if only_saga else SOLVERS[choose_solver(problem)]()

@@ -19,6 +19,7 @@ from .._progress import ProgressBar, counted
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
+from ..engine import ConjugateGradients, ProximalNewton
 from ..problems import Params, PopulationProblem
 from ..solvers import SAGA, LoopOptions, SharedNewton, Solution
 from ._auto import SOLVERS as FIT_SOLVERS
@@ -34,7 +35,12 @@ from ._validation import check_training, time_axis
 
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")
-SOLVERS = {"SharedNewton": SharedNewton, "SAGA": SAGA}
+SOLVERS = {
+    "ConjugateGradients": ConjugateGradients,
+    "ProximalNewton": ProximalNewton,
+    "SharedNewton": SharedNewton,
+    "SAGA": SAGA,
+}
 
 
 class PopulationGLMCV(PopulationModel):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 def check_explicit_step(c: float, strength: float) -> None:
     """Raise ValueError if an explicit step is so long that the ridge would turn the coefficients around."""
@@ -11,13 +9,4 @@ def check_explicit_step(c: float, strength: float) -> None:
         raise ValueError(
             f"step is {c:.3g}; times the ridge strength {strength:.3g} it must stay below 1 for an explicit step. "
             "Use a shorter step, or ImplicitSGD, which takes any."
-        )
-
-
-def check_smooth(solver: str, penalty: Any) -> None:
-    """Raise ValueError unless the penalty has a Hessian."""
-    if not penalty.smooth:
-        raise ValueError(
-            f"{solver} needs a smooth penalty (UnRegularized or Ridge); this problem has {penalty.name}. "
-            'Use solver_name="SAGA" or "Newton".'
         )

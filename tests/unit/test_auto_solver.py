@@ -13,11 +13,11 @@ from glmfit.problems import PopulationProblem
     ("n_rows", "n_features", "n_neurons", "name", "chosen"),
     [
         (100_000, 192, 32, "Ridge", "ConjugateGradients"),
-        (100_000, 192, 32, "Lasso", "SAGA"),
-        (100_000, 192, 3, "Lasso", "Newton"),  # whose steps may be proximal
-        (12_411, 20, 171, "Lasso", "SAGA"),  # the motor cortex recording
-        (2_000, 192, 128, "Lasso", "Newton"),  # ten rows per feature
-        (5_000, 20, 10, "Lasso", "Newton"),  # a matter of a tenth of a second
+        (100_000, 192, 32, "Lasso", "ProximalNewton"),
+        (100_000, 192, 3, "Lasso", "ProximalNewton"),
+        (12_411, 20, 171, "Lasso", "ProximalNewton"),  # the motor cortex recording
+        (2_000, 192, 128, "Lasso", "ProximalNewton"),
+        (5_000, 20, 10, "Lasso", "ProximalNewton"),
         (5_000, 20, 10, "UnRegularized", "ConjugateGradients"),
     ],
 )

@@ -238,9 +238,11 @@ def test_solver_parameters_that_make_no_sense_are_refused(solver, kwargs, messag
     fails(*data, message, solver_name=solver, solver_kwargs=kwargs)
 
 
-def test_solvers_that_need_a_smooth_penalty_refuse_others(data):
-    words = 'ConjugateGradients needs a smooth penalty .*; this problem has Lasso. Use solver_name="SAGA" or "Newton"'
+def test_solvers_of_one_kind_of_penalty_refuse_the_other(data):
+    words = 'ConjugateGradients needs a smooth penalty .*; this problem has Lasso. Use solver_name="auto" or "Proxim'
     fails(*data, words, solver_name="ConjugateGradients", regularizer="Lasso", regularizer_strength=0.1)
+    words = 'ProximalNewton needs a penalty with kinks .*; this problem has Ridge. Use solver_name="auto" or "Conjugate'
+    fails(*data, words, solver_name="ProximalNewton", regularizer_strength=0.1)
 
 
 def test_unknown_scores_are_refused(data):
