@@ -45,10 +45,12 @@ def make_model(kind: str, link: str = "softplus", strength=STRENGTH, **parameter
 
         return PopulationGLMCV(inverse_link_function=link, **parameters)
     if kind == "separate":
+        make_model("glmfit")  # imports
         return SeparateFits(link)
     if kind == "each-newton":
         return NumPyNewton(link, strength)
     if kind == "each-sklearn":
+        make_model("sklearn")  # imports
         return Each(lambda: make_model("sklearn", strength=strength, tol=1e-5))
     if kind == "each-glum":
         from glum import GeneralizedLinearRegressor
@@ -130,10 +132,8 @@ def fit_summary(model) -> dict:
 
     cv = {}
     if hasattr(model, "cv_converged_"):
-        cv = {
-            "fits": model.cv_converged_.size,
-            "fits_proved": int(np.sum(model.cv_converged_ & model.cv_gap_is_bound_)),
-        }
+        proved = model.cv_converged_ & model.cv_gap_is_bound_
+        cv = {"fits": proved.size, "fits_proved": int(proved.sum())}
     return cv | {
         "solver": report.solver_name,
         "epochs": int(report.epochs.max()),
