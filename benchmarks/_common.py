@@ -255,6 +255,7 @@ class Section:
         self.name = name
         self.figures: dict = {}
         self.requirements: list[dict] = []
+        self.save: Callable = lambda: None  # writes what there is so far
 
     def note(self, **figures) -> None:
         """Keep figures and print them."""
@@ -315,10 +316,11 @@ def _short(value) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def run_sections(doc: str, sections: dict[str, Callable], file_name: str, arguments=None) -> int:
+def run_sections(doc: str, sections: dict[str, Callable], file_name: str, arguments=None, resume: bool = False) -> int:
     """Run the sections a user names, all if none, and keep their figures: 0 if every requirement is met, aims aside.
 
-    A section is called with the folder of cached data, the scale of the problem, and the `Section` to fill.
+    A section is called with the folder of cached data, the scale of the problem, and the `Section` to fill. With
+    ``resume`` it begins with the figures it has already, if the same code made them on the same machine.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--sections", default=",".join(sections))
@@ -332,14 +334,25 @@ def run_sections(doc: str, sections: dict[str, Callable], file_name: str, argume
     met = True
     for name in options.sections.split(","):
         section = Section(name)
-        record = environment()
+        record, stored = environment(), content["sections"].get(name)
+        if resume and stored and _same_code_and_machine(record, stored["environment"]):
+            section.figures, section.requirements = stored["figures"], stored["requirements"]
+
+        def save(name=name, section=section, record=record):
+            content["sections"][name] = {"environment": record} | section.content()
+            if options.scale == 1.0:
+                write_json(path, content)
+
+        section.save = save
         print(f"{name}: {sections[name].__doc__}", flush=True)
         sections[name](cache, options.scale, section)
         met &= all(e["met"] for e in section.requirements if e["kind"] == "requirement")
-        content["sections"][name] = {
-            "environment": record, "figures": section.figures, "requirements": section.requirements
-        }  # fmt: skip
+        save()
         if options.scale == 1.0:
-            write_json(path, content)
             print(f"wrote {path.relative_to(ROOT)}")
     return 0 if met else 1
+
+
+def _same_code_and_machine(one: dict, other: dict) -> bool:
+    passing = ("date", "load_before")
+    return not one["dirty"] and all(plain(one[key]) == other.get(key) for key in one if key not in passing)
