@@ -54,6 +54,7 @@ def commit(checkout: Path) -> dict:
     """Commit of a checkout, and whether the code is another one; results of earlier sections do not make it so."""
     return {
         "commit": _git(checkout, "rev-parse", "HEAD"),
+        "subject": _git(checkout, "log", "-1", "--format=%s"),
         "dirty": bool(_git(checkout, "status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")),
     }
 

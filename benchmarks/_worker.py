@@ -56,8 +56,9 @@ def contend(kind: str, x_file: str, y_file: str, out: str, **parameters) -> dict
             tell(error=f"{type(error).__name__}: {str(error)[:200]}")
             break
         chosen = {"strength": model.strength_} if kind == "cv" else {}
+        version = {"version": glmfit.__version__} if hasattr(model, "report_") else {}
         np.savez(out, coef=np.asarray(model.coef_), intercept=np.asarray(model.intercept_), **chosen)
-        tell(seconds=seconds, peak_bytes=memory_bytes("VmHWM"), version=glmfit.__version__, **fit_summary(model))
+        tell(seconds=seconds, peak_bytes=memory_bytes("VmHWM"), **version, **fit_summary(model))
     return {}
 
 
