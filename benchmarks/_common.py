@@ -54,7 +54,6 @@ def commit(checkout: Path) -> dict:
     """Commit of a checkout, and whether the code is another one; results of earlier sections do not make it so."""
     return {
         "commit": _git(checkout, "rev-parse", "HEAD"),
-        "subject": _git(checkout, "log", "-1", "--format=%s"),
         "dirty": bool(_git(checkout, "status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")),
     }
 
@@ -74,6 +73,11 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def subject(checkout: Path) -> str | None:
+    """First line of the message of the commit of a checkout."""
+    return _git(checkout, "log", "-1", "--format=%s")
 
 
 def _git(checkout: Path, *arguments: str) -> str | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import _problems
 import numpy as np
-from _common import Contender, Section, commit, run_sections
+from _common import Contender, Section, commit, run_sections, subject
 from _designs import DESIGNS, groups
 from _references import Reference
 from table import later
@@ -231,7 +231,9 @@ def design(cache: Path, scale: float, section: Section, *, name: str, options: a
     files = [_problems.save_array(cache / f"{name}-{k}.npy", array) for k, array in (("X", X), ("Y", Y))]
     labels = groups(name, X.shape[1])
     section.note(rows=len(X), features=X.shape[1], neurons=Y.shape[1], groups=max(labels) + 1)
-    section.note(time_limit_s=options.time_limit, before=commit(options.before) if options.before else None)
+    if options.before:
+        section.note(before=commit(options.before) | {"subject": subject(options.before)})
+    section.note(time_limit_s=options.time_limit)
     for link in options.links:
         for penalty in options.penalties:
             problem = _problems.Problem(name, link, PENALTIES[penalty][1] or 0.0, X, Y, *files)
