@@ -187,16 +187,17 @@ def judge(figure: Figure, found: dict[str, dict], section: Section) -> None:
     seconds = {k: value for k, value in seconds.items() if value is not None}
     if "glmfit" not in seconds:
         return
+    unknown = later(ours) is None  # more than the limit, and not comparable with what took longer as well
 
     def against(rival: str | None, limit: float, aim: bool = aim) -> None:
-        if rival in seconds:
-            ended = "" if later(found[rival]) else f", {found[rival]['ended']}"
+        if rival in seconds and not (unknown and later(found[rival]) is None):
+            ended = "" if later(found[rival]) is not None else f", {found[rival]['ended']}"
             section.require(f"{figure.what}: later fit", seconds["glmfit"], seconds[rival], limit=limit,
                             against=NAMES[rival] + ended, aim=aim)  # fmt: skip
 
     if ridge:
         against("before", OVER_BEFORE.get(name, 1 / 2))
-        if ours["seconds"]:
+        if not unknown:
             section.require(f"{figure.what}: first fit", ours["seconds"][0], seconds["glmfit"] + 0.5, limit=1,
                             against="a later fit and half a second", aim=aim)  # fmt: skip
     elif cv:
@@ -217,7 +218,7 @@ def _seconds(fit: dict, limit_s: float) -> float | None:
 
 
 def _in_words(fit: dict) -> str:
-    facts = [f"{fit['seconds'][0]:.3g} s, later {later(fit) or float('nan'):.3g} s"] if fit["seconds"] else []
+    facts = [f"{fit['seconds'][0]:.3g} s, later {later(fit) or np.nan:.3g} s"] if fit["seconds"] else []
     facts += [fit["solver_name"]] if "solver_name" in fit else []
     facts += [f"gap {fit['gap']:.1e}, worst neuron {fit['worst_neuron_gap']:.1e}"] if "gap" in fit else []
     facts += [f"{fit['proved']} of {fit['neurons']} proved"] if "proved" in fit else []

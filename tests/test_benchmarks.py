@@ -130,6 +130,11 @@ def test_a_rival_that_ran_out_of_time_took_the_limit(benchmarks, small, tmp_path
     assert separate["ratio"] == 0.4 and not separate["met"] and separate["kind"] == "requirement"
     assert proved["kind"] == "aim"
 
+    ours |= {"seconds": [], "ended": "over 60 s"}  # of two that ran out of time nothing is known
+    designs.judge(figure, found, section)
+    assert [e["against"] for e in section.requirements] == ["all", "40 separate fits"]
+    assert section.requirements[1]["ours"] == 60.0 and not section.requirements[1]["met"]
+
 
 def test_an_interrupted_section_keeps_its_figures(benchmarks, monkeypatch, tmp_path):
     common = benchmarks("_common")
