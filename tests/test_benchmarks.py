@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -78,10 +79,11 @@ def test_contenders_that_run_out_of_time_or_fail_are_recorded(benchmarks, small,
     start = benchmarks("_common").Contender
     runs = {
         name: start(limit, kind="each-newton", compiles=False, strength=strength, **files)
-        for name, limit, strength in (("good", 60.0, 1e-4), ("slow", 1e-5, 1e-4), ("bad", 60.0, "strong"))
+        for name, limit, strength in (("good", 60.0, 1e-4), ("slow", 0.1, 1e-4), ("bad", 60.0, "strong"))
     }
     for run in runs.values():
         run.wait()
+    runs["slow"].process.send_signal(signal.SIGSTOP)
     for _ in range(2):
         for run in runs.values():
             run.fit()
@@ -89,7 +91,7 @@ def test_contenders_that_run_out_of_time_or_fail_are_recorded(benchmarks, small,
     assert len(figures["good"]["seconds"]) == 2 and "ended" not in figures["good"]
     assert [run.has_time(3) for run in runs.values()] == [True, False, False]
     assert not runs["good"].has_time(1)
-    assert figures["slow"] == {"seconds": [], "ended": "over 1e-05 s"}
+    assert figures["slow"] == {"seconds": [], "ended": "over 0.1 s"}
     assert figures["bad"]["ended"].startswith("failed: ")
     for run in runs.values():
         run.close()
