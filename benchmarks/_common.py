@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import platform
+import select
 import statistics
 import subprocess
 import sys
@@ -23,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "nemos", "jaxopt", "statsmodels", "glum")
 
-sys.path.insert(0, str(ROOT))  # a checkout need not be installed
+CHECKOUT = Path(os.environ.get("GLMFIT_CHECKOUT", ROOT))  # whose glmfit is measured; it need not be installed
+sys.path.insert(0, str(CHECKOUT))
 
 
 # -------------------------------------------------------------------------------------- environment
@@ -44,9 +47,14 @@ def environment() -> dict:
         "python": platform.python_version(),
         "device": jax.devices()[0].device_kind,
         "versions": {"glmfit": glmfit.__version__} | {name: _version(name) for name in PACKAGES},
-        "commit": _git("rev-parse", "HEAD"),
-        # Results of earlier sections do not make the code another one.
-        "dirty": bool(_git("status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")),
+    } | commit(ROOT)
+
+
+def commit(checkout: Path) -> dict:
+    """Commit of a checkout, and whether the code is another one; results of earlier sections do not make it so."""
+    return {
+        "commit": _git(checkout, "rev-parse", "HEAD"),
+        "dirty": bool(_git(checkout, "status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")),
     }
 
 
@@ -67,8 +75,13 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _git(*arguments: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+def subject(checkout: Path) -> str | None:
+    """First line of the message of the commit of a checkout."""
+    return _git(checkout, "log", "-1", "--format=%s")
+
+
+def _git(checkout: Path, *arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(checkout), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -133,11 +146,12 @@ def memory_bytes(field: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def start_fresh(task: str, **arguments) -> subprocess.Popen:
-    """Start a task of _worker.py in a fresh process, nothing compiled before."""
+def start_fresh(task: str, *, checkout: Path = ROOT, stdin=None, **arguments) -> subprocess.Popen:
+    """Start a task of _worker.py in a fresh process, nothing compiled before, with the glmfit of a checkout."""
     environment_ = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
+    environment_["GLMFIT_CHECKOUT"] = str(checkout)
     command = [sys.executable, str(Path(__file__).with_name("_worker.py")), task, json.dumps(arguments)]
-    return subprocess.Popen(command, env=environment_, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment_, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
 
 def fresh(task: str, **arguments) -> dict:
@@ -147,6 +161,60 @@ def fresh(task: str, **arguments) -> dict:
     if process.returncode:
         raise RuntimeError(f"the fresh process of task {task} ended with status {process.returncode}")
     return json.loads(told.splitlines()[-1])
+
+
+class Contender:
+    """A fresh process that fits whenever it is told to, in turns with others; the first fit is the first it makes.
+
+    ``compiles`` says whether a later fit differs from the first. A fit that takes longer than ``limit_s`` is ended, and
+    the contender with it.
+    """
+
+    def __init__(self, limit_s: float, *, compiles: bool = True, **arguments):
+        self.limit_s, self.compiles = limit_s, compiles
+        self.seconds, self.told, self.ended = [], {}, None
+        self.process = start_fresh("contend", stdin=subprocess.PIPE, **arguments)
+
+    def wait(self) -> None:
+        """Wait until imports are done and the data are in memory."""
+        self._hear(600.0)
+
+    def fit(self, **changes) -> None:
+        """Fit once more, with other parameters than before where they are given."""
+        if self.ended is None:
+            with contextlib.suppress(BrokenPipeError):  # it has died; there is nothing to hear
+                self.process.stdin.write(json.dumps(changes) + "\n")
+                self.process.stdin.flush()
+            if told := self._hear(self.limit_s):
+                self.seconds.append(told.pop("seconds"))
+                self.told = told
+
+    def has_time(self, repeats: int) -> bool:
+        """Whether another fit is due: one later fit at least, ``repeats`` if they fit into the limit."""
+        if self.ended or not self.seconds or len(self.seconds) > repeats:
+            return False
+        must = self.compiles and len(self.seconds) == 1
+        return must or sum(self.seconds) + self.seconds[-1] <= self.limit_s
+
+    def figures(self) -> dict:
+        """Seconds of every fit, what the last one reported, and how it ended where it did before its time."""
+        ended = {} if self.ended is None else {"ended": self.ended}
+        return {"seconds": self.seconds} | self.told | ended
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.communicate()
+
+    def _hear(self, limit_s: float) -> dict | None:
+        ready, _, _ = select.select([self.process.stdout], [], [], limit_s)
+        line = self.process.stdout.readline() if ready else None
+        told = json.loads(line) if line else {"error": f"status {self.process.wait()}"} if ready else {}
+        if "error" in told or not ready:
+            self.ended = f"failed: {told['error']}" if ready else f"over {limit_s:g} s"
+            self.process.kill()
+            return None
+        return told
 
 
 # ------------------------------------------------------------------------------------------ results
@@ -192,6 +260,7 @@ class Section:
         self.name = name
         self.figures: dict = {}
         self.requirements: list[dict] = []
+        self.save: Callable = lambda: None  # writes what there is so far
 
     def note(self, **figures) -> None:
         """Keep figures and print them."""
@@ -252,10 +321,11 @@ def _short(value) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def run_sections(doc: str, sections: dict[str, Callable], file_name: str, arguments=None) -> int:
+def run_sections(doc: str, sections: dict[str, Callable], file_name: str, arguments=None, resume: bool = False) -> int:
     """Run the sections a user names, all if none, and keep their figures: 0 if every requirement is met, aims aside.
 
-    A section is called with the folder of cached data, the scale of the problem, and the `Section` to fill.
+    A section is called with the folder of cached data, the scale of the problem, and the `Section` to fill. With
+    ``resume`` it begins with the figures it has already, if the same code made them on the same machine.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--sections", default=",".join(sections))
@@ -269,14 +339,25 @@ def run_sections(doc: str, sections: dict[str, Callable], file_name: str, argume
     met = True
     for name in options.sections.split(","):
         section = Section(name)
-        record = environment()
+        record, stored = environment(), content["sections"].get(name)
+        if resume and stored and _same_code_and_machine(record, stored["environment"]):
+            section.figures, section.requirements = stored["figures"], stored["requirements"]
+
+        def save(name=name, section=section, record=record):
+            content["sections"][name] = {"environment": record} | section.content()
+            if options.scale == 1.0:
+                write_json(path, content)
+
+        section.save = save
         print(f"{name}: {sections[name].__doc__}", flush=True)
         sections[name](cache, options.scale, section)
         met &= all(e["met"] for e in section.requirements if e["kind"] == "requirement")
-        content["sections"][name] = {
-            "environment": record, "figures": section.figures, "requirements": section.requirements
-        }  # fmt: skip
+        save()
         if options.scale == 1.0:
-            write_json(path, content)
             print(f"wrote {path.relative_to(ROOT)}")
     return 0 if met else 1
+
+
+def _same_code_and_machine(one: dict, other: dict) -> bool:
+    passing = ("date", "load_before")
+    return not one["dirty"] and all(plain(one[key]) == other.get(key) for key in one if key not in passing)

@@ -78,3 +78,14 @@ DESIGNS = {
     "motor_cortex_velocity_lags": lambda folder: motor_cortex(folder, False),
     "motor_cortex_coupling": lambda folder: motor_cortex(folder, True),
 }
+
+_SPLINES = {"w_maze_place": 64, "w_maze_place_6x6": 36, "w_maze_place_and_history": 64, "open_field_place": 64}
+_PER_SOURCE = {"motor_cortex_velocity_lags": 8, "motor_cortex_coupling": 3}
+
+
+def groups(name: str, n_features: int) -> list[int]:
+    """Label of every feature for a group lasso: consecutive eighths of the splines, then one per neuron or signal."""
+    splines = _SPLINES.get(name, 0)
+    eighths = [k for k, part in enumerate(np.array_split(np.arange(splines), 8)) for _ in part]
+    first = 8 if splines else 0
+    return eighths + [first + k // _PER_SOURCE.get(name, 4) for k in range(n_features - splines)]

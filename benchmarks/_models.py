@@ -6,13 +6,15 @@ import warnings
 
 import numpy as np
 from _common import median, timed
-from _problems import STRENGTH, Problem, gaps
+from _problems import STRENGTH, Problem, gaps, newton
 
 
 def make_model(kind: str, link: str = "softplus", strength=STRENGTH, **parameters):
     """Make an unfitted model.
 
     "glmfit"; "nemos" (L-BFGS, 400 iterations); "nemos+glmfit" (NeMoS with our solver); "sklearn" (one neuron, exp).
+    "cv" (strengths of a ridge by cross-validation) and "separate" (its fits one by one); neuron by neuron in float64
+    "each-newton" (ridge, NumPy), "each-sklearn" (ridge, exp) and "each-glum" (exp).
     """
     if kind == "glmfit":
         from glmfit import PopulationGLM
@@ -38,7 +40,71 @@ def make_model(kind: str, link: str = "softplus", strength=STRENGTH, **parameter
         from sklearn.linear_model import PoissonRegressor
 
         return PoissonRegressor(alpha=strength, solver="newton-cholesky", max_iter=100, **parameters)
+    if kind == "cv":
+        from glmfit import PopulationGLMCV
+
+        return PopulationGLMCV(inverse_link_function=link, **parameters)
+    if kind == "separate":
+        make_model("glmfit")  # imports
+        return SeparateFits(link)
+    if kind == "each-newton":
+        return NumPyNewton(link, strength)
+    if kind == "each-sklearn":
+        make_model("sklearn")  # imports
+        return Each(lambda: make_model("sklearn", strength=strength, tol=1e-5))
+    if kind == "each-glum":
+        from glum import GeneralizedLinearRegressor
+
+        options = {"family": "poisson", "link": "log", "alpha": strength, "max_iter": 1000}
+        return Each(lambda: GeneralizedLinearRegressor(**options, **parameters))
     raise ValueError(f"no model is called {kind!r}")
+
+
+class Each:
+    """Models of one neuron, for all neurons one after the other, in float64."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def fit(self, X, Y):
+        """Fit one model per column."""
+        X, Y = X.astype(np.float64), np.ascontiguousarray(Y.T, np.float64)
+        models = [self.make().fit(X, y) for y in Y]
+        self.coef_ = np.stack([model.coef_ for model in models], 1)
+        self.intercept_ = np.array([model.intercept_ for model in models])
+        return self
+
+
+class NumPyNewton:
+    """Damped Newton of the ridge per neuron, in float64; it stops where the gap is about 1e-8 nats."""
+
+    def __init__(self, link: str, strength: float):
+        self.link, self.strength = link, strength
+
+    def fit(self, X, Y):
+        """Fit one column after the other."""
+        found, *_ = newton(Problem("all", self.link, self.strength, X, Y), stop=1e-7)
+        self.coef_, self.intercept_ = found[:-1], found[-1]
+        return self
+
+
+class SeparateFits:
+    """Fits of every strength without every fold, one by one, to the tolerance of `PopulationGLMCV`.
+
+    Its fits to all rows, its scores and its last fit are not made.
+    """
+
+    def __init__(self, link: str):
+        self.link = link
+
+    def fit(self, X, Y):
+        """Fit the eight strengths without each of five blocks of rows; the last one is kept."""
+        for fold in np.array_split(np.arange(len(X)), 5):
+            x, y = np.delete(X, fold, axis=0), np.delete(Y, fold, axis=0)
+            for strength in np.logspace(-6, 0, 8):
+                model = make_model("glmfit", self.link, strength, tol=1e-5).fit(x, y)
+        self.coef_, self.intercept_ = model.coef_, model.intercept_
+        return self
 
 
 def fit_quietly(model, X, y, **more):
@@ -64,7 +130,11 @@ def fit_summary(model) -> dict:
         return {} if info is None else {"iterations": int(info.num_steps)}
     from glmfit import Status
 
-    return {
+    cv = {}
+    if hasattr(model, "cv_converged_"):
+        proved = model.cv_converged_ & model.cv_gap_is_bound_
+        cv = {"fits": proved.size, "fits_proved": int(proved.sum())}
+    return cv | {
         "solver": report.solver_name,
         "epochs": int(report.epochs.max()),
         "passes": report.row_evals / report.n_rows,
@@ -72,6 +142,7 @@ def fit_summary(model) -> dict:
         "settled": int(np.sum(report.converged | (report.status == Status.NO_SPIKES))),
         "neurons": len(report.status),
         "bounds": int(report.gap_is_bound.sum()),
+        "proved": int(np.sum(report.converged & report.gap_is_bound)),
         "seconds_compile": report.seconds_compile,
         "largest_relative_gap_reported": float(np.nanmax(report.relative_gap)),
     }

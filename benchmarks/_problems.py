@@ -142,6 +142,11 @@ def null_intercept(problem: Problem) -> np.ndarray:
     return np.log(mean) if problem.link == "exp" else np.log(np.expm1(mean))
 
 
+def null_parameters(problem: Problem) -> np.ndarray:
+    """Coefficients 0 and `null_intercept` in the last row, (feature + 1, neuron)."""
+    return np.vstack([np.zeros((problem.X.shape[1], problem.Y.shape[1])), null_intercept(problem)])
+
+
 def null_objective(problem: Problem) -> np.ndarray:
     """F of the intercept-only models, (neuron,)."""
     return objective(problem, np.zeros((problem.X.shape[1], problem.Y.shape[1])), null_intercept(problem))
@@ -169,26 +174,36 @@ def reference(problem: Problem, cache: Path | None = None, neurons=None) -> np.n
 
 
 def _reference(problem: Problem) -> dict:
-    X1 = _with_ones(problem.X)
-    ridge = np.r_[np.full(problem.X.shape[1], problem.strength), 0.0]
-    start = null_intercept(problem)
-    optimum, decrement = np.zeros(len(start)), np.zeros(len(start))
-    for n, b in enumerate(start):
-        w = np.r_[np.zeros(len(ridge) - 1), b]
-        optimum[n], decrement[n] = _newton(X1, problem.Y[:, n].astype(np.float64), problem.link, ridge, w)
+    _, optimum, decrement = newton(problem)
     if not decrement.max() < 1e-16:
         raise RuntimeError(f"the reference of {problem.name} did not converge: decrement {decrement.max():.1e}")
     return {"optimum": optimum, "decrement": decrement}
 
 
-def _newton(X1, y, link, ridge, w):
-    """Damped Newton for one neuron: F*, and the squared decrement left."""
+def newton(problem: Problem, start=None, stop: float = 1e-12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Damped Newton in float64, neuron by neuron, until one step after the squared decrement is below ``stop``.
+
+    ``start`` and what is found are coefficients with the intercept in the last row, (feature + 1, neuron); F and the
+    squared decrement that is left, (neuron,). The strength is a number or one per neuron.
+    """
+    X1, n_neurons = _with_ones(problem.X), problem.Y.shape[1]
+    found = null_parameters(problem) if start is None else np.array(start, np.float64)
+    value, decrement = np.zeros(n_neurons), np.zeros(n_neurons)
+    for n, strength in enumerate(np.broadcast_to(problem.strength, n_neurons)):
+        ridge = np.r_[np.full(len(found) - 1, strength), 0.0]
+        y = problem.Y[:, n].astype(np.float64)
+        found[:, n], value[n], decrement[n] = _newton(X1, y, problem.link, ridge, found[:, n], stop)
+    return found, value, decrement
+
+
+def _newton(X1, y, link, ridge, w, stop):
+    """Damped Newton for one neuron: parameters, F, and the squared decrement left."""
     value, g, H = _expand(X1, y, link, ridge, w)
     last = False
     for _ in range(60):
         step = np.linalg.solve(H, g)
         decrement, length = g @ step, 1.0
-        if last or decrement < 1e-12:
+        if last or decrement < stop:
             last = True
         else:
             while not _value(X1, y, link, ridge, w - length * step) <= value - 1e-4 * length * decrement:
@@ -196,8 +211,8 @@ def _newton(X1, y, link, ridge, w):
         w = w - length * step
         value, g, H = _expand(X1, y, link, ridge, w)
         if last:
-            return value, g @ np.linalg.solve(H, g)
-    return value, np.inf
+            return w, value, g @ np.linalg.solve(H, g)
+    return w, value, np.inf
 
 
 def _value(X1, y, link, ridge, w):

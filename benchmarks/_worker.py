@@ -10,9 +10,10 @@ import gc
 import json
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
-from _common import memory_bytes, plain, timed
+from _common import CHECKOUT, memory_bytes, plain, timed
 from _models import fit_quietly, fit_summary, make_model
 
 
@@ -28,6 +29,37 @@ def fit(kind: str, x_file: str, y_file: str, out: str | None = None, fits: int =
         np.savez(out, coef=np.asarray(models[-1].coef_), intercept=np.asarray(models[-1].intercept_))
     summary = fit_summary(models[-1])
     return {"seconds": seconds, "baseline_bytes": before, "peak_bytes": peak, **summary}
+
+
+def contend(kind: str, x_file: str, y_file: str, out: str, **parameters) -> dict:
+    """Fit once for every line of stdin, with the parameters that it changes; a line of JSON when ready and per fit.
+
+    The answer of the last fit is in ``out``.
+    """
+    import glmfit
+
+    if CHECKOUT.resolve() not in Path(glmfit.__file__).resolve().parents:
+        raise RuntimeError("the glmfit that was imported is not that of the checkout")
+    replies, sys.stdout = sys.stdout, sys.stderr
+
+    def tell(**facts):
+        print(json.dumps(plain(facts)), file=replies, flush=True)
+
+    make_model(kind, **parameters)  # imports
+    X, Y = np.load(x_file), np.load(y_file)
+    tell(ready=True)
+    for line in sys.stdin:
+        try:
+            model = make_model(kind, **parameters | json.loads(line))
+            seconds, _ = timed(lambda model=model: fit_quietly(model, X, Y))
+        except Exception as error:  # of whatever package: a figure that says so
+            tell(error=f"{type(error).__name__}: {str(error)[:200]}")
+            break
+        chosen = {"strength": model.strength_} if kind == "cv" else {}
+        version = {"version": glmfit.__version__} if hasattr(model, "report_") else {}
+        np.savez(out, coef=np.asarray(model.coef_), intercept=np.asarray(model.intercept_), **chosen)
+        tell(seconds=seconds, peak_bytes=memory_bytes("VmHWM"), **version, **fit_summary(model))
+    return {}
 
 
 def stream(x_file: str, y_file: str, checkpoint: str | None = None, out: str | None = None, **parameters) -> dict:
@@ -157,8 +189,8 @@ def peer(name: str, scale: float, rival: str, rung: int) -> dict:
 
 
 TASKS = {
-    "fit": fit, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits, "which_neuron": which_neuron,
-    "all_pairs_pass": all_pairs_pass, "peer": peer,
+    "fit": fit, "contend": contend, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits,
+    "which_neuron": which_neuron, "all_pairs_pass": all_pairs_pass, "peer": peer,
 }  # fmt: skip
 
 if __name__ == "__main__":

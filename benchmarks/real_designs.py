@@ -1,12 +1,14 @@
-"""Seconds of a fit of recorded designs: glmfit by default and by Newton, NeMoS' L-BFGS, scikit-learn neuron by neuron.
+"""Seconds of fits of seven recorded designs: glmfit, the version before it, Newton, NeMoS, scikit-learn and glum.
 
-    python benchmarks/real_designs.py --data FOLDER [--sections w_maze_place,...]
+    python benchmarks/real_designs.py --data FOLDER --before CHECKOUT [--sections w_maze_place,...]
+        [--penalties ridge-1e-4,lasso,...] [--links softplus,exp] [--contenders glmfit,before,...] [--time-limit 600]
     python benchmarks/table.py --write
 
-Ridge 1e-4, softplus and exp (scikit-learn has exp only). glmfit and NeMoS fit twice in a fresh process: the first fit
-includes what it compiles. scikit-learn compiles nothing and fits once, in float32. Gaps are true gaps, in float64,
-against a Newton reference. NeMoS gets the least number of iterations of a ladder that reaches a relative gap of 1e-6,
-400 at most: no tolerance of its own says when that is.
+A figure is a design, a link and a penalty. All contenders of a figure are fresh processes that take turns: first fits,
+then later fits, three where the time limit allows. A fit that takes longer than the limit is ended and recorded as
+"over 600 s". Every figure is written as soon as it is there; the same code on the same machine goes on with what there
+is. Gaps are true gaps, in float64, against a Newton method of the benchmark. NeMoS has the solver and the least number
+of iterations of a ladder that reach a relative gap of 1e-6, 400 at most: no tolerance of its own says when that is.
 """
 
 from __future__ import annotations
@@ -14,69 +16,256 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import _problems
 import numpy as np
-from _common import Section, fresh, run_sections, timed
-from _designs import DESIGNS
-from _models import sklearn_population
+from _common import Contender, Section, commit, run_sections, subject
+from _designs import DESIGNS, groups
+from _references import Reference
+from table import later
 
-STRENGTH = 1e-4
-LADDER, GOAL = (25, 50, 100, 200, 400), 1e-6
-NAMES = {"nemos": "NeMoS L-BFGS", "sklearn": "scikit-learn newton-cholesky per neuron"}
-FITS = {
-    "glmfit": {"kind": "glmfit"},
-    "newton": {"kind": "glmfit", "solver_name": "Newton"},
+PENALTIES = {
+    "ridge-1e-4": ("Ridge", 1e-4),
+    "ridge-1e-6": ("Ridge", 1e-6),
+    "lasso": ("Lasso", 1e-4),
+    "group-lasso": ("GroupLasso", 1e-4),
+    "cv": (None, None),  # of a ridge, eight strengths and five folds
 }
-CHOSEN = ("w_maze_place", "open_field_place", "open_field_coupling", "motor_cortex_velocity_lags")
+LINKS = ("softplus", "exp")
+NAMES = {
+    "glmfit": "glmfit",
+    "before": "the version before",
+    "newton": "glmfit, Newton per neuron",
+    "numpy": "NumPy, Newton per neuron",
+    "nemos": "NeMoS",
+    "sklearn": "scikit-learn newton-cholesky per neuron",
+    "glum": "glum per neuron",
+    "ridge": "glmfit, ridge 1e-4",
+    "separate": "40 separate fits",
+}
+RIVALS = ("nemos", "sklearn", "glum")
+NEWTONS = ("newton", "numpy", "sklearn", "glum")  # all in float64
+LATER, SETTLE_S = 3, 0.3  # the threads of the contender before stop spinning
+NEMOS, LADDER, GOAL = ("LBFGS", "SVRG"), (25, 50, 100, 200, 400), 1e-6  # SVRG's are passes
+GLUM = {"Ridge": {"l1_ratio": 0, "solver": "irls-ls", "gradient_tol": 1e-4},
+        "Lasso": {"l1_ratio": 1, "solver": "irls-cd", "gradient_tol": 1e-5}}  # fmt: skip
+
+OVER_BEFORE = {"w_maze_place": 1 / 10, "open_field_place": 1 / 10, "open_field_coupling": 1 / 6}  # 1/2 elsewhere
+CV_OVER_BEFORE = {"w_maze_place": 1 / 10, "w_maze_place_and_history": 1 / 10}
 
 
-def design(cache: Path, scale: float, section: Section, *, name: str, folder: Path) -> None:
-    """Seconds of the first and of the second fit, and the true gap that it ends with."""
-    X, Y = (a[: int(scale * len(a))] for a in DESIGNS[name](folder))
-    x_file = _problems.save_array(cache / f"{name}-X.npy", X)
-    y_file = _problems.save_array(cache / f"{name}-Y.npy", Y)
-    section.note(rows=len(X), features=X.shape[1], neurons=Y.shape[1], strength=STRENGTH)
-    out = cache / f"{name}-answer.npz"
-    for link in ("softplus", "exp"):
-        problem = _problems.Problem(name, link, STRENGTH, X, Y, x_file, y_file)
-        optimum, found = _problems.reference(problem, cache), {}
+@dataclass(frozen=True)
+class Figure:
+    """A design with a link and a penalty."""
 
-        def fit(link=link, problem=problem, optimum=optimum, **options):
-            told = fresh("fit", x_file=str(x_file), y_file=str(y_file), out=str(out), fits=2, link=link,
-                         strength=STRENGTH, **options)  # fmt: skip
-            with np.load(out) as answer:
-                return told | gaps(problem, answer["coef"], answer["intercept"], optimum)
+    problem: _problems.Problem
+    penalty: str
+    groups: list[int]
+    cache: Path
+    before: Path | None
+    limit_s: float
 
-        found |= {rival: fit(**options) for rival, options in FITS.items()}
+    @property
+    def what(self) -> str:
+        """How requirements call it."""
+        return f"{self.problem.name}, {self.problem.link}, {self.penalty}"
+
+    def contenders(self) -> dict[str, dict]:
+        """Name what fits this model, and how each is started."""
+        regularizer, strength = PENALTIES[self.penalty]
+        if regularizer is None:
+            found = {"glmfit": {"kind": "cv"}, "before": {"kind": "cv"}, "separate": {"kind": "separate"}}
+        else:
+            model = {"kind": "glmfit", "strength": strength, "regularizer": regularizer}
+            model |= {"groups": self.groups} if regularizer == "GroupLasso" else {}
+            found = {"glmfit": model, "before": model, "newton": model | {"solver_name": "Newton"}}
+        alone = {"strength": strength, "compiles": False}
+        if regularizer == "Ridge":
+            found |= {"numpy": {"kind": "each-newton"} | alone, "nemos": {"kind": "nemos", "strength": strength}}
+        if regularizer in ("Lasso", "GroupLasso"):
+            found["ridge"] = {"kind": "glmfit", "strength": PENALTIES["ridge-1e-4"][1]}
+        if self.problem.link == "exp" and regularizer == "Ridge":
+            found["sklearn"] = {"kind": "each-sklearn"} | alone
+        if self.problem.link == "exp" and regularizer in GLUM:
+            found["glum"] = {"kind": "each-glum"} | alone | GLUM[regularizer]
+        if self.before is None:
+            del found["before"]
+        else:
+            found["before"] = found["before"] | {"checkout": self.before}
+        return {name: how for name, how in found.items() if name not in RIVALS or find_spec(name)}
+
+    def answer(self, name: str) -> Path:
+        """Name the file of the parameters that a contender found last."""
+        return self.cache / f"{self.problem.name}-{name}.npz"
+
+    def start(self, name: str, how: dict) -> Contender:
+        """Start the fresh process of a contender."""
+        files = {"x_file": str(self.problem.x_file), "y_file": str(self.problem.y_file), "out": str(self.answer(name))}
+        return Contender(self.limit_s, link=self.problem.link, **files, **how)
+
+    def reference(self) -> Reference:
+        """Make the reference of the true gaps."""
+        regularizer, _ = PENALTIES[self.penalty]
+        labels = {"Lasso": list(range(self.problem.X.shape[1])), "GroupLasso": self.groups}
+        return Reference(self.problem, labels.get(regularizer))
+
+    def gaps(self, name: str, reference: Reference) -> dict:
+        """Return the true gaps of what a contender found last."""
+        if name in ("ridge", "separate"):  # another problem, or many
+            return {}
+        with np.load(self.answer(name)) as answer:
+            return reference.gaps(**answer)
+
+
+def measure(figure: Figure, chosen: list[str]) -> dict[str, dict]:
+    """Seconds, reports and true gaps of the contenders that are chosen, which take turns."""
+    entrants = {name: how for name, how in figure.contenders().items() if name in chosen}
+    runs = {name: figure.start(name, how) for name, how in entrants.items()}
+    reference, changes, found = figure.reference(), {}, {}
+
+    def fit(name):
+        time.sleep(SETTLE_S)
+        runs[name].fit(**changes.get(name, {}))
+
+    try:
+        for run in runs.values():
+            run.wait()
+        for name in runs:
+            if name == "nemos":
+                changes[name] = fastest_of_nemos(figure, entrants[name], reference)
+            fit(name)
+            if name == "glmfit" and runs[name].seconds:
+                figure.gaps(name, reference)  # seeks the optimum from here
+        while due := [name for name, run in runs.items() if run.has_time(LATER)]:
+            for name in due:
+                fit(name)
+        for name, run in runs.items():
+            found[name] = run.figures() | changes.get(name, {})
+            found[name] |= figure.gaps(name, reference) if run.seconds else {}
+            print(f"    {figure.what}: {NAMES[name]}: {_in_words(found[name])}", flush=True)
+    finally:
+        for run in runs.values():
+            run.close()
+    return found
+
+
+def fastest_of_nemos(figure: Figure, how: dict, reference: Reference) -> dict:
+    """Solver and iterations that reach the goal in the least time; those of the smallest gap if none does."""
+    found = [(np.inf, np.inf, {"solver_name": NEMOS[0], "solver_kwargs": {"maxiter": LADDER[-1], "tol": 1e-12}})]
+    for solver in NEMOS:
+        climber = figure.start("nemos", how)
+        climber.wait()
         for most in LADDER:
-            found["nemos"] = fit(kind="nemos", solver_kwargs={"maxiter": most, "tol": 1e-12}) | {"maxiter": most}
-            if found["nemos"]["gap"] <= GOAL:
+            setting = {"solver_name": solver, "solver_kwargs": {"maxiter": most, "tol": 1e-12}}
+            climber.fit(**setting)
+            if climber.ended:
                 break
-        if link == "exp":
-            whole, alone = timed(lambda problem=problem: sklearn_population(problem, range(Y.shape[1]), np.float32))
-            found["sklearn"] = {"seconds": [whole]} | gaps(problem, alone["coef"], alone["intercept"], optimum)
-        section.note(**{link: found})
-        ours = found["glmfit"]
-        for other in [kind for kind in found if kind in NAMES]:
-            section.require(f"{name}, {link}, second fit", ours["seconds"][-1], found[other]["seconds"][-1], limit=1,
-                            against=NAMES[other], aim=True)  # fmt: skip
-        section.require(f"{name}, {link}, neurons converged", ours["settled"], Y.shape[1], limit=1, against="all",
-                        unit="neurons", topic="score", at_least=True)  # fmt: skip
+            gap = figure.gaps("nemos", reference)["gap"]
+            found.append((max(gap, GOAL) if np.isfinite(gap) else np.inf, climber.seconds[-1], setting))
+            best = min(found, key=lambda rung: rung[:2])
+            if gap <= GOAL or (best[0] <= GOAL and climber.seconds[-1] > best[1]):
+                break
+        climber.close()
+    return min(found, key=lambda rung: rung[:2])[2]
 
 
-def gaps(problem, coef, intercept, optimum) -> dict:
-    """True relative gaps of the population and of its worst neuron."""
-    found = _problems.gaps(problem, coef, intercept, optimum)
-    return {name: found[name] for name in ("gap", "worst_neuron_gap")}
+def judge(figure: Figure, found: dict[str, dict], section: Section) -> None:
+    """Hold the figures of glmfit against what they have to be."""
+    section.requirements = [e for e in section.requirements if not e["what"].startswith(figure.what + ":")]
+    if "glmfit" not in found:
+        return
+    name, ours = figure.problem.name, found["glmfit"]
+    ridge, cv = figure.penalty.startswith("ridge"), figure.penalty == "cv"
+    aim = ridge and figure.problem.link == "exp"
+    section.require(f"{figure.what}: neurons proved", ours.get("proved", 0), figure.problem.Y.shape[1], limit=1,
+                    against="all", unit="neurons", topic="score", at_least=True, aim=aim or cv)  # fmt: skip
+    seconds = {k: _seconds(fit, figure.limit_s) for k, fit in found.items()}
+    seconds = {k: value for k, value in seconds.items() if value is not None}
+    if "glmfit" not in seconds:
+        return
+    unknown = later(ours) is None  # more than the limit, and not comparable with what took longer as well
+
+    def against(rival: str | None, limit: float, aim: bool = aim) -> None:
+        if rival in seconds and not (unknown and later(found[rival]) is None):
+            ended = "" if later(found[rival]) is not None else f", {found[rival]['ended']}"
+            section.require(f"{figure.what}: later fit", seconds["glmfit"], seconds[rival], limit=limit,
+                            against=NAMES[rival] + ended, aim=aim)  # fmt: skip
+
+    if ridge:
+        against("before", OVER_BEFORE.get(name, 1 / 2))
+        if not unknown:
+            section.require(f"{figure.what}: first fit", ours["seconds"][0], seconds["glmfit"] + 0.5, limit=1,
+                            against="a later fit and half a second", aim=aim)  # fmt: skip
+    elif cv:
+        against("before", CV_OVER_BEFORE.get(name, 1), aim=name not in CV_OVER_BEFORE)
+        against("separate", 1 / 3)
+    else:
+        against("before", 1, aim=True)
+        against("ridge", 2)
+    against(min((k for k in NEWTONS if k in seconds), key=seconds.get, default=None), 1.5, aim=False)
+    for rival in RIVALS:
+        against(rival, 1, aim=True)
+
+
+def _seconds(fit: dict, limit_s: float) -> float | None:
+    """Seconds of a later fit, the limit where it took longer, None where it failed."""
+    ran_out = fit.get("ended", "").startswith("over")
+    return limit_s if later(fit) is None and ran_out else later(fit)
+
+
+def _in_words(fit: dict) -> str:
+    facts = [f"{fit['seconds'][0]:.3g} s, later {later(fit) or np.nan:.3g} s"] if fit["seconds"] else []
+    facts += [fit["solver_name"]] if "solver_name" in fit else []
+    facts += [f"gap {fit['gap']:.1e}, worst neuron {fit['worst_neuron_gap']:.1e}"] if "gap" in fit else []
+    facts += [f"{fit['proved']} of {fit['neurons']} proved"] if "proved" in fit else []
+    return "; ".join(facts + ([fit["ended"]] if "ended" in fit else []))
+
+
+def design(cache: Path, scale: float, section: Section, *, name: str, options: argparse.Namespace) -> None:
+    """Seconds of first and later fits by every link and penalty, and the true gaps that they end with."""
+    X, Y = (a[: int(scale * len(a))] for a in DESIGNS[name](options.data))
+    Y = np.ascontiguousarray(Y[:, Y.sum(axis=0) > 0])
+    files = [_problems.save_array(cache / f"{name}-{k}.npy", array) for k, array in (("X", X), ("Y", Y))]
+    labels = groups(name, X.shape[1])
+    section.note(rows=len(X), features=X.shape[1], neurons=Y.shape[1], groups=max(labels) + 1)
+    if options.before:
+        section.note(before=commit(options.before) | {"subject": subject(options.before)})
+    section.note(time_limit_s=options.time_limit)
+    for link in options.links:
+        for penalty in options.penalties:
+            problem = _problems.Problem(name, link, PENALTIES[penalty][1] or 0.0, X, Y, *files)
+            figure = Figure(problem, penalty, labels, cache, options.before, options.time_limit)
+            found = measure(figure, options.contenders)
+            section.figures.setdefault(link, {})[penalty] = found
+            judge(figure, found, section)
+            section.save()
+
+
+def _some_of(names):
+    """Make a type of option: names with commas between them."""
+
+    def read(text: str) -> list[str]:
+        if unknown := set(text.split(",")) - set(names):
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(names)}")
+        return text.split(",")
+
+    return read
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data", type=Path, required=True, help="folder of the recordings")
+    parser.add_argument("--before", type=Path, help="checkout of the version that is compared")
+    parser.add_argument("--penalties", type=_some_of(PENALTIES), default=list(PENALTIES))
+    parser.add_argument("--links", type=_some_of(LINKS), default=list(LINKS))
+    parser.add_argument("--contenders", type=_some_of(NAMES), default=list(NAMES))
+    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds of a fit")
     options, rest = parser.parse_known_args()
-    sections = {name: functools.partial(design, name=name, folder=options.data) for name in CHOSEN}
+    sections = {name: functools.partial(design, name=name, options=options) for name in DESIGNS}
     for function in sections.values():
-        function.__doc__ = function.func.__doc__
-    sys.exit(run_sections(__doc__, sections, "real_designs.json", rest))
+        function.__doc__ = design.__doc__
+    sys.exit(run_sections(__doc__, sections, "real_designs.json", rest, resume=True))

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -26,13 +27,25 @@ RECORDINGS = ROOT / "benchmarks" / "results" / "real_designs.json"
 RECORDINGS_START, RECORDINGS_END = "<!-- recordings table -->", "<!-- end of recordings table -->"
 FULL_START, FULL_END = "<!-- full recordings table -->", "<!-- end of full recordings table -->"
 FIGURE = ROOT / "docs" / "figures" / "comparison.png"
-_FITS = {"glmfit": "glmfit", "newton": "glmfit, Newton", "nemos": "NeMoS", "sklearn": "scikit-learn"}
+_FITS = {
+    "glmfit": "glmfit",
+    "before": "glmfit, the version before",
+    "newton": "glmfit, Newton",
+    "numpy": "NumPy, Newton",
+    "nemos": "NeMoS",
+    "sklearn": "scikit-learn",
+    "glum": "glum",
+}
 _DESIGNS = {
     "w_maze_place": "place on a W-maze",
+    "w_maze_place_6x6": "place on a W-maze, 6 x 6 splines",
+    "w_maze_place_and_history": "place and history on a W-maze",
     "open_field_place": "place in an open field",
     "open_field_coupling": "coupling of place cells",
     "motor_cortex_velocity_lags": "velocity, motor cortex",
+    "motor_cortex_coupling": "coupling, motor cortex",
 }
+_IN_README = ("w_maze_place", "open_field_place", "open_field_coupling", "motor_cortex_velocity_lags")
 _PACKAGES = {
     "glmfit": "glmfit",
     "nemos": "NeMoS",
@@ -227,11 +240,11 @@ def render_recordings(content: dict) -> str:
     """Make a table of later fits of recorded designs by the softplus link, a row each."""
     columns = ("recording", "bins x features x neurons", *(_FITS[kind] for kind in ("glmfit", "newton", "nemos")))
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    names = [name for name in content["order"] if name in content["sections"]]
+    names = [name for name in content["order"] if name in content["sections"] and name in _IN_README]
     for name in names:
         figures = content["sections"][name]["figures"]
-        fits = figures["softplus"]
-        cells = [_later(fits[kind], figures["neurons"]) for kind in ("glmfit", "newton", "nemos")]
+        fits = _ridge(figures, "softplus")
+        cells = [_later(fits.get(kind), figures["neurons"]) for kind in ("glmfit", "newton", "nemos")]
         lines.append(f"| {_DESIGNS[name]} | {_shape(figures)} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", provenance([content["sections"][name] for name in names]) + "."])
 
@@ -244,23 +257,39 @@ def render_recordings_in_full(content: dict) -> str:
     for name in names:
         figures = content["sections"][name]["figures"]
         for link in ("softplus", "exp"):
-            for kind, fit in figures[link].items():
-                first = _short_seconds(fit["seconds"][0])
-                cells = [first, _later(fit, figures["neurons"]), f"{fit['gap']:.0e}", f"{fit['worst_neuron_gap']:.0e}"]
+            for kind, fit in _ridge(figures, link).items():
+                first = _short_seconds(fit["seconds"][0]) if fit["seconds"] else ""
+                gaps = [f"{float(fit[of]):.0e}" if of in fit else "" for of in ("gap", "worst_neuron_gap")]
+                cells = [first, _later(fit, figures["neurons"]), *gaps]
                 what = f"{_DESIGNS[name]}, {_shape(figures)}"
                 lines.append(f"| {what} | {link} | {_FITS[kind]} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", provenance([content["sections"][name] for name in names]) + "."])
+
+
+def _ridge(figures: dict, link: str) -> dict:
+    """Return fits by the ridge 1e-4; results from before there were other penalties have no others."""
+    fits = figures.get(link, {})
+    return fits if "glmfit" in fits else fits.get("ridge-1e-4", {})
 
 
 def _shape(figures: dict) -> str:
     return " x ".join(f"{figures[size]:,}".replace(",", " ") for size in ("rows", "features", "neurons"))
 
 
-def _later(fit: dict, n_neurons: int) -> str:
+def later(fit: dict) -> float | None:
+    """Median seconds of the fits after the first, or of the only one; None where it was ended before."""
+    if "ended" in fit and len(fit["seconds"]) < 2:
+        return None
+    return statistics.median(fit["seconds"][1:] or fit["seconds"])
+
+
+def _later(fit: dict | None, n_neurons: int) -> str:
     """Seconds of a later fit, and how many neurons converged where not all of them did."""
+    if fit is None or later(fit) is None:
+        return fit["ended"] if fit else ""
     settled = fit.get("settled", n_neurons)
     note = "" if settled == n_neurons else f" ({settled} of {n_neurons} converged)"
-    return _short_seconds(fit["seconds"][-1]) + note
+    return _short_seconds(later(fit)) + note
 
 
 def _short_seconds(value: float) -> str:

@@ -67,18 +67,25 @@ def test_pages_show_the_committed_results(table, kind):
 
 def test_recordings_have_a_row_each_and_say_what_did_not_converge(table):
     def fit(seconds, **more):
-        return {"seconds": [9.0, seconds], "gap": 2e-7, "worst_neuron_gap": 3e-6} | more
+        return {"seconds": [9.0, seconds, seconds - 0.1, seconds + 4], "gap": 2e-7, "worst_neuron_gap": 3e-6} | more
 
     section = content()["sections"]["p1"]
     fits = {"glmfit": fit(0.87, settled=2), "newton": fit(1.1, settled=24), "nemos": fit(12.3)}
-    section["figures"] = {"rows": 43656, "features": 64, "neurons": 24, "softplus": fits, "exp": {"sklearn": fit(1.26)}}
-    results = {"order": ["w_maze_place"], "sections": {"w_maze_place": section}}
+    slow = {"glmfit": fit(2.0), "sklearn": fit(1.26), "before": {"seconds": [700.0], "ended": "over 600 s"}}
+    slow["glum"] = {"seconds": [], "ended": "failed: MemoryError: no memory"}
+    section["figures"] = {"rows": 43656, "features": 64, "neurons": 24}
+    section["figures"] |= {"softplus": {"ridge-1e-4": fits, "lasso": {}}, "exp": {"ridge-1e-4": slow}}
+    names = ["w_maze_place", "w_maze_place_6x6"]
+    results = {"order": names, "sections": dict.fromkeys(names, section)}
     lines = table.render_recordings(results).splitlines()
     assert lines[2] == "| place on a W-maze | 43 656 x 64 x 24 | 0.87 s (2 of 24 converged) | 1.1 s | 12 s |"
+    assert lines[3] == ""  # the README has four designs
     assert lines[-1].startswith("Measured 2026-01-02")
     lines = table.render_recordings_in_full(results).splitlines()
-    assert len(lines) == 8
-    assert lines[5].endswith("| exp | scikit-learn | 9 s | 1.3 s | 2e-07 | 3e-06 |")
+    assert len(lines) == 18
+    assert lines[6].endswith("| exp | scikit-learn | 9 s | 1.3 s | 2e-07 | 3e-06 |")
+    assert lines[7].endswith("| exp | glmfit, the version before | 700 s | over 600 s |  |  |")
+    assert lines[8].endswith("| exp | glum |  | failed: MemoryError: no memory |  |  |")
 
 
 def test_the_figure_of_the_comparison_is_drawn(table, tmp_path):
