@@ -70,9 +70,11 @@ class PopulationGLMCV(PopulationModel):
     rule : {"best", "one-se"}
         Take the strength of the best mean score, or the strongest one within a standard error of it: that of the
         difference from the best over the folds.
-    solver_name : {"auto", "SharedNewton", "SAGA"}
-        Of the cross-validation. SharedNewton takes Newton steps with one Hessian of a neuron for many of its fits; SAGA
-        needs no Hessian, for wide designs and GPUs. "auto" chooses by the number of features and of fits.
+    solver_name : {"auto", "ConjugateGradients", "ProximalNewton", "SharedNewton", "SAGA"}
+        Of the cross-validation. ConjugateGradients (for the ridge) and ProximalNewton (for the others) step all folds
+        of a strength together, from those of the next stronger one. SharedNewton takes Newton steps with one Hessian of
+        a neuron for many of its fits. SAGA needs no Hessian, for GPUs. "auto" takes ConjugateGradients for the ridge,
+        and SharedNewton or SAGA, by the number of features and of fits, for the others.
     solver_kwargs : dict, optional
         Hyper-parameters of the solver named.
     cv_tol : float

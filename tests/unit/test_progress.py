@@ -7,7 +7,8 @@ import tqdm.std
 
 from glmfit import PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM
 from glmfit._progress import ProgressBar, counted
-from glmfit.solvers import Newton, path
+from glmfit.estimators import _cv_fits
+from glmfit.solvers import Newton
 
 X = np.random.default_rng(0).normal(size=(300, 3))
 Y = np.random.default_rng(1).poisson(np.logaddexp(0, X[:, :2] - 0.5))
@@ -48,7 +49,8 @@ def test_a_fit_out_of_budget_does_not_end_full(bars):
 
 def test_a_cross_validation_out_of_budget_does_not_end_full(bars):
     with pytest.warns(UserWarning, match="did not converge"):
-        PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, cv_tol=1e-13, max_epochs=1, verbose=True).fit(X, Y)
+        model = PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, cv_tol=1e-13, max_epochs=1, verbose=True)
+        model.set_params(solver_name="SharedNewton").fit(X, Y)
     assert bars[0].n < bars[0].total
 
 
@@ -104,7 +106,8 @@ def test_parts_of_a_cross_validation_are_named_on_its_bar(bars):
     x = np.repeat([0.0, 1.0], 100)[np.random.default_rng(4).permutation(200)][:, None]
     y = np.random.default_rng(3).poisson(x[:, 0] * 2.0)
     with pytest.warns(UserWarning, match="did not converge"):
-        PopulationGLMCV(strengths=[0.0, 0.01], cv=2, max_epochs=60, verbose=True).fit(x, y)
+        model = PopulationGLMCV(strengths=[0.0, 0.01], cv=2, max_epochs=60, verbose=True)
+        model.set_params(solver_name="SharedNewton").fit(x, y)
     (bar,) = bars
     whole = "glmfit: 2 strengths x 2 folds, 1 neuron"
     assert bar.descriptions[0] == bar.descriptions[-1] == whole
@@ -121,15 +124,15 @@ def test_a_last_fit_is_named_and_counted(bars, monkeypatch):
 
 
 def test_an_interrupted_cross_validation_stays_where_it_was(bars, monkeypatch):
-    own, calls = path._Run._solve, []
+    own, calls = _cv_fits.Fits._solve, []
 
     def stopped(*args):
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == 2:
             raise KeyboardInterrupt
         return own(*args)
 
-    monkeypatch.setattr(path._Run, "_solve", stopped)
+    monkeypatch.setattr(_cv_fits.Fits, "_solve", stopped)
     with pytest.warns(UserWarning, match="1 of 2 strengths"):
         PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
     assert (bars[0].n, bars[0].total) == (8, 18)
