@@ -13,7 +13,7 @@ from ..problems._chunks import chunks
 from .cg import Descent, inner
 from .host import Slopes
 
-_MARGIN = 1e-5  # of products in single precision, relative
+_MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of their sums over the rows
 _TIGHT = 0.5  # share of what K may add to the squared decrement; less is not worth a product
 _PRODUCTS = 8
 _STEPS, _ROWS_PER_FEATURE = 24, 20  # of Lanczos on some of the rows
@@ -34,6 +34,8 @@ class RidgeFloor:
         with _quietly():
             self.centre, self.inverse = sums.coef / sums.intercept, 1 / cg.ridge
             shift = np.sqrt(np.sum(self.centre**2 * self.inverse, axis=0))
+            # What rounding leaves of the mixed derivative must be small beside both blocks.
+            self.total = np.where((_ROUNDING * (longest + shift)) ** 2 * self.total < 1e-2, self.total, np.nan)
             self.reach_squared = (longest + shift) ** 2 * (1 + _MARGIN) + 1 / self.total
 
     def squared_norm(self, r: Slopes) -> np.ndarray:

@@ -281,20 +281,24 @@ class HostRows:
         def tile(rows):
             x = self._x(rows)
             z = (x if self._shift is not None else x - mean) @ turn
-            size = np.einsum("ij,ij->i", z, z)
-            w = self.weights[rows, 0] if self.weights is not None and self.rows is None else None
-            return (size if w is None else np.where(w > 0, size, 0)).max(initial=0.0)
+            return self._furthest(rows, np.einsum("ij,ij->i", z, z))
 
         return (float(np.max(self._over(tile))) + 1) * (1 + 1e-4)
 
+    def _furthest(self, rows: slice, size: np.ndarray) -> float:
+        """Largest of some sizes, (row,), over the rows that count for some fit."""
+        if self.weights is None:
+            return float(size.max(initial=0.0))
+        return float(np.where((self.weights[rows] > 0).any(axis=1), size, 0).max(initial=0.0))
+
     def longest(self, unit: np.ndarray) -> float:
-        """Largest norm of a centred row divided by ``unit`` (feature,), rounding included."""
+        """Largest norm of a centred row that counts, divided by ``unit`` (feature,), rounding included."""
         inverse, mean = (1 / unit).astype(self.dtype), self.mean.astype(self.dtype)
 
         def tile(rows):
             x = self._x(rows)
             z = (x if self._shift is not None else x - mean) * inverse
-            return np.einsum("ij,ij->i", z, z).max(initial=0.0)
+            return self._furthest(rows, np.einsum("ij,ij->i", z, z))
 
         return float(np.sqrt(np.max(self._over(tile, 1)))) * (1 + 1e-4)
 

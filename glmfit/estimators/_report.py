@@ -62,7 +62,7 @@ class FitReport(Report):
     step_certificate : StepCertificate or None
         Theorem and constants of the step size; None for solvers without one.
     failure_probability : float
-        Over the population, that a certificate fails (random starts of Lanczos); 0 for exact Hessians.
+        Over the population, that a certificate fails (random starts of Lanczos); 0 where no bound involves randomness.
     history : dict of numpy.ndarray
         epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron).
     seconds_run, seconds_compile : float
@@ -181,7 +181,7 @@ class FitReport(Report):
             lines.append(str(self.step_certificate))
         if self.gap_is_bound.any():
             chance = (
-                f"failure probability {self.failure_probability:.0e}" if self.failure_probability else "exact Hessians"
+                f"failure probability {self.failure_probability:.0e}" if self.failure_probability else "no randomness"
             )
             lines.append(f"gap bounds: generalised self-concordance or duality, float64 gradient, {chance}")
         return lines
