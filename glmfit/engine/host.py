@@ -374,9 +374,15 @@ class HostRows:
     def part(self, index: np.ndarray) -> HostRows:
         """Return some of the fits, where they are, as rows of their own on the same threads."""
         part = copy.copy(self)
-        part.eta, part.curvature = np.take(self.eta, index, axis=1), np.take(self.curvature, index, axis=1)
-        part.D = np.empty_like(part.eta)
-        part.neuron, part._every, part.passes = self.neuron[index], False, 0.0
+        part.neuron = self.neuron[index]
+        part._allocate()
+
+        def tile(rows):
+            for mine, its in ((self.eta, part.eta), (self.curvature, part.curvature)):
+                np.take(mine[rows], index, axis=1, out=its[rows])
+
+        self._over(tile)
+        part.passes = 0.0
         part.rows = None if self.rows is None else self.rows[index]
         return part
 

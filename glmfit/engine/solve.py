@@ -26,6 +26,7 @@ _AIM = 0.3  # of the target: an estimate below it asks for a proof
 _AIM_OF_KINKS = 1e-2  # the same: bounds by duality are of first order
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides
+_CHEAP = 15  # steps: a Hessian that costs less is worth having after the first proof that failed
 _LOOK_BACK = 3  # steps over which contraction is measured
 _FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps between looks in float64 there
 _FEW = 64  # fits that are not worth a group of their own
@@ -304,8 +305,10 @@ class _Run:
         if left.any():
             group = group.part(left)
             group.aim = group.aim * _TIGHTER
-            self.curved[group.fits] = True
-            self._renew(group, np.ones(len(group.fits), bool), alone=bool(np.any(group.proofs > 1)))
+            again = bool(np.any(group.proofs > 1))
+            if again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:
+                self.curved[group.fits] = True
+                self._renew(group, np.ones(len(group.fits), bool), alone=again)
             group.step(np.ones(len(group.fits), bool))  # from a gradient in double precision
             self.groups.append(group)
 
@@ -456,5 +459,9 @@ class Group:
         with np.errstate(divide="ignore", invalid="ignore"):
             fall = np.log(self.trace[-1 - _LOOK_BACK] / estimate) / _LOOK_BACK  # per step
             ahead = np.log(estimate / (self.aim * target)) / np.maximum(fall, 1e-2)
-        own = 3 + n_features * (n_features + 8) / (4 * n_features + 150)  # flops of a Hessian over those of a step
-        return np.isfinite(ahead) & (ahead > own)
+        return np.isfinite(ahead) & (ahead > 3 + steps_of_a_hessian(n_features))
+
+
+def steps_of_a_hessian(n_features: int) -> float:
+    """Return how many steps of a fit cost as much as its Hessian, by flops."""
+    return n_features * (n_features + 8) / (4 * n_features + 150)
