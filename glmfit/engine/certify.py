@@ -88,6 +88,12 @@ class SpectralFloor:
         self.kappa = np.where(kappa > 0, kappa, np.nan)
         self.reach_squared = rows.longest_in(self._whiten) * self._scale.max(axis=0) / self.kappa
 
+    @staticmethod
+    def cost_in_steps(n_rows: int, n_features: int, n_fits: int) -> float:
+        """Return what it costs, in steps of all fits: products with some rows, and the lengths of all of them."""
+        share = max(0.1, _ROWS_PER_FEATURE * (n_features + 1) / n_rows)
+        return _STEPS * (share if share < 0.5 else 1.0) + n_features / (4 * n_fits)
+
     def squared_norm(self, r: Slopes) -> np.ndarray:
         """``r'K^-1 r``; not finite where there is no bound."""
         inside = self._whiten.T @ r.coef

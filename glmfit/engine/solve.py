@@ -27,6 +27,7 @@ _AIM_OF_KINKS = 1e-2  # the same: bounds by duality are of first order
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides
 _CHEAP = 15  # steps: a Hessian that costs less is worth having after the first proof that failed
+_CHEAP_FLOOR = 6  # steps: that of some rows is worth having at once if it costs less
 _LOOK_BACK = 3  # steps over which contraction is measured
 _FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps between looks in float64 there
 _FEW = 64  # fits that are not worth a group of their own
@@ -280,7 +281,7 @@ class _Run:
         target = self._targets(fits, objective)
         rounding = self._rounding(params, fits, objective)
         if group.by_duality is None:
-            bound, estimate = self._bounds(cg, fits, target - rounding, params)
+            bound, estimate = self._bounds(group, target - rounding, params)
         else:
             bound, estimate = group.by_duality, cg.estimate
             if not problem.penalty.penalises_all:  # rounding of the free coefficients' gradient takes it away
@@ -312,15 +313,18 @@ class _Run:
             group.step(np.ones(len(group.fits), bool))  # from a gradient in double precision
             self.groups.append(group)
 
-    def _bounds(self, cg: Descent, fits, target, params: Params):
+    def _bounds(self, group: Group, target, params: Params):
         """Bounds from the ridge, and from the spectrum of some rows where it says too little."""
-        problem = self.problem
+        problem, cg, fits = self.problem, group.descent, group.fits
         bound, estimate = np.full(len(fits), np.inf), np.full(len(fits), np.inf)
         some = np.all(cg.ridge > 0, axis=0)
         if some.any():
             bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, self._longest(cg)))
-        # A metric of a fit's own says that the shared one knows little of it; a nearer point will do without.
-        left = ~(bound <= target) & (~some | ((estimate <= target) & ~self.curved[fits]))
+        # With a ridge a nearer point may do without, at the cost of some steps; and a metric of a fit's own says that
+        # the shared one knows little of it.
+        first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP_FLOOR
+        useful = (estimate <= target) & ~self.curved[fits] & (first | (group.proofs > 0))
+        left = ~(bound <= target) & (~some | useful)
         if not left.any():
             return bound, estimate
         seed = int(self.seed), 1, self.attempts
