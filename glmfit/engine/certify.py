@@ -158,6 +158,8 @@ def bound_gaps(
     best, least = np.full(len(at), np.inf), np.zeros(len(at))
     open_, constant = at, cg.rows.observation.constant
     bound = np.full(len(at), np.inf)
+    # Curvature is of eta rounded; so little a move changes it by as much as self-concordance allows.
+    growth = np.exp(np.finfo(cg.rows.dtype).eps * (constant or 0.0) * cg.rows.furthest())
     for _ in range(_PRODUCTS):
         q = cg.rows.products(*p)
         q = Slopes(q.coef + cg.ridge * p.coef, q.intercept)
@@ -174,7 +176,7 @@ def bound_gaps(
         best = np.minimum(best, np.where(at, decrement, np.inf))
         least = np.maximum(least, np.where(np.isfinite(inside), inside, 0.0))
         if constant is not None:
-            bound = gap_bound(best, floor.reach_squared, attained, constant)
+            bound = gap_bound(growth * best, growth * floor.reach_squared, attained, constant)
         open_ = open_ & ~((left <= _TIGHT * inside) | (bound <= target) | ~np.isfinite(left))
         if not open_.any():
             break

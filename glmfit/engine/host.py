@@ -215,6 +215,16 @@ class HostRows:
         w = w.astype(r.dtype)
         return _weighted(r, w), _weighted(c, w)
 
+    def furthest(self) -> np.ndarray:
+        """Largest ``|eta|`` of each fit over the rows that count, (fit,)."""
+
+        def tile(rows):
+            size = np.abs(self.eta[rows])
+            w = self._weight(rows, _ALL)
+            return (size if w is None else np.where(w > 0, size, 0)).max(axis=0)
+
+        return np.max(self._over(tile), axis=0).astype(np.float64)
+
     def products(self, coef, intercept) -> Slopes:
         """Hessians of the mean loss times a direction, in one reading of the rows."""
         coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
