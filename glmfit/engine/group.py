@@ -1,0 +1,79 @@
+"""Fits that are stepped together, and what their last steps say of the next."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from .cg import Descent
+from .proximal import ProximalDescent
+
+_AIM = 0.3  # of the target: an estimate below it asks for a proof
+_AIM_OF_KINKS = 1e-2  # the same: bounds by duality are of first order
+_LOOK_BACK = 3  # steps over which contraction is measured
+_STALLED = 4  # steps without a smaller estimate: rounding
+
+
+class Group:
+    """Fits that are stepped together.
+
+    Attributes
+    ----------
+    descent : Descent
+        Where they are.
+    fits : numpy.ndarray
+        Which of the problem's they are, (fit,).
+    aim : numpy.ndarray
+        Share of the target below which an estimate asks for a proof, (fit,).
+    proofs : numpy.ndarray
+        Proofs asked for so far, (fit,).
+    trace : list of numpy.ndarray
+        Estimates of the last steps, (fit,) each; inf before a metric was renewed.
+    looks : int
+        How often they were looked at in float64.
+    """
+
+    def __init__(self, descent: Descent, fits: np.ndarray):
+        self.descent, self.fits = descent, fits
+        aim = _AIM_OF_KINKS if isinstance(descent, ProximalDescent) else _AIM
+        self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
+        self.trace, self.looks = [descent.estimate], 0
+        self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
+
+    def step(self, moving: np.ndarray) -> None:
+        """Take a step of some fits, bool (fit,)."""
+        self.descent.step(moving)
+        self.trace = [*self.trace[-2 * _STALLED :], self.descent.estimate]
+
+    def part(self, which: np.ndarray) -> Group:
+        """Return some of the fits as a group of their own."""
+        part = copy.copy(self)
+        index = np.flatnonzero(which)
+        part.descent = self.descent.part(index)
+        part.fits, part.aim, part.proofs = self.fits[index], self.aim[index], self.proofs[index]
+        part.trace = [t[index] for t in self.trace]
+        return part
+
+    def is_ready(self, target: np.ndarray) -> np.ndarray:
+        """Which fits are to be proved: near enough by their estimates, no nearer for some steps, or not a number."""
+        estimate = self.descent.estimate
+        ready = (estimate <= self.aim * target) | ~np.isfinite(estimate)
+        if len(self.trace) > _STALLED:
+            ready |= np.min(self.trace[-_STALLED:], axis=0) >= 0.9 * self.trace[-_STALLED - 1]
+        return ready
+
+    def is_slow(self, target: np.ndarray, n_features: int) -> np.ndarray:
+        """Which fits a (new) metric of their own would bring to their aim with less work than the steps to come."""
+        if len(self.trace) <= _LOOK_BACK:
+            return np.zeros(len(target), bool)
+        estimate = self.descent.estimate
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fall = np.log(self.trace[-1 - _LOOK_BACK] / estimate) / _LOOK_BACK  # per step
+            ahead = np.log(estimate / (self.aim * target)) / np.maximum(fall, 1e-2)
+        return np.isfinite(ahead) & (ahead > 3 + steps_of_a_hessian(n_features))
+
+
+def steps_of_a_hessian(n_features: int) -> float:
+    """Return how many steps of a fit cost as much as its Hessian, by flops."""
+    return n_features * (n_features + 8) / (4 * n_features + 150)

@@ -1,0 +1,322 @@
+"""The loop: steps of all fits, proofs as soon as they can be had, a verdict for each."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from .._compile import compile_seconds
+from .._progress import ProgressBar
+from .._status import Status
+from ..bounds import dual_gap
+from ..problems.base import Params
+from ..solvers._result import History, LoopOptions, Solution
+from .certify import RidgeFloor, SpectralFloor, bound_gaps
+from .cg import Descent
+from .group import Group, steps_of_a_hessian
+from .host import HostRows
+from .metric import SharedMetric
+from .proximal import ProximalDescent, select
+
+_TIGHTER = 0.03  # factor of the aim after a proof that failed
+_PROOFS = 4  # before the exact Hessian of the fit decides
+_CHEAP = 15  # steps: a Hessian that costs less is worth having after the first proof that failed
+_CHEAP_FLOOR = 6  # steps: that of some rows is worth having at once if it costs less
+_FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps between looks in float64 there
+_FEW = 64  # fits that are not worth a group of their own
+_FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
+_COPIES = 3  # arrays of rows times fits
+
+
+class Progress(NamedTuple):
+    """What a callback is told besides parameters."""
+
+    epoch: int
+    active: np.ndarray  # which neurons are still stepped, bool (neuron,)
+
+
+class Run:
+    """One call of `solve`: outcome per neuron, filled in as it becomes known."""
+
+    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None, curved):
+        self.problem, self.options, self.seed, self.start = problem, options, seed, start
+        self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
+        self.clock, self.compiled = time.perf_counter(), compile_seconds()
+        n = problem.n_neurons
+        silent = problem.silent
+        self.params = problem.null_params()
+        self.status = np.where(silent, int(Status.NO_SPIKES), int(Status.MAX_EPOCHS))
+        self.gap, self.is_bound = np.where(silent, 0.0, np.nan), silent.copy()
+        self.objective = problem.null_objective.copy()
+        self.target = self._targets(np.arange(n), self.objective)
+        self.epochs, self.passes, self.history = np.zeros(n, int), 0.0, History()
+        self.failure_probability, self.exact, self.attempts = 0.0, False, 0
+        self.open = ~silent
+        self.most_steps = options.max_epochs if problem.penalty.penalises_all else min(options.max_epochs, _FREE_STEPS)
+
+    def run(self) -> Solution:
+        """Fit groups of neurons, as many at a time as memory allows."""
+        problem, options = self.problem, self.options
+        todo = np.flatnonzero(self.status != Status.NO_SPIKES)
+        bytes_of_one = _COPIES * problem.n_rows * problem.dtype.itemsize
+        kin, place = np.unique(problem.kin[todo], return_inverse=True)  # fits of a neuron stay together
+        share = options.max_memory / (bytes_of_one * max(1, len(todo) / max(1, len(kin))))
+        most = max(1, int(min(share, len(kin))))
+        interrupted = False
+        self.groups: list[Group] = []
+        self.bar = ProgressBar(f"fitting {problem.subject}", options.max_epochs, "epoch", options.verbose)
+        try:
+            self._note()
+            for some in np.array_split(np.arange(len(kin)), -(-len(kin) // most) or 1):
+                if len(some) and options.max_epochs:
+                    self._fit(todo[np.isin(place, some)])
+            self.bar.finish(bool(np.all(self.status != Status.MAX_EPOCHS)))
+        except KeyboardInterrupt:
+            if not self.groups and not self.epochs.any():
+                raise  # nothing was fitted yet
+            interrupted = True
+            self._keep_interrupted()
+        finally:
+            self.bar.close()
+        seconds_compile = compile_seconds() - self.compiled
+        return Solution(
+            params=self.params,
+            status=self.status,
+            gap=self.gap,
+            gap_is_bound=self.is_bound,
+            target=self.target,
+            objective=self.objective,
+            null_objective=problem.null_objective,
+            epochs=self.epochs,
+            row_evals=int(self.passes * problem.n_rows),
+            step_certificate=None,
+            history=self.history.arrays(),
+            seconds_run=time.perf_counter() - self.clock - seconds_compile,
+            seconds_compile=seconds_compile,
+            solver_name=("ConjugateGradients" if problem.penalty.smooth else "ProximalNewton")
+            + ("+Newton" if self.exact else ""),
+            interrupted=interrupted,
+            failure_probability=self.failure_probability,
+            state=self.curved,
+        )
+
+    # ---------------------------------------------------------------- groups of fits
+
+    def _fit(self, fits: np.ndarray) -> None:
+        """Step groups of fits, which part when half of one are ready for their proofs."""
+        with self._rows(fits) as rows:
+            group = Group(self._start(rows, fits), fits)
+            if self.curved[fits].any():
+                self._renew(group, self.curved[fits])
+            self.groups = [group]
+            while self.groups:
+                group = self.groups[-1]
+                target = self._targets(group.fits, self.problem.null_objective[group.fits] - group.descent.gained)
+                ready = group.is_ready(target) | (group.descent.n_steps >= self.most_steps)
+                if ready.all():
+                    self.groups[-1:] = self._prove(group, target)
+                elif not self.problem.penalty.penalises_all and group.looks < group.descent.n_steps.max() // _LOOK:
+                    self._look(group)
+                elif ready.sum() >= max(len(ready) / 2, _FEW):
+                    self.groups[-1:] = [group.part(~ready), group.part(ready)]
+                else:
+                    self._step(group, ~ready, target)
+
+    def _step(self, group: Group, moving: np.ndarray, target: np.ndarray) -> None:
+        problem, descent = self.problem, group.descent
+        slow = moving & group.is_slow(target, problem.n_features)
+        if slow.any():
+            self.curved[group.fits[slow]] = True
+            self._renew(group, slow)
+        group.step(moving)
+        epoch = int(descent.n_steps.max())
+        self.open[group.fits] = moving
+        self.bar.to(max(self.bar.n, epoch))
+        self.bar.say(f"{int(self.open.sum())} open, estimate {np.nanmax(descent.estimate):.1e}")
+        if self.options.callback is not None:
+            seconds = time.perf_counter() - self.clock
+            self.options.callback(epoch, seconds, self._params_of(descent), Progress(epoch, self.open))
+
+    def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
+        """Give some fits metrics of their own; those of a neuron share one unless each is to stand ``alone``."""
+        kin = None if alone else self.problem.kin[group.fits]
+        group.descent.renew_metrics(np.flatnonzero(which), self.problem.basis.deviation, kin)
+        group.trace = [np.where(which, np.inf, t) for t in group.trace[:-1]] + [group.descent.estimate]
+
+    def _rows(self, fits: np.ndarray) -> HostRows:
+        p = self.problem
+        return HostRows(observation=p.observation, mean=p.basis.mean, dtype=p.dtype, **p.rows_of(fits))
+
+    def _start(self, rows: HostRows, fits: np.ndarray) -> Descent:
+        p, basis = self.problem, self.problem.basis
+        ridge = np.broadcast_to(np.asarray(p.penalty.ridge_strength, np.float64), (p.n_features, p.n_neurons))
+        ridge = ridge[:, fits]
+        curvature = np.maximum(p.null_curvature[fits], 1e-3 / p.n_rows)
+        start = self.start or p.null_params()
+        coef = np.array(start.coef[:, fits], np.float64)
+        at = coef, start.intercept[fits] + basis.mean @ coef
+        if not p.penalty.smooth:
+            return ProximalDescent(rows, basis, curvature, ridge, select(p.penalty, fits), *at)
+        return Descent(rows, SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge), ridge, *at)
+
+    # ---------------------------------------------------------------- proofs
+
+    def _look(self, group: Group) -> np.ndarray:
+        """Evaluate a group in float64 and keep where it is; returns the fits that are worse there than before.
+
+        Where products in single precision led astray, the last point that was looked at in double stands.
+        """
+        cg, fits = group.descent, group.fits
+        smooth = self.problem.penalty.smooth
+        loss, gradient, sums = cg.rows.evaluate(cg.coef, cg.intercept, dual=not smooth)
+        cg.arrive(gradient)
+        params = self._params_of(cg)
+        penalty = select(self.problem.penalty, fits)
+        objective = loss + np.asarray(penalty.value(params.coef), np.float64)
+        group.by_duality = None if smooth else dual_gap(objective, sums, penalty)
+        worse = ~(objective <= self.objective[fits] + self._rounding(params, fits, objective))
+        better = fits[~worse]
+        self.params.coef[:, better], self.params.intercept[better] = (a[..., ~worse] for a in params)
+        self.objective[better] = objective[~worse]
+        cg.gained = self.problem.null_objective[fits] - self.objective[fits]
+        group.looks += 1
+        return worse
+
+    def _prove(self, group: Group, target: np.ndarray) -> list[Group]:
+        """Bound the gaps of a group; what is not proved to be near enough is returned, or ends by its exact Hessian."""
+        problem, cg, fits = self.problem, group.descent, group.fits
+        self.attempts += 1
+        broken, stalled = ~np.isfinite(cg.estimate), cg.estimate > group.aim * target
+        worse = self._look(group)
+        params = Params(self.params.coef[:, fits], self.params.intercept[fits])
+        objective = self.objective[fits]
+        target = self._targets(fits, objective)
+        rounding = self._rounding(params, fits, objective)
+        if group.by_duality is None:
+            bound, estimate = self._bounds(group, target - rounding, params)
+        else:
+            bound, estimate = group.by_duality, cg.estimate
+            if not problem.penalty.penalises_all:  # rounding of the free coefficients' gradient takes it away
+                bound = np.full(len(fits), np.inf)
+        bound = bound + rounding
+        bound = np.where(worse, np.inf, bound)
+        known = np.isfinite(bound)
+        self.gap[fits] = np.where(known, bound, np.maximum(estimate, rounding))
+        self.is_bound[fits], self.target[fits], self.epochs[fits] = known, target, cg.n_steps
+        self.passes += cg.rows.passes * len(fits) / problem.n_neurons
+        cg.rows.passes = 0.0
+        proved = known & (bound <= target)
+        bad = (broken & ~worse) | ~np.isfinite(objective)
+        self.status[fits[proved]], self.status[fits[bad]] = Status.CONVERGED, Status.NON_FINITE
+        self.open[fits] = ~(proved | bad)
+        self._note(int(cg.n_steps.max()))
+        group.proofs += 1
+        ended = worse | (group.proofs >= np.where(stalled, 2, _PROOFS)) | (cg.n_steps >= self.most_steps)
+        for fit in fits[self.open[fits] & ended]:
+            self._finish_exactly(int(fit))
+        left = self.open[fits] & ~ended
+        if not left.any():
+            return []
+        group = group.part(left)
+        group.aim = group.aim * _TIGHTER
+        again, all_ = bool(np.any(group.proofs > 1)), np.ones(len(group.fits), bool)
+        if again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:
+            self.curved[group.fits] = True
+            self._renew(group, all_, alone=again)
+        group.step(all_)  # from a gradient in double precision
+        return [group]
+
+    def _bounds(self, group: Group, target, params: Params):
+        """Bounds from the ridge, and from the spectrum of some rows where it says too little."""
+        problem, cg, fits = self.problem, group.descent, group.fits
+        bound, estimate = np.full(len(fits), np.inf), np.full(len(fits), np.inf)
+        some = np.all(cg.ridge > 0, axis=0)
+        if some.any():
+            bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, self._longest(cg)))
+        # With a ridge a nearer point may do without, at the cost of some steps; and a metric of a fit's own says that
+        # the shared one knows little of it.
+        first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP_FLOOR
+        useful = (estimate <= target) & ~self.curved[fits] & (first | (group.proofs > 0))
+        left = ~(bound <= target) & (~some | useful)
+        if not left.any():
+            return bound, estimate
+        seed = int(self.seed), 1, self.attempts
+        share = _FAILURE / 2**self.attempts * len(fits) / problem.n_neurons
+        floor = SpectralFloor(cg, seed, share, problem.penalty.rotation_invariant)
+        self.failure_probability += floor.failure_probability
+        found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
+        found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
+        found = np.where(left, found, np.inf)
+        if not problem.penalty.penalises_all and np.isfinite(found).any():
+            everywhere = Params(*(a.copy() for a in self.params))
+            everywhere.coef[:, fits], everywhere.intercept[fits] = params
+            among = np.zeros(problem.n_neurons, bool)
+            among[fits] = np.isfinite(found)
+            found = np.where(problem.may_be_separable(everywhere, among)[fits], np.inf, found)
+        return np.minimum(bound, found), np.where(some, estimate, second)
+
+    def _longest(self, cg: Descent) -> np.ndarray:
+        """Largest norm of a centred row in the inverse of each fit's ridge, (fit,)."""
+        least = cg.ridge.min(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shape = cg.ridge / least
+            if not np.all(np.abs(shape - shape[:, :1]) <= 1e-12 * shape[:, :1]):
+                shape = np.ones_like(shape)
+            return cg.rows.longest(np.sqrt(shape[:, 0])) / np.sqrt(least)
+
+    def _finish_exactly(self, neuron: int) -> None:
+        """Newton steps on one neuron with its exact Hessian in float64, which also bounds its gap."""
+        problem, self.exact = self.problem, True
+        outcome = problem.finish_neuron(self.params, neuron, self.target[neuron])
+        slack = self.target[neuron] if np.isfinite(outcome.bound) else 1e-13 * abs(self.objective[neuron])
+        if outcome.objective <= self.objective[neuron] + slack:  # or not a number
+            self.params, self.objective[neuron] = outcome.params, outcome.objective
+            known = bool(np.isfinite(outcome.bound))
+            self.is_bound[neuron], self.gap[neuron] = known, outcome.bound if known else outcome.estimate
+        known = bool(self.is_bound[neuron])
+        self.target[neuron] = self._targets(np.array([neuron]), self.objective[[neuron]])[0]
+        if known and self.gap[neuron] <= self.target[neuron]:
+            self.status[neuron] = Status.CONVERGED
+        elif problem.is_separable(self.params, neuron):
+            self.status[neuron] = Status.SEPARABLE
+        elif not known and self.gap[neuron] <= self.target[neuron]:
+            self.status[neuron] = Status.UNPROVED
+        else:
+            self.status[neuron] = Status.PRECISION_FLOOR
+
+    # ---------------------------------------------------------------- what is known
+
+    def _params_of(self, cg: Descent) -> Params:
+        return Params(cg.coef, cg.intercept - cg.rows.mean @ cg.coef)
+
+    def _keep_interrupted(self) -> None:
+        """Return where the open fits are, with what can be said of it."""
+        for group in self.groups:
+            self.params.coef[:, group.fits], self.params.intercept[group.fits] = self._params_of(group.descent)
+            self.gap[group.fits], self.is_bound[group.fits] = group.descent.estimate, False
+            self.epochs[group.fits] = group.descent.n_steps
+            self.objective[group.fits] = self.problem.evaluate(self.params).objective[group.fits]
+        self.status[self.status == Status.MAX_EPOCHS] = Status.INTERRUPTED
+
+    def _rounding(self, params: Params, fits, objective) -> np.ndarray:
+        whole = Params(*(a.copy() for a in self.params))
+        whole.coef[:, fits], whole.intercept[fits] = params
+        values = self.objective.copy()
+        values[fits] = objective
+        return self.problem.rounding_of(whole, values)[fits]
+
+    def _targets(self, fits, objective) -> np.ndarray:
+        """Gap below which a neuron counts as converged, (fit,)."""
+        problem, options = self.problem, self.options
+        improvement = np.maximum(problem.null_objective[fits] - objective, 0.0)
+        tol = np.broadcast_to(options.tol, problem.n_neurons)[fits]
+        negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / 1e-6)
+        rounding = 64e-16 * (np.abs(objective) + np.abs(problem.mean_count[fits]))
+        return np.maximum(np.maximum(tol * improvement, negligible), rounding)
+
+    def _note(self, epoch: int = 0) -> None:
+        seconds = time.perf_counter() - self.clock
+        row_evals = int(self.passes * self.problem.n_rows)
+        self.history.add(epoch, row_evals, seconds, self.objective.copy(), self.gap.copy(), self.is_bound.copy())
