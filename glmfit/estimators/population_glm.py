@@ -74,7 +74,7 @@ class PopulationGLM(PopulationModel):
     tol : float
         Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; see Notes.
     max_epochs : int
-        Budget in passes over the data (Newton: iterations).
+        Budget: steps of each neuron (SAGA: passes over the data).
     random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
         Seed of the row order and of the certificates' random starts. None is 0: the same call gives the same
         answer.
@@ -118,7 +118,7 @@ class PopulationGLM(PopulationModel):
     Passes run in float32 unless jax is in x64 mode and X is float64; objective, gap and coefficients are float64
     always. With features whose mean is 1e8 and more ``report_.objective`` loses digits, 1e-9 to 1e-3 of it; bounds
     allow for that. Rows with a NaN in X or y are excluded and counted.
-    Cost: one T d^2 product, then about 40 passes of T d n_neurons.
+    Cost: one T d^2 product, then two products of T d n_neurons a step, and T d^2 for each Hessian of a single neuron.
 
     Examples
     --------

@@ -108,9 +108,9 @@ class PopulationGLMCV(PopulationModel):
     -----
     Guarantee: the last fit's as in `PopulationGLM`; the fits of the cross-validation have the same certificates, in
     ``cv_gap_``, and for l1 penalties it is that of the problem with all features. A fit that is proved leaves the
-    computation. Cost with SharedNewton: a few passes of every fit over its rows, and a few Hessians of a neuron
-    (T d^2 each) for all its fits together (docs/theory/shared_hessians.md); with SAGA as many passes of every fit as a
-    fit by itself takes.
+    computation. Cost with ConjugateGradients: the steps of every fit, from a start that is near; with SharedNewton: a
+    few passes of every fit over its rows, and a few Hessians of a neuron (T d^2 each) for all its fits together
+    (docs/theory/shared_hessians.md); with SAGA as many passes of every fit as a fit by itself takes.
 
     Ctrl-C keeps what was done, with a warning that says how much. Strengths are fitted from the strongest to the
     weakest; those that were fitted to all folds are scored, which a second Ctrl-C ends, ``strength_`` is chosen among
