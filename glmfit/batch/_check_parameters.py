@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import observations, penalties
 from .._checks import check_real
-from ..estimators._auto import SOLVERS, read_population_solver
+from ..estimators._auto import read_population_solver
 from ..estimators._parameters import read_count, read_flag, read_number, read_solver
 from ._estimators import COUNT_ESTIMATORS, make_estimator
 
@@ -56,9 +56,10 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
 def _check_solver(model: Any) -> None:
     """Check the solver, and that it does what the penalty and the link need."""
     solver = read_population_solver(model.solver_name, model.solver_kwargs)
-    kinks = SOLVERS["SAGA"], SOLVERS["Newton"]
-    if solver is not None and not isinstance(solver, kinks) and model.regularizer in _NOT_SMOOTH:
-        raise ValueError(f'solver_name is {model.solver_name!r}, which needs a smooth penalty; use "SAGA" or "Newton".')
+    smooth = getattr(solver, "smooth", None)  # None: it takes any penalty
+    if smooth is not None and smooth == (model.regularizer in _NOT_SMOOTH):
+        needs = "a smooth penalty" if smooth else "a penalty with kinks"
+        raise ValueError(f'solver_name is {model.solver_name!r}, which needs {needs}; use "auto".')
     if getattr(solver, "certificate", None) == "global" and model.inverse_link_function == "exp":
         raise ValueError('certificate is "global", which the exp link has not; use "anchored".')
 

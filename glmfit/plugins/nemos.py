@@ -29,6 +29,7 @@ from nemos.solvers._abstract_solver import OptimizationInfo
 from .._checks import shorten
 from .._compile import full_precision, jit
 from .._status import Status, as_statuses
+from ..engine import ConjugateGradients, ProximalNewton
 from ..estimators import FitReport, choose_solver
 from ..problems import Params, PopulationProblem
 from ..problems._joint_rows import joint_blocks, joint_spectrum, joint_sweep
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 _TOL = 1e-3
+_ON_HOST = {"ConjugateGradients": ConjugateGradients, "ProximalNewton": ProximalNewton, "Newton": Newton}
 _EPOCHS, _CLASS_EPOCHS, _JOINT_EPOCHS, _PROXIMAL_STEPS = 200, 500, 1000, 10_000
 _OFF = 1e-2  # share of the improvement by which two evaluations of a known model may differ
 _NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
@@ -360,8 +362,8 @@ class SAGA:
             problem = PopulationProblem(X, np.ascontiguousarray(Y), view.loss, part.penalty, None, view.dtype)
             budget = _EPOCHS if self.maxiter is None else self.maxiter
             options = LoopOptions(tol=gap, max_epochs=budget, negligible=_NEGLIGIBLE)
-            newton = self._is_free and choose_solver(problem) == "Newton"
-            solver = Newton() if newton else self._certified(limit, len(X))
+            chosen = _ON_HOST.get(choose_solver(problem)) if self._is_free else None
+            solver = self._certified(limit, len(X)) if chosen is None else chosen()
             return self._run_certified(solver, problem, start, options, dtype)
         if self._proves(view):
             pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
