@@ -26,7 +26,6 @@ from _models import fit_quietly
 
 from glmfit import PopulationGLM, observations, penalties
 from glmfit.problems import PopulationProblem
-from glmfit.problems._blocks import Extent
 from glmfit.problems._metric import Metric
 from glmfit.problems._rows import Rows
 from glmfit.solvers import SAGA
@@ -136,7 +135,7 @@ def large(_cache, scale: float, section: Section) -> None:
         ridge = jnp.full((d + 1, n), 1e-4, jnp.float32).at[-1].set(0)
         rows = Rows(
             Z, Y, jnp.ones((n_blocks, batch, 1), jnp.float32), None, ridge, penalty, None,
-            Extent(n_blocks * batch, n_blocks), observations.from_inverse_link("softplus"),
+            observations.from_inverse_link("softplus"), n_blocks * batch, n_blocks,
         )  # fmt: skip
         v = jnp.zeros((d + 1, n), jnp.float32)
         metric = Metric(jnp.full((d + 1, n), 4.0, jnp.float32), jnp.zeros((d, n), jnp.float32))

@@ -159,7 +159,8 @@ def bound_gaps(
     open_, constant = at, cg.rows.observation.constant
     bound = np.full(len(at), np.inf)
     # Curvature is of eta rounded; so little a move changes it by as much as self-concordance allows.
-    growth = np.exp(np.finfo(cg.rows.dtype).eps * (constant or 0.0) * cg.rows.furthest())
+    with _quietly():
+        growth = np.exp(np.finfo(cg.rows.dtype).eps * (constant or 0.0) * cg.rows.furthest())
     for _ in range(_PRODUCTS):
         q = cg.rows.products(*p)
         q = Slopes(q.coef + cg.ridge * p.coef, q.intercept)

@@ -38,8 +38,8 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     On a CPU, for rows in memory
 
-    - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if single precision
-      resolves all directions of the features;
+    - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
+      rank and single precision resolves all their directions;
     - "ProximalNewton" for penalties with kinks on all coefficients.
 
     Of the others "Newton"
@@ -52,10 +52,15 @@ def choose_solver(problem: PopulationProblem) -> str:
     "SAGA" beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
     on_host = problem.in_memory and not problem.placement.devices and jax.default_backend() == "cpu"
-    if on_host and problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.tame):
+    if on_host and problem.penalty.smooth and (problem.penalty.penalises_all or _is_resolved(problem)):
         return "ConjugateGradients"
     if on_host and not problem.penalty.smooth and problem.penalty.penalises_all:
         return "ProximalNewton"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     few = n_neurons <= _FEW_NEURONS or n_rows < _ROWS_PER_FEATURE * n_features
     return "Newton" if few or n_neurons * n_rows * (n_features + 56.0) <= _NEWTON_WORK else "SAGA"
+
+
+def _is_resolved(problem: PopulationProblem) -> bool:
+    """Whether single precision resolves all directions of the features."""
+    return problem.basis.tame and problem.basis.rank == problem.n_features

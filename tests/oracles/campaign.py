@@ -212,7 +212,7 @@ def _regularizer(rng, d, n):
     form = rng.choice(["one", "neuron", "coefficient"] + ["default"] * (name == "Ridge"))
     if form == "default":
         return options
-    if form == "one" or (rotations_only and form == "coefficient"):
+    if form == "one":
         strength = float(_strength(rng, ()))
     elif form == "neuron":
         strength = _strength(rng, n) * (rng.random(n) > 0.1)

@@ -413,7 +413,7 @@ def test_without_a_penalty_a_fit_that_has_no_optimum_says_so():
 def test_scikit_learn_agrees():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = PopulationGLMCV(strengths=[1e-2, 1.0], cv=2, cv_tol=1e-13, tol=1e-13)
+        model = PopulationGLMCV(strengths=[1e-2, 1.0], cv=2, cv_tol=1e-17, tol=1e-17)
         results = check_estimator(model, expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None)
     wrong = {r["check_name"]: r["exception"] for r in results if r["status"] not in ("passed", "xfail", "skipped")}
     assert not wrong and len(results) > 40
