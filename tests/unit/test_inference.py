@@ -143,7 +143,7 @@ def test_coefficients_the_data_do_not_determine_have_no_finite_error():
     table = wald_table(model, twice, Y)
     assert np.all(np.isinf(table.standard_error[[0, 4, 5]])) and np.all(table.p_value[[0, 4, 5]] == 1)
     alone = wald_table(PopulationGLM("softplus", "UnRegularized").fit(X, Y), X, Y)
-    np.testing.assert_allclose(table.standard_error[1:4], alone.standard_error[1:4], rtol=1e-5)
+    np.testing.assert_allclose(table.standard_error[1:4], alone.standard_error[1:4], rtol=1e-3)
     np.testing.assert_allclose(table.effective_df, 5, rtol=1e-9)
 
 
