@@ -28,7 +28,8 @@ class RidgeFloor:
 
     failure_probability = 0.0
 
-    def __init__(self, cg: Descent, longest: np.ndarray):
+    def __init__(self, cg: Descent, longest: np.ndarray, spread: np.ndarray):
+        self.ridge, self.spread = cg.ridge, spread
         sums = cg.rows.centre()
         self.total = sums.intercept * (1 - _MARGIN)
         with _quietly():
@@ -43,6 +44,12 @@ class RidgeFloor:
         with _quietly():
             coef = r.coef - self.centre * r.intercept
             return np.sum(coef**2 * self.inverse, axis=0) + r.intercept**2 / self.total
+
+    def rounding(self, x: Slopes, g: Slopes) -> np.ndarray:
+        """Bound the error of H x in the norm of K^-1: where x is long and the rows hardly move, products cancel."""
+        length = np.sqrt(np.sum(self.ridge * x.coef**2, axis=0))
+        with _quietly():
+            return _ROUNDING * self.spread * length + _MARGIN * np.sqrt(self.squared_norm(g))
 
 
 class SpectralFloor:
@@ -87,6 +94,11 @@ class SpectralFloor:
         kappa = bound_smallest_eigenvalue(alpha.astype(x.dtype), beta.astype(x.dtype), rank + 1, share)
         self.kappa = np.where(kappa > 0, kappa, np.nan)
         self.reach_squared = rows.longest_in(self._whiten) * self._scale.max(axis=0) / self.kappa
+
+    def rounding(self, x: Slopes, g: Slopes) -> np.ndarray:
+        """Bound the error of H x in the norm of K^-1, where single precision resolves all directions."""
+        with _quietly():
+            return _MARGIN * np.sqrt(self.squared_norm(g))
 
     @staticmethod
     def cost_in_steps(n_rows: int, n_features: int, n_fits: int) -> float:
@@ -171,8 +183,7 @@ def bound_gaps(
             r = Slopes(r.coef - length * q.coef, r.intercept - length * q.intercept)
             inside = inner(g, x) + inner(x, r)
             left = floor.squared_norm(r)
-            # What rounding does to r is a share of H x, whose norm is about that of g.
-            decrement = inside + (np.sqrt(left) + _MARGIN * np.sqrt(floor.squared_norm(g))) ** 2
+            decrement = inside + (np.sqrt(left) + floor.rounding(x, g)) ** 2
         decrement = np.where(decrement > 0, decrement * (1 + _MARGIN), np.inf)  # not a number: no bound
         best = np.minimum(best, np.where(at, decrement, np.inf))
         least = np.maximum(least, np.where(np.isfinite(inside), inside, 0.0))

@@ -51,7 +51,8 @@ class HostRows:
     neuron : numpy.ndarray
         Column of Y of each fit, (fit,).
     mean : numpy.ndarray
-        What is taken off the features, (feature,): gradients and directions are those of centred features.
+        What is taken off the features, (feature,), rounded as they are: gradients and directions are those of centred
+        features. `mean` has it as it is used.
     weights : numpy.ndarray, optional
         Row weights of mean one: (row, 1) for all fits, or (row, set).
     rows : numpy.ndarray, optional
@@ -77,6 +78,8 @@ class HostRows:
         self.n_rows = len(X)
         far = np.abs(mean).max(initial=0.0) > 0
         self._shift = mean.astype(X.dtype) if far and _is_far(X, mean) else None
+        if self._shift is not None:  # features are centred at what is taken off them, to the last bit
+            self.mean = self._shift.astype(np.float64)
         self.passes = 0  # products with all rows, both ways, in units of all fits
         self._allocate()
 
@@ -301,16 +304,21 @@ class HostRows:
             return float(size.max(initial=0.0))
         return float(np.where((self.weights[rows] > 0).any(axis=1), size, 0).max(initial=0.0))
 
-    def longest(self, unit: np.ndarray) -> float:
-        """Largest norm of a centred row that counts, divided by ``unit`` (feature,), rounding included."""
+    def longest(self, unit: np.ndarray) -> tuple[float, np.ndarray]:
+        """Largest norm of a centred row that counts, divided by ``unit`` (feature,), rounding included.
+
+        Also the mean of curvature times squared norms, (fit,).
+        """
         inverse, mean = (1 / unit).astype(self.dtype), self.mean.astype(self.dtype)
 
         def tile(rows):
             x = self._x(rows)
             z = (x if self._shift is not None else x - mean) * inverse
-            return self._furthest(rows, np.einsum("ij,ij->i", z, z))
+            size = np.einsum("ij,ij->i", z, z)
+            return self._furthest(rows, size), size @ self.curvature[rows]
 
-        return float(np.sqrt(np.max(self._over(tile, 1)))) * (1 + 1e-4)
+        furthest, spread = zip(*self._over(tile), strict=True)
+        return float(np.sqrt(np.max(furthest))) * (1 + 1e-4), self._mean(spread) * (1 + 1e-4)
 
     def hessians(self, fits, scale) -> list[np.ndarray]:
         """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last.

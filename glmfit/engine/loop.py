@@ -156,7 +156,7 @@ class Run:
         curvature = np.maximum(p.null_curvature[fits], 1e-3 / p.n_rows)
         start = self.start or p.null_params()
         coef = np.array(start.coef[:, fits], np.float64)
-        at = coef, start.intercept[fits] + basis.mean @ coef
+        at = coef, start.intercept[fits] + rows.mean @ coef
         if not p.penalty.smooth:
             return ProximalDescent(rows, basis, curvature, ridge, select(p.penalty, fits), *at)
         return Descent(rows, SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge), ridge, *at)
@@ -234,12 +234,17 @@ class Run:
         bound, estimate = np.full(len(fits), np.inf), np.full(len(fits), np.inf)
         some = np.all(cg.ridge > 0, axis=0)
         if some.any():
-            bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, self._longest(cg)))
+            bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, *self._longest(cg)))
         # With a ridge a nearer point may do without, at the cost of some steps; and a metric of a fit's own says that
         # the shared one knows little of it.
         first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP_FLOOR
         useful = (estimate <= target) & ~self.curved[fits] & (first | (group.proofs > 0))
         left = ~(bound <= target) & (~some | useful)
+        # Products in single precision must show every direction; those left out must be 0 where features are centred.
+        shown = problem.basis.tame or problem.dtype == np.float64
+        centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
+        if not (shown and centred):
+            return bound, estimate
         if not left.any():
             return bound, estimate
         seed = int(self.seed), 1, self.attempts
@@ -257,14 +262,15 @@ class Run:
             found = np.where(problem.may_be_separable(everywhere, among)[fits], np.inf, found)
         return np.minimum(bound, found), np.where(some, estimate, second)
 
-    def _longest(self, cg: Descent) -> np.ndarray:
-        """Largest norm of a centred row in the inverse of each fit's ridge, (fit,)."""
+    def _longest(self, cg: Descent) -> tuple[np.ndarray, np.ndarray]:
+        """Largest norm of a centred row in the inverse of each fit's ridge, and mean of curvature times its square."""
         least = cg.ridge.min(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             shape = cg.ridge / least
             if not np.all(np.abs(shape - shape[:, :1]) <= 1e-12 * shape[:, :1]):
                 shape = np.ones_like(shape)
-            return cg.rows.longest(np.sqrt(shape[:, 0])) / np.sqrt(least)
+            longest, spread = cg.rows.longest(np.sqrt(shape[:, 0]))
+            return longest / np.sqrt(least), spread / least
 
     def _finish_exactly(self, neuron: int) -> None:
         """Newton steps on one neuron with its exact Hessian in float64, which also bounds its gap."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from oracles import population as oracle
 
-from glmfit import Status, observations, penalties
+from glmfit import PopulationGLM, Status, observations, penalties
 from glmfit.engine import solve
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent
@@ -121,6 +121,34 @@ def test_means_of_features_do_not_matter(shift):
     same(far, np.arange(N), solve(problem(X, Y), TIGHT))
 
 
+@pytest.mark.parametrize("mean", [1e6, 1e7])
+@pytest.mark.parametrize("name", ["Ridge", "Lasso"])
+def test_the_objective_is_that_of_the_parameters_where_means_are_rounded(mean, name):
+    """A mean of 1e7 has a unit in the last place of 1 in single precision."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(T, 2))
+    X = (z * [30.0, 1.0] + [mean, 0.0]).astype(np.float32)
+    Y = rng.poisson(np.exp(0.5 * z[:, :1] - 0.5)).astype(float)
+    model = PopulationGLM(regularizer=name, regularizer_strength=1e-4).fit(X, Y)
+    at = model.coef_, model.intercept_
+    value = oracle.objective("softplus", X.astype(float), Y, *at, name=name, strength=1e-4)
+    np.testing.assert_allclose(model.report_.objective, value, atol=1e-8)
+
+
+@pytest.mark.parametrize("strength", [1e-9, 0.0])
+@pytest.mark.parametrize("apart", [1e-5, 1e-3])
+def test_features_that_single_precision_cannot_tell_apart_leave_no_false_bound(strength, apart):
+    """Rounding of nearly equal features looks like curvature along their difference."""
+    for seed in range(6):
+        X, Y = recording(seed)
+        X[:, 1] = X[:, 0] + apart * X[:, 1]
+        X = (X + 7) * 10 ** np.random.default_rng(seed).uniform(-2, 2, D)
+        made = problem(X, Y, strength=strength)
+        solution = solve(made, LoopOptions(tol=1e-4))
+        gap = solution.objective - oracle.newton("softplus", X, Y, strength).objective
+        assert np.all(gap[solution.gap_is_bound] <= solution.gap[solution.gap_is_bound] + 1e-12)
+
+
 def test_a_start_changes_the_way_and_not_the_end():
     X, Y = recording()
     made = problem(X, Y)
@@ -160,9 +188,11 @@ def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step):
     gap = oracle.objective(link, X, Y, coef, intercept, strength=strength) - best.objective
     made = problem(X, Y, link, strength)
     descent = descent_at(made, coef, intercept, own)
-    longest = np.sqrt(np.max(np.sum((X - X.mean(axis=0)) ** 2, axis=1)) / strength) * np.ones(N)
-    with descent.rows:
-        floors = RidgeFloor(descent, longest), SpectralFloor(descent, (0, 1), 1e-3, True)
+    with descent.rows as rows:
+        longest, spread = rows.longest(np.ones(D))
+        assert longest >= np.sqrt(np.max(np.sum((X - X.mean(axis=0)) ** 2, axis=1)))
+        ridge_floor = RidgeFloor(descent, longest / np.sqrt(strength) * np.ones(N), spread / strength)
+        floors = ridge_floor, SpectralFloor(descent, (0, 1), 1e-3, True)
         for floor in floors:
             bound, estimate = bound_gaps(descent, np.ones(N, bool), np.zeros(N), floor)
             assert np.all(bound >= gap) and np.all(estimate <= gap * (1 + 5 * step) + 1e-15)
