@@ -360,7 +360,8 @@ class HostRows:
         observation = self.observation
 
         def tile(rows):
-            x = np.asarray(self.X[rows] if self._shift is None else self.X[rows] - self._shift, np.float64)
+            x = np.asarray(self.X[rows], np.float64)
+            x = x if self._shift is None else x - self._shift  # here without rounding
             own = x @ coef
             own += base
             known = self._known(rows, _ALL)

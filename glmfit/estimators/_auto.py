@@ -21,6 +21,7 @@ _REMOVED = ("LBFGS", "BoundMajorization")
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
+_SMALL_WORK = 4e6  # up to which a few neurons are fitted one by one
 
 
 def read_population_solver(name, kwargs, parameters: Iterable[str] = ()):
@@ -40,7 +41,7 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
       rank and single precision resolves all their directions;
-    - "ProximalNewton" for penalties with kinks on all coefficients.
+    - "ProximalNewton" for penalties with kinks on all coefficients, but for up to three neurons of short recordings.
 
     Of the others "Newton"
 
@@ -54,11 +55,12 @@ def choose_solver(problem: PopulationProblem) -> str:
     on_host = problem.in_memory and not problem.placement.devices and jax.default_backend() == "cpu"
     if on_host and problem.penalty.smooth and (problem.penalty.penalises_all or _is_resolved(problem)):
         return "ConjugateGradients"
-    if on_host and not problem.penalty.smooth and problem.penalty.penalises_all:
-        return "ProximalNewton"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
-    few = n_neurons <= _FEW_NEURONS or n_rows < _ROWS_PER_FEATURE * n_features
-    return "Newton" if few or n_neurons * n_rows * (n_features + 56.0) <= _NEWTON_WORK else "SAGA"
+    work, few = n_neurons * n_rows * (n_features + 56.0), n_neurons <= _FEW_NEURONS
+    if on_host and not problem.penalty.smooth and problem.penalty.penalises_all and not (few and work <= _SMALL_WORK):
+        return "ProximalNewton"
+    few = few or n_rows < _ROWS_PER_FEATURE * n_features
+    return "Newton" if few or work <= _NEWTON_WORK else "SAGA"
 
 
 def _is_resolved(problem: PopulationProblem) -> bool:

@@ -16,6 +16,7 @@ from glmfit.problems import PopulationProblem
         (100_000, 192, 32, "Lasso", "ProximalNewton"),
         (100_000, 192, 3, "Lasso", "ProximalNewton"),
         (12_411, 20, 171, "Lasso", "ProximalNewton"),  # the motor cortex recording
+        (2_000, 20, 3, "Lasso", "Newton"),  # few and short
         (2_000, 192, 128, "Lasso", "ProximalNewton"),
         (5_000, 20, 10, "Lasso", "ProximalNewton"),
         (5_000, 20, 10, "UnRegularized", "ConjugateGradients"),
