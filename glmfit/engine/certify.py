@@ -35,7 +35,7 @@ class RidgeFloor:
         with _quietly():
             self.centre, self.inverse = sums.coef / sums.intercept, 1 / cg.ridge
             shift = np.sqrt(np.sum(self.centre**2 * self.inverse, axis=0))
-            # What rounding leaves of the mixed derivative must be small beside both blocks.
+            # What rounding leaves of the mixed derivative must be small compared with both blocks.
             self.total = np.where((_ROUNDING * (longest + shift)) ** 2 * self.total < 1e-2, self.total, np.nan)
             self.reach_squared = (longest + shift) ** 2 * (1 + _MARGIN) + 1 / self.total
 
@@ -120,7 +120,7 @@ class SpectralFloor:
 
 
 def _lanczos(product, v: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Run the Lanczos recursion with full re-orthogonalisation on one matrix per column, as `glmfit.bounds.lanczos`."""
+    """Run the recursion of `glmfit.bounds.lanczos` with NumPy: jax would compile it for every number of fits."""
     kept = np.zeros((n_steps, *v.shape))
     alpha, beta = np.zeros((n_steps, v.shape[1])), np.zeros((n_steps, v.shape[1]))
     scale = np.zeros(v.shape[1])

@@ -1,7 +1,7 @@
 """Rows on the host: the two products of a fit, with BLAS, and the derivatives of the loss between them.
 
-The only place of the engine that touches arrays as long as the recording. Nothing is whitened or copied: bases and
-metrics are applied to small arrays, (feature, fit).
+Bases and metrics are applied to small arrays, (feature, fit): rows are not whitened, and copied only where features in
+double precision are to be read in single.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class HostRows:
 
     def _base(self, coef, intercept) -> np.ndarray:
         """Constant term of the predictor for centred coefficients, given what is taken off X in products."""
-        return intercept - (self.mean if self._shift is None else 0.0 * self.mean) @ coef
+        return intercept - self.mean @ coef if self._shift is None else intercept
 
     def _y(self, tile: slice, at, dtype) -> np.ndarray:
         y = self.Y[tile] if at is _ALL and self._every else np.take(self.Y[tile], self.neuron[at], axis=1)

@@ -19,7 +19,7 @@ class LoopOptions:
     Attributes
     ----------
     tol :
-        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop.
+        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; the engine also takes one for each fit.
     max_epochs :
         Budget in passes over the data.
     negligible :
@@ -36,7 +36,7 @@ class LoopOptions:
         Bytes for arrays as long as the recording, where a solver can do with fewer at a time.
     """
 
-    tol: float = 1e-6
+    tol: float | np.ndarray = 1e-6
     max_epochs: int = 200
     negligible: float = 1e-2
     verbose: bool = False
