@@ -15,6 +15,8 @@ from ..problems.base import Params
 from ..solvers._result import History, LoopOptions, Solution
 from .certify import RidgeFloor, SpectralFloor, bound_gaps
 from .cg import Descent
+from .device import DeviceRows, layout_of
+from .device_cg import DeviceDescent
 from .group import Group, steps_of_a_hessian
 from .host import HostRows
 from .metric import SharedMetric
@@ -53,7 +55,7 @@ class Run:
         self.target = self._targets(np.arange(n), self.objective)
         self.epochs, self.passes, self.history = np.zeros(n, int), 0.0, History()
         self.failure_probability, self.exact, self.attempts = 0.0, False, 0
-        self.open = ~silent
+        self.open, self.layout = ~silent, layout_of(problem)
         self.most_steps = options.max_epochs if problem.penalty.penalises_all else min(options.max_epochs, _FREE_STEPS)
 
     def run(self) -> Solution:
@@ -130,7 +132,7 @@ class Run:
         if slow.any():
             self.curved[group.fits[slow]] = True
             self._renew(group, slow)
-        group.step(moving)
+        group.step(moving, target, self.most_steps)
         epoch = int(descent.n_steps.max())
         self.open[group.fits] = moving
         self.bar.to(max(self.bar.n, epoch))
@@ -147,7 +149,8 @@ class Run:
 
     def _rows(self, fits: np.ndarray) -> HostRows:
         p = self.problem
-        return HostRows(observation=p.observation, mean=p.basis.mean, dtype=p.dtype, **p.rows_of(fits))
+        given = {"observation": p.observation, "mean": p.basis.mean, "dtype": p.dtype} | p.rows_of(fits)
+        return HostRows(**given) if self.layout is None else DeviceRows(self.layout, **given)
 
     def _start(self, rows: HostRows, fits: np.ndarray) -> Descent:
         p, basis = self.problem, self.problem.basis
@@ -159,7 +162,8 @@ class Run:
         at = coef, start.intercept[fits] + rows.mean @ coef
         if not p.penalty.smooth:
             return ProximalDescent(rows, basis, curvature, ridge, select(p.penalty, fits), *at)
-        return Descent(rows, SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge), ridge, *at)
+        kind = Descent if self.layout is None else DeviceDescent
+        return kind(rows, SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge), ridge, *at)
 
     # ---------------------------------------------------------------- proofs
 
@@ -225,7 +229,7 @@ class Run:
         if again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:
             self.curved[group.fits] = True
             self._renew(group, all_, alone=again)
-        group.step(all_)  # from a gradient in double precision
+        group.step(all_, target[left], self.most_steps)  # from a gradient in double precision
         return [group]
 
     def _bounds(self, group: Group, target, params: Params):
@@ -241,7 +245,7 @@ class Run:
         useful = (estimate <= target) & ~self.curved[fits] & (first | (group.proofs > 0))
         left = ~(bound <= target) & (~some | useful)
         # Products in single precision must show every direction; those left out must be 0 where features are centred.
-        shown = problem.basis.tame or problem.dtype == np.float64
+        shown = problem.basis.tame or cg.rows.dtype == np.float64
         centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
         if not (shown and centred):
             return bound, estimate

@@ -119,6 +119,10 @@ class ProximalDescent(Descent):
         """Directions, and slopes along them up to their ends."""
         return self._moves, self._slope
 
+    def conjugate(self, p: Slopes, before: Slopes, norm: np.ndarray) -> Slopes:
+        """Take nothing over."""
+        return self.kept
+
     def first_length(self, slope, bend) -> np.ndarray:
         """Go all the way."""
         return np.ones_like(slope)
