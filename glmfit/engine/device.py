@@ -248,8 +248,11 @@ class DeviceRows(HostRows):
         """Means of curvature times centred features, and of curvature: (feature, fit) and (fit,)."""
         return self.products(np.zeros((self.X.shape[1], len(self.columns))), np.ones(len(self.columns)))
 
-    def hessians(self, fits, scale) -> list[np.ndarray]:
-        """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last."""
+    def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
+        """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last.
+
+        In the features ``columns`` of each alone, where given; all are multiplied.
+        """
         n = len(scale)
         inverse = np.zeros(self.shards.x.shape[-1], self.dtype)
         inverse[: n + 1] = np.append(1 / scale, 1)
@@ -258,7 +261,10 @@ class DeviceRows(HostRows):
             at = self.columns[fits[start : start + _HESSIANS]]
             some = _hessians(self.observation, self.shards, self.eta_there, _fill(at, _HESSIANS), inverse)
             found += list(np.asarray(some, np.float64)[: len(at), : n + 1, : n + 1])
-        return found
+        if columns is None:
+            return found
+        columns = [np.append(some, n) for some in columns]
+        return [matrix[np.ix_(some, some)] for matrix, some in zip(found, columns, strict=True)]
 
     def part(self, index: np.ndarray) -> DeviceRows:
         """Return some of the fits, where they are, as rows of their own."""

@@ -16,6 +16,7 @@ from .device import Shards
 from .host import Slopes
 
 _STEPS = 10  # of a program, that is of a wait
+_STEPS_OF_OWN = 4  # the same where fits have metrics of their own: enough to tell whether to renew them
 _TRIALS = 2  # of the length of a step; a trial takes no product
 
 
@@ -118,7 +119,7 @@ class DeviceDescent(Descent):
 
 @partial(jit, static_argnums=0, donate_argnums=6)
 def _advance(observation, rows: Shards, metric: Metric, ridge, goal, left, eta, point: Point):
-    """Take `_STEPS` steps: eta and point at their end, and the estimates after each, (step, fit)."""
+    """Take some steps: eta and point at their end, and the estimates after each, (step, fit)."""
 
     def step(carry, _):
         eta, at = carry
@@ -164,7 +165,7 @@ def _advance(observation, rows: Shards, metric: Metric, ridge, goal, left, eta, 
         )
         return (eta, after), after.squared_norm / 2
 
-    (eta, point), trace = jax.lax.scan(step, (eta, point), length=_STEPS)
+    (eta, point), trace = jax.lax.scan(step, (eta, point), length=_STEPS if metric.scale is not None else _STEPS_OF_OWN)
     return eta, point, trace
 
 
