@@ -15,12 +15,13 @@ from ..problems.base import Params
 from ..solvers._result import History, LoopOptions, Solution
 from .certify import RidgeFloor, SpectralFloor, bound_gaps
 from .cg import Descent, steps_of_a_hessian
-from .device import DeviceRows, layout_of
+from .device import DeviceRows
 from .device_cg import DeviceDescent
 from .group import Group
 from .host import HostRows
 from .metric import SharedMetric
 from .proximal import ProximalDescent, select
+from .shards import layout_of
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from .. import penalties
@@ -212,9 +211,7 @@ class Fits:
         return len(self.strengths) * (self.folds.train.shape[1] + 1)
 
     def _choose(self):
-        """Engine on a CPU, SAGA elsewhere."""
-        if jax.default_backend() != "cpu":
-            return SAGA()
+        """Engine, whatever the device."""
         return ConjugateGradients() if self.penalty(1.0).smooth else ProximalNewton()
 
     @property

@@ -1,8 +1,10 @@
 """Laws of fits: one of many is the same fit alone, however it is folded, masked, weighted, ordered or grouped.
 
-"The same" is what the certificates promise: both objectives within their bounds of one optimum.
+"The same" is what the certificates promise: both objectives within their bounds of one optimum. Fits whose rows are on
+devices obey the same laws: on all that jax has, of which tests/unit/test_devices.py gives it several.
 """
 
+import jax
 import numpy as np
 import pytest
 from oracles import population as oracle
@@ -15,6 +17,7 @@ from glmfit.engine.host import HostRows, Slopes
 from glmfit.engine.kernels import TILE, derivatives
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.problems import FoldedProblem, PopulationProblem
+from glmfit.problems._placement import Placement
 from glmfit.solvers import LoopOptions
 
 T, D, N = 700, 6, 5
@@ -30,6 +33,12 @@ def recording(seed=0, link="softplus", t=T, d=D, n=N):
     Y = rng.poisson(np.exp(np.minimum(eta, 3)) if link == "exp" else np.logaddexp(0, eta)).astype(float)
     Y[0] += 1  # no neuron is silent
     return X, Y
+
+
+@pytest.fixture(params=["host", pytest.param("devices", marks=pytest.mark.thorough)])
+def devices(request):
+    """Where rows are: in memory, or on all devices."""
+    return None if request.param == "host" else jax.devices()
 
 
 def problem(X, Y, link="softplus", strength=1e-3, **more):
@@ -48,26 +57,26 @@ def same(solution, at, alone):
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("strength", [1e-3, 1e-6, 0.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_one_of_many_is_the_same_fit_alone(link, strength, dtype):
+def test_one_of_many_is_the_same_fit_alone(link, strength, dtype, devices):
     X, Y = recording(link=link)
-    many = solve(problem(X.astype(dtype), Y, link, strength), TIGHT)
+    many = solve(problem(X.astype(dtype), Y, link, strength, devices=devices), TIGHT)
     for n in range(N):
-        same(many, [n], solve(problem(X.astype(dtype), Y[:, [n]], link, strength), TIGHT))
+        same(many, [n], solve(problem(X.astype(dtype), Y[:, [n]], link, strength, devices=devices), TIGHT))
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_neither_order_nor_groups_matter(link):
+def test_neither_order_nor_groups_nor_places_matter(link, devices):
     X, Y = recording(link=link)
     many, order = solve(problem(X, Y, link), TIGHT), np.random.default_rng(0).permutation(N)
-    same(many, order, solve(problem(X, Y[:, order], link), TIGHT))
+    same(many, order, solve(problem(X, Y[:, order], link, devices=devices), TIGHT))
     one_at_a_time = LoopOptions(tol=1e-9, max_memory=1.0)
-    same(many, np.arange(N), solve(problem(X, Y, link), one_at_a_time))
+    same(many, np.arange(N), solve(problem(X, Y, link, devices=devices), one_at_a_time))
 
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("known", [False, True])
-def test_a_fold_is_the_fit_to_its_rows(link, weighted, known):
+def test_a_fold_is_the_fit_to_its_rows(link, weighted, known, devices):
     X, Y = recording(link=link)
     rng = np.random.default_rng(1)
     weights = rng.uniform(0.2, 2, T) if weighted else None
@@ -77,6 +86,7 @@ def test_a_fold_is_the_fit_to_its_rows(link, weighted, known):
     strength = np.where(fold == 0, 1e-3, 1e-2)
     observation = observations.from_inverse_link(link)
     folded = FoldedProblem(X, Y, observation, penalties.Ridge(strength), neuron, fold, train, weights, offset=offset)
+    folded.placement = Placement(devices)
     many = solve(folded, TIGHT)
     for k in range(len(neuron)):
         rows, n = train[:, fold[k]], [neuron[k]]
@@ -86,38 +96,38 @@ def test_a_fold_is_the_fit_to_its_rows(link, weighted, known):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_a_row_without_weight_is_not_there_whatever_is_in_it(link):
+def test_a_row_without_weight_is_not_there_whatever_is_in_it(link, devices):
     X, Y = recording(link=link)
     weights = np.ones(T)
     weights[::7] = 0
     wild, kept = X.copy(), weights > 0
     wild[::7] *= 1e6
-    many = solve(problem(wild, Y, link, weights=weights), TIGHT)
+    many = solve(problem(wild, Y, link, weights=weights, devices=devices), TIGHT)
     same(many, np.arange(N), solve(problem(X[kept], Y[kept], link), TIGHT))
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_whole_weights_are_repeated_rows(link):
+def test_whole_weights_are_repeated_rows(link, devices):
     X, Y = recording(link=link)
     weights = np.random.default_rng(2).integers(0, 4, T)
     repeated = np.repeat(np.arange(T), weights)
-    many = solve(problem(X, Y, link, weights=weights.astype(float)), TIGHT)
+    many = solve(problem(X, Y, link, weights=weights.astype(float), devices=devices), TIGHT)
     same(many, np.arange(N), solve(problem(X[repeated], Y[repeated], link), TIGHT))
 
 
-def test_a_constant_offset_is_part_of_the_intercept():
+def test_a_constant_offset_is_part_of_the_intercept(devices):
     X, Y = recording()
-    many = solve(problem(X, Y, offset=np.full((T, 1), 0.7)), TIGHT)
+    many = solve(problem(X, Y, offset=np.full((T, 1), 0.7), devices=devices), TIGHT)
     alone = solve(problem(X, Y), TIGHT)
     same(many, np.arange(N), alone)
     np.testing.assert_allclose(many.params.intercept + 0.7, alone.params.intercept, atol=1e-3)
 
 
 @pytest.mark.parametrize("shift", [1e3, 1e6])
-def test_means_of_features_do_not_matter(shift):
+def test_means_of_features_do_not_matter(shift, devices):
     X, Y = recording()
     X = np.round(X, 3)
-    far = solve(problem(X + shift, Y), TIGHT)
+    far = solve(problem(X + shift, Y, devices=devices), TIGHT)
     same(far, np.arange(N), solve(problem(X, Y), TIGHT))
 
 
@@ -137,21 +147,21 @@ def test_the_objective_is_that_of_the_parameters_where_means_are_rounded(mean, n
 
 @pytest.mark.parametrize("strength", [1e-9, 0.0])
 @pytest.mark.parametrize("apart", [1e-5, 1e-3])
-def test_features_that_single_precision_cannot_tell_apart_leave_no_false_bound(strength, apart):
+def test_features_that_single_precision_cannot_tell_apart_leave_no_false_bound(strength, apart, devices):
     """Rounding of nearly equal features looks like curvature along their difference."""
     for seed in range(6):
         X, Y = recording(seed)
         X[:, 1] = X[:, 0] + apart * X[:, 1]
         X = (X + 7) * 10 ** np.random.default_rng(seed).uniform(-2, 2, D)
-        made = problem(X, Y, strength=strength)
+        made = problem(X, Y, strength=strength, devices=devices)
         solution = solve(made, LoopOptions(tol=1e-4))
         gap = solution.objective - oracle.newton("softplus", X, Y, strength).objective
         assert np.all(gap[solution.gap_is_bound] <= solution.gap[solution.gap_is_bound] + 1e-12)
 
 
-def test_a_start_changes_the_way_and_not_the_end():
+def test_a_start_changes_the_way_and_not_the_end(devices):
     X, Y = recording()
-    made = problem(X, Y)
+    made = problem(X, Y, devices=devices)
     first = solve(made, TIGHT)
     again = solve(made, TIGHT, start=first.params)
     same(again, np.arange(N), first)
@@ -202,7 +212,7 @@ def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step):
 
 
 @pytest.mark.parametrize("n_problems", [8, pytest.param(200, marks=pytest.mark.thorough)])
-def test_no_bound_of_random_fits_is_below_the_gap(n_problems):
+def test_no_bound_of_random_fits_is_below_the_gap(n_problems, devices):
     """Fifty neurons a problem, of all strengths, links and sizes; against Newton's method in NumPy."""
     tightness = []
     for seed in range(n_problems):
@@ -212,7 +222,7 @@ def test_no_bound_of_random_fits_is_below_the_gap(n_problems):
         X, Y = recording(seed, link, t, d, n)
         X = X * 10 ** rng.uniform(-1, 1, d)
         strength = 10 ** rng.uniform(-6, -1)
-        made = problem(X.astype(np.float32), Y, link, strength)
+        made = problem(X.astype(np.float32), Y, link, strength, devices=devices)
         solution = solve(made, LoopOptions(tol=10 ** rng.uniform(-6, -1), negligible=10 ** rng.uniform(-4, 0)))
         best = oracle.newton(link, X.astype(np.float32), Y, strength)
         gap = solution.objective - best.objective
