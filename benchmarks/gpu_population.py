@@ -115,8 +115,9 @@ def fitted(name: str):
             warm, _ = timed(lambda m=model: fit_quietly(m, problem.X, problem.Y))
             proved = float(model.report_.gap_is_bound.sum())
             section.note(**{f"{solver}, seconds of a fit": {"cold": cold, "warm": warm}})
-            section.require(f"{name}, {solver}: neurons with a proved gap of 1e-6", proved,
-                            problem.Y.shape[1], limit=1, against="all", unit="", topic="gap", at_least=True)  # fmt: skip
+            what = f"{name}, {solver}: neurons with a proved gap of 1e-6"
+            section.require(what, proved, problem.Y.shape[1], limit=1, against="all", unit="", topic="gap",
+                            at_least=True)  # fmt: skip
 
     section_of.__doc__ = f"{name}: epochs compared with the device's ceilings, and a fit to a gap of 1e-6."
     return section_of
