@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ._auto import choose_solver
-from ._class_auto import choose_class_solver
+from ._auto import choose_class_solver, choose_solver
 from ._class_report import ClassReport
 from ._report import FitReport
 from ._response_report import ResponseReport

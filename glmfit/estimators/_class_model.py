@@ -21,6 +21,10 @@ from .._checks import check_choice, check_real, not_text, shorten
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
+from ..data.classes import ClassTraining
+from ..data.features import read_features
+from ..data.rows import read_offset
+from ..data.times import check_same_rows, time_axis
 from ..problems import Params
 from ..solvers import SAGA, BoundMajorization, LoopOptions, NewtonCG
 from ..solvers._seed import key_for
@@ -41,15 +45,13 @@ from ..stochastic import (
     tune_step,
     untuned_step,
 )
+from ._auto import choose_class_solver
 from ._base_report import explains_nothing
-from ._class_auto import choose_class_solver
 from ._class_report import ClassReport
-from ._class_validation import ClassTraining, check_class_features, check_offset
 from ._default_strength import name_strength, warn_if_flat
 from ._model import Model
 from ._model_file import coefficients_from_file, coefficients_to_file, from_json, to_json
 from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver, read_verbose
-from ._validation import check_aligned, time_axis
 
 EXACT = {
     "NewtonCG": NewtonCG,
@@ -289,10 +291,9 @@ class ClassModel(Model):
 
     def _prepare(self, X, offset):
         check_is_fitted(self)
-        axis = time_axis(X)
-        check_aligned(axis, time_axis(offset), "offset")
-        X = check_class_features(self, X, reset=False)
-        return X, check_offset(offset, X.shape[0], len(self.intercept_)), axis
+        check_same_rows(X, offset=offset)
+        axis, X = time_axis(X), read_features(self, X, reset=False, sparse=True)
+        return X, read_offset(offset, X.shape[0], len(self.intercept_), of_classes=True), axis
 
     def _log_probabilities(self, X, offset) -> np.ndarray:
         out = np.empty((X.shape[0], len(self.intercept_)))

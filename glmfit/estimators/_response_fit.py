@@ -14,18 +14,33 @@ import numpy as np
 from .._checks import check_choice, check_real
 from .._status import Status
 from .._warn import warn_user
+from ..data.entities import Side
+from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, ResponseLoss
-from ..pairs import AllPairsProblem, MLPTower, StationaryOptions, TwoTowers
+from ..pairs import (
+    AllPairsProblem,
+    GaussNewton,
+    LeftBatches,
+    MLPTower,
+    SampledPairs,
+    StationaryOptions,
+    TowerAdam,
+    TowerLBFGS,
+    TwoTowers,
+)
+from ..pairs.embedding import HostTower, Predictor, canonical_rotation, deviance_explained, hold_out
+from ..pairs.units import Units
 from ..solvers._seed import key_for
 from ._parameters import precision, read_count, read_flag, read_seed, read_solver, read_verbose
-from ._response_auto import SOLVERS, choose_response_solver
 from ._response_report import ResponseReport
-from ._response_scores import Predictor, deviance_explained, hold_out
-from ._response_sides import Side
-from ._response_towers import HostTower, canonical_rotation
-from ._response_units import Units
-from ._response_validation import Responses
 
+SOLVERS = {
+    "LBFGS": TowerLBFGS,
+    "GaussNewton": GaussNewton,
+    "Adam": TowerAdam,
+    "LeftBatches": LeftBatches,
+    "SampledPairs": SampledPairs,
+}
 PRIORS = ("mean", "zero")
 _AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed losses
 
@@ -74,7 +89,7 @@ class Settings:
             biases=read_flag("bias", model.bias),
             bias_strength=_grid("bias_strength", model.bias_strength, single=True)[0],
             prior=model.prior,
-            solver=SOLVERS[choose_response_solver(hidden)]() if solver is None else solver,
+            solver=(TowerAdam() if any(hidden) else TowerLBFGS()) if solver is None else solver,
             options=StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose)),
             fraction=float(model.validation_fraction),
             seed=read_seed(model.random_state),

@@ -12,12 +12,13 @@ from sklearn.base import RegressorMixin
 from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
+from ..data.classes import read_category_counts, training_of_counts
+from ..data.features import read_features, warn_of_constant
+from ..data.rows import read_factor, read_offset, warn_if_turned
+from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..observations.softmax import Multinomial
 from ._class_model import ClassModel
-from ._class_validation import check_class_features, check_offset, read_counts, training_of_counts
-from ._mistakes import warn_if_turned, warn_of_constant
 from ._parameters import read_seed
-from ._validation import TimeAxis, as_numbers, check_aligned, check_same_rows, plain, time_axis, wrap
 
 SCORES = ("D2", "log-likelihood")
 
@@ -119,8 +120,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     def _fit(self, X, y, sample_weight, offset) -> None:
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         names, axis = _names(y), time_axis(y)
-        X, Y = check_class_features(self, X, reset=True), read_counts(y)
-        offset = check_offset(offset, X.shape[0], Y.shape[1])
+        X, Y = read_features(self, X, reset=True, sparse=True), read_category_counts(y)
+        offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
         data = training_of_counts(X, Y, sample_weight, offset)
         warn_if_turned(X, Y)
         warn_of_constant(data.X)
@@ -162,11 +163,11 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         first = not hasattr(self, "classes_")
         names, axis = _names(y), time_axis(y)
-        X, Y = check_class_features(self, X, reset=first), read_counts(y)
+        X, Y = read_features(self, X, reset=first, sparse=True), read_category_counts(y)
         if first:
             self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
         self._check_categories(Y.shape[1], names)
-        offset = check_offset(offset, X.shape[0], Y.shape[1])
+        offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
         self._stream(training_of_counts(X, Y, sample_weight, offset))
 
     def _check_categories(self, n: int, names: np.ndarray | None) -> None:
@@ -200,17 +201,11 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         array or pynapple TsdFrame
             (row, category), NaN where X or the offset has a NaN; a frame with the times of X when X is one.
         """
-        if total is not None:
-            check_aligned(time_axis(X), time_axis(total), "total")
+        check_same_rows(X, total=total)
         X, offset, axis = self._prepare(X, offset)
         p = np.exp(self._log_probabilities(X, offset))
         if total is not None:
-            total = as_numbers(total, "total")
-            if total.shape != (X.shape[0],) or not np.all(total >= 0):
-                raise ValueError(
-                    f"total, of shape {total.shape}, must be one number >= 0 per row, ({X.shape[0]},), and not NaN."
-                )
-            p = p * total[:, None]
+            p = p * read_factor(total, "total", X.shape[0], "row")[:, None]
         return p if axis is None else wrap(p, axis, self._columns, list(self.classes_))
 
     def score(
@@ -239,7 +234,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         check_choice("score_type", score_type, SCORES)
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         X, offset, _ = self._prepare(X, offset)
-        Y = read_counts(y)
+        Y = read_category_counts(y)
         self._check_categories(Y.shape[1], _names(y))
         data = training_of_counts(X, Y, sample_weight, offset)
         weight, Y = data.weight, Y[data.rows]
@@ -277,19 +272,18 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         numpy.ndarray
             Counts, (row, category), NaN where X or offset has a NaN; the same seed draws the same ones.
         """
-        check_aligned(time_axis(X), time_axis(total), "total")
+        check_same_rows(X, total=total)
         X, offset, _ = self._prepare(X, offset)
-        total = np.asarray(plain(total))
-        if total.shape != (X.shape[0],) or total.dtype.kind not in "iu" or (total < 0).any():
-            raise ValueError(
-                f"total, of shape {total.shape} and dtype {total.dtype}, must be one integer >= 0 per row, "
-                f"({X.shape[0]},)."
-            )
+        total = read_factor(total, "total", X.shape[0], "row")
+        if (total != np.rint(total)).any():
+            raise ValueError("total has numbers that are not whole; counts are drawn, so that each total must be one.")
         rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
         counts = np.empty((X.shape[0], len(self.classes_)))
         for rows, scores in self._chunks(X, offset):
             unknown = np.isnan(scores).any(axis=1, keepdims=True)
-            drawn = Multinomial(len(self.classes_)).sample(rng, total[rows], np.where(unknown, 0.0, scores))
+            drawn = Multinomial(len(self.classes_)).sample(
+                rng, total[rows].astype(np.int64), np.where(unknown, 0.0, scores)
+            )
             counts[rows] = np.where(unknown, np.nan, drawn)
         return counts
 

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from .. import observations, penalties
 from .._status import Status
 from .._types import DataLike, Seed
+from ..data.counts import check_training
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
 from ..solvers._seed import key_for
@@ -33,7 +34,6 @@ from ._parameters import (
 )
 from ._population_model import PopulationModel
 from ._streaming import StreamedTraining, bytes_in_memory, load_or_stream
-from ._validation import check_training
 
 _SAMPLE_TOL = 1e-4
 

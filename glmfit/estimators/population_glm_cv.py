@@ -19,19 +19,20 @@ from .._progress import ProgressBar, counted
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
+from ..data.counts import check_training
+from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..problems import Params, PopulationProblem
 from ..solvers import SAGA, LoopOptions, SharedNewton, Solution
 from ._auto import SOLVERS as FIT_SOLVERS
 from ._auto import choose_solver
 from ._cv_fits import REGULARIZERS, Fits, Found, default_strengths, penalty_maker, read_strengths, run_counted
-from ._cv_scores import choose_strengths, score_folds
 from ._default_strength import residual, warn_if_flat
 from ._folds import make_folds
 from ._parameters import precision, read_count, read_number, read_seed, read_solver, read_verbose
 from ._population_model import PopulationModel
+from ._scores import choose_strengths, score_folds
 from ._streaming import as_arrays
-from ._validation import check_training, time_axis
 
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")

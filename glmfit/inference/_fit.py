@@ -8,10 +8,11 @@ import numpy as np
 
 from .. import observations, penalties
 from .._status import Status
+from ..data.counts import check_training
 from ..design import as_source
 from ..estimators import PopulationGLM
+from ..estimators._model import check_is_fitted
 from ..estimators._streaming import as_arrays, bytes_in_memory
-from ..estimators._validation import check_scoring, per_exposure
 from ..problems import Params, PopulationProblem, _host
 
 if TYPE_CHECKING:
@@ -54,20 +55,17 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> Data:
             "errors of this kind; fit the selected features again with UnRegularized or Ridge."
         )
     X, y = _load(model, X, y)
-    X, Y, weights, offset, exposure = check_scoring(model, X, y, sample_weight, offset, exposure)
-    if X.shape[1] > _MOST_FEATURES:
-        raise ValueError(f"X has {X.shape[1]} features; the information matrix is formed up to {_MOST_FEATURES}.")
-    rows = np.flatnonzero(weights * exposure > 0)
-    X, Y, weights, offset, exposure = (a if a is None else a[rows] for a in (X, Y, weights, offset, exposure))
-    report, spikes = model.report_, Y.sum(axis=0, dtype=np.float64)
-    weights = weights / weights.max()
-    weights = weights / weights.mean()
-    Y, weights = per_exposure(Y, weights, exposure, rows)
-    if len(X) != report.n_rows:
-        raise ValueError(f"X has {len(X)} rows that count, the fit had {report.n_rows}; give the data of the fit.")
-    if len(spikes) != len(report.neuron) or not np.allclose(spikes, report.spike_count, rtol=1e-5):
+    check_is_fitted(model)
+    rows = check_training(model, X, y, sample_weight, offset, exposure, reset=False)
+    if rows.X.shape[1] > _MOST_FEATURES:
+        raise ValueError(f"X has {rows.X.shape[1]} features; the information matrix is formed up to {_MOST_FEATURES}.")
+    report = model.report_
+    if len(rows.X) != report.n_rows:
+        raise ValueError(f"X has {len(rows.X)} rows that count, the fit had {report.n_rows}; give the data of the fit.")
+    if not np.allclose(rows.spike_count, report.spike_count, rtol=1e-5):
         raise ValueError("y holds other numbers of spikes than the fit had; give the data of the fit.")
-    data = Data(X, Y, weights, offset)
+    weights, exposure = (np.ones(len(rows.X)) if a is None else a for a in (rows.weights, rows.exposure))
+    data = Data(rows.X, rows.Y, weights / np.mean(weights / exposure), rows.offset)
     _check_objective(model, data)
     return data
 

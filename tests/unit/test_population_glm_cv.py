@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from glmfit import PopulationGLM, PopulationGLMCV, Status
 from glmfit.engine.host import HostRows
 from glmfit.estimators import _cv_fits, population_glm_cv
-from glmfit.estimators._cv_scores import choose_strengths
+from glmfit.estimators._scores import choose_strengths
 from glmfit.solvers import SAGA, Newton
 
 T, D, N = 500, 6, 3

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..pairs import SessionBlock, Triples
+from .responses import SessionBlock, Triples
 
 
 class Units(NamedTuple):
