@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
 from .._checks import check_choice
-from .._status import Status, as_statuses
+from .._status import Status
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ..data.counts import check_scoring
@@ -19,13 +19,12 @@ from ..data.rows import read_exposure, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..problems import Params
-from ._base_report import explains_nothing
 from ._model import Model
 from ._model_file import coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
-from ._report import FitReport
 from ._scores import score_sums, spike_sums
 from ._streaming import check_streamed_scoring, predictor_of
+from .report import FitReport, null_is_best, relative_gap, report_of
 
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
@@ -233,37 +232,21 @@ class PopulationModel(RegressorMixin, Model):
 
 
 def _report(problem, solution, data, params: Params, features) -> FitReport:
-    improvement = np.maximum(solution.null_objective - solution.objective, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(solution.gap == 0, 0.0, solution.gap / improvement)
-    null_is_best = (solution.status == Status.CONVERGED) & explains_nothing(solution.objective, solution.null_objective)
-    relative = np.where(null_is_best, 0.0, relative)
     penalty = np.asarray(problem.penalty.value(params.coef), np.float64)
     deviance = solution.objective - penalty - problem.saturated_loss
     null = solution.null_objective - problem.saturated_loss
-    return FitReport(
+    no_gain = null_is_best(solution.status, solution.objective, solution.null_objective)
+    return report_of(
+        FitReport,
+        solution,
+        data,
         neuron=data.neuron_names,
-        status=as_statuses(solution.status),
-        gap=solution.gap,
-        gap_is_bound=solution.gap_is_bound,
-        relative_gap=relative,
-        target=solution.target,
-        objective=solution.objective,
-        null_objective=solution.null_objective,
-        pseudo_r2=np.where(null_is_best, 0.0, 1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan)),
-        spike_count=data.spike_count,
-        epochs=solution.epochs,
+        relative_gap=relative_gap(solution.status, solution.gap, solution.objective, solution.null_objective),
+        pseudo_r2=np.where(no_gain, 0.0, 1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan)),
         row_evals=solution.row_evals * problem.n_counted // problem.n_rows,
         n_rows=problem.n_counted,
-        n_dropped=data.n_dropped,
         rank=problem.design_rank,
         n_features=problem.n_features,
-        solver_name=solution.solver_name,
-        step_certificate=solution.step_certificate,
-        failure_probability=solution.failure_probability,
-        seconds_run=solution.seconds_run,
-        seconds_compile=solution.seconds_compile,
-        history=solution.history,
         memory_bytes=None if problem.in_memory else problem.peak_bytes,
         runaway=_runaway(problem, *params, data.neuron_names, features) if problem.in_memory else {},
     )

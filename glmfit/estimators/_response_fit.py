@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._checks import check_choice, check_real
-from .._status import Status
 from .._warn import warn_user
 from ..data.entities import Side
 from ..data.responses import Responses
@@ -32,7 +31,8 @@ from ..pairs.embedding import HostTower, Predictor, canonical_rotation, deviance
 from ..pairs.units import Units
 from ..solvers._seed import key_for
 from ._parameters import precision, read_count, read_flag, read_seed, read_solver, read_verbose
-from ._response_report import ResponseReport
+from .model_reports import ResponseReport
+from .report import report_of
 
 SOLVERS = {
     "LBFGS": TowerLBFGS,
@@ -322,11 +322,11 @@ def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
     mean_bias = float(predictor.s[seen[0]].mean()), float(predictor.t[seen[1]].mean())
     gaps = problem.certify_sides(solution.params)
     start = solution.start_gradient_norm
-    report = ResponseReport(
-        status=Status(solution.status),
+    report = report_of(
+        ResponseReport,
+        solution,
         objective=size**2 * gaps.objective,
         start_objective=size**2 * solution.start_objective,
-        gradient_norm=solution.gradient_norm,
         relative_gradient=solution.gradient_norm / start if start > 0 else 0.0,
         gap_stimuli=size**2 * gaps.left,
         gap_neurons=size**2 * gaps.right,
@@ -345,12 +345,8 @@ def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
         imputation_weight=weight,
         regularizer_strength=strength,
         solver_name=next(name for name, kind in SOLVERS.items() if kind.__name__ == solution.solver_name),
-        epochs=int(solution.epochs),
-        evaluations=float(solution.evaluations),
-        products=int(solution.products),
         seconds_run=float(seconds[0]),
         seconds_compile=float(seconds[1]),
         tuning=tuning,
-        history=solution.history,
     )
     return Fitted(towers, predictor, mean_bias, (problem.pairs_left, problem.pairs_right), report)

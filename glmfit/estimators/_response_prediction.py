@@ -15,7 +15,7 @@ from ..observations import RESPONSE_LOSSES
 from ..pairs.embedding import SCORES, HostTower, Predictor, correlations, deviance_explained, recall
 from ._model import Model
 from ._parameters import read_count, read_seed
-from ._response_report import ResponseReport
+from .model_reports import ResponseReport
 
 _EMBEDDINGS = ("stimulus_embedding", "neuron_embedding", "stimulus_bias", "neuron_bias")
 

@@ -16,7 +16,7 @@ from nemos.solvers._abstract_solver import OptimizationInfo
 from .._display import Display, Summary
 from .._status import Status, as_statuses
 from ..estimators import FitReport
-from ..estimators._base_report import explains_nothing
+from ..estimators.report import null_is_best, relative_gap
 from ..problems import Params
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def merge(outcomes, view, route: str) -> FitState:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class NemosReport(FitReport):
     """Report of a fit through NeMoS: its advice names what can be changed there.
 
@@ -271,15 +271,13 @@ class NemosReport(FitReport):
         n, classes = len(self.neuron), f", {self.n_classes} classes" if self.n_classes > 1 else ""
         done = str(self.status[0]) if n == 1 else f"{int(self.converged.sum())} of {n} neurons converged"
         data = f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank}){classes}" if self.n_rows else ""
-        seconds = f"{self._seconds()}, " if self.seconds_run else ""
-        return [f"{self.solver_name}: {done}{data}", f"{seconds}{int(self.epochs.max())} epochs or steps"]
+        steps = self._seconds() if self.seconds_run else f"{int(self.epochs.max())} epochs"
+        return [f"{self.solver_name}: {done}{data}", f"{steps} or steps"]
 
-    def _columns(self) -> dict:
-        columns = super()._columns()
-        if self.n_classes > 1:
-            del columns["spike_count"]
-            columns["n_classes"] = self.n_classes
-        return columns
+    @property
+    def _frame(self) -> tuple[str, ...]:
+        names = FitReport._frame
+        return names if self.n_classes == 1 else (*(n for n in names if n != "spike_count"), "n_classes")
 
     def _worst(self):
         return super()._worst() if self.n_classes == 1 else super()._worst().drop(columns="spikes")
@@ -306,16 +304,12 @@ _ADVICE = {
 
 def report_of(certificate: Certificate, facts: dict, solver: str, **counts) -> FitReport:
     """Report of a fit through NeMoS, whose neurons have numbers for names."""
-    improvement = np.maximum(facts["null_objective"] - facts["objective"], 0.0)
-    null_is_best = (certificate.status == Status.CONVERGED) & explains_nothing(
-        facts["objective"], facts["null_objective"]
-    )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where((certificate.gap == 0) | null_is_best, 0.0, certificate.gap / improvement)
-    facts = {**facts, "pseudo_r2": np.where(null_is_best, 0.0, facts["pseudo_r2"])}
+    of = facts["objective"], facts["null_objective"]
+    facts = {**facts, "pseudo_r2": np.where(null_is_best(certificate.status, *of), 0.0, facts["pseudo_r2"])}
     return NemosReport(
         neuron=[str(n) for n in range(len(certificate.gap))], status=certificate.status, gap=certificate.gap,
-        gap_is_bound=certificate.gap_is_bound, relative_gap=relative, n_dropped=0, solver_name=solver,
+        gap_is_bound=certificate.gap_is_bound, relative_gap=relative_gap(certificate.status, certificate.gap, *of),
+        n_dropped=0, solver_name=solver,
         step_certificate=certificate.step, **facts, **counts,
     )  # fmt: skip
 
