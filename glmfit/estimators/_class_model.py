@@ -47,8 +47,7 @@ from ..stochastic import (
 )
 from ._auto import choose_class_solver
 from ._default_strength import name_strength, warn_if_flat
-from ._model import Model
-from ._model_file import coefficients_from_file, coefficients_to_file, from_json, to_json
+from ._model import Model, coefficients_from_file, coefficients_to_file, from_json, to_json
 from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver, read_verbose
 from .model_reports import ClassReport
 from .report import null_is_best, relative_gap, report_of

@@ -19,8 +19,7 @@ from ..data.rows import read_exposure, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..problems import Params
-from ._model import Model
-from ._model_file import coefficients_from_file, coefficients_to_file
+from ._model import Model, coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
 from ._scores import score_sums, spike_sums
 from ._streaming import check_streamed_scoring, predictor_of

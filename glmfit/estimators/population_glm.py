@@ -19,10 +19,10 @@ from ..data.counts import check_training
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
 from ..solvers._seed import key_for
+from ..solvers.checkpoint import Checkpoint, facts_of
 from ._auto import SOLVERS, choose_solver, read_population_solver
-from ._checkpoint import Checkpoint, facts_of
 from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
-from ._model_file import from_json, to_json
+from ._model import from_json, to_json
 from ._parameters import (
     precision,
     read_count,
