@@ -132,17 +132,7 @@ def is_whole(out: Path, key: str) -> bool:
 def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = None) -> dict[str, Any]:
     """Raise one of `DAMAGED` unless all is there that `collect` and `load_result` need; columns of the index.
 
-    Parameters
-    ----------
-    header, arrays : dict
-        What the file holds.
-    key : str, optional
-        Of the task that the file is named after.
-
-    Returns
-    -------
-    dict
-        Facts about the fit, or about each of its neurons (classes).
+    They are facts about the fit, or about each of its neurons (classes). A key is that of the file's name.
     """
     _check_header(header, key)
     coef, intercept, names = arrays["coef"], arrays["intercept"], arrays["design.feature_names"]

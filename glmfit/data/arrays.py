@@ -18,24 +18,7 @@ _SHOWN = 3
 
 
 def numbers(value: Any, name: str, needs: str, *axes: str, spikes: str | None = None) -> np.ndarray:
-    """Return real numbers given in any form as float64, NaN where nothing is known.
-
-    Parameters
-    ----------
-    value :
-        What was given.
-    name, needs : str
-        What errors call it, and what it should be.
-    axes : str
-        Of the array; by default any.
-    spikes : str, optional
-        What to do about spike times that were not counted.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For no array, and for an array of something else.
-    """
+    """Return real numbers given in any form as float64, with these axes or any; NaN stays. Errors say what it needs."""
     refuse_mistakes(value, name, needs, spikes=spikes)
     value = plain(value)
     try:
@@ -269,13 +252,13 @@ def refuse_large(values: Any, name: str, limit: float, why: str) -> None:
         raise ValueError(f"{name} has values up to {largest:.1e}, {why}; rescale them to about 1.")
 
 
-def refuse_negative(Y: Any, column: str, first_row: int = 0) -> None:
+def refuse_negative(Y: Any, column: str, first_row: int = 0, name: str = "y") -> None:
     """Raise for negative counts, saying where the first is."""
     entries = entries_of(Y)
     negative = entries < 0
     if negative.any():
         at = place(Y, negative, "row", column, first_row=first_row)
         raise ValueError(
-            f"y has {int(negative.sum())} negative counts (first at {at}, value {entries[negative][0]:g}); the model "
-            "needs counts >= 0. Did you pass z-scored data? Pass the counts themselves."
+            f"{name} has {int(negative.sum())} negative counts (first at {at}, value {entries[negative][0]:g}); the "
+            "model needs counts >= 0. Did you pass z-scored data? Pass the counts themselves."
         )

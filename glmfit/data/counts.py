@@ -83,21 +83,10 @@ class Scoring(NamedTuple):
 
 
 def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool) -> Recording:
-    """Check features, counts and what goes with them, in memory or where they are read from.
+    """Check features, counts and what goes with them, in memory or (RowSource) where they are read from.
 
-    Parameters
-    ----------
-    estimator :
-        A fit gives it ``n_features_in_`` and, for named columns, ``feature_names_in_``.
-    X, y, sample_weight, offset, exposure :
-        As :meth:`glmfit.PopulationGLM.fit` takes them; X and y may be of type RowSource.
-    reset : bool
-        Whether this is the fit; else features and neurons must be those of the fit.
-
-    Raises
-    ------
-    ValueError, TypeError
-        Saying what was given, what is allowed and what to do.
+    Parameters are those of :meth:`glmfit.PopulationGLM.fit`. A fit (``reset``) gives the estimator ``n_features_in_``
+    and, for named columns, ``feature_names_in_``; later features and neurons must be those of the fit.
     """
     if y is None:
         raise ValueError(

@@ -19,47 +19,20 @@ _MOST_IDS = 2**31 - 1
 
 
 class Side(NamedTuple):
-    """What a model knows of one side.
+    """What a model knows of one side."""
 
-    Attributes
-    ----------
-    entity, entities : str
-        "stimulus" and "stimuli", or "neuron" and "neurons".
-    n : int or None
-        Entities; None while only the responses can tell.
-    n_features : int or None
-        Features; None where every entity is its own.
-    names : numpy.ndarray or None
-        Names of the features.
-    """
-
-    entity: str
+    entity: str  # "stimulus" or "neuron"
     entities: str
-    n: int | None
-    n_features: int | None = None
-    names: np.ndarray | None = None
+    n: int | None  # None while only the responses can tell
+    n_features: int | None = None  # None where every entity is its own
+    names: np.ndarray | None = None  # of the features
 
 
 STIMULI, NEURONS = Side("stimulus", "stimuli", None), Side("neuron", "neurons", None)
 
 
 def read_side(features, side: Side) -> tuple[Side, Any]:
-    """Check features for a fit: an array, a number of entities, or None.
-
-    Parameters
-    ----------
-    features :
-        As :meth:`glmfit.ResponseModel.fit` takes them.
-    side : Side
-        Which.
-
-    Returns
-    -------
-    side : Side
-        With what the features say.
-    values : numpy.ndarray, scipy.sparse.csr_array or None
-        (entity, feature); None where every entity is its own.
-    """
+    """Check features for a fit, an array, a number of entities or None; what they say of the side, and their values."""
     name = f"{side.entity}_features"
     if features is None:
         return side, None
@@ -117,21 +90,7 @@ def _names_and_values(features, side: Side) -> tuple[np.ndarray | None, Any]:
 
 
 def read_ids(ids, name: str, n: int | None, entities: str, more: str = "") -> np.ndarray:
-    """Check ids of entities: whole numbers from 0.
-
-    Parameters
-    ----------
-    ids :
-        As the user gave them.
-    name : str
-        What errors call them.
-    n : int or None
-        Entities that there are; None where the ids tell.
-    entities : str
-        "stimuli" or "neurons".
-    more : str
-        What to do for others.
-    """
+    """Check ids of entities: whole numbers from 0, below the number of entities where it is known."""
     values = np.atleast_1d(np.asarray(plain(ids)))
     if values.dtype.kind in "USO":
         raise ValueError(

@@ -18,18 +18,9 @@ _KINDS = [np.float64, np.float32]
 
 
 def read_features(estimator, X, reset: bool, sparse: bool = False):
-    """Check features for a fit (``reset``), or for a prediction; NaN is allowed in dense ones, and stays.
+    """Check features for a fit (``reset``), or later for the columns of the fit; NaN may be in dense ones, and stays.
 
-    Parameters
-    ----------
-    estimator :
-        A fit gives it ``n_features_in_`` and, for named columns, ``feature_names_in_``; later they must be the same.
-    X :
-        As the user gave it.
-    reset : bool
-        Whether this is the fit.
-    sparse : bool
-        Whether a sparse matrix is allowed; it becomes CSR.
+    A fit gives the estimator ``n_features_in_`` and, for named columns, ``feature_names_in_``. Sparse ones become CSR.
     """
     whole = _read(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
     if not reset:

@@ -30,22 +30,12 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class Responses:
-    """Checked responses.
+    """Checked responses, float64."""
 
-    Attributes
-    ----------
-    given : list of SessionBlock, Triples or numpy.ndarray
-        Float64, in the form they came in; a table has NaN where there is none.
-    n_stimuli, n_neurons : int
-        Entities: those of the features, the shape of a table, or one more than the largest id.
-    dtype : dtype
-        What they came in.
-    """
-
-    given: list[SessionBlock] | Triples | np.ndarray
+    given: list[SessionBlock] | Triples | np.ndarray  # in the form they came in; a table has NaN where there is none
     n_stimuli: int
     n_neurons: int
-    dtype: Any
+    dtype: Any  # that they came in
 
     @cached_property
     def records(self) -> Triples:
@@ -103,23 +93,9 @@ class Responses:
 def read_responses(
     responses, loss: ResponseLoss, n_stimuli: int | None, n_neurons: int | None, name: str = "responses"
 ) -> Responses:
-    """Check responses in any of the three forms.
+    """Check responses in any of the three forms of :meth:`glmfit.ResponseModel.fit`, with values that the loss allows.
 
-    Parameters
-    ----------
-    responses :
-        As :meth:`glmfit.ResponseModel.fit` takes them.
-    loss : ResponseLoss
-        Says which values are allowed.
-    n_stimuli, n_neurons : int or None
-        Entities that there are; None to count them here.
-    name : str
-        What errors call the responses.
-
-    Raises
-    ------
-    ValueError, TypeError
-        Saying what was given, what is wrong first, and what is allowed.
+    Numbers of stimuli and neurons that are None are counted here.
     """
     sizes: tuple = n_stimuli, n_neurons
     refuse_spike_times(responses, name, _COUNT_FIRST)

@@ -37,21 +37,9 @@ def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray
 
 
 def read_offset(offset, n_rows: int, n_columns: int, of_classes: bool = False) -> np.ndarray | None:
-    """Check a known part of the linear predictor, without infinities.
+    """Check a known part of the linear predictor, (row,) or (row, column); returns (row, 1 or column).
 
-    Parameters
-    ----------
-    offset :
-        (row,) or (row, column); (row, class) for a model of classes.
-    n_rows, n_columns : int
-        Rows, and neurons or classes.
-    of_classes : bool
-        Whether columns are classes, of which a row with a NaN has none.
-
-    Returns
-    -------
-    numpy.ndarray or None
-        (row, 1 or column).
+    For a model of classes it is (row, class), and a row with a NaN has none at all.
     """
     if offset is None:
         return None
@@ -78,15 +66,7 @@ def read_offset(offset, n_rows: int, n_columns: int, of_classes: bool = False) -
 
 
 def refuse_lengths(X, y, of: str = "time bin") -> None:
-    """Raise for features and targets of different lengths, saying what they look like.
-
-    Parameters
-    ----------
-    X, y :
-        Arrays, or whatever has a shape, rows first.
-    of : str
-        What both need one row of.
-    """
+    """Raise unless features and targets have one row of each observation, saying what they look like."""
     if X.shape[0] == y.shape[0]:
         return
     if _both_turned(X, y):

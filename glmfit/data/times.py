@@ -66,10 +66,9 @@ def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, na
 
 def check_same_rows(X, y=None, **others) -> None:
     """Raise unless what has times has the same; warn of tables whose rows have the same labels in another order."""
-    axis_x, axis_y = time_axis(X), time_axis(y)
     for name, rows in {"y": y, **others}.items():
-        to = "y" if axis_x is None and name != "y" else "X"
-        _check_aligned(axis_x if to == "X" else axis_y, time_axis(rows), name, to)
+        to = "X" if is_pynapple(X) or name == "y" else "y"
+        check_aligned(X if to == "X" else y, to, rows, name)
         _warn_of_shuffled(X, rows, name)
 
 
@@ -87,8 +86,9 @@ def _warn_of_shuffled(X, rows, what: str) -> None:
         )
 
 
-def _check_aligned(x: TimeAxis | None, y: TimeAxis | None, what: str, to: str) -> None:
-    """Raise unless both time axes agree to a thousandth of a bin."""
+def check_aligned(x, to: str, y, what: str) -> None:
+    """Raise unless the times of both, if both have any, agree to a thousandth of a bin."""
+    x, y = time_axis(x), time_axis(y)
     if x is None or y is None:
         return
     if len(x.t) != len(y.t):

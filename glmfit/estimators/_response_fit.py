@@ -135,24 +135,12 @@ def warn_rank(settings: Settings, *sides: Side) -> None:
 
 
 class Data(NamedTuple):
-    """Checked data of a fit.
-
-    Attributes
-    ----------
-    responses : Responses
-        What was observed.
-    features : tuple
-        Of stimuli and of neurons, None where every entity is its own.
-    weights : tuple
-        Factors of imputation of both sides, or None.
-    prior_factors : tuple of numpy.ndarray or None
-        Instead of the prior of the settings.
-    """
+    """Checked data of a fit."""
 
     responses: Responses
-    features: tuple
-    weights: tuple
-    prior_factors: tuple | None
+    features: tuple  # of stimuli and of neurons, None where every entity is its own
+    weights: tuple  # factors of imputation of both sides, or None
+    prior_factors: tuple | None  # instead of the prior of the settings
 
     @property
     def dtype(self) -> type:
@@ -162,25 +150,12 @@ class Data(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """Outcome of a fit, on the host.
+    """Outcome of a fit, on the host."""
 
-    Attributes
-    ----------
-    towers : tuple of HostTower
-        Of stimuli and of neurons, rotated as `canonical_rotation` says.
-    predictor : Predictor
-        Of the entities of the fit.
-    mean_bias : tuple of float
-        Of the stimuli, and of the neurons, that have responses: what others are given.
-    n_pairs : tuple of numpy.ndarray
-        Pairs with a response of every stimulus and of every neuron.
-    report : ResponseReport
-    """
-
-    towers: tuple[HostTower, HostTower]
-    predictor: Predictor
-    mean_bias: tuple[float, float]
-    n_pairs: tuple[np.ndarray, np.ndarray]
+    towers: tuple[HostTower, HostTower]  # of stimuli and of neurons, rotated as `canonical_rotation` says
+    predictor: Predictor  # of the entities of the fit
+    mean_bias: tuple[float, float]  # of the stimuli, and the neurons, that have responses: what others are given
+    n_pairs: tuple[np.ndarray, np.ndarray]  # with a response, of every stimulus and of every neuron
     report: ResponseReport
 
 

@@ -101,15 +101,7 @@ class CountView:
 
 
 def load_or_stream(estimator, X, y, sample_weight, offset, exposure, max_memory: float):
-    """Load sources that fit in memory; otherwise check what can be checked without reading X.
-
-    Returns
-    -------
-    arrays : tuple or None
-        X and y as arrays, for a fit in memory.
-    data : StreamedTraining or None
-        For one that reads rows as it goes.
-    """
+    """Load sources that fit in memory: X and y as arrays, None. Else None and data that are read, checked but for X."""
     X, y = (_readable(a, max_memory) for a in (X, y))
     source, counts = as_source(X), as_source(y)
     if source is None:

@@ -23,13 +23,7 @@ class AffineMap(NamedTuple):
 
 
 class HostTower(NamedTuple):
-    """Affine maps with a tanh between each two.
-
-    Attributes
-    ----------
-    maps : tuple of AffineMap
-        The first takes features; its weight is a table (entity, column) where every entity is its own feature.
-    """
+    """Affine maps with a tanh between each two; the first weight is a table where every entity is its own feature."""
 
     maps: tuple[AffineMap, ...]
 
@@ -80,20 +74,10 @@ class HostTower(NamedTuple):
 
 
 def canonical_rotation(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """Rotate embeddings so that models that are equal look equal.
+    """Rotation (k, k) of embeddings (m, k) and (n, k) after which models that are equal look equal.
 
     Inner products, and penalties of linear towers, are the same after any rotation of both sides; this one makes
     ``P'P + Q'Q`` diagonal, decreasing, with the entry of largest magnitude of every column of Q positive.
-
-    Parameters
-    ----------
-    P, Q : numpy.ndarray
-        Embeddings, (m, k) and (n, k).
-
-    Returns
-    -------
-    numpy.ndarray
-        Orthogonal, (k, k).
     """
     _, vectors = np.linalg.eigh(P.T @ P + Q.T @ Q)
     rotation = vectors[:, ::-1]
@@ -103,23 +87,13 @@ def canonical_rotation(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
 
 
 class Predictor(NamedTuple):
-    """Linear predictors ``P Q' + s + t`` on the host.
+    """Linear predictors ``P Q' + s + t`` on the host."""
 
-    Attributes
-    ----------
-    P, s : numpy.ndarray
-        Embeddings (stimulus, k) and biases (stimulus,).
-    Q, t : numpy.ndarray
-        Of neurons.
-    null : numpy.ndarray
-        Linear predictor of every neuron's mean response in training, (neuron,).
-    """
-
-    P: np.ndarray
-    s: np.ndarray
-    Q: np.ndarray
+    P: np.ndarray  # embeddings of stimuli, (stimulus, k)
+    s: np.ndarray  # biases, (stimulus,)
+    Q: np.ndarray  # of neurons
     t: np.ndarray
-    null: np.ndarray
+    null: np.ndarray  # linear predictor of every neuron's mean response in training, (neuron,)
 
     def table(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Compute those of some stimuli and all neurons."""
@@ -213,23 +187,9 @@ def mean_responses(records: Triples, n: int) -> tuple[np.ndarray, np.ndarray, np
 
 
 def hold_out(records: Triples, pair: Callable, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Draw pairs to leave out, with all their trials, such that every stimulus and neuron keeps one.
+    """Draw a share of the pairs to leave out, with all their trials, such that every stimulus and neuron keeps one.
 
-    Parameters
-    ----------
-    records : Triples
-        All records.
-    pair : callable
-        Number of a pair, of its stimulus and neuron.
-    fraction : float
-        Share of the pairs.
-    rng : numpy.random.Generator
-        Of the draw.
-
-    Returns
-    -------
-    numpy.ndarray
-        Their numbers, sorted.
+    ``pair`` gives a stimulus and a neuron the number of their pair; numbers are returned, sorted.
     """
     pairs, first = np.unique(pair(records.left, records.right), return_index=True)
     order = rng.permutation(len(pairs))

@@ -19,15 +19,7 @@ _LAYOUT = "2"  # of the state; a file of another one cannot be read
 
 
 class Checkpoint:
-    """One file with the state of one fit, replaced atomically.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file; ".npz" is added where missing.
-    facts : dict
-        What the fit is of: name -> string. A file with other facts is refused.
-    """
+    """File with the state of one fit, replaced atomically; one with other facts of the fit is refused."""
 
     def __init__(self, path, facts: dict[str, str]):
         if not isinstance(path, str | os.PathLike):
