@@ -10,7 +10,6 @@ if _TYPE_CHECKING:
     from ._population import PopulationProblem
     from .base import Evaluation, FiniteSum, Params, Problem
     from .folds import FoldedProblem
-    from .path import PathProblem
     from .streamed import StreamedProblem
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "FoldedProblem",
     "Pairs",
     "Params",
-    "PathProblem",
     "PopulationProblem",
     "Problem",
     "SessionBlock",
@@ -36,7 +34,6 @@ __getattr__, __dir__ = _lazy_names(
     _population=("PopulationProblem",),
     base=("Evaluation", "FiniteSum", "Params", "Problem"),
     folds=("FoldedProblem",),
-    path=("PathProblem",),
     streamed=("StreamedProblem",),
     **{
         ".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers"),
