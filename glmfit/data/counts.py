@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_array
@@ -36,50 +36,41 @@ _TIMES = (
 )
 
 
-class Recording(NamedTuple):
-    """Features, counts and what goes with them, all of one length."""
+@dataclass(frozen=True)
+class Recording:
+    """Features, counts and what goes with them, all of one length; X and Y may be read as they are needed."""
 
-    X: Any  # (time, feature), array or RowSource
-    counts: Any  # (time, neuron), array or RowSource, as given
+    X: Any  # (time, feature)
+    Y: Any  # (time, neuron)
     weights: np.ndarray | None  # (time,)
     offset: np.ndarray | None  # (time, 1 or neuron)
     exposure: np.ndarray | None  # (time,)
     one_neuron: bool  # y was 1-D
-    axis: TimeAxis | None  # y's axis when it was a pynapple object
-    names: list | None  # of the neurons, where y has any
+    neurons: TimeAxis | None  # y's axis when it was a pynapple object
+    neuron_names: list
+
+    def take(self, rows) -> Self:
+        """Take some rows, indices or bool (time,)."""
+        arrays = {name: getattr(self, name) for name in ("X", "Y", "weights", "offset", "exposure")}
+        return replace(self, **{name: None if a is None else a[rows] for name, a in arrays.items()})
 
 
 @dataclass(frozen=True)
-class Training:
-    """Checked data of a fit: finite rows of positive weight only."""
+class Training(Recording):
+    """Checked data of a fit: finite rows of positive weight, which includes the exposure; counts per unit of it."""
 
-    X: np.ndarray  # (time, feature)
-    Y: np.ndarray  # (time, neuron), per unit of exposure
-    weights: np.ndarray | None  # (time,), exposure included
-    offset: np.ndarray | None  # (time, 1 or neuron)
-    exposure: np.ndarray | None  # (time,), by which counts are divided already
     n_dropped: int  # rows with a NaN
-    one_neuron: bool  # y was 1-D
-    neurons: TimeAxis | None  # y's axis when it was a pynapple object
-    neuron_names: list
-    rows: np.ndarray  # which of those given, (time,)
-    n_given: int  # rows given
     spike_count: np.ndarray  # as given, whatever weights and exposure, (neuron,)
+    rows: np.ndarray | None = None  # which of those given, (time,)
+    n_given: int = 0  # rows given
 
     @property
     def mean_exposure(self) -> float:
         """Weighted mean of the exposure of the rows, 1 without one."""
-        return mean_exposure(self.weights, self.exposure)
-
-
-class Scoring(NamedTuple):
-    """Checked data of a score: finite rows only."""
-
-    X: np.ndarray  # (time, feature)
-    Y: np.ndarray  # (time, neuron), counts as given
-    weights: np.ndarray  # (time,)
-    offset: np.ndarray | None  # (time, 1 or neuron)
-    exposure: np.ndarray  # (time,)
+        if self.exposure is None:
+            return 1.0
+        seen = self.exposure > 0
+        return float(self.weights.sum() / (self.weights[seen] / self.exposure[seen]).sum())
 
 
 def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool) -> Recording:
@@ -108,67 +99,64 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
         refuse_negative(counts, "neuron")
     weights = None if sample_weight is None else read_weights(sample_weight, n)
     offset, exposure = read_offset(offset, n, counts.shape[1]), read_exposure(exposure, n)
+    names = names or [str(i) for i in range(counts.shape[1])]
     return Recording(X, counts, weights, offset, exposure, one_neuron, time_axis(y), names)
 
 
 def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=None, reset: bool = True) -> Training:
-    """Check the data of a fit, or (``reset=False``) what is said to be that; parameters as in `read_recording`.
-
-    The fit warns of what may be a mistake. Counts are per unit of exposure, which has become part of the weights.
-    """
-    X, Y, weights, offset, exposure, one_neuron, axis, names = read_recording(
-        estimator, X, y, sample_weight, offset, exposure, reset
-    )
-    n_given = len(X)
-    rows = _rows_without_nan(X, Y, offset)
-    n_dropped = n_given - len(rows)
-    X, Y, weights, offset, exposure = (_take(a, rows, n_given) for a in (X, Y, weights, offset, exposure))
-    fraction = np.any(Y != np.rint(Y), axis=0) if reset else np.zeros(1)
+    """Check the data of a fit, or (``reset=False``) what is said to be that; the fit warns of what may be a mistake."""
+    given = read_recording(estimator, X, y, sample_weight, offset, exposure, reset)
+    rows, data = _without_nan(given)
+    n_dropped = len(given.X) - len(rows)
+    fraction = np.any(data.Y != np.rint(data.Y), axis=0) if reset else np.zeros(1)
     if fraction.any():
-        warn_of_fractions(fraction, Y)
-    counts = Y
+        warn_of_fractions(fraction, data.Y)
+    weights, exposure = data.weights, data.exposure
     _refuse_extremes(weights, "sample_weight", "Only ratios count: divide all by the largest.")
     _refuse_extremes(exposure, "exposure", "Give the duration of the bins in another unit.")
     if exposure is not None:
-        check_unexposed(Y, exposure, rows)
-        # In float64 whatever the counts came in: in single precision they would be the counts of another recording.
-        safe = np.where(exposure > 0, exposure, 1.0)[:, None]
+        check_unexposed(data.Y, exposure, rows)
         with np.errstate(over="ignore"):
-            Y, weights = Y / safe, exposure if weights is None else weights * exposure
+            weights = exposure if weights is None else weights * exposure
         _refuse_extremes(weights, "sample_weight times exposure", "Divide sample_weight by its largest.")
+        data = replace(data, weights=weights)
     if weights is not None and not weights.sum() > 0:
         what = "sample_weight" if exposure is None else "sample_weight times exposure"
         raise ValueError(
-            f"{what} is zero on all {len(X)} rows without NaN; at least one of them needs a positive weight."
+            f"{what} is zero on all {len(rows)} rows without NaN; at least one of them needs a positive weight."
         )
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
-        kept = weights > 0
-        X, Y, counts, rows, offset, exposure, weights = (
-            a if a is None else a[kept] for a in (X, Y, counts, rows, offset, exposure, weights)
-        )
-    if len(X) < 2:
+        rows, data = rows[weights > 0], data.take(weights > 0)
+    if len(rows) < 2:
         raise ValueError(
-            f"Found array with n_samples = {len(X)} usable rows (time bins) after dropping {n_dropped} with NaN; a fit "
-            "needs at least 2, of positive weight."
+            f"Found array with n_samples = {len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN; a "
+            "fit needs at least 2, of positive weight."
         )
-    refuse_large(X, "X", _LARGEST, "too large for single precision")
+    refuse_large(data.X, "X", _LARGEST, "too large for single precision")
     if reset:
-        warn_if_turned(X, Y)
-        warn_of_constant(X)
-    names = names or [str(i) for i in range(Y.shape[1])]
-    spikes = counts.sum(axis=0, dtype=np.float64)
-    return Training(X, Y, weights, offset, exposure, n_dropped, one_neuron, axis, names, rows, n_given, spikes)
+        warn_if_turned(data.X, data.Y)
+        warn_of_constant(data.X)
+    spikes = data.Y.sum(axis=0, dtype=np.float64)
+    # In float64 whatever the counts came in: in single precision they would be the counts of another recording.
+    with np.errstate(over="ignore"):
+        Y = data.Y if exposure is None else data.Y / data.exposure[:, None]
+    of = {**vars(data), "Y": Y, "n_dropped": n_dropped, "spike_count": spikes}
+    return Training(**of, rows=rows, n_given=len(given.X))
 
 
-def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Scoring:
-    """Check features, counts and weights for a score; rows with NaN are left out."""
-    X, Y, weights, offset, exposure, *_ = read_recording(estimator, X, y, sample_weight, offset, exposure, reset=False)
-    rows, n = _rows_without_nan(X, Y, offset), len(X)
-    weights, exposure = (np.ones(n) if a is None else a for a in (weights, exposure))
-    data = Scoring(*(_take(a, rows, n) for a in (X, Y, weights, offset, exposure)))
+def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Recording:
+    """Check features, counts and weights for a score, 1 where none are given; rows with NaN are left out."""
+    rows, data = _without_nan(read_recording(estimator, X, y, sample_weight, offset, exposure, reset=False))
+    data = with_ones(data, len(rows))
     check_unexposed(data.Y, data.exposure, rows)
     return data
+
+
+def with_ones(data: Recording, n_rows: int) -> Recording:
+    """Give rows the weight and the exposure 1 where they have none."""
+    weights, exposure = (np.ones(n_rows) if a is None else a for a in (data.weights, data.exposure))
+    return replace(data, weights=weights, exposure=exposure)
 
 
 def _read_counts(y, small: bool) -> np.ndarray:
@@ -210,14 +198,6 @@ def check_part(Y, exposure, first_row: int) -> None:
         check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)))
 
 
-def mean_exposure(weights: np.ndarray | None, exposure: np.ndarray | None) -> float:
-    """Average the exposure of the rows by their weights, which include it; 1 without one."""
-    if exposure is None:
-        return 1.0
-    seen = exposure > 0
-    return float(weights.sum() / (weights[seen] / exposure[seen]).sum())
-
-
 def _check_same_neurons(fitted: list, given: list | None, n: int) -> None:
     """Raise if y has another number of neurons than the fit, or names them in another order, or others."""
     if n != len(fitted):
@@ -252,17 +232,13 @@ def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
         raise ValueError(f"{name} is up to {factor.max():g}, {what}. {advice}")
 
 
-def _rows_without_nan(X, Y, offset) -> np.ndarray:
-    """Which rows have no NaN, indices."""
-    bad = np.logical_or.reduce([rows_with_nan(a) for a in (X, Y, offset) if a is not None])
+def _without_nan(data: Recording) -> tuple[np.ndarray, Recording]:
+    """Rows without a NaN: which, and what is there; the arrays themselves where these are all."""
+    bad = np.logical_or.reduce([rows_with_nan(a) for a in (data.X, data.Y, data.offset) if a is not None])
     if bad.all() and len(bad):
-        columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(X).all(axis=0))]
-        columns += [f"neuron {j}" for j in np.flatnonzero(np.isnan(Y).all(axis=0))]
+        columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(data.X).all(axis=0))]
+        columns += [f"neuron {j}" for j in np.flatnonzero(np.isnan(data.Y).all(axis=0))]
         blame = f" All NaN: {', '.join(columns[:5])}; a constant column divided by its standard deviation?"
         raise ValueError(f"every row has a NaN in X, y or offset; nothing is left to fit.{blame if columns else ''}")
-    return np.flatnonzero(~bad)
-
-
-def _take(values, rows, n: int):
-    """Take some rows of an array that may be missing; the array itself where these are all."""
-    return values if values is None or len(rows) == n else values[rows]
+    rows = np.flatnonzero(~bad)
+    return rows, data.take(rows) if bad.any() else data

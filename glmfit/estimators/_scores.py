@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import scipy.special
 
-from ..data.counts import Scoring
+from ..data.counts import Recording
 from ..problems._chunks import over_chunks
 from ..problems._host import fit_intercept
 from ._folds import Folds
@@ -76,7 +78,7 @@ def score_folds(observation, data, folds: Folds, coef, intercept, scoring: str) 
     return out
 
 
-def _left_out(data, rows, n_strengths: int) -> Scoring:
+def _left_out(data, rows, n_strengths: int) -> Recording:
     """Take some rows of the training data, counts as they were given, once for every strength."""
     exposure = np.ones(len(rows)) if data.exposure is None else data.exposure[rows]
     weights = np.ones(len(rows)) if data.weights is None else data.weights[rows] / exposure
@@ -84,7 +86,7 @@ def _left_out(data, rows, n_strengths: int) -> Scoring:
     offset = None if data.offset is None else data.offset[rows]
     if offset is not None and offset.shape[1] > 1:
         offset = np.tile(offset, (1, n_strengths))
-    return Scoring(data.X[rows], Y, weights, offset, exposure)
+    return replace(data, X=data.X[rows], Y=Y, weights=weights, offset=offset, exposure=exposure)
 
 
 def choose_strengths(scores: np.ndarray, comparable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..data.counts import (
-    Scoring,
-    check_part,
-    check_scoring,
-    mean_exposure,
-    read_recording,
-    warn_of_fractions,
-)
-from ..data.times import TimeAxis
+from ..data.counts import Recording, Training, check_part, check_scoring, read_recording, warn_of_fractions, with_ones
 from ..design import RowSource, as_source
 from ..design._signatures import Watch
 from ..problems._chunks import chunks
@@ -23,21 +15,11 @@ _LOOK = 65536  # rows at a time of the first look at the counts
 
 
 @dataclass(frozen=True)
-class StreamedTraining:
+class StreamedTraining(Training):
     """Training data whose rows are read as they are needed; what does not count has weight 0."""
 
-    X: RowView
-    Y: CountView
-    weights: np.ndarray | None  # (time,), exposure included
-    offset: np.ndarray | None  # (time, 1 or neuron)
-    n_dropped: int  # rows without features
-    one_neuron: bool
-    neurons: TimeAxis | None
-    neuron_names: list
-    run_rows: int
-    spike_count: np.ndarray  # as given, (neuron,)
-    mean_exposure: float
-    watch: Watch
+    run_rows: int = 0
+    watch: Watch | None = None
 
 
 class RowView:
@@ -152,38 +134,35 @@ def _with_names(source: RowSource):
 
 def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> StreamedTraining:
     watch = Watch([source, y, offset, exposure])  # weights are copied
-    _, counts, weights, offset, exposure, one_neuron, axis, names = read_recording(
-        estimator, source, y, sample_weight, offset, exposure, reset=True
-    )
-    weights, offset, n_dropped = _count_out(source, weights, offset)
-    spikes, fraction = look_at_counts(CountView(counts, _positive(weights), None), exposure)
+    data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=True)
+    weights, offset, n_dropped = _count_out(data)
+    spikes, fraction = look_at_counts(CountView(data.Y, _positive(weights), None), data.exposure)
     if fraction.any():
         warn_of_fractions(fraction)
-    if exposure is not None:
-        weights = exposure if weights is None else weights * exposure
+    if data.exposure is not None:
+        weights = data.exposure if weights is None else weights * data.exposure
     keep = _positive(weights)
     if keep is not None and keep.sum() < 2:
         raise ValueError(f"X has {int(keep.sum())} rows that count; a fit needs at least 2, of positive weight.")
-    names = names or [str(i) for i in range(counts.shape[1])]
+    of = {**vars(data), "X": RowView(source, keep), "Y": CountView(data.Y, keep, data.exposure)}
     return StreamedTraining(
-        RowView(source, keep), CountView(counts, keep, exposure), weights, offset, n_dropped, one_neuron, axis, names,
-        source.chunk_rows, spikes, mean_exposure(weights, exposure), watch,
+        **of | {"weights": weights, "offset": offset}, n_dropped=n_dropped, spike_count=spikes,
+        run_rows=source.chunk_rows, watch=watch,
     )  # fmt: skip
 
 
-def check_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> Scoring:
+def check_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> Recording:
     """Check what a score is asked of where X or y is read as it is needed."""
     source, counts = as_source(X), as_source(y)
     if source is None:
         return check_scoring(estimator, X, _whole(counts), sample_weight, offset, exposure)
     y = y if counts is None else counts
     data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=False)
-    weights, offset, _ = _count_out(source, data.weights, data.offset)
+    weights, offset, _ = _count_out(data)
     keep = _positive(weights)
-    Y = CountView(data.counts, keep, None)
+    Y = CountView(data.Y, keep, None)
     look_at_counts(Y, data.exposure)
-    weights, exposure = (np.ones(len(source)) if a is None else a for a in (weights, data.exposure))
-    return Scoring(RowView(source, keep), Y, weights, offset, exposure)
+    return with_ones(replace(data, X=RowView(source, keep), Y=Y, weights=weights, offset=offset), len(source))
 
 
 def _positive(weights: np.ndarray | None) -> np.ndarray | None:
@@ -191,9 +170,9 @@ def _positive(weights: np.ndarray | None) -> np.ndarray | None:
     return None if weights is None or weights.all() else weights > 0
 
 
-def _count_out(source: RowSource, weights, offset):
+def _count_out(data: Recording):
     """Weights without rows that have no features or offset, None where all are 1; the offset without NaN; how many."""
-    n_rows = len(source)
+    source, weights, offset, n_rows = data.X, data.weights, data.offset, len(data.X)
     weights = np.ones(n_rows) if weights is None else weights
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)
     if missing.shape != (n_rows,):
