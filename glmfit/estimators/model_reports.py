@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from .._display import Summary
-from .._status import Status
-from .report import NO_PROOF, CertifiedReport, Report
+from .._status import NO_PROOF, Status
+from .report import CertifiedReport, Report
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

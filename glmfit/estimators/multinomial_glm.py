@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
-from ..data.classes import read_category_counts, training_of_counts
+from ..data.classes import ClassTraining, read_category_counts, training_of_counts
 from ..data.features import read_features, warn_of_constant
 from ..data.rows import read_factor, read_offset, warn_if_turned
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
@@ -89,8 +90,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         y : array-like or SciPy sparse, (row, category)
             Counts, >= 0, fractions included; also a pynapple TsdFrame whose times are those of X.
         sample_weight : array-like, (row,), optional
-            Weight of each row, >= 0; the loss is divided by their sum, so that a common factor matters to the default
-            strength alone, which is one over that sum, as with scikit-learn's ``C = 1``.
+            As in :meth:`SoftmaxGLM.fit`.
         offset : array-like, (row, category), optional
             Added to the scores; a row with a NaN is left out.
 
@@ -99,34 +99,17 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         MultinomialGLM
             self. Interrupting with Ctrl-C leaves a usable model whose report says so.
 
-        Raises
-        ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. The model stays as it was.
-
-        Warns
+        Notes
         -----
-        ConvergenceWarning
-            If an exact solver did not converge, numbers overflowed, or a sampling solver gained nothing or has no
-            useful bound.
-        UserWarning
-            If there is one category only, or one without counts, or if an exact fit converged and the penalty leaves
-            next to nothing of the coefficients although the features are informative; with a sampling solver, if X has
-            columns far from 0 or of very different scales.
+        It raises and warns of what :meth:`SoftmaxGLM.fit` does, and warns of categories without counts.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset)
         return self
 
     def _fit(self, X, y, sample_weight, offset) -> None:
-        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        names, axis = _names(y), time_axis(y)
-        X, Y = read_features(self, X, reset=True, sparse=True), read_category_counts(y)
-        offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
-        data = training_of_counts(X, Y, sample_weight, offset)
-        warn_if_turned(X, Y)
+        data, Y = self._read(X, y, sample_weight, offset, reset=True)
+        warn_if_turned(data.X, Y)
         warn_of_constant(data.X)
-        self.classes_ = np.arange(Y.shape[1]) if names is None else names
-        self._columns = axis
         self._fit_training(data)
         if Y.shape[1] == 1:
             warn_user("y has one category only: there is nothing to fit, its probability is 1.")
@@ -135,6 +118,17 @@ class MultinomialGLM(RegressorMixin, ClassModel):
                 f"{int(np.sum(data.class_totals <= 0))} of {Y.shape[1]} categories have no counts: their probability "
                 "is 0.",
             )
+
+    def _read(self, X, y, sample_weight, offset, reset: bool) -> tuple[ClassTraining, Any]:
+        """Check data, of a fit or with the categories of the fit; rows that count, and all counts."""
+        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
+        names, axis = _names(y), time_axis(y)
+        X, Y = read_features(self, X, reset, sparse=True), read_category_counts(y)
+        if reset:
+            self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
+        self._check_categories(Y.shape[1], names)
+        offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
+        return training_of_counts(X, Y, sample_weight, offset), Y
 
     def partial_fit(
         self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
@@ -160,15 +154,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         return self
 
     def _partial_fit(self, X, y, sample_weight, offset) -> None:
-        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        first = not hasattr(self, "classes_")
-        names, axis = _names(y), time_axis(y)
-        X, Y = read_features(self, X, reset=first, sparse=True), read_category_counts(y)
-        if first:
-            self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
-        self._check_categories(Y.shape[1], names)
-        offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
-        self._stream(training_of_counts(X, Y, sample_weight, offset))
+        self._stream(self._read(X, y, sample_weight, offset, reset=not hasattr(self, "classes_"))[0])
 
     def _check_categories(self, n: int, names: np.ndarray | None) -> None:
         if n != len(self.classes_):
@@ -232,11 +218,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             Larger is better; D2 is at most 1, and nan where constant shares are exact.
         """
         check_choice("score_type", score_type, SCORES)
-        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        X, offset, _ = self._prepare(X, offset)
-        Y = read_category_counts(y)
-        self._check_categories(Y.shape[1], _names(y))
-        data = training_of_counts(X, Y, sample_weight, offset)
+        check_is_fitted(self)
+        data, Y = self._read(X, y, sample_weight, offset, reset=False)
         weight, Y = data.weight, Y[data.rows]
         of = Multinomial(Y.shape[1])
         share = np.maximum(np.asarray(weight @ Y).ravel(), 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from .._display import Display, Summary
-from .._status import Status, as_statuses
+from .._status import NO_PROOF, Status, as_statuses
 from ..bounds import DUALITY_THEOREM, GAP_THEOREM, StepCertificate
 
 if TYPE_CHECKING:
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-13  # of an objective, relative
 _MOST, _WIDE = 12, 24  # rows and letters shown
-NO_PROOF = (
-    "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
-    "little{}. A ridge penalty can give the curvature a proof needs; so may removing features that nearly repeat "
-    "others{}."
-)
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

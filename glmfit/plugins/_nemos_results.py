@@ -14,7 +14,7 @@ import numpy as np
 from nemos.solvers._abstract_solver import OptimizationInfo
 
 from .._display import Display, Summary
-from .._status import Status
+from .._status import NO_PROOF, Status
 from ..estimators import FitReport
 from ..estimators.report import null_is_best, relative_gap, report_of
 from ..problems import Params
@@ -281,11 +281,7 @@ _ADVICE = {
         'solver_kwargs, or turn on double precision with jax.config.update("jax_enable_x64", True).'
     ),
     Status.NON_FINITE: "A number overflowed or was not finite: check the scale of X and of y.",
-    Status.UNPROVED: (
-        "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
-        "little, or a proof was too expensive. A ridge penalty can give the curvature a proof needs; so may "
-        "removing features that nearly repeat others."
-    ),
+    Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ""),
 }
 
 
