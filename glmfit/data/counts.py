@@ -103,7 +103,7 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     return Recording(X, counts, weights, offset, exposure, one_neuron, time_axis(y), names)
 
 
-def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=None, reset: bool = True) -> Training:
+def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=None, reset: bool = True) -> Training:
     """Check the data of a fit, or (``reset=False``) what is said to be that; the fit warns of what may be a mistake."""
     given = read_recording(estimator, X, y, sample_weight, offset, exposure, reset)
     rows, data = _without_nan(given)
@@ -145,7 +145,7 @@ def check_training(estimator, X, y, sample_weight=None, offset=None, exposure=No
     return Training(**of, rows=rows, n_given=len(given.X))
 
 
-def check_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Recording:
+def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Recording:
     """Check features, counts and weights for a score, 1 where none are given; rows with NaN are left out."""
     rows, data = _without_nan(read_recording(estimator, X, y, sample_weight, offset, exposure, reset=False))
     data = with_ones(data, len(rows))

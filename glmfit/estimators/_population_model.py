@@ -13,7 +13,7 @@ from .._checks import check_choice
 from .._status import Status
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
-from ..data.counts import check_scoring
+from ..data.counts import read_scoring
 from ..data.features import check_columns, read_features
 from ..data.rows import read_exposure, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
@@ -22,7 +22,7 @@ from ..problems import Params
 from ._model import Model, coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
 from ._scores import score_sums, spike_sums
-from ._streaming import check_streamed_scoring, predictor_of
+from ._streaming import predictor_of, read_streamed_scoring
 from .report import FitReport, null_is_best, relative_gap, report_of
 
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
@@ -135,7 +135,7 @@ class PopulationModel(RegressorMixin, Model):
         """
         check_choice("score_type", score_type, SCORES)
         check_is_fitted(self)
-        check = check_scoring if as_source(X) is None and as_source(y) is None else check_streamed_scoring
+        check = read_scoring if as_source(X) is None and as_source(y) is None else read_streamed_scoring
         data = check(self, X, y, sample_weight, offset, exposure)
         coef, intercept = self._matrix()
         observation = observations.from_inverse_link(self.inverse_link_function)

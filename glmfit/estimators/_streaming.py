@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..data.counts import Recording, Training, check_part, check_scoring, read_recording, warn_of_fractions, with_ones
+from ..data.counts import Recording, Training, check_part, read_recording, read_scoring, warn_of_fractions, with_ones
 from ..design import RowSource, as_source
 from ..design._signatures import Watch
 from ..problems._chunks import chunks
@@ -151,11 +151,11 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
     )  # fmt: skip
 
 
-def check_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> Recording:
+def read_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> Recording:
     """Check what a score is asked of where X or y is read as it is needed."""
     source, counts = as_source(X), as_source(y)
     if source is None:
-        return check_scoring(estimator, X, _whole(counts), sample_weight, offset, exposure)
+        return read_scoring(estimator, X, _whole(counts), sample_weight, offset, exposure)
     y = y if counts is None else counts
     data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=False)
     weights, offset, _ = _count_out(data)

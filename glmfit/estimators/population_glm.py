@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from .. import observations, penalties
 from .._status import Status
 from .._types import DataLike, Seed
-from ..data.counts import check_training
+from ..data.counts import read_training
 from ..problems import Params, PopulationProblem, StreamedProblem
 from ..solvers import SAGA, LoopOptions
 from ..solvers._seed import key_for
@@ -236,7 +236,7 @@ class PopulationGLM(PopulationModel):
         )
         arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
         if data is None:
-            data = check_training(self, *arrays, sample_weight, offset, exposure)
+            data = read_training(self, *arrays, sample_weight, offset, exposure)
         self._check_solver(solver, data, checkpoint is not None)
         options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
         problem = self._make_problem(data, max_memory)

@@ -19,7 +19,7 @@ from .._progress import ProgressBar, counted
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
-from ..data.counts import check_training
+from ..data.counts import read_training
 from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..problems import Params, PopulationProblem
@@ -216,7 +216,7 @@ class PopulationGLMCV(PopulationModel):
         options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs)
         max_memory, seed = read_number("max_memory", self.max_memory), read_seed(self.random_state)
         X, y = as_arrays(X, y)
-        data = check_training(self, X, y, sample_weight, offset, exposure)
+        data = read_training(self, X, y, sample_weight, offset, exposure)
         negligible = options.negligible / data.mean_exposure  # F is per whole bin
         options, cv_options = (replace(o, negligible=negligible) for o in (options, cv_options))
         total = data.Y.sum(axis=1, dtype=np.float64)

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import observations, penalties
 from .._status import Status
-from ..data.counts import check_training
+from ..data.counts import read_training
 from ..design import as_source
 from ..estimators import PopulationGLM
 from ..estimators._model import check_is_fitted
@@ -56,7 +56,7 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> Data:
         )
     X, y = _load(model, X, y)
     check_is_fitted(model)
-    rows = check_training(model, X, y, sample_weight, offset, exposure, reset=False)
+    rows = read_training(model, X, y, sample_weight, offset, exposure, reset=False)
     if rows.X.shape[1] > _MOST_FEATURES:
         raise ValueError(f"X has {rows.X.shape[1]} features; the information matrix is formed up to {_MOST_FEATURES}.")
     report = model.report_
