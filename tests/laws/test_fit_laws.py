@@ -211,7 +211,14 @@ def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step):
         assert step > 1e-3 or np.isfinite(bound).all()
 
 
-@pytest.mark.parametrize("n_problems", [8, pytest.param(200, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("n_problems", "devices"),
+    [
+        pytest.param(8, None, id="8"),
+        pytest.param(200, None, id="200", marks=pytest.mark.thorough),
+        pytest.param(6, jax.devices(), id="6-devices", marks=pytest.mark.thorough),  # each compiles
+    ],
+)
 def test_no_bound_of_random_fits_is_below_the_gap(n_problems, devices):
     """Fifty neurons a problem, of all strengths, links and sizes; against Newton's method in NumPy."""
     tightness = []
