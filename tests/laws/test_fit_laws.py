@@ -13,9 +13,11 @@ from glmfit import PopulationGLM, Status, observations, penalties
 from glmfit.engine import solve
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent
+from glmfit.engine.device import DeviceRows
 from glmfit.engine.host import HostRows, Slopes
 from glmfit.engine.kernels import TILE, derivatives
 from glmfit.engine.metric import OwnMetric, SharedMetric
+from glmfit.engine.shards import layout_of
 from glmfit.problems import FoldedProblem, PopulationProblem
 from glmfit.problems._placement import Placement
 from glmfit.solvers import LoopOptions
@@ -168,13 +170,23 @@ def test_a_start_changes_the_way_and_not_the_end(devices):
     assert again.epochs.max() < first.epochs.max()
 
 
+@pytest.mark.parametrize("link", LINKS)
+def test_double_precision_is_kept_wherever_rows_are(link, devices, x64):
+    X, Y = recording(link=link)
+    made = problem(X, Y, link, dtype=np.float64, devices=devices)
+    solution = solve(made, LoopOptions(tol=1e-13, negligible=1e-8))
+    gap = solution.objective - oracle.newton(link, X, Y, 1e-3).objective
+    assert np.all(solution.status == Status.CONVERGED) and np.all(gap <= 1e-13)
+
+
 # ---------------------------------------------------------------- the bounds
 
 
 def descent_at(made, coef, intercept, own=False):
     """Fits of a problem at parameters, their gradient in float64."""
-    basis, n = made.basis, made.n_neurons
-    rows = HostRows(observation=made.observation, mean=basis.mean, dtype=made.dtype, **made.rows_of(np.arange(n)))
+    basis, n, layout = made.basis, made.n_neurons, layout_of(made)
+    given = {"observation": made.observation, "mean": basis.mean, "dtype": made.dtype} | made.rows_of(np.arange(n))
+    rows = HostRows(**given) if layout is None else DeviceRows(layout, **given)
     ridge = np.broadcast_to(np.asarray(made.penalty.ridge_strength, float), (made.n_features, n))
     metric = SharedMetric(basis, made.null_curvature, (basis.whiten**2).T @ ridge)
     with rows:
@@ -189,14 +201,14 @@ def descent_at(made, coef, intercept, own=False):
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("strength", [1e-2, 1e-5])
 @pytest.mark.parametrize("step", [1e-2, 1e-4])
-def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step):
+def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step, devices):
     """At random points near the optimum, against Newton's method in NumPy, for both floors of the Hessian."""
     X, Y = recording(3, link)
     best = oracle.newton(link, X, Y, strength)
     rng = np.random.default_rng(0)
     coef, intercept = best.coef + step * rng.normal(size=(D, N)), best.intercept + step * rng.normal(size=N)
     gap = oracle.objective(link, X, Y, coef, intercept, strength=strength) - best.objective
-    made = problem(X, Y, link, strength)
+    made = problem(X, Y, link, strength, devices=devices)
     descent = descent_at(made, coef, intercept, own)
     with descent.rows as rows:
         longest, spread = rows.longest(np.ones(D))
@@ -256,13 +268,13 @@ def test_derivatives_in_tiles_are_those_of_the_formulas(link):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("mean", [0.0, 50.0])
-def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean):
+def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean, devices):
     """Against the oracle's matrices."""
     X, Y = recording(5)
     X = X + mean
     rng = np.random.default_rng(0)
     weights = rng.uniform(0.5, 2, T) if weighted else None
-    made = problem(X, Y, weights=weights)
+    made = problem(X, Y, weights=weights, devices=devices)
     coef, intercept = 0.1 * rng.normal(size=(D, N)), -0.1 * np.ones(N) - X.mean(axis=0) @ np.zeros((D, N))
     intercept = intercept - X.mean(axis=0) @ coef
     descent = descent_at(made, coef, intercept)
@@ -290,6 +302,20 @@ def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean):
             np.testing.assert_allclose(bend[n], v @ H @ v, rtol=1e-4)
             (matrix,) = rows.hessians(np.array([n]), np.ones(D))
             np.testing.assert_allclose(matrix, H, rtol=5e-3, atol=1e-4)
+        reach = np.abs(Z @ np.vstack([p.coef, p.intercept])).max(axis=0)
+        np.testing.assert_allclose(rows.reach(np.arange(N)), reach, rtol=1e-5)
+        step = np.linspace(0.1, 0.2, N)
+        after = coef + step * p.coef, intercept + step * (p.intercept - centre @ p.coef)
+        moved = rows.move(step)
+        g_coef, g_intercept = oracle.gradient("softplus", X, Y, *after, weights)
+        expected = g_coef - np.outer(centre, g_intercept)
+        np.testing.assert_allclose(moved.coef, expected, atol=2e-6 * np.abs(X - centre).max())
+        np.testing.assert_allclose(moved.intercept, g_intercept, atol=2e-6)
+        after[0][:, 2] += 0.1 * p.coef[:, 2]
+        after[1][2] += 0.1 * (p.intercept[2] - centre @ p.coef[:, 2])
+        moved = rows.move(np.array([0.1]), np.array([2]))
+        g_coef, g_intercept = oracle.gradient("softplus", X, Y, *after, weights)
+        np.testing.assert_allclose(moved.intercept, g_intercept[[2]], atol=2e-6)
 
 
 def test_a_metric_of_a_fits_own_is_its_hessian():
