@@ -11,7 +11,7 @@ import numpy as np
 from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
 from ..problems._chunks import chunks
 from .cg import Descent, inner
-from .host import Slopes
+from .tiles import Slopes
 
 _MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of their sums over the rows
 _TIGHT = 0.5  # share of what K may add to the squared decrement; less is not worth a product

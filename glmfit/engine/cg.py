@@ -11,8 +11,9 @@ import copy
 import numpy as np
 
 from ..bounds import descent_step
-from .host import HostRows, Slopes
+from .host import HostRows
 from .metric import OwnMetric, SharedMetric
+from .tiles import Slopes
 
 _OVERSHOT, _SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step is corrected
 _CORRECTIONS = 12

@@ -13,7 +13,8 @@ from ..penalties import Penalty
 from ..problems._basis import SpectralBasis
 from ..problems._proximal_newton import least_of_model
 from .cg import Descent
-from .host import HostRows, Slopes
+from .host import HostRows
+from .tiles import Slopes
 
 _LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at the least
 

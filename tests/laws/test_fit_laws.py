@@ -11,9 +11,10 @@ from glmfit import PopulationGLM, Status, observations, penalties
 from glmfit.engine import solve
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent
-from glmfit.engine.host import HostRows, Slopes
+from glmfit.engine.host import HostRows
 from glmfit.engine.kernels import TILE, derivatives
 from glmfit.engine.metric import OwnMetric, SharedMetric
+from glmfit.engine.tiles import Slopes
 from glmfit.problems import FoldedProblem, PopulationProblem
 from glmfit.solvers import LoopOptions
 
