@@ -8,9 +8,11 @@ import numpy as np
 
 from .cg import Descent
 from .proximal import ProximalDescent
+from .streamed import StreamedRows
 
 _AIM = 0.3  # of the target: an estimate below it asks for a proof
 _AIM_OF_KINKS = 1e-2  # the same: bounds by duality are of first order
+_AIM_OF_STREAMS = 1e-2  # the same: a step more costs less than a proof
 _LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
 
@@ -36,7 +38,8 @@ class Group:
 
     def __init__(self, descent: Descent, fits: np.ndarray):
         self.descent, self.fits = descent, fits
-        aim = _AIM_OF_KINKS if isinstance(descent, ProximalDescent) else _AIM
+        aim = _AIM_OF_STREAMS if isinstance(descent.rows, StreamedRows) else _AIM
+        aim = _AIM_OF_KINKS if isinstance(descent, ProximalDescent) else aim
         self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
         self.trace, self.looks = [descent.estimate], 0
         self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks

@@ -262,12 +262,7 @@ class HostRows(Tiles):
         observation = self.observation
 
         def tile(rows):
-            x = np.asarray(self.X[rows], np.float64)
-            x = x if self._shift is None else x - self._shift  # here without rounding
-            own = x @ coef
-            own += base
-            known = self._known(rows, ALL)
-            eta = own if known is None else own + known
+            x, own, eta = self._predictors(rows, coef, base)
             y = self._y(rows, ALL, np.float64)
             loss, r = observation.loss_and_derivative(y, eta)
             self.eta[rows] = eta
@@ -289,6 +284,26 @@ class HostRows(Tiles):
         self.passes += 1 + dual
         loss, G, g, *rest = (self._mean(part) for part in zip(*parts, strict=True))
         return loss, self._centred(G, g), ResidualSums(*rest) if dual else None
+
+    def put(self, coef, intercept) -> None:
+        """Put all fits at parameters with predictors in float64, without a gradient."""
+        base = self._base(coef, intercept)
+
+        def tile(rows):
+            self.eta[rows] = self._predictors(rows, coef, base)[2]
+            y = self._y(rows, ALL, self.dtype)
+            self.curvature[rows] = self._weigh(rows, ALL, *derivatives(self.observation, y, self.eta[rows]))[1]
+
+        self._over(tile)
+
+    def _predictors(self, rows: slice, coef, base):
+        """Features, their part of the predictor, and the predictor, in float64."""
+        x = np.asarray(self.X[rows], np.float64)
+        x = x if self._shift is None else x - self._shift  # here without rounding
+        own = x @ coef
+        own += base
+        known = self._known(rows, ALL)
+        return x, own, own if known is None else own + known
 
     # ---------------------------------------------------------------- which fits
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +14,12 @@ from .._status import Status
 from ..bounds import dual_gap
 from ..problems.base import Params
 from ..solvers._result import History, LoopOptions, Solution
+from .beginning import Beginning
 from .certify import RidgeFloor, SpectralFloor, bound_gaps
 from .cg import Descent
 from .group import Group, steps_of_a_hessian
-from .host import HostRows
-from .metric import SharedMetric
-from .proximal import ProximalDescent, select
+from .proximal import select
+from .resumption import Notebook
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides
@@ -28,6 +29,7 @@ _FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps b
 _FEW = 64  # fits that are not worth a group of their own
 _FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
 _COPIES = 3  # arrays of rows times fits
+_SAMPLE = LoopOptions(tol=1e-4)  # of a fit that another one begins at
 
 
 class Progress(NamedTuple):
@@ -40,7 +42,7 @@ class Progress(NamedTuple):
 class Run:
     """One call of `solve`: outcome per neuron, filled in as it becomes known."""
 
-    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None, curved):
+    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, curved=None):
         self.problem, self.options, self.seed, self.start = problem, options, seed, start
         self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
         self.clock, self.compiled = time.perf_counter(), compile_seconds()
@@ -55,23 +57,31 @@ class Run:
         self.failure_probability, self.exact, self.attempts = 0.0, False, 0
         self.open = ~silent
         self.most_steps = options.max_epochs if problem.penalty.penalises_all else min(options.max_epochs, _FREE_STEPS)
+        self.beginning: Beginning | None = None
+        self.promised = np.zeros(n)  # estimate of what the start gains over the null model
+        self.groups: list[Group] = []
+        self.notebook = Notebook(options.checkpoint)
+        self.notebook.restore(self)
 
     def run(self) -> Solution:
         """Fit groups of neurons, as many at a time as memory allows."""
         problem, options = self.problem, self.options
-        todo = np.flatnonzero(self.status != Status.NO_SPIKES)
+        todo = np.flatnonzero(self.status == Status.MAX_EPOCHS)
         bytes_of_one = _COPIES * problem.n_rows * problem.dtype.itemsize
         kin, place = np.unique(problem.kin[todo], return_inverse=True)  # fits of a neuron stay together
         share = options.max_memory / (bytes_of_one * max(1, len(todo) / max(1, len(kin))))
-        most = max(1, int(min(share, len(kin))))
+        most = max(1, int(min(share, len(kin))) if problem.in_memory else len(kin))
         interrupted = False
-        self.groups: list[Group] = []
         self.bar = ProgressBar(f"fitting {problem.subject}", options.max_epochs, "epoch", options.verbose)
         try:
-            self._note()
+            if len(todo) and options.max_epochs:
+                self._begin()
+            if not self.history.epoch:
+                self._note()
             for some in np.array_split(np.arange(len(kin)), -(-len(kin) // most) or 1):
                 if len(some) and options.max_epochs:
                     self._fit(todo[np.isin(place, some)])
+            self.notebook.note(self, last=True)
             self.bar.finish(bool(np.all(self.status != Status.MAX_EPOCHS)))
         except KeyboardInterrupt:
             if not self.groups and not self.epochs.any():
@@ -100,14 +110,27 @@ class Run:
             interrupted=interrupted,
             failure_probability=self.failure_probability,
             state=self.curved,
+            memory_bytes=self.beginning.held_bytes if self.beginning else None,
         )
 
     # ---------------------------------------------------------------- groups of fits
 
+    def _begin(self) -> None:
+        """Say where fits begin; where rows are read in every pass, at the fits of some of them."""
+        problem, options = self.problem, self.options
+        begin = self.beginning = Beginning(problem, options, self.seed, self.start, self.promised)
+        if problem.in_memory:
+            return
+        # A metric of its own for every fit, from some rows, if there is room: it saves readings.
+        self.curved |= 16.0 * problem.n_neurons * (problem.n_features + 1) ** 2 <= options.max_memory / 8
+        if self.start is None:
+            begin.take(Run(begin.sample, replace(_SAMPLE, max_memory=options.max_memory / 8), self.seed).run())
+
     def _fit(self, fits: np.ndarray) -> None:
         """Step groups of fits, which part when half of one are ready for their proofs."""
-        with self._rows(fits) as rows:
-            group = Group(self._start(rows, fits), fits)
+        with self.beginning.rows(fits) as rows:
+            group = Group(self.beginning.descent(rows, fits), fits)
+            group.descent.n_steps[:] = self.epochs[fits]
             if self.curved[fits].any():
                 self._renew(group, self.curved[fits])
             self.groups = [group]
@@ -119,10 +142,11 @@ class Run:
                     self.groups[-1:] = self._prove(group, target)
                 elif not self.problem.penalty.penalises_all and group.looks < group.descent.n_steps.max() // _LOOK:
                     self._look(group)
-                elif ready.sum() >= max(len(ready) / 2, _FEW):
+                elif self.problem.in_memory and ready.sum() >= max(len(ready) / 2, _FEW):
                     self.groups[-1:] = [group.part(~ready), group.part(ready)]
                 else:
                     self._step(group, ~ready, target)
+                self.notebook.note(self)
 
     def _step(self, group: Group, moving: np.ndarray, target: np.ndarray) -> None:
         problem, descent = self.problem, group.descent
@@ -137,29 +161,13 @@ class Run:
         self.bar.say(f"{int(self.open.sum())} open, estimate {np.nanmax(descent.estimate):.1e}")
         if self.options.callback is not None:
             seconds = time.perf_counter() - self.clock
-            self.options.callback(epoch, seconds, self._params_of(descent), Progress(epoch, self.open))
+            self.options.callback(epoch, seconds, self.params_of(descent), Progress(epoch, self.open))
 
     def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
         """Give some fits metrics of their own; those of a neuron share one unless each is to stand ``alone``."""
         kin = None if alone else self.problem.kin[group.fits]
         group.descent.renew_metrics(np.flatnonzero(which), self.problem.basis.deviation, kin)
         group.trace = [np.where(which, np.inf, t) for t in group.trace[:-1]] + [group.descent.estimate]
-
-    def _rows(self, fits: np.ndarray) -> HostRows:
-        p = self.problem
-        return HostRows(observation=p.observation, mean=p.basis.mean, dtype=p.dtype, **p.rows_of(fits))
-
-    def _start(self, rows: HostRows, fits: np.ndarray) -> Descent:
-        p, basis = self.problem, self.problem.basis
-        ridge = np.broadcast_to(np.asarray(p.penalty.ridge_strength, np.float64), (p.n_features, p.n_neurons))
-        ridge = ridge[:, fits]
-        curvature = np.maximum(p.null_curvature[fits], 1e-3 / p.n_rows)
-        start = self.start or p.null_params()
-        coef = np.array(start.coef[:, fits], np.float64)
-        at = coef, start.intercept[fits] + rows.mean @ coef
-        if not p.penalty.smooth:
-            return ProximalDescent(rows, basis, curvature, ridge, select(p.penalty, fits), *at)
-        return Descent(rows, SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge), ridge, *at)
 
     # ---------------------------------------------------------------- proofs
 
@@ -172,7 +180,7 @@ class Run:
         smooth = self.problem.penalty.smooth
         loss, gradient, sums = cg.rows.evaluate(cg.coef, cg.intercept, dual=not smooth)
         cg.arrive(gradient)
-        params = self._params_of(cg)
+        params = self.params_of(cg)
         penalty = select(self.problem.penalty, fits)
         objective = loss + np.asarray(penalty.value(params.coef), np.float64)
         group.by_duality = None if smooth else dual_gap(objective, sums, penalty)
@@ -241,7 +249,7 @@ class Run:
         useful = (estimate <= target) & ~self.curved[fits] & (first | (group.proofs > 0))
         left = ~(bound <= target) & (~some | useful)
         # Products in single precision must show every direction; those left out must be 0 where features are centred.
-        shown = problem.basis.tame or problem.dtype == np.float64
+        shown = problem.basis.tame or cg.rows.dtype == np.float64
         centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
         if not (shown and centred):
             return bound, estimate
@@ -294,16 +302,19 @@ class Run:
 
     # ---------------------------------------------------------------- what is known
 
-    def _params_of(self, cg: Descent) -> Params:
+    def params_of(self, cg: Descent) -> Params:
+        """Parameters of the features as they are, of a group of fits."""
         return Params(cg.coef, cg.intercept - cg.rows.mean @ cg.coef)
 
     def _keep_interrupted(self) -> None:
         """Return where the open fits are, with what can be said of it."""
         for group in self.groups:
-            self.params.coef[:, group.fits], self.params.intercept[group.fits] = self._params_of(group.descent)
+            self.params.coef[:, group.fits], self.params.intercept[group.fits] = self.params_of(group.descent)
             self.gap[group.fits], self.is_bound[group.fits] = group.descent.estimate, False
             self.epochs[group.fits] = group.descent.n_steps
-            self.objective[group.fits] = self.problem.evaluate(self.params).objective[group.fits]
+        if self.groups:
+            moved = np.concatenate([group.fits for group in self.groups])
+            self.objective[moved] = self.problem.evaluate(self.params).objective[moved]
         self.status[self.status == Status.MAX_EPOCHS] = Status.INTERRUPTED
 
     def _rounding(self, params: Params, fits, objective) -> np.ndarray:

@@ -89,9 +89,8 @@ class Tiles(Workers):
 
     def _over(self, function, n_fits: int | None = None) -> list:
         """Apply a function to tiles of rows that fit in the cache with ``n_fits`` numbers a row, in order."""
-        width = max(1, len(self.neuron) if n_fits is None else n_fits)
-        size = int(np.clip(TILE // width, _LEAST_ROWS, _MOST_ROWS))
-        if self.n_rows > 8192:  # some tiles for every thread
+        size = rows_of_a_tile(len(self.neuron) if n_fits is None else n_fits)
+        if self._pool is not None and self.n_rows > 8192:  # some tiles for every thread
             size = min(size, -(-self.n_rows // 4))
         return list(self.each(function, chunks(self.n_rows, size)))
 
@@ -126,6 +125,11 @@ class Tiles(Workers):
             return r, c
         w = w.astype(r.dtype)
         return weighted(r, w), weighted(c, w)
+
+
+def rows_of_a_tile(n_fits: int) -> int:
+    """Rows of which the predictors of so many fits fill a tile."""
+    return int(np.clip(TILE // max(1, n_fits), _LEAST_ROWS, _MOST_ROWS))
 
 
 def weighted(values, w) -> np.ndarray:

@@ -37,6 +37,8 @@ def read_population_solver(name, kwargs, parameters: Iterable[str] = ()):
 def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem.
 
+    For rows that are read as they are needed "ConjugateGradients" if the penalty is smooth, else "ProximalNewton".
+
     On a CPU, for rows in memory
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
@@ -52,8 +54,10 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     "SAGA" beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
-    on_host = problem.in_memory and not problem.placement.devices and jax.default_backend() == "cpu"
-    if on_host and problem.penalty.smooth and (problem.penalty.penalises_all or _is_resolved(problem)):
+    if not problem.in_memory:
+        return "ConjugateGradients" if problem.penalty.smooth else "ProximalNewton"
+    on_host = not problem.placement.devices and jax.default_backend() == "cpu"
+    if on_host and problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.is_resolved):
         return "ConjugateGradients"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     work, few = n_neurons * n_rows * (n_features + 56.0), n_neurons <= _FEW_NEURONS
@@ -61,8 +65,3 @@ def choose_solver(problem: PopulationProblem) -> str:
         return "ProximalNewton"
     few = few or n_rows < _ROWS_PER_FEATURE * n_features
     return "Newton" if few or work <= _NEWTON_WORK else "SAGA"
-
-
-def _is_resolved(problem: PopulationProblem) -> bool:
-    """Whether single precision resolves all directions of the features."""
-    return problem.basis.tame and problem.basis.rank == problem.n_features

@@ -276,7 +276,7 @@ def _report(problem, solution, data, params: Params, features) -> FitReport:
         seconds_run=solution.seconds_run,
         seconds_compile=solution.seconds_compile,
         history=solution.history,
-        memory_bytes=None if problem.in_memory else problem.peak_bytes,
+        memory_bytes=solution.memory_bytes,
         runaway=_runaway(problem, *params, data.neuron_names, features) if problem.in_memory else {},
     )
 

@@ -45,7 +45,6 @@ class StreamedTraining:
     one_neuron: bool
     neurons: TimeAxis | None
     neuron_names: list
-    run_rows: int
     spike_count: np.ndarray  # as given, (neuron,)
     mean_exposure: float
     watch: Watch
@@ -64,7 +63,7 @@ class RowView:
 
     def __init__(self, source: RowSource, keep: np.ndarray | None):
         self.source, self.keep = source, keep
-        self.shape, self.dtype = source.shape, source.dtype
+        self.shape, self.dtype, self.chunk_rows = source.shape, source.dtype, source.chunk_rows
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -199,7 +198,7 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
     names = names or [str(i) for i in range(counts.shape[1])]
     return StreamedTraining(
         RowView(source, keep), CountView(counts, keep, exposure), weights, offset, n_dropped, one_neuron, axis, names,
-        source.chunk_rows, spikes, mean_exposure(weights, exposure), watch,
+        spikes, mean_exposure(weights, exposure), watch,
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ if _TYPE_CHECKING:
     from .base import Evaluation, FiniteSum, Params, Problem
     from .folds import FoldedProblem
     from .path import PathProblem
-    from .streamed import StreamedProblem
 
 __all__ = [
     "AllPairs",
@@ -26,7 +25,6 @@ __all__ = [
     "Problem",
     "SessionBlock",
     "SoftmaxProblem",
-    "StreamedProblem",
     "Triples",
     "TwoTowers",
 ]
@@ -37,7 +35,6 @@ __getattr__, __dir__ = _lazy_names(
     base=("Evaluation", "FiniteSum", "Params", "Problem"),
     folds=("FoldedProblem",),
     path=("PathProblem",),
-    streamed=("StreamedProblem",),
     **{
         ".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers"),
         ".stochastic": ("Pairs", "SoftmaxProblem"),

@@ -107,6 +107,8 @@ class Solution:
         That some gap bound of the population fails; 0 where all came from exact Hessians.
     state :
         Final solver state.
+    memory_bytes :
+        Held of rows at a time, where these were read in every pass.
     """
 
     params: Params
@@ -126,3 +128,4 @@ class Solution:
     interrupted: bool = False
     failure_probability: float = 0.0
     state: Any = None
+    memory_bytes: int | None = None
