@@ -8,7 +8,7 @@ from typing import Any
 from .. import observations, penalties
 from .._checks import check_real
 from ..estimators._auto import read_population_solver
-from ..estimators._parameters import read_count, read_flag, read_number, read_solver
+from ..estimators._parameters import read_count, read_flag, read_number
 from ._estimators import COUNT_ESTIMATORS, make_estimator
 
 _NOT_SMOOTH = ("Lasso", "ElasticNet", "GroupLasso")
@@ -43,7 +43,7 @@ def _checks(model: Any, population: bool, estimator: str) -> Iterator[tuple[str,
         from ..estimators._cv_fits import read_strengths
         from ..estimators.population_glm_cv import SOLVERS as CV_SOLVERS
 
-        yield "solver_name", lambda: read_solver(model.solver_name, model.solver_kwargs, CV_SOLVERS)
+        yield "solver_name", lambda: read_population_solver(model.solver_name, model.solver_kwargs, (), CV_SOLVERS)
         yield "strengths", lambda: read_strengths(model.strengths)
         yield "regularizer", model._check_words
     else:

@@ -32,6 +32,8 @@ class Descent:
         Half the squared norm of the gradient in the inverse metric, (fit,): the gap where the metric is the Hessian.
     gained : numpy.ndarray
         Decrease of the objective since the start, by the trapezoid of slopes; an estimate.
+    hessian_cost : numpy.ndarray
+        What a Hessian of each fit costs, in steps of that fit, (fit,).
     """
 
     extensions = 3  # times a step may be made longer
@@ -43,6 +45,7 @@ class Descent:
         self.own: list[OwnMetric | None] = [None] * n
         self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)
         self.direction = Slopes(np.zeros_like(coef), np.zeros(n))
+        self.hessian_cost = np.full(n, steps_of_a_hessian(len(coef)))
         self._memory: tuple | None = None
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
         self.arrive(rows.place(coef, intercept))
@@ -91,6 +94,10 @@ class Descent:
         renewed = np.zeros(len(self.own), bool)
         renewed[fits] = True
         self.restart(renewed)
+
+    def doubt(self, which: np.ndarray) -> None:
+        """Let metrics and lengths of some fits, bool (fit,), come from all rows, where a guide led them so far."""
+        self.rows.doubt(which)
 
     def metric_of(self, matrix: np.ndarray, k: int, scale: np.ndarray) -> OwnMetric:
         """Metric of one fit from its Hessian without the ridge."""
@@ -187,7 +194,7 @@ class Descent:
         part.rows = self.rows.part(index)
         part.shared = None if self.shared is None else self.shared.part(index)
         part.own = [self.own[k] for k in index]
-        for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm"):
+        for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"):
             setattr(part, name, getattr(self, name)[..., index])
         for name in ("gradient", "towards", "direction"):
             if hasattr(self, name):
@@ -197,6 +204,12 @@ class Descent:
             part._memory = before.part(index), norm[index]
         part._fresh = self._fresh[index]
         return part
+
+
+def steps_of_a_hessian(n_features: int, n_in_it=None):
+    """Return how many steps of a fit cost as much as its Hessian, in all features or in some, by flops."""
+    n_in_it = n_features if n_in_it is None else n_in_it
+    return n_in_it * (n_in_it + 8) / (4 * n_features + 150)
 
 
 def inner(a: Slopes, b: Slopes) -> np.ndarray:

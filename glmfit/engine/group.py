@@ -34,12 +34,15 @@ class Group:
         Estimates of the last steps, (fit,) each; inf before a metric was renewed.
     looks : int
         How often they were looked at in float64.
+    first_order : bool
+        Whether bounds are by duality, as near as the gradient is; else by curvature, as near as its square.
     """
 
     def __init__(self, descent: Descent, fits: np.ndarray):
         self.descent, self.fits = descent, fits
+        self.first_order = isinstance(descent, ProximalDescent)
         aim = _AIM_OF_STREAMS if isinstance(descent.rows, StreamedRows) else _AIM
-        aim = _AIM_OF_KINKS if isinstance(descent, ProximalDescent) else aim
+        aim = _AIM_OF_KINKS if self.first_order else aim
         self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
         self.trace, self.looks = [descent.estimate], 0
         self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
@@ -66,17 +69,15 @@ class Group:
             ready |= np.min(self.trace[-_STALLED:], axis=0) >= 0.9 * self.trace[-_STALLED - 1]
         return ready
 
-    def is_slow(self, target: np.ndarray, n_features: int) -> np.ndarray:
-        """Which fits a (new) metric of their own would bring to their aim with less work than the steps to come."""
+    def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:
+        """Which fits a (new) metric of their own would bring to their aim with less work than the steps to come.
+
+        A step takes the group along: the fewer of it still move, the more a step costs each of them.
+        """
         if len(self.trace) <= _LOOK_BACK:
             return np.zeros(len(target), bool)
         estimate = self.descent.estimate
         with np.errstate(divide="ignore", invalid="ignore"):
             fall = np.log(self.trace[-1 - _LOOK_BACK] / estimate) / _LOOK_BACK  # per step
             ahead = np.log(estimate / (self.aim * target)) / np.maximum(fall, 1e-2)
-        return np.isfinite(ahead) & (ahead > 3 + steps_of_a_hessian(n_features))
-
-
-def steps_of_a_hessian(n_features: int) -> float:
-    """Return how many steps of a fit cost as much as its Hessian, by flops."""
-    return n_features * (n_features + 8) / (4 * n_features + 150)
+        return moving & np.isfinite(ahead) & (ahead > 3 + self.descent.hessian_cost * moving.mean())

@@ -11,10 +11,13 @@ import copy
 import numpy as np
 
 from ..bounds import ResidualSums
+from ..problems._chunks import chunks, n_cores
 from ..problems._host import sums_of
 from .kernels import derivatives
 from .tiles import ALL, Slopes, Tiles, weighted
 
+_MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
+_MOST_OF_A_TILE = 1 << 18
 _RUN = 256  # neighbouring rows drawn together
 _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are left out of a Hessian that only guides
 
@@ -222,34 +225,42 @@ class HostRows(Tiles):
         furthest, spread = zip(*self._over(tile), strict=True)
         return float(np.sqrt(np.max(furthest))) * (1 + 1e-4), self._mean(spread) * (1 + 1e-4)
 
-    def hessians(self, fits, scale) -> list[np.ndarray]:
+    def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
         """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last.
 
-        Products are taken in the precision of the passes, and rows with next to no curvature are left out: these
-        matrices show the way and prove nothing.
+        In the features ``columns`` of each alone, where given. Products are taken in the precision of the passes, and
+        rows with next to no curvature are left out: these matrices show the way and prove nothing.
         """
-        inverse = (1 / scale).astype(self.dtype)
-        mean = self.mean.astype(self.dtype) if self._shift is None else self._shift
-        least = _NEGLIGIBLE * self.curvature.mean(axis=0, dtype=np.float64)
+        inverse, d = (1 / scale).astype(self.dtype)[:, None], len(scale)
+        mean = self.mean.astype(self.dtype)[:, None]
+        least = (_NEGLIGIBLE * self.curvature.mean(axis=0, dtype=np.float64)).astype(self.dtype)
+        columns = [np.append(some, d) for some in columns] if columns is not None else [ALL] * len(fits)
+        totals = [np.zeros((d + 1 if some is ALL else len(some),) * 2) for some in columns]
+        tiles = chunks(self.n_rows, int(np.clip(_MOST_OF_A_TILE // (d + 1), 512, _MOST_ROWS)))
 
-        def of_one(k: int) -> np.ndarray:
-            fit = fits[k]
-            c = self.curvature[:, fit]
-            rows = np.flatnonzero(c > least[fit])
-            total = np.zeros((len(scale) + 1,) * 2)
-            for start in range(0, len(rows), 8192):
-                some = rows[start : start + 8192]
-                x = np.empty((len(some), len(scale) + 1), self.dtype)
-                np.subtract(
-                    self._fast[some] if self._shift is None else self.X[some], mean, out=x[:, :-1], casting="same_kind"
-                )
-                x[:, :-1] *= inverse
-                x[:, -1] = 1
-                x *= np.sqrt(c[some])[:, None]
-                total += x.T @ x
-            return total / self.n_rows
+        def some_fits(share: slice) -> None:
+            for tile in tiles:
+                x = np.empty((d + 1, tile.stop - tile.start), self.dtype)  # a feature at a time is quickly taken
+                x[:-1] = self._x(tile).T
+                if self._shift is None:
+                    x[:-1] -= mean
+                x[:-1] *= inverse
+                x[-1] = 1
+                for fit, some, total in zip(fits[share], columns[share], totals[share], strict=True):
+                    c = self.curvature[tile, fit]
+                    rows = np.flatnonzero(c > least[fit])
+                    if len(rows) < len(c) // 2:
+                        z = np.take(x[some], rows, axis=1)
+                        z *= np.sqrt(c[rows])
+                    else:
+                        z = x[some] * np.sqrt(c)
+                    total += z @ z.T
 
-        return list(self.each(of_one, range(len(fits))))
+        shares = n_cores() if self._pool is not None else 1
+        list(self.each(some_fits, [slice(i, None, shares) for i in range(min(shares, len(fits)))]))
+        for total in totals:
+            total /= self.n_rows
+        return totals
 
     # ---------------------------------------------------------------- passes that numbers rest on
 

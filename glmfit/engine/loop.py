@@ -16,8 +16,8 @@ from ..problems.base import Params
 from ..solvers._result import History, LoopOptions, Solution
 from .beginning import Beginning
 from .certify import RidgeFloor, SpectralFloor, bound_gaps
-from .cg import Descent
-from .group import Group, steps_of_a_hessian
+from .cg import Descent, steps_of_a_hessian
+from .group import Group
 from .proximal import select
 from .resumption import Notebook
 
@@ -138,7 +138,11 @@ class Run:
                 group = self.groups[-1]
                 target = self._targets(group.fits, self.problem.null_objective[group.fits] - group.descent.gained)
                 ready = group.is_ready(target) | (group.descent.n_steps >= self.most_steps)
-                if ready.all():
+                if ready.all() and group.first_order and not group.looks:
+                    # Bounds by duality are as near as the gradient is, which single precision does not show.
+                    self._look(group)
+                    group.step(np.ones(len(ready), bool))
+                elif ready.all():
                     self.groups[-1:] = self._prove(group, target)
                 elif not self.problem.penalty.penalises_all and group.looks < group.descent.n_steps.max() // _LOOK:
                     self._look(group)
@@ -149,10 +153,12 @@ class Run:
                 self.notebook.note(self)
 
     def _step(self, group: Group, moving: np.ndarray, target: np.ndarray) -> None:
-        problem, descent = self.problem, group.descent
-        slow = moving & group.is_slow(target, problem.n_features)
+        descent = group.descent
+        slow = group.is_slow(target, moving)
         if slow.any():
             self.curved[group.fits[slow]] = True
+            if not self.problem.in_memory:
+                descent.doubt(slow & [own is not None for own in descent.own])
             self._renew(group, slow)
         group.step(moving)
         epoch = int(descent.n_steps.max())
@@ -171,19 +177,19 @@ class Run:
 
     # ---------------------------------------------------------------- proofs
 
-    def _look(self, group: Group) -> np.ndarray:
+    def _look(self, group: Group, dual: bool = False) -> np.ndarray:
         """Evaluate a group in float64 and keep where it is; returns the fits that are worse there than before.
 
-        Where products in single precision led astray, the last point that was looked at in double stands.
+        Where products in single precision led astray, the last point that was looked at in double stands. Bounds by
+        duality are had where they are asked for.
         """
         cg, fits = group.descent, group.fits
-        smooth = self.problem.penalty.smooth
-        loss, gradient, sums = cg.rows.evaluate(cg.coef, cg.intercept, dual=not smooth)
+        loss, gradient, sums = cg.rows.evaluate(cg.coef, cg.intercept, dual=dual)
         cg.arrive(gradient)
         params = self.params_of(cg)
         penalty = select(self.problem.penalty, fits)
         objective = loss + np.asarray(penalty.value(params.coef), np.float64)
-        group.by_duality = None if smooth else dual_gap(objective, sums, penalty)
+        group.by_duality = dual_gap(objective, sums, penalty) if dual else None
         worse = ~(objective <= self.objective[fits] + self._rounding(params, fits, objective))
         better = fits[~worse]
         self.params.coef[:, better], self.params.intercept[better] = (a[..., ~worse] for a in params)
@@ -197,7 +203,7 @@ class Run:
         problem, cg, fits = self.problem, group.descent, group.fits
         self.attempts += 1
         broken, stalled = ~np.isfinite(cg.estimate), cg.estimate > group.aim * target
-        worse = self._look(group)
+        worse = self._look(group, dual=group.first_order)
         params = Params(self.params.coef[:, fits], self.params.intercept[fits])
         objective = self.objective[fits]
         target = self._targets(fits, objective)

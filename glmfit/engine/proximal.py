@@ -1,10 +1,13 @@
 """Proximal Newton steps of many independent fits at once, for penalties with kinks.
 
 The quadratic model of each fit, with the penalty whole, is minimised on the host; the rows see two products a step as
-those of conjugate gradients do. Theory: docs/theory/duality.md.
+those of conjugate gradients do. Most coefficients are zero, and a Hessian in the others is cheap: fits have a new one
+at every step where it costs less than the step. Theory: docs/theory/duality.md.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,11 +15,22 @@ import numpy as np
 from ..penalties import Penalty
 from ..problems._basis import SpectralBasis
 from ..problems._proximal_newton import least_of_model
-from .cg import Descent
+from .cg import Descent, steps_of_a_hessian
 from .host import HostRows
 from .tiles import Slopes
 
 _LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at the least
+_NEAR = 0.6  # of its threshold: features with such a gradient are in a Hessian, lest they have to be added soon
+_CHEAP = 2.0  # steps: a Hessian that costs less is formed as soon as the one before is no longer good
+_GOOD = 0.01  # of the decrease promised before the last step: a model after which less is promised may stay
+_RESCALED = 10.0  # most that the curvature of the shared model changes by in a step, as a factor
+
+
+class Model(NamedTuple):
+    """Hessian of the loss of one fit in some features and the intercept, which is last."""
+
+    features: np.ndarray
+    matrix: np.ndarray
 
 
 class ProximalDescent(Descent):
@@ -26,6 +40,8 @@ class ProximalDescent(Descent):
     ----------
     penalty : Penalty
         Of these fits.
+    own : list of Model or None
+        Hessian that the model of a fit has; where there is none, the model is that of the spectral basis.
     estimate : numpy.ndarray
         Decrease that the quadratic model of each fit promises, (fit,).
     """
@@ -34,58 +50,127 @@ class ProximalDescent(Descent):
 
     def __init__(self, rows: HostRows, basis: SpectralBasis, curvature, ridge, penalty: Penalty, coef, intercept):
         self.penalty = penalty
-        self._covariance, self._curvature = basis.unwhiten.T @ basis.unwhiten, curvature
+        self._covariance, self._unit = basis.unwhiten.T @ basis.unwhiten, basis.deviation
+        self._curvature = curvature.copy()
         n = len(intercept)
-        self._blocks = [select(penalty, [k]).blocks(len(coef)) for k in range(n)]
-        self._moves, self._stale = Slopes(np.zeros_like(coef), np.zeros(n)), np.ones(n, bool)
+        blocks = [select(penalty, [k]).blocks(len(coef)) for k in range(n)]
+        self._labels, self._strength = blocks[0][0], np.stack([strength for _, strength in blocks], axis=1)
+        self._moves, self._stale, self._formed = Slopes(np.zeros_like(coef), np.zeros(n)), *np.full((2, n), True)
+        self._formed[:] = False
         self._promised, self._slope = np.zeros(n), np.zeros(n)
         super().__init__(rows, None, ridge, coef, intercept)
 
+    # ---------------------------------------------------------------- models
+
     def judge(self) -> None:
         """Minimise the model of every fit whose gradient or metric is new."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            missed = np.asarray(self.penalty.subgradient_residual(self.coef, self.gradient.coef), np.float64)
-        for k in np.flatnonzero(self._stale):
-            step, promised = self._minimise(k, missed[:, k])
-            self._moves.coef[:, k], self._moves.intercept[k] = step[:-1], step[-1]
-            self._promised[k] = promised
+        stale, before = np.flatnonzero(self._stale), self._promised.copy()
+        near, missed = (self._concerned(stale, share) for share in (_NEAR, 1.0))
+        self.hessian_cost[stale] = steps_of_a_hessian(len(self.coef), near.sum(axis=0))
+        fresh = self._formed[stale] | (self.n_steps[stale] == 0)
+        cheap = self.hessian_cost[stale] * len(stale) < _CHEAP * len(self.own)
+        lacking = np.array([self._lacks(k, missed[:, i]) for i, k in enumerate(stale)], bool)
+        lacking |= cheap & ~fresh & [self.own[k] is None for k in stale]
+        self._form(stale[lacking], near[:, lacking])
+        self._minimise(stale, missed)
+        good = fresh | lacking | (self._promised[stale] <= _GOOD * before[stale])
+        poor = cheap & ~good
+        self._form(stale[poor], near[:, poor])
+        self._minimise(stale[poor], missed[:, poor])
         self._stale = np.zeros(len(self._stale), bool)
-        moved = self._kinks(self.coef + self._moves.coef) - self._kinks(self.coef)
+        kinks = self._kinks(self.coef + self._moves.coef) - self._kinks(self.coef)
         self._slope = np.sum(self.gradient.coef * self._moves.coef, axis=0)
-        self._slope = self._slope + self.gradient.intercept * self._moves.intercept + moved
+        self._slope = self._slope + self.gradient.intercept * self._moves.intercept + kinks
         self.squared_norm = 2 * self._promised
 
-    def _minimise(self, k: int, missed: np.ndarray) -> tuple[np.ndarray, float]:
+    def _lacks(self, k: int, concerned) -> bool:
+        """Whether the Hessian of a fit is without a feature that may have to move."""
+        if self.own[k] is None:
+            return False
+        concerned = concerned.copy()
+        concerned[self.own[k].features] = False
+        return bool(concerned.any())
+
+    def _concerned(self, fits, share: float) -> np.ndarray:
+        """Which features are not zero or may have to move, whole norms at a time, bool (feature, fit).
+
+        They may where the gradient is over a share of the threshold.
+        """
+        labels, inside = self._labels, self._labels >= 0
+        size, active = np.zeros((2, len(self._strength), len(fits)))
+        np.add.at(size, labels[inside], self.gradient.coef[np.ix_(inside, fits)] ** 2)
+        np.add.at(active, labels[inside], self.coef[np.ix_(inside, fits)] != 0)
+        chosen = (active > 0) | ~(np.sqrt(size) <= share * self._strength[:, fits])
+        return np.where(inside[:, None], chosen[labels], True)
+
+    def _form(self, fits, features) -> None:
+        """Form the Hessians of some fits where they are, in some features of each, bool (feature, fit)."""
+        if not len(fits):
+            return
+        columns = [np.flatnonzero(some) for some in features.T]
+        matrices = self.rows.hessians(fits, self._unit, columns)
+        for k, some, matrix in zip(fits, columns, matrices, strict=True):
+            unit = np.append(self._unit[some], 1.0)
+            self.own[k] = Model(some, matrix * np.outer(unit, unit))
+        self._formed[fits] = True
+
+    def doubt(self, which: np.ndarray) -> None:
+        """Form models of some fits anew, from all rows; see :meth:`Descent.doubt`."""
+        super().doubt(which)
+        self._formed &= ~which
+
+    def renew_metrics(self, fits, scale, kin=None) -> None:
+        """Give some fits the Hessian where they are as their model; see :meth:`Descent.renew_metrics`."""
+        near = self._concerned(fits, _NEAR)
+        fits, near = fits[~self._formed[fits]], near[:, ~self._formed[fits]]
+        if not len(fits):
+            return
+        kin = np.arange(len(self.own)) if kin is None else kin
+        _, first, which = np.unique(kin[fits], return_index=True, return_inverse=True)
+        shared = np.stack([near[:, which == i].any(axis=1) for i in range(len(first))], axis=1)
+        self._form(fits[first], shared)
+        for k, i in zip(fits, which, strict=True):
+            self.own[k] = self.own[fits[first[i]]]
+        self._formed[fits] = self._stale[fits] = True
+        self.judge()
+
+    def _minimise(self, fits, features) -> None:
+        """Minimise the models of some fits over some features of each, bool (feature, fit)."""
+        for k, some in zip(fits, features.T, strict=True):
+            step, self._promised[k] = self._least(k, np.flatnonzero(some))
+            self._moves.coef[:, k], self._moves.intercept[k] = step[:-1], step[-1]
+
+    def _least(self, k: int, inside) -> tuple[np.ndarray, float]:
         """Step to the least of the model of one fit, intercept last, and the decrease that it promises there."""
-        labels, strength = self._blocks[k]
         coef, d = self.coef[:, k], len(self.coef)
-        inside = np.flatnonzero((labels < 0) | np.isin(labels, labels[(coef != 0) | (missed != 0)]))
-        with_intercept = np.append(inside, d)
         g = np.append(self.gradient.coef[inside, k], self.gradient.intercept[k])
         step = np.zeros(d + 1)
         if not np.all(np.isfinite(g)):
             return step, np.nan
-        Q, before = self._model(k, inside, with_intercept), np.append(coef[inside], 0.0)
-        lift = _LIFT
+        Q, before = self._model(k, inside), np.append(coef[inside], 0.0)
+        labels, strength, lift = self._labels[inside], self._strength[:, k], _LIFT
         while True:
             lifted = Q + np.diag(lift * np.diag(Q))
             try:
-                move = least_of_model(lifted, lifted @ before - g, labels[inside], strength, before) - before
+                move = least_of_model(lifted, lifted @ before - g, labels, strength, before) - before
                 break
             except np.linalg.LinAlgError:
                 lift *= 100
-        step[with_intercept] = move
-        change = self._kink(k, coef + step[:-1]) - self._kink(k, coef)
-        return step, max(float(-(g @ move) - move @ lifted @ move / 2 - change), 0.0)
+        step[np.append(inside, d)] = move
+        kinks = np.diff(_norms(np.stack([coef, coef + step[:-1]], axis=1), self._labels, len(strength)), axis=1)[:, 0]
+        return step, max(float(-(g @ move) - move @ lifted @ move / 2 - strength @ kinks), 0.0)
 
-    def _model(self, k: int, inside, with_intercept) -> np.ndarray:
+    def _model(self, k: int, inside) -> np.ndarray:
         """Hessian of one fit in some features and the intercept; nothing but its penalty moves a constant feature."""
         if self.own[k] is not None:
-            Q = self.own[k][np.ix_(with_intercept, with_intercept)]
+            features, matrix = self.own[k]
+            at = np.append(np.searchsorted(features, inside), len(features))
+            Q = matrix[np.ix_(at, at)]
         else:
             Q = np.zeros((len(inside) + 1,) * 2)
-            Q[:-1, :-1] = self._curvature[k] * self._covariance[np.ix_(inside, inside)]
-            Q[-1, -1] = self._curvature[k]
+            Q[:-1, :-1] = self._covariance[np.ix_(inside, inside)]
+            Q[-1, -1] = 1
+            Q *= self._curvature[k]
         diagonal = np.diag(Q).copy()
         diagonal[:-1] += self.ridge[inside, k]
         Q[np.diag_indices_from(Q)] = np.where(diagonal > 0, diagonal, 1.0)
@@ -93,27 +178,16 @@ class ProximalDescent(Descent):
 
     def _kinks(self, coef: np.ndarray) -> np.ndarray:
         """Penalty of every fit without its ridge, (fit,)."""
-        return np.asarray(self.penalty.value(coef), np.float64) - np.sum(self.ridge * coef**2, axis=0) / 2
+        return np.sum(self._strength * _norms(coef, self._labels, len(self._strength)), axis=0)
 
-    def _kink(self, k: int, coef: np.ndarray) -> float:
-        """Penalty of one fit without its ridge."""
-        labels, strength = self._blocks[k]
-        norms = np.sqrt(np.bincount(labels[labels >= 0], coef[labels >= 0] ** 2, minlength=len(strength)))
-        return float(strength @ norms)
-
-    def metric_of(self, matrix: np.ndarray, k: int, scale: np.ndarray) -> np.ndarray:
-        """Hessian in the features as they are, without the ridge."""
-        unit = np.append(scale, 1.0)
-        return matrix * np.outer(unit, unit)
-
-    def renew_metrics(self, fits, scale, kin=None) -> None:
-        """Give some fits the Hessian where they are as their model; see :meth:`Descent.renew_metrics`."""
-        self._stale[fits] = True
-        super().renew_metrics(fits, scale, kin)
+    # ---------------------------------------------------------------- steps
 
     def arrive(self, loss_gradient: Slopes) -> None:
         """Take over the gradient of the loss at the parameters, and judge it."""
-        self._stale = np.ones(len(self._stale), bool) if self._went is None else self._stale | self._went
+        if self._went is None:  # nothing has moved
+            self._stale[:] = True
+        else:
+            self._stale, self._formed = self._stale | self._went, self._formed & ~self._went
         super().arrive(loss_gradient)
 
     def choose(self) -> tuple[Slopes, np.ndarray]:
@@ -121,8 +195,14 @@ class ProximalDescent(Descent):
         return self._moves, self._slope
 
     def first_length(self, slope, bend) -> np.ndarray:
-        """Go all the way."""
-        return np.ones_like(slope)
+        """Go all the way, or as far as the curvature along it says; it corrects the shared model, too."""
+        p = self._moves
+        with np.errstate(divide="ignore", invalid="ignore"):
+            expected = self._curvature * (np.sum(p.coef * (self._covariance @ p.coef), axis=0) + p.intercept**2)
+            ratio = (bend - np.sum(self.ridge * p.coef**2, axis=0)) / expected
+            ratio = np.where(np.isfinite(ratio) & (ratio > 0), ratio, 1.0)
+            self._curvature = self._curvature * np.clip(ratio, 1 / _RESCALED, _RESCALED)
+            return np.minimum(-slope / bend, 1.0)
 
     def rise_of_kinks(self, p: Slopes, lengths: np.ndarray) -> np.ndarray:
         """Mean slope of the penalty's kinks on the way, (fit,)."""
@@ -133,10 +213,17 @@ class ProximalDescent(Descent):
         """Return some of the fits as a descent of their own."""
         part = super().part(index)
         part.penalty, part._curvature = select(self.penalty, index), self._curvature[index]
-        part._blocks = [self._blocks[k] for k in index]
-        part._moves = self._moves.part(index)
-        part._stale, part._promised, part._slope = self._stale[index], self._promised[index], self._slope[index]
+        part._strength, part._moves = self._strength[:, index], self._moves.part(index)
+        for name in ("_stale", "_formed", "_promised", "_slope"):
+            setattr(part, name, getattr(self, name)[index])
         return part
+
+
+def _norms(coef, labels, n: int) -> np.ndarray:
+    """Norm of every block of coefficients (feature, fit), (block, fit)."""
+    squares, inside = np.zeros((n, coef.shape[1])), labels >= 0
+    np.add.at(squares, labels[inside], coef[inside] ** 2)
+    return np.sqrt(squares)
 
 
 def select(penalty: Penalty, index) -> Penalty:

@@ -43,7 +43,7 @@ class StreamedRows(Workers):
     Nothing as long as the recording is kept: predictors and curvature are computed again where they are needed, which
     costs less than reading. A portion of rows is a :class:`HostRows` for as long as a thread works on it. Metrics and
     lengths of steps come from the guide, so that a step reads the rows once; gradients and what proofs rest on come
-    from all rows. A fit that asks for a second Hessian makes slow progress: from then on all its passes read all rows.
+    from all rows. A fit that makes slow progress comes to doubt the guide, and all its passes read all rows.
     """
 
     waiting = 2
@@ -57,7 +57,7 @@ class StreamedRows(Workers):
         self._at, self._direction, self._slopes = (Slopes(np.full((d, n), np.nan), np.full(n, np.nan)) for _ in "123")
         self._seen: tuple | None = None  # centre, spread, furthest and longest
         self._unit, self._led = np.ones(d), False
-        self._asked, self._trusts = np.zeros(n, bool), np.ones(n, bool)  # the guide for a Hessian; the guide
+        self._trusts = np.ones(n, bool)  # the guide
         row_bytes = d * (X.dtype.itemsize + self.dtype.itemsize) + n * (Y.dtype.itemsize + 4 * self.dtype.itemsize)
         tile, chunk = rows_of_a_tile(n), getattr(X, "chunk_rows", 1)
         size = tile * max(1, round(_PORTION / row_bytes / tile))
@@ -140,17 +140,27 @@ class StreamedRows(Workers):
         x, curvature = self._guided.some(rng, n)
         return x, curvature * curvature.dtype.type(self.share)
 
-    def hessians(self, fits, *arguments) -> list[np.ndarray]:
-        """Hessians of some fits, see :meth:`HostRows.hessians`: by the guide once, from then on by all rows."""
-        found, again = {}, fits[self._asked[fits]]
-        first = fits[~self._asked[fits]]
-        if len(first):
-            found |= zip(first, self._guided.hessians(first, *arguments), strict=True)
-        for some in np.array_split(again, -(-len(again) // self._most_hessians)) if len(again) else ():
-            look = self._there(some, lambda part: (part.hessians(np.arange(len(part.neuron)), *arguments), None))
-            found |= zip(some, self._read(look, some)[0], strict=True)
-        self._asked[fits], self._trusts[again] = True, False
-        return [found[k] for k in fits]
+    def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
+        """Hessians of some fits, see :meth:`HostRows.hessians`: by the guide if the fit trusts it, else by all rows."""
+        found, trusts = [None] * len(fits), self._trusts[fits]
+        led, sure = np.flatnonzero(trusts), np.flatnonzero(~trusts)
+        shares = [led] if len(led) else []
+        shares += np.array_split(sure, -(-len(sure) // self._most_hessians)) if len(sure) else []
+        for share in shares:
+            some, own = fits[share], None if columns is None else [columns[i] for i in share]
+            if trusts[share[0]]:
+                matrices = self._guided.hessians(some, scale, own)
+            else:
+                every = np.arange(len(some))
+                look = self._there(some, lambda part, k=every, c=own: (part.hessians(k, scale, c), None))
+                matrices = self._read(look, some)[0]
+            for i, matrix in zip(share, matrices, strict=True):
+                found[i] = matrix
+        return found
+
+    def doubt(self, fits) -> None:
+        """Read all rows for Hessians and lengths of some fits from now on: the guide does not serve them."""
+        self._trusts[fits] = False
 
     # ---------------------------------------------------------------- passes that numbers rest on
 
@@ -221,7 +231,7 @@ class StreamedRows(Workers):
         part.guide = self._guided.part(index)
         part._at, part._direction, part._slopes = (a.part(index) for a in (self._at, self._direction, self._slopes))
         part.passes, part._seen = 0.0, None
-        part._asked, part._trusts = self._asked[index], self._trusts[index]
+        part._trusts = self._trusts[index]
         return part
 
 

@@ -17,21 +17,22 @@ SOLVERS = {
     "SAGA": SAGA,
     "Newton": Newton,
 }
-_REMOVED = ("LBFGS", "BoundMajorization")
+_REMOVED = ("LBFGS", "BoundMajorization", "SharedNewton")
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
 _SMALL_WORK = 4e6  # up to which a few neurons are fitted one by one
 
 
-def read_population_solver(name, kwargs, parameters: Iterable[str] = ()):
+def read_population_solver(name, kwargs, parameters: Iterable[str] = (), solvers=SOLVERS):
     """Return the solver of a name, as `read_solver` does; ValueError for those that earlier versions had."""
     if isinstance(name, str) and name in _REMOVED:
         raise ValueError(
             f'solver_name is {name!r}, which version 0.2 no longer has for populations. Use "auto" or '
-            '"ConjugateGradients", which is faster and proves how far from the optimum a fit is, or "Newton".'
+            '"ConjugateGradients" ("ProximalNewton" for a lasso), which is faster and proves how far from the optimum '
+            "a fit is."
         )
-    return read_solver(name, kwargs, SOLVERS, parameters=parameters)
+    return read_solver(name, kwargs, solvers, parameters=parameters)
 
 
 def choose_solver(problem: PopulationProblem) -> str:

@@ -13,19 +13,18 @@ import numpy as np
 
 from .. import penalties
 from .._checks import not_text, shorten
-from .._progress import ProgressBar, counted
+from .._progress import ProgressBar
 from .._status import Status
-from ..engine import ConjugateGradients
+from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import Penalty
-from ..problems import FoldedProblem, Params, PathProblem
-from ..solvers import SAGA, LoopOptions, Newton, SharedNewton, Solution
+from ..problems import FoldedProblem, Params, PopulationProblem
+from ..solvers import SAGA, LoopOptions, Solution
 from ..solvers._loop import stopping_target
 from ..solvers._seed import key_for
 from ._folds import Folds
 
 REGULARIZERS = ("Ridge", "Lasso", "ElasticNet")
 _COPIES = 7  # arrays of rows times columns alive at a time in SAGA: counts, weights, table, and what warm-up adds
-_FEATURES_PER_FIT = 30  # of a neuron, up to which its Hessians cost less than passes
 
 
 class Found(NamedTuple):
@@ -97,7 +96,7 @@ class Fits:
         Increasing.
     folds : Folds
         Of the rows.
-    solver : ConjugateGradients, SAGA, SharedNewton or None
+    solver : ConjugateGradients, ProximalNewton, SAGA or None
         Which solves them; None chooses.
     options, last : LoopOptions
         When to stop, and when the fits to all rows stop if they may be returned.
@@ -106,7 +105,7 @@ class Fits:
     max_memory : float
         Bytes.
     dtype : numpy dtype
-        Of SAGA's passes and of Hessians.
+        Of the passes.
     """
 
     data: Any
@@ -114,7 +113,7 @@ class Fits:
     penalty: Callable[[Any], Penalty]
     strengths: np.ndarray
     folds: Folds
-    solver: ConjugateGradients | SAGA | SharedNewton | None
+    solver: ConjugateGradients | SAGA | None
     options: LoopOptions
     last: LoopOptions
     seed: int
@@ -136,14 +135,12 @@ class Fits:
         interrupted : bool
             Whether Ctrl-C came first. If no strength can be scored then, KeyboardInterrupt is raised instead.
         """
-        shared = isinstance(self.chosen, SharedNewton)
         n_neurons = self.data.Y.shape[1]
         found = Found.nothing(len(self.strengths), self._train.shape[1], self.data.X.shape[1], n_neurons)
-        per_neuron = self._bytes_of_hessians() if shared else self._bytes_of_columns()
-        n_groups = -(-n_neurons // max(1, int(self.max_memory // per_neuron)))
+        n_groups = -(-n_neurons // max(1, int(self.max_memory // self._bytes_of_columns())))
         try:
             for neurons in np.array_split(np.arange(n_neurons), n_groups):
-                (self._shared if shared else self._columns)(neurons, found, bar)
+                self._columns(neurons, found, bar)
         except KeyboardInterrupt:
             if not found.comparable.any():
                 raise
@@ -196,7 +193,7 @@ class Fits:
         )
 
     @cached_property
-    def chosen(self) -> ConjugateGradients | SAGA | SharedNewton:
+    def chosen(self) -> ConjugateGradients | SAGA:
         """Solver of the cross-validation."""
         return self.solver or self._choose()
 
@@ -215,74 +212,31 @@ class Fits:
         return len(self.strengths) * (self.folds.train.shape[1] + 1)
 
     def _choose(self):
-        """Engine for smooth penalties; of others Hessians that a neuron's fits share, or SAGA for wide designs."""
-        if self.penalty(1.0).smooth and jax.default_backend() == "cpu":
-            return ConjugateGradients()
-        few = self.data.X.shape[1] <= _FEATURES_PER_FIT * self._n_fits
-        small = self._bytes_of_hessians() <= max(self.max_memory, self._bytes_of_columns())
-        return SharedNewton() if few and small and jax.default_backend() == "cpu" else SAGA()
+        """Engine on a CPU, SAGA elsewhere."""
+        if jax.default_backend() != "cpu":
+            return SAGA()
+        return ConjugateGradients() if self.penalty(1.0).smooth else ProximalNewton()
 
-    def _bytes_of_hessians(self) -> float:
-        """Per neuron: pieces, and for each set of rows what is made of them."""
-        n_folds = self.folds.train.shape[1] + 1
-        return 8.0 * (self.data.X.shape[1] + 1) ** 2 * (2 * n_folds + 3 * n_folds)
+    @property
+    def _at_once(self) -> bool:
+        """Whether the fits of all strengths are made together; else a stronger one is the start of the next."""
+        return self.penalty(1.0).smooth and isinstance(self.chosen, SAGA)
 
     def _bytes_of_columns(self) -> float:
-        columns = self._n_fits
-        if not self.penalty(1.0).smooth:
-            columns //= len(self.strengths)  # one strength at a time
+        columns = self._n_fits if self._at_once else self._n_fits // len(self.strengths)
         return _COPIES * columns * self.data.X.shape[0] * float(np.dtype(self.dtype).itemsize)
 
-    # ------------------------------------------------------------------------------------------ Newton
-
-    def _shared(self, neurons, found: Found, bar: ProgressBar) -> None:
-        data = self.data
-        Y, offset = data.Y[:, neurons], data.offset
-        if offset is not None and offset.shape[1] > 1:
-            offset = offset[:, neurons]
-        common = data.X, Y, self.observation, self.penalty, self._train, data.weights, self.dtype, offset
-        problem = PathProblem(*common)
-
-        def keep(s, path):
-            found.keep(s, neurons, (a[s] for a in path[:7]))
-            bar.advance(int(np.sum(~_unfinished(path.status[s], path.gap[s]))))
-
-        path = self.chosen.run(problem, self.strengths, self.options, self.last, keep)
-        try:
-            self._finish(path, neurons, bar)
-        finally:
-            found.keep(slice(None), neurons, path[:7])
-
-    def _finish(self, found, neurons, bar: ProgressBar) -> None:
-        """Finish by exact Hessians what the shared ones did not."""
-        s, f, n = np.nonzero(_unfinished(found.status, found.gap))
-        if not len(s):
-            return
-        problem = self._folded(self.strengths[s], f, neurons[n])
-        with bar.phase(f"finishing {counted(len(s), 'fit')}"):
-            solution = run_counted(Newton(), problem, None, self.seed, self.options, bar)
-        ended = solution.status != Status.INTERRUPTED
-        better = ended & np.isfinite(solution.objective) & np.isfinite(solution.gap)
-        s, f, n = (a[better] for a in (s, f, n))
-        found.coef[s, f, :, n] = solution.params.coef[:, better].T
-        found.intercept[s, f, n] = solution.params.intercept[better]
-        for name in ("gap", "gap_is_bound", "status", "target"):
-            getattr(found, name)[s, f, n] = getattr(solution, name)[better]
-        found.passes[s, f, n] = 0  # they obey the tolerance of the cross-validation, not that of the last fit
-        if solution.interrupted:
-            raise KeyboardInterrupt
-
-    # ------------------------------------------------------------------------------------------ SAGA
-
     def _folded(self, strength, fold, neuron) -> FoldedProblem:
-        data = self.data
+        data, penalty = self.data, self.penalty(strength)
+        if not penalty.smooth and not np.any(strength):
+            penalty = penalties.Ridge(strength)  # there are no kinks without a strength
         return FoldedProblem(
-            data.X, data.Y, self.observation, self.penalty(strength), neuron, fold, self._train,
+            data.X, data.Y, self.observation, penalty, neuron, fold, self._train,
             weights=data.weights, dtype=self.dtype, offset=data.offset,
         )  # fmt: skip
 
     def _columns(self, neurons, found: Found, bar: ProgressBar) -> None:
-        if self.penalty(1.0).smooth and isinstance(self.chosen, SAGA):
+        if self._at_once:
             self._solve(neurons, slice(None), None, found, bar)
             return
         # The next stronger strength is a near start.
@@ -298,6 +252,8 @@ class Fits:
         problem = self._folded(strength, fold, neuron)
         solver, options, passes = self.chosen, self.options, np.zeros(len(neuron), int)
         if isinstance(solver, ConjugateGradients):
+            if problem.penalty.smooth:  # whatever it is at other strengths
+                solver = ConjugateGradients()
             solver = replace(solver, curved=curved)
             options = replace(
                 options, max_memory=self.max_memory, tol=np.where(fold < shape[1] - 1, options.tol, self.last.tol)
@@ -314,11 +270,6 @@ class Fits:
         if solution.interrupted:
             raise KeyboardInterrupt
         return solution.params, solution.state
-
-
-def _unfinished(status, gap) -> np.ndarray:
-    """Which fits shared Hessians have left to exact ones."""
-    return np.isin(status, (Status.PRECISION_FLOOR, Status.UNPROVED)) | ~np.isfinite(gap)
 
 
 def run_counted(solver, problem, start: Params | None, seed: int, options: LoopOptions, bar: ProgressBar) -> Solution:
@@ -378,11 +329,8 @@ def default_strengths(regularizer: str, penalty, data, observation) -> np.ndarra
     """Eight from 1e-6 to 1 for a ridge; else twelve, from the smallest that leaves no neuron a coefficient down."""
     if regularizer == "Ridge":
         return np.logspace(-6, 0, 8)
-    problem = PathProblem(data.X, data.Y, observation, penalty, np.ones((len(data.X), 1), bool), data.weights,
-                          offset=data.offset)  # fmt: skip
-    columns = problem.columns(np.zeros(data.Y.shape[1], int), np.arange(data.Y.shape[1]))
-    null = problem.null_params(columns)
-    gradient = problem.evaluate(columns, null, null).gradient[:-1]
+    problem = PopulationProblem(data.X, data.Y, observation, penalty(1.0), data.weights, data.X.dtype, data.offset)
+    gradient = problem.null_gradient()
     strongest = float(np.max(penalty(1.0).maximal_strength(gradient)))
-    rounding = 1e-12 * float(np.max(problem.null_objective(columns), initial=0.0))
+    rounding = 1e-12 * float(np.max(problem.null_objective, initial=0.0))
     return (strongest if strongest > rounding else 1.0) * np.logspace(-3, 0, 12)

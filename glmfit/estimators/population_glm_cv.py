@@ -21,14 +21,14 @@ from .._types import DataLike, Seed
 from .._warn import warn_user
 from ..engine import ConjugateGradients, ProximalNewton
 from ..problems import Params, PopulationProblem
-from ..solvers import SAGA, LoopOptions, SharedNewton, Solution
+from ..solvers import SAGA, LoopOptions, Solution
 from ._auto import SOLVERS as FIT_SOLVERS
-from ._auto import choose_solver
+from ._auto import choose_solver, read_population_solver
 from ._cv_fits import REGULARIZERS, Fits, Found, default_strengths, penalty_maker, read_strengths, run_counted
 from ._cv_scores import choose_strengths, score_folds
 from ._default_strength import residual, warn_if_flat
 from ._folds import make_folds
-from ._parameters import precision, read_count, read_number, read_seed, read_solver, read_verbose
+from ._parameters import precision, read_count, read_number, read_seed, read_verbose
 from ._population_model import PopulationModel
 from ._streaming import as_arrays
 from ._validation import check_training, time_axis
@@ -38,7 +38,6 @@ RULES = ("best", "one-se")
 SOLVERS = {
     "ConjugateGradients": ConjugateGradients,
     "ProximalNewton": ProximalNewton,
-    "SharedNewton": SharedNewton,
     "SAGA": SAGA,
 }
 
@@ -70,11 +69,10 @@ class PopulationGLMCV(PopulationModel):
     rule : {"best", "one-se"}
         Take the strength of the best mean score, or the strongest one within a standard error of it: that of the
         difference from the best over the folds.
-    solver_name : {"auto", "ConjugateGradients", "ProximalNewton", "SharedNewton", "SAGA"}
+    solver_name : {"auto", "ConjugateGradients", "ProximalNewton", "SAGA"}
         Of the cross-validation. ConjugateGradients (for the ridge) and ProximalNewton (for the others) step all folds
-        of a strength together, from those of the next stronger one. SharedNewton takes Newton steps with one Hessian of
-        a neuron for many of its fits. SAGA needs no Hessian, for GPUs. "auto" takes ConjugateGradients for the ridge,
-        and SharedNewton or SAGA, by the number of features and of fits, for the others.
+        of a strength together, from those of the next stronger one. SAGA is for GPUs. "auto" takes what the penalty
+        asks for on a CPU, and SAGA elsewhere.
     solver_kwargs : dict, optional
         Hyper-parameters of the solver named.
     cv_tol : float
@@ -108,9 +106,8 @@ class PopulationGLMCV(PopulationModel):
     -----
     Guarantee: the last fit's as in `PopulationGLM`; the fits of the cross-validation have the same certificates, in
     ``cv_gap_``, and for l1 penalties it is that of the problem with all features. A fit that is proved leaves the
-    computation. Cost with ConjugateGradients: the steps of every fit, from a start that is near; with SharedNewton: a
-    few passes of every fit over its rows, and a few Hessians of a neuron (T d^2 each) for all its fits together
-    (docs/theory/shared_hessians.md); with SAGA as many passes of every fit as a fit by itself takes.
+    computation. Cost: the steps of every fit, from a start that is near; with SAGA as many passes of every fit as a fit
+    by itself takes.
 
     Ctrl-C keeps what was done, with a warning that says how much. Strengths are fitted from the strongest to the
     weakest; those that were fitted to all folds are scored, which a second Ctrl-C ends, ``strength_`` is chosen among
@@ -211,7 +208,8 @@ class PopulationGLMCV(PopulationModel):
     def _fit(self, X, y, sample_weight, offset, exposure) -> None:
         self._check_words()
         given = read_strengths(self.strengths)
-        solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, parameters=self._get_param_names())
+        given_solver = self.solver_name, self.solver_kwargs
+        solver = read_population_solver(*given_solver, self._get_param_names(), SOLVERS)
         max_epochs, verbose = read_count("max_epochs", self.max_epochs), read_verbose(self.verbose)
         cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs)
         options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs)

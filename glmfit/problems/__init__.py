@@ -10,7 +10,6 @@ if _TYPE_CHECKING:
     from ._population import PopulationProblem
     from .base import Evaluation, FiniteSum, Params, Problem
     from .folds import FoldedProblem
-    from .path import PathProblem
 
 __all__ = [
     "AllPairs",
@@ -20,7 +19,6 @@ __all__ = [
     "FoldedProblem",
     "Pairs",
     "Params",
-    "PathProblem",
     "PopulationProblem",
     "Problem",
     "SessionBlock",
@@ -34,7 +32,6 @@ __getattr__, __dir__ = _lazy_names(
     _population=("PopulationProblem",),
     base=("Evaluation", "FiniteSum", "Params", "Problem"),
     folds=("FoldedProblem",),
-    path=("PathProblem",),
     **{
         ".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers"),
         ".stochastic": ("Pairs", "SoftmaxProblem"),

@@ -8,6 +8,7 @@ from scipy.linalg.lapack import dposv
 _ROUNDS, _PATIENT = 40, 6
 _ROUNDING = 16 * float(np.finfo(float).eps)
 _GROUP_ROUNDS, _GROUP_PATIENCE, _SECULAR_STEPS = 200, 20, 60
+_FAST = 0.1  # of the gradient before: a Newton step that leaves more of it is not on its own ground
 
 
 def minimise_l1(Q, c, l1, start):
@@ -81,7 +82,7 @@ def _to_first_crossing(w, target, sign, wrong):
     return np.where(gone, 0.0, w + min(t, 1.0) * (target - w)), np.where(gone, 0.0, sign)
 
 
-def minimise_groups(Q, c, groups, strength, start):
+def minimise_groups(Q, c, labels, strength, start):
     """Minimise ``w'Q w / 2 - c'w + sum_g strength_g |w_g|``.
 
     Parameters
@@ -90,8 +91,8 @@ def minimise_groups(Q, c, groups, strength, start):
         Positive definite, (variable, variable).
     c : numpy.ndarray
         (variable,).
-    groups : list of numpy.ndarray
-        Variables of each group; every variable is in one.
+    labels : numpy.ndarray
+        Group of each variable, (variable,).
     strength : numpy.ndarray
         (group,), >= 0; 0 for variables that are free.
     start : numpy.ndarray
@@ -104,22 +105,33 @@ def minimise_groups(Q, c, groups, strength, start):
 
     Notes
     -----
-    Every round minimises over one group after the other, which finds the zeros and never goes up, and then takes a
-    Newton step on the groups that are not zero, where the norms are smooth, which is fast once the zeros are found.
+    Newton steps on the groups that are not zero, where the norms are smooth, are fast once the zeros are right. Where
+    they do not say that they are, or do not get on, one group after the other is minimised over, which finds the zeros
+    and never goes up.
     """
-    w = start.copy()
-    parts = [(g, *np.linalg.eigh(Q[np.ix_(g, g)]), s) for g, s in zip(groups, strength, strict=True)]
+    w, parts = start, None
     size = np.abs(c).max(initial=0.0) + strength.max(initial=0.0)
-    best, since = np.inf, 0
+    best, since, before = np.inf, 0, np.inf
     for _ in range(_GROUP_ROUNDS):
-        for g, values, vectors, s in parts:
-            w[g] = _least_of_group(values, vectors, c[g] - Q[g] @ w + Q[np.ix_(g, g)] @ w[g], s)
-        w, missed = _newton_of_groups(Q, c, groups, strength, w)
+        after, missed, released = _newton_of_groups(Q, c, labels, strength, w)
+        if missed <= 1e-13 * size and not released:
+            break
         since = 0 if missed < 0.5 * best else since + 1
         best = min(best, missed)
-        if missed <= 1e-13 * size or since >= _GROUP_PATIENCE:
+        if since >= _GROUP_PATIENCE:
             break
-    return w
+        if released or not missed <= _FAST * before:
+            parts = parts or [_part(Q, np.flatnonzero(labels == k), s) for k, s in enumerate(strength)]
+            for g, q, values, vectors, s in parts:
+                after[g] = _least_of_group(values, vectors, c[g] - Q[g] @ after + q @ after[g], s)
+        w, before = after, missed
+    return w.copy()
+
+
+def _part(Q, group, strength: float):
+    """Variables of a group, their matrix, its eigenvalues and eigenvectors, and the strength."""
+    q = Q[np.ix_(group, group)]
+    return group, q, *np.linalg.eigh(q), strength
 
 
 def _least_of_group(values, vectors, b, strength):
@@ -143,33 +155,47 @@ def _least_of_group(values, vectors, b, strength):
     return vectors @ (b * t / (values * t + strength))
 
 
-def _newton_of_groups(Q, c, groups, strength, w):
-    """Newton step on the groups that are not zero, if it goes down; and what is missing at their optimum."""
-    matrix, gradient, inside = Q.copy(), Q @ w - c, np.zeros(len(c), bool)
-    for g, s in zip(groups, strength, strict=True):
-        norm = np.linalg.norm(w[g])
-        inside[g] = s == 0 or norm > 0
-        if s > 0 and norm > 0:
-            unit = w[g] / norm
-            gradient[g] += s * unit
-            matrix[np.ix_(g, g)] += s / norm * (np.eye(len(g)) - np.outer(unit, unit))
+def _newton_of_groups(Q, c, labels, strength, w):
+    """Take a Newton step on the groups that are not zero, if it goes down.
+
+    Returns
+    -------
+    w : numpy.ndarray
+        After the step, an array of its own.
+    missed : float
+        Largest entry of the gradient before it.
+    released : bool
+        Whether some group was zero there that should not be.
+    """
+    gradient, n = Q @ w - c, len(strength)
+    norms = np.sqrt(np.bincount(labels, w**2, n))
+    smooth = (norms > 0) & (strength > 0)
+    unit = w / np.where(norms > 0, norms, 1.0)[labels]
+    bend = np.where(smooth, strength / np.where(smooth, norms, 1.0), 0.0)[labels]
+    together = labels[:, None] == labels
+    matrix = Q - together * np.outer(bend * unit, unit)
+    matrix[np.diag_indices(len(c))] += bend
+    zero = (norms == 0) & (strength > 0)
+    released = bool(np.any(np.sqrt(np.bincount(labels, gradient**2, n))[zero] > strength[zero] * (1 + 1e-10)))
+    gradient = gradient + strength[labels] * unit
+    inside = ~zero[labels]
     at = np.flatnonzero(inside)
     if not at.size:
-        return w, 0.0
+        return w.copy(), 0.0, released
     _, inner, failed = dposv(matrix[np.ix_(at, at)], gradient[at], lower=True)
     step = np.zeros_like(w)
     step[at] = inner
     missed = np.abs(gradient[at]).max()
     if failed:
-        return w, missed
+        return w.copy(), missed, released
+    push, bent = step @ (c - Q @ w), step @ Q @ step
 
     def change(length):
         """Objective after a part of the step less that before, without the rounding of either."""
-        v = w - length * step
-        norms = [s * (np.linalg.norm(v[g]) - np.linalg.norm(w[g])) for g, s in zip(groups, strength, strict=True)]
-        return length * (step @ (c - Q @ w + length / 2 * (Q @ step))) + sum(norms)
+        moved = np.sqrt(np.bincount(labels, (w - length * step) ** 2, n)) - norms
+        return length * (push + length / 2 * bent) + strength @ moved
 
     length = 1.0
     while not change(length) < 0 and length > 1e-6:
         length /= 2
-    return (w - length * step if length > 1e-6 else w), missed
+    return w - (length if length > 1e-6 else 0.0) * step, missed, released

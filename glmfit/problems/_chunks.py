@@ -40,18 +40,6 @@ def over_chunks(function: Callable[[slice], Any], n_rows: int, size: int = CHUNK
         yield from pool.map(lambda piece: context.copy().run(function, piece), pieces)
 
 
-def over_items(function: Callable[[int], Any], n: int, size: int) -> list:
-    """Apply a function, which works on matrices of a size, to every one of n items.
-
-    Threads would wait for the interpreter lock, and for each other, longer than they work on small matrices.
-    """
-    if size < _SMALL or n < 2:
-        with _blas().limit(limits=1, user_api="blas"):
-            return [function(i) for i in range(n)]
-    runs = over_chunks(lambda run: [function(i) for i in range(run.start, run.stop)], n, -(-n // (4 * n_cores())) or 1)
-    return [result for run in runs for result in run]
-
-
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Uninitialised array that starts on a cache line, as XLA wants an array it is to use without copying."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize

@@ -128,10 +128,10 @@ def least_of_model(Q, c, labels, strength, before):
     c, before = c * unit, before / unit
     if single:
         return unit * minimise_l1(Q, c, np.append(strength[labels], 0.0) * unit, before)
-    free = np.append(np.flatnonzero(labels < 0), len(labels))
-    groups = [np.flatnonzero(labels == label) for label in np.unique(labels[labels >= 0])]
-    norms = [strength[labels[g[0]]] * unit[g[0]] for g in groups]
-    return unit * minimise_groups(Q, c, [*groups, free], np.append(norms, 0.0), before)
+    known, group = np.unique(np.append(labels, -1), return_inverse=True)  # that of the free ones is the first
+    norms = np.zeros(len(known))
+    norms[group[:-1]] = unit[:-1] * strength[labels] * (labels >= 0)
+    return unit * minimise_groups(Q, c, group, norms, before)
 
 
 def _prove_by_hessian(problem, at: ProximalIterate) -> ProximalIterate:

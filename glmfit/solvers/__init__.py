@@ -37,7 +37,6 @@ if _TYPE_CHECKING:
     from .bound_majorization import BoundMajorization
     from .newton import Newton
     from .newton_cg import NewtonCG
-    from .path import SharedNewton
     from .saga import SAGA
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
     "SampledPairs",
     "SampledSolution",
     "Schedule",
-    "SharedNewton",
     "SoftmaxProx",
     "SoftmaxSGD",
     "Solution",
@@ -82,7 +80,6 @@ __getattr__, __dir__ = _lazy_names(
     bound_majorization=("BoundMajorization",),
     newton=("Newton",),
     newton_cg=("NewtonCG",),
-    path=("SharedNewton",),
     saga=("SAGA",),
     **{
         ".pairs": (

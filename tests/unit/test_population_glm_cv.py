@@ -18,7 +18,8 @@ from glmfit import PopulationGLM, PopulationGLMCV, Status
 from glmfit.engine.host import HostRows
 from glmfit.estimators import _cv_fits, population_glm_cv
 from glmfit.estimators._cv_scores import choose_strengths
-from glmfit.solvers import SAGA, Newton
+from glmfit.problems import FoldedProblem
+from glmfit.solvers import SAGA
 
 T, D, N = 500, 6, 3
 STRENGTHS = [1e-3, 1e-1, 1.0]
@@ -380,22 +381,16 @@ def test_the_last_fit_has_the_penalty_and_the_strengths_chosen(data, sparse):
 def test_both_solvers_give_the_same_scores_and_choices(data, regularizer):
     X, Y = data
     common = {"regularizer": regularizer, "strengths": [0.02, 0.2], "cv": 2, "cv_tol": 1e-9}
-    newton, saga = (PopulationGLMCV(**common, solver_name=name).fit(X, Y) for name in ("SharedNewton", "SAGA"))
-    np.testing.assert_allclose(newton.cv_scores_, saga.cv_scores_, atol=1e-4)
-    np.testing.assert_allclose(newton.coef_path_, saga.coef_path_, atol=4e-3)
-    np.testing.assert_array_equal(newton.strength_, saga.strength_)
-    assert newton.cv_converged_.all() and saga.cv_converged_.all() and saga.cv_gap_is_bound_.all()
+    engine, saga = (PopulationGLMCV(**common, solver_name=name).fit(X, Y) for name in ("auto", "SAGA"))
+    np.testing.assert_allclose(engine.cv_scores_, saga.cv_scores_, atol=1e-4)
+    np.testing.assert_allclose(engine.coef_path_, saga.coef_path_, atol=4e-3)
+    np.testing.assert_array_equal(engine.strength_, saga.strength_)
+    assert engine.cv_converged_.all() and saga.cv_converged_.all() and saga.cv_gap_is_bound_.all()
 
 
-def test_wide_designs_go_to_saga_and_others_share_hessians(data, monkeypatch):
-    called = []
-    for name in ("_shared", "_columns"):
-        own = getattr(_cv_fits.Fits, name)
-        monkeypatch.setattr(_cv_fits.Fits, name, lambda *a, own=own, name=name: called.append(name) or own(*a))
-    PopulationGLMCV(strengths=[0.01, 1], cv=2).fit(*data)
-    monkeypatch.setattr(_cv_fits, "_FEATURES_PER_FIT", 0)
-    PopulationGLMCV(strengths=[0.01, 1], cv=2).fit(*data)
-    assert called == ["_shared", "_columns"]
+def test_a_solver_of_before_says_what_to_use(data):
+    with pytest.raises(ValueError, match=r"SharedNewton.*ProximalNewton"):
+        PopulationGLMCV(solver_name="SharedNewton").fit(*data)
 
 
 def test_without_a_penalty_a_fit_that_has_no_optimum_says_so():
@@ -420,7 +415,7 @@ def test_scikit_learn_agrees():
     assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED_FAILURES)
 
 
-@pytest.mark.parametrize("solver_name", ["SharedNewton", "SAGA"])
+@pytest.mark.parametrize("solver_name", ["auto", "SAGA"])
 def test_offsets_and_exposure_enter_fits_and_scores(solver_name):
     """Every fit of the cross-validation is the separate fit with the same offsets, and its score that fit's score."""
     rng = np.random.default_rng(7)
@@ -452,9 +447,7 @@ def test_offsets_per_neuron_go_with_their_neurons_when_memory_is_short():
     rng = np.random.default_rng(0)
     X, offset, Y = rng.normal(size=(300, 2)), rng.normal(size=(300, 4)), rng.poisson(1.0, size=(300, 4))
     models = [
-        PopulationGLMCV(strengths=[1e-3, 0.1], cv=3, solver_name="SharedNewton", max_memory=m, cv_tol=1e-9).fit(
-            X, Y, offset=offset
-        )
+        PopulationGLMCV(strengths=[1e-3, 0.1], cv=3, max_memory=m, cv_tol=1e-9).fit(X, Y, offset=offset)
         for m in (2e9, 1.0)
     ]
     np.testing.assert_allclose(models[0].cv_scores_, models[1].cv_scores_, rtol=1e-6)
@@ -469,7 +462,7 @@ def test_one_column_that_runs_away_does_not_end_the_others():
     cv = ShuffleSplit(3, test_size=0.5, random_state=10)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = PopulationGLMCV("exp", strengths=[0, 1e-2], cv=cv, solver_name="SharedNewton").fit(X, Y)
+        model = PopulationGLMCV("exp", strengths=[0, 1e-2], cv=cv).fit(X, Y)
     assert model.cv_converged_[1].all()
     assert model.cv_converged_[:, :, 1].all()
 
@@ -481,9 +474,7 @@ def test_a_giant_count_is_fitted_in_the_end():
     for regularizer in ("Ridge", "Lasso"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = PopulationGLMCV(
-                regularizer=regularizer, strengths=[1e-6, 1e-2], cv=3, solver_name="SharedNewton"
-            ).fit(X, y)
+            model = PopulationGLMCV(regularizer=regularizer, strengths=[1e-6, 1e-2], cv=3).fit(X, y)
         assert np.isfinite(model.cv_gap_).all()
         if regularizer == "Ridge":  # with hardly any, separate fits do not converge either
             assert model.cv_converged_[1].all()
@@ -495,7 +486,7 @@ def test_the_last_fit_obeys_its_own_tolerance_also_where_exact_hessians_finished
     y[3] = 1e5
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = PopulationGLMCV(strengths=[1e-6, 1e-2], cv=3, cv_tol=1e-2, solver_name="SharedNewton").fit(X, y)
+        model = PopulationGLMCV(strengths=[1e-6, 1e-2], cv=3, cv_tol=1e-2).fit(X, y)
         alone = PopulationGLM(regularizer_strength=model.strength_[0]).fit(X, y)
     np.testing.assert_allclose(model.report_.target, alone.report_.target, rtol=1e-3)
     assert not model.report_.converged[0] or model.report_.gap[0] <= model.report_.target[0]
@@ -598,18 +589,15 @@ def test_neurons_that_ctrl_c_left_out_have_a_constant_rate(data, fitted, monkeyp
 
 
 def test_ctrl_c_while_fits_are_finished_keeps_them_as_they_were(monkeypatch):
-    """Those that were to be finished by exact Hessians, here for want of an optimum, are scored all the same."""
+    """Fits of a strength of 0 that have no optimum are finished by exact Hessians; the other strength is scored."""
     x = np.repeat([0.0, 1.0], 100)[:, None]
     y = np.random.default_rng(3).poisson(x[:, 0] * 2.0)
     order = np.random.default_rng(4).permutation(200)
-    stop_at(monkeypatch, Newton, "update", 2)
+    stop_at(monkeypatch, FoldedProblem, "finish_neuron", 2)
     with pytest.warns(UserWarning) as caught:
-        model = PopulationGLMCV(strengths=[0.0, 0.01], cv=2, solver_name="SharedNewton").fit(x[order], y[order])
-    assert str(caught[0].message).startswith(STOPPED + "2 of 2 strengths")
-    assert [str(w.message)[:41] for w in caught[1:]] == [
-        "1 of 1 neurons did not converge: 1 interr"
-    ]  # no advice beside
-    assert np.isfinite(model.cv_scores_).all() and model.cv_converged_[1].all()
+        model = PopulationGLMCV(strengths=[0.0, 0.01], cv=2).fit(x[order], y[order])
+    assert str(caught[0].message).startswith(STOPPED + "1 of 2 strengths")
+    assert np.isfinite(model.cv_scores_[1]).all() and model.cv_converged_[1].all()
     assert np.isfinite(model.predict(x)).all()
 
 

@@ -47,13 +47,6 @@ def test_a_fit_out_of_budget_does_not_end_full(bars):
     assert bars[0].n == 1 < bars[0].total and bars[0].postfix.startswith("2 open")
 
 
-def test_a_cross_validation_out_of_budget_does_not_end_full(bars):
-    with pytest.warns(UserWarning, match="did not converge"):
-        model = PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, cv_tol=1e-13, max_epochs=1, verbose=True)
-        model.set_params(solver_name="SharedNewton").fit(X, Y)
-    assert bars[0].n < bars[0].total
-
-
 def test_responses_out_of_budget_do_not_end_full(bars):
     table = np.where(np.random.default_rng(0).random((20, 8)) < 0.5, 1.0, np.nan)
     with pytest.warns(UserWarning, match="did not converge"):
@@ -99,19 +92,6 @@ def test_a_cross_validation_has_one_bar_that_counts_fits(bars):
     (bar,) = bars
     assert bar.descriptions == ["glmfit: 2 strengths x 3 folds, 2 neurons"] and bar.unit == "fit"
     assert bar.n == bar.total == 2 * (3 + 1) * 2  # the last fits are among those to all rows
-
-
-def test_parts_of_a_cross_validation_are_named_on_its_bar(bars):
-    """A strength of 0 that has no optimum is finished by exact Hessians, and the last fit is one more."""
-    x = np.repeat([0.0, 1.0], 100)[np.random.default_rng(4).permutation(200)][:, None]
-    y = np.random.default_rng(3).poisson(x[:, 0] * 2.0)
-    with pytest.warns(UserWarning, match="did not converge"):
-        model = PopulationGLMCV(strengths=[0.0, 0.01], cv=2, max_epochs=60, verbose=True)
-        model.set_params(solver_name="SharedNewton").fit(x, y)
-    (bar,) = bars
-    whole = "glmfit: 2 strengths x 2 folds, 1 neuron"
-    assert bar.descriptions[0] == bar.descriptions[-1] == whole
-    assert bar.descriptions[1].startswith("glmfit: finishing ") and bar.n == bar.total
 
 
 def test_a_last_fit_is_named_and_counted(bars, monkeypatch):

@@ -60,7 +60,7 @@ def test_memory_does_not_grow_with_the_recording():
     sizes = []
     for times in (1, 8):
         X, Y = (np.tile(a, (times, 1)) for a in make())
-        model = PopulationGLM(regularizer_strength=1e-2, max_memory=SMALL).fit(Counted(X), Y)
+        model = PopulationGLM(regularizer_strength=1e-2, max_memory=5 * SMALL).fit(Counted(X), Y)
         sizes.append(model.report_.memory_bytes)
     assert 0 < sizes[0] == sizes[1] < X.nbytes
     assert "at a time" in str(model.report_)
