@@ -86,6 +86,7 @@ class Beginning:
         curvature = np.maximum(p.null_curvature[fits], 1e-3 / p.n_rows)
         coef = np.array(start.coef[:, fits], np.float64)
         at = coef, start.intercept[fits] + rows.mean @ coef
-        if not p.penalty.smooth:
-            return ProximalDescent(rows, basis, curvature, ridge, select(p.penalty, fits), *at)
-        return Descent(rows, SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge), ridge, *at)
+        metric = SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge)
+        if p.penalty.smooth:
+            return Descent(rows, metric, ridge, *at)
+        return ProximalDescent(rows, metric, ridge, select(p.penalty, fits), *at)

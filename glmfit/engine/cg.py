@@ -38,7 +38,7 @@ class Descent:
 
     extensions = 3  # times a step may be made longer
 
-    def __init__(self, rows: HostRows, metric: SharedMetric | None, ridge: np.ndarray, coef, intercept):
+    def __init__(self, rows: HostRows, metric: SharedMetric, ridge: np.ndarray, coef, intercept):
         self.rows, self.shared, self.ridge = rows, metric, ridge
         self.coef, self.intercept = coef, intercept
         n = len(intercept)
@@ -192,7 +192,7 @@ class Descent:
         """Return some of the fits as a descent of their own."""
         part = copy.copy(self)
         part.rows = self.rows.part(index)
-        part.shared = None if self.shared is None else self.shared.part(index)
+        part.shared = self.shared.part(index)
         part.own = [self.own[k] for k in index]
         for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"):
             setattr(part, name, getattr(self, name)[..., index])

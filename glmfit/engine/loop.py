@@ -15,11 +15,12 @@ from ..bounds import dual_gap
 from ..problems.base import Params
 from ..solvers._result import History, LoopOptions, Solution
 from .beginning import Beginning
-from .certify import RidgeFloor, SpectralFloor, bound_gaps
+from .certify import RidgeFloor, SpectralFloor, bound_gaps, bound_gaps_at_once
 from .cg import Descent, steps_of_a_hessian
 from .group import Group
 from .proximal import select
 from .resumption import Notebook
+from .tiles import Slopes
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides
@@ -203,17 +204,12 @@ class Run:
         problem, cg, fits = self.problem, group.descent, group.fits
         self.attempts += 1
         broken, stalled = ~np.isfinite(cg.estimate), cg.estimate > group.aim * target
-        worse = self._look(group, dual=group.first_order)
+        worse = self._look(group, dual=group.first_order or (not problem.penalty.smooth and group.proofs.any()))
         params = Params(self.params.coef[:, fits], self.params.intercept[fits])
         objective = self.objective[fits]
         target = self._targets(fits, objective)
         rounding = self._rounding(params, fits, objective)
-        if group.by_duality is None:
-            bound, estimate = self._bounds(group, target - rounding, params)
-        else:
-            bound, estimate = group.by_duality, cg.estimate
-            if not problem.penalty.penalises_all:  # rounding of the free coefficients' gradient takes it away
-                bound = np.full(len(fits), np.inf)
+        bound, estimate = self._bounds(group, target - rounding, params)
         bound = bound + rounding
         bound = np.where(worse, np.inf, bound)
         known = np.isfinite(bound)
@@ -243,17 +239,24 @@ class Run:
         return [group]
 
     def _bounds(self, group: Group, target, params: Params):
-        """Bounds from the ridge, and from the spectrum of some rows where it says too little."""
+        """Bounds by duality or from the ridge, and from the spectrum of some rows where they say too little."""
         problem, cg, fits = self.problem, group.descent, group.fits
         bound, estimate = np.full(len(fits), np.inf), np.full(len(fits), np.inf)
-        some = np.all(cg.ridge > 0, axis=0)
+        smooth = problem.penalty.smooth
+        some = np.all(cg.ridge > 0, axis=0) & smooth
+        if not smooth:
+            estimate = cg.estimate
+            # Rounding of the gradient of coefficients without a penalty takes a bound by duality away.
+            bound = group.by_duality if group.by_duality is not None and problem.penalty.penalises_all else bound
+            if group.first_order:
+                return bound, estimate
         if some.any():
             bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, *self._longest(cg)))
         # With a ridge a nearer point may do without, at the cost of some steps; and a metric of a fit's own says that
         # the shared one knows little of it.
         first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP_FLOOR
         useful = (estimate <= target) & ~self.curved[fits] & (first | (group.proofs > 0))
-        left = ~(bound <= target) & (~some | useful)
+        left = ~(bound <= target) & (~some | useful | (not smooth))
         # Products in single precision must show every direction; those left out must be 0 where features are centred.
         shown = problem.basis.tame or cg.rows.dtype == np.float64
         centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
@@ -265,7 +268,12 @@ class Run:
         share = _FAILURE / 2**self.attempts * len(fits) / problem.n_neurons
         floor = SpectralFloor(cg, seed, share, problem.penalty.rotation_invariant)
         self.failure_probability += floor.failure_probability
-        found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
+        if smooth:
+            found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
+        else:
+            g = np.asarray(cg.penalty.subgradient_residual(cg.coef, cg.gradient.coef), np.float64)
+            residual, second = Slopes(g, cg.gradient.intercept), estimate
+            found = bound_gaps_at_once(cg, residual, floor, problem.penalty.penalises_all)
         found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
         found = np.where(left, found, np.inf)
         if not problem.penalty.penalises_all and np.isfinite(found).any():

@@ -169,11 +169,11 @@ class StreamedRows(Workers):
 
         def look(part):
             found = part.evaluate(coef, intercept, dual)
-            mean, most = (None, None) if dual else self._survey(part)
+            mean, most = self._survey(part)
             return (found, mean), most
 
         (found, mean), most = self._read(look)
-        self._seen = None if dual else (mean, most)
+        self._seen = mean, most
         self.passes += 1 + dual
         self._at, self._led = Slopes(coef.copy(), intercept.copy()), False
         self._slopes = Slopes(*(a.copy() for a in found[1]))
