@@ -167,7 +167,8 @@ class HostRows(Tiles):
 
     def _centred(self, G, g) -> Slopes:
         G = G.T
-        return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
+        with np.errstate(invalid="ignore"):  # a fit that has left the numbers says so by itself
+            return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
 
     def reach(self, at) -> np.ndarray:
         """Largest ``|D|`` of some fits over the rows that count, (fit,)."""

@@ -15,13 +15,14 @@ from numpy.typing import ArrayLike
 from .. import observations, penalties
 from .._status import Status
 from .._types import DataLike, Seed
+from ..data.counts import read_training
 from ..problems import PopulationProblem
 from ..solvers import SAGA, LoopOptions, Newton
 from ..solvers._seed import key_for
+from ..solvers.checkpoint import Checkpoint, facts_of
 from ._auto import SOLVERS, choose_solver, read_population_solver
-from ._checkpoint import Checkpoint, facts_of
 from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
-from ._model_file import from_json, to_json
+from ._model import from_json, to_json
 from ._parameters import (
     precision,
     read_count,
@@ -33,7 +34,6 @@ from ._parameters import (
 )
 from ._population_model import PopulationModel
 from ._streaming import StreamedTraining, load_or_stream
-from ._validation import check_training
 
 
 class PopulationGLM(PopulationModel):
@@ -234,7 +234,7 @@ class PopulationGLM(PopulationModel):
         )
         arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
         if data is None:
-            data = check_training(self, *arrays, sample_weight, offset, exposure)
+            data = read_training(self, *arrays, sample_weight, offset, exposure)
         _refuse_solver(solver, self.solver_name, data, checkpoint)
         options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
         problem = self._make_problem(data, max_memory)

@@ -25,10 +25,10 @@ from ..problems._metric import Metric
 from ..problems._rows import AdmmState
 from ..problems.base import FiniteSum, Params
 from ._epoch import saga_epoch
-from ._pack import from_arrays, to_arrays
 from ._sampling import SAMPLINGS, epoch_order
 from ._seed import seed_of
 from .base import OptStep, Solver
+from .checkpoint import from_arrays, to_arrays
 
 _COUNTS = ("epoch", "row_evals", "seed", "n_certificates", "n_rows")
 

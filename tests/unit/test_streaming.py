@@ -16,7 +16,7 @@ import zarr
 from glmfit import PopulationGLM, design
 from glmfit._files import load_npz, save_npz
 from glmfit.design import RowSource
-from glmfit.estimators._checkpoint import Checkpoint
+from glmfit.solvers.checkpoint import Checkpoint
 
 T, D, N, SMALL = 6000, 5, 4, 1e5  # bytes that such a recording does not fit in
 ROOT = Path(__file__).resolve().parents[2]
@@ -404,7 +404,7 @@ def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("glmfit.estimators._checkpoint.save_npz", full)
+        patched.setattr("glmfit.solvers.checkpoint.save_npz", full)
         with pytest.warns(UserWarning, match=r"fit.npz could not be written, and the fit goes on .*No space left"):
             model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-2).fit(X, Y, checkpoint=file)
     assert model.report_.converged.all()

@@ -1,32 +1,142 @@
-"""What a fit says of itself, per neuron, for people and for code."""
+"""What a fit says of itself, for people and for code: made of its solution and of facts about the data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from .._display import Summary
-from .._status import Status
+from .._display import Display, Summary
+from .._status import NO_PROOF, Status, as_statuses
 from ..bounds import DUALITY_THEOREM, GAP_THEOREM, StepCertificate
-from ._base_report import Report
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROUNDING = 1e-13  # of an objective, relative
 _MOST, _WIDE = 12, 24  # rows and letters shown
-_AFTER_NEWTON = {
-    Status.PRECISION_FLOOR: (
-        "Above the tolerance no further progress was seen, because of rounding: loosen tol, or bring the features to "
-        "similar scales."
-    ),
-    Status.UNPROVED: (
-        "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
-        "little. A ridge penalty can give the curvature a proof needs; so may removing features that nearly repeat "
-        "others."
-    ),
-}
 
 
-@dataclass(frozen=True, repr=False)
-class FitReport(Report):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Report(Display):
+    """Common part of the reports: whether a fit converged, what to do if not, a table, and lines to read."""
+
+    status: Any  # one, or an array with one per neuron
+    objective: Any
+    pseudo_r2: Any
+    solver_name: str
+    epochs: Any
+    seconds_run: float
+    seconds_compile: float
+    history: dict = field(default_factory=dict, repr=False)
+
+    _frame: ClassVar[tuple[str, ...]]
+    _words: ClassVar[dict[Status, str]] = {}  # of advice that differs from the usual
+
+    @property
+    def converged(self) -> bool | np.ndarray:
+        """Whether the fit, or that of each neuron (neuron,), reached its target."""
+        return self.status == Status.CONVERGED
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do about every outcome but convergence, a sentence each."""
+        return [f"{who}{status.label}: {self._advice(status)}" for who, status in self._outcomes()]
+
+    def _failure(self) -> str:
+        """Say what a warning says of fits that failed; nothing if none did."""
+        failed = [(who, status) for who, status in self._outcomes() if status.is_failure]
+        if not failed:
+            return ""
+        if self.status is Status.NO_GAIN:
+            return f"the fit did not improve on class frequencies. {self._advice(self.status)}"
+        parts = "; ".join(f"{who}{status.label} ({self._advice(status)})" for who, status in failed)
+        if np.ndim(self.status) == 0:
+            return f"the fit {'has' if self.status is Status.NO_USEFUL_BOUND else 'did not converge:'} {parts}"
+        n_failed = sum(np.sum(self.status == status) for _, status in failed)
+        return f"{n_failed} of {len(self.status)} neurons did not converge: {parts}"
+
+    def _outcomes(self) -> list[tuple[str, Status]]:
+        """Outcomes but convergence, with how many neurons have them."""
+        found = sorted({Status(int(s)) for s in np.atleast_1d(self.status)} - {Status.CONVERGED})
+        return [(f"{np.sum(self.status == s)} " if np.ndim(self.status) else "", s) for s in found]
+
+    def _advice(self, status: Status) -> str:
+        return self._words.get(status, status.advice)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return what was fitted on its own, a row each, as a pandas DataFrame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per neuron of a population, one row of any other model. Every frame has the columns status, objective,
+            pseudo_r2 and epochs; where distances from the optimum are known, gap, gap_kind ("bound", "estimate", or
+            "none" where nothing was computed) and relative_gap.
+        """
+        import pandas as pd
+
+        of = {"status": [str(s) for s in np.atleast_1d(self.status)], "gap_kind": getattr(self, "_gap_kind", None)}
+        values = {name: of[name] if name in of else getattr(self, name) for name in self._frame}
+        index = pd.Index(self.neuron, name="neuron") if hasattr(self, "neuron") else None
+        return pd.DataFrame({name: np.atleast_1d(value) for name, value in values.items()}, index=index)
+
+    def _seconds(self) -> str:
+        return f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {int(np.max(self.epochs))} epochs"
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class CertifiedReport(Report):
+    """Common part of the reports of convex fits: how far from the optimum they are, at most."""
+
+    gap: Any
+    gap_is_bound: Any
+    relative_gap: Any
+    target: Any
+    null_objective: Any
+    row_evals: int
+    n_rows: int
+    n_dropped: int
+    n_features: int
+    step_certificate: StepCertificate | None
+    failure_probability: float
+
+    @property
+    def _gap_kind(self) -> np.ndarray:
+        """Say of every gap whether it is a bound, an estimate, or was not looked at."""
+        return np.where(np.isnan(self.gap), "none", np.where(self.gap_is_bound, "bound", "estimate"))
+
+
+def report_of(kind: type, *sources, **facts):
+    """Make a report of a solution: what is no fact given by name is the field of the first source that has it."""
+    for f in fields(kind):
+        source = next((source for source in sources if hasattr(source, f.name)), None)
+        if f.name not in facts and source is not None:
+            facts[f.name] = getattr(source, f.name)
+    status = facts["status"]
+    return kind(**facts | {"status": as_statuses(status) if np.ndim(status) else Status(int(status))})
+
+
+def null_is_best(status, objective, null_objective):
+    """Whether a converged fit is the model without features, but for rounding: then that model is the optimum.
+
+    There a ratio of the gap to what is explained would be one of two roundings.
+    """
+    rounding = _ROUNDING * (1 + np.abs(null_objective))
+    return (status == Status.CONVERGED) & (null_objective - objective <= rounding)
+
+
+def relative_gap(status, gap, objective, null_objective):
+    """Gap over what the features explain, 0 for an optimum that explains nothing."""
+    improvement = np.maximum(null_objective - objective, 0.0)
+    nothing = (gap == 0) | null_is_best(status, objective, null_objective)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(nothing, 0.0, np.divide(gap, improvement))[()]
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class FitReport(CertifiedReport):
     """Report of a fit.
 
     Attributes
@@ -78,29 +188,19 @@ class FitReport(Report):
     """
 
     neuron: list
-    status: np.ndarray
-    gap: np.ndarray
-    gap_is_bound: np.ndarray
-    relative_gap: np.ndarray
-    target: np.ndarray
-    objective: np.ndarray
-    null_objective: np.ndarray
-    pseudo_r2: np.ndarray
     spike_count: np.ndarray
-    epochs: np.ndarray
-    row_evals: int
-    n_rows: int
-    n_dropped: int
     rank: int
-    n_features: int
-    solver_name: str
-    step_certificate: StepCertificate | None
-    failure_probability: float
-    seconds_run: float
-    seconds_compile: float
-    history: dict = field(default_factory=dict, repr=False)
     memory_bytes: int | None = None
     runaway: dict = field(default_factory=dict)
+
+    _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "spike_count", "epochs"
+    _words: ClassVar[dict[Status, str]] = {
+        Status.PRECISION_FLOOR: (
+            "Above the tolerance no further progress was seen, because of rounding: loosen tol, or bring the features "
+            "to similar scales."
+        ),
+        Status.UNPROVED: NO_PROOF.format("", ""),
+    }  # after Newton
 
     @property
     def gap_theorem(self) -> str:
@@ -108,24 +208,7 @@ class FitReport(Report):
         return f"{GAP_THEOREM}, or {DUALITY_THEOREM}" if self.gap_is_bound.any() else ""
 
     def _advice(self, status: Status) -> str:
-        return _AFTER_NEWTON.get(status, status.advice) if "Newton" in self.solver_name else status.advice
-
-    def _columns(self) -> dict:
-        return {
-            "status": [str(s) for s in self.status],
-            "gap": self.gap,
-            "gap_kind": self._kind(self.gap, self.gap_is_bound),
-            "relative_gap": self.relative_gap,
-            "pseudo_r2": self.pseudo_r2,
-            "objective": self.objective,
-            "spike_count": self.spike_count,
-            "epochs": self.epochs,
-        }
-
-    def _index(self):
-        import pandas as pd
-
-        return pd.Index(self.neuron, name="neuron")
+        return super()._advice(status) if "Newton" in self.solver_name else status.advice
 
     def _summary(self) -> Summary:
         """Totals, a row per neuron (of many the twelve most in need of a look), advice, certificate."""
@@ -138,8 +221,7 @@ class FitReport(Report):
             + (f", {silent} without spikes" if silent else "")
             + f"; {self.n_rows} rows, {self.n_features} features "
             f"(rank {self.rank})" + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
-            f"{self._seconds()}, {int(self.epochs.max())} epochs, "
-            f"{self.row_evals / self.n_rows:.0f} passes over the rows in all",
+            f"{self._seconds()}, {self.row_evals / self.n_rows:.0f} passes over the rows in all",
         ]
 
     def _worst(self):
@@ -150,13 +232,12 @@ class FitReport(Report):
         if len(shown) > _MOST:
             failed = np.array([s.is_failure for s in self.status])
             shown = np.lexsort((-np.nan_to_num(self.gap, nan=np.inf), self.converged, ~failed))[:_MOST]
-        kinds = self._kind(self.gap, self.gap_is_bound)
         return pd.DataFrame(
             {
                 "neuron": [_shorten(self.neuron[i]) for i in shown],
                 "status": [str(self.status[i]) for i in shown],
                 "gap F-F*": [f"{self.gap[i]:.1e}" for i in shown],
-                "kind": kinds[shown],
+                "kind": self._gap_kind[shown],
                 "relative": [f"{self.relative_gap[i]:.1e}" for i in shown],
                 "pseudo-R2": [f"{np.round(self.pseudo_r2[i], 3) + 0.0:.3f}" for i in shown],  # no "-0.000"
                 "spikes": [f"{self.spike_count[i]:.0f}" for i in shown],
@@ -180,9 +261,8 @@ class FitReport(Report):
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))
         if self.gap_is_bound.any():
-            chance = (
-                f"failure probability {self.failure_probability:.0e}" if self.failure_probability else "no randomness"
-            )
+            p = self.failure_probability
+            chance = f"failure probability {p:.0e}" if p else "no randomness"
             lines.append(f"gap bounds: generalised self-concordance or duality, float64 gradient, {chance}")
         return lines
 
@@ -196,12 +276,10 @@ class FitReport(Report):
         features = list(dict.fromkeys(self.runaway["feature"]))
         for name in features[:_MOST]:
             of = self.runaway["feature"] == name
-            coef = self.runaway["coef"][of]
-            rows = int(self.runaway["n_rows"][of][0])
             neurons = f"{of.sum()} neurons" if of.sum() > 1 else f"neuron {self.runaway['neuron'][of][0]}"
             lines.append(
-                f"  feature {name} (not at its median in {rows} of {self.n_rows} rows): {neurons}, up to "
-                f"{np.max(np.abs(coef)):.1e}"
+                f"  feature {name} (not at its median in {self.runaway['n_rows'][of][0]} of {self.n_rows} rows): "
+                f"{neurons}, up to {np.max(np.abs(self.runaway['coef'][of])):.1e}"
             )
         more = [f"  and {len(features) - _MOST} more features"] if len(features) > _MOST else []
         return [*lines, *more, "  Remove such features, or use a ridge penalty."]
