@@ -28,7 +28,6 @@ from glmfit import (
     stochastic,
 )
 from glmfit._compile import jit
-from glmfit.design import RowSource
 from glmfit.observations.softmax import Multinomial
 from glmfit.problems import AllPairsProblem, Pairs, Params, SoftmaxProblem, Triples
 from glmfit.problems.joint import JointProblem
@@ -106,7 +105,7 @@ def watch(monkeypatch):
 
 
 def populations():
-    """Every solver of counts that compiles, penalties with and without splitting; in memory and streamed."""
+    """Every solver of counts that compiles, penalties with and without splitting."""
     X, Y = recording(t=300)
     for options in (
         {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"warmup": 1}},
@@ -116,22 +115,6 @@ def populations():
         PopulationGLM(**{"regularizer_strength": 1e-2, "max_epochs": 4} | options).fit(X, Y)
     fit = PopulationGLM(regularizer_strength=1e-2, solver_name="SAGA", max_epochs=4).fit
     fit(X, Y, offset=np.full((len(X), 1), 0.1))
-    X, Y = recording(t=6000)
-    model = PopulationGLM(regularizer_strength=1e-2, solver_name="SAGA", max_memory=1e5, max_epochs=4)
-    model.fit(Read(X.astype(np.float32)), Y.astype(np.uint8))
-
-
-class Read(RowSource):
-    """An array read a few rows at a time."""
-
-    def __init__(self, X):
-        self.X = X
-
-    def __len__(self):
-        return len(self.X)
-
-    def read(self, rows):
-        return self.X[rows]
 
 
 def devices():
@@ -200,7 +183,7 @@ def update(solver, problem):
 
 
 AREAS = {
-    populations: ("problems._rows", "problems.streamed"),
+    populations: ("problems._rows",),
     devices: ("engine.device", "engine.device_cg"),
     coupled_columns: ("problems._joint_rows", "solvers._epoch"),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),

@@ -11,8 +11,9 @@ import copy
 import numpy as np
 
 from ..bounds import descent_step
-from .host import HostRows, Slopes
+from .host import HostRows
 from .metric import OwnMetric, SharedMetric
+from .tiles import Slopes
 
 OVERSHOT, SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step is corrected
 _CORRECTIONS = 12
@@ -37,7 +38,7 @@ class Descent:
 
     extensions = 3  # times a step may be made longer
 
-    def __init__(self, rows: HostRows, metric: SharedMetric | None, ridge: np.ndarray, coef, intercept):
+    def __init__(self, rows: HostRows, metric: SharedMetric, ridge: np.ndarray, coef, intercept):
         self.rows, self.shared, self.ridge = rows, metric, ridge
         self.coef, self.intercept = coef, intercept
         n = len(intercept)
@@ -85,6 +86,10 @@ class Descent:
             self.own[k] = metrics[i]
         self.judge()
         self.kept.coef[:, fits], self.kept.intercept[fits] = 0.0, 0.0
+
+    def doubt(self, which: np.ndarray) -> None:
+        """Let metrics and lengths of some fits, bool (fit,), come from all rows, where a guide led them so far."""
+        self.rows.doubt(which)
 
     def metric_of(self, matrix: np.ndarray, k: int, scale: np.ndarray) -> OwnMetric:
         """Metric of one fit from its Hessian without the ridge."""
@@ -189,7 +194,7 @@ class Descent:
         """Return some of the fits as a descent of their own."""
         part = copy.copy(self)
         part.rows = self.rows.part(index)
-        part.shared = None if self.shared is None else self.shared.part(index)
+        part.shared = self.shared.part(index)
         part.own = [self.own[k] for k in index]
         for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"):
             setattr(part, name, getattr(self, name)[..., index])

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compile import jit
-from .host import HostRows, Slopes
+from .host import HostRows
 from .shards import PADDED, Layout, Shards, filled_up
+from .tiles import Slopes
 
 _HESSIANS = 8  # made by one call
 

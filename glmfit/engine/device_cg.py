@@ -12,8 +12,8 @@ import numpy as np
 from .._compile import jit
 from ..bounds import descent_step
 from .cg import OVERSHOT, SHORT, Descent, inner
-from .host import Slopes
 from .shards import Shards
+from .tiles import Slopes
 
 _STEPS = 10  # of a program, that is of a wait
 _STEPS_OF_OWN = 4  # the same where fits have metrics of their own: enough to tell whether to renew them

@@ -8,9 +8,11 @@ import numpy as np
 
 from .cg import Descent
 from .proximal import ProximalDescent
+from .streamed import StreamedRows
 
 _AIM = 0.3  # of the target: an estimate below it asks for a proof
 _AIM_OF_KINKS = 1e-2  # the same: bounds by duality are of first order
+_SHARE_OF_STREAMS = 0.03  # of both: a step more costs less than a proof
 _LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
 
@@ -38,8 +40,9 @@ class Group:
 
     def __init__(self, descent: Descent, fits: np.ndarray):
         self.descent, self.fits = descent, fits
-        self.first_order = isinstance(descent, ProximalDescent)
-        aim = _AIM_OF_KINKS if self.first_order else _AIM
+        kinks, streamed = isinstance(descent, ProximalDescent), isinstance(descent.rows, StreamedRows)
+        self.first_order = kinks and not streamed
+        aim = (_AIM_OF_KINKS if kinks else _AIM) * (_SHARE_OF_STREAMS if streamed else 1.0)
         self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
         self.trace, self.looks = [descent.estimate], 0
         self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks

@@ -37,6 +37,8 @@ def read_population_solver(name, kwargs, parameters: Iterable[str] = (), solvers
 def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem.
 
+    For rows that are read as they are needed "ConjugateGradients" if the penalty is smooth, else "ProximalNewton".
+
     For rows in memory, on whatever device
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
@@ -52,20 +54,17 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     "SAGA" beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
-    if problem.in_memory and problem.penalty.smooth and (problem.penalty.penalises_all or _is_resolved(problem)):
+    if not problem.in_memory:
+        return "ConjugateGradients" if problem.penalty.smooth else "ProximalNewton"
+    if problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.is_resolved):
         return "ConjugateGradients"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     work, few = n_neurons * n_rows * (n_features + 56.0), n_neurons <= _FEW_NEURONS
     kinks = not problem.penalty.smooth and problem.penalty.penalises_all
-    if problem.in_memory and kinks and not (few and work <= _SMALL_WORK):
+    if kinks and not (few and work <= _SMALL_WORK):
         return "ProximalNewton"
     few = few or n_rows < _ROWS_PER_FEATURE * n_features
     return "Newton" if few or work <= _NEWTON_WORK else "SAGA"
-
-
-def _is_resolved(problem: PopulationProblem) -> bool:
-    """Whether single precision resolves all directions of the features."""
-    return problem.basis.tame and problem.basis.rank == problem.n_features
 
 
 def choose_class_solver(problem) -> str:

@@ -246,7 +246,7 @@ def _report(problem, solution, data, params: Params, features) -> FitReport:
         n_rows=problem.n_counted,
         rank=problem.design_rank,
         n_features=problem.n_features,
-        memory_bytes=None if problem.in_memory else problem.peak_bytes,
+        memory_bytes=solution.memory_bytes,
         runaway=_runaway(problem, *params, data.neuron_names, features) if problem.in_memory else {},
     )
 

@@ -18,7 +18,6 @@ _LOOK = 65536  # rows at a time of the first look at the counts
 class StreamedTraining(Training):
     """Training data whose rows are read as they are needed; what does not count has weight 0."""
 
-    run_rows: int = 0
     watch: Watch | None = None
 
 
@@ -35,7 +34,7 @@ class RowView:
 
     def __init__(self, source: RowSource, keep: np.ndarray | None):
         self.source, self.keep = source, keep
-        self.shape, self.dtype = source.shape, source.dtype
+        self.shape, self.dtype, self.chunk_rows = source.shape, source.dtype, source.chunk_rows
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -146,8 +145,7 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
         raise ValueError(f"X has {int(keep.sum())} rows that count; a fit needs at least 2, of positive weight.")
     of = {**vars(data), "X": RowView(source, keep), "Y": CountView(data.Y, keep, data.exposure)}
     return StreamedTraining(
-        **of | {"weights": weights, "offset": offset}, n_dropped=n_dropped, spike_count=spikes,
-        run_rows=source.chunk_rows, watch=watch,
+        **of | {"weights": weights, "offset": offset}, n_dropped=n_dropped, spike_count=spikes, watch=watch,
     )  # fmt: skip
 
 

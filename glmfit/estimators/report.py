@@ -257,7 +257,7 @@ class FitReport(CertifiedReport):
             )
         lines += self._runaway_lines()
         if self.memory_bytes is not None:
-            lines.append(f"rows were read in every pass; {self.memory_bytes / 1e6:.0f} MB of rows and table at a time")
+            lines.append(f"rows were read in every pass; {self.memory_bytes / 1e6:.0f} MB of them at a time")
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))
         if self.gap_is_bound.any():

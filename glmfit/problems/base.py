@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,27 +86,7 @@ class Problem(ABC):
 
 
 class FiniteSum(Problem):
-    """A problem that is a mean over rows, seen through its linear predictor: what SAGA needs.
-
-    Attributes
-    ----------
-    in_memory : bool
-        Whether all rows are on the device at once. Otherwise they come portion by portion, and the table of a solver
-        is one array on the host that every pass overwrites.
-    """
-
-    in_memory: ClassVar[bool] = True
-
-    def visit(self, kernel, rows, v, table, mean_gradient, *arguments, **static) -> tuple:
-        """Run the kernel of an epoch: `v`, table, mean gradient and warm start after visits in the order given.
-
-        ``arguments`` are the kernel's, the order of the blocks last.
-        """
-        return kernel(rows, v, table, mean_gradient, *arguments, **static)
-
-    def sweep_and_move(self, rows, v, anchor) -> tuple:
-        """Take a pass at v, and find how far eta has moved from the anchor: `sweep` and `move` together."""
-        return self.sweep(rows, v), self.move(rows, v, anchor)
+    """A problem that is a mean over rows, seen through its linear predictor: what SAGA needs."""
 
     @abstractmethod
     def rows(self, batch_size: int, seed: int) -> Any:

@@ -106,6 +106,8 @@ class Solution:
         That some gap bound of the population fails; 0 where all came from exact Hessians.
     state :
         Final solver state.
+    memory_bytes :
+        Held of rows at a time, where these were read in every pass.
     """
 
     params: Any
@@ -125,6 +127,7 @@ class Solution:
     interrupted: bool = False
     failure_probability: float = 0.0
     state: Any = None
+    memory_bytes: int | None = None
 
     def only(self) -> Solution:
         """Outcome of a single fit with numbers in place of arrays."""

@@ -129,7 +129,7 @@ def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[s
         "seed": str(seed),
         "tol": repr(tol),
         "precision": str(problem.dtype),
-        "rows read": "all at once" if problem.in_memory else f"in runs of {problem.run_rows}",
+        "rows read": "all at once" if problem.in_memory else "as they are needed",
         "weights": _digest(problem.weights),
         "offset": _digest(problem.offset),
         "features' values": _digest_of_rows(problem.X),

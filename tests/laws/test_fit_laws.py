@@ -14,10 +14,11 @@ from glmfit.engine import solve
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent
 from glmfit.engine.device import DeviceRows
-from glmfit.engine.host import HostRows, Slopes
+from glmfit.engine.host import HostRows
 from glmfit.engine.kernels import TILE, derivatives
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.shards import layout_of
+from glmfit.engine.tiles import Slopes
 from glmfit.problems import FoldedProblem, PopulationProblem
 from glmfit.problems._placement import Placement
 from glmfit.solvers import LoopOptions
@@ -177,6 +178,62 @@ def test_double_precision_is_kept_wherever_rows_are(link, devices, x64):
     solution = solve(made, LoopOptions(tol=1e-13, negligible=1e-8))
     gap = solution.objective - oracle.newton(link, X, Y, 1e-3).objective
     assert np.all(solution.status == Status.CONVERGED) and np.all(gap <= 1e-13)
+
+
+# ---------------------------------------------------------------- rows that are read anew in every pass
+
+
+class Stream:
+    """Rows of an array that are read by slices, in chunks of some size."""
+
+    def __init__(self, array, chunk_rows):
+        self.array, self.chunk_rows = array, chunk_rows
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, rows):
+        assert isinstance(rows, slice)
+        return self.array[rows].copy()
+
+
+PENALTIES = {
+    "none": penalties.NoPenalty(),
+    "ridge": penalties.Ridge(np.array(1e-3)),
+    "lasso": penalties.Lasso(np.array(5e-3)),
+    "groups": penalties.GroupLasso(np.array(5e-3), np.array([0, 0, 1, 1, 2, 2])),
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize(
+    "dtype, link, weighted, known",
+    [(np.float32, "softplus", False, False), (np.float64, "exp", True, True), (np.float32, "softplus", True, True)],
+)
+def test_rows_read_anew_give_the_fit_in_memory(name, dtype, link, weighted, known):
+    X, Y = recording(7, link, t=3000)
+    rng, chunk = np.random.default_rng(3), {"none": 100, "ridge": 1, "lasso": 7000, "groups": 256}[name]
+    weights = rng.uniform(0, 2, len(X)) * (rng.random(len(X)) < 0.8) if weighted else None
+    offset = 0.3 * rng.normal(size=(len(X), N)) if known else None
+    made = observations.from_inverse_link(link), PENALTIES[name], weights, np.float32, offset
+    X = X.astype(dtype)
+    whole = solve(PopulationProblem(X, Y, *made), TIGHT)
+    streamed = PopulationProblem(Stream(X, chunk), Stream(Y, 1), *made)
+    same(solve(streamed, LoopOptions(tol=1e-9, max_memory=1e5)), np.arange(N), whole)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_features_that_nearly_repeat_each_other_are_read_in_double_precision(mean):
+    """Without a penalty, where single precision does not resolve all directions."""
+    X, Y = recording(t=2000)
+    X[:, 1] = X[:, 0] + 1e-4 * X[:, 1]
+    X = X + mean
+    made = observations.from_inverse_link("softplus"), penalties.NoPenalty()
+    solution = solve(PopulationProblem(Stream(X, 100), Stream(Y, 100), *made), LoopOptions(tol=1e-6))
+    assert np.all(solution.status == Status.CONVERGED) and np.all(solution.gap_is_bound)
+    gap = solution.objective - oracle.newton("softplus", X, Y, 0.0).objective
+    assert np.all(gap <= solution.gap + 1e-12)
 
 
 # ---------------------------------------------------------------- the bounds
