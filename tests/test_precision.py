@@ -15,7 +15,18 @@ from cases import recording
 from jaxprs import equations
 from sklearn.exceptions import ConvergenceWarning
 
-from glmfit import MultinomialGLM, PopulationGLM, SoftmaxGLM, bounds, pairs, penalties, problems, solvers, stochastic
+from glmfit import (
+    MultinomialGLM,
+    PopulationGLM,
+    SoftmaxGLM,
+    bounds,
+    engine,
+    pairs,
+    penalties,
+    problems,
+    solvers,
+    stochastic,
+)
 from glmfit._compile import jit
 from glmfit.observations.softmax import Multinomial
 from glmfit.problems import AllPairsProblem, Pairs, Params, SoftmaxProblem, Triples
@@ -77,7 +88,7 @@ def watch(monkeypatch):
     """Put a `Watched` in the place of every compiled function of the package: the watched by their full names."""
     modules = [
         importlib.import_module(found.name)
-        for package in (bounds, penalties, problems, solvers, pairs, stochastic)
+        for package in (bounds, penalties, problems, solvers, engine, pairs, stochastic)
         for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     ]
     watched = {}
@@ -104,6 +115,13 @@ def populations():
         PopulationGLM(**{"regularizer_strength": 1e-2, "max_epochs": 4} | options).fit(X, Y)
     fit = PopulationGLM(regularizer_strength=1e-2, solver_name="SAGA", max_epochs=4).fit
     fit(X, Y, offset=np.full((len(X), 1), 0.1))
+
+
+def devices():
+    """Fits whose rows are on devices, penalties with and without kinks."""
+    X, Y = recording(t=300)
+    for name, solver in (("Ridge", "ConjugateGradients"), ("Lasso", "ProximalNewton")):
+        PopulationGLM(regularizer=name, regularizer_strength=1e-2, solver_name=solver, devices="all").fit(X, Y)
 
 
 def coupled_columns():
@@ -166,6 +184,7 @@ def update(solver, problem):
 
 AREAS = {
     populations: ("problems._rows",),
+    devices: ("engine.device", "engine.device_cg"),
     coupled_columns: ("problems._joint_rows", "solvers._epoch"),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (

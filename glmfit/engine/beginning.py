@@ -9,9 +9,12 @@ from ..problems._population import PopulationProblem
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 from .cg import Descent
+from .device import DeviceRows
+from .device_cg import DeviceDescent
 from .host import HostRows
 from .metric import SharedMetric
 from .proximal import ProximalDescent, select
+from .shards import layout_of
 from .streamed import StreamedRows, draw
 
 
@@ -38,7 +41,7 @@ class Beginning:
         self._is_of_sample = False
         self.sample: PopulationProblem | None = None
         self.held_bytes: int | None = None
-        self.dtype = problem.dtype
+        self.dtype, self._layout = problem.dtype, layout_of(problem) if problem.in_memory else None
         if not problem.in_memory:
             self.sample, self._share = draw(problem, options.max_memory / 8, seed)
             if problem.penalty.smooth and not (problem.penalty.penalises_all or problem.basis.is_resolved):
@@ -57,7 +60,10 @@ class Beginning:
         """Return the rows of some fits."""
         p = self.problem
         near = self.sample or p
-        rows = HostRows(observation=p.observation, mean=p.basis.mean, dtype=self.dtype, **near.rows_of(fits))
+        given = {"observation": p.observation, "mean": p.basis.mean, "dtype": self.dtype} | near.rows_of(fits)
+        if self._layout is not None:
+            return DeviceRows(self._layout, **given)
+        rows = HostRows(**given)
         if self.sample is None:
             return rows
         rows = StreamedRows(p.X, p.Y, rows, self._share, p.row_weights, p.offset, self.options.max_memory / 4)
@@ -88,5 +94,6 @@ class Beginning:
         at = coef, start.intercept[fits] + rows.mean @ coef
         metric = SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge)
         if p.penalty.smooth:
-            return Descent(rows, metric, ridge, *at)
+            kind = Descent if self._layout is None else DeviceDescent
+            return kind(rows, metric, ridge, *at)
         return ProximalDescent(rows, metric, ridge, select(p.penalty, fits), *at)

@@ -47,10 +47,10 @@ class Group:
         self.trace, self.looks = [descent.estimate], 0
         self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
 
-    def step(self, moving: np.ndarray) -> None:
-        """Take a step of some fits, bool (fit,)."""
-        self.descent.step(moving)
-        self.trace = [*self.trace[-2 * _STALLED :], self.descent.estimate]
+    def step(self, moving: np.ndarray, target: np.ndarray, most_steps: int) -> None:
+        """Take a step of some fits, bool (fit,), or some steps while they are above their aim."""
+        found = self.descent.advance(moving, self.aim * target, most_steps)
+        self.trace = [*self.trace, *found][-1 - 2 * _STALLED :]
 
     def part(self, which: np.ndarray) -> Group:
         """Return some of the fits as a group of their own."""

@@ -142,7 +142,7 @@ class Run:
                 if ready.all() and group.first_order and not group.looks:
                     # Bounds by duality are as near as the gradient is, which single precision does not show.
                     self._look(group)
-                    group.step(np.ones(len(ready), bool))
+                    group.step(np.ones(len(ready), bool), target, self.most_steps)
                 elif ready.all():
                     self.groups[-1:] = self._prove(group, target)
                 elif not self.problem.penalty.penalises_all and group.looks < group.descent.n_steps.max() // _LOOK:
@@ -161,7 +161,7 @@ class Run:
             if not self.problem.in_memory:
                 descent.doubt(slow & [own is not None for own in descent.own])
             self._renew(group, slow)
-        group.step(moving)
+        group.step(moving, target, self.most_steps)
         epoch = int(descent.n_steps.max())
         self.open[group.fits] = moving
         self.bar.to(max(self.bar.n, epoch))
@@ -235,7 +235,7 @@ class Run:
         if again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:
             self.curved[group.fits] = True
             self._renew(group, all_, alone=again)
-        group.step(all_)  # from a gradient in double precision
+        group.step(all_, target[left], self.most_steps)  # from a gradient in double precision
         return [group]
 
     def _bounds(self, group: Group, target, params: Params):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import jax
-
 from ..engine import ConjugateGradients, ProximalNewton
 from ..problems import PopulationProblem
 from ..solvers import SAGA, Newton
@@ -41,7 +39,7 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     For rows that are read as they are needed "ConjugateGradients" if the penalty is smooth, else "ProximalNewton".
 
-    On a CPU, for rows in memory
+    For rows in memory, on whatever device
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
       rank and single precision resolves all their directions;
@@ -58,12 +56,12 @@ def choose_solver(problem: PopulationProblem) -> str:
     """
     if not problem.in_memory:
         return "ConjugateGradients" if problem.penalty.smooth else "ProximalNewton"
-    on_host = not problem.placement.devices and jax.default_backend() == "cpu"
-    if on_host and problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.is_resolved):
+    if problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.is_resolved):
         return "ConjugateGradients"
     n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
     work, few = n_neurons * n_rows * (n_features + 56.0), n_neurons <= _FEW_NEURONS
-    if on_host and not problem.penalty.smooth and problem.penalty.penalises_all and not (few and work <= _SMALL_WORK):
+    kinks = not problem.penalty.smooth and problem.penalty.penalises_all
+    if kinks and not (few and work <= _SMALL_WORK):
         return "ProximalNewton"
     few = few or n_rows < _ROWS_PER_FEATURE * n_features
     return "Newton" if few or work <= _NEWTON_WORK else "SAGA"

@@ -77,7 +77,10 @@ class Report(Display):
         """
         import pandas as pd
 
-        of = {"status": [str(s) for s in np.atleast_1d(self.status)], "gap_kind": getattr(self, "_gap_kind", None)}
+        of = {
+            "status": [str(Status(int(s))) for s in np.atleast_1d(self.status)],
+            "gap_kind": getattr(self, "_gap_kind", None),
+        }
         values = {name: of[name] if name in of else getattr(self, name) for name in self._frame}
         index = pd.Index(self.neuron, name="neuron") if hasattr(self, "neuron") else None
         return pd.DataFrame({name: np.atleast_1d(value) for name, value in values.items()}, index=index)

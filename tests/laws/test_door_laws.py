@@ -244,7 +244,8 @@ def test_a_mistake_gets_the_same_answer_everywhere(fitted, entry, kind, mistake)
 
 
 # The others take seconds to compile, and other tests fit them.
-QUICK = [entry for entry in ENTRIES if entry not in ("PopulationGLM.simulate", "ResponseModel.fit", "a streamed fit")]
+SLOW = ("PopulationGLM.simulate", "MultinomialGLM.partial_fit", "ResponseModel.fit", "a streamed fit")
+QUICK = [entry for entry in ENTRIES if entry not in SLOW]
 
 
 @pytest.mark.parametrize("entry", QUICK)
@@ -288,6 +289,9 @@ NUMBERS = {
     "plot_signal": (lambda v: plotting.plot_signal(TIMES, v, ylabel="speed"), "signal"),
     "plot_scores": (lambda v: plotting.plot_scores(v), "scores"),
     "plot_coupling": (lambda v: plotting.plot_coupling(v), "coupling"),
+    "plot_recovery": (lambda v: plotting.plot_recovery(v, ONES), "true"),
+    "plot_responses": (lambda v: plotting.plot_responses(v), "responses"),
+    "plot_decoded": (lambda v: plotting.plot_decoded(TIMES, X, v), "position"),
     "Session": (lambda v: Session(spikes={"a": [1.0]}, signals={"speed": (TIMES, v)}), "the signal 'speed'"),
 }
 
