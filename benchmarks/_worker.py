@@ -78,7 +78,7 @@ def stream(x_file: str, y_file: str, checkpoint: str | None = None, out: str | N
     ended.set()
     watcher.join()
     if out is not None:
-        np.savez(out, coef=model.coef_, intercept=model.intercept_)
+        np.savez(out, objective=model.report_.objective, gap=model.report_.gap)
     told = {"memory_said": model.report_.memory_bytes, "peak_anonymous_bytes": highest[0]}
     return {"seconds": seconds, **told, **fit_summary(model)}
 

@@ -272,12 +272,13 @@ kernel = np.linspace(1, 0, 20)[:, None] ** np.arange(1, 5)
 features = design.hstack([X, design.Convolution(S, kernel)])
 model = PopulationGLM(regularizer="Lasso", regularizer_strength=1e-3, max_memory=4e5)
 model.fit(features, np.load(folder + "/Y.npy", mmap_mode="r"), checkpoint=folder + "/state.npz")
-np.savez(folder + "/end.npz", coef=model.coef_, intercept=model.intercept_, gap=model.report_.gap)
+report = model.report_
+np.savez(folder + "/end.npz", objective=report.objective, gap=report.gap, bound=report.gap_is_bound)
 """
 
 
 def streams(cache: Path, scale: float, section: Section) -> None:
-    """Forty SIGKILLs at random moments of a streamed fit with a checkpoint: the same coefficients, bit for bit."""
+    """Forty SIGKILLs at random moments of a streamed fit with a checkpoint: the same optimum within the gaps proved."""
     folder, rng, tally = cache / "faults" / "stream", random.Random(0), Tally(section)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -305,10 +306,11 @@ def streams(cache: Path, scale: float, section: Section) -> None:
     with tally.case(f"{n} kills"):
         subprocess.run(command, check=True, env=environment)
         with np.load(folder / "end.npz") as file:
-            for name, value in expected.items():
-                np.testing.assert_array_equal(file[name], value)
+            assert file["bound"].all()
+            apart = np.abs(file["objective"] - expected["objective"])
+            np.testing.assert_array_less(apart, file["gap"] + expected["gap"] + 1e-12)
     section.note(kills=killed, ended_before_the_kill=ended, seconds_undisturbed=seconds)
-    tally.judge("streamed fits that end identical")
+    tally.judge("streamed fits that end at the same optimum")
 
 
 # -------------------------------------------------------------------------------------------- slurm

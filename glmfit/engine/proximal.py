@@ -70,7 +70,7 @@ class ProximalDescent(Descent):
         fresh = self._formed[stale] | (self.n_steps[stale] == 0)
         cheap = self.hessian_cost[stale] * len(stale) < _CHEAP * len(self.own)
         lacking = np.array([self._lacks(k, missed[:, i]) for i, k in enumerate(stale)], bool)
-        lacking |= cheap & ~fresh & [self.own[k] is None for k in stale]
+        lacking |= cheap & ~fresh & np.array([self.own[k] is None for k in stale], bool)
         self._form(stale[lacking], near[:, lacking])
         self._minimise(stale, missed)
         good = fresh | lacking | (self._promised[stale] <= _GOOD * before[stale])

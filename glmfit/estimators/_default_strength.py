@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from .._warn import warn_user
 from ..problems import Params, PopulationProblem
-from ..problems._chunks import over_chunks
+from ..problems._chunks import over_chunks, rows_at_once
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
 _SMALLEST = 0.1  # of the median range of the features: smaller ranges count as that
@@ -38,7 +38,7 @@ def units_of(X, weights: np.ndarray | None) -> np.ndarray:
         x = x if len(x) else empty
         return x.min(axis=0, initial=np.inf), x.max(axis=0, initial=-np.inf)
 
-    low, high = (np.array(list(of)) for of in zip(*over_chunks(ends, len(X)), strict=True))
+    low, high = (np.array(list(of)) for of in zip(*over_chunks(ends, len(X), rows_at_once(X)), strict=True))
     ranges = (high.max(axis=0).astype(np.float64) - low.min(axis=0)) / 2
     varies = np.sort(ranges[ranges > 0])
     if not varies.size:

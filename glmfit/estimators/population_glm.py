@@ -84,7 +84,7 @@ class PopulationGLM(PopulationModel):
     devices : None, "all" or sequence of jax.Device
         Devices that share the rows, except in Newton: all of ``jax.devices()``, or those given. None is jax's default
         one: a GPU if there is one and the problem is large enough for it. The answer is the same within the gaps
-        reported.
+        reported. Rows that are read in every pass are fitted on the CPU.
     pad_shapes : bool
         Without effect since version 0.2: nothing is compiled for shapes any more.
 
@@ -194,8 +194,9 @@ class PopulationGLM(PopulationModel):
             Share of each bin that was observed, >= 0 (1 for a whole bin, 0.3 for one the recording ended in): the
             expected count is exposure times the rate. The loss is divided by the sum of weights times exposure.
         checkpoint : str or pathlib.Path, optional
-            File (.npz) in which SAGA writes down how far it has come, at every check. If it is there already, the fit
-            goes on from it and ends as if nothing had happened, bit for bit. It stays when the fit has ended.
+            File (.npz) in which the fit writes down how far it has come, after a step now and then. If it is there
+            already, the fit goes on from it and ends with the same proof (SAGA: as if nothing had happened, bit for
+            bit). It stays when the fit has ended.
 
         Returns
         -------

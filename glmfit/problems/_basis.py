@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._chunks import CHUNK, over_chunks
+from ._chunks import CHUNK, over_chunks, rows_at_once
 
 _ROUNDING = 64  # units in the last place of its terms by which a sum that should be 0 may differ from it
 
@@ -99,7 +99,7 @@ def weighted_moments(X: np.ndarray, weights: np.ndarray | None, dtype=np.float64
         return total, x.T @ x
 
     total, gram = np.zeros(n_features), np.zeros((n_features, n_features))
-    for sums, products in over_chunks(chunk, n_rows):
+    for sums, products in over_chunks(chunk, n_rows, rows_at_once(X)):
         total += sums
         gram += products
     total /= n_rows
@@ -201,7 +201,7 @@ def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
             counts = np.where(weight[:, None] > 0, np.abs(move) / terms, 0.0)
             return counts.max(), weight.sum(), z.T @ (weight[:, None] * move)
 
-        furthest, weight, product = zip(*over_chunks(chunk, len(X)), strict=True)
+        furthest, weight, product = zip(*over_chunks(chunk, len(X), rows_at_once(X)), strict=True)
         return np.max(furthest) / np.finfo(float).eps, sum(product) / sum(weight)
 
     furthest, product = moves(left_out)

@@ -40,6 +40,11 @@ def over_chunks(function: Callable[[slice], Any], n_rows: int, size: int = CHUNK
         yield from pool.map(lambda piece: context.copy().run(function, piece), pieces)
 
 
+def rows_at_once(rows: Any) -> int:
+    """Rows (row, column) to take at a time: a chunk at least where they are read, lest it be read again and again."""
+    return max(CHUNK, min(getattr(rows, "chunk_rows", 0), 4_000_000 // rows.shape[1]))
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Uninitialised array that starts on a cache line, as XLA wants an array it is to use without copying."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize

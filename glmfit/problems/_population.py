@@ -22,7 +22,7 @@ from ..bounds import (
     random_start,
 )
 from . import _host
-from ._chunks import over_chunks
+from ._chunks import over_chunks, rows_at_once
 from ._metric import Metric
 from ._one_neuron import OneNeuron
 from ._rows import (
@@ -134,7 +134,10 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
             r = r if self.weights is None else r * self.weights[rows, None]
             return x.T @ r.astype(self.dtype, copy=False)
 
-        return sum(over_chunks(chunk, self.n_rows), np.zeros((self.n_features, self.n_neurons))) / self.n_rows
+        return (
+            sum(over_chunks(chunk, self.n_rows, rows_at_once(self.X)), np.zeros((self.n_features, self.n_neurons)))
+            / self.n_rows
+        )
 
     @cached_property
     def saturated_loss(self) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._files import load_npz, remove_stale_parts, save_npz
 from .._warn import warn_user
-from ..problems._chunks import over_chunks
+from ..problems._chunks import over_chunks, rows_at_once
 
 _LAYOUT = "2"  # of the state; a file of another one cannot be read
 
@@ -139,7 +139,7 @@ def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[s
 
 def _digest_of_rows(rows) -> str:
     """Digest of all rows, piece by piece."""
-    pieces = over_chunks(lambda part: _digest(np.asarray(rows[part])), len(rows))
+    pieces = over_chunks(lambda part: _digest(np.asarray(rows[part])), len(rows), rows_at_once(rows))
     return hashlib.sha256("".join(pieces).encode()).hexdigest()[:16]
 
 

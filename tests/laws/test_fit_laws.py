@@ -223,6 +223,23 @@ def test_rows_read_anew_give_the_fit_in_memory(name, dtype, link, weighted, know
     same(solve(streamed, LoopOptions(tol=1e-9, max_memory=1e5)), np.arange(N), whole)
 
 
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("n_problems", [3, pytest.param(40, marks=pytest.mark.thorough)])
+def test_no_bound_of_rows_read_anew_is_below_the_gap(name, n_problems):
+    """Twenty neurons a problem, against the fit in memory to a gap of next to nothing."""
+    for seed in range(n_problems):
+        rng = np.random.default_rng([seed, 37])
+        link, t, d = LINKS[seed % 2], int(rng.integers(300, 2000)), 6
+        X, Y = recording(seed, link, t, d, 20)
+        X = (X * 10 ** rng.uniform(-0.5, 0.5, d)).astype(np.float32)
+        made = observations.from_inverse_link(link), PENALTIES[name]
+        best = solve(PopulationProblem(X, Y, *made), LoopOptions(tol=1e-9, negligible=1e-7))
+        options = LoopOptions(tol=10 ** rng.uniform(-6, -1), negligible=10 ** rng.uniform(-4, 1), max_memory=2e5)
+        solution = solve(PopulationProblem(Stream(X, 100), Stream(Y, 100), *made), options)
+        assert np.all(best.gap_is_bound) and np.all(solution.gap_is_bound)
+        assert np.all(solution.objective - best.objective <= solution.gap + 1e-13)
+
+
 @pytest.mark.parametrize("mean", [0.0, 1e4])
 def test_features_that_nearly_repeat_each_other_are_read_in_double_precision(mean):
     """Without a penalty, where single precision does not resolve all directions."""
