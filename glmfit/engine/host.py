@@ -163,11 +163,12 @@ class HostRows(Tiles):
 
     def _mean(self, parts) -> np.ndarray:
         """Mean over the rows from sums over tiles, in float64."""
-        return sum(part.astype(np.float64) for part in parts) / self.n_rows
+        with np.errstate(invalid="ignore"):  # a fit that has left the numbers says so by itself
+            return sum(part.astype(np.float64) for part in parts) / self.n_rows
 
     def _centred(self, G, g) -> Slopes:
         G = G.T
-        with np.errstate(invalid="ignore"):  # a fit that has left the numbers says so by itself
+        with np.errstate(invalid="ignore"):
             return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
 
     def reach(self, at) -> np.ndarray:
