@@ -115,7 +115,7 @@ def minimise_groups(Q, c, labels, strength, start):
     for _ in range(_GROUP_ROUNDS):
         after, missed, released = _newton_of_groups(Q, c, labels, strength, w)
         if missed <= 1e-13 * size and not released:
-            break
+            return after
         since = 0 if missed < 0.5 * best else since + 1
         best = min(best, missed)
         if since >= _GROUP_PATIENCE:

@@ -303,7 +303,7 @@ def test_a_loss_that_only_looks_linear_is_found_out(x64):
     start = jax.tree.map(jnp.zeros_like, model._get_model_params())
 
     class Disguise:
-        observation_model, inverse_link_function = model.observation_model, model.inverse_link_function
+        observation_model, inverse_link_function = model.observation_model, staticmethod(model.inverse_link_function)
 
         def __init__(self, change):
             self.change = change

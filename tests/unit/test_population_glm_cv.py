@@ -19,7 +19,6 @@ from glmfit.engine.host import HostRows
 from glmfit.estimators import _cv_fits, population_glm_cv
 from glmfit.estimators._scores import choose_strengths
 from glmfit.problems import FoldedProblem
-from glmfit.solvers import SAGA
 
 T, D, N = 500, 6, 3
 STRENGTHS = [1e-3, 1e-1, 1.0]
@@ -617,26 +616,7 @@ def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch):
     np.testing.assert_allclose(model.coef_, path_, atol=1e-12)
 
 
-def test_ctrl_c_in_saga_scores_fits_on_their_way_where_no_others_are(data, monkeypatch):
-    """All strengths of a ridge are columns of one problem, which end together."""
-    X, Y = data
-    common = {"strengths": [0.02, 0.2], "cv": 2, "cv_tol": 1e-9, "solver_name": "SAGA"}
-    stop_at(monkeypatch, SAGA, "update", 4)
-    with pytest.warns(UserWarning) as caught:
-        model = PopulationGLMCV(**common).fit(X, Y)
-    text = str(caught[0].message)
-    assert text.startswith(STOPPED + "2 of 2 strengths") and "6 of the scores are of fits that were still on" in text
-    assert np.isfinite(model.cv_scores_).all() and np.isfinite(model.cv_gap_).all() and not model.cv_converged_.any()
-    assert np.all(model.report_.status == Status.INTERRUPTED) and model.report_.solver_name == "SAGA"
-    assert model.score(X, Y) > 0
-    monkeypatch.undo()
-    stop_at(monkeypatch, SAGA, "update", 1)  # a constant rate is nothing to compare
-    with pytest.raises(KeyboardInterrupt):
-        PopulationGLMCV(**common).fit(X, Y)
-
-
-def test_of_a_lasso_ctrl_c_in_saga_keeps_the_strengths_that_ended():
-    """A strength at a time: the one on its way is no match for those that ended."""
+def test_strengths_that_ended_are_compared_without_the_one_on_its_way():
     found = _cv_fits.Found.nothing(3, 2, 1, 2)
     assert not found.comparable.any()
     found.gap[1:, :, :] = 1e-3
