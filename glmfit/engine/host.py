@@ -14,7 +14,7 @@ from ..bounds import ResidualSums
 from ..problems._chunks import chunks, n_cores
 from ..problems._host import sums_of
 from .kernels import derivatives
-from .tiles import ALL, Slopes, Tiles, weighted
+from .tiles import ALL, Slopes, Tiles, column_sums, weighted
 
 _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
 _MOST_OF_A_TILE = 1 << 18
@@ -113,7 +113,7 @@ class HostRows(Tiles):
                 y = self._y(rows, at, self.dtype)
                 r, c = self._weigh(rows, at, *derivatives(self.observation, y, eta))
                 self.eta[rows, at], self.curvature[rows, at] = eta, c
-                return r.T @ self._x(rows), r.sum(axis=0)
+                return r.T @ self._x(rows), column_sums(r)
 
         return self._sum(self._over(tile, None if at is None else len(at)))
 
@@ -121,7 +121,7 @@ class HostRows(Tiles):
         """Put down the curvature where eta is, and sum the derivatives of some rows."""
         y = self._y(rows, ALL, self.dtype)
         r, self.curvature[rows] = self._weigh(rows, ALL, *derivatives(self.observation, y, self.eta[rows]))
-        return r.T @ self._x(rows), r.sum(axis=0)
+        return r.T @ self._x(rows), column_sums(r)
 
     def furthest(self) -> np.ndarray:
         """Largest ``|eta|`` of each fit over the rows that count, (fit,)."""
@@ -142,7 +142,7 @@ class HostRows(Tiles):
             r = x @ coef32
             r += base
             r *= self.curvature[rows]
-            return r.T @ x, r.sum(axis=0)
+            return r.T @ x, column_sums(r)
 
         self.passes += 0.5
         return self._sum(self._over(tile))
@@ -152,7 +152,7 @@ class HostRows(Tiles):
 
         def tile(rows):
             c = self.curvature[rows]
-            return c.T @ self._x(rows), c.sum(axis=0)
+            return c.T @ self._x(rows), column_sums(c)
 
         return self._sum(self._over(tile))
 
@@ -163,11 +163,12 @@ class HostRows(Tiles):
 
     def _mean(self, parts) -> np.ndarray:
         """Mean over the rows from sums over tiles, in float64."""
-        return sum(part.astype(np.float64) for part in parts) / self.n_rows
+        with np.errstate(invalid="ignore"):  # a fit that has left the numbers says so by itself
+            return sum(part.astype(np.float64) for part in parts) / self.n_rows
 
     def _centred(self, G, g) -> Slopes:
         G = G.T
-        with np.errstate(invalid="ignore"):  # a fit that has left the numbers says so by itself
+        with np.errstate(invalid="ignore"):
             return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
 
     def reach(self, at) -> np.ndarray:
@@ -284,7 +285,7 @@ class HostRows(Tiles):
             if w is not None:
                 parts = weighted(loss, w), weighted(r, w), weighted(c, w.astype(c.dtype))
             self.curvature[rows] = parts[2]
-            sums = parts[0].sum(axis=0), parts[1].T @ x, parts[1].sum(axis=0)
+            sums = column_sums(parts[0]), parts[1].T @ x, column_sums(parts[1])
             if not dual:
                 return sums
             saturated, excess = observation.saturated_loss(y), own * r - loss

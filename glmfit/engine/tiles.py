@@ -132,6 +132,11 @@ def rows_of_a_tile(n_fits: int) -> int:
     return int(np.clip(TILE // max(1, n_fits), _LEAST_ROWS, _MOST_ROWS))
 
 
+def column_sums(values) -> np.ndarray:
+    """Sum over rows by BLAS, which rounds less in single precision than NumPy does, and is many times faster."""
+    return np.ones(len(values), values.dtype) @ values
+
+
 def weighted(values, w) -> np.ndarray:
     """Values times weights; rows without weight may be anything, also infinite."""
     values = values * w
