@@ -26,8 +26,6 @@ from ._chunks import over_chunks, rows_at_once
 from ._metric import Metric
 from ._one_neuron import OneNeuron
 from ._rows import (
-    BlockSpectra,
-    HessianSpectrum,
     Rows,
     Sweep,
     Track,
@@ -263,19 +261,13 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         # Any metric is allowed; the nearer its curvature to the one at v, the better the constants.
         metric = self.null_metric(rows) if metric is None else metric
         start = self.random_column(seed, number)
-        spectra = self._block_spectra(rows, v, radius.astype(self.dtype), metric, start, n_steps)
+        spectra = block_spectra(rows, v, radius.astype(self.dtype), metric, start, n_steps=n_steps)
         alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
         share = failure_probability / (rows.n_blocks * self.n_neurons)
         block = bound_largest_eigenvalue(alpha, beta, self._dimension, share)
         kappa = estimate_smallest_eigenvalue(alpha, beta).mean(axis=0)
         row = np.asarray(spectra.row, np.float64) * (1 + 1e-5)
         return Smoothness(metric, block.mean(axis=0), block.max(axis=0), np.maximum(row, block.mean(axis=0)), kappa)
-
-    def _block_spectra(self, rows, v, radius, metric, start, n_steps) -> BlockSpectra:
-        return block_spectra(rows, v, radius, metric, start, n_steps=n_steps)
-
-    def _hessian_spectrum(self, rows, v, metric, start, n_steps) -> HessianSpectrum:
-        return hessian_spectrum(rows, v, metric, start, n_steps=n_steps)
 
     def estimate_gap(self, v, memory, pass_: Sweep, metric, kappa) -> np.ndarray:
         """Second-order estimate ``g'Dg / (2 kappa)`` of the gap, (neuron,); not a bound."""
@@ -320,7 +312,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
         metric64 = Metric(*(np.asarray(part, np.float64) for part in metric))
         start = self.random_column(seed, number)
         n_steps = _MORE_HESSIAN_STEPS if thorough else _HESSIAN_STEPS
-        spectrum = self._hessian_spectrum(rows, self.to_columns(params), metric, start, n_steps)
+        spectrum = hessian_spectrum(rows, self.to_columns(params), metric, start, n_steps=n_steps)
         kappa = bound_smallest_eigenvalue(
             spectrum.alpha, spectrum.beta, self._dimension, failure_probability / self.n_neurons
         )

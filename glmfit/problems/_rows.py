@@ -240,21 +240,6 @@ def hessian_spectrum(rows: Rows, v, metric: Metric, start, n_steps: int) -> Hess
 
 
 @jit
-def hessian_product(rows: Rows, v, x):
-    """Product of the loss's Hessian at v with x, (column, neuron), and the largest squared norm of a row."""
-
-    def block(carry, data):
-        total, longest = carry
-        z, y, w, offset = data
-        bend = w * rows.observation.curvature(y, rows.eta(z, v, offset))
-        counts = jnp.any(w > 0, axis=1, keepdims=True)
-        square = jnp.sum(jnp.where(counts, z[:, :-1], 0) ** 2, axis=1)
-        return (total + rows.pull(z, bend * rows.eta(z, x)) / rows.n_rows, jnp.maximum(longest, jnp.max(square))), None
-
-    return jax.lax.scan(block, (jnp.zeros_like(x), jnp.zeros((), v.dtype)), rows.blocks)[0]
-
-
-@jit
 def predictor(rows: Rows, v):
     """Linear predictor of all rows, (block, row, neuron)."""
     return jax.lax.scan(lambda _, block: ((), rows.eta(block[0], v, block[1])), (), (rows.Z, rows.offset))[1]

@@ -224,7 +224,7 @@ def test_rows_read_anew_give_the_fit_in_memory(name, dtype, link, weighted, know
 
 
 @pytest.mark.parametrize("name", PENALTIES)
-@pytest.mark.parametrize("n_problems", [3, pytest.param(40, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("n_problems", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_no_bound_of_rows_read_anew_is_below_the_gap(name, n_problems):
     """Twenty neurons a problem, against the fit in memory to a gap of next to nothing."""
     for seed in range(n_problems):
