@@ -9,8 +9,6 @@ import numpy as np
 from .cg import Descent
 from .proximal import ProximalDescent
 
-_AIM = 0.3  # of the target: an estimate below it asks for a proof
-_AIM_OF_KINKS = 1e-2  # the same: bounds by duality are of first order
 _LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
 
@@ -39,8 +37,7 @@ class Group:
     def __init__(self, descent: Descent, fits: np.ndarray):
         self.descent, self.fits = descent, fits
         self.first_order = isinstance(descent, ProximalDescent)
-        aim = _AIM_OF_KINKS if self.first_order else _AIM
-        self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
+        self.aim, self.proofs = np.full(len(fits), descent.aim), np.zeros(len(fits), int)
         self.trace, self.looks = [descent.estimate], 0
         self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
 
@@ -63,7 +60,7 @@ class Group:
         estimate = self.descent.estimate
         ready = (estimate <= self.aim * target) | ~np.isfinite(estimate)
         if len(self.trace) > _STALLED:
-            ready |= np.min(self.trace[-_STALLED:], axis=0) >= 0.9 * self.trace[-_STALLED - 1]
+            ready |= np.min(self.trace[-_STALLED:], axis=0) >= self.descent.slack * self.trace[-_STALLED - 1]
         return ready
 
     def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:

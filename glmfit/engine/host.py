@@ -76,9 +76,9 @@ class HostRows:
         self._fast = X if X.dtype == self.dtype else X.astype(self.dtype)
         self.weights, self.offset = weights, offset
         self.neuron, self.rows = np.asarray(neuron), rows
-        self.n_rows = len(X)
+        self.n_rows = X.shape[0]
         far = np.abs(mean).max(initial=0.0) > 0
-        self._shift = mean.astype(X.dtype) if far and _is_far(X, mean) else None
+        self._shift = mean.astype(X.dtype) if far and is_far(X, mean) else None
         if self._shift is not None:  # features are centred at what is taken off them, to the last bit
             self.mean = self._shift.astype(np.float64)
         self.passes = 0  # products with all rows, both ways, in units of all fits
@@ -158,8 +158,7 @@ class HostRows:
         def tile(rows):
             eta = self.eta[rows]
             if moves:
-                np.matmul(self._x(rows), coef32, out=eta)
-                eta += base
+                self._predict(rows, coef32, base, eta)
             else:
                 eta[:] = base
             known = self._known(rows, _ALL)
@@ -175,13 +174,20 @@ class HostRows:
         coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
 
         def tile(rows):
-            D = self.D[rows]
-            np.matmul(self._x(rows), coef32, out=D)
-            D += base
-            return np.einsum("tn,tn,tn->n", D, D, self.curvature[rows])
+            self._predict(rows, coef32, base, self.D[rows])
+            return self._bend(rows)
 
         self.passes += 0.5
         return self._mean(self._over(tile))
+
+    def _predict(self, rows: slice, coef, base, out) -> None:
+        """Put down the predictors of some rows."""
+        np.matmul(self._x(rows), coef, out=out)
+        out += base
+
+    def _bend(self, rows: slice) -> np.ndarray:
+        """Sum curvature times squares of D over some rows."""
+        return np.einsum("tn,tn,tn->n", self.D[rows], self.D[rows], self.curvature[rows])
 
     def move(self, step, at: np.ndarray | None = None) -> Slopes:
         """Go ``step`` (fit,) along D, and return the gradient of the mean loss there.
@@ -421,7 +427,7 @@ def _weighted(values, w) -> np.ndarray:
     return values
 
 
-def _is_far(X, mean) -> bool:
+def is_far(X, mean) -> bool:
     """Whether some feature is so far from 0 for how much it varies that centring after products would cancel."""
     some = np.asarray(X[:: max(1, len(X) // 4096)], np.float64)
     return bool(np.any(np.abs(mean) > 8 * np.maximum(some.std(axis=0), 1e-300)))

@@ -10,6 +10,7 @@ import numpy as np
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 from ..solvers._seed import seed_of
+from .classes import ClassRun
 from .loop import Run
 
 
@@ -90,4 +91,6 @@ def solve(
     -------
     Solution
     """
+    if hasattr(problem, "n_classes"):
+        return ClassRun(problem, options, seed, start).run()
     return Run(problem, options, seed, start, curved).run()

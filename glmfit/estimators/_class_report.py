@@ -14,12 +14,12 @@ from ._base_report import Report
 _ADVICE = {
     Status.PRECISION_FLOOR: (
         "Above the tolerance no further progress was seen, because of rounding or, with a majorization, slowness: "
-        'loosen tol, bring the features to similar scales, or use solver_name="NewtonCG".'
+        'loosen tol, bring the features to similar scales, or use solver_name="ConjugateGradients".'
     ),
     Status.UNPROVED: (
         "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
         "little, or a proof was too expensive. A ridge penalty can give the curvature a proof needs; so may "
-        'removing features that nearly repeat others, or solver_name="NewtonCG".'
+        'removing features that nearly repeat others, or solver_name="ConjugateGradients".'
     ),
 }
 
@@ -115,7 +115,7 @@ class ClassReport(Report):
             try_ = "give a longer step or more epochs"
         return (
             f"{what}, or the features explain nothing (they are constant, or the penalty is strong). Centre X and "
-            f'scale it to about 1, {try_}, or solve exactly with solver_name="NewtonCG" to find out.'
+            f'scale it to about 1, {try_}, or solve exactly with solver_name="ConjugateGradients" to find out.'
         )
 
     def _columns(self) -> dict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,8 @@ class Multinomial:
     ----------
     n_coupled : int
         Number of classes.
+    constant : float
+        Of self-concordance: a change of a row's scores of range r multiplies its curvature by at most ``exp(r)``.
 
     Notes
     -----
@@ -49,6 +51,7 @@ class Multinomial:
     """
 
     n_coupled: int
+    constant: ClassVar[float] = 1.0
 
     def loss(self, y: Array, eta: Array) -> Array:
         """Compute the loss of every row, (row,), from counts (row, class) and scores (row, class)."""
