@@ -131,7 +131,7 @@ start *= 1000 / np.abs(Z @ start).max()
 def majorize(ridge, relaxation):
     """Passes over the trials and objective, for each step."""
     solver = BoundMajorization(relaxation=relaxation)
-    problem = SoftmaxProblem(Z, pairs, N_DIRECTIONS, ridge).exact
+    problem = SoftmaxProblem(Z, pairs, N_DIRECTIONS, ridge)
     params = Params(start, np.zeros(N_DIRECTIONS))
     params, state = solver.init_state(problem, params, key=jax.random.key(0))
     path = [(1, state.objective[0])]
@@ -174,8 +174,8 @@ for strength in RIDGES:
 # ## The estimator and its report
 #
 # `SoftmaxGLM` starts from the frequencies of the directions. The gap in the
-# report is proved. The default solver, `NewtonCG`, searches along lines for
-# its steps and is usually faster near the optimum.
+# report is proved. The default solver, `ConjugateGradients`, searches along
+# lines for its steps and is usually faster near the optimum.
 
 # %%
 model = glmfit.SoftmaxGLM(

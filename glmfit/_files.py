@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import json
 import os
 import stat
@@ -133,19 +135,43 @@ def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
     if not path.exists() and path.with_name(path.name + ".npz").exists():
         path = path.with_name(path.name + ".npz")
     try:
-        with open_regular(path) as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(arrays.pop("header").tobytes().decode())
-        if not isinstance(header, dict):
-            raise ValueError("its header is not one of ours")
+        header, arrays = read_npz(path)
     except FileNotFoundError:
         raise
     except DAMAGED as error:
-        reason = "not a zip archive of arrays" if "pickled" in str(error) else error
-        raise ValueError(f"{path} is not a model saved by glmfit ({reason}).") from error
+        raise ValueError(f"{path} is not a model saved by glmfit ({error}).") from error
     if header.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {header.get('format')!r}, this version of glmfit reads {FORMAT!r}: "
             "load it with the version that wrote it."
         )
+    return header, {name: array.copy() for name, array in arrays.items()}
+
+
+def read_npz(path, header_only: bool = False) -> tuple[dict, dict[str, np.ndarray]]:
+    """Read header and arrays, views of what was read; checksums are compared. Raises one of `DAMAGED`."""
+    with open_regular(path) as raw, zipfile.ZipFile(raw) as archive:
+        members = ["header.npy"] if header_only else archive.namelist()
+        arrays = {name.removesuffix(".npy"): _array(archive.read(name)) for name in members}
+    header = json.loads(arrays.pop("header").tobytes())
+    if not isinstance(header, dict):
+        raise ValueError("its header is not one of ours")
     return header, arrays
+
+
+def _array(data: bytes) -> np.ndarray:
+    """Make the array of a file in npy format, a view of its bytes."""
+    if data[:8] != b"\x93NUMPY\x01\x00":  # a rare format
+        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    start = 10 + int.from_bytes(data[8:10], "little")
+    shape, order, dtype = _layout(data[8:start])
+    return np.ndarray(shape, dtype, data, start, order=order)
+
+
+@functools.lru_cache(4096)
+def _layout(head: bytes) -> tuple[tuple[int, ...], str, np.dtype]:
+    """Shape, order and type that the head of an array says; those of most results of a batch are the same."""
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(head))
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    return shape, "F" if fortran else "C", dtype

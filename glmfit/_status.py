@@ -54,6 +54,11 @@ class Status(IntEnum):
         return self not in (Status.CONVERGED, Status.NO_SPIKES, Status.SCHEDULE_DONE)
 
 
+NO_PROOF = (
+    "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
+    "little{}. A ridge penalty can give the curvature a proof needs; so may removing features that nearly repeat "
+    "others{}."
+)
 _ADVICE = {
     Status.CONVERGED: "The gap is below the tolerance; nothing to do.",
     Status.MAX_EPOCHS: "The budget ran out first: raise max_epochs, or accept the reported gap.",
@@ -75,15 +80,11 @@ _ADVICE = {
         "A sampling solver has run its epochs: nothing to do if the gap or the held-out score is good enough, "
         "else more epochs or another step."
     ),
-    Status.UNPROVED: (
-        "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
-        "little, or a proof was too expensive. A ridge penalty can give the curvature a proof needs; so may "
-        'removing features that nearly repeat others, or solver_name="Newton".'
-    ),
+    Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ', or solver_name="Newton"'),
     Status.NO_GAIN: (
         "The features explain nothing (they are constant, or the penalty is strong), or one pass over these rows is "
-        'too noisy. Scale X to about 1, use a smaller gain, or solve exactly with solver_name="ConjugateGradients" to find '
-        "out."
+        'too noisy. Scale X to about 1, use a smaller gain, or solve exactly with solver_name="ConjugateGradients" to '
+        "find out."
     ),
     Status.NO_USEFUL_BOUND: (
         "The bound of the gap exceeds what the features explain, so that it says nothing about the fit: judge it by "

@@ -22,6 +22,7 @@ LAYERS = (
     {"solvers"},
     {"engine"},
     {"pairs", "stochastic"},
+    {"data"},
     {"estimators"},
     {"plotting", "batch", "plugins", "spikes", "inference"},
     {"demo", "_demo"},
@@ -181,8 +182,8 @@ def test_names_imported_on_use_are_those_that_type_checkers_see(name):
         _ = package.unheard_of
 
 
-def test_scikit_learn_only_in_estimators():
-    assert not outside(places("sklearn"), "estimators")
+def test_scikit_learn_only_in_estimators_and_their_door():
+    assert not outside(places("sklearn"), "estimators", "data")
 
 
 def test_nemos_only_in_its_plugin():

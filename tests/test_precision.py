@@ -15,9 +15,18 @@ from cases import recording
 from jaxprs import equations
 from sklearn.exceptions import ConvergenceWarning
 
-from glmfit import MultinomialGLM, PopulationGLM, SoftmaxGLM, bounds, pairs, penalties, problems, solvers, stochastic
+from glmfit import (
+    MultinomialGLM,
+    PopulationGLM,
+    bounds,
+    engine,
+    pairs,
+    penalties,
+    problems,
+    solvers,
+    stochastic,
+)
 from glmfit._compile import jit
-from glmfit.design import RowSource
 from glmfit.observations.softmax import Multinomial
 from glmfit.problems import AllPairsProblem, Pairs, Params, SoftmaxProblem, Triples
 from glmfit.problems.joint import JointProblem
@@ -78,7 +87,7 @@ def watch(monkeypatch):
     """Put a `Watched` in the place of every compiled function of the package: the watched by their full names."""
     modules = [
         importlib.import_module(found.name)
-        for package in (bounds, penalties, problems, solvers, pairs, stochastic)
+        for package in (bounds, penalties, problems, solvers, engine, pairs, stochastic)
         for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     ]
     watched = {}
@@ -95,7 +104,7 @@ def watch(monkeypatch):
 
 
 def populations():
-    """Every solver of counts that compiles, penalties with and without splitting; in memory and streamed."""
+    """Every solver of counts that compiles, penalties with and without splitting."""
     X, Y = recording(t=300)
     for options in (
         {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"warmup": 1}},
@@ -105,30 +114,18 @@ def populations():
         PopulationGLM(**{"regularizer_strength": 1e-2, "max_epochs": 4} | options).fit(X, Y)
     fit = PopulationGLM(regularizer_strength=1e-2, solver_name="SAGA", max_epochs=4).fit
     fit(X, Y, offset=np.full((len(X), 1), 0.1))
-    X, Y = recording(t=6000)
-    model = PopulationGLM(regularizer_strength=1e-2, solver_name="SAGA", max_memory=1e5, max_epochs=4)
-    model.fit(Read(X.astype(np.float32)), Y.astype(np.uint8))
 
 
-class Read(RowSource):
-    """An array read a few rows at a time."""
-
-    def __init__(self, X):
-        self.X = X
-
-    def __len__(self):
-        return len(self.X)
-
-    def read(self, rows):
-        return self.X[rows]
+def devices():
+    """Fits whose rows are on devices, penalties with and without kinks."""
+    X, Y = recording(t=300)
+    for name, solver in (("Ridge", "ConjugateGradients"), ("Lasso", "ProximalNewton")):
+        PopulationGLM(regularizer=name, regularizer_strength=1e-2, solver_name=solver, devices="all").fit(X, Y)
 
 
 def coupled_columns():
-    """Losses that couple columns: exact softmax fits with both certificates, a loss known by its value alone."""
+    """A loss known by its value alone, which couples columns."""
     X, label = labelled()
-    for certificate in ("anchored", "global"):
-        options = {"solver_name": "SAGA", "solver_kwargs": {"certificate": certificate}, "max_epochs": 4}
-        SoftmaxGLM(regularizer_strength=1e-2, **options).fit(X, label)
     for name in ("Ridge", "ElasticNet"):
         penalty = penalties.make(name, (1e-2, 0.5) if name == "ElasticNet" else 1e-2, X.shape[1], 5)
         problem = JointProblem(X, np.eye(5, dtype=np.float32)[label], Multinomial(5), penalty, 5)
@@ -182,7 +179,8 @@ def update(solver, problem):
 
 
 AREAS = {
-    populations: ("problems._rows", "problems.streamed"),
+    populations: ("problems._rows",),
+    devices: ("engine.device", "engine.device_cg"),
     coupled_columns: ("problems._joint_rows", "solvers._epoch"),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (

@@ -137,7 +137,7 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGL
         If it is damaged or something else.
     """
     from .._files import DAMAGED, load_npz
-    from ..estimators._model_file import model_from_file
+    from ..estimators._model import model_from_file
 
     header, arrays = load_npz(path)
     try:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bounds import StepCertificate
-from ..estimators._report import FitReport
+from ..estimators import FitReport
 
 
 def join_neurons(models: list, names: list[str]):

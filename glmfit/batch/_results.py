@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
-import io
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .._files import DAMAGED, FORMAT, open_regular, read_regular, remove_stale_parts, save_npz, whole_or_absent
+from .._files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz, whole_or_absent
 from .._status import Status
 from ._attempts import ended
 from ._task import Task, key_of
@@ -37,7 +34,7 @@ _BOTH = (
     "n_features solver_name step_certificate failure_probability seconds_run seconds_compile"
 ).split()
 _POPULATION = {*_BOTH, "neuron", "spike_count", "rank"}
-_CLASSES = {*_BOTH, "gap_theorem", "class_totals", "n_empty", "n_classes", "step", "step_tuned", "classes"}
+_CLASSES = {*_BOTH, "gap_theorem", "class_totals", "n_empty", "n_classes", "classes"}
 _CV = (
     "strengths_ cv_scores_ strength_ best_strength_ one_se_strength_ coef_path_ intercept_path_ cv_gap_ "
     "cv_gap_is_bound_ cv_converged_"
@@ -69,7 +66,7 @@ def make_folders(out: Path) -> None:
 
 def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Path:
     """Write the result of a task, whole or not at all; an earlier failure is forgotten."""
-    from ..estimators._model_file import model_to_file
+    from ..estimators._model import model_to_file
 
     header, model_arrays = model_to_file(model)
     header["batch"] = {"key": task.key, "session": task.session, "model": task.model, "spec": task.spec, **facts}
@@ -95,9 +92,8 @@ def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """
     path = Path(path)
     try:
-        with open_regular(path) as raw, zipfile.ZipFile(raw) as archive:
-            arrays = {name.removesuffix(".npy"): _array(archive.read(name)) for name in archive.namelist()}
-        facts = check_result(json.loads(arrays.pop("header").tobytes()), arrays, path.stem)
+        header, arrays = read_npz(path)
+        facts = check_result(header, arrays, path.stem)
     except FileNotFoundError:
         raise
     except DAMAGED as error:
@@ -115,8 +111,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        with open_regular(path) as raw, zipfile.ZipFile(raw) as archive:
-            header = json.loads(_array(archive.read("header.npy")).tobytes())
+        header, _ = read_npz(path, header_only=True)
         _check_header(header, path.stem)
     except FileNotFoundError:
         raise
@@ -137,17 +132,7 @@ def is_whole(out: Path, key: str) -> bool:
 def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = None) -> dict[str, Any]:
     """Raise one of `DAMAGED` unless all is there that `collect` and `load_result` need; columns of the index.
 
-    Parameters
-    ----------
-    header, arrays : dict
-        What the file holds.
-    key : str, optional
-        Of the task that the file is named after.
-
-    Returns
-    -------
-    dict
-        Facts about the fit, or about each of its neurons (classes).
+    They are facts about the fit, or about each of its neurons (classes). A key is that of the file's name.
     """
     _check_header(header, key)
     coef, intercept, names = arrays["coef"], arrays["intercept"], arrays["design.feature_names"]
@@ -243,24 +228,6 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         "seed": batch["spec"]["seed"],
         "key": batch["key"],
     }
-
-
-@functools.lru_cache(4096)
-def _layout(head: bytes) -> tuple[tuple[int, ...], str, np.dtype]:
-    """Shape, order and type that the head of an array says; those of most results of a batch are the same."""
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(head))
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    return shape, "F" if fortran else "C", dtype
-
-
-def _array(data: bytes) -> np.ndarray:
-    """Make the array of a file in npy format, a view of its bytes."""
-    if data[:8] != b"\x93NUMPY\x01\x00":  # a rare format
-        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    start = 10 + int.from_bytes(data[8:10], "little")
-    shape, order, dtype = _layout(data[8:start])
-    return np.ndarray(shape, dtype, data, start, order=order)
 
 
 def _said(error: BaseException) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..data.arrays import numbers
+
 if TYPE_CHECKING:
     import pynapple as nap
 
@@ -116,7 +118,7 @@ def intervals(what: str, value: Any) -> np.ndarray:
     """Return starts and stops in s, (interval, 2), increasing and apart."""
     if hasattr(value, "start") and hasattr(value, "end"):
         value = np.column_stack([value.start, value.end])
-    found = np.round(numbers(what, value), 9)
+    found = np.round(numbers(value, what, "starts and stops in s, (interval, 2)"), 9)
     if found.ndim != 2 or found.shape[1] != 2 or not len(found):
         raise ValueError(f"{what} has shape {found.shape}; it needs a start and a stop per interval, (interval, 2).")
     if not np.isfinite(found).all():
@@ -131,18 +133,6 @@ def intervals(what: str, value: Any) -> np.ndarray:
             f"{found[i, 1]:g} s. Intervals must increase and not overlap."
         )
     return found
-
-
-def numbers(what: str, value: Any) -> np.ndarray:
-    """Return an array of real numbers, float64."""
-    try:
-        found = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
-        if found.dtype.kind not in "biuf":
-            raise TypeError(f"dtype {found.dtype}")
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{what} is not an array of real numbers ({error}).") from None
-    found = found.astype(np.float64)
-    return found.filled(np.nan) if isinstance(found, np.ma.MaskedArray) else found  # what is masked is missing
 
 
 def _mapping(what: str, value: Any) -> dict:
@@ -164,7 +154,7 @@ def _refuse_equal(what: str, names: list[str]) -> None:
 def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Find times of each unit by name, and their time support."""
     if isinstance(value, tuple) and len(value) == 2:
-        times, unit = numbers("the spike times", value[0]), np.asarray(value[1])
+        times, unit = numbers(value[0], "the spike times", "one time per spike, in s"), np.asarray(value[1])
         if times.ndim != 1 or times.shape != unit.shape:
             raise ValueError(f"the spikes have times {times.shape} and units {unit.shape}; both need one per spike.")
         if unit.dtype.kind == "f" and np.isnan(unit).any():
@@ -172,7 +162,10 @@ def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         groups = {_word(name): times[unit == name] for name in np.unique(unit)}
     elif hasattr(value, "items"):
         _refuse_equal("spikes", [_word(name) for name, _ in value.items()])
-        groups = {_word(name): numbers(f"unit {name!r}", getattr(t, "t", t)) for name, t in value.items()}
+        groups = {
+            _word(name): numbers(getattr(t, "t", t), f"unit {name!r}", "its spike times in s")
+            for name, t in value.items()
+        }
     else:
         raise TypeError(f"spikes is a {type(value).__name__}; it must be a TsGroup, a dict or a pair (times, unit).")
     for name, times in groups.items():
@@ -200,7 +193,8 @@ def _signal(name: Any, value: Any) -> Signal:
         columns = tuple(value[2]) if len(value) == 3 and value[2] is not None else ()
     else:
         raise TypeError(f"{what} is a {type(value).__name__}; it must be a Tsd, a TsdFrame or a pair (times, values).")
-    times, values = np.round(numbers(f"the times of {what}", times), 9), numbers(what, values)
+    times = np.round(numbers(times, f"the times of {what}", "one time per sample, in s"), 9)
+    values = numbers(values, what, "values, (sample,) or (sample, column)")
     if values.ndim not in (1, 2) or times.shape != values.shape[:1] or not len(times):
         raise ValueError(
             f"{what} has times {times.shape} and values {values.shape}; it needs (sample,) and (sample,) or (sample, "

@@ -11,7 +11,7 @@ import numpy as np
 from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
 from ..problems._chunks import chunks
 from .cg import Descent, inner
-from .host import Slopes
+from .tiles import Slopes
 
 _MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of their sums over the rows
 _TIGHT = 0.5  # share of what K may add to the squared decrement; less is not worth a product
@@ -170,9 +170,7 @@ def bound_gaps(
     best, least = np.full(len(at), np.inf), np.zeros(len(at))
     open_, constant = at, cg.rows.observation.constant
     bound = np.full(len(at), np.inf)
-    # Curvature is of eta rounded; so little a move changes it by as much as self-concordance allows.
-    with _quietly():
-        growth = np.exp(np.finfo(cg.rows.dtype).eps * (constant or 0.0) * cg.rows.furthest())
+    growth = _growth(cg)
     for _ in range(_PRODUCTS):
         q = cg.rows.products(*p)
         q = Slopes(q.coef + cg.ridge * p.coef, q.intercept)
@@ -199,6 +197,21 @@ def bound_gaps(
         p = Slopes(open_ * (z.coef + beta * p.coef), open_ * (z.intercept + beta * p.intercept))
         rz = after
     return bound, least / 2
+
+
+def bound_gaps_at_once(cg: Descent, residual: Slopes, floor: SpectralFloor, attained: bool = True) -> np.ndarray:
+    """Bound the gap of every fit from its residual and a floor alone: no product is made, and few rows weigh little.
+
+    The residual is the gradient in float64 with any subgradient of the penalty; see :func:`bound_gaps` for the rest.
+    """
+    growth, norm = _growth(cg), floor.squared_norm(residual) * (1 + _MARGIN)
+    return gap_bound(growth * norm, growth * floor.reach_squared, attained, cg.rows.observation.constant)
+
+
+def _growth(cg: Descent) -> np.ndarray:
+    """Allow for curvature of eta rounded, as a factor: so little a move changes it as self-concordance allows."""
+    with _quietly():
+        return np.exp(np.finfo(cg.rows.dtype).eps * (cg.rows.observation.constant or 0.0) * cg.rows.furthest())
 
 
 def _quietly():

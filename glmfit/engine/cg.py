@@ -11,10 +11,11 @@ import copy
 import numpy as np
 
 from ..bounds import descent_step
-from .host import HostRows, Slopes
+from .host import HostRows
 from .metric import OwnMetric, SharedMetric
+from .tiles import Slopes
 
-_OVERSHOT, _SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step is corrected
+OVERSHOT, SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step is corrected
 _CORRECTIONS = 12
 
 
@@ -39,18 +40,17 @@ class Descent:
     aim = 0.3  # of the target: an estimate below it asks for a proof
     slack = 0.9  # of an estimate: where some steps leave more of it, nothing but rounding is taken to be left
 
-    def __init__(self, rows: HostRows, metric: SharedMetric | None, ridge: np.ndarray, coef, intercept):
+    def __init__(self, rows: HostRows, metric: SharedMetric, ridge: np.ndarray, coef, intercept):
         self.rows, self.shared, self.ridge = rows, metric, ridge
         self.coef, self.intercept = coef, intercept
         n = len(intercept)
         self.own: list[OwnMetric | None] = [None] * n
         self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)
-        self.direction = Slopes(np.zeros_like(coef), np.zeros(n))
+        self.kept: Slopes  # what the next direction takes from the last
+        self.forget()
         self.hessian_cost = np.full(n, steps_of_a_hessian(len(coef)))
-        self._memory: tuple | None = None
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
         self.arrive(rows.place(coef, intercept))
-        self.restart(np.ones(n, bool))
 
     def arrive(self, loss_gradient: Slopes) -> None:
         """Take over the gradient of the loss at the parameters, and judge it."""
@@ -84,10 +84,6 @@ class Descent:
                 coef[:, k], intercept[k] = step[:-1], step[-1]
         return Slopes(coef, intercept)
 
-    def restart(self, which) -> None:
-        """Forget the directions of some fits: the next step goes along the gradient."""
-        self._fresh = np.asarray(which) if self._memory is None else self._fresh | which
-
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
         """Give some fits the Hessian where they are as their metric.
 
@@ -100,13 +96,27 @@ class Descent:
         for k, i in zip(fits, which, strict=True):
             self.own[k] = metrics[i]
         self.judge()
-        renewed = np.zeros(len(self.own), bool)
-        renewed[fits] = True
-        self.restart(renewed)
+        self.kept.coef[:, fits], self.kept.intercept[fits] = 0.0, 0.0
+
+    def forget(self) -> None:
+        """Go along the gradient next."""
+        self.kept = Slopes(np.zeros_like(self.coef), np.zeros(len(self.intercept)))
+
+    def doubt(self, which: np.ndarray) -> None:
+        """Let metrics and lengths of some fits, bool (fit,), come from all rows, where a guide led them so far."""
+        self.rows.doubt(which)
 
     def metric_of(self, matrix: np.ndarray, k: int, scale: np.ndarray) -> OwnMetric:
         """Metric of one fit from its Hessian without the ridge."""
         return OwnMetric(matrix, self.ridge[:, k], scale)
+
+    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
+        """Take a step, or more, of the fits that move, bool (fit,); returns the estimates after each.
+
+        Where it takes more than one, each fit stops at an estimate below its goal, or after so many steps in all.
+        """
+        self.step(moving)
+        return [self.estimate]
 
     def step(self, moving: np.ndarray) -> None:
         """Take one step of the fits that move, bool (fit,)."""
@@ -114,21 +124,23 @@ class Descent:
         p = Slopes(np.where(moving, p.coef, 0.0), np.where(moving, p.intercept, 0.0))
         bend = self.rows.along(*p) + self.ridge_between(p.coef, p.coef)
         length = np.where(moving & (slope < 0), self.first_length(slope, bend), 0.0)
-        self._memory, self._fresh, self.direction = (self.gradient, self.squared_norm), np.zeros(len(slope), bool), p
+        before, norm = self.gradient, self.squared_norm
         self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0))
+        self.kept = self.conjugate(p, before, norm)
         self.n_steps += moving
+
+    def conjugate(self, p: Slopes, before: Slopes, norm: np.ndarray) -> Slopes:
+        """Part of a direction that the next one takes over, from the gradient and its squared norm where it began."""
+        change = Slopes(self.gradient.coef - before.coef, self.gradient.intercept - before.intercept)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            beta = np.maximum(self.inner(change, self.towards) / norm, 0.0)
+        beta = np.where(np.isfinite(beta), beta, 0.0)
+        return Slopes(beta * p.coef, beta * p.intercept)
 
     def choose(self) -> tuple[Slopes, np.ndarray]:
         """Directions, conjugate to the last ones, and slopes along them."""
         g, z = self.gradient, self.towards
-        p = Slopes(-z.coef, -z.intercept)
-        if self._memory is not None:
-            before, norm = self._memory
-            change = Slopes(g.coef - before.coef, g.intercept - before.intercept)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                beta = np.where(self._fresh, 0.0, np.maximum(self.inner(change, z) / norm, 0.0))
-            beta = np.where(np.isfinite(beta), beta, 0.0)
-            p = Slopes(p.coef + beta * self.direction.coef, p.intercept + beta * self.direction.intercept)
+        p = Slopes(self.kept.coef - z.coef, self.kept.intercept - z.intercept)
         slope = self.inner(g, p)
         uphill = ~(slope < 0)
         if uphill.any():
@@ -154,8 +166,8 @@ class Descent:
         at, sure = np.arange(len(length)), np.zeros_like(length)
         for attempt in range(_CORRECTIONS):
             here, s0, s1 = lengths[at], slope[at], end[at]
-            over = ~(s1 <= -_OVERSHOT * s0) | self.rises(p, lengths)[at]  # or not a number
-            short = (s1 < _SHORT * s0) & np.isinf(high[at]) & (attempt < self.extensions)
+            over = ~(s1 <= -OVERSHOT * s0) | self.rises(p, lengths)[at]  # or not a number
+            short = (s1 < SHORT * s0) & np.isinf(high[at]) & (attempt < self.extensions)
             wrong = (over | short) & (here > 0)
             high[at[over]], low[at[~over]] = here[over], here[~over]
             at, here, s0, s1, over = (a[wrong] for a in (at, here, s0, s1, over))
@@ -201,17 +213,13 @@ class Descent:
         """Return some of the fits as a descent of their own."""
         part = copy.copy(self)
         part.rows = self.rows.part(index)
-        part.shared = None if self.shared is None else self.shared.part(index)
+        part.shared = self.shared.part(index)
         part.own = [self.own[k] for k in index]
         for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"):
             setattr(part, name, getattr(self, name)[..., index])
-        for name in ("gradient", "towards", "direction"):
+        for name in ("gradient", "towards", "kept"):
             if hasattr(self, name):
                 setattr(part, name, getattr(self, name).part(index))
-        if self._memory is not None:
-            before, norm = self._memory
-            part._memory = before.part(index), norm[index]
-        part._fresh = self._fresh[index]
         return part
 
 

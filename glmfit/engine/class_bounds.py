@@ -8,8 +8,8 @@ import scipy.linalg
 from ..bounds import gap_bound
 from ..problems._recession import recedes
 from .class_rows import ClassRows
-from .host import Slopes
 from .metric import OwnMetric
+from .tiles import Slopes
 
 HESSIAN_THEOREM = (
     "generalised self-concordance of the softmax, by its whole Hessian (docs/theory/softmax_gap.md, Proposition 2)"
@@ -67,7 +67,10 @@ class WholeHessian:
     def __init__(self, cg):
         rows, K = cg.rows, len(cg.intercept)
         d = len(cg.coef) + rows.fit_intercept
-        self.z, ridge = rows.columns(np.arange(rows.n_rows))[:, :d], np.append(np.full(len(cg.coef), cg.strength), 0)[:d]
+        self.z, ridge = (
+            rows.columns(np.arange(rows.n_rows))[:, :d],
+            np.append(np.full(len(cg.coef), cg.strength), 0)[:d],
+        )
         # One metric for all classes, so that the common shift stays apart: the mean of their curvatures.
         own = rows.totals * np.mean(rows.p * (1 - rows.p), axis=1)
         scale = np.einsum("ij,ij,i->j", self.z, self.z, own) / rows.n_rows + ridge

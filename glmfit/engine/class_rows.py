@@ -6,7 +6,8 @@ import numpy as np
 import scipy.sparse
 
 from ..observations.softmax import Multinomial
-from .host import HostRows, Slopes, is_far
+from .host import HostRows
+from .tiles import Slopes, is_far
 
 _LEAST = 1e-5  # of a class's curvature at its frequency
 _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
@@ -44,12 +45,14 @@ class ClassRows(HostRows):
         self._first = np.searchsorted(self.pairs.row, np.arange(self.n_rows + 1))  # pair of a row
         share = np.clip(problem.class_totals / self.totals.sum(), 1 / self.totals.sum(), 0.5)
         self.least_curvature = _LEAST * share * self.totals.mean()
-        self.passes, self.loss = 0.0, np.nan
+        self.weights = self.rows = None
+        self.loss = np.nan
         self._allocate()
 
     def _allocate(self) -> None:
         shape = len(self.neuron), self.n_rows
         self.eta, self.D, self.p = (np.empty(shape).T for _ in range(3))
+        self.passes = 0.0
 
     def _x(self, tile: slice):
         x = self._fast[tile]
@@ -155,4 +158,3 @@ class ClassRows(HostRows):
             return np.where(self.totals[rows] > 0, D.max(axis=0) - D.min(axis=0), 0.0).max()
 
         return np.full(len(at), np.max(self._over(tile)))
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import cached_property
 from types import SimpleNamespace
@@ -13,13 +14,13 @@ from .._status import Status
 from ..problems._basis import spectral_basis
 from ..problems.base import Evaluation, Params
 from ..solvers._result import LoopOptions, Solution
+from .cg import Descent
 from .class_bounds import WholeHessian, bound_by_hessian, has_small_hessian, is_separated, may_be_separated
 from .class_rows import ClassRows
-from .cg import Descent
 from .group import Group
-from .host import Slopes
 from .loop import Run
 from .metric import OwnMetric, SharedMetric
+from .tiles import Slopes
 
 _ROTATED = 2048  # features up to which eigenvectors are worth their price
 _SETTLED = 1e-4  # of the target: an estimate that more steps will not change
@@ -81,7 +82,7 @@ class ClassDescent(Descent):
     def _renew_shared(self) -> None:
         self.shared = self.metric(self.rows.mean_curvature())
         self.judge()
-        self.restart(np.ones(len(self.intercept), bool))
+        self.forget()
 
     def arrive(self, loss_gradient: Slopes) -> None:
         """Take over gradient and value of the loss at the parameters."""
@@ -152,7 +153,7 @@ class ClassDescent(Descent):
         else:
             self._whole = WholeHessian(self)
             self.judge()
-            self.restart(np.ones(len(fits), bool))
+            self.forget()
 
     def metric_of(self, matrix: np.ndarray, k: int, scale: np.ndarray) -> OwnMetric:
         """Metric of one class from its block of the Hessian without the ridge."""
@@ -245,7 +246,7 @@ class ClassRun(Run):
     """
 
     def __init__(self, problem, options: LoopOptions, seed: int = 0, start: Params | None = None, descent=ClassDescent):
-        self.softmax, self._descent = problem, descent
+        self.softmax, self._descent, self.held_bytes = problem, descent, None
         super().__init__(_Classes(problem), options, seed, start, None)
         self.most_steps, self._lowest = options.max_epochs, np.inf
 
@@ -256,11 +257,19 @@ class ClassRun(Run):
         names = ("status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs")
         return replace(found, history=history, **{n: getattr(found, n)[:1] for n in names})
 
-    def _rows(self, fits) -> ClassRows:
+    def _begin(self) -> None:
+        self.beginning = self
+
+    def rows(self, fits=None) -> ClassRows:
+        """Return the rows, which are nowhere yet."""
         return ClassRows(self.softmax, self.problem.basis.mean)
 
-    def _start(self, rows: ClassRows, fits) -> Descent:
-        coef, intercept = self.start or self._cooled()
+    def descent(self, rows: ClassRows, fits=None) -> Descent:
+        """Put the model at its start, unless that is worse than class frequencies."""
+        start = self.start
+        if start is None or not self.softmax.objective(start) <= self.softmax.null_objective:
+            start = self._cooled()
+        coef, intercept = start
         coef = np.asarray(coef, np.float64)
         coef = coef - coef.mean(axis=1, keepdims=True)
         basis = self.problem.basis
@@ -287,10 +296,20 @@ class ClassRun(Run):
             temperature /= _COOLING
         return params
 
+    def _step(self, group: Group, moving: np.ndarray, target: np.ndarray) -> None:
+        super()._step(group, moving, target)
+        cg, n = group.descent, len(moving)
+        self.bar.say(f"gap estimate {cg.decrement:.1e}")
+        if not cg.stale:
+            row_evals = int((self.passes + cg.rows.passes) * self.problem.n_rows)
+            known = np.full(n, cg.objective), np.full(n, cg.decrement), np.zeros(n, bool)
+            self.history.add(cg.n_steps[0], row_evals, time.perf_counter() - self.clock, *known)
+
     def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
         super()._renew(group, which, alone=True)
 
-    def _params_of(self, cg: Descent) -> Params:
+    def params_of(self, cg: Descent) -> Params:
+        """Parameters of the features as they are, without the shift that all classes may share."""
         coef = cg.coef - cg.coef.mean(axis=1, keepdims=True)
         intercept = cg.intercept - cg.rows.mean @ coef
         return Params(coef, (intercept - intercept.mean()) * cg.rows.fit_intercept)
@@ -306,7 +325,7 @@ class ClassRun(Run):
     def _look(self, group: Group, dual: bool = False) -> np.ndarray:
         """Bound the gap by duality, and keep where the fit is unless that is worse than before."""
         cg = group.descent
-        params = self._params_of(cg)
+        params = self.params_of(cg)
         gap = self.softmax.certify_gap(params)
         objective, bound = np.full(len(cg.intercept), gap.objective), gap.bound
         self.passes += cg.rows.passes + 1
@@ -333,7 +352,9 @@ class ClassRun(Run):
             estimate = cg.newton_gap()
             near = target[0] * (1 if self.softmax.strength == 0 else cg.settled)
             if (estimate <= near or stalled or spent) and cg.is_small:
-                bound = min(bound, bound_by_hessian(cg, self.objective[0]) + self.softmax.rounding_of_scores(self.params))
+                bound = min(
+                    bound, bound_by_hessian(cg, self.objective[0]) + self.softmax.rounding_of_scores(self.params)
+                )
         known = bool(np.isfinite(bound))
         self.gap[:], self.is_bound[:] = bound if known else estimate, known
         self.target[:], self.epochs[:] = target, cg.n_steps
@@ -348,8 +369,8 @@ class ClassRun(Run):
             self._note(int(cg.n_steps[0]))
             group.aim = group.aim * (1 if stalled else _TIGHTER)
             cg.refresh()
-            cg.restart(np.ones(len(fits), bool))
-            group.step(np.ones(len(fits), bool))
+            cg.forget()
+            group.step(np.ones(len(fits), bool), target, self.most_steps)
             return [group]
         elif self.softmax.strength == 0 and not known and (apart or may_be_separated(self.softmax, cg.rows) is True):
             self.status[:] = Status.SEPARABLE
@@ -369,7 +390,11 @@ class _Classes:
         self.softmax, self.n_neurons = problem, problem.n_classes
         self.n_rows, self.n_features, self.dtype = problem.n_rows, problem.n_features, np.dtype(np.float64)
         self.subject, self.penalty = problem.subject, problem.penalty
-        self.silent, self.kin = np.zeros(problem.n_classes, bool), np.zeros(problem.n_classes, int)
+        self.in_memory, self.silent, self.kin = (
+            True,
+            np.zeros(problem.n_classes, bool),
+            np.zeros(problem.n_classes, int),
+        )
         self.null_objective = np.full(problem.n_classes, problem.null_objective)
         self.mean_count = np.full(problem.n_classes, problem.totals.mean())
 
@@ -395,6 +420,4 @@ class _Classes:
         varies = variance > 1e-14 * variance.max(initial=0.0)
         deviation = np.sqrt(np.where(varies, variance, 1.0))
         whiten, unwhiten = (scipy.sparse.diags_array(varies * a).tocsr() for a in (1 / deviation, deviation))
-        return SimpleNamespace(
-            mean=mean, deviation=deviation, whiten=whiten, unwhiten=unwhiten, rank=int(varies.sum())
-        )
+        return SimpleNamespace(mean=mean, deviation=deviation, whiten=whiten, unwhiten=unwhiten, rank=int(varies.sum()))

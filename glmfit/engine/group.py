@@ -8,7 +8,9 @@ import numpy as np
 
 from .cg import Descent
 from .proximal import ProximalDescent
+from .streamed import StreamedRows
 
+_SHARE_OF_STREAMS = 0.03  # of the aim: a step more costs less than a proof
 _LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
 
@@ -36,15 +38,17 @@ class Group:
 
     def __init__(self, descent: Descent, fits: np.ndarray):
         self.descent, self.fits = descent, fits
-        self.first_order = isinstance(descent, ProximalDescent)
-        self.aim, self.proofs = np.full(len(fits), descent.aim), np.zeros(len(fits), int)
+        kinks, streamed = isinstance(descent, ProximalDescent), isinstance(descent.rows, StreamedRows)
+        self.first_order = kinks and not streamed
+        aim = descent.aim * (_SHARE_OF_STREAMS if streamed else 1.0)
+        self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
         self.trace, self.looks = [descent.estimate], 0
         self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
 
-    def step(self, moving: np.ndarray) -> None:
-        """Take a step of some fits, bool (fit,)."""
-        self.descent.step(moving)
-        self.trace = [*self.trace[-2 * _STALLED :], self.descent.estimate]
+    def step(self, moving: np.ndarray, target: np.ndarray, most_steps: int) -> None:
+        """Take a step of some fits, bool (fit,), or some steps while they are above their aim."""
+        found = self.descent.advance(moving, self.aim * target, most_steps)
+        self.trace = [*self.trace, *found][-1 - 2 * _STALLED :]
 
     def part(self, which: np.ndarray) -> Group:
         """Return some of the fits as a group of their own."""

@@ -6,39 +6,23 @@ double precision are to be read in single.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numpy as np
 
 from ..bounds import ResidualSums
-from ..observations import Observation
-from ..problems._chunks import chunks, n_cores, one_thread_each
+from ..problems._chunks import chunks, n_cores
 from ..problems._host import sums_of
-from .kernels import TILE, derivatives
+from .kernels import derivatives
+from .tiles import ALL, Slopes, Tiles, weighted
 
-_ALL = slice(None)
-_MOST_ROWS = 16384  # of a tile: more leave the cache
-_LEAST_ROWS = 64
-_MOST_OF_A_TILE = 1 << 18  # numbers, of which Hessians are made
+_MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
+_MOST_OF_A_TILE = 1 << 18
 _RUN = 256  # neighbouring rows drawn together
 _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are left out of a Hessian that only guides
 
 
-class Slopes(NamedTuple):
-    """Gradient of the mean loss, float64."""
-
-    coef: np.ndarray  # (feature, fit), of centred features
-    intercept: np.ndarray  # (fit,)
-
-    def part(self, index) -> Slopes:
-        """Return those of some fits."""
-        return Slopes(self.coef[:, index], self.intercept[index])
-
-
-class HostRows:
+class HostRows(Tiles):
     """Rows of independent fits, where they are now.
 
     Parameters
@@ -69,84 +53,11 @@ class HostRows:
     threads while the rows are entered as a context; BLAS keeps to one thread meanwhile.
     """
 
-    def __init__(
-        self, X, Y, observation: Observation, neuron, mean, weights=None, rows=None, offset=None, dtype=np.float32
-    ):
-        self.X, self.Y, self.observation, self.mean, self.dtype = X, Y, observation, mean, np.dtype(dtype)
-        self._fast = X if X.dtype == self.dtype else X.astype(self.dtype)
-        self.weights, self.offset = weights, offset
-        self.neuron, self.rows = np.asarray(neuron), rows
-        self.n_rows = X.shape[0]
-        far = np.abs(mean).max(initial=0.0) > 0
-        self._shift = mean.astype(X.dtype) if far and is_far(X, mean) else None
-        if self._shift is not None:  # features are centred at what is taken off them, to the last bit
-            self.mean = self._shift.astype(np.float64)
-        self.passes = 0  # products with all rows, both ways, in units of all fits
-        self._allocate()
-
     def _allocate(self) -> None:
         shape = self.n_rows, len(self.neuron)
         self._every = np.array_equal(self.neuron, np.arange(self.Y.shape[1]))  # then counts are views
         self.eta, self.D, self.curvature = (np.empty(shape, self.dtype) for _ in range(3))
-
-    # ---------------------------------------------------------------- tiles
-
-    def __enter__(self) -> HostRows:
-        """Start threads."""
-        self._open = contextlib.ExitStack()
-        self._open.enter_context(one_thread_each())
-        workers = n_cores()
-        self._pool = self._open.enter_context(ThreadPoolExecutor(workers)) if workers > 1 else None
-        return self
-
-    def __exit__(self, *error) -> None:
-        """End them."""
-        self._open.close()
-
-    def _over(self, function, n_fits: int | None = None) -> list:
-        """Apply a function to tiles of rows that fit in the cache with ``n_fits`` numbers a row, in order."""
-        width = max(1, len(self.neuron) if n_fits is None else n_fits)
-        size = int(np.clip(TILE // width, _LEAST_ROWS, _MOST_ROWS))
-        if self.n_rows > 8192:  # some tiles for every thread
-            size = min(size, -(-self.n_rows // 4))
-        return self.each(function, chunks(self.n_rows, size))
-
-    def each(self, function, items) -> list:
-        """Apply a function to every item, in order, shared among threads."""
-
-        def quietly(item):
-            # What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                return function(item)
-
-        if self._pool is None or len(items) == 1:
-            return list(map(quietly, items))
-        return list(self._pool.map(quietly, items))
-
-    def _x(self, tile: slice) -> np.ndarray:
-        """Rows of the passes that show the way; features far from 0 are centred before they are rounded."""
-        if self._shift is None:
-            return self._fast[tile]
-        return np.asarray(self.X[tile] - self._shift, self.dtype)
-
-    def _base(self, coef, intercept) -> np.ndarray:
-        """Constant term of the predictor for centred coefficients, given what is taken off X in products."""
-        return intercept - self.mean @ coef if self._shift is None else intercept
-
-    def _y(self, tile: slice, at, dtype) -> np.ndarray:
-        y = self.Y[tile] if at is _ALL and self._every else np.take(self.Y[tile], self.neuron[at], axis=1)
-        return np.asarray(y, dtype)
-
-    def _weight(self, tile: slice, at) -> np.ndarray | None:
-        if self.weights is None:
-            return None
-        w = self.weights[tile]
-        return w if self.rows is None else np.take(w, self.rows[at], axis=1)
-
-    def _known(self, tile: slice, at) -> np.ndarray | None:
-        if self.offset is None:
-            return None
-        return self.offset[tile] if self.offset.shape[1] == 1 else self.offset[tile][:, self.neuron[at]]
+        self.passes = 0.0  # products with all rows, both ways, in units of all fits
 
     # ---------------------------------------------------------------- passes that show the way
 
@@ -161,7 +72,7 @@ class HostRows:
                 self._predict(rows, coef32, base, eta)
             else:
                 eta[:] = base
-            known = self._known(rows, _ALL)
+            known = self._known(rows, ALL)
             if known is not None:
                 eta += known.astype(self.dtype)
             return self._slopes_of(rows)
@@ -214,23 +125,16 @@ class HostRows:
 
     def _slopes_of(self, rows: slice):
         """Put down the curvature where eta is, and sum the derivatives of some rows."""
-        y = self._y(rows, _ALL, self.dtype)
-        r, self.curvature[rows] = self._weigh(rows, _ALL, *derivatives(self.observation, y, self.eta[rows]))
+        y = self._y(rows, ALL, self.dtype)
+        r, self.curvature[rows] = self._weigh(rows, ALL, *derivatives(self.observation, y, self.eta[rows]))
         return r.T @ self._x(rows), r.sum(axis=0)
-
-    def _weigh(self, rows, at, r, c):
-        w = self._weight(rows, at)
-        if w is None:
-            return r, c
-        w = w.astype(r.dtype)
-        return _weighted(r, w), _weighted(c, w)
 
     def furthest(self) -> np.ndarray:
         """Largest ``|eta|`` of each fit over the rows that count, (fit,)."""
 
         def tile(rows):
             size = np.abs(self.eta[rows])
-            w = self._weight(rows, _ALL)
+            w = self._weight(rows, ALL)
             return (size if w is None else np.where(w > 0, size, 0)).max(axis=0)
 
         return np.max(self._over(tile), axis=0).astype(np.float64)
@@ -269,7 +173,8 @@ class HostRows:
 
     def _centred(self, G, g) -> Slopes:
         G = G.T
-        return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
+        with np.errstate(invalid="ignore"):  # a fit that has left the numbers says so by itself
+            return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
 
     def reach(self, at) -> np.ndarray:
         """Largest ``|D|`` of some fits over the rows that count, (fit,)."""
@@ -336,8 +241,8 @@ class HostRows:
         inverse, d = (1 / scale).astype(self.dtype)[:, None], len(scale)
         mean = self.mean.astype(self.dtype)[:, None]
         least = (_NEGLIGIBLE * self.curvature.mean(axis=0, dtype=np.float64)).astype(self.dtype)
-        columns = [np.append(some, d) for some in columns] if columns is not None else [_ALL] * len(fits)
-        totals = [np.zeros((d + 1 if some is _ALL else len(some),) * 2) for some in columns]
+        columns = [np.append(some, d) for some in columns] if columns is not None else [ALL] * len(fits)
+        totals = [np.zeros((d + 1 if some is ALL else len(some),) * 2) for some in columns]
         tiles = chunks(self.n_rows, int(np.clip(_MOST_OF_A_TILE // (d + 1), 512, _MOST_ROWS)))
 
         def some_fits(share: slice) -> None:
@@ -358,7 +263,8 @@ class HostRows:
                         z = x[some] * np.sqrt(c)
                     total += z @ z.T
 
-        self.each(some_fits, [slice(i, None, n_cores()) for i in range(min(n_cores(), len(fits)))])
+        shares = n_cores() if self._pool is not None else 1
+        list(self.each(some_fits, [slice(i, None, shares) for i in range(min(shares, len(fits)))]))
         for total in totals:
             total /= self.n_rows
         return totals
@@ -374,33 +280,48 @@ class HostRows:
         observation = self.observation
 
         def tile(rows):
-            x = np.asarray(self.X[rows], np.float64)
-            x = x if self._shift is None else x - self._shift  # here without rounding
-            own = x @ coef
-            own += base
-            known = self._known(rows, _ALL)
-            eta = own if known is None else own + known
-            y = self._y(rows, _ALL, np.float64)
+            x, own, eta = self._predictors(rows, coef, base)
+            y = self._y(rows, ALL, np.float64)
             loss, r = observation.loss_and_derivative(y, eta)
             self.eta[rows] = eta
             c = derivatives(observation, y.astype(self.dtype), self.eta[rows])[1]
-            w = self._weight(rows, _ALL)
+            w = self._weight(rows, ALL)
             parts = loss, r, c
             if w is not None:
-                parts = _weighted(loss, w), _weighted(r, w), _weighted(c, w.astype(c.dtype))
+                parts = weighted(loss, w), weighted(r, w), weighted(c, w.astype(c.dtype))
             self.curvature[rows] = parts[2]
             sums = parts[0].sum(axis=0), parts[1].T @ x, parts[1].sum(axis=0)
             if not dual:
                 return sums
             saturated, excess = observation.saturated_loss(y), own * r - loss
             if w is not None:
-                saturated, excess = saturated * w, _weighted(excess, w)
+                saturated, excess = saturated * w, weighted(excess, w)
             return *sums, *sums_of(x, parts[1], excess, saturated)
 
         parts = self._over(tile, coef.shape[1])
         self.passes += 1 + dual
         loss, G, g, *rest = (self._mean(part) for part in zip(*parts, strict=True))
         return loss, self._centred(G, g), ResidualSums(*rest) if dual else None
+
+    def put(self, coef, intercept) -> None:
+        """Put all fits at parameters with predictors in float64, without a gradient."""
+        base = self._base(coef, intercept)
+
+        def tile(rows):
+            self.eta[rows] = self._predictors(rows, coef, base)[2]
+            y = self._y(rows, ALL, self.dtype)
+            self.curvature[rows] = self._weigh(rows, ALL, *derivatives(self.observation, y, self.eta[rows]))[1]
+
+        self._over(tile)
+
+    def _predictors(self, rows: slice, coef, base):
+        """Features, their part of the predictor, and the predictor, in float64."""
+        x = np.asarray(self.X[rows], np.float64)
+        x = x if self._shift is None else x - self._shift  # here without rounding
+        own = x @ coef
+        own += base
+        known = self._known(rows, ALL)
+        return x, own, own if known is None else own + known
 
     # ---------------------------------------------------------------- which fits
 
@@ -415,19 +336,5 @@ class HostRows:
                 np.take(mine[rows], index, axis=1, out=its[rows])
 
         self._over(tile)
-        part.passes = 0.0
         part.rows = None if self.rows is None else self.rows[index]
         return part
-
-
-def _weighted(values, w) -> np.ndarray:
-    """Values times weights; rows without weight may be anything, also infinite."""
-    values = values * w
-    np.copyto(values, 0, where=w == 0)
-    return values
-
-
-def is_far(X, mean) -> bool:
-    """Whether some feature is so far from 0 for how much it varies that centring after products would cancel."""
-    some = np.asarray(X[:: max(1, len(X) // 4096)], np.float64)
-    return bool(np.any(np.abs(mean) > 8 * np.maximum(some.std(axis=0), 1e-300)))

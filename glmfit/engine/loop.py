@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +14,13 @@ from .._status import Status
 from ..bounds import dual_gap
 from ..problems.base import Params
 from ..solvers._result import History, LoopOptions, Solution
-from .certify import RidgeFloor, SpectralFloor, bound_gaps
+from .beginning import Beginning
+from .certify import RidgeFloor, SpectralFloor, bound_gaps, bound_gaps_at_once
 from .cg import Descent, steps_of_a_hessian
 from .group import Group
-from .host import HostRows
-from .metric import SharedMetric
-from .proximal import ProximalDescent, select
+from .proximal import select
+from .resumption import Notebook
+from .tiles import Slopes
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PROOFS = 4  # before the exact Hessian of the fit decides
@@ -28,6 +30,7 @@ _FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps b
 _FEW = 64  # fits that are not worth a group of their own
 _FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
 _COPIES = 3  # arrays of rows times fits
+_SAMPLE = LoopOptions(tol=1e-4)  # of a fit that another one begins at
 
 
 class Progress(NamedTuple):
@@ -40,7 +43,7 @@ class Progress(NamedTuple):
 class Run:
     """One call of `solve`: outcome per neuron, filled in as it becomes known."""
 
-    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None, curved):
+    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, curved=None):
         self.problem, self.options, self.seed, self.start = problem, options, seed, start
         self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
         self.clock, self.compiled = time.perf_counter(), compile_seconds()
@@ -55,23 +58,31 @@ class Run:
         self.failure_probability, self.exact, self.attempts = 0.0, False, 0
         self.open = ~silent
         self.most_steps = options.max_epochs if problem.penalty.penalises_all else min(options.max_epochs, _FREE_STEPS)
+        self.beginning: Beginning | None = None
+        self.promised = np.zeros(n)  # estimate of what the start gains over the null model
+        self.groups: list[Group] = []
+        self.notebook = Notebook(options.checkpoint)
+        self.notebook.restore(self)
 
     def run(self) -> Solution:
         """Fit groups of neurons, as many at a time as memory allows."""
         problem, options = self.problem, self.options
-        todo = np.flatnonzero(self.status != Status.NO_SPIKES)
+        todo = np.flatnonzero(self.status == Status.MAX_EPOCHS)
         bytes_of_one = _COPIES * problem.n_rows * problem.dtype.itemsize
         kin, place = np.unique(problem.kin[todo], return_inverse=True)  # fits of a neuron stay together
         share = options.max_memory / (bytes_of_one * max(1, len(todo) / max(1, len(kin))))
-        most = max(1, int(min(share, len(kin))))
+        most = max(1, int(min(share, len(kin))) if problem.in_memory else len(kin))
         interrupted = False
-        self.groups: list[Group] = []
         self.bar = ProgressBar(f"fitting {problem.subject}", options.max_epochs, "epoch", options.verbose)
         try:
-            self._note()
+            if len(todo) and options.max_epochs:
+                self._begin()
+            if not self.history.epoch:
+                self._note()
             for some in np.array_split(np.arange(len(kin)), -(-len(kin) // most) or 1):
                 if len(some) and options.max_epochs:
                     self._fit(todo[np.isin(place, some)])
+            self.notebook.note(self, last=True)
             self.bar.finish(bool(np.all(self.status != Status.MAX_EPOCHS)))
         except KeyboardInterrupt:
             if not self.groups and not self.epochs.any():
@@ -100,14 +111,27 @@ class Run:
             interrupted=interrupted,
             failure_probability=self.failure_probability,
             state=self.curved,
+            memory_bytes=self.beginning.held_bytes if self.beginning else None,
         )
 
     # ---------------------------------------------------------------- groups of fits
 
+    def _begin(self) -> None:
+        """Say where fits begin; where rows are read in every pass, at the fits of some of them."""
+        problem, options = self.problem, self.options
+        begin = self.beginning = Beginning(problem, options, self.seed, self.start, self.promised)
+        if problem.in_memory:
+            return
+        # A metric of its own for every fit, from some rows, if there is room: it saves readings.
+        self.curved |= 16.0 * problem.n_neurons * (problem.n_features + 1) ** 2 <= options.max_memory / 8
+        if self.start is None:
+            begin.take(Run(begin.sample, replace(_SAMPLE, max_memory=options.max_memory / 8), self.seed).run())
+
     def _fit(self, fits: np.ndarray) -> None:
         """Step groups of fits, which part when half of one are ready for their proofs."""
-        with self._rows(fits) as rows:
-            group = Group(self._start(rows, fits), fits)
+        with self.beginning.rows(fits) as rows:
+            group = Group(self.beginning.descent(rows, fits), fits)
+            group.descent.n_steps[:] = self.epochs[fits]
             if self.curved[fits].any():
                 self._renew(group, self.curved[fits])
             self.groups = [group]
@@ -118,52 +142,39 @@ class Run:
                 if ready.all() and group.first_order and not group.looks:
                     # Bounds by duality are as near as the gradient is, which single precision does not show.
                     self._look(group)
-                    group.step(np.ones(len(ready), bool))
+                    group.step(np.ones(len(ready), bool), target, self.most_steps)
                 elif ready.all():
                     self.groups[-1:] = self._prove(group, target)
                 elif not self.problem.penalty.penalises_all and group.looks < group.descent.n_steps.max() // _LOOK:
                     self._look(group)
-                elif ready.sum() >= max(len(ready) / 2, _FEW):
+                elif self.problem.in_memory and ready.sum() >= max(len(ready) / 2, _FEW):
                     self.groups[-1:] = [group.part(~ready), group.part(ready)]
                 else:
                     self._step(group, ~ready, target)
+                self.notebook.note(self)
 
     def _step(self, group: Group, moving: np.ndarray, target: np.ndarray) -> None:
         descent = group.descent
         slow = group.is_slow(target, moving)
         if slow.any():
             self.curved[group.fits[slow]] = True
+            if not self.problem.in_memory:
+                descent.doubt(slow & [own is not None for own in descent.own])
             self._renew(group, slow)
-        group.step(moving)
+        group.step(moving, target, self.most_steps)
         epoch = int(descent.n_steps.max())
         self.open[group.fits] = moving
         self.bar.to(max(self.bar.n, epoch))
         self.bar.say(f"{int(self.open.sum())} open, estimate {np.nanmax(descent.estimate):.1e}")
         if self.options.callback is not None:
             seconds = time.perf_counter() - self.clock
-            self.options.callback(epoch, seconds, self._params_of(descent), Progress(epoch, self.open))
+            self.options.callback(epoch, seconds, self.params_of(descent), Progress(epoch, self.open))
 
     def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
         """Give some fits metrics of their own; those of a neuron share one unless each is to stand ``alone``."""
         kin = None if alone else self.problem.kin[group.fits]
         group.descent.renew_metrics(np.flatnonzero(which), self.problem.basis.deviation, kin)
         group.trace = [np.where(which, np.inf, t) for t in group.trace[:-1]] + [group.descent.estimate]
-
-    def _rows(self, fits: np.ndarray) -> HostRows:
-        p = self.problem
-        return HostRows(observation=p.observation, mean=p.basis.mean, dtype=p.dtype, **p.rows_of(fits))
-
-    def _start(self, rows: HostRows, fits: np.ndarray) -> Descent:
-        p, basis = self.problem, self.problem.basis
-        ridge = np.broadcast_to(np.asarray(p.penalty.ridge_strength, np.float64), (p.n_features, p.n_neurons))
-        ridge = ridge[:, fits]
-        curvature = np.maximum(p.null_curvature[fits], 1e-3 / p.n_rows)
-        start = self.start or p.null_params()
-        coef = np.array(start.coef[:, fits], np.float64)
-        at = coef, start.intercept[fits] + rows.mean @ coef
-        if not p.penalty.smooth:
-            return ProximalDescent(rows, basis, curvature, ridge, select(p.penalty, fits), *at)
-        return Descent(rows, SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge), ridge, *at)
 
     # ---------------------------------------------------------------- proofs
 
@@ -176,7 +187,7 @@ class Run:
         cg, fits = group.descent, group.fits
         loss, gradient, sums = cg.rows.evaluate(cg.coef, cg.intercept, dual=dual)
         cg.arrive(gradient)
-        params = self._params_of(cg)
+        params = self.params_of(cg)
         penalty = select(self.problem.penalty, fits)
         objective = loss + np.asarray(penalty.value(params.coef), np.float64)
         group.by_duality = dual_gap(objective, sums, penalty) if dual else None
@@ -193,17 +204,12 @@ class Run:
         problem, cg, fits = self.problem, group.descent, group.fits
         self.attempts += 1
         broken, stalled = ~np.isfinite(cg.estimate), cg.estimate > group.aim * target
-        worse = self._look(group, dual=group.first_order)
+        worse = self._look(group, dual=group.first_order or (not problem.penalty.smooth and group.proofs.any()))
         params = Params(self.params.coef[:, fits], self.params.intercept[fits])
         objective = self.objective[fits]
         target = self._targets(fits, objective)
         rounding = self._rounding(params, fits, objective)
-        if group.by_duality is None:
-            bound, estimate = self._bounds(group, target - rounding, params)
-        else:
-            bound, estimate = group.by_duality, cg.estimate
-            if not problem.penalty.penalises_all:  # rounding of the free coefficients' gradient takes it away
-                bound = np.full(len(fits), np.inf)
+        bound, estimate = self._bounds(group, target - rounding, params)
         bound = bound + rounding
         bound = np.where(worse, np.inf, bound)
         known = np.isfinite(bound)
@@ -229,23 +235,30 @@ class Run:
         if again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:
             self.curved[group.fits] = True
             self._renew(group, all_, alone=again)
-        group.step(all_)  # from a gradient in double precision
+        group.step(all_, target[left], self.most_steps)  # from a gradient in double precision
         return [group]
 
     def _bounds(self, group: Group, target, params: Params):
-        """Bounds from the ridge, and from the spectrum of some rows where it says too little."""
+        """Bounds by duality or from the ridge, and from the spectrum of some rows where they say too little."""
         problem, cg, fits = self.problem, group.descent, group.fits
         bound, estimate = np.full(len(fits), np.inf), np.full(len(fits), np.inf)
-        some = np.all(cg.ridge > 0, axis=0)
+        smooth = problem.penalty.smooth
+        some = np.all(cg.ridge > 0, axis=0) & smooth
+        if not smooth:
+            estimate = cg.estimate
+            # Rounding of the gradient of coefficients without a penalty takes a bound by duality away.
+            bound = group.by_duality if group.by_duality is not None and problem.penalty.penalises_all else bound
+            if group.first_order:
+                return bound, estimate
         if some.any():
             bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, *self._longest(cg)))
         # With a ridge a nearer point may do without, at the cost of some steps; and a metric of a fit's own says that
         # the shared one knows little of it.
         first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP_FLOOR
         useful = (estimate <= target) & ~self.curved[fits] & (first | (group.proofs > 0))
-        left = ~(bound <= target) & (~some | useful)
+        left = ~(bound <= target) & (~some | useful | (not smooth))
         # Products in single precision must show every direction; those left out must be 0 where features are centred.
-        shown = problem.basis.tame or problem.dtype == np.float64
+        shown = problem.basis.tame or cg.rows.dtype == np.float64
         centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
         if not (shown and centred):
             return bound, estimate
@@ -255,7 +268,12 @@ class Run:
         share = _FAILURE / 2**self.attempts * len(fits) / problem.n_neurons
         floor = SpectralFloor(cg, seed, share, problem.penalty.rotation_invariant)
         self.failure_probability += floor.failure_probability
-        found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
+        if smooth:
+            found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
+        else:
+            g = np.asarray(cg.penalty.subgradient_residual(cg.coef, cg.gradient.coef), np.float64)
+            residual, second = Slopes(g, cg.gradient.intercept), estimate
+            found = bound_gaps_at_once(cg, residual, floor, problem.penalty.penalises_all)
         found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
         found = np.where(left, found, np.inf)
         if not problem.penalty.penalises_all and np.isfinite(found).any():
@@ -298,16 +316,19 @@ class Run:
 
     # ---------------------------------------------------------------- what is known
 
-    def _params_of(self, cg: Descent) -> Params:
+    def params_of(self, cg: Descent) -> Params:
+        """Parameters of the features as they are, of a group of fits."""
         return Params(cg.coef, cg.intercept - cg.rows.mean @ cg.coef)
 
     def _keep_interrupted(self) -> None:
         """Return where the open fits are, with what can be said of it."""
         for group in self.groups:
-            self.params.coef[:, group.fits], self.params.intercept[group.fits] = self._params_of(group.descent)
+            self.params.coef[:, group.fits], self.params.intercept[group.fits] = self.params_of(group.descent)
             self.gap[group.fits], self.is_bound[group.fits] = group.descent.estimate, False
             self.epochs[group.fits] = group.descent.n_steps
-            self.objective[group.fits] = self.problem.evaluate(self.params).objective[group.fits]
+        if self.groups:
+            moved = np.concatenate([group.fits for group in self.groups])
+            self.objective[moved] = self.problem.evaluate(self.params).objective[moved]
         self.status[self.status == Status.MAX_EPOCHS] = Status.INTERRUPTED
 
     def _rounding(self, params: Params, fits, objective) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Bound majorization: go down a quadratic that lies above the objective of a softmax model and touches it, then the next.
+"""Bound majorization: go down a quadratic above the objective of a softmax model that touches it, then down the next.
 
 The quadratic bound of every row's log-sum-exp has curvature C (x) xx'; their sum is minimised by conjugate gradients.
 Derivation and guarantee: docs/theory/bound_majorization.md.
@@ -17,7 +17,7 @@ from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, softmax_bou
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 from .classes import ClassDescent, ClassRun, minimise, stacked
-from .host import Slopes
+from .tiles import Slopes
 
 # Classes as they come took twice as many products on digits (benchmarks/majorization_paper.py, section batch_pcg).
 _ORDER, _PRODUCTS = "descending", 20

@@ -6,7 +6,7 @@ Small arrays only, float64 on the host. Coordinates are coefficients of centred 
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_solve
+from scipy.linalg import cho_solve, solve_triangular
 
 from ..problems._basis import SpectralBasis
 
@@ -76,3 +76,7 @@ class OwnMetric:
     def solve(self, gradient) -> np.ndarray:
         """Apply the inverse to one gradient, intercept last."""
         return cho_solve((self._lower, True), gradient / self._unit, check_finite=False) / self._unit
+
+    def factor(self) -> np.ndarray:
+        """Return F with F'F the inverse, intercept last."""
+        return solve_triangular(self._lower, np.diag(1 / self._unit), lower=True, check_finite=False)

@@ -13,10 +13,11 @@ import jax
 import numpy as np
 
 from ..penalties import Penalty
-from ..problems._basis import SpectralBasis
 from ..problems._proximal_newton import least_of_model
 from .cg import Descent, steps_of_a_hessian
-from .host import HostRows, Slopes
+from .host import HostRows
+from .metric import SharedMetric
+from .tiles import Slopes
 
 _LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at the least
 _NEAR = 0.6  # of its threshold: features with such a gradient are in a Hessian, lest they have to be added soon
@@ -48,17 +49,17 @@ class ProximalDescent(Descent):
     extensions = 0  # slopes between two points of a kink say when to stop, and not where the least is
     aim = 1e-2  # bounds by duality are of first order
 
-    def __init__(self, rows: HostRows, basis: SpectralBasis, curvature, ridge, penalty: Penalty, coef, intercept):
-        self.penalty = penalty
+    def __init__(self, rows: HostRows, metric: SharedMetric, ridge, penalty: Penalty, coef, intercept):
+        self.penalty, basis = penalty, metric.basis
         self._covariance, self._unit = basis.unwhiten.T @ basis.unwhiten, basis.deviation
-        self._curvature = curvature.copy()
+        self._curvature = metric.curvature.copy()
         n = len(intercept)
         blocks = [select(penalty, [k]).blocks(len(coef)) for k in range(n)]
         self._labels, self._strength = blocks[0][0], np.stack([strength for _, strength in blocks], axis=1)
         self._moves, self._stale, self._formed = Slopes(np.zeros_like(coef), np.zeros(n)), *np.full((2, n), True)
         self._formed[:] = False
         self._promised, self._slope = np.zeros(n), np.zeros(n)
-        super().__init__(rows, None, ridge, coef, intercept)
+        super().__init__(rows, metric, ridge, coef, intercept)
 
     # ---------------------------------------------------------------- models
 
@@ -113,6 +114,11 @@ class ProximalDescent(Descent):
             unit = np.append(self._unit[some], 1.0)
             self.own[k] = Model(some, matrix * np.outer(unit, unit))
         self._formed[fits] = True
+
+    def doubt(self, which: np.ndarray) -> None:
+        """Form models of some fits anew, from all rows; see :meth:`Descent.doubt`."""
+        super().doubt(which)
+        self._formed &= ~which
 
     def renew_metrics(self, fits, scale, kin=None) -> None:
         """Give some fits the Hessian where they are as their model; see :meth:`Descent.renew_metrics`."""
@@ -188,6 +194,10 @@ class ProximalDescent(Descent):
     def choose(self) -> tuple[Slopes, np.ndarray]:
         """Directions, and slopes along them up to their ends."""
         return self._moves, self._slope
+
+    def conjugate(self, p: Slopes, before: Slopes, norm: np.ndarray) -> Slopes:
+        """Take nothing over."""
+        return self.kept
 
     def first_length(self, slope, bend) -> np.ndarray:
         """Go all the way, or as far as the curvature along it says; it corrects the shared model, too."""

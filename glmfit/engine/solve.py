@@ -20,7 +20,8 @@ class ConjugateGradients:
 
     Notes
     -----
-    Runs on the host: BLAS for the two products of a step, one compiled program for the loss, whatever the shapes. The
+    Runs on the host: BLAS for the two products of a step, one compiled program for the loss, whatever the shapes. Or on
+    devices that the problem names, or a GPU: there ten steps are one program, compiled for the shapes. The
     shared metric is the spectral basis of the features times the mean curvature of each neuron; a neuron that it does
     not serve gets its Hessian as a metric. Steps are Newton's along the direction, corrected by the slope at their end,
     and at the least as long as self-concordance proves to descend. Bounds of the gap rest on a float64 gradient, some

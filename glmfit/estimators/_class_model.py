@@ -21,9 +21,13 @@ from .._checks import check_choice, check_real, not_text, shorten
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
+from ..data.classes import ClassTraining
+from ..data.features import read_features
+from ..data.rows import read_offset
+from ..data.times import check_same_rows, time_axis
 from ..engine import BoundMajorization, ConjugateGradients
 from ..problems import Params
-from ..solvers import LoopOptions
+from ..solvers import LoopOptions, Solution
 from ..solvers._seed import key_for
 from ..stochastic import (
     NCE,
@@ -42,15 +46,12 @@ from ..stochastic import (
     tune_step,
     untuned_step,
 )
-from ._base_report import explains_nothing
-from ._class_auto import choose_class_solver
-from ._class_report import ClassReport
-from ._class_validation import ClassTraining, check_class_features, check_offset
+from ._auto import choose_class_solver
 from ._default_strength import name_strength, warn_if_flat
-from ._model import Model
-from ._model_file import coefficients_from_file, coefficients_to_file, from_json, to_json
+from ._model import Model, coefficients_from_file, coefficients_to_file, from_json, to_json
 from ._parameters import precision, read_count, read_flag, read_number, read_seed, read_solver, read_verbose
-from ._validation import check_aligned, time_axis
+from .model_reports import ClassReport
+from .report import null_is_best, relative_gap, report_of
 
 EXACT = {
     "ConjugateGradients": ConjugateGradients,
@@ -150,9 +151,9 @@ class ClassModel(Model):
             solution = solver.run(problem, start, key=key, schedule=schedule, verbose=verbose)
             params, overshot = _not_worse(problem, solution)
             params = _centred(params)
+            solution = replace(solution, params=params, seconds_run=solution.seconds_run + seconds)
             step = schedule.step if solver.has_step else np.nan
-            report = _sampled_report(problem, solver, solution, params, data, step, tuned, seconds, certify)
-            report = replace(report, overshot=overshot)
+            report = _sampled_report(problem, solver, solution, data, step, tuned, certify, overshot)
         self._keep(data, params, seen)
         self.report_ = report
         if report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
@@ -184,7 +185,7 @@ class ClassModel(Model):
             raise ValueError(
                 'solver_name is "SAGA", which version 0.2 no longer has for models of classes. Use "auto" or '
                 '"ConjugateGradients", which is faster, takes sparse features too, and proves how far from the optimum '
-                'a fit is.'
+                "a fit is."
             )
         if not streaming:
             return read_solver(*given, SOLVERS, parameters=own)
@@ -252,8 +253,8 @@ class ClassModel(Model):
         overflowed = solution.status == Status.NON_FINITE
         self.coef_, self.intercept_ = _centred(_not_worse(problem, solution)[0] if overflowed else solution.params)
         self._streamed = batches + 1, seen + rows, past + totals
-        params = Params(self.coef_, self.intercept_)
-        report = _sampled_report(problem, solver, solution, params, data, step, tuned, 0.0, certify)
+        kept = replace(solution, params=Params(self.coef_, self.intercept_))
+        report = _sampled_report(problem, solver, kept, data, step, tuned, certify)
         # What one batch gained and lets be proved is no verdict on the stream.
         self.report_ = replace(report, status=solution.status, class_totals=past + totals)
 
@@ -294,10 +295,9 @@ class ClassModel(Model):
 
     def _prepare(self, X, offset):
         check_is_fitted(self)
-        axis = time_axis(X)
-        check_aligned(axis, time_axis(offset), "offset")
-        X = check_class_features(self, X, reset=False)
-        return X, check_offset(offset, X.shape[0], len(self.intercept_)), axis
+        check_same_rows(X, offset=offset)
+        axis, X = time_axis(X), read_features(self, X, reset=False, sparse=True)
+        return X, read_offset(offset, X.shape[0], len(self.intercept_), of_classes=True), axis
 
     def _log_probabilities(self, X, offset) -> np.ndarray:
         out = np.empty((X.shape[0], len(self.intercept_)))
@@ -414,33 +414,13 @@ def _some_rows(problem: SoftmaxProblem) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(problem.n_rows, n, replace=False))
 
 
-def _exact_report(problem: SoftmaxProblem, solution, data: ClassTraining) -> ClassReport:
-    gap_is_bound = bool(solution.gap_is_bound[0])
-    return _report(
-        problem,
-        data,
-        solution.params,
-        status=Status(int(solution.status[0])),
-        gap=float(solution.gap[0]),
-        gap_is_bound=gap_is_bound,
-        gap_theorem=_THEOREM if gap_is_bound else "",
-        target=float(solution.target[0]),
-        objective=float(solution.objective[0]),
-        solver_name=solution.solver_name,
-        epochs=int(solution.epochs[0]),
-        row_evals=int(solution.row_evals),
-        step=np.nan,
-        step_tuned=False,
-        step_certificate=solution.step_certificate,
-        failure_probability=float(solution.failure_probability),
-        seconds_run=solution.seconds_run,
-        seconds_compile=solution.seconds_compile,
-        history=solution.history,
-    )
+def _exact_report(problem: SoftmaxProblem, solution: Solution, data: ClassTraining) -> ClassReport:
+    solution = solution.only()
+    return _report(problem, data, solution, gap_theorem=_THEOREM if solution.gap_is_bound else "")
 
 
-def _sampled_report(problem, solver, solution, params, data, step, tuned, seconds, certify: bool) -> ClassReport:
-    gap = None
+def _sampled_report(problem, solver, solution, data, step, tuned, certify: bool, overshot=False) -> ClassReport:
+    gap, params = None, solution.params
     if certify and problem.n_rows * problem.n_classes <= _CERTIFIABLE:
         gap = problem.certify_gap(params)
     rows = None if gap is not None else _some_rows(problem)
@@ -449,56 +429,34 @@ def _sampled_report(problem, solver, solution, params, data, step, tuned, second
     status = solution.status
     if not status.is_failure and objective > problem.objective(problem.null_params(), rows) * (1 - _LITTLE):
         status = Status.NO_GAIN
-    report = _report(
-        problem,
-        data,
-        params,
-        status=status,
-        gap=gap.bound if bounded else np.nan,
-        gap_is_bound=bounded,
-        gap_theorem=gap.theorem if bounded else "",
-        target=np.nan,
-        objective=objective,
-        rows=rows,
-        solver_name=type(solver).__name__,
-        epochs=solution.epochs,
+    solution = replace(
+        solution, status=status, objective=objective, gap=gap.bound if bounded else np.nan, gap_is_bound=bounded,
         row_evals=min(solution.steps * solver.batch_size, solution.epochs * solver.n_visits(problem)),
-        step=float(step),
-        step_tuned=tuned,
-        step_certificate=None,
-        failure_probability=0.0,
-        seconds_run=solution.seconds_run + seconds,
-        seconds_compile=solution.seconds_compile,
-    )
+    )  # fmt: skip
+    steps = {"step": float(step), "step_tuned": tuned, "overshot": overshot}
+    report = _report(problem, data, solution, rows, gap_theorem=gap.theorem if bounded else "", **steps)
     if not report.status.is_failure and report.gap_is_bound and report.relative_gap > 1:
         return replace(report, status=Status.NO_USEFUL_BOUND)
     return report
 
 
-def _report(problem, data: ClassTraining, params: Params, objective, gap, rows=None, **facts) -> ClassReport:
+def _report(problem, data: ClassTraining, solution, rows=None, **facts) -> ClassReport:
     """Report of a fit; the objective may be that of some rows only."""
-    null = problem.null_objective
-    improvement = max(null - objective, 0.0)
+    gap, of = solution.gap, (solution.objective, problem.null_objective)
     frequencies, saturated = data.extreme_losses(rows)
-    if facts["gap_is_bound"]:  # nor does any model lose less than one that is right about every row
-        gap = min(gap, objective - saturated + _ROUNDING * (1 + abs(objective)))
-    null_is_best = facts["status"] == Status.CONVERGED and explains_nothing(objective, null)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = 0.0 if gap == 0 or null_is_best else float(np.float64(gap) / improvement)
-    ridge = problem.strength / 2 * float(np.sum(params.coef**2))
+    if solution.gap_is_bound:  # nor does any model lose less than one that is right about every row
+        gap = min(gap, of[0] - saturated + _ROUNDING * (1 + abs(of[0])))
+    no_gain = null_is_best(solution.status, *of) and data.offset is None
+    explained = 0.0 if no_gain else frequencies - of[0] + problem.strength / 2 * float(np.sum(solution.params.coef**2))
     explainable = frequencies - saturated
-    explained = 0.0 if null_is_best and data.offset is None else frequencies - objective + ridge
-    pseudo_r2 = explained / explainable if explainable > _NO_DEVIANCE else np.nan
-    return ClassReport(
+    return report_of(
+        ClassReport,
+        solution,
+        data,
         gap=gap,
-        relative_gap=relative,
-        objective=objective,
-        null_objective=null,
-        pseudo_r2=pseudo_r2,
-        class_totals=data.class_totals,
-        n_rows=data.n_rows,
-        n_dropped=data.n_dropped,
-        n_empty=data.n_empty,
+        relative_gap=float(relative_gap(solution.status, gap, *of)),
+        null_objective=of[1],
+        pseudo_r2=explained / explainable if explainable > _NO_DEVIANCE else np.nan,
         n_features=problem.n_features,
         n_classes=len(data.class_totals),
         **facts,
@@ -507,11 +465,13 @@ def _report(problem, data: ClassTraining, params: Params, objective, gap, rows=N
 
 def _trivial_report(data: ClassTraining) -> ClassReport:
     """Report of a model of one class: it is certain of it."""
-    return ClassReport(
-        status=Status.CONVERGED, gap=0.0, gap_is_bound=True, gap_theorem="one class has probability 1",
-        relative_gap=0.0, target=0.0, objective=0.0, null_objective=0.0, pseudo_r2=np.nan,
-        class_totals=data.class_totals, n_rows=data.n_rows, n_dropped=data.n_dropped, n_empty=data.n_empty,
-        n_features=data.X.shape[1], n_classes=len(data.class_totals), solver_name="none", epochs=0, row_evals=0,
-        step=np.nan, step_tuned=False, step_certificate=None, failure_probability=0.0, seconds_run=0.0,
-        seconds_compile=0.0,
+    certain = dict.fromkeys(("gap", "relative_gap", "target", "objective", "null_objective"), 0.0)
+    return report_of(
+        ClassReport,
+        Solution(
+            params=None, status=Status.CONVERGED, epochs=0, gap_is_bound=True, seconds_run=0.0, seconds_compile=0.0,
+            solver_name="none",
+        ),
+        data, gap_theorem="one class has probability 1", pseudo_r2=np.nan, n_features=data.X.shape[1],
+        n_classes=len(data.class_totals), **certain,
     )  # fmt: skip

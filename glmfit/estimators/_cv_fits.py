@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from .. import penalties
@@ -18,13 +17,12 @@ from .._status import Status
 from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import Penalty
 from ..problems import FoldedProblem, Params, PopulationProblem
-from ..solvers import SAGA, LoopOptions, Solution
+from ..solvers import LoopOptions, Solution
 from ..solvers._loop import stopping_target
 from ..solvers._seed import key_for
 from ._folds import Folds
 
 REGULARIZERS = ("Ridge", "Lasso", "ElasticNet")
-_COPIES = 7  # arrays of rows times columns alive at a time in SAGA: counts, weights, table, and what warm-up adds
 
 
 class Found(NamedTuple):
@@ -60,10 +58,10 @@ class Found(NamedTuple):
             passes=np.zeros(shape, int),
         )
 
-    def keep(self, strengths: int | slice, neurons: np.ndarray, part) -> None:
-        """Take over the outcome of some strengths and neurons."""
-        for whole, new in zip(self, part, strict=True):
-            whole[strengths][..., neurons] = new
+    def keep(self, s: int, folds: np.ndarray, *parts) -> None:
+        """Take over the outcome of some folds at a strength."""
+        for whole, new in zip(self, parts, strict=True):
+            whole[s, folds] = new
 
     def params(self, chosen) -> Params:
         """Of the fits to all rows at one strength of every neuron, (neuron,) index."""
@@ -96,7 +94,7 @@ class Fits:
         Increasing.
     folds : Folds
         Of the rows.
-    solver : ConjugateGradients, ProximalNewton, SAGA or None
+    solver : ConjugateGradients, ProximalNewton or None
         Which solves them; None chooses.
     options, last : LoopOptions
         When to stop, and when the fits to all rows stop if they may be returned.
@@ -113,7 +111,7 @@ class Fits:
     penalty: Callable[[Any], Penalty]
     strengths: np.ndarray
     folds: Folds
-    solver: ConjugateGradients | SAGA | None
+    solver: ConjugateGradients | None
     options: LoopOptions
     last: LoopOptions
     seed: int
@@ -135,12 +133,9 @@ class Fits:
         interrupted : bool
             Whether Ctrl-C came first. If no strength can be scored then, KeyboardInterrupt is raised instead.
         """
-        n_neurons = self.data.Y.shape[1]
-        found = Found.nothing(len(self.strengths), self._train.shape[1], self.data.X.shape[1], n_neurons)
-        n_groups = -(-n_neurons // max(1, int(self.max_memory // self._bytes_of_columns())))
+        found = Found.nothing(len(self.strengths), self._n_folds, self.data.X.shape[1], self.data.Y.shape[1])
         try:
-            for neurons in np.array_split(np.arange(n_neurons), n_groups):
-                self._columns(neurons, found, bar)
+            self._along(found, bar)
         except KeyboardInterrupt:
             if not found.comparable.any():
                 raise
@@ -164,7 +159,8 @@ class Fits:
                 return None
             objective = problem.evaluate(params).objective
         else:
-            known, silent = ~np.isnan(intercept), problem.mean_count <= 0
+            known, silent = ~np.isnan(intercept) & found.comparable.any(axis=0), problem.mean_count <= 0
+            gap, is_bound = np.where(known, gap, np.nan), is_bound & known
             params = Params(*(np.where(known, a, null) for a, null in zip(params, problem.null_params(), strict=True)))
             objective = problem.evaluate(params).objective
             target = stopping_target(problem, objective, stopped, 2 * problem.rounding_of(params, objective))
@@ -192,84 +188,68 @@ class Fits:
             interrupted=stopped is not None,
         )
 
-    @cached_property
-    def chosen(self) -> ConjugateGradients | SAGA:
+    @property
+    def chosen(self) -> ConjugateGradients:
         """Solver of the cross-validation."""
-        return self.solver or self._choose()
+        return self.solver or (ConjugateGradients() if self.penalty(1.0).smooth else ProximalNewton())
+
+    @cached_property
+    def _train(self) -> np.ndarray:
+        """Rows of every fold, all of them last, bool (time, fold)."""
+        return np.column_stack([self.folds.train, np.ones(len(self.data.X), bool)])
 
     @property
-    def _train(self) -> np.ndarray:
-        return np.column_stack([self.folds.train, np.ones(len(self.data.X), bool)])
+    def _n_folds(self) -> int:
+        return self._train.shape[1]
 
     @property
     def count(self) -> int:
         """Fits in all, the last one of every neuron included."""
-        return (self._n_fits + 1) * self.data.Y.shape[1]
+        return (len(self.strengths) * self._n_folds + 1) * self.data.Y.shape[1]
 
-    @property
-    def _n_fits(self) -> int:
-        """Of a neuron."""
-        return len(self.strengths) * (self.folds.train.shape[1] + 1)
+    def _along(self, found: Found, bar: ProgressBar) -> None:
+        """Fit strength after strength, the strongest first: all rows, and then the folds from there."""
+        smooth, lead, others, apart = self.penalty(1.0).smooth, None, None, None
+        for s in range(len(self.strengths))[::-1]:
+            lead = self._solve(s, [self._n_folds - 1], lead and lead.params, lead and lead.state, found, bar)
+            start, curved = self._in_folds(lead)
+            if apart is not None:  # how far a fold is from all rows changes slowly with the strength
+                begin = Params(start.coef + apart.coef, start.intercept + apart.intercept)
+            else:
+                begin = others.params if others else start
+            others = self._solve(s, range(self._n_folds - 1), begin, curved, found, bar)
+            if smooth:  # elsewhere it would lead away from zeros
+                apart = Params(others.params.coef - start.coef, others.params.intercept - start.intercept)
 
-    def _choose(self):
-        """Engine on a CPU, SAGA elsewhere."""
-        if jax.default_backend() != "cpu":
-            return SAGA()
-        return ConjugateGradients() if self.penalty(1.0).smooth else ProximalNewton()
+    def _in_folds(self, lead: Solution) -> tuple[Params, np.ndarray]:
+        """Repeat what the fits to all rows have found for every other fold."""
+        coef, intercept, curved = (np.tile(a, self._n_folds - 1) for a in (*lead.params, lead.state))
+        return Params(coef, intercept), curved
 
-    @property
-    def _at_once(self) -> bool:
-        """Whether the fits of all strengths are made together; else a stronger one is the start of the next."""
-        return self.penalty(1.0).smooth and isinstance(self.chosen, SAGA)
-
-    def _bytes_of_columns(self) -> float:
-        columns = self._n_fits if self._at_once else self._n_fits // len(self.strengths)
-        return _COPIES * columns * self.data.X.shape[0] * float(np.dtype(self.dtype).itemsize)
-
-    def _folded(self, strength, fold, neuron) -> FoldedProblem:
-        data, penalty = self.data, self.penalty(strength)
-        if not penalty.smooth and not np.any(strength):
-            penalty = penalties.Ridge(strength)  # there are no kinks without a strength
-        return FoldedProblem(
+    def _solve(self, s: int, folds, start: Params | None, curved, found: Found, bar: ProgressBar) -> Solution:
+        """All neurons in some folds at one strength."""
+        data, folds = self.data, np.asarray(folds)
+        shape = len(folds), data.Y.shape[1]
+        fold, neuron = (a.ravel() for a in np.meshgrid(folds, np.arange(shape[1]), indexing="ij"))
+        strength = np.full(len(fold), self.strengths[s])
+        penalty, solver = self.penalty(strength), self.chosen
+        if not penalty.smooth and self.strengths[s] == 0:  # there are no kinks without a strength
+            penalty, solver = penalties.Ridge(strength), ConjugateGradients()
+        problem = FoldedProblem(
             data.X, data.Y, self.observation, penalty, neuron, fold, self._train,
             weights=data.weights, dtype=self.dtype, offset=data.offset,
         )  # fmt: skip
-
-    def _columns(self, neurons, found: Found, bar: ProgressBar) -> None:
-        if self._at_once:
-            self._solve(neurons, slice(None), None, found, bar)
-            return
-        # The next stronger strength is a near start.
-        start = curved = None
-        for s in range(len(self.strengths))[::-1]:
-            start, curved = self._solve(neurons, slice(s, s + 1), start, found, bar, curved)
-
-    def _solve(self, neurons, which: slice, start, found: Found, bar: ProgressBar, curved=None):
-        """All columns of some strengths in one problem; returns their parameters, and what the solver learnt."""
-        strengths = self.strengths[which]
-        shape = len(strengths), self._train.shape[1], len(neurons)
-        strength, fold, neuron = (a.ravel() for a in np.meshgrid(strengths, range(shape[1]), neurons, indexing="ij"))
-        problem = self._folded(strength, fold, neuron)
-        solver, options, passes = self.chosen, self.options, np.zeros(len(neuron), int)
-        if isinstance(solver, ConjugateGradients):
-            if problem.penalty.smooth:  # whatever it is at other strengths
-                solver = ConjugateGradients()
-            solver = replace(solver, curved=curved)
-            options = replace(
-                options, max_memory=self.max_memory, tol=np.where(fold < shape[1] - 1, options.tol, self.last.tol)
-            )
-        solution = run_counted(solver, problem, start, self.seed, options, bar)
-        if isinstance(solver, ConjugateGradients):
-            passes = np.maximum(solution.epochs, 1)
-        coef, intercept = solution.params
+        tol = np.where(fold < self._n_folds - 1, self.options.tol, self.last.tol)
+        options = replace(self.options, max_memory=self.max_memory, tol=tol)
+        solution = run_counted(replace(solver, curved=curved), problem, start, self.seed, options, bar)
         # A fit that was stopped before its first step is a constant rate, and nothing to compare.
         gap = np.where((solution.status == Status.INTERRUPTED) & (solution.epochs == 0), np.nan, solution.gap)
-        rest = intercept, solution.status, gap, solution.gap_is_bound, solution.target, passes
-        coef = np.moveaxis(coef.reshape(-1, *shape), 0, -2)
-        found.keep(which, neurons, (coef, *(a.reshape(shape) for a in rest)))
+        rest = solution.params.intercept, solution.status, gap, solution.gap_is_bound, solution.target
+        coef = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
+        found.keep(s, folds, coef, *(a.reshape(shape) for a in rest), np.maximum(solution.epochs, 1).reshape(shape))
         if solution.interrupted:
             raise KeyboardInterrupt
-        return solution.params, solution.state
+        return solution
 
 
 def run_counted(solver, problem, start: Params | None, seed: int, options: LoopOptions, bar: ProgressBar) -> Solution:

@@ -52,28 +52,12 @@ def bins_observed(n_rows: int, weights: np.ndarray | None, mean_exposure: float)
 
 
 def default_ridge(problem: PopulationProblem, units: np.ndarray, n_observed: float) -> np.ndarray:
-    """Choose a ridge for every neuron by marginal likelihood, within what the features ask for.
+    """Choose a ridge for every neuron by marginal likelihood, within what the features ask for, (feature, neuron).
 
-    Parameters
-    ----------
-    problem :
-        Data and observation model; its penalty is a ridge in these units, of any strength.
-    units :
-        Of the features, from :func:`units_of`.
-    n_observed :
-        Bins observed.
-
-    Returns
-    -------
-    numpy.ndarray
-        Strength per coefficient, (feature, neuron): that of the neuron times the square of the unit.
-
-    Notes
-    -----
     The marginal likelihood (empirical Bayes; MacKay, Neural Computation 1992) of coefficients with independent Gaussian
     priors, of the quadratic approximation of the likelihood at the model without features. A neuron's strength is no
     smaller than ``1.5 trace(C) / n_observed``, C the covariance of the features in their units, unless that took away
-    more than half of what the features explain by that approximation.
+    more than half of what the features explain by that approximation; it is multiplied with the square of the unit.
     Cost: one product of T d n_neurons and the ranges of X, besides the spectral basis, which the fit needs anyway.
     """
     basis = problem.basis
@@ -126,22 +110,11 @@ def name_strength(strength, default: bool) -> tuple[str, str]:
 def warn_if_flat(X, coef: np.ndarray, residual: Callable[[slice], np.ndarray], penalty: str, advice: str) -> None:
     """Warn once if a penalty leaves next to nothing of the coefficients of informative features.
 
-    Parameters
-    ----------
-    X :
-        Features, (row, feature), dense or sparse; every k-th row is looked at.
-    coef : numpy.ndarray
-        Coefficients at the optimum, (feature, column).
-    residual :
-        Of a slice of the rows: derivative of the loss at the fit, (row, column), of variance one if the model holds.
-    penalty, advice : str
-        Words for its strength, and what to do.
-
-    Notes
-    -----
     Two things are asked: no linear predictor varies over the rows, and some feature is correlated with what is left
     to explain, by the score test of one feature at a time, at a level of 0.001 over all features and columns together.
-    Uninformative features are not the penalty's fault. Weights of the rows are left aside.
+    Uninformative features are not the penalty's fault. Weights of the rows are left aside. ``residual`` gives, of a
+    slice of the rows, the derivative of the loss at the fit, (row, column), of variance one if the model holds; the
+    strength of the penalty and what to do about it are words.
     """
     n_features, n_columns = coef.shape
     n_rows = min(_SOME_ROWS, max(_SOME_RESIDUALS // n_columns, 1))

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._progress import counted
 from .._warn import warn_user
-from ._validation import TimeAxis
+from ..data.times import TimeAxis
 
 _MANY = 20  # epochs, each a fold, that hardly anybody wants
 

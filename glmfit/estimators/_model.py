@@ -1,21 +1,24 @@
-"""What all estimators share: a fit that is done whole or not at all, and files."""
+"""What all estimators share: a fit that is done whole or not at all, and files: a JSON header and arrays."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from abc import abstractmethod
+from dataclasses import fields
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from .._files import load_npz, save_npz
+from .._files import DAMAGED, load_npz, save_npz
 from .._warn import warn_user
-from ._model_file import model_from_file, model_to_file
+from ..bounds import StepCertificate
+from ._folds import are_epochs, is_epochs
+from .report import report_of
 
 
 class Model(BaseEstimator):
@@ -118,3 +121,122 @@ def _naming(init):
         init(self, *args, **parameters)
 
     return checked
+
+
+# --------------------------------------------------------------------------------------------- files
+
+
+def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
+    """Header and arrays of a fitted model."""
+    arrays: dict[str, np.ndarray] = {}
+    header = {
+        "class": type(model).__name__,
+        "parameters": {name: to_json(value, name) for name, value in model.get_params(deep=False).items()},
+        "report": _record_to_file(model.report_, "report", arrays),
+    }
+    model._write_state(header, arrays)
+    return header, arrays
+
+
+def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
+    """Rebuild the model."""
+    if header.get("class") != cls.__name__:
+        raise ValueError(f"the file holds a {header.get('class')}, not a {cls.__name__}; load it with that class.")
+    try:
+        model = cls(**{name: from_json(value) for name, value in header["parameters"].items()})
+        model.report_ = _report_from_file(cls.report_class, header["report"], arrays)
+        model._read_state(header, arrays)
+    except DAMAGED as error:
+        raise ValueError(f"the file is not a whole {cls.__name__} ({type(error).__name__}: {error}).") from error
+    return model
+
+
+def _record_to_file(record, prefix: str, arrays: dict) -> dict:
+    """Scalars of a report, or of the certificate it holds; arrays go to ``arrays``."""
+    scalars: dict[str, Any] = {}
+    for f in fields(record):
+        value = getattr(record, f.name)
+        if f.default_factory is dict:
+            arrays.update({f"{f.name}.{k}": v for k, v in value.items()})
+        elif isinstance(value, StepCertificate):
+            scalars[f.name] = _record_to_file(value, "step", arrays)
+        elif isinstance(value, np.ndarray):
+            arrays[f"{prefix}.{f.name}"] = value.astype(int) if value.dtype == object else value  # statuses
+        else:
+            scalars[f.name] = value.item() if isinstance(value, np.generic) else value
+    return scalars
+
+
+def _report_from_file(cls, scalars: dict, arrays: dict):
+    of = {**scalars, **_section(arrays, "report.")}
+    step = of.get("step_certificate")
+    if step is not None:
+        step = {**step, "assumptions": tuple(step["assumptions"]), **_section(arrays, "step.")}
+        of["step_certificate"] = StepCertificate(**step)
+    tables = {f.name: _section(arrays, f"{f.name}.") for f in fields(cls) if f.default_factory is dict}
+    return report_of(cls, **of, **tables)
+
+
+def _section(arrays: dict, prefix: str) -> dict:
+    """Arrays whose names begin with the prefix, without it."""
+    return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def coefficients_to_file(model, header: dict, arrays: dict) -> None:
+    """Write coefficients, intercepts and names of features."""
+    arrays.update(coef=model.coef_, intercept=np.asarray(model.intercept_))
+    if hasattr(model, "feature_names_in_"):
+        header["feature_names"] = [str(n) for n in model.feature_names_in_]
+
+
+def coefficients_from_file(model, header: dict, arrays: dict) -> None:
+    """Set what `coefficients_to_file` wrote."""
+    model.coef_, model.intercept_ = arrays["coef"], arrays["intercept"]
+    model.n_features_in_ = len(model.coef_)
+    if "feature_names" in header:
+        model.feature_names_in_ = np.asarray(header["feature_names"], object)
+
+
+def to_json(value: Any, name: str) -> Any:
+    """Turn constructor parameters into JSON; arrays and tuples are tagged so that they come back as they were."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if is_epochs(value):
+        return {"epochs": [np.asarray(ends, np.float64).tolist() for ends in (value.start, value.end)]}
+    if name in ("random_state", "devices") or (name == "cv" and not are_epochs(value)):
+        return None  # a generator has moved on since the fit, indices are of its rows, devices of one machine
+    if isinstance(value, tuple):
+        return {"tuple": [to_json(v, name) for v in value]}
+    if isinstance(value, list):
+        return [to_json(v, name) for v in value]
+    if isinstance(value, dict):
+        return {"items": [[to_json(k, name), to_json(v, name)] for k, v in value.items()]}
+    if isinstance(value, range) and name != "classes_":
+        return list(value)
+    if hasattr(value, "__array__") and np.asarray(value).dtype != object:
+        return {"array": np.asarray(value).tolist(), "dtype": str(np.asarray(value).dtype)}
+    if callable(value) and hasattr(value, "__name__") and name != "classes_":
+        return value.__name__  # a link
+    raise TypeError(
+        f"{name} holds {value!r}, a {type(value).__name__}, which a file without pickle cannot keep. Use numbers, "
+        "strings, lists, tuples, dicts or arrays."
+    )
+
+
+def from_json(value: Any) -> Any:
+    """Undo `to_json`."""
+    if isinstance(value, list):
+        return [from_json(v) for v in value]
+    if isinstance(value, dict):
+        if "tuple" in value:
+            return tuple(from_json(v) for v in value["tuple"])
+        if "array" in value:
+            return np.asarray(value["array"], dtype=value["dtype"])
+        if "epochs" in value:
+            from pynapple import IntervalSet  # which it was
+
+            return IntervalSet(*value["epochs"])
+        return {from_json(k): from_json(v) for k, v in value["items"]}
+    return value

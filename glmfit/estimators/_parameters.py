@@ -62,20 +62,9 @@ def read_solver(
     defaults: dict | None = None,
     parameters: Iterable[str] = (),
 ):
-    """Return the solver of a name with its hyper-parameters; None for "auto".
+    """Return the solver of a name with its hyper-parameters, over the defaults of that name; None for "auto".
 
-    Parameters
-    ----------
-    name, kwargs :
-        ``solver_name`` and ``solver_kwargs`` as given.
-    allowed : dict
-        Name -> class of solver.
-    what : str
-        What errors call the name.
-    defaults : dict, optional
-        Name -> hyper-parameters that differ from the solver's own.
-    parameters :
-        Names of the estimator's own parameters, which some look for among the solver's.
+    ``parameters`` are names of the estimator's own, which some look for among the solver's.
     """
     if not isinstance(name, str) or name not in ("auto", *allowed):
         raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')

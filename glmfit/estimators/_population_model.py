@@ -10,28 +10,20 @@ from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
 from .._checks import check_choice
-from .._status import Status, as_statuses
+from .._status import Status
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
+from ..data.counts import read_scoring
+from ..data.features import check_columns, read_features
+from ..data.rows import read_exposure, read_offset
+from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..problems import Params
-from ._base_report import explains_nothing
-from ._model import Model
-from ._model_file import coefficients_from_file, coefficients_to_file
+from ._model import Model, coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
-from ._report import FitReport
 from ._scores import score_sums, spike_sums
-from ._streaming import check_columns, check_streamed_scoring, predictor_of
-from ._validation import (
-    TimeAxis,
-    check_aligned,
-    check_exposure,
-    check_features,
-    check_offset,
-    check_scoring,
-    time_axis,
-    wrap,
-)
+from ._streaming import predictor_of, read_streamed_scoring
+from .report import FitReport, null_is_best, relative_gap, report_of
 
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
@@ -92,23 +84,19 @@ class PopulationModel(RegressorMixin, Model):
 
     def _predictor(self, X, offset):
         check_is_fitted(self)
-        check_aligned(time_axis(X), time_axis(offset), "offset")
-        source, axis = as_source(X), None
+        check_same_rows(X, offset=offset)
+        source, axis = as_source(X), time_axis(X)
         with np.errstate(invalid="ignore"):
             if source is None:
-                X, axis = check_features(self, X)
+                X = read_features(self, X, reset=False)
                 eta = np.asarray(X, np.float64) @ self.coef_ + self.intercept_
             else:
-                check_columns(self, source)
+                check_columns(self, source, reset=False)
                 eta = predictor_of(source, self.coef_, self.intercept_)
             if offset is not None:
-                eta = eta + self._offset_for(offset, eta)
+                offset = read_offset(offset, len(eta), 1 if eta.ndim == 1 else eta.shape[1])
+                eta = eta + (offset if eta.ndim == 2 else offset[:, 0])
         return eta, axis
-
-    def _offset_for(self, offset, eta):
-        """Offset in the shape of a predictor."""
-        offset = check_offset(offset, len(eta), 1 if eta.ndim == 1 else eta.shape[1])
-        return offset if eta.ndim == 2 else offset[:, 0]
 
     def score(
         self,
@@ -147,11 +135,9 @@ class PopulationModel(RegressorMixin, Model):
         """
         check_choice("score_type", score_type, SCORES)
         check_is_fitted(self)
-        check = check_scoring if as_source(X) is None and as_source(y) is None else check_streamed_scoring
+        check = read_scoring if as_source(X) is None and as_source(y) is None else read_streamed_scoring
         data = check(self, X, y, sample_weight, offset, exposure)
         coef, intercept = self._matrix()
-        if data.Y.shape[1] != coef.shape[1]:
-            raise ValueError(f"y has {data.Y.shape[1]} neurons but the model was fitted to {coef.shape[1]}.")
         observation = observations.from_inverse_link(self.inverse_link_function)
         silent = self._silent
         model, null = score_sums(observation, data, coef, intercept, score_type, silent)
@@ -199,13 +185,13 @@ class PopulationModel(RegressorMixin, Model):
             Counts (time,) or (time, neuron), float, NaN where X or offset has a NaN; the same seed draws the same
             counts.
         """
-        check_aligned(time_axis(X), time_axis(exposure), "exposure")
+        check_same_rows(X, exposure=exposure)
         eta, axis = self._predictor(X, offset)
         unknown = np.isnan(eta)
         eta = np.where(unknown | self._silent_like(eta), SILENT_INTERCEPT, eta)
         seed = read_seed(self.random_state if random_state is None else random_state)
         observation = observations.from_inverse_link(self.inverse_link_function)
-        exposure = check_exposure(exposure, len(eta))
+        exposure = read_exposure(exposure, len(eta))
         if exposure is not None:
             expected = np.asarray(observation.rate(eta), np.float64) * exposure.reshape(-1, *[1] * (eta.ndim - 1))
             eta = np.where(expected > 0, observation.intercept(expected), SILENT_INTERCEPT)
@@ -245,38 +231,22 @@ class PopulationModel(RegressorMixin, Model):
 
 
 def _report(problem, solution, data, params: Params, features) -> FitReport:
-    improvement = np.maximum(solution.null_objective - solution.objective, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(solution.gap == 0, 0.0, solution.gap / improvement)
-    null_is_best = (solution.status == Status.CONVERGED) & explains_nothing(solution.objective, solution.null_objective)
-    relative = np.where(null_is_best, 0.0, relative)
     penalty = np.asarray(problem.penalty.value(params.coef), np.float64)
     deviance = solution.objective - penalty - problem.saturated_loss
     null = solution.null_objective - problem.saturated_loss
-    return FitReport(
+    no_gain = null_is_best(solution.status, solution.objective, solution.null_objective)
+    return report_of(
+        FitReport,
+        solution,
+        data,
         neuron=data.neuron_names,
-        status=as_statuses(solution.status),
-        gap=solution.gap,
-        gap_is_bound=solution.gap_is_bound,
-        relative_gap=relative,
-        target=solution.target,
-        objective=solution.objective,
-        null_objective=solution.null_objective,
-        pseudo_r2=np.where(null_is_best, 0.0, 1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan)),
-        spike_count=data.spike_count,
-        epochs=solution.epochs,
+        relative_gap=relative_gap(solution.status, solution.gap, solution.objective, solution.null_objective),
+        pseudo_r2=np.where(no_gain, 0.0, 1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan)),
         row_evals=solution.row_evals * problem.n_counted // problem.n_rows,
         n_rows=problem.n_counted,
-        n_dropped=data.n_dropped,
         rank=problem.design_rank,
         n_features=problem.n_features,
-        solver_name=solution.solver_name,
-        step_certificate=solution.step_certificate,
-        failure_probability=solution.failure_probability,
-        seconds_run=solution.seconds_run,
-        seconds_compile=solution.seconds_compile,
-        history=solution.history,
-        memory_bytes=None if problem.in_memory else problem.peak_bytes,
+        memory_bytes=solution.memory_bytes,
         runaway=_runaway(problem, *params, data.neuron_names, features) if problem.in_memory else {},
     )
 

@@ -12,20 +12,35 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._checks import check_choice, check_real
-from .._status import Status
 from .._warn import warn_user
+from ..data.entities import Side
+from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, ResponseLoss
-from ..pairs import AllPairsProblem, MLPTower, StationaryOptions, TwoTowers
+from ..pairs import (
+    AllPairsProblem,
+    GaussNewton,
+    LeftBatches,
+    MLPTower,
+    SampledPairs,
+    StationaryOptions,
+    TowerAdam,
+    TowerLBFGS,
+    TwoTowers,
+)
+from ..pairs.embedding import HostTower, Predictor, canonical_rotation, deviance_explained, hold_out
+from ..pairs.units import Units
 from ..solvers._seed import key_for
 from ._parameters import precision, read_count, read_flag, read_seed, read_solver, read_verbose
-from ._response_auto import SOLVERS, choose_response_solver
-from ._response_report import ResponseReport
-from ._response_scores import Predictor, deviance_explained, hold_out
-from ._response_sides import Side
-from ._response_towers import HostTower, canonical_rotation
-from ._response_units import Units
-from ._response_validation import Responses
+from .model_reports import ResponseReport
+from .report import report_of
 
+SOLVERS = {
+    "LBFGS": TowerLBFGS,
+    "GaussNewton": GaussNewton,
+    "Adam": TowerAdam,
+    "LeftBatches": LeftBatches,
+    "SampledPairs": SampledPairs,
+}
 PRIORS = ("mean", "zero")
 _AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed losses
 
@@ -74,7 +89,7 @@ class Settings:
             biases=read_flag("bias", model.bias),
             bias_strength=_grid("bias_strength", model.bias_strength, single=True)[0],
             prior=model.prior,
-            solver=SOLVERS[choose_response_solver(hidden)]() if solver is None else solver,
+            solver=(TowerAdam() if any(hidden) else TowerLBFGS()) if solver is None else solver,
             options=StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose)),
             fraction=float(model.validation_fraction),
             seed=read_seed(model.random_state),
@@ -120,24 +135,12 @@ def warn_rank(settings: Settings, *sides: Side) -> None:
 
 
 class Data(NamedTuple):
-    """Checked data of a fit.
-
-    Attributes
-    ----------
-    responses : Responses
-        What was observed.
-    features : tuple
-        Of stimuli and of neurons, None where every entity is its own.
-    weights : tuple
-        Factors of imputation of both sides, or None.
-    prior_factors : tuple of numpy.ndarray or None
-        Instead of the prior of the settings.
-    """
+    """Checked data of a fit."""
 
     responses: Responses
-    features: tuple
-    weights: tuple
-    prior_factors: tuple | None
+    features: tuple  # of stimuli and of neurons, None where every entity is its own
+    weights: tuple  # factors of imputation of both sides, or None
+    prior_factors: tuple | None  # instead of the prior of the settings
 
     @property
     def dtype(self) -> type:
@@ -147,25 +150,12 @@ class Data(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """Outcome of a fit, on the host.
+    """Outcome of a fit, on the host."""
 
-    Attributes
-    ----------
-    towers : tuple of HostTower
-        Of stimuli and of neurons, rotated as `canonical_rotation` says.
-    predictor : Predictor
-        Of the entities of the fit.
-    mean_bias : tuple of float
-        Of the stimuli, and of the neurons, that have responses: what others are given.
-    n_pairs : tuple of numpy.ndarray
-        Pairs with a response of every stimulus and of every neuron.
-    report : ResponseReport
-    """
-
-    towers: tuple[HostTower, HostTower]
-    predictor: Predictor
-    mean_bias: tuple[float, float]
-    n_pairs: tuple[np.ndarray, np.ndarray]
+    towers: tuple[HostTower, HostTower]  # of stimuli and of neurons, rotated as `canonical_rotation` says
+    predictor: Predictor  # of the entities of the fit
+    mean_bias: tuple[float, float]  # of the stimuli, and the neurons, that have responses: what others are given
+    n_pairs: tuple[np.ndarray, np.ndarray]  # with a response, of every stimulus and of every neuron
     report: ResponseReport
 
 
@@ -307,11 +297,11 @@ def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
     mean_bias = float(predictor.s[seen[0]].mean()), float(predictor.t[seen[1]].mean())
     gaps = problem.certify_sides(solution.params)
     start = solution.start_gradient_norm
-    report = ResponseReport(
-        status=Status(solution.status),
+    report = report_of(
+        ResponseReport,
+        solution,
         objective=size**2 * gaps.objective,
         start_objective=size**2 * solution.start_objective,
-        gradient_norm=solution.gradient_norm,
         relative_gradient=solution.gradient_norm / start if start > 0 else 0.0,
         gap_stimuli=size**2 * gaps.left,
         gap_neurons=size**2 * gaps.right,
@@ -330,12 +320,8 @@ def _finish(run: _Run, data: Data, weight, strength, tuning, seconds) -> Fitted:
         imputation_weight=weight,
         regularizer_strength=strength,
         solver_name=next(name for name, kind in SOLVERS.items() if kind.__name__ == solution.solver_name),
-        epochs=int(solution.epochs),
-        evaluations=float(solution.evaluations),
-        products=int(solution.products),
         seconds_run=float(seconds[0]),
         seconds_compile=float(seconds[1]),
         tuning=tuning,
-        history=solution.history,
     )
     return Fitted(towers, predictor, mean_bias, (problem.pairs_left, problem.pairs_right), report)

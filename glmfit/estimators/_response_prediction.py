@@ -8,15 +8,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
+from ..data.entities import NEURONS, STIMULI, Side, read_fitted_ids, read_unseen
+from ..data.responses import read_responses
+from ..data.times import time_axis, wrap
 from ..observations import RESPONSE_LOSSES
+from ..pairs.embedding import SCORES, HostTower, Predictor, correlations, deviance_explained, recall
 from ._model import Model
 from ._parameters import read_count, read_seed
-from ._response_report import ResponseReport
-from ._response_scores import SCORES, Predictor, correlations, deviance_explained, recall
-from ._response_sides import NEURONS, STIMULI, Side, read_ids, read_unseen
-from ._response_towers import HostTower
-from ._response_validation import read_responses
-from ._validation import time_axis, wrap
+from .model_reports import ResponseReport
 
 _EMBEDDINGS = ("stimulus_embedding", "neuron_embedding", "stimulus_bias", "neuron_bias")
 
@@ -101,7 +100,7 @@ class ResponsePrediction(Model):
             (pair,).
         """
         predictor = self._predictor(None, None, None, None)
-        i, j = read_ids(stimuli, self._sides[0]), read_ids(neurons, self._sides[1])
+        i, j = read_fitted_ids(stimuli, self._sides[0]), read_fitted_ids(neurons, self._sides[1])
         if isinstance(i, slice) or isinstance(j, slice) or len(i) != len(j):
             count = [0 if isinstance(ids, slice) else len(ids) for ids in (i, j)]
             raise ValueError(
@@ -212,7 +211,7 @@ class ResponsePrediction(Model):
             self._sides, self._towers, self._mean_bias, asked, fitted, strict=True
         ):
             if features is None:
-                some = read_ids(ids, side)
+                some = read_fitted_ids(ids, side)
                 out += [embedding[some], bias[some], None if null is None else null[some]]
                 continue
             if ids is not None:

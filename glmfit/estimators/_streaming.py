@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .._warn import warn_user
+from ..data.counts import Recording, Training, check_part, read_recording, read_scoring, warn_of_fractions, with_ones
 from ..design import RowSource, as_source
+from ..design._signatures import Watch
 from ..problems._chunks import chunks
-from ._mistakes import refuse_lengths, refuse_spike_times
-from ._validation import (
-    NOT_INTEGER,
-    Scoring,
-    TimeAxis,
-    check_aligned,
-    check_counts,
-    check_exposure,
-    check_offset,
-    check_same_neurons,
-    check_scoring,
-    check_unexposed,
-    check_weights,
-    counts_of,
-    mean_exposure,
-    neuron_names,
-    plain,
-    time_axis,
-)
-from ._watch import Watch
 
 _LOOK = 65536  # rows at a time of the first look at the counts
 
 
 @dataclass(frozen=True)
-class StreamedTraining:
+class StreamedTraining(Training):
     """Training data whose rows are read as they are needed; what does not count has weight 0."""
 
-    X: RowView
-    Y: CountView
-    weights: np.ndarray | None  # (time,), exposure included
-    offset: np.ndarray | None  # (time, 1 or neuron)
-    n_dropped: int  # rows without features
-    one_neuron: bool
-    neurons: TimeAxis | None
-    neuron_names: list
-    run_rows: int
-    spike_count: np.ndarray  # as given, (neuron,)
-    mean_exposure: float
-    watch: Watch
+    watch: Watch | None = None
 
 
 class RowView:
@@ -64,7 +34,7 @@ class RowView:
 
     def __init__(self, source: RowSource, keep: np.ndarray | None):
         self.source, self.keep = source, keep
-        self.shape, self.dtype = source.shape, source.dtype
+        self.shape, self.dtype, self.chunk_rows = source.shape, source.dtype, source.chunk_rows
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -112,15 +82,7 @@ class CountView:
 
 
 def load_or_stream(estimator, X, y, sample_weight, offset, exposure, max_memory: float):
-    """Load sources that fit in memory; otherwise check what can be checked without reading X.
-
-    Returns
-    -------
-    arrays : tuple or None
-        X and y as arrays, for a fit in memory.
-    data : StreamedTraining or None
-        For one that reads rows as it goes.
-    """
+    """Load sources that fit in memory: X and y as arrays, None. Else None and data that are read, checked but for X."""
     X, y = (_readable(a, max_memory) for a in (X, y))
     source, counts = as_source(X), as_source(y)
     if source is None:
@@ -170,65 +132,35 @@ def _with_names(source: RowSource):
 
 
 def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> StreamedTraining:
-    n_rows = len(source)
-    if y is None:
-        raise ValueError(
-            "requires y to be passed, but the target y is None: give the spike counts, (time,) or (time, neuron)."
-        )
-    refuse_spike_times(y, "y")
-    axis = _check_times(y, sample_weight, offset, exposure)
     watch = Watch([source, y, offset, exposure])  # weights are copied
-    names = neuron_names(y)
-    one_neuron = y.one_column if isinstance(y, RowSource) else np.ndim(plain(y)) == 1
-    counts = y if isinstance(y, RowSource) else counts_of(y, keep_type=True)
-    counts = counts[:, None] if counts.ndim == 1 else counts
-    refuse_lengths(source, counts)
-    estimator.n_features_in_ = source.shape[1]
-    if source.columns is not None:
-        estimator.feature_names_in_ = np.asarray(source.columns, object)
-    elif hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
-    weights, offset, n_dropped = row_weights(source, counts.shape[1], sample_weight, offset)
-    exposure = check_exposure(exposure, n_rows)
-    spikes = look_at_counts(CountView(counts, _positive(weights), None), exposure)
-    if exposure is not None:
-        weights = exposure if weights is None else weights * exposure
+    data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=True)
+    weights, offset, n_dropped = _count_out(data)
+    spikes, fraction = look_at_counts(CountView(data.Y, _positive(weights), None), data.exposure)
+    if fraction.any():
+        warn_of_fractions(fraction)
+    if data.exposure is not None:
+        weights = data.exposure if weights is None else weights * data.exposure
     keep = _positive(weights)
     if keep is not None and keep.sum() < 2:
         raise ValueError(f"X has {int(keep.sum())} rows that count; a fit needs at least 2, of positive weight.")
-    names = names or [str(i) for i in range(counts.shape[1])]
+    of = {**vars(data), "X": RowView(source, keep), "Y": CountView(data.Y, keep, data.exposure)}
     return StreamedTraining(
-        RowView(source, keep), CountView(counts, keep, exposure), weights, offset, n_dropped, one_neuron, axis, names,
-        source.chunk_rows, spikes, mean_exposure(weights, exposure), watch,
+        **of | {"weights": weights, "offset": offset}, n_dropped=n_dropped, spike_count=spikes, watch=watch,
     )  # fmt: skip
 
 
-def _check_times(y, sample_weight, offset, exposure) -> TimeAxis | None:
-    """Raise unless what has times has those of y."""
-    axis = time_axis(y)
-    for name, rows in (("sample_weight", sample_weight), ("offset", offset), ("exposure", exposure)):
-        check_aligned(axis, time_axis(rows), name, "y")
-    return axis
-
-
-def check_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> Scoring:
+def read_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> Recording:
     """Check what a score is asked of where X or y is read as it is needed."""
     source, counts = as_source(X), as_source(y)
     if source is None:
-        return check_scoring(estimator, X, _whole(counts), sample_weight, offset, exposure)
-    check_columns(estimator, source)
-    _check_times(y, sample_weight, offset, exposure)
-    check_same_neurons(estimator.report_.neuron, neuron_names(y))
-    counts = counts_of(y, keep_type=True) if counts is None else counts
-    counts = counts[:, None] if counts.ndim == 1 else counts
-    refuse_lengths(source, counts)
-    exposure = check_exposure(exposure, len(source))
-    weights, offset, _ = row_weights(source, counts.shape[1], sample_weight, offset)
+        return read_scoring(estimator, X, _whole(counts), sample_weight, offset, exposure)
+    y = y if counts is None else counts
+    data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=False)
+    weights, offset, _ = _count_out(data)
     keep = _positive(weights)
-    weights = np.ones(len(source)) if weights is None else weights
-    Y = CountView(counts, keep, None)
-    look_at_counts(Y, exposure, warn=False)
-    return Scoring(RowView(source, keep), Y, weights, offset, np.ones(len(source)) if exposure is None else exposure)
+    Y = CountView(data.Y, keep, None)
+    look_at_counts(Y, data.exposure)
+    return with_ones(replace(data, X=RowView(source, keep), Y=Y, weights=weights, offset=offset), len(source))
 
 
 def _positive(weights: np.ndarray | None) -> np.ndarray | None:
@@ -236,13 +168,10 @@ def _positive(weights: np.ndarray | None) -> np.ndarray | None:
     return None if weights is None or weights.all() else weights > 0
 
 
-def row_weights(source: RowSource, n_neurons: int, sample_weight, offset):
-    """Weights of the rows of a source, None where all are 1; the offset without NaN; how many rows have no features."""
-    n_rows = len(source)
-    weights = np.ones(n_rows)
-    if sample_weight is not None:
-        weights = check_weights(sample_weight, np.broadcast_to(0.0, (n_rows, 1))).astype(np.float64)
-    offset = check_offset(offset, n_rows, n_neurons)
+def _count_out(data: Recording):
+    """Weights without rows that have no features or offset, None where all are 1; the offset without NaN; how many."""
+    source, weights, offset, n_rows = data.X, data.weights, data.offset, len(data.X)
+    weights = np.ones(n_rows) if weights is None else weights
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)
     if missing.shape != (n_rows,):
         raise ValueError(f"left_out of X has shape {missing.shape}; it needs one entry per row, ({n_rows},).")
@@ -254,41 +183,18 @@ def row_weights(source: RowSource, n_neurons: int, sample_weight, offset):
     return None if (weights == 1).all() else weights, offset, int(missing.sum())
 
 
-def look_at_counts(counts: CountView, exposure=None, warn: bool = True) -> np.ndarray:
-    """Check all counts once: finite, not negative, none without exposure; warn if they are not integers. Sum them."""
+def look_at_counts(counts: CountView, exposure=None) -> tuple[np.ndarray, np.ndarray]:
+    """Check all counts once, and return their sums, and which neurons have some that are no integers, (neuron,)."""
     fraction, total = np.zeros(counts.shape[1], bool), np.zeros(counts.shape[1])
     for rows in chunks(len(counts), _LOOK):
         y = counts[rows]
-        bad = np.argwhere(~np.isfinite(y))
-        if len(bad):
-            row, neuron = bad[0]
-            raise ValueError(
-                f"y is {y[row, neuron]} at row {rows.start + row}, neuron {neuron}; rows that are read as they are "
-                "fitted need finite counts. Give such rows sample_weight 0."
-            )
-        check_counts(y, warn=False, first_row=rows.start)
-        if exposure is not None:
-            check_unexposed(y, exposure[rows], np.arange(rows.start, rows.stop))
+        check_part(y, None if exposure is None else exposure[rows], rows.start)
         fraction |= np.any(y != np.rint(y), axis=0)
         total += y.sum(axis=0, dtype=np.float64)
-    if warn and fraction.any():
-        warn_user(NOT_INTEGER.format(int(fraction.sum()), len(fraction)))
-    return total
+    return total, fraction
 
 
 def predictor_of(source: RowSource, coef: np.ndarray, intercept) -> np.ndarray:
     """Linear predictor of all rows of a source, (time, ...), NaN where a row has none."""
     parts = [np.asarray(source.fetch(rows), np.float64) @ coef + intercept for rows in chunks(len(source))]
     return np.concatenate(parts)
-
-
-def check_columns(estimator, source: RowSource) -> None:
-    """Raise unless a source has the features of the fit."""
-    if source.shape[1] != estimator.n_features_in_:
-        raise ValueError(
-            f"X has {source.shape[1]} features, but {type(estimator).__name__} was fitted to "
-            f"{estimator.n_features_in_}."
-        )
-    fitted = getattr(estimator, "feature_names_in_", None)
-    if fitted is not None and source.columns is not None and list(fitted) != list(source.columns):
-        raise ValueError(f"X has features {list(source.columns)}, but the fit had {list(fitted)}.")

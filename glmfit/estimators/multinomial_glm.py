@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
+from ..data.classes import ClassTraining, read_category_counts, training_of_counts
+from ..data.features import read_features, warn_of_constant
+from ..data.rows import read_factor, read_offset, warn_if_turned
+from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..observations.softmax import Multinomial
 from ._class_model import ClassModel
-from ._class_validation import check_class_features, check_offset, read_counts, training_of_counts
-from ._mistakes import warn_if_turned, warn_of_constant
 from ._parameters import read_seed
-from ._validation import TimeAxis, as_numbers, check_aligned, check_same_rows, plain, time_axis, wrap
 
 SCORES = ("D2", "log-likelihood")
 
@@ -88,8 +90,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         y : array-like or SciPy sparse, (row, category)
             Counts, >= 0, fractions included; also a pynapple TsdFrame whose times are those of X.
         sample_weight : array-like, (row,), optional
-            Weight of each row, >= 0; the loss is divided by their sum, so that a common factor matters to the default
-            strength alone, which is one over that sum, as with scikit-learn's ``C = 1``.
+            As in :meth:`SoftmaxGLM.fit`.
         offset : array-like, (row, category), optional
             Added to the scores; a row with a NaN is left out.
 
@@ -98,34 +99,17 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         MultinomialGLM
             self. Interrupting with Ctrl-C leaves a usable model whose report says so.
 
-        Raises
-        ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. The model stays as it was.
-
-        Warns
+        Notes
         -----
-        ConvergenceWarning
-            If an exact solver did not converge, numbers overflowed, or a sampling solver gained nothing or has no
-            useful bound.
-        UserWarning
-            If there is one category only, or one without counts, or if an exact fit converged and the penalty leaves
-            next to nothing of the coefficients although the features are informative; with a sampling solver, if X has
-            columns far from 0 or of very different scales.
+        It raises and warns of what :meth:`SoftmaxGLM.fit` does, and warns of categories without counts.
         """
         self._fit_safely(self._fit, X, y, sample_weight, offset)
         return self
 
     def _fit(self, X, y, sample_weight, offset) -> None:
-        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        names, axis = _names(y), time_axis(y)
-        X, Y = check_class_features(self, X, reset=True), read_counts(y)
-        offset = check_offset(offset, X.shape[0], Y.shape[1])
-        data = training_of_counts(X, Y, sample_weight, offset)
-        warn_if_turned(X, Y)
+        data, Y = self._read(X, y, sample_weight, offset, reset=True)
+        warn_if_turned(data.X, Y)
         warn_of_constant(data.X)
-        self.classes_ = np.arange(Y.shape[1]) if names is None else names
-        self._columns = axis
         self._fit_training(data)
         if Y.shape[1] == 1:
             warn_user("y has one category only: there is nothing to fit, its probability is 1.")
@@ -134,6 +118,17 @@ class MultinomialGLM(RegressorMixin, ClassModel):
                 f"{int(np.sum(data.class_totals <= 0))} of {Y.shape[1]} categories have no counts: their probability "
                 "is 0.",
             )
+
+    def _read(self, X, y, sample_weight, offset, reset: bool) -> tuple[ClassTraining, Any]:
+        """Check data, of a fit or with the categories of the fit; rows that count, and all counts."""
+        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
+        names, axis = _names(y), time_axis(y)
+        X, Y = read_features(self, X, reset, sparse=True), read_category_counts(y)
+        if reset:
+            self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
+        self._check_categories(Y.shape[1], names)
+        offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
+        return training_of_counts(X, Y, sample_weight, offset), Y
 
     def partial_fit(
         self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
@@ -159,15 +154,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         return self
 
     def _partial_fit(self, X, y, sample_weight, offset) -> None:
-        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        first = not hasattr(self, "classes_")
-        names, axis = _names(y), time_axis(y)
-        X, Y = check_class_features(self, X, reset=first), read_counts(y)
-        if first:
-            self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
-        self._check_categories(Y.shape[1], names)
-        offset = check_offset(offset, X.shape[0], Y.shape[1])
-        self._stream(training_of_counts(X, Y, sample_weight, offset))
+        self._stream(self._read(X, y, sample_weight, offset, reset=not hasattr(self, "classes_"))[0])
 
     def _check_categories(self, n: int, names: np.ndarray | None) -> None:
         if n != len(self.classes_):
@@ -200,17 +187,11 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         array or pynapple TsdFrame
             (row, category), NaN where X or the offset has a NaN; a frame with the times of X when X is one.
         """
-        if total is not None:
-            check_aligned(time_axis(X), time_axis(total), "total")
+        check_same_rows(X, total=total)
         X, offset, axis = self._prepare(X, offset)
         p = np.exp(self._log_probabilities(X, offset))
         if total is not None:
-            total = as_numbers(total, "total")
-            if total.shape != (X.shape[0],) or not np.all(total >= 0):
-                raise ValueError(
-                    f"total, of shape {total.shape}, must be one number >= 0 per row, ({X.shape[0]},), and not NaN."
-                )
-            p = p * total[:, None]
+            p = p * read_factor(total, "total", X.shape[0], "row")[:, None]
         return p if axis is None else wrap(p, axis, self._columns, list(self.classes_))
 
     def score(
@@ -237,11 +218,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             Larger is better; D2 is at most 1, and nan where constant shares are exact.
         """
         check_choice("score_type", score_type, SCORES)
-        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        X, offset, _ = self._prepare(X, offset)
-        Y = read_counts(y)
-        self._check_categories(Y.shape[1], _names(y))
-        data = training_of_counts(X, Y, sample_weight, offset)
+        check_is_fitted(self)
+        data, Y = self._read(X, y, sample_weight, offset, reset=False)
         weight, Y = data.weight, Y[data.rows]
         of = Multinomial(Y.shape[1])
         share = np.maximum(np.asarray(weight @ Y).ravel(), 0)
@@ -277,19 +255,18 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         numpy.ndarray
             Counts, (row, category), NaN where X or offset has a NaN; the same seed draws the same ones.
         """
-        check_aligned(time_axis(X), time_axis(total), "total")
+        check_same_rows(X, total=total)
         X, offset, _ = self._prepare(X, offset)
-        total = np.asarray(plain(total))
-        if total.shape != (X.shape[0],) or total.dtype.kind not in "iu" or (total < 0).any():
-            raise ValueError(
-                f"total, of shape {total.shape} and dtype {total.dtype}, must be one integer >= 0 per row, "
-                f"({X.shape[0]},)."
-            )
+        total = read_factor(total, "total", X.shape[0], "row")
+        if (total != np.rint(total)).any():
+            raise ValueError("total has numbers that are not whole; counts are drawn, so that each total must be one.")
         rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
         counts = np.empty((X.shape[0], len(self.classes_)))
         for rows, scores in self._chunks(X, offset):
             unknown = np.isnan(scores).any(axis=1, keepdims=True)
-            drawn = Multinomial(len(self.classes_)).sample(rng, total[rows], np.where(unknown, 0.0, scores))
+            drawn = Multinomial(len(self.classes_)).sample(
+                rng, total[rows].astype(np.int64), np.where(unknown, 0.0, scores)
+            )
             counts[rows] = np.where(unknown, np.nan, drawn)
         return counts
 

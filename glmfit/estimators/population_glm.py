@@ -15,13 +15,14 @@ from numpy.typing import ArrayLike
 from .. import observations, penalties
 from .._status import Status
 from .._types import DataLike, Seed
-from ..problems import Params, PopulationProblem, StreamedProblem
-from ..solvers import SAGA, LoopOptions
+from ..data.counts import read_training
+from ..problems import PopulationProblem
+from ..solvers import SAGA, LoopOptions, Newton
 from ..solvers._seed import key_for
+from ..solvers.checkpoint import Checkpoint, facts_of
 from ._auto import SOLVERS, choose_solver, read_population_solver
-from ._checkpoint import Checkpoint, facts_of
 from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
-from ._model_file import from_json, to_json
+from ._model import from_json, to_json
 from ._parameters import (
     precision,
     read_count,
@@ -32,10 +33,7 @@ from ._parameters import (
     read_verbose,
 )
 from ._population_model import PopulationModel
-from ._streaming import StreamedTraining, bytes_in_memory, load_or_stream
-from ._validation import check_training
-
-_SAMPLE_TOL = 1e-4
+from ._streaming import StreamedTraining, load_or_stream
 
 
 class PopulationGLM(PopulationModel):
@@ -84,8 +82,9 @@ class PopulationGLM(PopulationModel):
         Bytes for rows and what is kept of them; what rows are read from is loaded if it fits, and read in every pass
         otherwise. Libraries and compiled programs take some hundred megabytes besides.
     devices : None, "all" or sequence of jax.Device
-        Devices that share the rows, except in Newton: jax's default one, all of ``jax.devices()``, or those given. The
-        answer is the same within the gaps reported.
+        Devices that share the rows, except in Newton: all of ``jax.devices()``, or those given. None is jax's default
+        one: a GPU if there is one and the problem is large enough for it. The answer is the same within the gaps
+        reported.
     pad_shapes : bool
         Without effect since version 0.2: nothing is compiled for shapes any more.
 
@@ -236,20 +235,17 @@ class PopulationGLM(PopulationModel):
         )
         arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
         if data is None:
-            data = check_training(self, *arrays, sample_weight, offset, exposure)
-        self._check_solver(solver, data, checkpoint is not None)
+            data = read_training(self, *arrays, sample_weight, offset, exposure)
+        _refuse_solver(solver, self.solver_name, data, checkpoint)
         options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
         problem = self._make_problem(data, max_memory)
         if solver is None:
-            only_saga = checkpoint is not None or not problem.in_memory
-            solver = SAGA() if only_saga else SOLVERS[choose_solver(problem)]()
+            solver = SOLVERS[choose_solver(problem)]()
+            solver = SAGA() if checkpoint is not None and isinstance(solver, Newton) else solver
         if checkpoint is not None:
             file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
             options = replace(options, checkpoint=file)
-        start, key = None, key_for(solver, seed)
-        if not problem.in_memory and (checkpoint is None or not file.exists):
-            start = _fit_sample(problem, key, seed, max_memory / 8)
-        solution = solver.run(problem, start, key=key, options=options)
+        solution = solver.run(problem, key=key_for(solver, seed), options=options)
         self._keep(problem, solution, data)
         if not problem.in_memory:
             data.watch.warn_of_changes()
@@ -271,11 +267,7 @@ class PopulationGLM(PopulationModel):
             strength = 0.0 if self.regularizer in (None, "UnRegularized") else 1.0
         penalty = self._make_penalty(data, strength)
         common = data.X, data.Y, observation, penalty, data.weights, precision(data.X.dtype), data.offset, devices
-        if isinstance(data, StreamedTraining):
-            limits = {"max_table_bytes": max_memory / 2, "max_portion_bytes": max_memory / 16}
-            problem = StreamedProblem(*common, run_rows=data.run_rows, **limits)
-        else:
-            problem = PopulationProblem(*common)
+        problem = PopulationProblem(*common)
         if chosen:
             strength = default_ridge(problem, units, n_observed)
             problem.penalty = self._make_penalty(data, strength)
@@ -301,16 +293,6 @@ class PopulationGLM(PopulationModel):
         given = 1.0 if self.regularizer_strength is None else self.regularizer_strength  # of a file of version 0.1
         self.strength_ = _plain(from_json(header["strength"]) if "strength" in header else given)
 
-    def _check_solver(self, solver, data, checkpoint: bool) -> None:
-        """Raise for a solver that does not do what is asked: only SAGA reads rows as it goes and writes checkpoints."""
-        streamed = isinstance(data, StreamedTraining)
-        if solver is not None and not isinstance(solver, SAGA) and (streamed or checkpoint):
-            what = "a checkpoint" if checkpoint else f"rows that are read as they are fitted (X is {data.X.source!r})"
-            raise ValueError(
-                f'solver_name is {self.solver_name!r}, but {what} needs "SAGA"'
-                + ("." if checkpoint else ", or a max_memory large enough to load them.")
-            )
-
 
 def _plain(strength) -> float | np.ndarray | tuple:
     """Strength as a float, an array, or a tuple of these."""
@@ -320,11 +302,13 @@ def _plain(strength) -> float | np.ndarray | tuple:
     return strength if strength.ndim else float(strength)
 
 
-def _fit_sample(problem: StreamedProblem, key, seed: int, max_bytes: float) -> Params | None:
-    """Fit a random choice of the rows in memory: near enough for the fit of all to begin at."""
-    per_row = bytes_in_memory((1, problem.n_features), problem.n_neurons, problem.dtype)
-    sample = problem.sample(min(int(max_bytes // per_row), problem.n_rows // 2), seed)
-    if sample is None:
-        return None
-    solver = SOLVERS[choose_solver(sample)]()
-    return solver.run(sample, key=key, options=LoopOptions(tol=_SAMPLE_TOL)).params
+def _refuse_solver(solver, name: str, data, checkpoint) -> None:
+    """Raise for a solver that does not do what is asked: read rows as it goes, or write checkpoints."""
+    others = '"auto", "ConjugateGradients" (with kinks in the penalty "ProximalNewton")'
+    if isinstance(data, StreamedTraining) and isinstance(solver, SAGA | Newton):
+        raise ValueError(
+            f"solver_name is {name!r}, but rows that are read as they are fitted (X is {data.X.source!r}) need "
+            f"{others}, or a max_memory large enough to load them."
+        )
+    if checkpoint is not None and isinstance(solver, Newton):
+        raise ValueError(f'solver_name is {name!r}, but a checkpoint needs {others} or "SAGA".')

@@ -19,26 +19,26 @@ from .._progress import ProgressBar, counted
 from .._status import Status
 from .._types import DataLike, Seed
 from .._warn import warn_user
+from ..data.counts import read_training
+from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..problems import Params, PopulationProblem
-from ..solvers import SAGA, LoopOptions, Solution
+from ..solvers import LoopOptions, Solution
 from ._auto import SOLVERS as FIT_SOLVERS
 from ._auto import choose_solver, read_population_solver
 from ._cv_fits import REGULARIZERS, Fits, Found, default_strengths, penalty_maker, read_strengths, run_counted
-from ._cv_scores import choose_strengths, score_folds
 from ._default_strength import residual, warn_if_flat
 from ._folds import make_folds
 from ._parameters import precision, read_count, read_number, read_seed, read_verbose
 from ._population_model import PopulationModel
+from ._scores import choose_strengths, score_folds
 from ._streaming import as_arrays
-from ._validation import check_training, time_axis
 
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")
 SOLVERS = {
     "ConjugateGradients": ConjugateGradients,
     "ProximalNewton": ProximalNewton,
-    "SAGA": SAGA,
 }
 
 
@@ -69,10 +69,9 @@ class PopulationGLMCV(PopulationModel):
     rule : {"best", "one-se"}
         Take the strength of the best mean score, or the strongest one within a standard error of it: that of the
         difference from the best over the folds.
-    solver_name : {"auto", "ConjugateGradients", "ProximalNewton", "SAGA"}
+    solver_name : {"auto", "ConjugateGradients", "ProximalNewton"}
         Of the cross-validation. ConjugateGradients (for the ridge) and ProximalNewton (for the others) step all folds
-        of a strength together, from those of the next stronger one. SAGA is for GPUs. "auto" takes what the penalty
-        asks for on a CPU, and SAGA elsewhere.
+        of a strength together, from the fits to all rows. "auto" takes what the penalty asks for.
     solver_kwargs : dict, optional
         Hyper-parameters of the solver named.
     cv_tol : float
@@ -106,16 +105,14 @@ class PopulationGLMCV(PopulationModel):
     -----
     Guarantee: the last fit's as in `PopulationGLM`; the fits of the cross-validation have the same certificates, in
     ``cv_gap_``, and for l1 penalties it is that of the problem with all features. A fit that is proved leaves the
-    computation. Cost: the steps of every fit, from a start that is near; with SAGA as many passes of every fit as a fit
-    by itself takes.
+    computation. Cost: the steps of every fit, from a start that is near.
 
     Ctrl-C keeps what was done, with a warning that says how much. Strengths are fitted from the strongest to the
     weakest; those that were fitted to all folds are scored, which a second Ctrl-C ends, ``strength_`` is chosen among
     them for every neuron, and ``coef_`` is the fit to all rows at that strength as it is: *interrupted* in ``report_``
-    unless it is proved to have converged. SAGA fits all strengths of a ridge at once, so that fits on their way are
-    scored where no others are. What was not reached is nan (False in ``cv_converged_``); a neuron of which no strength
-    was scored has a constant rate. If that is so of all of them, KeyboardInterrupt is raised, and the model stays as it
-    was.
+    unless it is proved to have converged. What was not reached is nan (False in ``cv_converged_``); a neuron of which
+    no strength was scored has a constant rate. If that is so of all of them, KeyboardInterrupt is raised, and the model
+    stays as it was.
 
     Examples
     --------
@@ -215,7 +212,7 @@ class PopulationGLMCV(PopulationModel):
         options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs)
         max_memory, seed = read_number("max_memory", self.max_memory), read_seed(self.random_state)
         X, y = as_arrays(X, y)
-        data = check_training(self, X, y, sample_weight, offset, exposure)
+        data = read_training(self, X, y, sample_weight, offset, exposure)
         negligible = options.negligible / data.mean_exposure  # F is per whole bin
         options, cv_options = (replace(o, negligible=negligible) for o in (options, cv_options))
         total = data.Y.sum(axis=1, dtype=np.float64)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._types import DataLike, Seed
+from ..data.entities import NEURONS, STIMULI, read_entity_weight, read_prior, read_side, warn_unseen
+from ..data.responses import read_responses
 from ._response_fit import Data, Settings, fit_responses, warn_rank
 from ._response_prediction import ResponsePrediction
-from ._response_sides import NEURONS, STIMULI, read_factor, read_prior, read_side, warn_unseen
-from ._response_validation import read_responses, warn_of_shares
 
 
 class ResponseModel(ResponsePrediction):
@@ -210,13 +210,10 @@ class ResponseModel(ResponsePrediction):
         observed = read_responses(responses, settings.loss, left.n, right.n)
         m, n = observed.n_stimuli, observed.n_neurons
         left, right = left._replace(n=m), right._replace(n=n)
-        weights = (
-            read_factor(stimulus_weight, "stimulus_weight", (m,), signed=False),
-            read_factor(neuron_weight, "neuron_weight", (n,), signed=False),
-        )
+        weights = read_entity_weight(stimulus_weight, left), read_entity_weight(neuron_weight, right)
         data = Data(observed, (U, V), weights, read_prior(prior_factors, m, n))
         if settings.loss.name == "poisson":
-            warn_of_shares(observed)
+            observed.warn_of_fractions()
         warn_rank(settings, left, right)
         fitted = fit_responses(settings, data)
         for side, n_pairs in zip((left, right), fitted.n_pairs, strict=True):

@@ -13,10 +13,7 @@ from sklearn.base import ClassifierMixin
 from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
-from ._class_model import ClassModel, refuse_nan
-from ._class_validation import (
-    check_class_features,
-    check_offset,
+from ..data.classes import (
     check_seen,
     find_classes,
     lookup,
@@ -25,9 +22,11 @@ from ._class_validation import (
     read_labels,
     training_of_labels,
 )
-from ._mistakes import warn_of_constant
+from ..data.features import read_features, warn_of_constant
+from ..data.rows import read_offset
+from ..data.times import check_same_rows, wrap
+from ._class_model import ClassModel, refuse_nan
 from ._parameters import read_count, read_seed
-from ._validation import check_same_rows, wrap
 
 SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
 _NO_LABEL = "no label can be given there. Leave them out, or use predict_proba, which answers NaN."
@@ -52,7 +51,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` has the one of the fit.
     solver_name : str
         "auto" takes ConjugateGradients while rows times classes are moderate and ImplicitSGD beyond
-        (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "ConjugateGradients", "SAGA" (dense features),
+        (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "ConjugateGradients"
         and, going down by theorem without a step to choose, "BoundMajorization" and "IncrementalMajorization".
         Sampling classes, for very many: "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with:
         "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to
@@ -161,11 +160,11 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     def _fit(self, X, y, sample_weight, offset) -> None:
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         labels = read_labels(y)
-        X = check_class_features(self, X, reset=True)
+        X = read_features(self, X, reset=True, sparse=True)
         missing = missing_labels(labels)
         index = np.zeros(len(labels), int)
         self.classes_, index[~missing] = find_classes(labels[~missing])
-        offset = check_offset(offset, X.shape[0], len(self.classes_))
+        offset = read_offset(offset, X.shape[0], len(self.classes_), of_classes=True)
         data = training_of_labels(X, index, missing, sample_weight, offset, len(self.classes_))
         warn_of_constant(data.X)
         self._fit_training(data)
@@ -210,7 +209,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         first = not hasattr(self, "classes_")
         labels = read_labels(y)
-        X = check_class_features(self, X, reset=first)
+        X = read_features(self, X, reset=first, sparse=True)
         missing = missing_labels(labels)
         if first:
             self.classes_ = find_classes(labels[~missing] if classes is None else read_classes(classes))[0]
@@ -225,7 +224,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             )
         index = lookup(self.classes_, labels)
         check_seen(self.classes_, labels[~missing], index[~missing])
-        offset = check_offset(offset, X.shape[0], len(self.classes_))
+        offset = read_offset(offset, X.shape[0], len(self.classes_), of_classes=True)
         data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
         self._stream(data)
 

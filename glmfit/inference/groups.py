@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,20 +15,10 @@ from .. import observations
 from .._display import Display, Summary
 from .._progress import counted
 from .._types import DataLike
+from ..data.counts import Training
 from ..estimators import PopulationGLM
 from ..penalties._groups import read_labels, read_members
-from ._fit import (
-    NO_OPTIMUM,
-    Data,
-    coefficients,
-    data_of_fit,
-    feature_names,
-    mean,
-    mean_loss,
-    strength_of,
-    to_frame,
-)
-from ._information import degrees
+from ._fit import NO_OPTIMUM, data_of_fit, degrees, feature_names, mean, mean_loss, strength_of, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +124,7 @@ def drop_groups(
     data = data_of_fit(model, X, y, sample_weight, offset, exposure)
     named = _groups(model, groups)
     full, d, n = model.report_, model.n_features_in_, len(model.report_.neuron)
-    coef, intercept = coefficients(model)
+    coef, intercept = model._matrix()
     ridge = bool(np.any(strength_of(model, d, n) > 0))
     observation = observations.from_inverse_link(model.inverse_link_function)
     saturated = mean(data, observation.saturated_loss(data.Y))
@@ -152,13 +142,13 @@ def drop_groups(
             left, fine = np.ones(n), np.ones(n, bool)
         else:
             report = smaller.report_
-            loss_rest = mean_loss(data._replace(X=data.X[:, rest]), observation, *coefficients(smaller))
+            loss_rest = mean_loss(replace(data, X=data.X[:, rest]), observation, *smaller._matrix())
             gap, proved, fine = report.gap, report.gap_is_bound, report.converged
-            left = degrees(smaller, data._replace(X=data.X[:, rest])) if ridge else np.full(n, report.rank + 1.0)
-        lost[g], df[g] = 2 * data.total * (loss_rest - loss), np.maximum(whole - left, 0.0)
+            left = degrees(smaller, replace(data, X=data.X[:, rest])) if ridge else np.full(n, report.rank + 1.0)
+        lost[g], df[g] = 2 * data.weights.sum() * (loss_rest - loss), np.maximum(whole - left, 0.0)
         known = proved & full.gap_is_bound & (not ridge)
-        low[g] = np.where(known, lost[g] - 2 * data.total * gap, np.nan)
-        high[g] = np.where(known, lost[g] + 2 * data.total * full.gap, np.nan)
+        low[g] = np.where(known, lost[g] - 2 * data.weights.sum() * gap, np.nan)
+        high[g] = np.where(known, lost[g] + 2 * data.weights.sum() * full.gap, np.nan)
         converged[g] = fine & full.converged
         with np.errstate(divide="ignore", invalid="ignore"):
             without[g] = 1 - (loss_rest - saturated) / null
@@ -197,7 +187,7 @@ def _groups(model, groups) -> dict:
     return found
 
 
-def _fit_rest(model, data: Data, rest: np.ndarray):
+def _fit_rest(model, data: Training, rest: np.ndarray):
     """Fit some of the features only; what does not converge is said by the table, not by a warning."""
     smaller = PopulationGLM(**model.get_params(deep=False))
     strength = model.strength_

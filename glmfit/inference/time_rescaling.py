@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from .._display import Display, Summary
 from .._types import Seed
 from .._warn import warn_user
+from ..data.arrays import numbers, refuse_negative
+from ..data.times import check_aligned
 from ..estimators._parameters import read_seed
 
 if TYPE_CHECKING:
@@ -143,14 +145,17 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
                 f"{name} is a {type(value).__name__}; rescale_time takes counts, and the rate that a model predicts "
                 "for them: rescale_time(counts, model.predict(X))."
             )
-    counts, rate = np.asarray(counts, np.float64), np.asarray(rate, np.float64)
+    check_aligned(counts, "counts", rate, "rate")
+    needs = "numbers per bin, (time,) or (time, neuron)"
+    counts, rate = numbers(counts, "counts", needs), numbers(rate, "rate", needs)
     if counts.ndim not in (1, 2) or counts.shape != rate.shape:
         raise ValueError(
             f"counts has shape {counts.shape} and rate {rate.shape}; both must be (time,) or (time, neuron), alike."
         )
     counts, rate = counts.reshape(len(counts), -1), rate.reshape(len(rate), -1)
     known = np.isfinite(counts) & np.isfinite(rate)
-    if np.any(counts[known] < 0) or np.any(counts[known] % 1):
+    refuse_negative(counts, "neuron", name="counts")
+    if np.any(counts[known] % 1):
         raise ValueError("counts must be numbers of spikes per bin: 0, 1, 2 and so on.")
     if np.any(rate[known] < 0):
         raise ValueError("rate has negative values; it must be the expected count of each bin, as predict returns it.")

@@ -13,8 +13,7 @@ from .._checks import check_choice, check_real
 from .._display import Display, Summary
 from .._types import DataLike
 from ..estimators import PopulationGLM
-from ._fit import NO_OPTIMUM, coefficients, data_of_fit, feature_names, moments, strength_of, to_frame
-from ._information import information
+from ._fit import NO_OPTIMUM, data_of_fit, feature_names, information, moments, strength_of, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +146,7 @@ def wald_table(
     check_choice("covariance", covariance, COVARIANCES)
     check_real("level", level, 1.0, hint="The usual one is 0.95.")
     data = data_of_fit(model, X, y, sample_weight, offset, exposure)
-    coef, intercept = coefficients(model)
+    coef, intercept = model._matrix()
     d, n = coef.shape
     combinations = None if combinations is None else _check_combinations(combinations, d)
     error = np.empty((d if combinations is None else len(combinations), n))

@@ -98,28 +98,6 @@ class Multinomial:
 
 
 @dataclass(frozen=True)
-class OffsetMultinomial(Multinomial):
-    """Counts and, beside them in the same array (row, 2 class), what is added to the scores."""
-
-    def total(self, y: Array, eta: Array, weight: Array) -> jax.Array:
-        """Sum the weighted losses of rows."""
-        counts, offset = self._split(y)
-        return super().total(counts, eta + offset, weight)
-
-    def derivative(self, y: Array, eta: Array) -> Array:
-        """Compute the residual, (row, class)."""
-        counts, offset = self._split(y)
-        return super().derivative(counts, eta + offset)
-
-    def curvature_bound(self, y: Array) -> Array:
-        """Bound the largest eigenvalue of every row's curvature, (row,)."""
-        return super().curvature_bound(self._split(y)[0])
-
-    def _split(self, y):
-        return y[..., : self.n_coupled], y[..., self.n_coupled :]
-
-
-@dataclass(frozen=True)
 class Categorical:
     """Class of a row: ``loss = log sum_k exp(eta_k) - eta_y``, the multinomial of total 1, from labels.
 

@@ -16,6 +16,7 @@ from .._checks import check_real, check_whole
 from .._compile import compile_seconds, jit
 from .._progress import ProgressBar
 from .._status import Status
+from ..solvers._result import Solution
 from .base import TwoSided
 
 SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
@@ -49,52 +50,31 @@ class StationaryOptions:
             check_whole("max_epochs", self.max_epochs, 0)
 
 
-@dataclass(frozen=True)
-class StationarySolution:
-    """Outcome of looking for a stationary point.
+@dataclass(frozen=True, kw_only=True)
+class StationarySolution(Solution):
+    """Outcome of looking for a stationary point: parameters in the structure of the start, always finite.
+
+    The status is NON_FINITE, CONVERGED, PRECISION_FLOOR, MAX_EPOCHS (a method that descends ran out of its budget),
+    SCHEDULE_DONE (one that samples has run its epochs) or INTERRUPTED. The history has ``epoch``, ``seconds``
+    (compilation included, callbacks not), ``objective`` and ``gradient_norm``, one row per look.
 
     Attributes
     ----------
-    params :
-        Parameters in the structure of the start, always finite.
-    status : Status
-        NON_FINITE, CONVERGED, PRECISION_FLOOR, MAX_EPOCHS (a method that descends ran out of its budget),
-        SCHEDULE_DONE (one that samples has run its epochs) or INTERRUPTED.
-    objective, gradient_norm : float
-        Of all pairs, at ``params``.
+    gradient_norm : float
+        Of the objective of all pairs, at ``params``.
     start_objective, start_gradient_norm : float
         At the start; the gradient is that of the observed pairs alone, if its norm is less: what ``tol`` multiplies.
-    epochs : int
-        Done.
     evaluations : float
         Passes over the observed pairs for the objective or its gradient, looks at it included.
     products : int
         Products with the Gauss-Newton matrix.
-    history : dict of numpy.ndarray
-        ``epoch``, ``seconds`` (compilation included, callbacks not), ``objective`` and ``gradient_norm``, one row per
-        look.
-    seconds_run, seconds_compile : float
-        Wall time without and of compilation.
-    solver_name : str
-        Which one ran.
-    interrupted : bool
-        Whether the user stopped it.
     """
 
-    params: Any
-    status: Status
-    objective: float
     gradient_norm: float
     start_objective: float
     start_gradient_norm: float
-    epochs: int
     evaluations: float
     products: int
-    history: dict[str, np.ndarray]
-    seconds_run: float
-    seconds_compile: float
-    solver_name: str
-    interrupted: bool = False
 
 
 class TwoSidedSolver(ABC):

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..estimators import ResponseModel
 from ._axes import LIGHT, RED, axes_or_new, legend, name_axes
+from ._given import read_alike, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,15 +127,14 @@ def plot_decoded(
     ValueError
         If the shapes do not fit.
     """
-    time, posterior, position = np.asarray(time_s, float), np.asarray(posterior, float), np.asarray(position, float)
+    time, position = read_numbers("time_s", time_s, "time"), read_numbers("position", position, "position")
+    posterior = read_numbers("posterior", posterior, "time", "position")
     if posterior.shape != (len(time), len(position)):
         raise ValueError(
             f"posterior has shape {posterior.shape}; with {len(time)} times and {len(position)} positions it must be "
             f"({len(time)}, {len(position)})."
         )
-    values = None if truth is None else np.asarray(truth, float)
-    if values is not None and values.shape != time.shape:
-        raise ValueError(f"truth has shape {values.shape}; it needs one position per time, ({len(time)},).")
+    values = None if truth is None else read_alike("time_s", time.shape, {"truth": truth})["truth"]
     ax = axes_or_new(ax, (6.5, 2.6))
     step = np.diff(position).min() if len(position) > 1 else 1.0
     place = np.round((position - position[0]) / step).astype(int)
@@ -191,7 +191,8 @@ def plot_responses(
     -------
     matplotlib.axes.Axes
     """
-    table = np.asarray(responses.predict() if hasattr(responses, "predict") else responses, float)
+    responses = responses.predict() if hasattr(responses, "predict") else responses
+    table = read_numbers("responses", responses, "stimulus", "neuron")
     table = table if rows is None else table[np.asarray(rows)]
     table = table if columns is None else table[:, np.asarray(columns)]
     known = table[np.isfinite(table)]

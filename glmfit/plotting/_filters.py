@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from .._checks import check_choice
 from ._axes import BLUE, LIGHT, axes_or_new, name_axes
-from ._given import read_numbers
+from ._given import read_alike, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,11 +81,10 @@ def plot_filter(
             f"({len(lag)}, {len(weights)})."
         )
     if interval is not None:
-        low, high = (np.asarray(end) for end in interval)
-        if low.shape != lag.shape or high.shape != lag.shape:
-            raise ValueError(f"interval has ends of shape {low.shape} and {high.shape}; both must be ({len(lag)},).")
+        ends = read_alike("lag_s", lag.shape, dict(zip(("interval[0]", "interval[1]"), interval, strict=True)))
+        low, high = ends.values()
     if covariance is not None:
-        covariance, n = np.asarray(covariance, float), len(weights)
+        covariance, n = read_numbers("covariance", covariance, "basis function", "basis function"), len(weights)
         if several or covariance.shape != (n, n):
             raise ValueError(
                 f"covariance has shape {covariance.shape} and weights {weights.shape}; it must be that of the weights "

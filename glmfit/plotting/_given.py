@@ -5,25 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from .._checks import check_positive
+from ..data.arrays import numbers
 from ..estimators import PopulationGLMCV
 from ..estimators._model import Model, check_is_fitted
 
 
 def read_numbers(name, values, *axes) -> np.ndarray:
-    """Return values as an array of floats with these axes; TypeError for no numbers, ValueError for other axes."""
-    shape = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
-    try:
-        array = np.asarray(values, float)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is a {type(values).__name__}; it must be an array of numbers, {shape}.") from None
-    if array.ndim != len(axes):
-        raise ValueError(f"{name} has shape {array.shape}; it must be {shape}.")
-    return array
+    """Return values as an array of floats with these axes; TypeError for no array, ValueError for other axes."""
+    return numbers(values, name, f"an array of numbers, ({', '.join(axes)}{',' if len(axes) == 1 else ''})", *axes)
 
 
 def read_alike(like, shape, series) -> dict[str, np.ndarray]:
     """Return series as arrays of floats; ValueError unless each has the shape of what it must be like."""
-    arrays = {name: np.asarray(values, float) for name, values in series.items()}
+    arrays = {
+        name: numbers(values, name, f"an array of numbers like {like}, {shape}") for name, values in series.items()
+    }
     for name, values in arrays.items():
         if values.shape != shape:
             raise ValueError(f"{name} has shape {values.shape}; it must be that of {like}, {shape}.")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._checks import check_positive
+from ..data.arrays import numbers
 from ._axes import BLACK, BLUE, GREY, axes_or_new, legend, name_axes, say, whole_ticks
 from ._given import read_alike, read_numbers
 
@@ -109,7 +110,7 @@ def plot_recovery(
     ValueError
         If the shapes differ, or no pair is left.
     """
-    true = np.asarray(true, float)
+    true = numbers(true, "true", "an array of numbers")
     estimated = read_alike("true", true.shape, {"estimated": estimated})["estimated"]
     ok = np.isfinite(true) & np.isfinite(estimated)
     true, estimated = true[ok], estimated[ok]

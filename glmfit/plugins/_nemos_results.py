@@ -6,7 +6,7 @@ all parts together are the state that NeMoS keeps as ``solver_state_``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
@@ -14,13 +14,17 @@ import numpy as np
 from nemos.solvers._abstract_solver import OptimizationInfo
 
 from .._display import Display, Summary
-from .._status import Status, as_statuses
+from .._status import NO_PROOF, Status
 from ..estimators import FitReport
-from ..estimators._base_report import explains_nothing
+from ..estimators.report import null_is_best, relative_gap, report_of
 from ..problems import Params
+from ..solvers import Solution
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_FINE = (Status.CONVERGED, Status.NO_SPIKES)
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,98 +125,81 @@ class FitState(eqx.Module):
 
 
 class Outcome(NamedTuple):
-    """What either solver says of a part of the columns; the facts are fields of a report."""
+    """What either solver says of a part of the columns, and whether it ran out of its budget."""
 
-    params: Params
-    objective: float
-    epochs: int
-    target: float
-    converged: bool
+    solution: Solution
+    pseudo_r2: np.ndarray
+    objective: float  # sum of the columns'
     out_of_budget: bool
     step: float
-    solver: str
-    certificate: Certificate
-    facts: dict
+    lost_rank: int = 0
+
+    @property
+    def params(self) -> Params:
+        """Parameters of the part."""
+        return self.solution.params
+
+    @property
+    def target(self) -> float:
+        """Smallest gap asked of a column."""
+        return float(np.min(self.solution.target))
 
 
-def of_certified(problem, start: Params, solution, dtype) -> Outcome:
+def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
     """Outcome of a certified fit at parameters as NeMoS keeps them, in its precision: the gap there is the one told."""
-    params, objective = solution.params, solution.objective
-    kept = Params(*(a.astype(dtype).astype(np.float64) for a in params))
+    kept = Params(*(a.astype(dtype).astype(np.float64) for a in solution.params))
     with np.errstate(invalid="ignore"):
-        there = np.asarray(problem.evaluate(kept).objective).reshape(objective.shape)
-        gap = solution.gap + np.maximum(there - objective, 0.0)
+        objective = np.asarray(problem.evaluate(kept).objective).reshape(solution.objective.shape)
+        gap = solution.gap + np.maximum(objective - solution.objective, 0.0)
     lost = np.isin(solution.status, (Status.CONVERGED, Status.UNPROVED)) & ~(gap <= solution.target)
     status = np.where(lost, Status.PRECISION_FLOOR, solution.status)
-    params, objective = kept, there
-    fine = (status == Status.CONVERGED) | (status == Status.NO_SPIKES)
     if np.any(start.coef):  # a start may be better than where an unfinished fit has got to
         before = np.asarray(problem.evaluate(start).objective).reshape(objective.shape)
-        worse = ~fine & ~(objective <= before)
-        params = Params(*(np.where(worse, old, new) for old, new in zip(start, params, strict=True)))
+        worse = ~np.isin(status, _FINE) & ~(objective <= before)
+        kept = Params(*(np.where(worse, old, new) for old, new in zip(start, kept, strict=True)))
         objective = np.where(worse, before, objective)
-    step = solution.step_certificate
-    certificate = Certificate(gap, solution.gap_is_bound, as_statuses(status), step)
-    return Outcome(
-        params, float(np.sum(objective)), int(solution.epochs.max()), float(np.min(solution.target)), bool(fine.all()),
-        bool(np.any(status == Status.MAX_EPOCHS)), float(np.min(step.step)) if step is not None else 1.0,
-        solution.solver_name, certificate, _facts_of(problem, solution, params, objective),
-    )  # fmt: skip
-
-
-def _facts_of(problem, solution, params: Params, objective) -> dict:
-    """Fields of a report."""
-    null, saturated = solution.null_objective, problem.saturated_loss
-    penalty = np.asarray(problem.penalty.value(params.coef), np.float64).reshape(-1)
+    penalty = np.asarray(problem.penalty.value(kept.coef), np.float64).reshape(-1)
     penalty = penalty if len(penalty) == len(objective) else penalty.sum(keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        explained = 1 - (objective - penalty - saturated) / (null - saturated)
-    return {
-        "target": solution.target,
-        "objective": objective,
-        "null_objective": null,
-        "pseudo_r2": explained,
-        "epochs": solution.epochs,
-        "row_evals": solution.row_evals,
-        "lost_rank": len(params.coef) - getattr(problem, "design_rank", len(params.coef)),
-        "failure_probability": solution.failure_probability,
-        "seconds_run": solution.seconds_run,
-        "seconds_compile": solution.seconds_compile,
-    }
+        saturated = problem.saturated_loss
+        explained = 1 - (objective - penalty - saturated) / (solution.null_objective - saturated)
+    step = solution.step_certificate
+    return Outcome(
+        replace(solution, params=kept, status=status, gap=gap, objective=objective),
+        explained,
+        float(np.sum(objective)),
+        out_of_budget=bool(np.any(status == Status.MAX_EPOCHS)),
+        step=float(np.min(step.step)) if step is not None else 1.0,
+        lost_rank=len(kept.coef) - getattr(problem, "design_rank", len(kept.coef)),
+    )
 
 
 def of_table(solution, budget: int, n_classes: int) -> Outcome:
     """Outcome of a fit of which only an estimate of the gap is known, shared out over the neurons; no proof."""
     shares = solution.shares.reshape(-1, n_classes).sum(axis=1)
-    n = len(shares)
     out = not solution.converged and solution.epochs >= budget
     status = Status.UNPROVED if solution.converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
     status = status if np.isfinite(solution.objective) else Status.NON_FINITE
-    certificate = Certificate(solution.gap * shares, np.zeros(n, bool), as_statuses([status] * n))
-    return Outcome(
-        solution.params, solution.objective, solution.epochs, solution.target, False, out, solution.step,
-        "TableSAGA", certificate, _nothing_known(n) | {
-            "target": solution.target * shares, "epochs": np.full(n, solution.epochs),
-        },
-    )  # fmt: skip
+    known = _nothing_proved(len(shares), status, "TableSAGA", solution.epochs, solution.params)
+    known = replace(known, gap=solution.gap * shares, target=solution.target * shares)
+    return Outcome(known, known.objective, solution.objective, out, solution.step)
 
 
-def _nothing_known(n_neurons: int) -> dict:
-    """Fields of a report on a fit of which neither null model nor cost is known."""
+def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int, params=None) -> Solution:
+    """Solution of which neither null model nor cost is known."""
     unknown = np.full(n_neurons, np.nan)
-    return {
-        **dict.fromkeys(("target", "objective", "null_objective", "pseudo_r2"), unknown),
-        **dict.fromkeys(("row_evals", "lost_rank"), 0),
-        **dict.fromkeys(("failure_probability", "seconds_run", "seconds_compile"), 0.0),
-        "epochs": np.zeros(n_neurons, int),
-    }
+    return Solution(
+        params=params, status=np.full(n_neurons, int(status)), gap=unknown, gap_is_bound=np.zeros(n_neurons, bool),
+        target=unknown, objective=unknown, null_objective=unknown, epochs=np.full(n_neurons, int(epochs)),
+        seconds_run=0.0, seconds_compile=0.0, solver_name=solver,
+    )  # fmt: skip
 
 
 def merge(outcomes, view, route: str) -> FitState:
     """State of all columns from the outcomes of their parts; the classes of a neuron are one row of its report."""
     K = view.n_together
     all_ = [outcome for _, outcome in outcomes]
-    step = all_[0].certificate.step if len(all_) == 1 else None
+    fits = [outcome.solution for outcome in all_]
 
     def joined(values):
         out = np.empty(view.n_columns // K, np.result_type(*values))
@@ -220,35 +207,35 @@ def merge(outcomes, view, route: str) -> FitState:
             out[columns[::K] // K] = value
         return out
 
-    of = {name: joined([getattr(o.certificate, name) for o in all_]) for name in ("gap", "gap_is_bound", "status")}
-    certificate, solver = Certificate(**of, step=step), "+".join(sorted({o.solver for o in all_}))
-    facts = {
-        name: joined([o.facts[name] for o in all_])
-        for name in ("target", "objective", "null_objective", "pseudo_r2", "epochs")
-    }
-    facts |= {
-        name: sum(o.facts[name] for o in all_)
-        for name in ("row_evals", "failure_probability", "seconds_run", "seconds_compile")
-    }
+    per_neuron = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
+    sums = "row_evals", "failure_probability", "seconds_run", "seconds_compile"
+    solution = Solution(
+        params=None,
+        **{name: joined([getattr(fit, name) for fit in fits]) for name in per_neuron},
+        **{name: sum(getattr(fit, name) for fit in fits) for name in sums},
+        step_certificate=fits[0].step_certificate if len(fits) == 1 else None,
+        solver_name="+".join(sorted({fit.solver_name for fit in fits})),
+    )
     spikes = np.sum(view.Y, axis=0, dtype=np.float64) if K == 1 else np.full(view.n_columns // K, np.nan)
-    rank = view.X.shape[1] - max(o.facts["lost_rank"] for o in all_)
+    rank = view.X.shape[1] - max(o.lost_rank for o in all_)
+    report = _report(
+        solution, joined([o.pseudo_r2 for o in all_]), spike_count=spikes, n_rows=len(view.X), rank=rank,
+        n_features=view.X.shape[1], n_classes=K,
+    )  # fmt: skip
     return FitState(
         np.asarray(sum(o.objective for o in all_)),
-        np.asarray(max(o.epochs for o in all_)),
-        np.asarray(all(o.converged for o in all_)),
+        np.asarray(max(int(fit.epochs.max()) for fit in fits)),
+        np.isin(solution.status, _FINE).all(),
         np.asarray(any(o.out_of_budget for o in all_)),
         np.asarray(min(o.step for o in all_)),
         route,
-        solver,
-        certificate,
-        report_of(
-            certificate, facts, solver, spike_count=spikes, n_rows=len(view.X), rank=rank, n_features=view.X.shape[1],
-            n_classes=K,
-        ),
-    )  # fmt: skip
+        solution.solver_name,
+        Certificate(solution.gap, solution.gap_is_bound, report.status, solution.step_certificate),
+        report,
+    )
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class NemosReport(FitReport):
     """Report of a fit through NeMoS: its advice names what can be changed there.
 
@@ -271,15 +258,13 @@ class NemosReport(FitReport):
         n, classes = len(self.neuron), f", {self.n_classes} classes" if self.n_classes > 1 else ""
         done = str(self.status[0]) if n == 1 else f"{int(self.converged.sum())} of {n} neurons converged"
         data = f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank}){classes}" if self.n_rows else ""
-        seconds = f"{self._seconds()}, " if self.seconds_run else ""
-        return [f"{self.solver_name}: {done}{data}", f"{seconds}{int(self.epochs.max())} epochs or steps"]
+        steps = self._seconds() if self.seconds_run else f"{int(self.epochs.max())} epochs"
+        return [f"{self.solver_name}: {done}{data}", f"{steps} or steps"]
 
-    def _columns(self) -> dict:
-        columns = super()._columns()
-        if self.n_classes > 1:
-            del columns["spike_count"]
-            columns["n_classes"] = self.n_classes
-        return columns
+    @property
+    def _frame(self) -> tuple[str, ...]:
+        names = FitReport._frame
+        return names if self.n_classes == 1 else (*(n for n in names if n != "spike_count"), "n_classes")
 
     def _worst(self):
         return super()._worst() if self.n_classes == 1 else super()._worst().drop(columns="spikes")
@@ -296,36 +281,27 @@ _ADVICE = {
         'solver_kwargs, or turn on double precision with jax.config.update("jax_enable_x64", True).'
     ),
     Status.NON_FINITE: "A number overflowed or was not finite: check the scale of X and of y.",
-    Status.UNPROVED: (
-        "The estimated gap is below the tolerance, but nothing proves it: along some direction the features vary too "
-        "little, or a proof was too expensive. A ridge penalty can give the curvature a proof needs; so may "
-        "removing features that nearly repeat others."
-    ),
+    Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ""),
 }
 
 
-def report_of(certificate: Certificate, facts: dict, solver: str, **counts) -> FitReport:
+def _report(solution: Solution, pseudo_r2, **counts) -> FitReport:
     """Report of a fit through NeMoS, whose neurons have numbers for names."""
-    improvement = np.maximum(facts["null_objective"] - facts["objective"], 0.0)
-    null_is_best = (certificate.status == Status.CONVERGED) & explains_nothing(
-        facts["objective"], facts["null_objective"]
+    of = solution.objective, solution.null_objective
+    return report_of(
+        NemosReport,
+        solution,
+        neuron=[str(n) for n in range(len(solution.gap))],
+        relative_gap=relative_gap(solution.status, solution.gap, *of),
+        pseudo_r2=np.where(null_is_best(solution.status, *of), 0.0, pseudo_r2),
+        n_dropped=0,
+        **counts,
     )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where((certificate.gap == 0) | null_is_best, 0.0, certificate.gap / improvement)
-    facts = {**facts, "pseudo_r2": np.where(null_is_best, 0.0, facts["pseudo_r2"])}
-    return NemosReport(
-        neuron=[str(n) for n in range(len(certificate.gap))], status=certificate.status, gap=certificate.gap,
-        gap_is_bound=certificate.gap_is_bound, relative_gap=relative, n_dropped=0, solver_name=solver,
-        step_certificate=certificate.step, **facts, **counts,
-    )  # fmt: skip
 
 
 def report_of_proximal(state: FitState, n_neurons: int, n_classes: int) -> FitReport:
     """Report of a fit of which only the gradient is known, and no gap."""
     status = Status.MAX_EPOCHS if state.reached_max_steps else Status.UNPROVED
-    unknown = np.full(n_neurons, np.nan)
-    certificate = Certificate(unknown, np.zeros(n_neurons, bool), as_statuses([status] * n_neurons))
-    facts = _nothing_known(n_neurons) | {"epochs": np.full(n_neurons, int(state.num_steps))}
-    del facts["lost_rank"]
-    counts = {"spike_count": unknown, "n_rows": 0, "rank": 0, "n_features": 0, "n_classes": n_classes}
-    return report_of(certificate, facts, state.solver, **counts)
+    solution = _nothing_proved(n_neurons, status, state.solver, state.num_steps)
+    unknown = solution.objective
+    return _report(solution, unknown, spike_count=unknown, n_rows=0, rank=0, n_features=0, n_classes=n_classes)

@@ -10,7 +10,6 @@ if _TYPE_CHECKING:
     from ._population import PopulationProblem
     from .base import Evaluation, FiniteSum, Params, Problem
     from .folds import FoldedProblem
-    from .streamed import StreamedProblem
 
 __all__ = [
     "AllPairs",
@@ -24,7 +23,6 @@ __all__ = [
     "Problem",
     "SessionBlock",
     "SoftmaxProblem",
-    "StreamedProblem",
     "Triples",
     "TwoTowers",
 ]
@@ -34,7 +32,6 @@ __getattr__, __dir__ = _lazy_names(
     _population=("PopulationProblem",),
     base=("Evaluation", "FiniteSum", "Params", "Problem"),
     folds=("FoldedProblem",),
-    streamed=("StreamedProblem",),
     **{
         ".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers"),
         ".stochastic": ("Pairs", "SoftmaxProblem"),

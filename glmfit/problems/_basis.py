@@ -65,6 +65,11 @@ class SpectralBasis:
         return only_constants & np.all(coef[self.constant] == 0, axis=0)
 
     @property
+    def is_resolved(self) -> bool:
+        """Whether single precision resolves all directions, and the data distinguish as many as there are features."""
+        return self.tame and self.rank == len(self.variance)
+
+    @property
     def tame(self) -> bool:
         """Whether rows may be whitened in single precision: rounding stays below 1e-4 of every column."""
         offset = np.max(np.abs(self.mean) / self.deviation, initial=0.0)
@@ -79,8 +84,10 @@ def weighted_moments(X: np.ndarray, weights: np.ndarray | None, dtype=np.float64
     """
     n_rows, n_features = X.shape
     # Against cancellation; of rows that count, or a feature that is constant on these would not look so.
-    some = slice(CHUNK) if weights is None else np.flatnonzero(weights > 0)[:CHUNK]
-    shift = np.asarray(X[some], np.float64).mean(axis=0).astype(dtype)
+    first = 0 if weights is None else int(np.argmax(weights > 0))
+    some = slice(first, first + CHUNK)
+    near = np.asarray(X[some] if weights is None else X[some][weights[some] > 0], np.float64)
+    shift = near.mean(axis=0).astype(dtype)
 
     def chunk(rows):
         x = np.asarray(X[rows], dtype) - shift

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _host, _newton, _proximal_newton
 from ._basis import rough_standard
-from ._chunks import over_chunks
+from ._chunks import chunks, over_chunks
 from ._recession import recedes
 from .base import ExactHessian, Params
 
@@ -50,7 +50,10 @@ class OneNeuron(ExactHessian):
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
         """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
         if "standard" not in self.design:
-            self.design["standard"] = rough_standard(self.X, self.weights)
+            if self.in_memory:
+                self.design["standard"] = rough_standard(self.X, self.weights)
+            else:  # single rows are slow to read
+                self.design["standard"] = self.basis.mean, self.basis.deviation
         return self.design["standard"]
 
     @property
@@ -81,7 +84,10 @@ class OneNeuron(ExactHessian):
         if self.n_neurons == 1:
             return self
         penalty = jax.tree.map(lambda a: a[..., neuron : neuron + 1] if np.ndim(a) else a, self.penalty)
-        Y = np.ascontiguousarray(self.Y[:, neuron : neuron + 1])
+        if self.in_memory:
+            Y = np.ascontiguousarray(self.Y[:, neuron : neuron + 1])
+        else:
+            Y = np.concatenate([self.Y[rows][:, [neuron]] for rows in chunks(self.n_rows, 65536)])
         offset = None if self.offset is None else self.offset[:, [neuron if self.offset.shape[1] > 1 else 0]]
         one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype, offset, self.placement.devices)
         one.__dict__.update(design=self.design, _found=self._found_of[neuron])
@@ -126,7 +132,7 @@ class OneNeuron(ExactHessian):
         if n_left <= max(2, n // 16):
             return True
         flops = 4.0 * self.n_rows * self.n_features**2 * n_left
-        if self.penalty.smooth or not self.in_memory:
+        if self.penalty.smooth:
             return bool(flops < (3e11 if final else 1e10))
         squares = 2.0 * np.sum(np.count_nonzero(params.coef, axis=0)[left] ** 2)
         # Flops for a row: some four steps of a Hessian and three passes each, with what a pass costs at the least.

@@ -50,9 +50,11 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     Parameters
     ----------
     X : numpy.ndarray
-        Features, (time, feature), float32 or float64, finite.
+        Features, (time, feature), float32 or float64, finite. Or what gives rows for a slice, from several threads, and
+        has ``shape``, ``dtype``, a length and ``chunk_rows``, the rows that are best read at once: they are then read
+        anew in every pass.
     Y : numpy.ndarray
-        Responses, (time, neuron), such as the observation model allows: counts, say.
+        Responses, (time, neuron), such as the observation model allows: counts, say. Or what gives rows, as X.
     observation : Observation
         Loss of one bin.
     penalty : Penalty
@@ -73,9 +75,12 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     @cached_property
     def mean_count(self) -> np.ndarray:
         """Weighted mean response per bin, (neuron,)."""
-        if self.weights is None:
-            return self.Y.mean(axis=0, dtype=np.float64)
-        return self.weights @ np.asarray(self.Y, np.float64) / self.n_rows
+
+        def chunk(rows):
+            y = np.asarray(self.Y[rows], np.float64)
+            return y.sum(axis=0) if self.weights is None else self.weights[rows] @ y
+
+        return sum(over_chunks(chunk, self.n_rows)) / self.n_rows
 
     @property
     def silent(self) -> np.ndarray:
@@ -92,8 +97,8 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
 
     @property
     def n_counted(self) -> int:
-        """Rows that are fitted."""
-        return self.n_rows
+        """Rows of positive weight."""
+        return self.n_rows if self.weights is None else int(np.count_nonzero(self.weights))
 
     @property
     def kin(self) -> np.ndarray:

@@ -48,6 +48,11 @@ class SpectralView:
         self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
 
     @property
+    def in_memory(self) -> bool:
+        """Whether rows are arrays; otherwise they are read as they are needed, a slice at a time."""
+        return isinstance(self.X, np.ndarray)
+
+    @property
     def default_batch_size(self) -> int:
         """Rows per block when nobody names a number: 1/50 of the recording, between 256 and 4096."""
         return int(min(self.n_rows, max(256, min(4096, self.n_rows // 50))))

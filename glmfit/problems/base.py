@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._progress import counted
-from ..bounds import GapCertificate, StepCertificate
+from ..bounds import GapCertificate
 
 
 class Params(NamedTuple):
@@ -86,27 +86,7 @@ class Problem(ABC):
 
 
 class FiniteSum(Problem):
-    """A problem that is a mean over rows, seen through its linear predictor: what SAGA needs.
-
-    Attributes
-    ----------
-    in_memory : bool
-        Whether all rows are on the device at once. Otherwise they come portion by portion, and the table of a solver
-        is one array on the host that every pass overwrites.
-    """
-
-    in_memory: ClassVar[bool] = True
-
-    def visit(self, kernel, rows, v, table, mean_gradient, *arguments, **static) -> tuple:
-        """Run the kernel of an epoch: `v`, table, mean gradient and warm start after visits in the order given.
-
-        ``arguments`` are the kernel's, the order of the blocks last.
-        """
-        return kernel(rows, v, table, mean_gradient, *arguments, **static)
-
-    def sweep_and_move(self, rows, v, anchor) -> tuple:
-        """Take a pass at v, and find how far eta has moved from the anchor: `sweep` and `move` together."""
-        return self.sweep(rows, v), self.move(rows, v, anchor)
+    """A problem that is a mean over rows, seen through its linear predictor: what SAGA needs."""
 
     @abstractmethod
     def rows(self, batch_size: int, seed: int) -> Any:
@@ -131,71 +111,3 @@ class ExactHessian(Problem):
     @abstractmethod
     def newton_step(self, iterate: Any, neuron: int) -> Any:
         """Take one Newton step that never goes uphill, forming a new Hessian where the old one serves no more."""
-
-
-class CoupledClasses(Problem):
-    """A softmax model, one column in all for a solver's book-keeping: what Newton with conjugate gradients needs."""
-
-    @abstractmethod
-    def start_newton(self, params: Params) -> Any:
-        """Evaluate a start: a NamedTuple with v (the solver's coordinates), objective and norm."""
-
-    @abstractmethod
-    def newton_step(self, point: Any, max_products: int, inverse: Any = None) -> Any:
-        """Take one step that never goes uphill: a NamedTuple with point, estimate, passes, and inverse for the next."""
-
-    @abstractmethod
-    def user_params(self, v: Any) -> Params:
-        """Map the solver's coordinates to parameters."""
-
-
-class Majorizable(Problem):
-    """A problem below a quadratic at every point, which touches it there: what bound majorization needs.
-
-    A step is a NamedTuple of point, decrease (what the bound promised before the step), estimate (what the bound at the
-    point promises), stuck (whether nothing but rounding is left) and passes. A point is one with at least v (the
-    solver's coordinates) and objective. Promises, stuck and objective are (neuron,), or one for all.
-    """
-
-    @abstractmethod
-    def start_majorization(self, params: Params) -> Any:
-        """Evaluate a start: a step that leads there, from nowhere."""
-
-    @abstractmethod
-    def majorize(self, point: Any, relaxation: float, order=None, max_products=None) -> Any:
-        """Take a step ``relaxation`` times the way to the bound's minimum."""
-
-    @abstractmethod
-    def user_params(self, v: Any) -> Params:
-        """Map the solver's coordinates to parameters."""
-
-    @abstractmethod
-    def certify_majorized(self, point: Any, attempt: int) -> GapCertificate:
-        """Bound the gap at a point; ``attempt`` counts the certificates of a fit."""
-
-    @abstractmethod
-    def certify_majorization(self, point: Any, relaxation: float) -> StepCertificate:
-        """Say by which theorem no step goes up."""
-
-
-class SumOfSurrogates(Problem):
-    """A sum over rows each of which has a quadratic upper bound: what incremental majorization needs."""
-
-    @abstractmethod
-    def start_surrogates(self, params: Params, order: str) -> Any:
-        """Bound every row around a start: a NamedTuple with v, bound, objective, estimate and passes.
-
-        ``v`` are the solver's coordinates, ``bound`` is the sum of the bounds there, ``passes`` those over the rows.
-        """
-
-    @abstractmethod
-    def visit_rows(self, surrogates: Any, blocks: list[np.ndarray], order: str, lead: float) -> Any:
-        """Bound the rows of every block anew, and minimise the sum of the bounds after each; ``bound`` never rises."""
-
-    @abstractmethod
-    def look_at_surrogates(self, surrogates: Any) -> Any:
-        """Fill in objective and estimate, which visits leave out."""
-
-    @abstractmethod
-    def user_params(self, v: Any) -> Params:
-        """Map the solver's coordinates to parameters."""

@@ -10,8 +10,8 @@ from .._compile import compile_seconds
 from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import Params
-from ._pack import from_arrays, to_arrays
 from ._result import History, LoopOptions, Solution
+from .checkpoint import from_arrays, to_arrays
 
 _DEFAULT_TOL = 1e-6
 _STALLED = 8  # checks without a smaller estimate

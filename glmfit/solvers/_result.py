@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ..bounds import StepCertificate
-from ..problems.base import Params
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,9 @@ class History:
         return {name: np.asarray(values) for name, values in vars(self).items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Solution:
-    """Outcome of a fit, one entry per neuron where not said otherwise.
+    """Outcome of fits, one entry per neuron where not said otherwise; nan where nothing is known.
 
     Attributes
     ----------
@@ -107,22 +106,30 @@ class Solution:
         That some gap bound of the population fails; 0 where all came from exact Hessians.
     state :
         Final solver state.
+    memory_bytes :
+        Held of rows at a time, where these were read in every pass.
     """
 
-    params: Params
-    status: np.ndarray
-    gap: np.ndarray
-    gap_is_bound: np.ndarray
-    target: np.ndarray
-    objective: np.ndarray
-    null_objective: np.ndarray
-    epochs: np.ndarray
-    row_evals: int
-    step_certificate: StepCertificate | None
-    history: dict[str, np.ndarray]
+    params: Any
+    status: Any
+    gap: Any = np.nan
+    gap_is_bound: Any = False
+    target: Any = np.nan
+    objective: Any = np.nan
+    null_objective: Any = np.nan
+    epochs: Any
+    row_evals: int = 0
+    step_certificate: StepCertificate | None = None
+    history: dict[str, np.ndarray] = field(default_factory=dict)
     seconds_run: float
     seconds_compile: float
     solver_name: str
     interrupted: bool = False
     failure_probability: float = 0.0
     state: Any = None
+    memory_bytes: int | None = None
+
+    def only(self) -> Solution:
+        """Outcome of a single fit with numbers in place of arrays."""
+        per_fit = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
+        return replace(self, **{name: getattr(self, name)[0].item() for name in per_fit})

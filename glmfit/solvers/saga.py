@@ -25,10 +25,10 @@ from ..problems._metric import Metric
 from ..problems._rows import AdmmState
 from ..problems.base import FiniteSum, Params
 from ._epoch import saga_epoch
-from ._pack import from_arrays, to_arrays
 from ._sampling import SAMPLINGS, epoch_order
 from ._seed import seed_of
 from .base import OptStep, Solver
+from .checkpoint import from_arrays, to_arrays
 
 _COUNTS = ("epoch", "row_evals", "seed", "n_certificates", "n_rows")
 
@@ -159,8 +159,8 @@ class SAGA(Solver):
         rows = self._rows(problem, state.seed)
         order = epoch_order(self.sampling, state.seed, state.epoch, rows.n_blocks, rows.batch_size, problem.n_rows)
         step = np.where(state.active, state.step, 0.0).astype(problem.dtype)
-        v, table, mean_gradient, memory = problem.visit(
-            saga_epoch, rows, params, state.table, state.mean_gradient, state.memory, state.metric, step,
+        v, table, mean_gradient, memory = saga_epoch(
+            rows, params, state.table, state.mean_gradient, state.memory, state.metric, step,
             order, subsets=self.sampling == "subsets",
         )  # fmt: skip
         state = state._replace(
@@ -229,17 +229,12 @@ class SAGA(Solver):
     def _batch_size(self, problem) -> int:
         size = self.batch_size or problem.default_batch_size
         check_batch_size(size, problem.n_rows)
-        if self.sampling == "subsets" and not problem.in_memory:
-            raise ValueError(
-                'sampling="subsets" draws single rows and needs them in memory; for a recording that is read as it is '
-                'fitted use "partition" or "shuffle", or raise max_memory.'
-            )
         return size
 
     def _check(self, problem, rows, v, state: SagaState) -> OptStep:
         """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
         memory = state.memory
-        pass_, moved = problem.sweep_and_move(rows, v, state.anchor)
+        pass_, moved = problem.sweep(rows, v), problem.move(rows, v, state.anchor)
         objective = problem.objective(v, memory, pass_)
         evals = 2 * problem.n_rows
         slack = 8 * np.finfo(problem.dtype).eps * np.abs(state.objective)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax
 
@@ -13,33 +14,23 @@ from .._compile import compile_seconds
 from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import Params
+from ..solvers._result import Solution
 from .schedule import Schedule
 
 
-class SampledSolution(NamedTuple):
-    """Outcome of a schedule.
+@dataclass(frozen=True, kw_only=True)
+class SampledSolution(Solution):
+    """Outcome of a schedule: parameters in the solver's precision and always finite, and a state to go on from.
+
+    The status is SCHEDULE_DONE, NON_FINITE (a number overflowed: the parameters are those before) or INTERRUPTED.
 
     Attributes
     ----------
-    params : Params
-        Coefficients (feature, class) and intercepts (class,), in the solver's precision and always finite.
-    status : Status
-        SCHEDULE_DONE, NON_FINITE (a number overflowed: the parameters are those before) or INTERRUPTED.
-    epochs, steps : int
+    steps : int
         Done.
-    seconds_run, seconds_compile : float
-        Wall time without and of compilation.
-    state :
-        To go on from.
     """
 
-    params: Params
-    status: Status
-    epochs: int
     steps: int
-    seconds_run: float
-    seconds_compile: float
-    state: Any
 
 
 class ScheduledSolver(ABC):
@@ -153,5 +144,7 @@ class ScheduledSolver(ABC):
         params = self.user_params(problem, state)
         seconds = time.perf_counter() - clock - told - compiling
         return SampledSolution(
-            params, status, state.epoch, state.epoch * self.n_steps(problem), seconds, compiling, state
-        )
+            params=params, status=status, epochs=state.epoch, steps=state.epoch * self.n_steps(problem),
+            seconds_run=seconds, seconds_compile=compiling, solver_name=type(self).__name__, state=state,
+            interrupted=status == Status.INTERRUPTED,
+        )  # fmt: skip

@@ -345,7 +345,9 @@ class SoftmaxProblem:
 
     def _dual(self, params: Params) -> _Dual:
         """Feasible point of the dual next to the model's probabilities."""
-        objective, gradient, entropy, tilt, paired = self._pass(params, self.n_rows * self.n_classes**2 <= _SETTLING_WORK)
+        objective, gradient, entropy, tilt, paired = self._pass(
+            params, self.n_rows * self.n_classes**2 <= _SETTLING_WORK
+        )
         grad_coef = gradient.coef + self.strength * params.coef
         norm = float(np.sqrt(np.sum(grad_coef**2) + np.sum(gradient.intercept**2)))
         if self.strength <= 0 or not np.isfinite(objective):
@@ -365,7 +367,9 @@ class SoftmaxProblem:
         rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + fall)
         rounding += self.rounding_of_scores(params)
         value, drop = float(value - fall), float(np.sum(grad_coef**2) / (2 * self.strength))
-        return _Dual(objective, value, float(rounding), norm, drop, objective - value - drop, gradient.intercept, paired)
+        return _Dual(
+            objective, value, float(rounding), norm, drop, objective - value - drop, gradient.intercept, paired
+        )
 
     def rounding_of_scores(self, params: Params) -> float:
         """Allow for what float64 scores ``x'w + b``, whose terms may cancel, can do to F."""

@@ -1,4 +1,4 @@
-"""Rows of a softmax model a few at a time, and the curvature of their quadratic bounds: what majorization row by row asks.
+"""Rows of a softmax model a few at a time, and the curvature of their quadratic bounds.
 
 Float64 on the host. Features are measured from their mean, dense ones along the eigenvectors of their covariance, which
 leave a ridge as it is; classes along Helmert contrasts, which leave out the shift that changes no probability.

@@ -49,8 +49,8 @@ class IncrementalMajorization:
     Runs on the host (BLAS) in float64, on dense and sparse features; compiles nothing. With
     P = (features + 1) (classes - 1) at most 5000 parameters, cost per epoch: N P^2 flops and P^3 / 3. Memory: some
     matrices of P^2, and 2 numbers per row and class. With many parameters ConjugateGradients, which forms no such
-    matrix, is faster. Features whose scales differ by more than a factor of 1e6 are to be scaled first: directions with less than
-    1e-14 of the largest curvature count as flat.
+    matrix, is faster. Features whose scales differ by more than a factor of 1e6 are to be scaled first: directions with
+    less than 1e-14 of the largest curvature count as flat.
 
     References
     ----------

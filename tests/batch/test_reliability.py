@@ -641,9 +641,7 @@ def test_what_one_command_takes_for_a_result_all_do(finished, tmp_path, how):
 
 
 def test_a_result_has_what_loading_it_needs(finished):
-    from glmfit.estimators import PopulationGLM, PopulationGLMCV
-    from glmfit.estimators._class_report import ClassReport
-    from glmfit.estimators._report import FitReport
+    from glmfit.estimators import ClassReport, FitReport, PopulationGLM, PopulationGLMCV
     from glmfit.estimators.population_glm_cv import _FITTED
 
     def needed(report):

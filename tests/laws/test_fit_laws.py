@@ -1,8 +1,10 @@
 """Laws of fits: one of many is the same fit alone, however it is folded, masked, weighted, ordered or grouped.
 
-"The same" is what the certificates promise: both objectives within their bounds of one optimum.
+"The same" is what the certificates promise: both objectives within their bounds of one optimum. Fits whose rows are on
+devices obey the same laws: on all that jax has, of which tests/unit/test_devices.py gives it several.
 """
 
+import jax
 import numpy as np
 import pytest
 from oracles import population as oracle
@@ -11,10 +13,14 @@ from glmfit import PopulationGLM, Status, observations, penalties
 from glmfit.engine import solve
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent
-from glmfit.engine.host import HostRows, Slopes
+from glmfit.engine.device import DeviceRows
+from glmfit.engine.host import HostRows
 from glmfit.engine.kernels import TILE, derivatives
 from glmfit.engine.metric import OwnMetric, SharedMetric
+from glmfit.engine.shards import layout_of
+from glmfit.engine.tiles import Slopes
 from glmfit.problems import FoldedProblem, PopulationProblem
+from glmfit.problems._placement import Placement
 from glmfit.solvers import LoopOptions
 
 T, D, N = 700, 6, 5
@@ -30,6 +36,12 @@ def recording(seed=0, link="softplus", t=T, d=D, n=N):
     Y = rng.poisson(np.exp(np.minimum(eta, 3)) if link == "exp" else np.logaddexp(0, eta)).astype(float)
     Y[0] += 1  # no neuron is silent
     return X, Y
+
+
+@pytest.fixture(params=["host", pytest.param("devices", marks=pytest.mark.thorough)])
+def devices(request):
+    """Where rows are: in memory, or on all devices."""
+    return None if request.param == "host" else jax.devices()
 
 
 def problem(X, Y, link="softplus", strength=1e-3, **more):
@@ -48,26 +60,26 @@ def same(solution, at, alone):
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("strength", [1e-3, 1e-6, 0.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_one_of_many_is_the_same_fit_alone(link, strength, dtype):
+def test_one_of_many_is_the_same_fit_alone(link, strength, dtype, devices):
     X, Y = recording(link=link)
-    many = solve(problem(X.astype(dtype), Y, link, strength), TIGHT)
+    many = solve(problem(X.astype(dtype), Y, link, strength, devices=devices), TIGHT)
     for n in range(N):
-        same(many, [n], solve(problem(X.astype(dtype), Y[:, [n]], link, strength), TIGHT))
+        same(many, [n], solve(problem(X.astype(dtype), Y[:, [n]], link, strength, devices=devices), TIGHT))
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_neither_order_nor_groups_matter(link):
+def test_neither_order_nor_groups_nor_places_matter(link, devices):
     X, Y = recording(link=link)
     many, order = solve(problem(X, Y, link), TIGHT), np.random.default_rng(0).permutation(N)
-    same(many, order, solve(problem(X, Y[:, order], link), TIGHT))
+    same(many, order, solve(problem(X, Y[:, order], link, devices=devices), TIGHT))
     one_at_a_time = LoopOptions(tol=1e-9, max_memory=1.0)
-    same(many, np.arange(N), solve(problem(X, Y, link), one_at_a_time))
+    same(many, np.arange(N), solve(problem(X, Y, link, devices=devices), one_at_a_time))
 
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("known", [False, True])
-def test_a_fold_is_the_fit_to_its_rows(link, weighted, known):
+def test_a_fold_is_the_fit_to_its_rows(link, weighted, known, devices):
     X, Y = recording(link=link)
     rng = np.random.default_rng(1)
     weights = rng.uniform(0.2, 2, T) if weighted else None
@@ -77,6 +89,7 @@ def test_a_fold_is_the_fit_to_its_rows(link, weighted, known):
     strength = np.where(fold == 0, 1e-3, 1e-2)
     observation = observations.from_inverse_link(link)
     folded = FoldedProblem(X, Y, observation, penalties.Ridge(strength), neuron, fold, train, weights, offset=offset)
+    folded.placement = Placement(devices)
     many = solve(folded, TIGHT)
     for k in range(len(neuron)):
         rows, n = train[:, fold[k]], [neuron[k]]
@@ -86,38 +99,38 @@ def test_a_fold_is_the_fit_to_its_rows(link, weighted, known):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_a_row_without_weight_is_not_there_whatever_is_in_it(link):
+def test_a_row_without_weight_is_not_there_whatever_is_in_it(link, devices):
     X, Y = recording(link=link)
     weights = np.ones(T)
     weights[::7] = 0
     wild, kept = X.copy(), weights > 0
     wild[::7] *= 1e6
-    many = solve(problem(wild, Y, link, weights=weights), TIGHT)
+    many = solve(problem(wild, Y, link, weights=weights, devices=devices), TIGHT)
     same(many, np.arange(N), solve(problem(X[kept], Y[kept], link), TIGHT))
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_whole_weights_are_repeated_rows(link):
+def test_whole_weights_are_repeated_rows(link, devices):
     X, Y = recording(link=link)
     weights = np.random.default_rng(2).integers(0, 4, T)
     repeated = np.repeat(np.arange(T), weights)
-    many = solve(problem(X, Y, link, weights=weights.astype(float)), TIGHT)
+    many = solve(problem(X, Y, link, weights=weights.astype(float), devices=devices), TIGHT)
     same(many, np.arange(N), solve(problem(X[repeated], Y[repeated], link), TIGHT))
 
 
-def test_a_constant_offset_is_part_of_the_intercept():
+def test_a_constant_offset_is_part_of_the_intercept(devices):
     X, Y = recording()
-    many = solve(problem(X, Y, offset=np.full((T, 1), 0.7)), TIGHT)
+    many = solve(problem(X, Y, offset=np.full((T, 1), 0.7), devices=devices), TIGHT)
     alone = solve(problem(X, Y), TIGHT)
     same(many, np.arange(N), alone)
     np.testing.assert_allclose(many.params.intercept + 0.7, alone.params.intercept, atol=1e-3)
 
 
 @pytest.mark.parametrize("shift", [1e3, 1e6])
-def test_means_of_features_do_not_matter(shift):
+def test_means_of_features_do_not_matter(shift, devices):
     X, Y = recording()
     X = np.round(X, 3)
-    far = solve(problem(X + shift, Y), TIGHT)
+    far = solve(problem(X + shift, Y, devices=devices), TIGHT)
     same(far, np.arange(N), solve(problem(X, Y), TIGHT))
 
 
@@ -137,25 +150,90 @@ def test_the_objective_is_that_of_the_parameters_where_means_are_rounded(mean, n
 
 @pytest.mark.parametrize("strength", [1e-9, 0.0])
 @pytest.mark.parametrize("apart", [1e-5, 1e-3])
-def test_features_that_single_precision_cannot_tell_apart_leave_no_false_bound(strength, apart):
+def test_features_that_single_precision_cannot_tell_apart_leave_no_false_bound(strength, apart, devices):
     """Rounding of nearly equal features looks like curvature along their difference."""
     for seed in range(6):
         X, Y = recording(seed)
         X[:, 1] = X[:, 0] + apart * X[:, 1]
         X = (X + 7) * 10 ** np.random.default_rng(seed).uniform(-2, 2, D)
-        made = problem(X, Y, strength=strength)
+        made = problem(X, Y, strength=strength, devices=devices)
         solution = solve(made, LoopOptions(tol=1e-4))
         gap = solution.objective - oracle.newton("softplus", X, Y, strength).objective
         assert np.all(gap[solution.gap_is_bound] <= solution.gap[solution.gap_is_bound] + 1e-12)
 
 
-def test_a_start_changes_the_way_and_not_the_end():
+def test_a_start_changes_the_way_and_not_the_end(devices):
     X, Y = recording()
-    made = problem(X, Y)
+    made = problem(X, Y, devices=devices)
     first = solve(made, TIGHT)
     again = solve(made, TIGHT, start=first.params)
     same(again, np.arange(N), first)
     assert again.epochs.max() < first.epochs.max()
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_double_precision_is_kept_wherever_rows_are(link, devices, x64):
+    X, Y = recording(link=link)
+    made = problem(X, Y, link, dtype=np.float64, devices=devices)
+    solution = solve(made, LoopOptions(tol=1e-13, negligible=1e-8))
+    gap = solution.objective - oracle.newton(link, X, Y, 1e-3).objective
+    assert np.all(solution.status == Status.CONVERGED) and np.all(gap <= 1e-13)
+
+
+# ---------------------------------------------------------------- rows that are read anew in every pass
+
+
+class Stream:
+    """Rows of an array that are read by slices, in chunks of some size."""
+
+    def __init__(self, array, chunk_rows):
+        self.array, self.chunk_rows = array, chunk_rows
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, rows):
+        assert isinstance(rows, slice)
+        return self.array[rows].copy()
+
+
+PENALTIES = {
+    "none": penalties.NoPenalty(),
+    "ridge": penalties.Ridge(np.array(1e-3)),
+    "lasso": penalties.Lasso(np.array(5e-3)),
+    "groups": penalties.GroupLasso(np.array(5e-3), np.array([0, 0, 1, 1, 2, 2])),
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize(
+    "dtype, link, weighted, known",
+    [(np.float32, "softplus", False, False), (np.float64, "exp", True, True), (np.float32, "softplus", True, True)],
+)
+def test_rows_read_anew_give_the_fit_in_memory(name, dtype, link, weighted, known):
+    X, Y = recording(7, link, t=3000)
+    rng, chunk = np.random.default_rng(3), {"none": 100, "ridge": 1, "lasso": 7000, "groups": 256}[name]
+    weights = rng.uniform(0, 2, len(X)) * (rng.random(len(X)) < 0.8) if weighted else None
+    offset = 0.3 * rng.normal(size=(len(X), N)) if known else None
+    made = observations.from_inverse_link(link), PENALTIES[name], weights, np.float32, offset
+    X = X.astype(dtype)
+    whole = solve(PopulationProblem(X, Y, *made), TIGHT)
+    streamed = PopulationProblem(Stream(X, chunk), Stream(Y, 1), *made)
+    same(solve(streamed, LoopOptions(tol=1e-9, max_memory=1e5)), np.arange(N), whole)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_features_that_nearly_repeat_each_other_are_read_in_double_precision(mean):
+    """Without a penalty, where single precision does not resolve all directions."""
+    X, Y = recording(t=2000)
+    X[:, 1] = X[:, 0] + 1e-4 * X[:, 1]
+    X = X + mean
+    made = observations.from_inverse_link("softplus"), penalties.NoPenalty()
+    solution = solve(PopulationProblem(Stream(X, 100), Stream(Y, 100), *made), LoopOptions(tol=1e-6))
+    assert np.all(solution.status == Status.CONVERGED) and np.all(solution.gap_is_bound)
+    gap = solution.objective - oracle.newton("softplus", X, Y, 0.0).objective
+    assert np.all(gap <= solution.gap + 1e-12)
 
 
 # ---------------------------------------------------------------- the bounds
@@ -163,8 +241,9 @@ def test_a_start_changes_the_way_and_not_the_end():
 
 def descent_at(made, coef, intercept, own=False):
     """Fits of a problem at parameters, their gradient in float64."""
-    basis, n = made.basis, made.n_neurons
-    rows = HostRows(observation=made.observation, mean=basis.mean, dtype=made.dtype, **made.rows_of(np.arange(n)))
+    basis, n, layout = made.basis, made.n_neurons, layout_of(made)
+    given = {"observation": made.observation, "mean": basis.mean, "dtype": made.dtype} | made.rows_of(np.arange(n))
+    rows = HostRows(**given) if layout is None else DeviceRows(layout, **given)
     ridge = np.broadcast_to(np.asarray(made.penalty.ridge_strength, float), (made.n_features, n))
     metric = SharedMetric(basis, made.null_curvature, (basis.whiten**2).T @ ridge)
     with rows:
@@ -179,14 +258,14 @@ def descent_at(made, coef, intercept, own=False):
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("strength", [1e-2, 1e-5])
 @pytest.mark.parametrize("step", [1e-2, 1e-4])
-def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step):
+def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step, devices):
     """At random points near the optimum, against Newton's method in NumPy, for both floors of the Hessian."""
     X, Y = recording(3, link)
     best = oracle.newton(link, X, Y, strength)
     rng = np.random.default_rng(0)
     coef, intercept = best.coef + step * rng.normal(size=(D, N)), best.intercept + step * rng.normal(size=N)
     gap = oracle.objective(link, X, Y, coef, intercept, strength=strength) - best.objective
-    made = problem(X, Y, link, strength)
+    made = problem(X, Y, link, strength, devices=devices)
     descent = descent_at(made, coef, intercept, own)
     with descent.rows as rows:
         longest, spread = rows.longest(np.ones(D))
@@ -201,8 +280,15 @@ def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step):
         assert step > 1e-3 or np.isfinite(bound).all()
 
 
-@pytest.mark.parametrize("n_problems", [8, pytest.param(200, marks=pytest.mark.thorough)])
-def test_no_bound_of_random_fits_is_below_the_gap(n_problems):
+@pytest.mark.parametrize(
+    ("n_problems", "devices"),
+    [
+        pytest.param(8, None, id="8"),
+        pytest.param(200, None, id="200", marks=pytest.mark.thorough),
+        pytest.param(6, jax.devices(), id="6-devices", marks=pytest.mark.thorough),  # each compiles
+    ],
+)
+def test_no_bound_of_random_fits_is_below_the_gap(n_problems, devices):
     """Fifty neurons a problem, of all strengths, links and sizes; against Newton's method in NumPy."""
     tightness = []
     for seed in range(n_problems):
@@ -212,7 +298,7 @@ def test_no_bound_of_random_fits_is_below_the_gap(n_problems):
         X, Y = recording(seed, link, t, d, n)
         X = X * 10 ** rng.uniform(-1, 1, d)
         strength = 10 ** rng.uniform(-6, -1)
-        made = problem(X.astype(np.float32), Y, link, strength)
+        made = problem(X.astype(np.float32), Y, link, strength, devices=devices)
         solution = solve(made, LoopOptions(tol=10 ** rng.uniform(-6, -1), negligible=10 ** rng.uniform(-4, 0)))
         best = oracle.newton(link, X.astype(np.float32), Y, strength)
         gap = solution.objective - best.objective
@@ -239,13 +325,13 @@ def test_derivatives_in_tiles_are_those_of_the_formulas(link):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("mean", [0.0, 50.0])
-def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean):
+def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean, devices):
     """Against the oracle's matrices."""
     X, Y = recording(5)
     X = X + mean
     rng = np.random.default_rng(0)
     weights = rng.uniform(0.5, 2, T) if weighted else None
-    made = problem(X, Y, weights=weights)
+    made = problem(X, Y, weights=weights, devices=devices)
     coef, intercept = 0.1 * rng.normal(size=(D, N)), -0.1 * np.ones(N) - X.mean(axis=0) @ np.zeros((D, N))
     intercept = intercept - X.mean(axis=0) @ coef
     descent = descent_at(made, coef, intercept)
@@ -273,6 +359,20 @@ def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean):
             np.testing.assert_allclose(bend[n], v @ H @ v, rtol=1e-4)
             (matrix,) = rows.hessians(np.array([n]), np.ones(D))
             np.testing.assert_allclose(matrix, H, rtol=5e-3, atol=1e-4)
+        reach = np.abs(Z @ np.vstack([p.coef, p.intercept])).max(axis=0)
+        np.testing.assert_allclose(rows.reach(np.arange(N)), reach, rtol=1e-5)
+        step = np.linspace(0.1, 0.2, N)
+        after = coef + step * p.coef, intercept + step * (p.intercept - centre @ p.coef)
+        moved = rows.move(step)
+        g_coef, g_intercept = oracle.gradient("softplus", X, Y, *after, weights)
+        expected = g_coef - np.outer(centre, g_intercept)
+        np.testing.assert_allclose(moved.coef, expected, atol=2e-6 * np.abs(X - centre).max())
+        np.testing.assert_allclose(moved.intercept, g_intercept, atol=2e-6)
+        after[0][:, 2] += 0.1 * p.coef[:, 2]
+        after[1][2] += 0.1 * (p.intercept[2] - centre @ p.coef[:, 2])
+        moved = rows.move(np.array([0.1]), np.array([2]))
+        g_coef, g_intercept = oracle.gradient("softplus", X, Y, *after, weights)
+        np.testing.assert_allclose(moved.intercept, g_intercept[[2]], atol=2e-6)
 
 
 def test_a_metric_of_a_fits_own_is_its_hessian():

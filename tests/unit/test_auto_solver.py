@@ -1,5 +1,6 @@
 """The rule of ``solver_name="auto"``, at the shapes its benchmark names."""
 
+import jax
 import numpy as np
 import pytest
 from cases import penalty
@@ -27,4 +28,6 @@ def test_auto_chooses(n_rows, n_features, n_neurons, name, chosen):
     if name == "UnRegularized":  # where the rank of the features counts
         X = np.random.default_rng(0).normal(size=X.shape).astype(np.float32)
     made = penalty(name, 0.0 if name == "UnRegularized" else 0.1, d=n_features, n=n_neurons)
-    assert choose_solver(PopulationProblem(X, Y, observations.from_inverse_link("exp"), made)) == chosen
+    link = observations.from_inverse_link("exp")
+    for devices in (None, jax.devices()):
+        assert choose_solver(PopulationProblem(X, Y, link, made, devices=devices)) == chosen

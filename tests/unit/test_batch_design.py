@@ -358,7 +358,7 @@ MATRICES = {"X": np.ones((4, 2)), "y": np.ones((4, 3))}
         ({"spikes": [1.0]}, "must be a TsGroup, a dict or a pair"),
         ({"spikes": {"a": [np.nan]}}, "not finite"),
         ({"spikes": (np.ones(3), np.ones(2))}, "one per spike"),
-        ({"spikes": {"a": ["x"]}}, "not an array of real numbers"),
+        ({"spikes": {"a": ["x"]}}, "unit .a. has entries that are not numbers"),
         ({"signals": {"s": [1.0]}}, "must be a Tsd, a TsdFrame or a pair"),
         ({"signals": {"s": ([0.0, 1.0], [1.0])}}, r"times \(2,\) and values \(1,\)"),
         ({"signals": {"s": ([0.0, 1.0], [1.0, np.inf])}}, "infinite at 1 s"),

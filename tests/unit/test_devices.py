@@ -1,13 +1,23 @@
-"""Rows shared by several devices, on one host and on two: the same answers, and each device has its part only."""
+"""Rows shared by several devices, on one host and on two: the same answers, and each device has its part only.
+
+And what a GPU would have to do, as far as that is known without one.
+"""
 
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from cases import recording
+from jaxprs import equations
 
-from glmfit import PopulationGLM
+from glmfit import PopulationGLM, Status, observations, penalties
+from glmfit.engine import device_cg, solve
+from glmfit.problems import PopulationProblem
+from glmfit.solvers import LoopOptions
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -39,8 +49,8 @@ ONE_HOST = (
     X, Y, offset, weight = data()
     assert len(jax.devices()) == 4
     streamed = {"regularizer": "Lasso", "max_memory": 1e4}
-    for given, source in [({}, X), (streamed, Source(X))]:
-        given = {"regularizer_strength": 1e-3, "solver_name": "SAGA", "tol": 1e-7} | given
+    for given, source in [({"solver_name": "SAGA"}, X), (streamed, Source(X))]:  # the CPU does what is streamed
+        given = {"regularizer_strength": 1e-3, "tol": 1e-7} | given
         one, other = (PopulationGLM(devices=d, **given).fit(source, Y, weight, offset=offset) for d in (None, "all"))
         assert other.report_.converged.all() and other.report_.gap_is_bound.all()
         np.testing.assert_allclose(other.report_.objective, one.report_.objective, rtol=1e-6)
@@ -57,6 +67,42 @@ ONE_HOST = (
 """
 )
 
+ENGINE_ON_ONE_HOST = (
+    COMMON
+    + """
+    from glmfit import PopulationGLM, observations, penalties
+    from glmfit.engine.device import DeviceRows
+    from glmfit.engine.shards import layout_of
+    from glmfit.problems import PopulationProblem
+
+    X, Y, offset, weight = data()
+    for name, solver in [("Ridge", "ConjugateGradients"), ("Lasso", "ProximalNewton"), (None, "ConjugateGradients")]:
+        given = {"regularizer": name, "regularizer_strength": 1e-3 if name else None, "tol": 1e-7}
+        host, one, other = (
+            PopulationGLM(devices=d, **given).fit(X, Y, weight, offset=offset)
+            for d in (None, jax.devices()[:1], "all")
+        )
+        for model in (one, other):
+            report, near = model.report_, np.maximum(model.report_.gap, host.report_.gap) + 1e-12
+            assert report.solver_name.startswith(solver) and report.converged.all() and report.gap_is_bound.all()
+            assert np.all(np.abs(report.objective - host.report_.objective) <= near)
+        np.testing.assert_allclose(other.coef_, one.coef_, atol=1e-5)
+        np.testing.assert_array_equal(other.report_.epochs, one.report_.epochs)
+
+    link, penalty = observations.from_inverse_link("softplus"), penalties.Ridge(1e-3)
+    problem = PopulationProblem(X, Y, link, penalty, devices=jax.devices())
+    layout = layout_of(problem)
+    given = problem.rows_of(np.arange(5)) | {"observation": link, "mean": problem.basis.mean}
+    with DeviceRows(layout, **given) as there:
+        there.place(np.zeros((4, 5)), np.zeros(5))
+        shards = there.shards
+        for array in (shards.x, shards.y, shards.weight, there.eta_there):
+            assert {shard.device for shard in array.addressable_shards} == set(jax.devices())
+            assert all(shard.data.nbytes * 4 == array.nbytes for shard in array.addressable_shards)
+    print("fine")
+"""
+)
+
 TWO_HOSTS = (
     COMMON
     + """
@@ -66,10 +112,13 @@ TWO_HOSTS = (
     assert len(jax.devices()) == 4 and len(jax.local_devices()) == 2
     X, Y, offset, weight = data()
     given = {"regularizer_strength": 1e-3, "tol": 1e-7}
-    model = PopulationGLM(solver_name="SAGA", devices="all", **given).fit(X, Y, weight, offset=offset)
-    assert model.report_.converged.all()
-    alone = PopulationGLM(solver_name="Newton", **given).fit(X, Y, weight, offset=offset)
-    np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-3)
+    for name, solver in [("Ridge", "SAGA"), ("Ridge", "auto"), ("Lasso", "auto")]:
+        given["regularizer"] = name
+        model = PopulationGLM(solver_name=solver, devices="all", **given).fit(X, Y, weight, offset=offset)
+        alone = PopulationGLM(solver_name="Newton", **given).fit(X, Y, weight, offset=offset)
+        report, other = model.report_, alone.report_
+        assert report.converged.all() and report.gap_is_bound.all()
+        assert np.all(np.abs(report.objective - other.objective) <= np.maximum(report.gap, other.gap) + 1e-12)
     print("fine")
 """
 )
@@ -92,6 +141,18 @@ def test_four_devices_of_one_host_give_the_answer_of_one():
     assert outcome(start(ONE_HOST, 4)).strip().endswith("fine")
 
 
+def test_the_engine_on_four_devices_gives_the_answer_of_the_host():
+    assert outcome(start(ENGINE_ON_ONE_HOST, 4)).strip().endswith("fine")
+
+
+@pytest.mark.thorough
+def test_laws_of_fits_hold_on_three_devices():
+    laws = Path(ROOT, "tests", "laws", "test_fit_laws.py")
+    options = ["-q", "-x", "-k", "devices", "-m", "", "-p", "no:cacheprovider", str(laws)]
+    script = f"import pytest, sys; sys.exit(pytest.main({options}))"
+    outcome(start(script, 3))
+
+
 def test_two_hosts_of_two_devices_give_the_answer_of_one():
     import socket
 
@@ -106,3 +167,24 @@ def test_two_hosts_of_two_devices_give_the_answer_of_one():
 def test_devices_that_are_none_are_refused(devices):
     with pytest.raises(ValueError, match=r"devices is .*it must be None"):
         PopulationGLM(devices=devices).fit([[0.0], [1.0], [0.5]], [1, 0, 2])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_steps_on_a_gpu_wait_for_nothing(own, monkeypatch):
+    """They lower for it as one program without a loop whose length the host would have to read, or a branch."""
+    X, Y = recording(t=300)
+    seen, advance = [], device_cg._advance
+
+    def watched(*given):
+        seen.append(advance.trace(*given))
+        return advance(*given)
+
+    monkeypatch.setattr(device_cg, "_advance", watched)
+    link, penalty = observations.from_inverse_link("softplus"), penalties.Ridge(1e-3)
+    problem = PopulationProblem(X, Y, link, penalty, devices=jax.devices())
+    curved = np.full(Y.shape[1], own)
+    solution = solve(problem, LoopOptions(tol=1e-8), curved=curved)
+    assert np.all(solution.status == Status.CONVERGED) and len(seen) < solution.epochs.max()
+    names = {equation.primitive.name for equation in equations(seen[0].jaxpr)}
+    assert "scan" in names and not {"while", "cond"} & names
+    assert "stablehlo.dot_general" in seen[0].lower(lowering_platforms=("cuda",)).as_text()

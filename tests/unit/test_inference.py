@@ -347,7 +347,7 @@ def test_rescaling_of_silence_and_of_what_is_no_count(rng):
     assert found.n_intervals[0] == 0 and np.isnan(found.p_value[0]) and np.isnan(found.band()[0])
     for counts, rate, word in (
         (np.full(5, 0.5), np.ones(5), "numbers of spikes"),
-        (-np.ones(5), np.ones(5), "numbers of spikes"),
+        (-np.ones(5), np.ones(5), "counts has 5 negative counts"),
         (np.ones(5), -np.ones(5), "negative"),
         (np.ones(5), np.ones((5, 1)), r"\(5, 1\)"),
     ):

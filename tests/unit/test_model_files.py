@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glmfit import PopulationGLM
+from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, Status
 from glmfit._files import load_npz
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,3 +78,34 @@ except OSError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "too large" in done.stdout and "model.npz" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+OLD = ROOT / "tests" / "files" / "0.1"  # written by version 0.1, with what it predicts in expected.npz
+OLD_CLASSES = {
+    "population": PopulationGLM,
+    "population_cv": PopulationGLMCV,
+    "softmax": SoftmaxGLM,
+    "softmax_objects": SoftmaxGLM,
+    "multinomial": MultinomialGLM,
+    "response": ResponseModel,
+}
+
+
+@pytest.mark.parametrize("name", OLD_CLASSES)
+def test_a_file_of_version_0_1_is_read_and_written_again_as_it_was(tmp_path, name):
+    X = np.linspace(-1, 1, 12).reshape(4, 3)
+    predict = {
+        SoftmaxGLM: lambda m: m.predict_proba(X),
+        ResponseModel: lambda m: m.predict(neuron_features=X),
+    }.get(OLD_CLASSES[name], lambda m: m.predict(X))
+    with np.load(OLD / "expected.npz") as expected:
+        there = expected[name]
+    model = OLD_CLASSES[name].load(OLD / f"{name}.npz")
+    for again in (model, OLD_CLASSES[name].load(model.save(tmp_path / "again"))):
+        np.testing.assert_array_equal(predict(again), there)
+        assert str(again.report_) == str(model.report_)
+        assert set(again.report_.to_frame()["status"]) <= {status.label for status in Status}
+    if name == "softmax":  # a stream goes on
+        model.partial_fit(X, np.array(list("abca")))
+    (old, arrays), (new, saved) = load_npz(OLD / f"{name}.npz"), load_npz(tmp_path / "again.npz")
+    assert arrays.keys() == saved.keys() and old["report"].keys() <= new["report"].keys()

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from glmfit import PopulationGLM, PopulationGLMCV, Status
 from glmfit.engine.host import HostRows
 from glmfit.estimators import _cv_fits, population_glm_cv
-from glmfit.estimators._cv_scores import choose_strengths
+from glmfit.estimators._scores import choose_strengths
 from glmfit.problems import FoldedProblem
 from glmfit.solvers import SAGA
 
@@ -321,7 +321,10 @@ def test_epochs_that_overlap_are_named(data):
         ({"regularizer": "GroupLasso"}, "it must be one of 'Ridge', 'Lasso', 'ElasticNet'"),
         ({"regularizer": "ElasticNet", "l1_ratio": 1.5}, "l1_ratio is 1.5; it must be a number in"),
         ({"solver_kwargs": {"gain": 0.3}}, "name the solver they are for"),
-        ({"solver_name": "SAGA", "solver_kwargs": {"steps": 3}}, "solver_kwargs of SAGA may be"),
+        (
+            {"solver_name": "ConjugateGradients", "solver_kwargs": {"steps": 3}},
+            "solver_kwargs of ConjugateGradients may be",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_changes_nothing(parameters, message, data):
@@ -377,17 +380,6 @@ def test_the_last_fit_has_the_penalty_and_the_strengths_chosen(data, sparse):
     np.testing.assert_allclose(sparse.cv_scores_[8, 0], score - factorials(Y, test), atol=1e-4)
 
 
-@pytest.mark.parametrize("regularizer", ["Ridge", pytest.param("Lasso", marks=pytest.mark.slow)])  # two compilations
-def test_both_solvers_give_the_same_scores_and_choices(data, regularizer):
-    X, Y = data
-    common = {"regularizer": regularizer, "strengths": [0.02, 0.2], "cv": 2, "cv_tol": 1e-9}
-    engine, saga = (PopulationGLMCV(**common, solver_name=name).fit(X, Y) for name in ("auto", "SAGA"))
-    np.testing.assert_allclose(engine.cv_scores_, saga.cv_scores_, atol=1e-4)
-    np.testing.assert_allclose(engine.coef_path_, saga.coef_path_, atol=4e-3)
-    np.testing.assert_array_equal(engine.strength_, saga.strength_)
-    assert engine.cv_converged_.all() and saga.cv_converged_.all() and saga.cv_gap_is_bound_.all()
-
-
 def test_a_solver_of_before_says_what_to_use(data):
     with pytest.raises(ValueError, match=r"SharedNewton.*ProximalNewton"):
         PopulationGLMCV(solver_name="SharedNewton").fit(*data)
@@ -415,8 +407,7 @@ def test_scikit_learn_agrees():
     assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED_FAILURES)
 
 
-@pytest.mark.parametrize("solver_name", ["auto", "SAGA"])
-def test_offsets_and_exposure_enter_fits_and_scores(solver_name):
+def test_offsets_and_exposure_enter_fits_and_scores():
     """Every fit of the cross-validation is the separate fit with the same offsets, and its score that fit's score."""
     rng = np.random.default_rng(7)
     T, d, n = 900, 3, 2
@@ -425,9 +416,7 @@ def test_offsets_and_exposure_enter_fits_and_scores(solver_name):
     weight = rng.uniform(0.5, 2, T)
     strengths = [1e-3, 1e-1]
     for scoring in ("log-likelihood", "D2"):
-        model = PopulationGLMCV(
-            strengths=strengths, cv=3, scoring=scoring, solver_name=solver_name, cv_tol=1e-10, tol=1e-10
-        )
+        model = PopulationGLMCV(strengths=strengths, cv=3, scoring=scoring, cv_tol=1e-10, tol=1e-10)
         model.fit(X, Y, weight, offset=offset, exposure=exposure)
         assert model.cv_converged_.all() and model.cv_gap_is_bound_.all()
         test = np.arange(T) < T // 3
@@ -536,7 +525,7 @@ def stop_at(monkeypatch, owner, name, call):
 
 def test_ctrl_c_keeps_the_strengths_that_are_done(data, fitted, monkeypatch, tmp_path):
     X, Y = data
-    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 3)  # the strongest two are done
+    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 5)  # the strongest two are done, all rows and then folds
     with pytest.warns(UserWarning, match=STOPPED + "2 of 3 strengths scored on every fold") as caught:
         model = PopulationGLMCV(**TIGHT, cv=4).fit(X, Y)
     assert len(caught) == 1 and caught[0].filename == __file__
@@ -567,24 +556,23 @@ def test_ctrl_c_before_anything_could_be_scored_leaves_the_old_model(data, fitte
     assert vars(model).keys() == before.keys() and all(vars(model)[name] is before[name] for name in before)
 
 
-def test_neurons_that_ctrl_c_left_out_have_a_constant_rate(data, fitted, monkeypatch):
+def test_neurons_that_ctrl_c_left_out_have_a_constant_rate(data, monkeypatch):
     X, Y = data
     Y = np.column_stack([Y, np.zeros(T)])
-    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 5)  # in the second neuron
+    stop_at(monkeypatch, HostRows, "place", 5)  # in the folds of the second neuron, at the strongest strength
     with pytest.warns() as caught:
         model = PopulationGLMCV(**TIGHT, cv=4, max_memory=1).fit(X, Y)  # one neuron at a time
-    interruption, status = (str(w.message) for w in caught)
-    assert interruption.startswith(STOPPED + "0 to 3 of 3 strengths")
+    interruption, *others = (str(w.message) for w in caught)
+    assert interruption.startswith(STOPPED + "0 to 1 of 3 strengths")
     assert "Nothing is scored for 2 neurons: strength_ is nan, the rate constant." in interruption
-    assert status.startswith("1 of 4 neurons did not converge: 1 interrupted")
-    assert model.strength_[0] == fitted.strength_[0] and model.strength_[1] == STRENGTHS[2]
-    np.testing.assert_array_equal(np.isnan(model.strength_), [False, False, True, True])
-    np.testing.assert_array_equal(np.isnan(model.best_strength_), [False, False, True, True])
-    np.testing.assert_allclose(model.coef_[:, 0], fitted.coef_[:, 0], atol=1e-6)
+    assert any(text.startswith("2 of 4 neurons did not converge: 2 interrupted") for text in others)
+    np.testing.assert_array_equal(model.strength_, [STRENGTHS[2], np.nan, np.nan, STRENGTHS[2]])
+    np.testing.assert_array_equal(model.best_strength_, model.strength_)
+    alone = PopulationGLM(regularizer_strength=STRENGTHS[2], tol=1e-9).fit(X, Y[:, :1])
+    np.testing.assert_allclose(model.coef_[:, :1], alone.coef_, atol=1e-4)
     assert list(model.report_.status) == [
-        Status.CONVERGED, Status.CONVERGED, Status.INTERRUPTED, Status.NO_SPIKES
+        Status.CONVERGED, Status.INTERRUPTED, Status.INTERRUPTED, Status.NO_SPIKES
     ]  # fmt: skip
-    np.testing.assert_allclose(model.predict(X)[:, 2:], np.tile(Y.mean(axis=0)[2:], (T, 1)))
     assert "interrupted" in str(model.report_) and np.isfinite(model.score(X, Y))
 
 
@@ -609,7 +597,7 @@ def test_ctrl_c_while_folds_are_scored_ends_nothing_but_the_second_does(data, fi
     np.testing.assert_array_equal(model.coef_, fitted.coef_)
     assert model.report_.converged.all()
     monkeypatch.undo()
-    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 2)
+    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 3)
     stop_at(monkeypatch, population_glm_cv, "score_folds", 1)
     with pytest.raises(KeyboardInterrupt):
         PopulationGLMCV(**TIGHT, cv=4).fit(*data)
@@ -620,7 +608,7 @@ def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch):
     run, own = _cv_fits.Fits.run, _cv_fits.Fits.solution
     monkeypatch.setattr(_cv_fits.Fits, "run", lambda self, bar: run(replace(self, last=self.options), bar))
     monkeypatch.setattr(_cv_fits.Fits, "solution", lambda *a, stopped=None: stopped and own(*a, stopped=stopped))
-    stop_at(monkeypatch, HostRows, "place", 4)  # three strengths came before
+    stop_at(monkeypatch, HostRows, "place", 7)  # three strengths came before, all rows and folds
     with pytest.warns(UserWarning) as caught:
         model = PopulationGLMCV(strengths=STRENGTHS, cv_tol=0.5, tol=1e-14, cv=4).fit(X, Y)
     assert str(caught[0].message).startswith(STOPPED + "3 of 3 strengths")

@@ -14,9 +14,9 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from glmfit import ResponseModel, Status
-from glmfit.estimators import _response_auto, _response_fit
-from glmfit.estimators._response_sides import NEURONS, STIMULI
-from glmfit.estimators._response_validation import read_responses
+from glmfit.data.entities import NEURONS, STIMULI
+from glmfit.data.responses import read_responses
+from glmfit.estimators import _response_fit
 from glmfit.observations import RESPONSE_LOSSES
 from glmfit.problems import SessionBlock, Triples
 
@@ -420,7 +420,7 @@ def test_a_fit_that_did_not_converge_warns_once_and_is_usable(data):
 
 def test_interrupting_leaves_a_usable_model(data, monkeypatch):
     U, V, Y, _ = data
-    solver = _response_auto.SOLVERS["LBFGS"]
+    solver = _response_fit.SOLVERS["LBFGS"]
     step, calls = solver.update, []
 
     def update(self, problem, state):
@@ -528,7 +528,7 @@ def test_single_precision_otherwise(data):
     assert _response_fit.Data(None, (None, data[1]), (None, None), None).dtype == np.float32
 
 
-@pytest.mark.parametrize("name", sorted(_response_auto.SOLVERS))
+@pytest.mark.parametrize("name", sorted(_response_fit.SOLVERS))
 def test_every_solver_goes_down(name, data, fitted):
     U, V, Y, _ = data
     with warnings.catch_warnings():
@@ -542,7 +542,7 @@ def test_every_solver_goes_down(name, data, fitted):
 def test_auto_is_lbfgs_for_linear_towers_and_adam_for_perceptrons(fitted):
     assert fitted.report_.solver_name == "LBFGS"
     for hidden in ({"stimulus_hidden": (6,)}, {"neuron_hidden": [6]}):
-        assert isinstance(_response_fit.Settings.of(model(**hidden)).solver, _response_auto.SOLVERS["Adam"])
+        assert isinstance(_response_fit.Settings.of(model(**hidden)).solver, _response_fit.SOLVERS["Adam"])
 
 
 def test_perceptron_towers_fit(data):
@@ -616,8 +616,14 @@ BAD_FIT = {
     "NaN features": ({"stimulus_features": features_with(np.nan)}, "stimulus_features has 1 values .*row 3, column 1"),
     "infinite features": ({"stimulus_features": features_with(np.inf)}, "NaN or infinite"),
     "sparse NaN": ({"stimulus_features": sp.csr_array(features_with(np.nan))}, "row 3, column 1"),
-    "huge features": ({"stimulus_features": features_with(1e20)}, "rescale its columns"),
-    "features 1-D": ({"neuron_features": np.ones(N)}, r"shape \(25,\).*values\[:, None\]"),
+    "huge features": (
+        {"stimulus_features": features_with(1e20)},
+        "up to 1.0e[+]20, whose squares cannot be summed; rescale them",
+    ),
+    "features 1-D": (
+        {"neuron_features": np.ones(N)},
+        r"shape \(25,\), one dimension; .*neuron_features\[:, None\] if it is one feature",
+    ),
     "too few neurons": (
         {"neuron_features": np.eye(N - 1)[:, :2]},
         r"shape \(40, 25\), but there are 24 neurons, the rows of neuron_features",
@@ -626,9 +632,15 @@ BAD_FIT = {
     "number 0": ({"stimulus_features": 0}, "stimulus_features is 0"),
     "fraction": ({"neuron_features": 25.0}, "neuron_features is 25.0"),
     "true": ({"neuron_features": True}, "neuron_features is True"),
-    "weight length": ({"stimulus_weight": np.ones(3)}, r"stimulus_weight has shape \(3,\); it needs \(40,\)"),
-    "weight negative": ({"neuron_weight": np.r_[1, -1, np.ones(23)]}, "neuron_weight is -1 at 1"),
-    "weight NaN": ({"neuron_weight": np.full(N, np.nan)}, "neuron_weight is nan at 0"),
+    "weight length": (
+        {"stimulus_weight": np.ones(3)},
+        r"stimulus_weight has shape \(3,\); it needs one number per stimulus, \(40,\)",
+    ),
+    "weight negative": (
+        {"neuron_weight": np.r_[1, -1, np.ones(23)]},
+        "neuron_weight is -1 at neuron 1; it needs finite numbers >= 0",
+    ),
+    "weight NaN": ({"neuron_weight": np.full(N, np.nan)}, "neuron_weight is nan at neuron 0; it needs finite"),
     "one factor": ({"prior_factors": np.ones((M, 1))}, "tuple of two arrays"),
     "factor rows": ({"prior_factors": (np.ones((3, 1)), np.ones((N, 1)))}, r"prior_factors\[0\] has shape \(3, 1\)"),
     "factor columns": ({"prior_factors": (np.ones((M, 1)), np.ones((N, 2)))}, "same number of columns"),

@@ -646,7 +646,9 @@ def test_parameters_that_make_no_sense_are_refused(parameters, error, message, d
 
 
 def test_a_solver_of_earlier_versions_says_what_to_use(data):
-    with pytest.raises(ValueError, match=r'solver_name is "SAGA", which version 0.2 no longer has.*"ConjugateGradients"'):
+    with pytest.raises(
+        ValueError, match=r'solver_name is "SAGA", which version 0.2 no longer has.*"ConjugateGradients"'
+    ):
         soft(solver_name="SAGA").fit(*data)
 
 
@@ -678,11 +680,11 @@ def test_other_bad_input_is_refused(data):
     sparse.data[3] = np.nan
     with pytest.raises(ValueError, match="contains NaN"):
         model.fit(sparse, y)
-    with pytest.raises(ValueError, match="non-zero number"):
+    with pytest.raises(ValueError, match="sample_weight is zero on all rows"):
         model.fit(X, y, sample_weight=np.zeros(N))
-    with pytest.raises(ValueError, match="Negative values"):
+    with pytest.raises(ValueError, match="sample_weight is -1"):
         model.fit(X, y, sample_weight=-np.ones(N))
-    with pytest.raises(ValueError, match="one number >= 0 per row"):
+    with pytest.raises(ValueError, match=r"total has shape \(2,\); it needs one number per row"):
         mult().fit(X, np.eye(K)[y]).predict(X, total=[1, 2])
 
 
@@ -743,7 +745,9 @@ def test_saturated_rows_do_not_stop_newton(strength, data, rng):
 
 def assert_solved(X, y, offset, strength):
     """Converged, with a bound below the target that is one, by an independent minimiser."""
-    report = SoftmaxGLM(regularizer_strength=strength, solver_name="ConjugateGradients").fit(X, y, offset=offset).report_
+    report = (
+        SoftmaxGLM(regularizer_strength=strength, solver_name="ConjugateGradients").fit(X, y, offset=offset).report_
+    )
     best = oracle.minimum(X, oracle.one_hot(y, int(y.max()) + 1), offset, strength)
     assert report.converged and report.gap_is_bound
     assert report.objective - best <= report.target
@@ -823,7 +827,7 @@ def test_huge_weights_and_huge_features(data):
     X, y = data
     same = soft(tol=1e-9).fit(X, y, sample_weight=np.full(N, 1e308))
     np.testing.assert_allclose(same.coef_, soft(tol=1e-9).fit(X, y).coef_, rtol=1e-6)
-    with pytest.raises(ValueError, match="rescale its columns"):
+    with pytest.raises(ValueError, match="whose squares cannot be summed; rescale them"):
         soft().fit(X * 1e160, y)
 
 
@@ -945,7 +949,7 @@ def test_files_whose_parts_do_not_fit_are_refused(tmp_path):
             lambda X, y: SoftmaxGLM(solver_name="UMax", step_decay=2.0).fit(X, y),
             r"step_decay is 2.0; it must be a number",
         ),
-        (lambda X, y: MultinomialGLM().fit(X, np.full((60, 3), 1e307)), r"y has counts up to 1.0e\+307"),
+        (lambda X, y: MultinomialGLM().fit(X, np.full((60, 3), 1e307)), r"y has values up to 1.0e\+307"),
         (
             lambda X, y: SoftmaxGLM(solver_name="UMax", solver_kwargs={"alpha": np.array([0, 1])}).fit(X, y),
             "alpha is array",

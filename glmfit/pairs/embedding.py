@@ -1,38 +1,99 @@
-"""Scores of response models on records: deviance explained, correlation of every neuron, recall of a ranking."""
+"""Fitted towers on the host, in float64: embeddings, linear predictors, and how well they predict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..observations import ResponseLoss
-from ..pairs import Triples
+from .responses import Triples
 
 SCORES = ("D2", "correlation", "recall")
 _AT_ONCE = 2**22  # numbers of a chunk
 _LEAST_PAIRS = 3  # of a correlation
 
 
-class Predictor(NamedTuple):
-    """Linear predictors ``P Q' + s + t`` on the host.
+class AffineMap(NamedTuple):
+    """Map ``x W + c``; no c where every entity is its own feature."""
 
-    Attributes
-    ----------
-    P, s : numpy.ndarray
-        Embeddings (stimulus, k) and biases (stimulus,).
-    Q, t : numpy.ndarray
-        Of neurons.
-    null : numpy.ndarray
-        Linear predictor of every neuron's mean response in training, (neuron,).
+    weight: np.ndarray
+    constant: np.ndarray | None
+
+
+class HostTower(NamedTuple):
+    """Affine maps with a tanh between each two; the first weight is a table where every entity is its own feature."""
+
+    maps: tuple[AffineMap, ...]
+
+    @classmethod
+    def of(cls, tower) -> HostTower:
+        """Copy a tower from the device."""
+
+        def host(a):
+            return None if a is None else np.asarray(a, np.float64)
+
+        return cls(tuple(AffineMap(host(weight), host(constant)) for weight, constant in tower.affine_maps()))
+
+    def embed(self, features: Any) -> np.ndarray:
+        """Compute embeddings (entity, k) of features (entity, feature); None where every entity is its own."""
+        out = None
+        for weight, constant in self.maps:
+            x = features if out is None else np.tanh(out)
+            out = weight if x is None else np.asarray(x @ weight, np.float64)
+            out = out if constant is None else out + constant
+        return out
+
+    def rotated(self, rotation: np.ndarray) -> HostTower:
+        """Multiply the embeddings with a matrix (k, k)."""
+        weight, constant = self.maps[-1]
+        last = AffineMap(weight @ rotation, None if constant is None else constant @ rotation)
+        return HostTower((*self.maps[:-1], last))
+
+    def scaled(self, factor: float) -> HostTower:
+        """Multiply the embeddings with a number."""
+        weight, constant = self.maps[-1]
+        last = AffineMap(factor * weight, None if constant is None else factor * constant)
+        return HostTower((*self.maps[:-1], last))
+
+    def to_file(self, prefix: str, arrays: dict) -> None:
+        """Add its arrays, by name."""
+        for i, pair in enumerate(self.maps):
+            arrays.update({f"{prefix}.{i}.{key}": a for key, a in pair._asdict().items() if a is not None})
+
+    @classmethod
+    def from_file(cls, prefix: str, arrays: dict) -> HostTower:
+        """Find what `to_file` added."""
+        maps: list[AffineMap] = []
+        while (weight := arrays.get(f"{prefix}.{len(maps)}.weight")) is not None:
+            maps.append(AffineMap(weight, arrays.get(f"{prefix}.{len(maps)}.constant")))
+        if not maps:
+            raise KeyError(f"{prefix}.0.weight")
+        return cls(tuple(maps))
+
+
+def canonical_rotation(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """Rotation (k, k) of embeddings (m, k) and (n, k) after which models that are equal look equal.
+
+    Inner products, and penalties of linear towers, are the same after any rotation of both sides; this one makes
+    ``P'P + Q'Q`` diagonal, decreasing, with the entry of largest magnitude of every column of Q positive.
     """
+    _, vectors = np.linalg.eigh(P.T @ P + Q.T @ Q)
+    rotation = vectors[:, ::-1]
+    turned = Q @ rotation
+    most = np.take_along_axis(turned, np.argmax(np.abs(turned), axis=0)[None, :], axis=0)[0]
+    return rotation * np.where(most < 0, -1.0, 1.0)
 
-    P: np.ndarray
-    s: np.ndarray
-    Q: np.ndarray
+
+class Predictor(NamedTuple):
+    """Linear predictors ``P Q' + s + t`` on the host."""
+
+    P: np.ndarray  # embeddings of stimuli, (stimulus, k)
+    s: np.ndarray  # biases, (stimulus,)
+    Q: np.ndarray  # of neurons
     t: np.ndarray
-    null: np.ndarray
+    null: np.ndarray  # linear predictor of every neuron's mean response in training, (neuron,)
 
     def table(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Compute those of some stimuli and all neurons."""
@@ -126,23 +187,9 @@ def mean_responses(records: Triples, n: int) -> tuple[np.ndarray, np.ndarray, np
 
 
 def hold_out(records: Triples, pair: Callable, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Draw pairs to leave out, with all their trials, such that every stimulus and neuron keeps one.
+    """Draw a share of the pairs to leave out, with all their trials, such that every stimulus and neuron keeps one.
 
-    Parameters
-    ----------
-    records : Triples
-        All records.
-    pair : callable
-        Number of a pair, of its stimulus and neuron.
-    fraction : float
-        Share of the pairs.
-    rng : numpy.random.Generator
-        Of the draw.
-
-    Returns
-    -------
-    numpy.ndarray
-        Their numbers, sorted.
+    ``pair`` gives a stimulus and a neuron the number of their pair; numbers are returned, sorted.
     """
     pairs, first = np.unique(pair(records.left, records.right), return_index=True)
     order = rng.permutation(len(pairs))

@@ -1,4 +1,4 @@
-"""The only door for data of response models: responses in three forms, features of both sides, weights."""
+"""Responses of neurons to stimuli in their three forms: sessions, a table, records."""
 
 from __future__ import annotations
 
@@ -10,39 +10,32 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from .._warn import warn_user
 from ..observations import ResponseLoss
 from ..pairs import SessionBlock, Triples
-from ._mistakes import refuse_columns_of_words, refuse_spike_times
-from ._validation import NOT_INTEGER, plain, refuse_words_and_times
+from .arrays import numbers, place, refuse_spike_times, shape_of
+from .counts import warn_of_fractions
+from .entities import LARGEST, read_ids
 
-_LARGEST = 1e15
 _COUNT_FIRST = "count the spikes after each stimulus first, to an array (stimulus, neuron)."
 _SPARSEST = 100  # times as many ids as entities
 _FORMS = (
     "Give a list of sessions (stimulus ids, neuron ids, array (stimulus, neuron)), one array (stimulus, neuron) with "
     "NaN where nothing was recorded, or a tuple (stimulus ids, neuron ids, responses) with one entry per record."
 )
+_HINTS = {
+    "poisson": " Did you pass z-scored data? Pass the counts themselves.",
+    "logistic": " (-1 and 1 will do as well, throughout.)",
+}
 
 
 @dataclass(frozen=True)
 class Responses:
-    """Checked responses.
+    """Checked responses, float64."""
 
-    Attributes
-    ----------
-    given : list of SessionBlock, Triples or numpy.ndarray
-        Float64, in the form they came in; a table has NaN where there is none.
-    n_stimuli, n_neurons : int
-        Entities: those of the features, the shape of a table, or one more than the largest id.
-    dtype : dtype
-        What they came in.
-    """
-
-    given: list[SessionBlock] | Triples | np.ndarray
+    given: list[SessionBlock] | Triples | np.ndarray  # in the form they came in; a table has NaN where there is none
     n_stimuli: int
     n_neurons: int
-    dtype: Any
+    dtype: Any  # that they came in
 
     @cached_property
     def records(self) -> Triples:
@@ -89,62 +82,60 @@ class Responses:
         keep = np.isin(self.key(records.left, records.right), pairs)
         return Triples(*(column[keep] for column in records))
 
+    def warn_of_fractions(self) -> None:
+        """Warn of counts that are not integers, as other Poisson models do."""
+        records = self.records
+        odd = np.bincount(records.right[records.y != np.rint(records.y)], minlength=self.n_neurons) > 0
+        if odd.any():
+            warn_of_fractions(odd, name="responses")
+
 
 def read_responses(
     responses, loss: ResponseLoss, n_stimuli: int | None, n_neurons: int | None, name: str = "responses"
 ) -> Responses:
-    """Check responses in any of the three forms.
+    """Check responses in any of the three forms of :meth:`glmfit.ResponseModel.fit`, with values that the loss allows.
 
-    Parameters
-    ----------
-    responses :
-        As :meth:`glmfit.ResponseModel.fit` takes them.
-    loss : ResponseLoss
-        Says which values are allowed.
-    n_stimuli, n_neurons : int or None
-        Entities that there are; None to count them here.
-    name : str
-        What errors call the responses.
-
-    Raises
-    ------
-    ValueError, TypeError
-        Saying what was given, what is wrong first, and what is allowed.
+    Numbers of stimuli and neurons that are None are counted here.
     """
-    sizes = n_stimuli, n_neurons
+    sizes: tuple = n_stimuli, n_neurons
     refuse_spike_times(responses, name, _COUNT_FIRST)
     if responses is None or isinstance(responses, Mapping | Iterator | str):
         what = "None" if responses is None else f"a {type(responses).__name__}"
         raise ValueError(f"{name} is {what}. {_FORMS}")
+    if isinstance(responses, tuple) and len(responses) != 3:
+        raise ValueError(f"{name} is a tuple of {len(responses)}. {_FORMS}")
+    given: Any
     if scipy.sparse.issparse(responses):
         _check_shape(responses.shape, sizes, name)
         entries = responses.tocoo()  # entries that stand twice are repeated trials
         row, column = (np.asarray(ids, np.int64) for ids in entries.coords)
-        y, dtype = _numbers(entries.data, name)
-        _refuse_nan(y, name)
-        given, sizes = Triples(row, column, y), responses.shape
-    elif isinstance(responses, list):
-        given, sizes, dtype = _read_sessions(responses, sizes, name)
+        given, sizes, dtype = Triples(row, column, _values(entries.data, name)), responses.shape, entries.dtype
+    elif isinstance(responses, list) or (isinstance(responses, tuple) and _ndim(responses[2]) == 2):
+        sessions = responses if isinstance(responses, list) else [responses]
+        given, sizes = _read_sessions(sessions, sizes, name)
+        dtype = np.result_type(*(_dtype(session[2]) for session in sessions))
     elif isinstance(responses, tuple):
-        if len(responses) != 3:
-            raise ValueError(f"{name} is a tuple of {len(responses)}. {_FORMS}")
-        if _ndim(responses[2]) == 2:
-            given, sizes, dtype = _read_sessions([responses], sizes, name)
-        else:
-            given, sizes, dtype = _read_triples(responses, sizes, name)
+        given, sizes = _read_triples(responses, sizes, name)
+        dtype = _dtype(responses[2])
     else:
-        given, dtype = _numbers(responses, name)
+        given, dtype = _values(responses, name), _dtype(responses)
         if given.ndim != 2:
             raise ValueError(f"{name} has shape {given.shape}. {_FORMS}")
         _check_shape(given.shape, sizes, name)
         sizes = given.shape
+    if isinstance(given, Triples) and np.isnan(given.y).any():
+        raise ValueError(
+            f"{name} has {int(np.isnan(given.y).sum())} NaN (first at record {int(np.argmax(np.isnan(given.y)))}); a "
+            "record without a value is none: leave it out."
+        )
     given = _check_values(given, loss, name)
-    checked = Responses(given, int(sizes[0]), int(sizes[1]), dtype)
-    for n_given, n, ids, entities in (
+    single = dtype in (np.float32, np.float16)
+    checked = Responses(given, int(sizes[0]), int(sizes[1]), np.dtype(np.float32 if single else np.float64))
+    for known, n, ids, entities in (
         (n_stimuli, sizes[0], "left", "stimuli"),
         (n_neurons, sizes[1], "right", "neurons"),
     ):
-        if n_given is None and not isinstance(given, np.ndarray):
+        if known is None and not isinstance(given, np.ndarray):
             _refuse_gaps(np.unique(getattr(checked.records, ids)), n, entities, name)
     return checked
 
@@ -159,59 +150,41 @@ def _refuse_gaps(ids: np.ndarray, n: int, entities: str, name: str) -> None:
         )
 
 
-def warn_of_shares(responses: Responses) -> None:
-    """Warn of counts that are not integers, as other Poisson models do."""
-    records = responses.records
-    odd = records.y != np.rint(records.y)
-    if odd.any():
-        text = NOT_INTEGER.format(len(np.unique(records.right[odd])), responses.n_neurons)
-        warn_user(text.replace("y has", "responses has", 1))
-
-
 # ---------------------------------------------------------------------------------------- the forms
 
 
-def _read_sessions(sessions: list, sizes, name: str):
-    """Check a list of sessions; their sizes where none are given, and their dtype."""
+def _read_sessions(sessions: list, sizes, name: str) -> tuple[list[SessionBlock], tuple]:
+    """Check a list of sessions; their sizes where none are given."""
     if not sessions:
         raise ValueError(f"{name} is an empty list: no session. {_FORMS}")
-    blocks, dtypes = [], []
+    blocks = []
     for s, session in enumerate(sessions):
         where = f"session {s} of {name}"
-        if not _is_tuple_of_three(session) or _ndim(session[2]) != 2:
-            third = f" whose third is {_describe(session[2])}" if _is_tuple_of_three(session) else ""
+        is_three = isinstance(session, tuple | list) and len(session) == 3
+        if not is_three or _ndim(session[2]) != 2:
+            third = f" whose third is {_describe(session[2])}" if is_three else ""
             raise ValueError(
                 f"{where} is {_describe(session)}{third}; every entry of a list is a session: a tuple (stimulus ids, "
                 "neuron ids, array (stimulus, neuron)), in this order. Three arrays with one entry per record go into "
                 "a tuple, a table into numpy.asarray."
             )
-        stimuli = _read_ids(session[0], f"stimulus ids of {where}", sizes[0], "stimuli")
-        neurons = _read_ids(session[1], f"neuron ids of {where}", sizes[1], "neurons")
-        y, dtype = _numbers(session[2], where)
+        stimuli, neurons = _read_both_ids(session, sizes, where)
+        if scipy.sparse.issparse(session[2]):
+            raise TypeError(f"{where} is a sparse matrix; give it dense, with NaN where nothing was recorded.")
+        y = _values(session[2], where)
         if y.shape != (len(stimuli), len(neurons)):
             raise ValueError(
                 f"{where} has responses of shape {y.shape}, but {len(stimuli)} stimulus ids and {len(neurons)} neuron "
                 f"ids: it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
             )
         blocks.append(SessionBlock(stimuli, neurons, y))
-        dtypes.append(dtype)
-    found = (
-        1 + max(int(block.left.max(initial=-1)) for block in blocks),
-        1 + max(int(block.right.max(initial=-1)) for block in blocks),
-    )
-    sizes = tuple(f if size is None else size for size, f in zip(sizes, found, strict=True))
-    return blocks, sizes, np.result_type(*dtypes)
+    return blocks, _sizes(sizes, blocks)
 
 
-def _is_tuple_of_three(session) -> bool:
-    return isinstance(session, tuple | list) and len(session) == 3
-
-
-def _read_triples(responses: tuple, sizes, name: str):
+def _read_triples(responses: tuple, sizes, name: str) -> tuple[Triples, tuple]:
     """Check a tuple of three arrays."""
-    stimuli = _read_ids(responses[0], f"stimulus ids of {name}", sizes[0], "stimuli")
-    neurons = _read_ids(responses[1], f"neuron ids of {name}", sizes[1], "neurons")
-    y, dtype = _numbers(responses[2], name)
+    stimuli, neurons = _read_both_ids(responses, sizes, name)
+    y = _values(responses[2], name)
     if y.ndim != 1:
         raise ValueError(f"{name} is a tuple whose third entry has shape {y.shape}. {_FORMS}")
     if not len(stimuli) == len(neurons) == len(y):
@@ -219,67 +192,35 @@ def _read_triples(responses: tuple, sizes, name: str):
             f"{name} has {len(stimuli)} stimulus ids, {len(neurons)} neuron ids and {len(y)} values; a record is one "
             "of each, so their numbers must be the same."
         )
-    _refuse_nan(y, name)
-    found = 1 + int(stimuli.max(initial=-1)), 1 + int(neurons.max(initial=-1))
-    return Triples(stimuli, neurons, y), tuple(f if n is None else n for n, f in zip(sizes, found, strict=True)), dtype
+    given = Triples(stimuli, neurons, y)
+    return given, _sizes(sizes, [given])
 
 
-def _refuse_nan(y: np.ndarray, name: str) -> None:
-    if np.isnan(y).any():
-        raise ValueError(
-            f"{name} has {int(np.isnan(y).sum())} NaN (first at record {int(np.argmax(np.isnan(y)))}); a record without"
-            " a value is none: leave it out."
-        )
+def _read_both_ids(three, sizes, where: str) -> list[np.ndarray]:
+    kinds = ("stimulus", "stimuli"), ("neuron", "neurons")
+    return [
+        read_ids(ids, f"{entity} ids of {where}", n, entities)
+        for ids, n, (entity, entities) in zip(three[:2], sizes, kinds, strict=True)
+    ]
 
 
-def _read_ids(ids, what: str, n: int | None, entities: str) -> np.ndarray:
-    """Check ids of entities: whole numbers from 0."""
-    values = np.asarray(plain(ids))
-    if values.dtype.kind in "USO":
-        raise ValueError(
-            f"{what} have dtype {values.dtype}; ids are whole numbers from 0, rows of the features. Turn names into "
-            "numbers, the same for all sessions, with pandas.factorize or numpy.unique(names, return_inverse=True)."
-        )
-    if values.ndim != 1 or (values.dtype.kind not in "iuf" and values.size):
-        hint = " For a mask give numpy.flatnonzero of it." if values.dtype.kind == "b" else ""
-        raise ValueError(
-            f"{what} have shape {values.shape} and dtype {values.dtype}; they need to be whole numbers, one row of the "
-            f"features each, (entry,).{hint}"
-        )
-    whole = np.full(len(values), True)
-    if values.dtype.kind == "f":
-        whole = np.isfinite(values) & (values == np.rint(values))
-    bad = ~whole | (values < 0) | (values >= (n if n is not None else 2**31 - 1))
-    if bad.any():
-        at = int(np.argmax(bad))
-        limit = f"whole numbers from 0 to {n - 1}, as there are {n} {entities}" if n is not None else "0, 1, 2, ..."
-        raise ValueError(f"{what}: entry {at} is {values[at]}; ids are {limit}. ({int(bad.sum())} are not.)")
-    return values.astype(np.int64)
+def _sizes(sizes, parts) -> tuple:
+    """Numbers of entities: those given, or one more than the largest id."""
+    found = (1 + max(int(getattr(part, side).max(initial=-1)) for part in parts) for side in ("left", "right"))
+    return tuple(f if n is None else n for n, f in zip(sizes, found, strict=True))
 
 
-def _numbers(values, what: str) -> tuple[np.ndarray, Any]:
-    """Float64 array of what should be numbers, and the dtype they came in."""
-    if scipy.sparse.issparse(values):
-        raise TypeError(f"{what} is a sparse matrix; give it dense, with NaN where nothing was recorded.")
-    refuse_spike_times(values, what, _COUNT_FIRST)
-    values = plain(values)
-    if hasattr(values, "to_numpy"):
-        kinds = np.atleast_1d(np.asarray(getattr(values, "dtypes", values.dtype if values.ndim == 1 else None), object))
-        single = len(kinds) > 0 and all(kind == np.float32 for kind in kinds)
-        refuse_columns_of_words(values, what)
-        try:
-            return values.to_numpy(np.float64, na_value=np.nan), np.dtype(np.float32 if single else np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{what} has entries that are not numbers ({error}). Convert or remove them.") from None
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{what} is no array of numbers ({error}).") from None
-    refuse_words_and_times(array, what)
-    if array.dtype.kind not in "fiubO":
-        raise ValueError(f"{what} has dtype {array.dtype}; it must be real numbers.")
-    single = array.dtype in (np.float32, np.float16)
-    return array.astype(np.float64), np.dtype(np.float32 if single else np.float64)
+def _values(values, what: str) -> np.ndarray:
+    return numbers(values, what, "numbers, with NaN where nothing was recorded", spikes=_COUNT_FIRST)
+
+
+def _dtype(values) -> Any:
+    """Type of what came in: that of a frame only if all its columns have it."""
+    kinds = getattr(values, "dtypes", None)
+    if kinds is not None and np.ndim(kinds) == 1:
+        return np.dtype(np.float32 if len(kinds) and all(kind == np.float32 for kind in kinds) else np.float64)
+    dtype = getattr(values, "dtype", None)
+    return dtype if isinstance(dtype, np.dtype) and dtype.kind in "fiub" else np.dtype(np.float64)
 
 
 def _check_shape(shape, sizes, name: str) -> None:
@@ -302,38 +243,32 @@ def _check_shape(shape, sizes, name: str) -> None:
 
 def _check_values(given, loss: ResponseLoss, name: str):
     """Check the values of all parts; -1 and 1 become 0 and 1 for a logistic loss."""
-    parts, place = _parts(given)
+    parts, where = _parts(given)
     if not any(np.isfinite(y).any() for y in parts):
         if any(np.isinf(y).any() for y in parts):
             raise ValueError(f"{name} has infinite values only.")
         raise ValueError(f"{name} has no response: all entries are NaN, or there are none. A fit needs at least one.")
     if loss.name == "logistic" and any((y == -1).any() for y in parts):
         if all(np.isnan(y).sum() + (np.abs(y) == 1).sum() == y.size for y in parts):
-            given, parts = _signs_to_shares(given), [(y + 1) / 2 for y in parts]
+            given = _signs_to_shares(given)
+            parts, where = _parts(given)
     for index, y in enumerate(parts):
-        for bad, what in (
-            (np.isinf(y), "infinite values; use NaN where nothing was recorded"),
-            (np.abs(y) > _LARGEST, f"values beyond {_LARGEST:.0e}, whose squares cannot be summed; rescale them"),
+        wrong, needs = loss.wrong(np.where(np.isnan(y), 0.0, y))
+        for bad, what, advice in (
+            (np.isinf(y), "infinite values", "use NaN where nothing was recorded"),
+            (np.abs(y) > LARGEST, f"values beyond {LARGEST:.0e}", "their squares cannot be summed: rescale them"),
+            (wrong, f"{int(wrong.sum())} values that the loss {loss.name!r} cannot take", f"it needs {needs}"),
         ):
             if bad.any():
-                raise ValueError(f"{name} has {what} (first at {place(index, bad)}).")
-        wrong, needs = loss.wrong(np.where(np.isnan(y), 0.0, y))
-        if wrong.any():
-            hints = {
-                "poisson": " Did you pass z-scored data? Pass the counts themselves.",
-                "logistic": " (-1 and 1 will do as well, throughout.)",
-            }
-            raise ValueError(
-                f"{name} has {int(wrong.sum())} values that the loss {loss.name!r} cannot take (first at "
-                f"{place(index, wrong)}, {y[wrong][0]:g}); it needs {needs}.{hints.get(loss.name, '')}"
-            )
+                hint = _HINTS.get(loss.name, "") if bad is wrong else ""
+                raise ValueError(f"{name} has {what} (first at {where(index, bad)}, {y[bad][0]:g}); {advice}.{hint}")
     return given
 
 
 def _parts(given) -> tuple[list[np.ndarray], Callable]:
     """Arrays of values, and a function that says where the first of some marked places is."""
     if isinstance(given, np.ndarray):
-        return [given], lambda index, bad: "stimulus {}, neuron {}".format(*np.argwhere(bad)[0])
+        return [given], lambda index, bad: place(given, bad, "stimulus", "neuron")
     if isinstance(given, Triples):
 
         def record(index, bad):
@@ -341,12 +276,7 @@ def _parts(given) -> tuple[list[np.ndarray], Callable]:
             return f"record {at}: stimulus {given.left[at]}, neuron {given.right[at]}"
 
         return [given.y], record
-
-    def entry(index, bad):
-        row, column = np.argwhere(bad)[0]
-        return f"session {index}, row {row}, column {column}"
-
-    return [block.y for block in given], entry
+    return [block.y for block in given], lambda index, bad: f"session {index}, {place(bad, bad, 'row', 'column')}"
 
 
 def _signs_to_shares(given):
@@ -359,10 +289,7 @@ def _signs_to_shares(given):
 
 def _ndim(value) -> int:
     """Count the dimensions of anything; 0 of what is no array."""
-    try:
-        return len(value.shape) if hasattr(value, "shape") else np.ndim(value)
-    except ValueError:  # ragged
-        return 0
+    return len(shape_of(value) or ())
 
 
 def _describe(value) -> str:

@@ -1,4 +1,4 @@
-"""Where a fit writes down how far it has come, so that it can go on after a crash."""
+"""Where a fit writes down how far it has come, so that it can go on after a crash: one file of named arrays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import glob
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,15 +19,7 @@ _LAYOUT = "2"  # of the state; a file of another one cannot be read
 
 
 class Checkpoint:
-    """One file with the state of one fit, replaced atomically.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file; ".npz" is added where missing.
-    facts : dict
-        What the fit is of: name -> string. A file with other facts is refused.
-    """
+    """File with the state of one fit, replaced atomically; one with other facts of the fit is refused."""
 
     def __init__(self, path, facts: dict[str, str]):
         if not isinstance(path, str | os.PathLike):
@@ -136,7 +129,7 @@ def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[s
         "seed": str(seed),
         "tol": repr(tol),
         "precision": str(problem.dtype),
-        "rows read": "all at once" if problem.in_memory else f"in runs of {problem.run_rows}",
+        "rows read": "all at once" if problem.in_memory else "as they are needed",
         "weights": _digest(problem.weights),
         "offset": _digest(problem.offset),
         "features' values": _digest_of_rows(problem.X),
@@ -161,3 +154,25 @@ def _digest(*arrays) -> str:
         hash_.update(f"{array.dtype.str}{array.shape}".encode())
         hash_.update(array)
     return hash_.hexdigest()[:16]
+
+
+def to_arrays(tree: Any) -> dict[str, np.ndarray]:
+    """Leaves of a tree by their path."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def from_arrays(arrays: dict[str, np.ndarray], like: Any) -> Any:
+    """Tree of the structure of ``like`` from its named leaves; Python numbers and bools stay such.
+
+    Raises
+    ------
+    KeyError
+        For a leaf that is not there.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    found = []
+    for path, leaf in leaves:
+        value = arrays[jax.tree_util.keystr(path)]
+        found.append(type(leaf)(value.item()) if isinstance(leaf, bool | int | float) else value)
+    return jax.tree.unflatten(structure, found)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..pairs import SessionBlock, Triples
+from .responses import SessionBlock, Triples
 
 
 class Units(NamedTuple):
@@ -16,20 +16,11 @@ class Units(NamedTuple):
     With the squared loss this changes nothing but numbers: the objective is ``size^2`` times that of the fit if the
     ridge is divided by the size, embeddings are multiplied by its root, and biases by itself. Single precision then
     does not see how large the responses are, nor how far from 0.
-
-    Attributes
-    ----------
-    shift : numpy.ndarray
-        Mean response of every neuron, (neuron,), that of all where it has none; zeros where a model has no biases.
-    size : float
-        A power of 4, near the root mean square of what is left; 1 for towers that are not linear.
-    start : float
-        Root mean square of the embeddings a fit begins with, in its own units.
     """
 
-    shift: np.ndarray
-    size: float = 1.0
-    start: float = 0.2
+    shift: np.ndarray  # mean response of every neuron, that of all where it has none; zeros without biases
+    size: float = 1.0  # a power of 4, near the root mean square of what is left; 1 for towers that are not linear
+    start: float = 0.2  # root mean square of the embeddings a fit begins with, in its own units
 
     @classmethod
     def of(cls, records: Triples, n_neurons: int, biases: bool, linear: bool) -> Units:

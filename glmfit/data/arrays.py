@@ -1,0 +1,264 @@
+"""Arrays of numbers, in whatever form they are given; what is none is answered with what to do instead."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers as number_types
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from .times import is_pynapple, plain
+
+_FEW = 10  # rows that may increase by chance
+_SHOWN = 3
+
+
+def numbers(value: Any, name: str, needs: str, *axes: str, spikes: str | None = None) -> np.ndarray:
+    """Return real numbers given in any form as float64, with these axes or any; NaN stays. Errors say what it needs."""
+    refuse_mistakes(value, name, needs, spikes=spikes)
+    value = plain(value)
+    try:
+        if type(value).__module__.startswith("pandas"):
+            array = value.to_numpy(np.float64, na_value=np.nan)
+        else:
+            array = np.asarray(value, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
+    if axes and array.ndim != len(axes):
+        raise ValueError(f"{name} has shape {array.shape}; it needs {needs}.")
+    return array
+
+
+def refuse_mistakes(value: Any, name: str, needs: str, sparse: bool = False, spikes: str | None = None) -> None:
+    """Raise for what is no array of real numbers, before any library takes it for one."""
+    refuse_spike_times(value, name, spikes)
+    if not sparse and hasattr(value, "toarray") and hasattr(value, "nnz"):
+        why = " (the spectral basis of a design is dense)" if name == "X" else ""
+        raise TypeError(
+            f"{name} is a sparse matrix of shape {value.shape}; dense data is required{why}. Pass {name}.toarray() if "
+            "it fits in memory."
+        )
+    refuse_no_array(value, name, needs)
+    _refuse_trials(value, name, needs)
+    refuse_ragged(value, name, needs)
+    _refuse_words(value, name)
+
+
+def refuse_spike_times(value: Any, name: str, advice: str | None = None) -> None:
+    """Raise for pynapple's spike times that were not counted, alone or in a list."""
+    first = value[0] if isinstance(value, list | tuple) and len(value) else value
+    if not is_pynapple(first, "Ts", "TsGroup"):
+        return
+    kind = type(first).__name__ if first is value else f"list of {type(first).__name__}"
+    if advice is None:
+        group = name if first is value else f"pynapple.TsGroup({name})"
+        bins = "bin_size" if name == "X" else "bin_size, ep=X.time_support"
+        advice = f"numbers per time bin are needed. Count them first: {group}.count({bins})."
+    raise TypeError(f"{name} is a {kind}, spike times; {advice}")
+
+
+def refuse_no_array(value: Any, name: str, needs: str) -> None:
+    """Raise for what has no axis, and for epochs, before scikit-learn takes it for a number."""
+    epochs, tree = is_pynapple(value, "IntervalSet"), type(value).__name__ == "FeaturePytree"
+    if not (epochs or tree or isinstance(value, type)) and shape_of(value) != ():
+        return
+    short = value is None or isinstance(value, str | bytes | PathLike | number_types.Number | np.ndarray)
+    what, advice = repr(value) if short else f"a {type(value).__name__}", ""
+    if isinstance(value, type):
+        what, advice = f"the class {value.__name__}", f" Give an array of it, not the class: {value.__name__}(...)."
+    elif tree:
+        what = "a FeaturePytree of NeMoS"
+        advice = (
+            f" Put its arrays side by side, numpy.column_stack(list({name}.data.values())), or fit it through NeMoS "
+            'with solver_name="SAGA[glmfit]".'
+        )
+    elif epochs:
+        what, advice = "an IntervalSet", " Epochs go into restrict, or into ep of count."
+    elif isinstance(value, str | bytes | PathLike):
+        advice = f" Load the file first, for example by numpy.load({str(value)!r})."
+    elif isinstance(value, Mapping):
+        advice = f" Put its arrays side by side: numpy.column_stack(list({name}.values()))."
+    elif isinstance(value, Iterator):
+        advice = f" Collect its rows first: numpy.array(list({name}))."
+    raise TypeError(f"{name} is {what}; it needs {needs}.{advice}")
+
+
+def shape_of(value: Any) -> tuple | None:
+    """Shape of what is or can become an array, None if it is ragged or no array can be made of it."""
+    try:
+        return tuple(value.shape if hasattr(value, "shape") else np.asarray(value).shape)
+    except ValueError:
+        return None
+
+
+def _refuse_trials(value: Any, name: str, needs: str) -> None:
+    """Raise for more than two dimensions, and for lists of tables, which may differ in length."""
+    shape = shape_of(value)
+    if isinstance(value, list | tuple) and value and all(len(getattr(v, "shape", ())) == 2 for v in value):
+        what = f"is a list of {len(value)} arrays (the first of shape {tuple(value[0].shape)})"
+    elif shape is not None and len(shape) > 2:
+        what = f"has shape {shape}, {len(shape)} dimensions"
+    else:
+        return
+    raise ValueError(
+        f"{name} {what}; it needs {needs}. If these are trials, concatenate them: numpy.concatenate({name})."
+    )
+
+
+def refuse_ragged(value: Any, name: str, needs: str) -> None:
+    """Raise for a list of sequences of different lengths, or of increasing ones, such as spike times by neuron."""
+    if not isinstance(value, list | tuple) or not all(hasattr(v, "__len__") and not isinstance(v, str) for v in value):
+        return
+    lengths = {len(v) for v in value}
+    if len(lengths) > 1:
+        what = f"of different lengths ({min(lengths)} to {max(lengths)})"
+    elif name == "y" and value and all(isinstance(v, np.ndarray) and looks_like_times(v) for v in value):
+        what = "that increase and have fractions, like spike times"
+    else:
+        return
+    raise ValueError(
+        f"{name} is a list of {len(value)} sequences {what}; it needs {needs}. Spike times are counted first, for "
+        "example by numpy.histogram(times, edges)[0]."
+    )
+
+
+def _refuse_words(value: Any, name: str) -> None:
+    """Raise for arrays and frames of words, times or complex numbers."""
+    _refuse_columns_of_words(value, name)
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    if kind in "mMcUS":
+        advice = "Complex data not supported." if kind == "c" else "Convert it to seconds, counts or features first."
+        if name == "y" and kind in "US":
+            advice = "Labels of classes are fitted by SoftmaxGLM."
+        raise ValueError(f"{name} has dtype {value.dtype}; it must be real numbers. {advice}")
+    if kind == "O":
+        try:
+            np.asarray(value, np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
+
+
+def _refuse_columns_of_words(value: Any, name: str) -> None:
+    """Raise for a frame with columns that are not numbers, and name them."""
+    dtypes = getattr(value, "dtypes", None)
+    if dtypes is None or callable(dtypes) or not hasattr(value, "columns"):
+        return
+    names = list(value.columns)
+    again = [repr(column) for column in dict.fromkeys(names) if names.count(column) > 1]
+    if again:
+        raise ValueError(
+            f"{name} has several columns of the same name: {_some(again)}. Give every column a name of its own."
+        )
+    found = []
+    for j, dtype in enumerate(dtypes):
+        if getattr(dtype, "kind", "O") in "biufc":
+            continue
+        column = value.iloc[:, j] if hasattr(value, "iloc") else value[value.columns[j]]
+        first = next((entry for entry in column if not _is_number(entry)), None)
+        if first is not None:
+            found.append(f"{value.columns[j]!r} (with {first!r})")
+    if found:
+        encode = f"Encode them, for example by pandas.get_dummies({name}, dtype=float), or leave them out."
+        advice = "Leave them out." if name == "y" else encode  # dummies of names are no counts
+        raise ValueError(f"{name} has columns that are not numbers: {_some(found)}. {advice}")
+
+
+def _some(words: list[str]) -> str:
+    return ", ".join(words[:_SHOWN]) + (", ..." if len(words) > _SHOWN else "")
+
+
+def _is_number(entry: Any) -> bool:
+    if isinstance(entry, str):  # "1" is a label as long as nobody says otherwise
+        return False
+    try:
+        float(entry)
+    except (TypeError, ValueError):
+        return entry is None or type(entry).__name__ == "NAType"
+    return True
+
+
+def looks_like_times(y: Any) -> bool:
+    """Whether one column of numbers increases in every row and has fractions."""
+    if not isinstance(y, np.ndarray) or y.dtype.kind != "f" or y.size < max(_FEW, len(y)):
+        return False
+    return bool(y.size == len(y) and np.all(np.diff(y.ravel()) > 0) and np.any(y != np.rint(y)))
+
+
+@contextlib.contextmanager
+def no_overflow(name: str) -> Iterator[None]:
+    """Say of Python's whole numbers that no float can hold where they are."""
+    try:
+        yield
+    except OverflowError as error:
+        raise ValueError(f"{name} has whole numbers that no float can hold ({error}). Rescale them.") from None
+
+
+# ----------------------------------------------------------------------------- values, dense or sparse
+
+
+def as_csr(values: Any) -> Any:
+    """CSR form of a sparse matrix, every entry once."""
+    values = scipy.sparse.csr_array(values)
+    values.sum_duplicates()
+    return values
+
+
+def entries_of(values: Any) -> np.ndarray:
+    """Entries of an array, or those that a sparse matrix stores."""
+    return values.data if scipy.sparse.issparse(values) else values
+
+
+def place(values: Any, bad: np.ndarray, *axes: str, first_row: int = 0) -> str:
+    """Say where the first of some marked entries is, "row 3, feature 1", of rows that are counted from the first."""
+    sparse = scipy.sparse.issparse(values)
+    first = np.array([c[bad][0] for c in values.tocoo().coords]) if sparse else np.argwhere(bad)[0]
+    first[0] += first_row
+    return ", ".join(f"{axis} {at}" for axis, at in zip(axes, first, strict=False))
+
+
+def rows_with_nan(values: Any) -> np.ndarray:
+    """Whether each row of an array or CSR matrix has a NaN, (row,)."""
+    if not scipy.sparse.issparse(values):
+        return np.isnan(values).reshape(len(values), -1).any(axis=1)
+    bad = np.zeros(values.shape[0], bool)
+    bad[np.repeat(np.arange(values.shape[0]), np.diff(values.indptr))[np.isnan(values.data)]] = True
+    return bad
+
+
+def refuse_infinity(values: Any, name: str, column: str) -> None:
+    """Raise for infinite values, saying where the first is; NaN may be there."""
+    entries = entries_of(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if entries.dtype.kind != "f" or np.isfinite(np.sum(entries)):  # cheap, and sure where it is finite
+            return
+    bad = np.isinf(entries)
+    if bad.any():
+        raise ValueError(
+            f"Input {name} contains infinity: {int(bad.sum())} infinite values (first at "
+            f"{place(values, bad, 'row', column)}). Leave such rows out, or put NaN where nothing is known."
+        )
+
+
+def refuse_large(values: Any, name: str, limit: float, why: str) -> None:
+    """Raise for values whose size is above a limit."""
+    entries = entries_of(values)
+    largest = max(float(np.fmax.reduce(entries, None, initial=0.0)), -float(np.fmin.reduce(entries, None, initial=0.0)))
+    if largest > limit:
+        raise ValueError(f"{name} has values up to {largest:.1e}, {why}; rescale them to about 1.")
+
+
+def refuse_negative(Y: Any, column: str, first_row: int = 0, name: str = "y") -> None:
+    """Raise for negative counts, saying where the first is."""
+    entries = entries_of(Y)
+    negative = entries < 0
+    if negative.any():
+        at = place(Y, negative, "row", column, first_row=first_row)
+        raise ValueError(
+            f"{name} has {int(negative.sum())} negative counts (first at {at}, value {entries[negative][0]:g}); the "
+            "model needs counts >= 0. Did you pass z-scored data? Pass the counts themselves."
+        )

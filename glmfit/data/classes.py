@@ -1,0 +1,269 @@
+"""Labels of any kind, and counts over categories: what models of classes are fitted to."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers as number_types
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.multiclass import check_classification_targets
+
+from .._warn import warn_user
+from ..stochastic import Pairs
+from .arrays import (
+    as_csr,
+    looks_like_times,
+    refuse_infinity,
+    refuse_large,
+    refuse_mistakes,
+    refuse_negative,
+    refuse_no_array,
+    refuse_ragged,
+    refuse_spike_times,
+    rows_with_nan,
+)
+from .rows import read_weights, refuse_lengths
+from .times import plain
+
+_SUMS = 1e100  # that do not overflow
+_BY_UNIT = "labels are needed, one per row. For which unit fired each spike: X, y = glmfit.spike_identities(y, X)."
+
+
+@dataclass(frozen=True)
+class ClassTraining:
+    """Checked training data of a model of classes."""
+
+    X: Any  # (row, feature), array or CSR
+    pairs: Pairs  # weights of mean one over the rows times counts
+    weight: np.ndarray  # those weights, (row,)
+    total_weight: float  # sum of the weights as given: the number of rows without weights
+    rows: np.ndarray  # which of those given, (row,)
+    n_dropped: int  # rows with a NaN
+    n_empty: int  # rows without counts
+    offset: np.ndarray | None  # (row, class)
+    class_totals: np.ndarray  # (weighted) rows or counts of every class, (class,)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that count."""
+        return len(self.rows)
+
+    def extreme_losses(self, rows=None) -> tuple[float, float]:
+        """Mean loss, of all or of some rows, of the shares of all rows together, and of every row's own shares."""
+        row, label, weight = self.pairs
+        everywhere = np.log(np.maximum(self.class_totals / self.class_totals.sum(), 1e-300))[label]
+        own = np.log(weight / np.bincount(row, weight, self.n_rows)[row])
+        if rows is not None:
+            weight = weight * np.bincount(rows, minlength=self.n_rows)[row]
+        n = self.n_rows if rows is None else len(rows)
+        return -float(weight @ everywhere) / n, -float(weight @ own) / n
+
+
+def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int) -> ClassTraining:
+    """Rows that count, from the classes' indices of labels, and which rows have none."""
+    refuse_lengths(X, index, "observation")
+
+    def pairs_of(rows, weight):
+        return Pairs(np.arange(len(rows)), index[rows], weight)
+
+    return _training(X, pairs_of, missing, np.ones(len(index)), sample_weight, offset, n_classes)
+
+
+def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
+    """Rows that count, from counts."""
+    refuse_lengths(X, Y, "observation")
+
+    def pairs_of(rows, weight):
+        some = scipy.sparse.csr_array(Y[rows])  # a copy: it is sorted in place
+        some.eliminate_zeros()
+        some.sort_indices()
+        row = np.repeat(np.arange(len(rows)), np.diff(some.indptr))
+        return Pairs(row, some.indices.astype(int), some.data * weight[row])
+
+    totals = np.asarray(Y.sum(axis=1)).ravel()
+    return _training(X, pairs_of, rows_with_nan(Y), totals, sample_weight, offset, Y.shape[1])
+
+
+def _training(X, pairs_of, missing, total, sample_weight, offset, n_classes: int) -> ClassTraining:
+    """Rows that are known, and have a weight and a count; the pairs of these rows come from a function of both."""
+    n = X.shape[0]
+    weight = np.ones(n) if sample_weight is None else read_weights(sample_weight, n)
+    unknown = [missing, *(rows_with_nan(a) for a in (X, offset) if a is not None and not scipy.sparse.issparse(a))]
+    nan = np.logical_or.reduce(unknown)
+    keep = np.flatnonzero(~nan & (weight > 0) & (total > 0))
+    if not len(keep):
+        weightless = "sample_weight is zero on all rows without NaN" if not weight[~nan].any() else ""
+        why = "every row has a NaN in X, y or offset" if nan.all() else weightless or "no row without NaN has a count"
+        raise ValueError(f"{why}; nothing is left to fit.")
+    largest = weight[keep].max()
+    weight = weight[keep] / largest  # sums of the largest would overflow
+    total_weight = min(float(weight.sum()) * float(largest), sys.float_info.max)
+    weight = weight / weight.mean()
+    pairs = pairs_of(keep, weight)
+    return ClassTraining(
+        X if len(keep) == n else X[keep],
+        pairs,
+        weight,
+        total_weight,
+        keep,
+        n_dropped=int(nan.sum()),
+        n_empty=int(np.sum((total == 0) & ~nan)),
+        offset=None if offset is None else offset[keep],
+        class_totals=np.bincount(pairs.label, pairs.weight, n_classes),
+    )
+
+
+# -------------------------------------------------------------------------------------------- labels
+
+
+def read_labels(y) -> np.ndarray:
+    """Read labels as a 1-D array: numbers, strings, or objects of any hashable kind."""
+    refuse_spike_times(y, "y", _BY_UNIT)
+    y = plain(y)
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None: give one label per row.")
+    refuse_no_array(y, "y", "one label per row, (row,)")
+    if scipy.sparse.issparse(y):
+        raise TypeError(
+            f"y is a sparse matrix of shape {y.shape}; labels are one per row. Counts are for MultinomialGLM."
+        )
+    if hasattr(y, "to_numpy"):
+        y = y.to_numpy()
+    if isinstance(y, list | tuple):
+        y = _from_list(y)
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        warn_user(
+            "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,).",
+            DataConversionWarning,
+        )
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise ValueError(
+            f"y has shape {y.shape}; a softmax model needs one label per row, (row,). bad input shape for labels: for "
+            "counts over categories use MultinomialGLM."
+        )
+    if y.dtype.kind == "c":
+        raise ValueError("y has dtype complex. Complex data not supported.")
+    if y.dtype.kind == "f":
+        _check_whole(y)
+    return y
+
+
+def _from_list(y) -> np.ndarray:
+    """Array of a list: of numbers, of strings, or else of objects as they are."""
+    numbers = all(isinstance(v, number_types.Number | np.bool_) for v in y)
+    if numbers or all(isinstance(v, str) for v in y) or any(isinstance(v, list | np.ndarray) for v in y):
+        refuse_ragged(y, "y", "one label per row")
+        return np.asarray(y)
+    return _object_array(y)
+
+
+def _check_whole(y: np.ndarray) -> None:
+    """Refuse infinite labels and measured quantities."""
+    refuse_infinity(y, "y", "label")
+    finite = y[~np.isnan(y)]
+    if not np.array_equal(finite, np.rint(finite)):
+        first = finite[finite != np.rint(finite)][0]
+        raise ValueError(
+            f"Unknown label type: continuous. y holds numbers that are no integers (the first is {first:g}): those are "
+            "measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into strings. "
+            "Counts of neurons are for PopulationGLM."
+        )
+    check_classification_targets(finite)
+
+
+def missing_labels(y: np.ndarray) -> np.ndarray:
+    """Rows without a label (NaN, None, NaT, NA), (row,)."""
+    if y.dtype.kind == "f":
+        return np.isnan(y)
+    if y.dtype.kind == "O":
+        return np.array([_is_missing(v) for v in y], bool)
+    if y.dtype.kind in "mM":
+        return np.isnat(y)
+    return np.zeros(len(y), bool)
+
+
+def _is_missing(value) -> bool:
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and value != value
+
+
+def read_classes(classes) -> np.ndarray:
+    """Read the labels a stream will have."""
+    classes = read_labels(list(classes) if isinstance(classes, range | set | frozenset) else classes)
+    if missing_labels(classes).any():
+        raise ValueError("classes holds NaN or None, which mark rows without a label; leave them out.")
+    return classes
+
+
+def find_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct labels, sorted where they can be and else in order of appearance, and every row's index of them."""
+    if y.dtype.kind != "O":
+        return np.unique(y, return_inverse=True)
+    try:
+        distinct = list(dict.fromkeys(y))
+    except TypeError as error:
+        raise TypeError(
+            f"y holds labels that cannot be hashed ({error}); use numbers, strings or tuples instead."
+        ) from None
+    with contextlib.suppress(TypeError):  # kinds that do not compare
+        distinct = sorted(distinct)
+    return _object_array(distinct), lookup(_object_array(distinct), y)
+
+
+def _object_array(values) -> np.ndarray:
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+def lookup(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Index of every label among the classes, -1 where it is none of them."""
+    if classes.dtype.kind in "mM" and y.dtype.kind == classes.dtype.kind:
+        y = y.astype(classes.dtype)  # days and nanoseconds
+    place = {label: i for i, label in enumerate(classes.tolist())}
+    return np.array([place.get(label, -1) for label in y.tolist()], int)
+
+
+def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray) -> None:
+    """Raise if labels are not among the classes."""
+    unseen = index < 0
+    if unseen.any():
+        names = list(dict.fromkeys(y[unseen].tolist()))
+        shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+        raise ValueError(
+            f"y holds {len(names)} labels that the model does not know ({shown}), in {int(unseen.sum())} rows; it "
+            f"knows {len(classes)}. Leave those rows out, or fit with them (in a stream: name all classes at the first "
+            "partial_fit)."
+        )
+
+
+# -------------------------------------------------------------------------------------------- counts
+
+
+def read_category_counts(y):
+    """Read counts as an array or CSR matrix, (row, category), finite where not NaN, checked for signs."""
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None: give counts, (row, category).")
+    refuse_mistakes(y, "y", "counts, (row, category)", sparse=True)
+    if scipy.sparse.issparse(y):
+        Y = as_csr(y).astype(np.float64)
+    else:
+        Y = np.asarray(plain(y)).astype(np.float64)
+        if Y.ndim != 2 or Y.shape[1] == 0:
+            times = " Spike times are counted in the bins of X first." if looks_like_times(Y) else ""
+            raise ValueError(
+                f"y has shape {Y.shape}; a multinomial model needs counts (row, category), dense or sparse. For one "
+                f"label per row use SoftmaxGLM.{times}"
+            )
+    refuse_infinity(Y, "y", "category")
+    refuse_large(Y, "y", _SUMS, "whose sums overflow")
+    refuse_negative(Y, "category")
+    return Y

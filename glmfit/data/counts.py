@@ -1,0 +1,244 @@
+"""Counts of populations: what a fit and a score need of them and of all that goes with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+from .._warn import warn_user
+from ..design import RowSource
+from .arrays import (
+    looks_like_times,
+    no_overflow,
+    place,
+    refuse_infinity,
+    refuse_large,
+    refuse_mistakes,
+    refuse_negative,
+    rows_with_nan,
+)
+from .features import check_columns, read_features, warn_of_constant
+from .rows import read_exposure, read_offset, read_weights, refuse_lengths, warn_if_turned
+from .times import TimeAxis, check_same_rows, plain, time_axis
+
+_LARGEST = 1e37  # of the features: differences and centred values must be numbers in single precision
+_NEEDS = "counts, one row per time bin: (time,) or (time, neuron)"
+_NOT_INTEGER = (
+    "{} has counts that are not integers, in {} of {} neurons: fitting the Poisson quasi-likelihood. This is right for "
+    "deconvolved calcium; if you passed firing rates, multiply by the bin width (and check the scale)."
+)
+_TIMES = (
+    "y increases from row to row and has fractions, like spike times; counts per time bin are needed. Count them in "
+    "the bins of X, for example by numpy.histogram(y, edges)[0]. (Fitting the Poisson quasi-likelihood all the same.)"
+)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Features, counts and what goes with them, all of one length; X and Y may be read as they are needed."""
+
+    X: Any  # (time, feature)
+    Y: Any  # (time, neuron)
+    weights: np.ndarray | None  # (time,)
+    offset: np.ndarray | None  # (time, 1 or neuron)
+    exposure: np.ndarray | None  # (time,)
+    one_neuron: bool  # y was 1-D
+    neurons: TimeAxis | None  # y's axis when it was a pynapple object
+    neuron_names: list
+
+    def take(self, rows) -> Self:
+        """Take some rows, indices or bool (time,)."""
+        arrays = {name: getattr(self, name) for name in ("X", "Y", "weights", "offset", "exposure")}
+        return replace(self, **{name: None if a is None else a[rows] for name, a in arrays.items()})
+
+
+@dataclass(frozen=True)
+class Training(Recording):
+    """Checked data of a fit: finite rows of positive weight, which includes the exposure; counts per unit of it."""
+
+    n_dropped: int  # rows with a NaN
+    spike_count: np.ndarray  # as given, whatever weights and exposure, (neuron,)
+    rows: np.ndarray | None = None  # which of those given, (time,)
+    n_given: int = 0  # rows given
+
+    @property
+    def mean_exposure(self) -> float:
+        """Weighted mean of the exposure of the rows, 1 without one."""
+        if self.exposure is None:
+            return 1.0
+        seen = self.exposure > 0
+        return float(self.weights.sum() / (self.weights[seen] / self.exposure[seen]).sum())
+
+
+def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool) -> Recording:
+    """Check features, counts and what goes with them, in memory or (RowSource) where they are read from.
+
+    Parameters are those of :meth:`glmfit.PopulationGLM.fit`. A fit (``reset``) gives the estimator ``n_features_in_``
+    and, for named columns, ``feature_names_in_``; later features and neurons must be those of the fit.
+    """
+    if y is None:
+        raise ValueError(
+            "requires y to be passed, but the target y is None: give the spike counts, (time,) or (time, neuron)."
+        )
+    check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
+    if isinstance(X, RowSource):
+        check_columns(estimator, X, reset)
+    else:
+        X = read_features(estimator, X, reset)
+    counts = y if isinstance(y, RowSource) else _read_counts(y, small=isinstance(X, RowSource))
+    refuse_lengths(X, counts)
+    one_neuron = y.one_column if isinstance(y, RowSource) else counts.ndim == 1
+    counts = counts[:, None] if len(counts.shape) == 1 else counts
+    n, names = len(X), _names(y)
+    if not reset:
+        _check_same_neurons(estimator.report_.neuron, names, counts.shape[1])
+    if not isinstance(counts, RowSource) and not isinstance(X, RowSource):
+        refuse_negative(counts, "neuron")
+    weights = None if sample_weight is None else read_weights(sample_weight, n)
+    offset, exposure = read_offset(offset, n, counts.shape[1]), read_exposure(exposure, n)
+    names = names or [str(i) for i in range(counts.shape[1])]
+    return Recording(X, counts, weights, offset, exposure, one_neuron, time_axis(y), names)
+
+
+def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=None, reset: bool = True) -> Training:
+    """Check the data of a fit, or (``reset=False``) what is said to be that; the fit warns of what may be a mistake."""
+    given = read_recording(estimator, X, y, sample_weight, offset, exposure, reset)
+    rows, data = _without_nan(given)
+    n_dropped = len(given.X) - len(rows)
+    fraction = np.any(data.Y != np.rint(data.Y), axis=0) if reset else np.zeros(1)
+    if fraction.any():
+        warn_of_fractions(fraction, data.Y)
+    weights, exposure = data.weights, data.exposure
+    _refuse_extremes(weights, "sample_weight", "Only ratios count: divide all by the largest.")
+    _refuse_extremes(exposure, "exposure", "Give the duration of the bins in another unit.")
+    if exposure is not None:
+        check_unexposed(data.Y, exposure, rows)
+        with np.errstate(over="ignore"):
+            weights = exposure if weights is None else weights * exposure
+        _refuse_extremes(weights, "sample_weight times exposure", "Divide sample_weight by its largest.")
+        data = replace(data, weights=weights)
+    if weights is not None and not weights.sum() > 0:
+        what = "sample_weight" if exposure is None else "sample_weight times exposure"
+        raise ValueError(
+            f"{what} is zero on all {len(rows)} rows without NaN; at least one of them needs a positive weight."
+        )
+    if weights is not None and not weights.all():
+        # Nothing may depend on them, not even by 0 times infinity.
+        rows, data = rows[weights > 0], data.take(weights > 0)
+    if len(rows) < 2:
+        raise ValueError(
+            f"Found array with n_samples = {len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN; a "
+            "fit needs at least 2, of positive weight."
+        )
+    refuse_large(data.X, "X", _LARGEST, "too large for single precision")
+    if reset:
+        warn_if_turned(data.X, data.Y)
+        warn_of_constant(data.X)
+    spikes = data.Y.sum(axis=0, dtype=np.float64)
+    # In float64 whatever the counts came in: in single precision they would be the counts of another recording.
+    with np.errstate(over="ignore"):
+        Y = data.Y if exposure is None else data.Y / data.exposure[:, None]
+    of = {**vars(data), "Y": Y, "n_dropped": n_dropped, "spike_count": spikes}
+    return Training(**of, rows=rows, n_given=len(given.X))
+
+
+def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Recording:
+    """Check features, counts and weights for a score, 1 where none are given; rows with NaN are left out."""
+    rows, data = _without_nan(read_recording(estimator, X, y, sample_weight, offset, exposure, reset=False))
+    data = with_ones(data, len(rows))
+    check_unexposed(data.Y, data.exposure, rows)
+    return data
+
+
+def with_ones(data: Recording, n_rows: int) -> Recording:
+    """Give rows the weight and the exposure 1 where they have none."""
+    weights, exposure = (np.ones(n_rows) if a is None else a for a in (data.weights, data.exposure))
+    return replace(data, weights=weights, exposure=exposure)
+
+
+def _read_counts(y, small: bool) -> np.ndarray:
+    """Return counts as an array, (time,) or (time, neuron), in double or single precision, or in their own integers."""
+    refuse_mistakes(y, "y", _NEEDS)
+    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
+        raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
+    kinds: Any = "numeric" if small else [np.float64, np.float32]
+    with no_overflow("y"):
+        Y = check_array(plain(y), dtype=kinds, ensure_2d=False, ensure_all_finite=False, input_name="y")
+    refuse_infinity(Y, "y", "neuron")
+    return Y
+
+
+def warn_of_fractions(fraction: np.ndarray, Y=None, name: str = "y") -> None:
+    """Warn of neurons, bool (neuron,), with counts that are no integers."""
+    warn_user(_TIMES if looks_like_times(Y) else _NOT_INTEGER.format(name, int(fraction.sum()), len(fraction)))
+
+
+def check_unexposed(Y, exposure, rows) -> None:
+    """Raise for counts in bins that were not observed."""
+    bad = np.flatnonzero((exposure == 0) & (Y > 0).any(axis=1))
+    if bad.size:
+        raise ValueError(
+            f"row {rows[bad[0]]} has spikes but exposure 0: nothing can be counted in a bin that was not observed."
+        )
+
+
+def check_part(Y, exposure, first_row: int) -> None:
+    """Check some rows of counts that are read as they are fitted: finite, not negative, none without exposure."""
+    bad = ~np.isfinite(Y)
+    if bad.any():
+        raise ValueError(
+            f"y is {Y[bad][0]} at {place(Y, bad, 'row', 'neuron', first_row=first_row)}; rows that are read as they "
+            "are fitted need finite counts. Give such rows sample_weight 0."
+        )
+    refuse_negative(Y, "neuron", first_row)
+    if exposure is not None:
+        check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)))
+
+
+def _check_same_neurons(fitted: list, given: list | None, n: int) -> None:
+    """Raise if y has another number of neurons than the fit, or names them in another order, or others."""
+    if n != len(fitted):
+        raise ValueError(f"y has {n} neurons but the model was fitted to {len(fitted)}.")
+    unnamed = fitted == [str(i) for i in range(len(fitted))]
+    if given is None or unnamed or given == fitted:
+        return
+    first = next(i for i, (a, b) in enumerate(zip(fitted, given, strict=True)) if a != b)
+    raise ValueError(
+        f"column {first} of y is neuron {given[first]!r}, but the model was fitted with {fitted[first]!r} there. Give "
+        "y with its columns in the order of report_.neuron."
+    )
+
+
+def _names(y) -> list | None:
+    """Names of the columns of counts, None where they have none."""
+    columns = getattr(y, "columns", None)
+    if columns is not None:
+        return [str(c) for c in columns]
+    name = getattr(y, "name", None)
+    return [str(name)] if name is not None and getattr(y, "ndim", 2) == 1 else None
+
+
+def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
+    """Raise for factors of rows that cannot be added up, or divided by."""
+    if factor is None:
+        return
+    with np.errstate(over="ignore"):
+        total = factor.sum()
+    if not np.isfinite(total) or 0 < total < 1e-290:
+        what = "their sum overflows" if total > 1 else "too small to divide by"
+        raise ValueError(f"{name} is up to {factor.max():g}, {what}. {advice}")
+
+
+def _without_nan(data: Recording) -> tuple[np.ndarray, Recording]:
+    """Rows without a NaN: which, and what is there; the arrays themselves where these are all."""
+    bad = np.logical_or.reduce([rows_with_nan(a) for a in (data.X, data.Y, data.offset) if a is not None])
+    if bad.all() and len(bad):
+        columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(data.X).all(axis=0))]
+        columns += [f"neuron {j}" for j in np.flatnonzero(np.isnan(data.Y).all(axis=0))]
+        blame = f" All NaN: {', '.join(columns[:5])}; a constant column divided by its standard deviation?"
+        raise ValueError(f"every row has a NaN in X, y or offset; nothing is left to fit.{blame if columns else ''}")
+    rows = np.flatnonzero(~bad)
+    return rows, data.take(rows) if bad.any() else data

@@ -1,0 +1,159 @@
+"""Stimuli and neurons of a response model: their features, ids, and numbers of theirs."""
+
+from __future__ import annotations
+
+import numbers as number_types
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import _get_feature_names
+
+from .._warn import warn_user
+from .arrays import entries_of, numbers, place, refuse_large
+from .features import read_entity_features, warn_of_constant
+from .rows import read_factor
+from .times import plain
+
+LARGEST = 1e15  # whose squares can be summed
+_MOST_IDS = 2**31 - 1
+
+
+class Side(NamedTuple):
+    """What a model knows of one side."""
+
+    entity: str  # "stimulus" or "neuron"
+    entities: str
+    n: int | None  # None while only the responses can tell
+    n_features: int | None = None  # None where every entity is its own
+    names: np.ndarray | None = None  # of the features
+
+
+STIMULI, NEURONS = Side("stimulus", "stimuli", None), Side("neuron", "neurons", None)
+
+
+def read_side(features, side: Side) -> tuple[Side, Any]:
+    """Check features for a fit, an array, a number of entities or None; what they say of the side, and their values."""
+    name = f"{side.entity}_features"
+    if features is None:
+        return side, None
+    if isinstance(features, number_types.Integral) or (np.ndim(features) == 0 and not hasattr(features, "shape")):
+        if isinstance(features, bool) or not isinstance(features, number_types.Integral) or features < 1:
+            raise ValueError(
+                f"{name} is {features!r}; it must be an array ({side.entity}, feature), or, where every {side.entity} "
+                f"is its own feature, None or the number of {side.entities}."
+            )
+        return side._replace(n=int(features)), None
+    names, values = _names_and_values(features, side)
+    if not values.shape[1]:
+        raise ValueError(f"{name} has no columns; where every {side.entity} is its own feature give None.")
+    warn_of_constant(values, name, "Every tower has a constant of its own")
+    return side._replace(n=values.shape[0], n_features=values.shape[1], names=names), values
+
+
+def read_unseen(features, side: Side) -> Any:
+    """Check features of other entities for a prediction: the same columns as in the fit."""
+    name = f"{side.entity}_features"
+    if side.n_features is None:
+        raise ValueError(
+            f"{name} were given, but in the fit every {side.entity} is its own feature; unseen {side.entities} need "
+            f"{name} at fit. Leave them out to predict for the {side.n} {side.entities} of the fit."
+        )
+    names, values = _names_and_values(features, side)
+    if values.shape[1] != side.n_features:
+        raise ValueError(f"{name} has {values.shape[1]} features, but the fit had {side.n_features}.")
+    if names is not None and side.names is None:
+        warn_user(f"{name} has feature names, but the model was fitted without feature names.")
+    elif names is None and side.names is not None:
+        warn_user(f"{name} does not have valid feature names, but the model was fitted with feature names.")
+    elif names is not None and list(names) != list(side.names):
+        at = next(i for i, (a, b) in enumerate(zip(names, side.names, strict=True)) if a != b)
+        raise ValueError(
+            f"The feature names of {name} should match those that were passed during fit: column {at} is "
+            f"{names[at]!r}, and was {side.names[at]!r}."
+        )
+    return values
+
+
+def _names_and_values(features, side: Side) -> tuple[np.ndarray | None, Any]:
+    """Names of the columns, where all of them are strings, and finite values, (entity, feature)."""
+    name, entity = f"{side.entity}_features", side.entity
+    values = read_entity_features(features, name, entity)
+    bad = ~np.isfinite(entries_of(values))
+    if bad.any():
+        raise ValueError(
+            f"{name} has {int(bad.sum())} values that are NaN or infinite (first at "
+            f"{place(values, bad, 'row', 'column')}); a {entity} without features cannot be placed: fill them in, or "
+            f"leave the {entity} out."
+        )
+    refuse_large(values, name, LARGEST, "whose squares cannot be summed")
+    return _get_feature_names(plain(features)), values
+
+
+def read_ids(ids, name: str, n: int | None, entities: str, more: str = "") -> np.ndarray:
+    """Check ids of entities: whole numbers from 0, below the number of entities where it is known."""
+    values = np.atleast_1d(np.asarray(plain(ids)))
+    if values.dtype.kind in "USO":
+        raise ValueError(
+            f"{name} have dtype {values.dtype}; ids are whole numbers from 0, rows of the features. Turn names into "
+            "numbers, the same for all sessions, with pandas.factorize or numpy.unique(names, return_inverse=True)."
+        )
+    if values.ndim != 1 or (values.dtype.kind not in "iuf" and values.size):
+        mask = " For a mask give numpy.flatnonzero of it." if values.dtype.kind == "b" else ""
+        raise ValueError(
+            f"{name} have shape {values.shape} and dtype {values.dtype}; they need to be ids, whole numbers, one row "
+            f"of the features each, (entry,).{mask}{more}"
+        )
+    bad = (values < 0) | (values >= (_MOST_IDS if n is None else n)) | (values != np.rint(values))
+    if bad.any():
+        at = int(np.argmax(bad))
+        limit = "0, 1, 2, ..." if n is None else f"whole numbers from 0 to {n - 1}, as there are {n} {entities}"
+        raise ValueError(f"{name}: entry {at} is {values[at]}; ids are {limit}. ({int(bad.sum())} are not.){more}")
+    return values.astype(np.int64)
+
+
+def read_fitted_ids(ids, side: Side) -> np.ndarray | slice:
+    """Check ids of entities of the fit for a prediction; all where None."""
+    if ids is None:
+        return slice(None)
+    more = f" Features of unseen {side.entities} go to {side.entity}_features."
+    return read_ids(ids, side.entities, side.n, side.entities, more)
+
+
+def read_entity_weight(values, side: Side) -> np.ndarray | None:
+    """Check factors of the imputation weight, one of each entity."""
+    return None if values is None else read_factor(values, f"{side.entity}_weight", side.n, side.entity)
+
+
+def read_prior(factors, m: int, n: int):
+    """Check the factors of a prior."""
+    if factors is None:
+        return None
+    if not isinstance(factors, tuple | list) or len(factors) != 2:
+        raise ValueError("prior_factors must be a tuple of two arrays, (stimulus, any) and (neuron, any).")
+    sides = []
+    for i, (values, size) in enumerate(zip(factors, (m, n), strict=True)):
+        name = f"prior_factors[{i}]"
+        values = numbers(values, name, f"({size}, any)", "entity", "any")
+        if len(values) != size:
+            raise ValueError(f"{name} has shape {values.shape}; it needs ({size}, any).")
+        bad = ~np.isfinite(values)
+        if bad.any():
+            raise ValueError(
+                f"{name} is {values[bad][0]:g} at {place(values, bad, 'row', 'column')}; it needs finite numbers."
+            )
+        sides.append(values)
+    if sides[0].shape[1] != sides[1].shape[1]:
+        raise ValueError(
+            f"prior_factors have shapes {sides[0].shape} and {sides[1].shape}; they need the same number of columns."
+        )
+    return tuple(sides)
+
+
+def warn_unseen(side: Side, n_pairs: np.ndarray) -> None:
+    """Warn of entities without a response that have no features from which to tell anything."""
+    empty = np.flatnonzero(n_pairs == 0)
+    if len(empty) and side.n_features is None:
+        warn_user(
+            f"{len(empty)} of {side.n} {side.entities} have no response (first: {empty[0]}) and no features: nothing "
+            f"can be learnt of them, and predictions there are means over the others."
+        )

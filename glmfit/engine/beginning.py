@@ -1,0 +1,99 @@
+"""Where fits begin: their rows, in memory or read anew in every pass, and the parameters that they start from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._status import Status
+from ..problems._population import PopulationProblem
+from ..problems.base import Params
+from ..solvers._result import LoopOptions, Solution
+from .cg import Descent
+from .device import DeviceRows
+from .device_cg import DeviceDescent
+from .host import HostRows
+from .metric import SharedMetric
+from .proximal import ProximalDescent, select
+from .shards import layout_of
+from .streamed import StreamedRows, draw
+
+
+class Beginning:
+    """Rows and start of the fits of a problem.
+
+    Attributes
+    ----------
+    params : Params
+        Where fits start; the models without features unless told.
+    promised : numpy.ndarray
+        Estimate of what the objective is lower there than at the null model, (fit,).
+    sample : PopulationProblem or None
+        Some of the rows in memory, where the others are read as they are needed.
+    held_bytes : int or None
+        Of rows at a time, where they are read anew in every pass.
+    """
+
+    def __init__(
+        self, problem: PopulationProblem, options: LoopOptions, seed: int, start: Params | None, promised: np.ndarray
+    ):
+        self.problem, self.options = problem, options
+        self.params, self.promised = start or problem.null_params(), promised
+        self._is_of_sample = False
+        self.sample: PopulationProblem | None = None
+        self.held_bytes: int | None = None
+        self.dtype, self._layout = problem.dtype, layout_of(problem) if problem.in_memory else None
+        if not problem.in_memory:
+            self.sample, self._share = draw(problem, options.max_memory / 8, seed)
+            if problem.penalty.smooth and not (problem.penalty.penalises_all or problem.basis.is_resolved):
+                self.dtype = np.dtype(np.float64)
+
+    def take(self, found: Solution) -> None:
+        """Begin where fits of the sample ended, those that came to their ends."""
+        if found.interrupted:
+            raise KeyboardInterrupt
+        self._is_of_sample = True
+        settled = found.status == Status.CONVERGED
+        self.params = Params(*(np.where(settled, a, b) for a, b in zip(found.params, self.params, strict=True)))
+        self.promised = np.where(settled, found.null_objective - found.objective, 0.0)
+
+    def rows(self, fits: np.ndarray) -> HostRows | StreamedRows:
+        """Return the rows of some fits."""
+        p = self.problem
+        near = self.sample or p
+        given = {"observation": p.observation, "mean": p.basis.mean, "dtype": self.dtype} | near.rows_of(fits)
+        if self._layout is not None:
+            return DeviceRows(self._layout, **given)
+        rows = HostRows(**given)
+        if self.sample is None:
+            return rows
+        rows = StreamedRows(p.X, p.Y, rows, self._share, p.row_weights, p.offset, self.options.max_memory / 4)
+        self.held_bytes = rows.held_bytes + self.sample.X.nbytes + self.sample.Y.nbytes
+        return rows
+
+    def descent(self, rows: HostRows | StreamedRows, fits: np.ndarray) -> Descent:
+        """Put fits at their start.
+
+        Those that are further from their optimum there than what the sample promised begin at the null model: what ran
+        away on some of the rows would go on doing so.
+        """
+        begun = self._at(rows, fits, self.params)
+        worse = self._is_of_sample & ~(begun.estimate <= self.promised[fits])
+        if worse.any():
+            null = self.problem.null_params()
+            self.params.coef[:, fits[worse]], self.params.intercept[fits[worse]] = 0, null.intercept[fits[worse]]
+            begun = self._at(rows, fits, self.params)
+        begun.gained = np.where(worse, 0.0, self.promised[fits])
+        return begun
+
+    def _at(self, rows: HostRows | StreamedRows, fits: np.ndarray, start: Params) -> Descent:
+        p, basis = self.problem, self.problem.basis
+        ridge = np.broadcast_to(np.asarray(p.penalty.ridge_strength, np.float64), (p.n_features, p.n_neurons))
+        ridge = ridge[:, fits]
+        curvature = np.maximum(p.null_curvature[fits], 1e-3 / p.n_rows)
+        coef = np.array(start.coef[:, fits], np.float64)
+        at = coef, start.intercept[fits] + rows.mean @ coef
+        metric = SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge)
+        if p.penalty.smooth:
+            kind = Descent if self._layout is None else DeviceDescent
+            return kind(rows, metric, ridge, *at)
+        return ProximalDescent(rows, metric, ridge, select(p.penalty, fits), *at)

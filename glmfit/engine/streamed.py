@@ -1,0 +1,269 @@
+"""Rows that are read anew in every pass: fits are where their parameters say, and some rows in memory show the way.
+
+Theory: docs/theory/streaming.md.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import jax
+import numpy as np
+
+from ..problems._chunks import chunks, n_cores
+from ..problems._population import PopulationProblem
+from .host import HostRows
+from .tiles import ALL, Slopes, Workers, rows_of_a_tile
+
+_PORTION = 4e6  # bytes that are read at once, unless a source has larger chunks
+_RUN = 256  # neighbouring rows of a sample
+_LEAST_RUNS = 64
+_PER_FEATURE = 20  # rows of a sample, at least
+
+
+class StreamedRows(Workers):
+    """Rows of independent fits that are read as they are needed, with the methods of :class:`HostRows`.
+
+    Parameters
+    ----------
+    X, Y :
+        Features (row, feature) and counts (row, neuron): what gives rows for a slice, has a length, and may be asked
+        from several threads. ``X.chunk_rows`` says how many are best read at once.
+    guide : HostRows
+        The same fits on some of the rows, in memory.
+    share : float
+        Mean weight of these rows.
+    weights, offset : numpy.ndarray, optional
+        As of :class:`HostRows`.
+    max_bytes : float
+        For what is read at a time, by all threads.
+
+    Notes
+    -----
+    Nothing as long as the recording is kept: predictors and curvature are computed again where they are needed, which
+    costs less than reading. A portion of rows is a :class:`HostRows` for as long as a thread works on it. Metrics and
+    lengths of steps come from the guide, so that a step reads the rows once; gradients and what proofs rest on come
+    from all rows. A fit that makes slow progress comes to doubt the guide, and all its passes read all rows.
+    """
+
+    waiting = 2
+
+    def __init__(self, X, Y, guide: HostRows, share: float = 1.0, weights=None, offset=None, max_bytes=np.inf):
+        self.X, self.Y, self.weights, self.offset, self.n_rows = X, Y, weights, offset, len(X)
+        self.guide, self.share = guide, share
+        self.observation, self.mean, self.dtype = guide.observation, guide.mean, guide.dtype
+        self.passes = 0.0
+        d, n = X.shape[1], len(guide.neuron)
+        self._at, self._direction, self._slopes = (Slopes(np.full((d, n), np.nan), np.full(n, np.nan)) for _ in "123")
+        self._seen: tuple | None = None  # centre, spread, furthest and longest
+        self._unit, self._led = np.ones(d), False
+        self._trusts = np.ones(n, bool)  # the guide
+        row_bytes = d * (X.dtype.itemsize + self.dtype.itemsize) + n * (Y.dtype.itemsize + 4 * self.dtype.itemsize)
+        tile, chunk = rows_of_a_tile(n), getattr(X, "chunk_rows", 1)
+        size = tile * max(1, round(_PORTION / row_bytes / tile))
+        size = size if size >= 4 * chunk else chunk * -(-size // chunk)  # chunks are read whole
+        workers = n_cores() + self.waiting
+        self.portion_rows = max(16, int(min(size, max_bytes / (row_bytes * workers))))
+        self.held_bytes = self.portion_rows * row_bytes * workers
+        self._most_hessians = max(1, int(min(n, max_bytes / (8 * (d + 1) ** 2 * (workers + 2)))))
+
+    def __enter__(self) -> StreamedRows:
+        """Start threads, some of which wait for rows while the others compute."""
+        super().__enter__()
+        self.guide._pool = self._pool
+        return self
+
+    def _there(self, fits, look):
+        """Look at a portion where some fits are; proofs ask that curvature is that of exact predictors."""
+        at = self._at.part(fits)
+        return lambda part: (part.put(*at), look(part))[1]
+
+    def _read(self, look, fits=ALL) -> tuple:
+        """Read all rows once; a look at a portion, as rows in memory, gives what is averaged and what is maximised."""
+        pattern = copy.copy(self.guide)
+        pattern.neuron = pattern.neuron[fits]
+
+        def portion(rows):
+            more = (None if a is None else a[rows] for a in (self.weights, self.offset))
+            mean, most = look(pattern.with_rows(self.X[rows], self.Y[rows], *more))
+            return jax.tree.map(lambda a: a * ((rows.stop - rows.start) / self.n_rows), mean), most
+
+        found = None
+        for here in self.each(portion, chunks(self.n_rows, self.portion_rows)):
+            if found is None:
+                found = here
+            else:
+                found = jax.tree.map(np.add, found[0], here[0]), jax.tree.map(np.maximum, found[1], here[1])
+        return found
+
+    # ---------------------------------------------------------------- passes that show the way
+
+    def place(self, coef, intercept) -> Slopes:
+        """Put all fits at parameters of centred features; returns the gradient there. Those that stay are not read."""
+        moved = np.flatnonzero(np.any(coef != self._at.coef, axis=0) | (intercept != self._at.intercept))
+        self._at, self._led = Slopes(coef.copy(), intercept.copy()), False
+        if len(moved):
+            found, _ = self._read(lambda part: (part.place(coef[:, moved], intercept[moved]), None), moved)
+            self._slopes.coef[:, moved], self._slopes.intercept[moved] = found
+            self._seen = None
+            self.passes += len(moved) / len(intercept)
+        return Slopes(*(a.copy() for a in self._slopes))
+
+    def along(self, coef, intercept) -> np.ndarray:
+        """Keep a direction; returns the mean of curvature times squared predictors of it, by the guide, (fit,)."""
+        p = self._direction = Slopes(coef, intercept)
+        bend = self._guided.along(coef, intercept)
+        at = np.flatnonzero(~self._trusts & (np.any(coef != 0, axis=0) | (intercept != 0)))
+        if len(at):
+            look = self._there(at, lambda part: (part.along(*p.part(at)), None))
+            bend[at] = self._read(look, at)[0]
+        return bend
+
+    def move(self, step, at: np.ndarray | None = None) -> Slopes:
+        """Go ``step`` (fit,) along the direction, and return the gradient of the mean loss there."""
+        at = np.arange(len(self.guide.neuron)) if at is None else at
+        lengths = np.zeros(len(self.guide.neuron))
+        lengths[at] = step
+        (coef, intercept), p = self._at, self._direction
+        return self.place(coef + lengths * p.coef, intercept + lengths * p.intercept).part(at)
+
+    @property
+    def _guided(self) -> HostRows:
+        """The guide where the fits are."""
+        if not self._led:
+            self.guide.put(*self._at)
+            self._led = True
+        return self.guide
+
+    def some(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the guide, at most about n: centred features (row, feature) and curvature (row, fit)."""
+        x, curvature = self._guided.some(rng, n)
+        return x, curvature * curvature.dtype.type(self.share)
+
+    def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
+        """Hessians of some fits, see :meth:`HostRows.hessians`: by the guide if the fit trusts it, else by all rows."""
+        found, trusts = [None] * len(fits), self._trusts[fits]
+        led, sure = np.flatnonzero(trusts), np.flatnonzero(~trusts)
+        shares = [led] if len(led) else []
+        shares += np.array_split(sure, -(-len(sure) // self._most_hessians)) if len(sure) else []
+        for share in shares:
+            some, own = fits[share], None if columns is None else [columns[i] for i in share]
+            if trusts[share[0]]:
+                matrices = self._guided.hessians(some, scale, own)
+            else:
+                every = np.arange(len(some))
+                look = self._there(some, lambda part, k=every, c=own: (part.hessians(k, scale, c), None))
+                matrices = self._read(look, some)[0]
+            for i, matrix in zip(share, matrices, strict=True):
+                found[i] = matrix
+        return found
+
+    def doubt(self, fits) -> None:
+        """Read all rows for Hessians and lengths of some fits from now on: the guide does not serve them."""
+        self._trusts[fits] = False
+
+    # ---------------------------------------------------------------- passes that numbers rest on
+
+    def evaluate(self, coef, intercept, dual: bool = False):
+        """Mean loss and gradient in float64, and the sums for a bound by duality; see :meth:`HostRows.evaluate`."""
+
+        def look(part):
+            found = part.evaluate(coef, intercept, dual)
+            mean, most = self._survey(part)
+            return (found, mean), most
+
+        (found, mean), most = self._read(look)
+        self._seen = mean, most
+        self.passes += 1 + dual
+        self._at, self._led = Slopes(coef.copy(), intercept.copy()), False
+        self._slopes = Slopes(*(a.copy() for a in found[1]))
+        return found
+
+    def _survey(self, part: HostRows) -> tuple[tuple, tuple]:
+        """Find what proofs ask of rows where the fits are: centre and spread, furthest and longest."""
+        longest, spread = part.longest(self._unit)
+        return (part.centre(), spread), (part.furthest(), longest)
+
+    def _surveyed(self) -> tuple[tuple, tuple]:
+        if self._seen is None:
+            self._seen = self._read(self._there(ALL, self._survey))
+        return self._seen
+
+    def centre(self) -> Slopes:
+        """Means of curvature times centred features, and of curvature: (feature, fit) and (fit,)."""
+        return self._surveyed()[0][0]
+
+    def furthest(self) -> np.ndarray:
+        """Largest ``|eta|`` of each fit over the rows that count, (fit,)."""
+        return self._surveyed()[1][0]
+
+    def longest(self, unit: np.ndarray) -> tuple[float, np.ndarray]:
+        """Largest norm of a row divided by ``unit``, and mean curvature times its square; see `HostRows.longest`."""
+        if np.any(unit != self._unit):
+            self._unit, self._seen = unit, None
+        (_, spread), (_, longest) = self._surveyed()
+        return longest, spread
+
+    def products(self, coef, intercept) -> Slopes:
+        """Hessians of the mean loss times a direction."""
+        self.passes += 1.5
+        return self._read(self._there(ALL, lambda part: (part.products(coef, intercept), None)))[0]
+
+    def reach(self, at) -> np.ndarray:
+        """Largest ``|D|`` of some fits over the rows that count, by the guide if the fit trusts it, (fit,)."""
+        reach, p = self._guided.reach(at), self._direction
+        sure = np.flatnonzero(~self._trusts[at])
+        if len(sure):
+            fits, every = at[sure], np.arange(len(sure))
+            look = self._there(fits, lambda part: (part.along(*p.part(fits)), part.reach(every)))
+            reach[sure] = self._read(look, fits)[1]
+        return reach
+
+    def longest_in(self, coordinates: np.ndarray) -> float:
+        """Largest squared norm of a row in coordinates; see :meth:`HostRows.longest_in`."""
+        return self._read(lambda part: (None, part.longest_in(coordinates)))[1]
+
+    # ---------------------------------------------------------------- which fits
+
+    def part(self, index: np.ndarray) -> StreamedRows:
+        """Return some of the fits, where they are."""
+        part = copy.copy(self)
+        part.guide = self._guided.part(index)
+        part._at, part._direction, part._slopes = (a.part(index) for a in (self._at, self._direction, self._slopes))
+        part.passes, part._seen = 0.0, None
+        part._trusts = self._trusts[index]
+        return part
+
+
+def draw(problem: PopulationProblem, max_bytes: float, seed: int) -> tuple[PopulationProblem, float]:
+    """Read some of the rows: runs spread over the recording, as a problem in memory, and their mean weight.
+
+    As many rows as fit in ``max_bytes``, half of those that count at most, and some for every feature at the least.
+    """
+    row_bytes = (2 * problem.n_features + 7 * problem.n_neurons + 1) * problem.dtype.itemsize
+    n = int(min(max(max_bytes / row_bytes, _PER_FEATURE * (problem.n_features + 1)), problem.n_counted // 2))
+    length = max(1, min(_RUN, n // _LEAST_RUNS))
+    starts = np.arange(0, problem.n_rows, length)
+    if problem.weights is not None:
+        starts = starts[np.add.reduceat(problem.weights, starts) > 0]
+    rng = np.random.default_rng([int(seed), 4])
+    some = max(1, min(len(starts), n // length))
+    chosen = np.unique(((np.arange(some) + rng.random(some)) * (len(starts) / some)).astype(int))
+    rows = (starts[chosen][:, None] + np.arange(length)).ravel()
+    rows = rows[rows < problem.n_rows]
+    rows = rows if problem.weights is None else rows[problem.weights[rows] > 0]
+    X, Y = (_gather(a, rows) for a in (problem.X, problem.Y))
+    weights, offset = (None if a is None else a[rows] for a in (problem.weights, problem.offset))
+    sample = PopulationProblem(X, Y, problem.observation, problem.penalty, weights, problem.dtype, offset)
+    return sample, 1.0 if weights is None else float(weights.mean())
+
+
+def _gather(rows_of, chosen: np.ndarray) -> np.ndarray:
+    """Rows of increasing numbers, each chunk that has some of them read once."""
+    chunk = max(_RUN, getattr(rows_of, "chunk_rows", _RUN))
+    edges = np.flatnonzero(np.diff(chosen // chunk)) + 1
+    parts = []
+    for some in np.split(chosen, edges):
+        start = int(some[0])
+        parts.append(rows_of[start : int(some[-1]) + 1][some - start])
+    return np.concatenate(parts)

@@ -1,0 +1,145 @@
+"""Rows in memory, tile by tile: features, counts, weights and offsets of fits, and threads that share the tiles."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from ..observations import Observation
+from ..problems._chunks import chunks, n_cores, one_thread_each
+from .kernels import TILE
+
+ALL = slice(None)
+_MOST_ROWS = 16384  # of a tile: more leave the cache
+_LEAST_ROWS = 64
+
+
+class Slopes(NamedTuple):
+    """Gradient of the mean loss, float64."""
+
+    coef: np.ndarray  # (feature, fit), of centred features
+    intercept: np.ndarray  # (fit,)
+
+    def part(self, index) -> Slopes:
+        """Return those of some fits."""
+        return Slopes(self.coef[:, index], self.intercept[index])
+
+
+class Workers:
+    """Threads among which work is shared while they are entered as a context; BLAS keeps to one thread meanwhile."""
+
+    waiting = 0  # threads beside one for each core, where some wait for a disk
+    _pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self):
+        """Start threads."""
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(one_thread_each())
+        workers = n_cores() + self.waiting
+        self._pool = self._open.enter_context(ThreadPoolExecutor(workers)) if workers > 1 else None
+        return self
+
+    def __exit__(self, *error) -> None:
+        """End them."""
+        self._open.close()
+
+    def each(self, function, items) -> Iterator:
+        """Apply a function to every item, in order, shared among threads."""
+
+        def quietly(item):
+            # What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                return function(item)
+
+        if self._pool is None or len(items) == 1:
+            return map(quietly, items)
+        return self._pool.map(quietly, items)
+
+
+class Tiles(Workers):
+    """Rows in memory, cut into tiles that stay in the cache; arguments are those of `HostRows`."""
+
+    def __init__(
+        self, X, Y, observation: Observation, neuron, mean, weights=None, rows=None, offset=None, dtype=np.float32
+    ):
+        self.observation, self.mean, self.dtype = observation, mean, np.dtype(dtype)
+        self.neuron, self.rows = np.asarray(neuron), rows
+        far = np.abs(mean).max(initial=0.0) > 0
+        self._shift = mean.astype(X.dtype) if far and is_far(X, mean) else None
+        if self._shift is not None:  # features are centred at what is taken off them, to the last bit
+            self.mean = self._shift.astype(np.float64)
+        self._hold(X, Y, weights, offset)
+
+    def _hold(self, X, Y, weights, offset) -> None:
+        self.X, self.Y, self.weights, self.offset, self.n_rows = X, Y, weights, offset, len(X)
+        self._fast = X if X.dtype == self.dtype else X.astype(self.dtype)
+        self._allocate()
+
+    def with_rows(self, X, Y, weights=None, offset=None):
+        """Return the same fits on other rows, for the thread that asks; they are nowhere yet."""
+        other = copy.copy(self)
+        other._pool = None
+        other._hold(X, Y, weights, offset)
+        return other
+
+    def _over(self, function, n_fits: int | None = None) -> list:
+        """Apply a function to tiles of rows that fit in the cache with ``n_fits`` numbers a row, in order."""
+        size = rows_of_a_tile(len(self.neuron) if n_fits is None else n_fits)
+        if self._pool is not None and self.n_rows > 8192:  # some tiles for every thread
+            size = min(size, -(-self.n_rows // 4))
+        return list(self.each(function, chunks(self.n_rows, size)))
+
+    def _x(self, tile: slice) -> np.ndarray:
+        """Rows of the passes that show the way; features far from 0 are centred before they are rounded."""
+        if self._shift is None:
+            return self._fast[tile]
+        return np.asarray(self.X[tile] - self._shift, self.dtype)
+
+    def _base(self, coef, intercept) -> np.ndarray:
+        """Constant term of the predictor for centred coefficients, given what is taken off X in products."""
+        return intercept - self.mean @ coef if self._shift is None else intercept
+
+    def _y(self, tile: slice, at, dtype) -> np.ndarray:
+        y = self.Y[tile] if at is ALL and self._every else np.take(self.Y[tile], self.neuron[at], axis=1)
+        return np.asarray(y, dtype)
+
+    def _weight(self, tile: slice, at) -> np.ndarray | None:
+        if self.weights is None:
+            return None
+        w = self.weights[tile]
+        return w if self.rows is None else np.take(w, self.rows[at], axis=1)
+
+    def _known(self, tile: slice, at) -> np.ndarray | None:
+        if self.offset is None:
+            return None
+        return self.offset[tile] if self.offset.shape[1] == 1 else self.offset[tile][:, self.neuron[at]]
+
+    def _weigh(self, rows, at, r, c):
+        w = self._weight(rows, at)
+        if w is None:
+            return r, c
+        w = w.astype(r.dtype)
+        return weighted(r, w), weighted(c, w)
+
+
+def rows_of_a_tile(n_fits: int) -> int:
+    """Rows of which the predictors of so many fits fill a tile."""
+    return int(np.clip(TILE // max(1, n_fits), _LEAST_ROWS, _MOST_ROWS))
+
+
+def weighted(values, w) -> np.ndarray:
+    """Values times weights; rows without weight may be anything, also infinite."""
+    values = values * w
+    np.copyto(values, 0, where=w == 0)
+    return values
+
+
+def is_far(X, mean) -> bool:
+    """Whether some feature is so far from 0 for how much it varies that centring after products would cancel."""
+    some = np.asarray(X[:: max(1, len(X) // 4096)], np.float64)
+    return bool(np.any(np.abs(mean) > 8 * np.maximum(some.std(axis=0), 1e-300)))

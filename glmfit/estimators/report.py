@@ -1,0 +1,297 @@
+"""What a fit says of itself, for people and for code: made of its solution and of facts about the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from .._display import Display, Summary
+from .._status import NO_PROOF, Status, as_statuses
+from ..bounds import DUALITY_THEOREM, GAP_THEOREM, StepCertificate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROUNDING = 1e-13  # of an objective, relative
+_MOST, _WIDE = 12, 24  # rows and letters shown
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Report(Display):
+    """Common part of the reports: whether a fit converged, what to do if not, a table, and lines to read."""
+
+    status: Any  # one, or an array with one per neuron
+    objective: Any
+    pseudo_r2: Any
+    solver_name: str
+    epochs: Any
+    seconds_run: float
+    seconds_compile: float
+    history: dict = field(default_factory=dict, repr=False)
+
+    _frame: ClassVar[tuple[str, ...]]
+    _words: ClassVar[dict[Status, str]] = {}  # of advice that differs from the usual
+
+    @property
+    def converged(self) -> bool | np.ndarray:
+        """Whether the fit, or that of each neuron (neuron,), reached its target."""
+        return self.status == Status.CONVERGED
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do about every outcome but convergence, a sentence each."""
+        return [f"{who}{status.label}: {self._advice(status)}" for who, status in self._outcomes()]
+
+    def _failure(self) -> str:
+        """Say what a warning says of fits that failed; nothing if none did."""
+        failed = [(who, status) for who, status in self._outcomes() if status.is_failure]
+        if not failed:
+            return ""
+        if self.status is Status.NO_GAIN:
+            return f"the fit did not improve on class frequencies. {self._advice(self.status)}"
+        parts = "; ".join(f"{who}{status.label} ({self._advice(status)})" for who, status in failed)
+        if np.ndim(self.status) == 0:
+            return f"the fit {'has' if self.status is Status.NO_USEFUL_BOUND else 'did not converge:'} {parts}"
+        n_failed = sum(np.sum(self.status == status) for _, status in failed)
+        return f"{n_failed} of {len(self.status)} neurons did not converge: {parts}"
+
+    def _outcomes(self) -> list[tuple[str, Status]]:
+        """Outcomes but convergence, with how many neurons have them."""
+        found = sorted({Status(int(s)) for s in np.atleast_1d(self.status)} - {Status.CONVERGED})
+        return [(f"{np.sum(self.status == s)} " if np.ndim(self.status) else "", s) for s in found]
+
+    def _advice(self, status: Status) -> str:
+        return self._words.get(status, status.advice)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return what was fitted on its own, a row each, as a pandas DataFrame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per neuron of a population, one row of any other model. Every frame has the columns status, objective,
+            pseudo_r2 and epochs; where distances from the optimum are known, gap, gap_kind ("bound", "estimate", or
+            "none" where nothing was computed) and relative_gap.
+        """
+        import pandas as pd
+
+        of = {
+            "status": [str(Status(int(s))) for s in np.atleast_1d(self.status)],
+            "gap_kind": getattr(self, "_gap_kind", None),
+        }
+        values = {name: of[name] if name in of else getattr(self, name) for name in self._frame}
+        index = pd.Index(self.neuron, name="neuron") if hasattr(self, "neuron") else None
+        return pd.DataFrame({name: np.atleast_1d(value) for name, value in values.items()}, index=index)
+
+    def _seconds(self) -> str:
+        return f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {int(np.max(self.epochs))} epochs"
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class CertifiedReport(Report):
+    """Common part of the reports of convex fits: how far from the optimum they are, at most."""
+
+    gap: Any
+    gap_is_bound: Any
+    relative_gap: Any
+    target: Any
+    null_objective: Any
+    row_evals: int
+    n_rows: int
+    n_dropped: int
+    n_features: int
+    step_certificate: StepCertificate | None
+    failure_probability: float
+
+    @property
+    def _gap_kind(self) -> np.ndarray:
+        """Say of every gap whether it is a bound, an estimate, or was not looked at."""
+        return np.where(np.isnan(self.gap), "none", np.where(self.gap_is_bound, "bound", "estimate"))
+
+
+def report_of(kind: type, *sources, **facts):
+    """Make a report of a solution: what is no fact given by name is the field of the first source that has it."""
+    for f in fields(kind):
+        source = next((source for source in sources if hasattr(source, f.name)), None)
+        if f.name not in facts and source is not None:
+            facts[f.name] = getattr(source, f.name)
+    status = facts["status"]
+    return kind(**facts | {"status": as_statuses(status) if np.ndim(status) else Status(int(status))})
+
+
+def null_is_best(status, objective, null_objective):
+    """Whether a converged fit is the model without features, but for rounding: then that model is the optimum.
+
+    There a ratio of the gap to what is explained would be one of two roundings.
+    """
+    rounding = _ROUNDING * (1 + np.abs(null_objective))
+    return (status == Status.CONVERGED) & (null_objective - objective <= rounding)
+
+
+def relative_gap(status, gap, objective, null_objective):
+    """Gap over what the features explain, 0 for an optimum that explains nothing."""
+    improvement = np.maximum(null_objective - objective, 0.0)
+    nothing = (gap == 0) | null_is_best(status, objective, null_objective)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(nothing, 0.0, np.divide(gap, improvement))[()]
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class FitReport(CertifiedReport):
+    """Report of a fit.
+
+    Attributes
+    ----------
+    neuron : list of str
+        Names of the neurons; all arrays below are (neuron,).
+    status : numpy.ndarray
+        Outcome, of :class:`glmfit.Status`; shown as words.
+    gap : numpy.ndarray
+        ``F - F*`` in nats per bin: a proved upper bound where ``gap_is_bound``, else an estimate.
+    gap_is_bound : numpy.ndarray
+        Whether ``gap`` is a certificate.
+    relative_gap : numpy.ndarray
+        ``gap / (F_null - F)``, what ``tol`` is compared with; 0 for a proved optimum that explains nothing.
+    target : numpy.ndarray
+        Gap below which the neuron counts as converged.
+    objective, null_objective : numpy.ndarray
+        F at the solution and of the intercept-only model, nats per bin.
+    pseudo_r2 : numpy.ndarray
+        Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of a constant rate.
+    spike_count : numpy.ndarray
+        Number of spikes in the rows fitted, whatever their weights and exposure.
+    epochs : numpy.ndarray
+        Epoch of the last work on the neuron.
+    row_evals : int
+        Rows evaluated per neuron, certificates included.
+    n_rows, n_dropped : int
+        Rows fitted, and rows left out because of a NaN.
+    rank, n_features : int
+        Directions of the design the data distinguish, and features.
+    solver_name : str
+        Solver that ran.
+    step_certificate : StepCertificate or None
+        Theorem and constants of the step size; None for solvers without one.
+    failure_probability : float
+        Over the population, that a certificate fails (random starts of Lanczos); 0 where no bound involves randomness.
+    history : dict of numpy.ndarray
+        epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron).
+    seconds_run, seconds_compile : float
+        Wall time of the fit without, and of, compilation.
+    memory_bytes : int or None
+        Of a fit whose rows were read as they were needed: bytes of rows and table held at a time. None for one in
+        memory.
+    runaway : dict of numpy.ndarray
+        Coefficients whose feature alone moves the linear predictor by more than 15 over the rows, and which the rows
+        hardly determine, as happens on columns that are nearly empty or nearly repeat others: neuron, feature (names),
+        coef, n_rows (rows where the feature is not 0). Empty if there are none, and for rows that were read as they
+        were needed.
+    """
+
+    neuron: list
+    spike_count: np.ndarray
+    rank: int
+    memory_bytes: int | None = None
+    runaway: dict = field(default_factory=dict)
+
+    _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "spike_count", "epochs"
+    _words: ClassVar[dict[Status, str]] = {
+        Status.PRECISION_FLOOR: (
+            "Above the tolerance no further progress was seen, because of rounding: loosen tol, or bring the features "
+            "to similar scales."
+        ),
+        Status.UNPROVED: NO_PROOF.format("", ""),
+    }  # after Newton
+
+    @property
+    def gap_theorem(self) -> str:
+        """What the bounds rest on; empty if no gap is a bound."""
+        return f"{GAP_THEOREM}, or {DUALITY_THEOREM}" if self.gap_is_bound.any() else ""
+
+    def _advice(self, status: Status) -> str:
+        return super()._advice(status) if "Newton" in self.solver_name else status.advice
+
+    def _summary(self) -> Summary:
+        """Totals, a row per neuron (of many the twelve most in need of a look), advice, certificate."""
+        return Summary(self._totals(), self._worst(), self._remarks())
+
+    def _totals(self) -> list[str]:
+        done, silent = int(self.converged.sum()), int(np.sum(self.status == Status.NO_SPIKES))
+        return [
+            f"{self.solver_name}: {done} of {len(self.neuron)} neurons converged"
+            + (f", {silent} without spikes" if silent else "")
+            + f"; {self.n_rows} rows, {self.n_features} features "
+            f"(rank {self.rank})" + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
+            f"{self._seconds()}, {self.row_evals / self.n_rows:.0f} passes over the rows in all",
+        ]
+
+    def _worst(self):
+        """Frame of words, a row per neuron; of many those that did not converge first, then the largest gaps."""
+        import pandas as pd
+
+        shown = np.arange(len(self.neuron))
+        if len(shown) > _MOST:
+            failed = np.array([s.is_failure for s in self.status])
+            shown = np.lexsort((-np.nan_to_num(self.gap, nan=np.inf), self.converged, ~failed))[:_MOST]
+        return pd.DataFrame(
+            {
+                "neuron": [_shorten(self.neuron[i]) for i in shown],
+                "status": [str(self.status[i]) for i in shown],
+                "gap F-F*": [f"{self.gap[i]:.1e}" for i in shown],
+                "kind": self._gap_kind[shown],
+                "relative": [f"{self.relative_gap[i]:.1e}" for i in shown],
+                "pseudo-R2": [f"{np.round(self.pseudo_r2[i], 3) + 0.0:.3f}" for i in shown],  # no "-0.000"
+                "spikes": [f"{self.spike_count[i]:.0f}" for i in shown],
+            }
+        )
+
+    def _remarks(self) -> list[str]:
+        lines = []
+        if len(self.neuron) > _MOST:
+            first = "with the largest gaps" if self.converged.all() else "with failures first, then the largest gaps"
+            lines.append(f"(the {_MOST} of {len(self.neuron)} neurons {first}; to_frame() has all)")
+        lines += self.advice
+        if self.rank < self.n_features and not self.gap_is_bound.all():
+            lines.append(
+                f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "
+                "left out, and gaps that are estimates are those of the other directions."
+            )
+        lines += self._runaway_lines()
+        if self.memory_bytes is not None:
+            lines.append(f"rows were read in every pass; {self.memory_bytes / 1e6:.0f} MB of them at a time")
+        if self.step_certificate is not None:
+            lines.append(str(self.step_certificate))
+        if self.gap_is_bound.any():
+            p = self.failure_probability
+            chance = f"failure probability {p:.0e}" if p else "no randomness"
+            lines.append(f"gap bounds: generalised self-concordance or duality, float64 gradient, {chance}")
+        return lines
+
+    def _runaway_lines(self) -> list[str]:
+        """Say which features have coefficients that ran away, and for how many neurons."""
+        if not self.runaway:
+            return []
+        lines = [
+            "Coefficients that the rows hardly determine, and that alone change the linear predictor by more than 15:"
+        ]
+        features = list(dict.fromkeys(self.runaway["feature"]))
+        for name in features[:_MOST]:
+            of = self.runaway["feature"] == name
+            neurons = f"{of.sum()} neurons" if of.sum() > 1 else f"neuron {self.runaway['neuron'][of][0]}"
+            lines.append(
+                f"  feature {name} (not at its median in {self.runaway['n_rows'][of][0]} of {self.n_rows} rows): "
+                f"{neurons}, up to {np.max(np.abs(self.runaway['coef'][of])):.1e}"
+            )
+        more = [f"  and {len(features) - _MOST} more features"] if len(features) > _MOST else []
+        return [*lines, *more, "  Remove such features, or use a ridge penalty."]
+
+
+def _shorten(name) -> str:
+    """Name cut in the middle, where names of units differ least."""
+    name = str(name)
+    if len(name) <= _WIDE:
+        return name
+    tail = 2 * _WIDE // 3
+    return f"{name[: _WIDE - tail - 2]}..{name[-tail:]}"
