@@ -16,7 +16,7 @@ from _common import Section, fresh, interleaved, median, run_sections, timed
 from scipy.special import logsumexp
 
 from glmfit.problems import Pairs, SoftmaxProblem
-from glmfit.solvers import SAGA, ConjugateGradients, ImplicitSGD, LoopOptions, Schedule
+from glmfit.solvers import ConjugateGradients, ImplicitSGD, LoopOptions, Schedule
 
 STRENGTH = 1e-3
 
@@ -56,7 +56,6 @@ def exact(_cache, _scale: float, section: Section) -> None:
         return model.coef_.T, model.intercept_
 
     fits = {
-        "glmfit SAGA": lambda: ours(SAGA(certificate="global", check_every=10), 1e-6),
         "glmfit ConjugateGradients": lambda: ours(ConjugateGradients(), 1e-6),
     }
     cold = {name: timed(fit)[0] for name, fit in fits.items()}
@@ -69,7 +68,7 @@ def exact(_cache, _scale: float, section: Section) -> None:
     gaps = {name: (objective(*fit()) - best) / (null - best) for name, fit in fits.items()}
     seconds = interleaved(fits, 7)
     section.note(relative_gap=gaps, seconds=seconds, cold_seconds=cold)
-    for name in ("glmfit SAGA", "glmfit ConjugateGradients"):
+    for name in ("glmfit ConjugateGradients",):
         spent = median(seconds[name])
         section.require(
             f"digits, {name}, true relative gap", gaps[name], 1e-6, limit=1, against="limit", unit="", topic="gap"

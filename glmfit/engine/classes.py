@@ -248,6 +248,7 @@ class ClassRun(Run):
     def __init__(self, problem, options: LoopOptions, seed: int = 0, start: Params | None = None, descent=ClassDescent):
         self.softmax, self._descent, self.held_bytes = problem, descent, None
         super().__init__(_Classes(problem), options, seed, start, None)
+        self.gap[:] = problem.null_objective - problem.saturated_loss  # no loss is below the smallest
         self.most_steps, self._lowest = options.max_epochs, np.inf
 
     def run(self) -> Solution:
@@ -265,9 +266,9 @@ class ClassRun(Run):
         return ClassRows(self.softmax, self.problem.basis.mean)
 
     def descent(self, rows: ClassRows, fits=None) -> Descent:
-        """Put the model at its start, unless that is worse than class frequencies."""
-        start = self.start
-        if start is None or not self.softmax.objective(start) <= self.softmax.null_objective:
+        """Put the model at its start; conjugate gradients begin at class frequencies where those are better."""
+        start, free = self.start, self._descent is ClassDescent
+        if start is None or (free and not self.softmax.objective(start) <= self.softmax.null_objective):
             start = self._cooled()
         coef, intercept = start
         coef = np.asarray(coef, np.float64)

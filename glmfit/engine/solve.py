@@ -18,6 +18,11 @@ from .loop import Run
 class ConjugateGradients:
     """Conjugate gradients of all neurons at once, in a metric that they share or in one of a neuron's own.
 
+    Parameters
+    ----------
+    curved : numpy.ndarray, optional
+        Fits that the shared metric is known not to serve, bool (fit,): those begin with one of their own.
+
     Notes
     -----
     Runs on the host: BLAS for the two products of a step, one compiled program for the loss, whatever the shapes. Or on
