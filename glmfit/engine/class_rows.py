@@ -42,7 +42,7 @@ class ClassRows(HostRows):
         self.sparse, self.observation = scipy.sparse.issparse(X), Multinomial(problem.n_classes)
         self.mean, self._shift = mean, mean if not self.sparse and np.any(mean) and is_far(X, mean) else None
         self.pairs, self.totals, self.fit_intercept = problem.pairs, problem.totals, problem.fit_intercept
-        self._first = np.searchsorted(self.pairs.row, np.arange(self.n_rows + 1))  # pair of a row
+        self._first = problem.first_pairs
         share = np.clip(problem.class_totals / self.totals.sum(), 1 / self.totals.sum(), 0.5)
         self.least_curvature = _LEAST * share * self.totals.mean()
         self.weights = self.rows = None

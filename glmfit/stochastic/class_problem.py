@@ -456,10 +456,10 @@ class SoftmaxProblem:
 
     def _pairs_of(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Row within a slice, class and weight of every count in it."""
-        some = slice(self._first_pairs[rows.start], self._first_pairs[rows.stop])
+        some = slice(self.first_pairs[rows.start], self.first_pairs[rows.stop])
         return self.pairs.row[some] - rows.start, self.pairs.label[some], self.pairs.weight[some]
 
     @cached_property
-    def _first_pairs(self) -> np.ndarray:
+    def first_pairs(self) -> np.ndarray:
         """Place of every row's first pair, and of the end, (row + 1,)."""
         return np.searchsorted(self.pairs.row, np.arange(self.n_rows + 1))
