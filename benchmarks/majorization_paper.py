@@ -28,15 +28,15 @@ import scipy.optimize
 import scipy.sparse
 import scipy.special
 from _common import ROOT, Section, median, run_sections, timed
+from glmfit.problems._softmax_view import SoftmaxView
 
 from glmfit.bounds import LowRankPlusDiagonal
 from glmfit.problems import Pairs, Params, SoftmaxProblem
-from glmfit.problems._softmax_view import SoftmaxView
 from glmfit.solvers import (
     BoundMajorization,
+    ConjugateGradients,
     IncrementalMajorization,
     LoopOptions,
-    NewtonCG,
     Schedule,
     SoftmaxSGD,
     StochasticMajorization,
@@ -137,7 +137,7 @@ def choose_strength(X, label) -> float:
         likelihood = 0.0
         for k in range(5):
             problem = problem_of(X[fold != k], label[fold != k], strength, int(label.max()) + 1)
-            fit = NewtonCG().run(problem.exact, key=jax.random.key(0), options=LoopOptions(max_epochs=50))
+            fit = ConjugateGradients().run(problem, key=jax.random.key(0), options=LoopOptions(max_epochs=50))
             likelihood += tested(fit.params, X[fold == k], label[fold == k])[0]
         scores.append(likelihood)
     return STRENGTHS[int(np.argmax(scores))]
@@ -283,7 +283,7 @@ def paper(load, repeats: int, passes: int, name: str, figures: Path, _cache, sca
     lowest, top = [], []
     for seed, part in enumerate(parts):
         start = start_of(part.problem, seed)
-        exact = NewtonCG().run(part.problem.exact, key=jax.random.key(0), options=LoopOptions(tol=1e-11))
+        exact = ConjugateGradients().run(part.problem, key=jax.random.key(0), options=LoopOptions(tol=1e-11))
         lowest.append(float(exact.objective[0]))
         top.append(part.problem.null_objective)
         for method, run in methods.items():
@@ -376,7 +376,7 @@ def listing(figures: Path, _cache, scale: float, section: Section) -> None:
     X, y = simulated_logistic()
     part = Split(problem_of(X, codes(y), 1e-3), X, codes(y))
     null, passes = part.problem.null_params(), max(4, int(30 * scale))
-    exact = NewtonCG().run(part.problem.exact, key=jax.random.key(0), options=LoopOptions(tol=1e-12))
+    exact = ConjugateGradients().run(part.problem, key=jax.random.key(0), options=LoopOptions(tol=1e-12))
     best, grid = exact.params, np.arange(passes + 1)
     runs = {
         "SBM, listing": run_schedule(StochasticMajorization(), ONE, part, null, 0, passes),
@@ -401,7 +401,7 @@ def incremental(folder: Path, _cache, scale: float, section: Section) -> None:
     for name, (X, y) in sets.items():
         for strength in (1e-2, 1e-3):
             problem = problem_of(X, codes(y), strength)
-            exact = NewtonCG().run(problem.exact, key=jax.random.key(0), options=LoopOptions(tol=1e-12))
+            exact = ConjugateGradients().run(problem, key=jax.random.key(0), options=LoopOptions(tol=1e-12))
             lowest = float(exact.objective[0])
             reached = {}
             for method, solver in (
@@ -410,15 +410,15 @@ def incremental(folder: Path, _cache, scale: float, section: Section) -> None:
                 ("batch", BoundMajorization(1.0)),
                 ("batch, relaxed", BoundMajorization(1.9)),
             ):
-                begin = partial(solver.init_state, problem.exact, problem.null_params(), key=jax.random.key(0))
+                begin = partial(solver.init_state, problem, problem.null_params(), key=jax.random.key(0))
                 spent, (taken, step) = 0.0, timed(begin)
                 while relative_gap(problem, lowest, problem.objective(problem.exact.user_params(step.params))) > TARGET:
                     spent += taken
-                    taken, step = timed(partial(solver.update, problem.exact, step.params, step.state))
+                    taken, step = timed(partial(solver.update, problem, step.params, step.state))
                 passes = step.state.row_evals / problem.n_rows
                 reached[method] = {"passes": passes, "epochs": step.state.epoch, "seconds": spent + taken}
-            seconds = timed(partial(NewtonCG().run, problem.exact, key=jax.random.key(0)))[0]
-            reached["NewtonCG"] = {"seconds": seconds}
+            seconds = timed(partial(ConjugateGradients().run, problem, key=jax.random.key(0)))[0]
+            reached["ConjugateGradients"] = {"seconds": seconds}
             section.note(**{f"{name}, ridge {strength:g}": reached})
             section.require(
                 f"{name}, ridge {strength:g}: passes of IncrementalMajorization to a relative gap of 1e-6",
@@ -452,13 +452,13 @@ def batch_pcg(_cache, scale: float, section: Section) -> None:
     """Digits, ridge 1e-2: gradient-equivalents to a relative gap of 1e-6 compared with L-BFGS."""
     X, y = digits()
     problem = problem_of(X, codes(y), 1e-2)
-    exact = NewtonCG().run(problem.exact, key=jax.random.key(0), options=LoopOptions(tol=1e-12))
+    exact = ConjugateGradients().run(problem, key=jax.random.key(0), options=LoopOptions(tol=1e-12))
     lowest, counts, seconds = float(exact.objective[0]), {}, {}
     solvers = {
         f"BBM, relaxation {eta:g}, {order}": BoundMajorization(eta, order=order)
         for eta in (1.0, 1.5, 1.9)
         for order in ("descending", "averaged", "given")
-    } | {"NewtonCG": NewtonCG()}
+    } | {"ConjugateGradients": ConjugateGradients()}
     for name, solver in solvers.items():
         fresh = problem_of(X, codes(y), 1e-2).exact
         view = fresh.__dict__["view"] = Counted(fresh.problem)

@@ -255,7 +255,7 @@ _BOTH = tuple((tol, precision) for precision in ("float32", "float64") for tol i
 def rivals(problem) -> list[Rival]:
     """Solvers that minimise the objective of a problem; of packages that are installed."""
     softmax = problem.link == "softmax"
-    ours = ("auto", "NewtonCG", "SAGA", "BoundMajorization") if softmax else ("auto", "SAGA", "Newton")
+    ours = ("auto", "ConjugateGradients", "BoundMajorization") if softmax else ("auto", "SAGA", "Newton")
     found = [Rival("glmfit", name, partial(_glmfit, name), TOLS[1:]) for name in ours]
     found += [Rival("nemos", name, partial(_nemos, name), ITERATIONS) for name in NEMOS]
     if softmax:

@@ -16,7 +16,7 @@ from _common import Section, fresh, interleaved, median, run_sections, timed
 from scipy.special import logsumexp
 
 from glmfit.problems import Pairs, SoftmaxProblem
-from glmfit.solvers import SAGA, ImplicitSGD, LoopOptions, NewtonCG, Schedule
+from glmfit.solvers import ConjugateGradients, ImplicitSGD, LoopOptions, Schedule
 
 STRENGTH = 1e-3
 
@@ -36,7 +36,7 @@ def exact(_cache, _scale: float, section: Section) -> None:
     X, y = digits()
     n, K = len(y), 10
     reference = SoftmaxProblem(X, Pairs(np.arange(n), y, np.ones(n)), K, STRENGTH)
-    best = NewtonCG().run(reference.exact, key=jax.random.key(0), options=LoopOptions(tol=1e-13)).objective[0]
+    best = ConjugateGradients().run(reference, key=jax.random.key(0), options=LoopOptions(tol=1e-13)).objective[0]
     null = reference.null_objective
 
     def objective(W, b):
@@ -46,7 +46,7 @@ def exact(_cache, _scale: float, section: Section) -> None:
     def ours(solver, tol):
         problem = SoftmaxProblem(X, Pairs(np.arange(n), y, np.ones(n)), K, STRENGTH)
         options = LoopOptions(tol=tol, negligible=0.0, max_epochs=3000)
-        solution = solver.run(problem.exact, key=jax.random.key(0), options=options)
+        solution = solver.run(problem, key=jax.random.key(0), options=options)
         return solution.params.coef, solution.params.intercept
 
     def theirs(solver, tol):
@@ -56,8 +56,7 @@ def exact(_cache, _scale: float, section: Section) -> None:
         return model.coef_.T, model.intercept_
 
     fits = {
-        "glmfit SAGA": lambda: ours(SAGA(certificate="global", check_every=10), 1e-6),
-        "glmfit NewtonCG": lambda: ours(NewtonCG(), 1e-6),
+        "glmfit ConjugateGradients": lambda: ours(ConjugateGradients(), 1e-6),
     }
     cold = {name: timed(fit)[0] for name, fit in fits.items()}
     for solver in ("saga", "lbfgs", "newton-cg"):  # the loosest tolerance that reaches the gap
@@ -69,7 +68,7 @@ def exact(_cache, _scale: float, section: Section) -> None:
     gaps = {name: (objective(*fit()) - best) / (null - best) for name, fit in fits.items()}
     seconds = interleaved(fits, 7)
     section.note(relative_gap=gaps, seconds=seconds, cold_seconds=cold)
-    for name in ("glmfit SAGA", "glmfit NewtonCG"):
+    for name in ("glmfit ConjugateGradients",):
         spent = median(seconds[name])
         section.require(
             f"digits, {name}, true relative gap", gaps[name], 1e-6, limit=1, against="limit", unit="", topic="gap"
@@ -97,7 +96,7 @@ def crossover(_cache, scale: float, section: Section) -> None:
                 problem, problem.null_params(), key=jax.random.key(0), schedule=Schedule(50, step)
             )
             sampled[f"{step:g}"] = {"seconds": run.seconds_run, "objective": problem.objective(run.params)}
-        solution = NewtonCG().run(problem.exact, key=jax.random.key(0))
+        solution = ConjugateGradients().run(problem, key=jax.random.key(0))
         history = solution.history
         best = min(sampled.values(), key=lambda run: run["objective"])
         passed = history["seconds"][np.argmax(history["objective"][:, 0] <= best["objective"])]

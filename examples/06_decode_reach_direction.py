@@ -20,7 +20,6 @@
 import os
 from pathlib import Path
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy.signal import find_peaks
@@ -31,7 +30,7 @@ from threadpoolctl import threadpool_limits
 import glmfit
 from glmfit import plotting
 from glmfit.problems import Pairs, Params, SoftmaxProblem
-from glmfit.solvers import BoundMajorization
+from glmfit.solvers import BoundMajorization, LoopOptions
 
 N_DIRECTIONS = 8
 FAST_M_S = 0.2  # peak speed of a reach, at least
@@ -131,14 +130,14 @@ start *= 1000 / np.abs(Z @ start).max()
 def majorize(ridge, relaxation):
     """Passes over the trials and objective, for each step."""
     solver = BoundMajorization(relaxation=relaxation)
-    problem = SoftmaxProblem(Z, pairs, N_DIRECTIONS, ridge).exact
+    problem = SoftmaxProblem(Z, pairs, N_DIRECTIONS, ridge)
     params = Params(start, np.zeros(N_DIRECTIONS))
-    params, state = solver.init_state(problem, params, key=jax.random.key(0))
-    path = [(1, state.objective[0])]
-    while path[-1][0] < MAX_PASSES:
-        params, state = solver.update(problem, params, state)
-        path.append((state.row_evals / n, state.objective[0]))
-    return np.array(path).T
+    options = LoopOptions(tol=1e-15, negligible=0.0, max_epochs=MAX_PASSES)
+    path = solver.run(problem, params, options=options).history
+    passes, objective = path["row_evals"][1:] / n, path["objective"][1:, 0]
+    seen = passes <= MAX_PASSES
+    first = problem.objective(params)
+    return np.append(1, passes[seen]), np.append(first, objective[seen])
 
 
 def descend(ridge, step):
@@ -174,8 +173,8 @@ for strength in RIDGES:
 # ## The estimator and its report
 #
 # `SoftmaxGLM` starts from the frequencies of the directions. The gap in the
-# report is proved. The default solver, `NewtonCG`, searches along lines for
-# its steps and is usually faster near the optimum.
+# report is proved. The default solver, `ConjugateGradients`, searches along
+# lines for its steps and is usually faster near the optimum.
 
 # %%
 model = glmfit.SoftmaxGLM(

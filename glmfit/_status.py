@@ -83,12 +83,12 @@ _ADVICE = {
     Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ', or solver_name="Newton"'),
     Status.NO_GAIN: (
         "The features explain nothing (they are constant, or the penalty is strong), or one pass over these rows is "
-        'too noisy. Scale X to about 1, use a smaller gain, or solve exactly with solver_name="NewtonCG" to find '
-        "out."
+        'too noisy. Scale X to about 1, use a smaller gain, or solve exactly with solver_name="ConjugateGradients" to '
+        "find out."
     ),
     Status.NO_USEFUL_BOUND: (
         "The bound of the gap exceeds what the features explain, so that it says nothing about the fit: judge it by "
-        'its score on held-out rows, or solve exactly with solver_name="NewtonCG".'
+        'its score on held-out rows, or solve exactly with solver_name="ConjugateGradients".'
     ),
 }
 

@@ -37,6 +37,8 @@ class Descent:
     """
 
     extensions = 3  # times a step may be made longer
+    aim = 0.3  # of the target: an estimate below it asks for a proof
+    slack = 0.9  # of an estimate: where some steps leave more of it, nothing but rounding is taken to be left
 
     def __init__(self, rows: HostRows, metric: SharedMetric, ridge: np.ndarray, coef, intercept):
         self.rows, self.shared, self.ridge = rows, metric, ridge
@@ -44,7 +46,8 @@ class Descent:
         n = len(intercept)
         self.own: list[OwnMetric | None] = [None] * n
         self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)
-        self.kept = Slopes(np.zeros_like(coef), np.zeros(n))  # what the next direction takes from the last
+        self.kept: Slopes  # what the next direction takes from the last
+        self.forget()
         self.hessian_cost = np.full(n, steps_of_a_hessian(len(coef)))
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
         self.arrive(rows.place(coef, intercept))
@@ -57,12 +60,20 @@ class Descent:
     def judge(self) -> None:
         """Say how far the gradient is from 0, and where it leads."""
         self.towards = self.precondition(self.gradient)
-        self.squared_norm = inner(self.gradient, self.towards)
+        self.squared_norm = self.inner(self.gradient, self.towards)
 
     @property
     def estimate(self) -> np.ndarray:
         """Estimate of the gap, (fit,)."""
         return self.squared_norm / 2
+
+    def inner(self, a: Slopes, b: Slopes) -> np.ndarray:
+        """Inner product of each fit, (fit,)."""
+        return inner(a, b)
+
+    def ridge_between(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Product of coefficients weighted by the ridge, (fit,)."""
+        return np.sum(self.ridge * a * b, axis=0)
 
     def precondition(self, g: Slopes) -> Slopes:
         """Apply the inverse of the metric of each fit."""
@@ -87,6 +98,10 @@ class Descent:
         self.judge()
         self.kept.coef[:, fits], self.kept.intercept[fits] = 0.0, 0.0
 
+    def forget(self) -> None:
+        """Go along the gradient next."""
+        self.kept = Slopes(np.zeros_like(self.coef), np.zeros(len(self.intercept)))
+
     def doubt(self, which: np.ndarray) -> None:
         """Let metrics and lengths of some fits, bool (fit,), come from all rows, where a guide led them so far."""
         self.rows.doubt(which)
@@ -107,7 +122,7 @@ class Descent:
         """Take one step of the fits that move, bool (fit,)."""
         p, slope = self.choose()
         p = Slopes(np.where(moving, p.coef, 0.0), np.where(moving, p.intercept, 0.0))
-        bend = self.rows.along(*p) + np.sum(self.ridge * p.coef**2, axis=0)
+        bend = self.rows.along(*p) + self.ridge_between(p.coef, p.coef)
         length = np.where(moving & (slope < 0), self.first_length(slope, bend), 0.0)
         before, norm = self.gradient, self.squared_norm
         self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0))
@@ -118,7 +133,7 @@ class Descent:
         """Part of a direction that the next one takes over, from the gradient and its squared norm where it began."""
         change = Slopes(self.gradient.coef - before.coef, self.gradient.intercept - before.intercept)
         with np.errstate(divide="ignore", invalid="ignore"):
-            beta = np.maximum(inner(change, self.towards) / norm, 0.0)
+            beta = np.maximum(self.inner(change, self.towards) / norm, 0.0)
         beta = np.where(np.isfinite(beta), beta, 0.0)
         return Slopes(beta * p.coef, beta * p.intercept)
 
@@ -126,11 +141,11 @@ class Descent:
         """Directions, conjugate to the last ones, and slopes along them."""
         g, z = self.gradient, self.towards
         p = Slopes(self.kept.coef - z.coef, self.kept.intercept - z.intercept)
-        slope = inner(g, p)
+        slope = self.inner(g, p)
         uphill = ~(slope < 0)
         if uphill.any():
             p = Slopes(np.where(uphill, -z.coef, p.coef), np.where(uphill, -z.intercept, p.intercept))
-            slope = inner(g, p)
+            slope = self.inner(g, p)
         return p, slope
 
     def first_length(self, slope, bend) -> np.ndarray:
@@ -144,14 +159,14 @@ class Descent:
 
     def _go(self, p: Slopes, slope, bend, length) -> None:
         """Go along a direction, and correct the lengths of fits whose slopes at the end say so."""
-        start, rise = np.sum(self.ridge * self.coef * p.coef, axis=0), np.sum(self.ridge * p.coef**2, axis=0)
+        start, rise = self.ridge_between(self.coef, p.coef), self.ridge_between(p.coef, p.coef)
         loss = self.rows.move(length)
-        end = inner(loss, p) + start + length * rise + self.rise_of_kinks(p, length)
+        end = self.inner(loss, p) + start + length * rise + self.rise_of_kinks(p, length)
         lengths, low, high = length.copy(), np.zeros_like(length), np.full_like(length, np.inf)
         at, sure = np.arange(len(length)), np.zeros_like(length)
         for attempt in range(_CORRECTIONS):
             here, s0, s1 = lengths[at], slope[at], end[at]
-            over = ~(s1 <= -OVERSHOT * s0)  # or not a number
+            over = ~(s1 <= -OVERSHOT * s0) | self.rises(p, lengths)[at]  # or not a number
             short = (s1 < SHORT * s0) & np.isinf(high[at]) & (attempt < self.extensions)
             wrong = (over | short) & (here > 0)
             high[at[over]], low[at[~over]] = here[over], here[~over]
@@ -175,7 +190,7 @@ class Descent:
             loss.coef[:, at], loss.intercept[at] = found
             lengths[at] = after
             kinks = np.broadcast_to(self.rise_of_kinks(p, lengths), len(lengths))[at]
-            end[at] = inner(found, p.part(at)) + start[at] + after * rise[at] + kinks
+            end[at] = self.inner(found, p.part(at)) + start[at] + after * rise[at] + kinks
         with np.errstate(invalid="ignore"):
             gain = -lengths * (slope + end) / 2
         self.gained = self.gained + np.where((lengths > 0) & np.isfinite(gain), gain, 0.0)
@@ -183,6 +198,10 @@ class Descent:
         self._went = lengths > 0
         self.arrive(loss)
         self._went = None
+
+    def rises(self, p: Slopes, lengths: np.ndarray) -> np.ndarray:
+        """Which fits are known to be higher at lengths along p than before, bool (fit,); slopes do not always tell."""
+        return np.zeros(len(lengths), bool)
 
     def _sure_step(self, fits: np.ndarray, slope, bend) -> np.ndarray:
         """Length that self-concordance proves to descend, of some fits; next to 0 where there is no theorem."""

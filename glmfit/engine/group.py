@@ -10,9 +10,7 @@ from .cg import Descent
 from .proximal import ProximalDescent
 from .streamed import StreamedRows
 
-_AIM = 0.3  # of the target: an estimate below it asks for a proof
-_AIM_OF_KINKS = 1e-2  # the same: bounds by duality are of first order
-_SHARE_OF_STREAMS = 0.03  # of both: a step more costs less than a proof
+_SHARE_OF_STREAMS = 0.03  # of the aim: a step more costs less than a proof
 _LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
 
@@ -42,7 +40,7 @@ class Group:
         self.descent, self.fits = descent, fits
         kinks, streamed = isinstance(descent, ProximalDescent), isinstance(descent.rows, StreamedRows)
         self.first_order = kinks and not streamed
-        aim = (_AIM_OF_KINKS if kinks else _AIM) * (_SHARE_OF_STREAMS if streamed else 1.0)
+        aim = descent.aim * (_SHARE_OF_STREAMS if streamed else 1.0)
         self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
         self.trace, self.looks = [descent.estimate], 0
         self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
@@ -66,7 +64,7 @@ class Group:
         estimate = self.descent.estimate
         ready = (estimate <= self.aim * target) | ~np.isfinite(estimate)
         if len(self.trace) > _STALLED:
-            ready |= np.min(self.trace[-_STALLED:], axis=0) >= 0.9 * self.trace[-_STALLED - 1]
+            ready |= np.min(self.trace[-_STALLED:], axis=0) >= self.descent.slack * self.trace[-_STALLED - 1]
         return ready
 
     def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:

@@ -69,8 +69,7 @@ class HostRows(Tiles):
         def tile(rows):
             eta = self.eta[rows]
             if moves:
-                np.matmul(self._x(rows), coef32, out=eta)
-                eta += base
+                self._predict(rows, coef32, base, eta)
             else:
                 eta[:] = base
             known = self._known(rows, ALL)
@@ -86,13 +85,20 @@ class HostRows(Tiles):
         coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
 
         def tile(rows):
-            D = self.D[rows]
-            np.matmul(self._x(rows), coef32, out=D)
-            D += base
-            return np.einsum("tn,tn,tn->n", D, D, self.curvature[rows])
+            self._predict(rows, coef32, base, self.D[rows])
+            return self._bend(rows)
 
         self.passes += 0.5
         return self._mean(self._over(tile))
+
+    def _predict(self, rows: slice, coef, base, out) -> None:
+        """Put down the predictors of some rows."""
+        np.matmul(self._x(rows), coef, out=out)
+        out += base
+
+    def _bend(self, rows: slice) -> np.ndarray:
+        """Sum curvature times squares of D over some rows."""
+        return np.einsum("tn,tn,tn->n", self.D[rows], self.D[rows], self.curvature[rows])
 
     def move(self, step, at: np.ndarray | None = None) -> Slopes:
         """Go ``step`` (fit,) along D, and return the gradient of the mean loss there.

@@ -47,6 +47,7 @@ class ProximalDescent(Descent):
     """
 
     extensions = 0  # slopes between two points of a kink say when to stop, and not where the least is
+    aim = 1e-2  # bounds by duality are of first order
 
     def __init__(self, rows: HostRows, metric: SharedMetric, ridge, penalty: Penalty, coef, intercept):
         self.penalty, basis = penalty, metric.basis

@@ -10,12 +10,18 @@ import numpy as np
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 from ..solvers._seed import seed_of
+from .classes import ClassRun
 from .loop import Run
 
 
 @dataclass(frozen=True)
 class ConjugateGradients:
     """Conjugate gradients of all neurons at once, in a metric that they share or in one of a neuron's own.
+
+    Parameters
+    ----------
+    curved : numpy.ndarray, optional
+        Fits that the shared metric is known not to serve, bool (fit,): those begin with one of their own.
 
     Notes
     -----
@@ -91,4 +97,6 @@ def solve(
     -------
     Solution
     """
+    if hasattr(problem, "n_classes"):
+        return ClassRun(problem, options, seed, start).run()
     return Run(problem, options, seed, start, curved).run()

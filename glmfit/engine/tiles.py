@@ -70,7 +70,7 @@ class Tiles(Workers):
         self.observation, self.mean, self.dtype = observation, mean, np.dtype(dtype)
         self.neuron, self.rows = np.asarray(neuron), rows
         far = np.abs(mean).max(initial=0.0) > 0
-        self._shift = mean.astype(X.dtype) if far and _is_far(X, mean) else None
+        self._shift = mean.astype(X.dtype) if far and is_far(X, mean) else None
         if self._shift is not None:  # features are centred at what is taken off them, to the last bit
             self.mean = self._shift.astype(np.float64)
         self._hold(X, Y, weights, offset)
@@ -144,7 +144,7 @@ def weighted(values, w) -> np.ndarray:
     return values
 
 
-def _is_far(X, mean) -> bool:
+def is_far(X, mean) -> bool:
     """Whether some feature is so far from 0 for how much it varies that centring after products would cancel."""
     some = np.asarray(X[:: max(1, len(X) // 4096)], np.float64)
     return bool(np.any(np.abs(mean) > 8 * np.maximum(some.std(axis=0), 1e-300)))

@@ -25,8 +25,9 @@ from ..data.classes import ClassTraining
 from ..data.features import read_features
 from ..data.rows import read_offset
 from ..data.times import check_same_rows, time_axis
+from ..engine import BoundMajorization, ConjugateGradients
 from ..problems import Params
-from ..solvers import SAGA, BoundMajorization, LoopOptions, NewtonCG, Solution
+from ..solvers import LoopOptions, Solution
 from ..solvers._seed import key_for
 from ..stochastic import (
     NCE,
@@ -53,8 +54,8 @@ from .model_reports import ClassReport
 from .report import null_is_best, relative_gap, report_of
 
 EXACT = {
-    "NewtonCG": NewtonCG,
-    "SAGA": SAGA,
+    "ConjugateGradients": ConjugateGradients,
+    "NewtonCG": ConjugateGradients,  # its name in version 0.1
     "BoundMajorization": BoundMajorization,
     "IncrementalMajorization": IncrementalMajorization,
 }
@@ -70,8 +71,6 @@ SAMPLING = {
 # They see all classes of the rows they visit, and begin anew with every run: nothing for a stream.
 VISITING = {"StochasticMajorization": StochasticMajorization, "SoftmaxSGD": SoftmaxSGD}
 SOLVERS = {**EXACT, **SAMPLING, **VISITING}
-# Bohning's bound is one matrix for all classes: certified once, and few looks.
-_DEFAULTS = {"SAGA": {"certificate": "global", "check_every": 10}}
 # More negatives than by default: with classes so many that nothing exact can be done, five see little of them.
 _AUTO = {"ImplicitSGD": {"n_negatives": 20}}
 REGULARIZERS = ("Ridge", "UnRegularized")
@@ -140,7 +139,7 @@ class ClassModel(Model):
         key = key_for(solver, seed)
         if type(solver) in EXACT.values():
             options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=verbose)
-            solution = solver.run(problem.exact, key=key, options=options)
+            solution = solver.run(problem, key=key, options=options)
             params, report = solution.params, _exact_report(problem, solution, data)
         else:
             tuned, seconds = step == "tune" and solver.has_step, 0.0
@@ -182,8 +181,14 @@ class ClassModel(Model):
 
     def _make_solver(self, streaming: bool = False):
         given, own = (self.solver_name, self.solver_kwargs), self._get_param_names()
+        if self.solver_name == "SAGA":
+            raise ValueError(
+                'solver_name is "SAGA", which version 0.2 no longer has for models of classes. Use "auto" or '
+                '"ConjugateGradients", which is faster, takes sparse features too, and proves how far from the optimum '
+                "a fit is."
+            )
         if not streaming:
-            return read_solver(*given, SOLVERS, defaults=_DEFAULTS, parameters=own)
+            return read_solver(*given, SOLVERS, parameters=own)
         solver = read_solver(*given, SAMPLING, "partial_fit needs a solver that samples: solver_name", parameters=own)
         return ImplicitSGD(**_AUTO["ImplicitSGD"]) if solver is None else solver
 
@@ -376,7 +381,7 @@ def _warn_of_scales(X, solver_name: str) -> None:
             f"X has columns far from 0 or of very different scales (column {far} has standard deviation "
             f"{spread[far]:.2g}, {than}), and {solver_name} takes steps along the columns as they are, so that it "
             "learns little here. Standardise X, for instance with sklearn.preprocessing.StandardScaler(); exact "
-            "solvers, such as NewtonCG, do not need it."
+            "solvers, such as ConjugateGradients, do not need it."
         )
 
 

@@ -66,9 +66,9 @@ class ClassReport(CertifiedReport):
     _words: ClassVar[dict[Status, str]] = {
         Status.PRECISION_FLOOR: (
             "Above the tolerance no further progress was seen, because of rounding or, with a majorization, slowness: "
-            'loosen tol, bring the features to similar scales, or use solver_name="NewtonCG".'
+            'loosen tol, bring the features to similar scales, or use solver_name="ConjugateGradients".'
         ),
-        Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ', or solver_name="NewtonCG"'),
+        Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ', or solver_name="ConjugateGradients"'),
     }
 
     def _advice(self, status: Status) -> str:
@@ -84,7 +84,7 @@ class ClassReport(CertifiedReport):
             try_ = "give a longer step or more epochs"
         return (
             f"{what}, or the features explain nothing (they are constant, or the penalty is strong). Centre X and "
-            f'scale it to about 1, {try_}, or solve exactly with solver_name="NewtonCG" to find out.'
+            f'scale it to about 1, {try_}, or solve exactly with solver_name="ConjugateGradients" to find out.'
         )
 
     def _summary(self) -> Summary:

@@ -50,8 +50,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         At least 0; the default is one over the sum of the weights (without any, the number of rows), which is the
         ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` has the one of the fit.
     solver_name : str
-        "auto" takes NewtonCG while rows times classes are moderate and ImplicitSGD beyond
-        (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "NewtonCG", "SAGA" (dense features),
+        "auto" takes ConjugateGradients while rows times classes are moderate and ImplicitSGD beyond
+        (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "ConjugateGradients"
         and, going down by theorem without a step to choose, "BoundMajorization" and "IncrementalMajorization".
         Sampling classes, for very many: "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with:
         "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to

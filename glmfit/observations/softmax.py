@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,8 @@ class Multinomial:
     ----------
     n_coupled : int
         Number of classes.
+    constant : float
+        Of self-concordance: a change of a row's scores of range r multiplies its curvature by at most ``exp(r)``.
 
     Notes
     -----
@@ -49,6 +51,7 @@ class Multinomial:
     """
 
     n_coupled: int
+    constant: ClassVar[float] = 1.0
 
     def loss(self, y: Array, eta: Array) -> Array:
         """Compute the loss of every row, (row,), from counts (row, class) and scores (row, class)."""
@@ -92,28 +95,6 @@ class Multinomial:
         """Draw counts of the totals given, (row, class)."""
         p = np.exp(log_softmax(np.asarray(eta, np.float64)))
         return rng.multinomial(np.asarray(total), p / p.sum(axis=-1, keepdims=True))
-
-
-@dataclass(frozen=True)
-class OffsetMultinomial(Multinomial):
-    """Counts and, beside them in the same array (row, 2 class), what is added to the scores."""
-
-    def total(self, y: Array, eta: Array, weight: Array) -> jax.Array:
-        """Sum the weighted losses of rows."""
-        counts, offset = self._split(y)
-        return super().total(counts, eta + offset, weight)
-
-    def derivative(self, y: Array, eta: Array) -> Array:
-        """Compute the residual, (row, class)."""
-        counts, offset = self._split(y)
-        return super().derivative(counts, eta + offset)
-
-    def curvature_bound(self, y: Array) -> Array:
-        """Bound the largest eigenvalue of every row's curvature, (row,)."""
-        return super().curvature_bound(self._split(y)[0])
-
-    def _split(self, y):
-        return y[..., : self.n_coupled], y[..., self.n_coupled :]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from ..problems import Params, PopulationProblem
 from ..problems._joint_rows import joint_blocks, joint_spectrum, joint_sweep
 from ..problems.joint import JointProblem
 from ..solvers import SAGA as CertifiedSAGA
-from ..solvers import LoopOptions, Newton, NewtonCG
+from ..solvers import LoopOptions, Newton
 from ..solvers._epoch import saga_epoch
 from ..solvers.proximal import proximal_gradient
 from ..solvers.table import TableSAGA
@@ -368,10 +368,10 @@ class SAGA:
         if self._proves(view):
             pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
             strength = float(part.penalty.ridge_strength)
-            problem = SoftmaxProblem(X, pairs, view.n_classes, strength, True, None, view.dtype).exact
+            problem = SoftmaxProblem(X, pairs, view.n_classes, strength, True, None, view.dtype)
             budget = _CLASS_EPOCHS if self.maxiter is None else self.maxiter
             options = LoopOptions(tol=gap, max_epochs=budget, negligible=_NEGLIGIBLE)
-            return self._run_certified(NewtonCG(), problem, start, options, dtype)
+            return self._run_certified(ConjugateGradients(), problem, start, options, dtype)
         kernels, epoch = _own_kernels() if view.disposable else (None, None)
         problem = JointProblem(X, np.ascontiguousarray(Y), view.loss.select(len(part.columns)), part.penalty,
                                len(part.columns), view.dtype, kernels)  # fmt: skip

@@ -107,7 +107,11 @@ def weighted_moments(X: np.ndarray, weights: np.ndarray | None, dtype=np.float64
 
 
 def spectral_basis(
-    X: np.ndarray, weights: np.ndarray | None, floor: float = 1e-14, units: ArrayLike = 1.0
+    X: np.ndarray,
+    weights: np.ndarray | None,
+    floor: float = 1e-14,
+    units: ArrayLike = 1.0,
+    centred: bool = True,
 ) -> SpectralBasis:
     """Basis for penalties a rotation leaves alone: eigenvectors of the Gram matrix, directions kept or dropped.
 
@@ -122,6 +126,8 @@ def spectral_basis(
         what is left there is the rounding of the Gram matrix.
     units :
         Of the coefficients, (feature,) or one for all; variances are those of ``X / units``.
+    centred :
+        Whether means are taken off the features; without an intercept they are not.
 
     Returns
     -------
@@ -135,7 +141,7 @@ def spectral_basis(
     know the scales, and then the small factor ``sqrt(c) Q' diag(scale)`` by SVD keeps them.
     Cost: T d^2 for the Gram matrix, O(d^3) once.
     """
-    mean, scale, correlation, constant = _correlation(X, weights)
+    mean, scale, correlation, constant = _correlation(X, weights, centred)
     c, Q = np.linalg.eigh(correlation)
     keep = c > floor * np.trace(correlation)
     rank = int(keep.sum())
@@ -232,7 +238,7 @@ def _is_constant(variance, mean, n_rows):
     return variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
 
 
-def _correlation(X, weights):
+def _correlation(X, weights, centred=True):
     """Mean, standard deviation (1 where constant), correlation matrix, and which features are constant.
 
     In single precision where X is and the result shows that it was enough: a basis need not be exact, only
@@ -240,6 +246,8 @@ def _correlation(X, weights):
     """
     for dtype in (np.float32, np.float64) if X.dtype == np.float32 else (np.float64,):
         mean, gram = weighted_moments(X, weights, dtype)
+        if not centred:
+            mean, gram = np.zeros_like(mean), gram + np.outer(mean, mean)
         variance = np.diag(gram)
         scale = _scale(variance, mean, len(X))
         correlation = gram / np.outer(scale, scale)

@@ -87,54 +87,6 @@ def joint_spectrum(rows: Rows, v, scale, start, n_steps: int):
     return alpha[:, 0], beta[:, 0]
 
 
-@jit
-def joint_range(rows: Rows, p):
-    """Largest range over coupled columns of a row's change of eta when the columns change by p, a number."""
-
-    def block(widest, data):
-        z, w = data
-        eta = rows.eta(z, p)
-        width = jnp.max(eta, axis=1) - jnp.min(eta, axis=1)
-        return jnp.maximum(widest, jnp.max(jnp.where(w[:, 0] > 0, width, 0))), None
-
-    return jax.lax.scan(block, jnp.zeros((), p.dtype), (rows.Z, rows.weight))[0]
-
-
-@partial(jit, static_argnames="n_steps")
-def bohning_blocks(rows: Rows, scale, start, n_steps: int):
-    """Run Lanczos on a bound of every block's Hessian that holds everywhere and is the same for every class.
-
-    ``scale`` is the metric's, (column, 1). Returns (block, step) twice.
-    """
-    per_block, root, ridge = rows.n_rows / rows.n_blocks, jnp.sqrt(scale), rows.ridge[:, :1]
-
-    def block(_, data):
-        z, y, w, _ = data
-        bend = w * rows.observation.curvature_bound(y)[:, None]
-
-        def matvec(x):
-            x = root * x
-            return root * (rows.pull(z, bend * rows.eta(z, x)) / per_block + ridge * x)
-
-        alpha, beta = lanczos(matvec, start, n_steps)
-        return None, (alpha[:, 0], beta[:, 0])
-
-    return jax.lax.scan(block, None, rows.blocks)[1]
-
-
-@jit
-def bohning_row(rows: Rows, scale):
-    """Bound the largest eigenvalue of any row's Hessian in the metric ``scale`` (column, 1), ridge included."""
-
-    def block(largest, data):
-        z, y, w, _ = data
-        reach = w * rows.observation.curvature_bound(y)[:, None] * rows.eta(z**2, scale)
-        return jnp.maximum(largest, jnp.max(reach)), None
-
-    largest, _ = jax.lax.scan(block, jnp.zeros((), scale.dtype), rows.blocks)
-    return largest + jnp.max(rows.ridge[:, :1] * scale)
-
-
 def _ridge_of(rows: Rows, x):
     """Product with the Hessian of the penalty's ridge part, in whitened coordinates."""
     if rows.splitting is None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._progress import counted
-from ..bounds import GapCertificate, StepCertificate
+from ..bounds import GapCertificate
 
 
 class Params(NamedTuple):
@@ -111,71 +111,3 @@ class ExactHessian(Problem):
     @abstractmethod
     def newton_step(self, iterate: Any, neuron: int) -> Any:
         """Take one Newton step that never goes uphill, forming a new Hessian where the old one serves no more."""
-
-
-class CoupledClasses(Problem):
-    """A softmax model, one column in all for a solver's book-keeping: what Newton with conjugate gradients needs."""
-
-    @abstractmethod
-    def start_newton(self, params: Params) -> Any:
-        """Evaluate a start: a NamedTuple with v (the solver's coordinates), objective and norm."""
-
-    @abstractmethod
-    def newton_step(self, point: Any, max_products: int, inverse: Any = None) -> Any:
-        """Take one step that never goes uphill: a NamedTuple with point, estimate, passes, and inverse for the next."""
-
-    @abstractmethod
-    def user_params(self, v: Any) -> Params:
-        """Map the solver's coordinates to parameters."""
-
-
-class Majorizable(Problem):
-    """A problem below a quadratic at every point, which touches it there: what bound majorization needs.
-
-    A step is a NamedTuple of point, decrease (what the bound promised before the step), estimate (what the bound at the
-    point promises), stuck (whether nothing but rounding is left) and passes. A point is one with at least v (the
-    solver's coordinates) and objective. Promises, stuck and objective are (neuron,), or one for all.
-    """
-
-    @abstractmethod
-    def start_majorization(self, params: Params) -> Any:
-        """Evaluate a start: a step that leads there, from nowhere."""
-
-    @abstractmethod
-    def majorize(self, point: Any, relaxation: float, order=None, max_products=None) -> Any:
-        """Take a step ``relaxation`` times the way to the bound's minimum."""
-
-    @abstractmethod
-    def user_params(self, v: Any) -> Params:
-        """Map the solver's coordinates to parameters."""
-
-    @abstractmethod
-    def certify_majorized(self, point: Any, attempt: int) -> GapCertificate:
-        """Bound the gap at a point; ``attempt`` counts the certificates of a fit."""
-
-    @abstractmethod
-    def certify_majorization(self, point: Any, relaxation: float) -> StepCertificate:
-        """Say by which theorem no step goes up."""
-
-
-class SumOfSurrogates(Problem):
-    """A sum over rows each of which has a quadratic upper bound: what incremental majorization needs."""
-
-    @abstractmethod
-    def start_surrogates(self, params: Params, order: str) -> Any:
-        """Bound every row around a start: a NamedTuple with v, bound, objective, estimate and passes.
-
-        ``v`` are the solver's coordinates, ``bound`` is the sum of the bounds there, ``passes`` those over the rows.
-        """
-
-    @abstractmethod
-    def visit_rows(self, surrogates: Any, blocks: list[np.ndarray], order: str, lead: float) -> Any:
-        """Bound the rows of every block anew, and minimise the sum of the bounds after each; ``bound`` never rises."""
-
-    @abstractmethod
-    def look_at_surrogates(self, surrogates: Any) -> Any:
-        """Fill in objective and estimate, which visits leave out."""
-
-    @abstractmethod
-    def user_params(self, v: Any) -> Params:
-        """Map the solver's coordinates to parameters."""

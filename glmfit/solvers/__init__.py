@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
+    from ..engine import BoundMajorization, ConjugateGradients, ProximalNewton
     from ..pairs import (
         GaussNewton,
         LeftBatches,
@@ -34,9 +35,7 @@ if _TYPE_CHECKING:
     )
     from ._result import LoopOptions, Solution
     from .base import OptStep, Solver
-    from .bound_majorization import BoundMajorization
     from .newton import Newton
-    from .newton_cg import NewtonCG
     from .saga import SAGA
 
 __all__ = [
@@ -45,6 +44,7 @@ __all__ = [
     "SAGA",
     "SGD",
     "BoundMajorization",
+    "ConjugateGradients",
     "GaussNewton",
     "ImplicitSGD",
     "ImportanceSampling",
@@ -52,8 +52,8 @@ __all__ = [
     "LeftBatches",
     "LoopOptions",
     "Newton",
-    "NewtonCG",
     "OptStep",
+    "ProximalNewton",
     "SampledPairs",
     "SampledSolution",
     "Schedule",
@@ -77,11 +77,10 @@ __getattr__, __dir__ = _lazy_names(
     __name__,
     _result=("LoopOptions", "Solution"),
     base=("OptStep", "Solver"),
-    bound_majorization=("BoundMajorization",),
     newton=("Newton",),
-    newton_cg=("NewtonCG",),
     saga=("SAGA",),
     **{
+        ".engine": ("BoundMajorization", "ConjugateGradients", "ProximalNewton"),
         ".pairs": (
             "GaussNewton",
             "LeftBatches",

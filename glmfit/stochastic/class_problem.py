@@ -18,12 +18,14 @@ import scipy.special
 from numpy.typing import DTypeLike
 
 from .._progress import counted
-from ..problems._softmax_exact import ExactSoftmax
+from ..penalties import NoPenalty, Ridge
+from ..problems._chunks import over_chunks
 from ..problems.base import Evaluation, Params
 from .class_rows import ClassData, CountRows, dense_rows, sparse_rows
 from .contrast_rows import ContrastRows
 
 _CHUNK = 4_000_000  # scores in memory at a time
+_AT_ONCE = 1 << 18  # of those that a pass takes at a time
 _SAMPLED_CLASSES = 64
 _SETTLING_STEPS, _SETTLING_WORK = 3, 1e9  # Newton steps in the intercepts for a bound, where a pass costs no more
 GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
@@ -90,6 +92,8 @@ class _Dual(NamedTuple):
     norm: float  # of the gradient of F at the model
     drop: float  # the gap, were the intercepts optimal
     mixing: float  # what is added because they are not
+    excess: np.ndarray  # gradient of the loss in the intercepts
+    paired: np.ndarray | None  # its Hessian in them, where that was cheap
 
 
 class SoftmaxProblem:
@@ -135,14 +139,9 @@ class SoftmaxProblem:
         return counted(self.n_classes, "class")
 
     @cached_property
-    def exact(self) -> ExactSoftmax:
-        """The problem as SAGA and NewtonCG see it."""
-        return ExactSoftmax(self)
-
-    @cached_property
     def contrast_rows(self) -> ContrastRows:
         """The rows as StochasticMajorization and SoftmaxSGD see them."""
-        return ContrastRows(self.exact.view)
+        return ContrastRows(self)
 
     @property
     def n_pairs(self) -> int:
@@ -181,6 +180,11 @@ class SoftmaxProblem:
         arrays = first.astype(np.int32), size.astype(np.int32), self.totals.astype(self.dtype)
         return CountRows(*map(jax.device_put, arrays)), int(size.max())
 
+    @property
+    def penalty(self) -> Ridge | NoPenalty:
+        """Of the coefficients."""
+        return Ridge(np.asarray(self.strength)) if self.strength else NoPenalty()
+
     @cached_property
     def totals(self) -> np.ndarray:
         """Total weight of every row, n_i, (row,)."""
@@ -203,8 +207,7 @@ class SoftmaxProblem:
         """Bound of the optimal auxiliary variables, relative form; infinite with intercepts, which nothing bounds."""
         if self.fit_intercept:
             return np.inf
-        squares = self.X.multiply(self.X).sum(axis=1) if scipy.sparse.issparse(self.X) else np.sum(self.X**2, axis=1)
-        longest = float(np.sqrt(np.max(squares)))
+        longest = float(np.max(self._lengths))
         shift = 0.0 if self.offset is None else float(np.max(np.ptp(self.offset, axis=1)))
         # Two classes' coefficients differ by at most sqrt 2 times the norm of all.
         return float(np.logaddexp(0, np.log(self.n_classes - 1) + np.sqrt(2) * longest * self.coef_bound + shift))
@@ -326,27 +329,29 @@ class SoftmaxProblem:
         if self.strength <= 0 or not np.isfinite(dual.objective):
             theorem = "none: without a ridge nothing bounds the distance"
             return SoftmaxGap(dual.objective, np.inf, dual.norm, theorem)
-        objective, norm = dual.objective, dual.norm
-        bound = max(objective - dual.value, 0.0) + dual.rounding
+        bound = max(dual.objective - dual.value, 0.0) + dual.rounding
         settled, last = params, dual
-        for _ in range(_SETTLING_STEPS if self.n_rows * self.n_classes**2 <= _SETTLING_WORK else 0):
-            if last.mixing <= last.drop:
+        for _ in range(_SETTLING_STEPS):
+            if last.mixing <= last.drop or last.paired is None:
                 break
+            step = np.linalg.lstsq(last.paired, -last.excess, rcond=1e-12)[0]
+            settled = Params(settled.coef, settled.intercept + step)
             with np.errstate(over="ignore", invalid="ignore"):  # far away a Newton step may lead anywhere
-                settled = self._settle_intercepts(settled)
                 last = self._dual(settled)
             if not np.isfinite(last.value):
                 break
-            bound = min(bound, max(objective - last.value, 0.0) + dual.rounding + last.rounding)
-        return SoftmaxGap(objective, bound, norm, GAP_THEOREM)
+            bound = min(bound, max(dual.objective - last.value, 0.0) + dual.rounding + last.rounding)
+        return SoftmaxGap(dual.objective, bound, dual.norm, GAP_THEOREM)
 
     def _dual(self, params: Params) -> _Dual:
         """Feasible point of the dual next to the model's probabilities."""
-        objective, gradient, entropy, tilt = self._pass(params)
+        objective, gradient, entropy, tilt, paired = self._pass(
+            params, self.n_rows * self.n_classes**2 <= _SETTLING_WORK
+        )
         grad_coef = gradient.coef + self.strength * params.coef
         norm = float(np.sqrt(np.sum(grad_coef**2) + np.sum(gradient.intercept**2)))
         if self.strength <= 0 or not np.isfinite(objective):
-            return _Dual(objective, -np.inf, np.inf, norm, 0.0, 0.0)
+            return _Dual(objective, -np.inf, np.inf, norm, 0.0, 0.0, gradient.intercept, None)
         share, mix = self._feasible_mix(gradient.intercept)
         # Residuals of the mixed point: (1 - t) R + t (n q' - Y), whose columns sum to 0.
         pulled = (1 - share) * gradient.coef
@@ -362,30 +367,29 @@ class SoftmaxProblem:
         rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + fall)
         rounding += self.rounding_of_scores(params)
         value, drop = float(value - fall), float(np.sum(grad_coef**2) / (2 * self.strength))
-        return _Dual(objective, value, float(rounding), norm, drop, objective - value - drop)
-
-    def _settle_intercepts(self, params: Params) -> Params:
-        """Take a Newton step in the intercepts alone: one pass over rows and pairs of classes."""
-        K = self.n_classes
-        expected, paired = np.zeros(K), np.zeros((K, K))
-        for rows in self._chunks(self.n_rows):
-            p = scipy.special.softmax(self.scores(params, rows), axis=1)
-            weighted = self.totals[rows, None] * p
-            expected += weighted.sum(axis=0)
-            paired += weighted.T @ p
-        step = np.linalg.lstsq(np.diag(expected) - paired, self.class_totals - expected, rcond=1e-12)[0]
-        return Params(params.coef, params.intercept + step)
+        return _Dual(
+            objective, value, float(rounding), norm, drop, objective - value - drop, gradient.intercept, paired
+        )
 
     def rounding_of_scores(self, params: Params) -> float:
         """Allow for what float64 scores ``x'w + b``, whose terms may cancel, can do to F."""
-        squares = self.X.multiply(self.X).sum(axis=1) if scipy.sparse.issparse(self.X) else np.sum(self.X**2, axis=1)
-        length = np.sqrt(np.asarray(squares, np.float64).ravel())
-        widest = float(np.max(np.linalg.norm(params.coef, axis=0), initial=0.0))
-        largest = widest * float(self.totals @ length) / self.n_rows
+        largest = float(self._mean_sizes @ np.max(np.abs(params.coef), axis=1, initial=0.0))
         largest += float(np.max(np.abs(params.intercept), initial=0.0)) * float(self.totals.mean())
         if self.offset is not None:
             largest += float(self.totals @ np.max(np.abs(self.offset), axis=1)) / self.n_rows
         return 2 * (self.n_features + 2) * np.finfo(float).eps * largest
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        """Norm of every row of features, (row,)."""
+        if scipy.sparse.issparse(self.X):
+            return np.sqrt(np.asarray(self.X.multiply(self.X).sum(axis=1), np.float64).ravel())
+        return np.sqrt(np.einsum("ij,ij->i", self.X, self.X, dtype=np.float64))
+
+    @cached_property
+    def _mean_sizes(self) -> np.ndarray:
+        """Mean of what features are without their signs, (feature,)."""
+        return np.asarray(np.abs(self.X).T @ self.totals, np.float64) / self.n_rows
 
     def _feasible_mix(self, grad_intercept) -> tuple[float, np.ndarray]:
         """Share t and distribution q that make expected counts of ``(1 - t) pi + t q`` the observed ones."""
@@ -420,30 +424,42 @@ class SoftmaxProblem:
         product = self.X.T @ weights
         return np.asarray(product.toarray() if scipy.sparse.issparse(product) else product, np.float64)
 
-    def _pass(self, params: Params) -> tuple[float, Params, float, float]:
-        """F, the gradient of its loss, the mean entropy of the probabilities, and the residuals' mean offset."""
-        loss = entropy = tilt = 0.0
-        grad_coef = np.zeros((self.n_features, self.n_classes))
-        grad_intercept = np.zeros(self.n_classes)
-        for rows in self._chunks(self.n_rows):
-            s, y, n = self.scores(params, rows), self.counts[rows], self.totals[rows]
-            log_norm = scipy.special.logsumexp(s, axis=1)
-            p = np.exp(s - log_norm[:, None])
-            loss += float(n @ log_norm - y.multiply(s).sum())
-            entropy += float(n @ (log_norm - np.sum(p * s, axis=1)))
-            residual = n[:, None] * p
-            residual[self._places(rows)] -= y.data
-            if self.offset is not None:
-                tilt += float(np.sum(residual * self.offset[rows]))
-            grad_coef += self.X[rows].T @ residual
-            grad_intercept += residual.sum(axis=0)
-        ridge = self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
-        if not self.fit_intercept:
-            grad_intercept = np.zeros(self.n_classes)
-        gradient = Params(grad_coef / self.n_rows, grad_intercept / self.n_rows)
-        return loss / self.n_rows + ridge, gradient, entropy / self.n_rows, tilt / self.n_rows
+    def _pass(self, params: Params, paired: bool = False) -> tuple:
+        """F, the gradient of its loss, mean entropy of the probabilities, the residuals' mean offset, one thing more.
 
-    def _places(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Row within a chunk and class of every count in it."""
-        y = self.counts[rows]
-        return np.repeat(np.arange(y.shape[0]), np.diff(y.indptr)), y.indices
+        That is the Hessian of the loss in the intercepts alone where ``paired``.
+        """
+
+        def chunk(rows):
+            n, X = self.totals[rows], self.X[rows]
+            s = np.ascontiguousarray(self.scores(params, rows).T)  # sums over few classes are quick
+            s -= s.max(axis=0)
+            p = np.exp(s)
+            total = p.sum(axis=0)
+            p /= total
+            log_norm, (row, label, weight) = np.log(total), self._pairs_of(rows)
+            loss = n @ log_norm - weight @ s[label, row]
+            entropy = n @ (log_norm - np.einsum("ki,ki->i", p, s))
+            curved = (p * n) @ p.T if paired else 0.0
+            expected = p @ n
+            p *= n
+            p[label, row] -= weight
+            tilt = 0.0 if self.offset is None else np.vdot(p, self.offset[rows].T)
+            return loss, entropy, tilt, p @ X, p.sum(axis=1), expected, curved
+
+        size = int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))
+        parts = zip(*over_chunks(chunk, self.n_rows, size), strict=True)
+        loss, entropy, tilt, g_coef, g_intercept, expected, curved = (sum(part) / self.n_rows for part in parts)
+        ridge = self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
+        gradient = Params(g_coef.T, g_intercept if self.fit_intercept else np.zeros(self.n_classes))
+        return float(loss) + ridge, gradient, entropy, tilt, np.diag(expected) - curved if paired else None
+
+    def _pairs_of(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Row within a slice, class and weight of every count in it."""
+        some = slice(self.first_pairs[rows.start], self.first_pairs[rows.stop])
+        return self.pairs.row[some] - rows.start, self.pairs.label[some], self.pairs.weight[some]
+
+    @cached_property
+    def first_pairs(self) -> np.ndarray:
+        """Place of every row's first pair, and of the end, (row + 1,)."""
+        return np.searchsorted(self.pairs.row, np.arange(self.n_rows + 1))

@@ -1,8 +1,8 @@
-"""Rows of a softmax model a few at a time, and the curvature of their quadratic bounds: what stochastic solvers need.
+"""Rows of a softmax model a few at a time, and the curvature of their quadratic bounds.
 
-Float64 on the host, in the coordinates of `SoftmaxView` and, across classes, along Helmert contrasts, which leave out
-the shift that changes no probability. Parameters are one vector, (contrast * column,), columns being the features and
-last the intercept if there is one.
+Float64 on the host. Features are measured from their mean, dense ones along the eigenvectors of their covariance, which
+leave a ridge as it is; classes along Helmert contrasts, which leave out the shift that changes no probability.
+Parameters are one vector, (contrast * column,), columns being the features and last the intercept if there is one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 from scipy.linalg.blas import dsymm, dsymv, dsyrk, dtrsm
 
 from ..bounds import LowRankPlusDiagonal, softmax_bound
 from ..problems._chunks import small_blas
-from ..problems._softmax_view import SoftmaxView
 from ..problems.base import Params
 
+_ROTATED = 2048  # features up to which eigenvectors are worth their price
 _MOST_FULL = 3000  # parameters up to which an inverse is kept: 72 MB
 _FACTORS, _NUMBERS = 128, 1 << 21  # rank-one factors, and numbers in them, at a time
 _CONDITION = 1e10  # most that the data's curvature may exceed the one to begin with, so that an inverse keeps digits
@@ -46,54 +47,86 @@ class RowBatch(NamedTuple):
 
 
 class ContrastRows:
-    """Rows of a `SoftmaxView`, in any order.
+    """Rows of a softmax problem, in any order.
+
+    Parameters
+    ----------
+    problem : SoftmaxProblem
+        Data and ridge.
 
     Attributes
     ----------
     n_rows, n_parameters : int
         How many there are.
+    shape : tuple of int
+        Contrasts and columns.
+    contrasts : numpy.ndarray
+        Orthonormal, (contrast, class).
     """
 
-    def __init__(self, view: SoftmaxView):
-        self._view, self.n_rows = view, view.n_rows
-        self._contrasts = scipy.linalg.helmert(view.n_classes)  # (contrast, class), orthonormal
-        self._shape = view.n_classes - 1, len(view.variance) + view.fit_intercept
-        self.n_parameters = self._shape[0] * self._shape[1]
+    def __init__(self, problem):
+        self.problem, self.n_rows = problem, problem.n_rows
+        self.contrasts = scipy.linalg.helmert(problem.n_classes)
+        self.shape = problem.n_classes - 1, problem.n_features + problem.fit_intercept
+        self.n_parameters = self.shape[0] * self.shape[1]
+        X, weight = problem.X, problem.totals / problem.totals.sum()
+        # Without intercepts nothing could make up for a shift.
+        self._mean = np.asarray(X.T @ weight, np.float64).ravel() * problem.fit_intercept
+        self._rotation = None
+        if scipy.sparse.issparse(X):
+            self._rows = X
+            square = np.asarray(X.multiply(X).T @ weight, np.float64).ravel()
+            self._variance = np.maximum(square - self._mean**2, 0.0)
+            return
+        self._rows = np.asarray(X, np.float64) - self._mean
+        if X.shape[1] > _ROTATED:
+            self._variance = weight @ self._rows**2
+            return
+        variance, self._rotation = np.linalg.eigh(self._rows.T @ (weight[:, None] * self._rows))
+        self._variance = np.maximum(variance, 0.0)
+        self._rows = self._rows @ self._rotation
 
     def to_vector(self, params: Params) -> np.ndarray:
         """Map coefficients (feature, class) and intercepts to one vector."""
-        return (self._contrasts @ self._view.to_columns(params)[: self._shape[1]].T).ravel()
+        coef = np.asarray(params.coef, np.float64)
+        v = coef if self._rotation is None else self._rotation.T @ coef
+        if self.problem.fit_intercept:
+            v = np.vstack([v, params.intercept + self._mean @ coef])
+        return (self.contrasts @ v.T).ravel()
 
     def to_params(self, theta: np.ndarray) -> Params:
-        """Map them back."""
-        v = np.zeros((len(self._view.variance) + 1, self._view.n_classes))
-        v[: self._shape[1]] = theta.reshape(self._shape).T @ self._contrasts
-        return self._view.from_columns(v)
+        """Map them back, without the shift common to all classes."""
+        v, d = theta.reshape(self.shape).T @ self.contrasts, len(self._mean)
+        coef = v[:d] if self._rotation is None else self._rotation @ v[:d]
+        intercept = v[d] - self._mean @ coef if self.problem.fit_intercept else np.zeros(self.problem.n_classes)
+        return Params(coef, intercept)
+
+    def scores(self, z: np.ndarray, theta: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Scores of some rows, given their columns, (row, class)."""
+        scores = z @ theta.reshape(self.shape).T @ self.contrasts
+        return scores if self.problem.offset is None else scores + self.problem.offset[rows]
 
     def visit(self, theta: np.ndarray, rows: np.ndarray) -> RowBatch:
         """Evaluate some rows; cost: rows times columns times classes."""
-        view, d, theta = self._view, len(self._view.variance), theta.reshape(self._shape)
-        z, totals = self._columns(rows), view.totals[rows]
-        scores = z @ theta.T @ self._contrasts
-        if view.offset is not None:
-            scores += view.offset[rows]
+        d, z, totals = len(self._mean), self.columns(rows), self.problem.totals[rows]
+        scores = self.scores(z, theta, rows)
         p = np.exp(scores - scores.max(axis=1, keepdims=True))
-        residual = totals / p.sum(axis=1, keepdims=True) * p
-        place, label, count = _entries(view.counts, rows)
+        residual = (totals / p.sum(axis=1))[:, None] * p
+        place, label, count = _entries(self.problem.counts, rows)
         residual[place, label] -= count
-        gradient = (residual @ self._contrasts.T).T @ z
-        gradient[:, :d] += len(rows) * view.strength * theta[:, :d]
-        return RowBatch(z, scores, totals[:, 0], gradient.ravel())
+        gradient = (residual @ self.contrasts.T).T @ z
+        gradient[:, :d] += len(rows) * self.problem.strength * theta.reshape(self.shape)[:, :d]
+        return RowBatch(z, scores, totals, gradient.ravel())
 
-    def _columns(self, rows: np.ndarray) -> np.ndarray:
-        view, d = self._view, len(self._view.variance)
-        z = np.ones((len(rows), self._shape[1]))
-        if view.sparse:
-            z[:, :d] = -view.mean
-            place, column, value = _entries(view.rows, rows)
+    def columns(self, rows: np.ndarray) -> np.ndarray:
+        """Features of some rows, and a 1 if there is an intercept, (row, column)."""
+        d, z = len(self._mean), np.ones((len(rows), self.shape[1]))
+        if scipy.sparse.issparse(self._rows):
+            z[:, :d] = -self._mean
+            place, column, value = _entries(self._rows, rows)
             z[place, column] += value
         else:
-            z[:, :d] = view.rows[rows]
+            z[:, :d] = self._rows[rows]
         return z
 
     def factors(self, batch: RowBatch, order: str) -> Iterator[np.ndarray]:
@@ -102,7 +135,7 @@ class ContrastRows:
         They are the vectors ``a (x) z`` whose ``q q'`` add up to ``n_i C_i (x) z_i z_i'``: K - 1 of every row, twice
         as many for the order "averaged".
         """
-        A = softmax_bound(batch.scores, order).factors() @ self._contrasts.T
+        A = softmax_bound(batch.scores, order).factors() @ self.contrasts.T
         A *= np.sqrt(batch.totals)[:, None, None]
         place = np.repeat(np.arange(len(A)), A.shape[1])
         A = A.reshape(-1, A.shape[2])
@@ -122,7 +155,7 @@ class ContrastRows:
         """
         n = self.n_parameters
         if rank is None and n > _MOST_FULL:
-            K, columns = self._shape[0] + 1, self._shape[1]
+            K, columns = self.shape[0] + 1, self.shape[1]
             raise ValueError(
                 f"rank is None and the model has {n} parameters ({columns} columns times {K} - 1 classes); an inverse "
                 f"of the whole curvature is kept for at most {_MOST_FULL}. Give a rank, for example rank=10."
@@ -136,19 +169,19 @@ class ContrastRows:
         The ridge's, but at least a 1e-10th of what the data may have. Intercepts, which have no ridge, begin with as
         much, or with the weight of one row if that is less: a strong ridge shall not hold them back.
         """
-        view = self._view
-        ridge = view.n_rows * view.strength
+        problem = self.problem
+        ridge = self.n_rows * problem.strength
         if not ridge > 0:
             raise ValueError(
-                f"the ridge's strength is {view.strength:g}; stochastic majorization begins from the curvature of the "
-                "ridge, so it must be positive. A weak one will do, for example 1e-6."
+                f"the ridge's strength is {problem.strength:g}; stochastic majorization begins from the curvature of "
+                "the ridge, so it must be positive. A weak one will do, for example 1e-6."
             )
-        weight = float(view.totals.mean())
-        least = view.n_rows * weight / 2 / _CONDITION
-        column = np.maximum(ridge, least * np.append(view.variance, 1.0))[: self._shape[1]]
-        if view.fit_intercept:
+        weight = float(problem.totals.mean())
+        least = self.n_rows * weight / 2 / _CONDITION
+        column = np.maximum(ridge, least * np.append(self._variance, 1.0))[: self.shape[1]]
+        if problem.fit_intercept:
             column[-1] = max(min(ridge, weight), least)
-        return np.tile(column, self._shape[0])
+        return np.tile(column, self.shape[0])
 
     @staticmethod
     def one_thread():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
 from .._checks import check_choice, check_share, check_whole
-from ..bounds import LOG_PARTITION_THEOREM, ORDERS, GapCertificate, StepCertificate, check_batch_size
-from ..problems.base import Params, SumOfSurrogates
+from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, check_batch_size
+from ..engine.classes import ClassDescent, ClassRun
+from ..problems._blocks import a_twentieth
+from ..problems.base import Params
+from ..solvers._result import LoopOptions, Solution
 from ..solvers._seed import seed_of
-from ..solvers.base import OptStep, Solver
+from .surrogates import SurrogateSum
 
 _THEOREM = f"{LOG_PARTITION_THEOREM}, minimised incrementally (docs/theory/bound_majorization.md, Proposition 4)"
 _ASSUMPTIONS = (
@@ -20,23 +24,8 @@ _ASSUMPTIONS = (
 )
 
 
-class IncrementalMajorizationState(NamedTuple):
-    """Everything a resumed fit needs."""
-
-    epoch: int
-    row_evals: int
-    seed: int
-    surrogates: Any  # the problem's
-    objective: np.ndarray
-    estimate: np.ndarray
-    active: np.ndarray
-    fresh: bool
-    batch_size: int
-    n_rows: int
-
-
 @dataclass(frozen=True)
-class IncrementalMajorization(Solver):
+class IncrementalMajorization:
     r"""Bound majorization of softmax models, row by row: no step size, and what is minimised never goes up.
 
     Parameters
@@ -59,21 +48,20 @@ class IncrementalMajorization(Solver):
 
     Runs on the host (BLAS) in float64, on dense and sparse features; compiles nothing. With
     P = (features + 1) (classes - 1) at most 5000 parameters, cost per epoch: N P^2 flops and P^3 / 3. Memory: some
-    matrices of P^2, and 2 numbers per row and class. With many parameters NewtonCG, which forms no such matrix, is
-    faster. Features whose scales differ by more than a factor of 1e6 are to be scaled first: directions with less than
-    1e-14 of the largest curvature count as flat.
+    matrices of P^2, and 2 numbers per row and class. With many parameters ConjugateGradients, which forms no such
+    matrix, is faster. Features whose scales differ by more than a factor of 1e6 are to be scaled first: directions with
+    less than 1e-14 of the largest curvature count as flat.
 
     References
     ----------
     Jebara and Choromanska (2012), for the bound; Mairal (2015), Incremental majorization-minimization optimization.
     """
 
-    finish_with_newton: ClassVar[bool] = False
-
     batch_size: int | None = None
     order: str = "descending"
     lead: float = 0.8
     check_every: int = 3
+    on_host: ClassVar[bool] = True
 
     def __post_init__(self):
         if self.batch_size is not None:
@@ -82,76 +70,68 @@ class IncrementalMajorization(Solver):
         check_share("lead", self.lead)
         check_whole("check_every", self.check_every, 1)
 
-    def init_state(self, problem: SumOfSurrogates, params: Params, *, key) -> OptStep:
-        """Bound every row at the start."""
-        batch_size = problem.default_batch_size if self.batch_size is None else self.batch_size
+    def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
+        """Fit a softmax problem until it is converged or the budget is spent; see :class:`LoopOptions`."""
+        batch_size = a_twentieth(problem.n_rows) if self.batch_size is None else self.batch_size
         check_batch_size(batch_size, problem.n_rows)
-        surrogates = problem.start_surrogates(params, self.order)
-        state = IncrementalMajorizationState(
-            epoch=0,
-            row_evals=0,
-            seed=seed_of(key),
-            surrogates=surrogates,
-            objective=np.zeros(1),
-            estimate=np.zeros(1),
-            active=np.ones(1, bool),
-            fresh=True,
-            batch_size=batch_size,
-            n_rows=problem.n_rows,
-        )
-        return OptStep(surrogates.v, _seen(surrogates, state))
+        descent = partial(_Visits, method=replace(self, batch_size=batch_size), seed=0 if key is None else seed_of(key))
+        descent = partial(descent, rows_of=SurrogateSum(problem))
+        found = ClassRun(problem, options or LoopOptions(), start=params, descent=descent).run()
+        certificate = _certify_step(batch_size, problem.n_rows)
+        return replace(found, solver_name=type(self).__name__, step_certificate=certificate)
 
-    def update(self, problem: SumOfSurrogates, params, state: IncrementalMajorizationState) -> OptStep:
+
+class _Visits(ClassDescent):
+    """Where a softmax model is whose rows are visited a block at a time; see :class:`ClassDescent`.
+
+    Attributes
+    ----------
+    at : Surrogates
+        Parameters, and the rows' bounds.
+    """
+
+    def __init__(self, *where, method: IncrementalMajorization, seed: int, rows_of: SurrogateSum):
+        super().__init__(*where)
+        self._method, self._seed, self._sum = method, seed, rows_of
+        start = Params(self.coef, self.intercept - self.rows.mean @ self.coef)
+        self.at = rows_of.start(start, method.order)
+        self.hessian_cost = np.full_like(self.hessian_cost, np.inf)
+
+    def step(self, moving: np.ndarray) -> None:
         """Visit every row once."""
-        epoch = state.epoch + 1
+        epoch = int(self.n_steps[0]) + 1
         # All bounds are new at the start: the first time there is nothing to replace.
-        rows = np.random.default_rng([state.seed, epoch]).permutation(problem.n_rows if epoch > 1 else 0)
-        blocks = np.array_split(rows, max(1, -(-len(rows) // state.batch_size)))
-        lead = min(self.lead, epoch / (epoch + 4))
-        surrogates = problem.visit_rows(state.surrogates, blocks, self.order, lead)
-        evals = surrogates.passes * problem.n_rows
-        state = state._replace(epoch=epoch, row_evals=evals, surrogates=surrogates, fresh=False)
-        step = OptStep(surrogates.v, state)
-        return step if epoch % self.check_every else self.refresh(problem, *step)
+        rows = np.random.default_rng([self._seed, epoch]).permutation(self.rows.n_rows if epoch > 1 else 0)
+        blocks = np.array_split(rows, max(1, -(-len(rows) // self._method.batch_size)))
+        before = self.at
+        self.at = self._sum.visit(before, blocks, self._method.order, min(self._method.lead, epoch / (epoch + 4)))
+        params = self._sum.to_params(self.at.theta)
+        self.coef, self.intercept = params.coef, params.intercept + self.rows.mean @ params.coef
+        self.rows.passes += self.at.passes - before.passes
+        self.gained, self.n_steps, self.stale = self._null_objective - self.at.bound, self.n_steps + 1, True
+        if epoch % self._method.check_every == 0:
+            self.refresh()
 
-    def refresh(self, problem: SumOfSurrogates, params, state: IncrementalMajorizationState) -> OptStep:
-        """Evaluate F."""
-        return OptStep(params, _seen(problem.look_at_surrogates(state.surrogates), state))
-
-    def user_params(self, problem: SumOfSurrogates, params, state: IncrementalMajorizationState) -> Params:
-        """Coefficients (feature, class) and intercepts (class,)."""
-        return problem.user_params(params)
-
-    def certify_gap(
-        self, problem: SumOfSurrogates, params, state: IncrementalMajorizationState, attempt: int = 1
-    ) -> GapCertificate:
-        """Ask the problem for its bound at the parameters that would be returned."""
-        return problem.certify_gap(problem.user_params(params))
-
-    def certify_step(self, state: IncrementalMajorizationState) -> StepCertificate:
-        """Step 1 in the metric of the sum of the bounds, in which no row, of curvature N times its own, exceeds N."""
-        one = np.ones(1)
-        return StepCertificate(
-            step=one,
-            L=one,
-            L_max=state.n_rows * one,
-            L_b=one,
-            mu=0 * one,
-            batch_size=state.batch_size,
-            n_rows=state.n_rows,
-            theorem=_THEOREM,
-            assumptions=_ASSUMPTIONS,
-            failure_probability=0.0,
-            anchor_radius=np.inf * one,
-        )
+    def refresh(self) -> None:
+        """Evaluate F and its gradient: one pass."""
+        super().refresh()
+        self._renew_shared()
+        self.stale = False
 
 
-def _seen(surrogates, state: IncrementalMajorizationState) -> IncrementalMajorizationState:
-    """State after a look."""
-    return state._replace(
-        surrogates=surrogates,
-        row_evals=surrogates.passes * state.n_rows,
-        objective=np.array([surrogates.objective]),
-        estimate=np.array([surrogates.estimate]),
-        fresh=True,
+def _certify_step(batch_size: int, n_rows: int) -> StepCertificate:
+    """Step 1 in the metric of the sum of the bounds, in which no row, of curvature N times its own, exceeds N."""
+    one = np.ones(1)
+    return StepCertificate(
+        step=one,
+        L=one,
+        L_max=n_rows * one,
+        L_b=one,
+        mu=0 * one,
+        batch_size=batch_size,
+        n_rows=n_rows,
+        theorem=_THEOREM,
+        assumptions=_ASSUMPTIONS,
+        failure_probability=0.0,
+        anchor_radius=np.inf * one,
     )

@@ -63,9 +63,10 @@ class StochasticMajorization(RowVisitor):
 
     Notes
     -----
-    For one epoch, to end with or to start another solver from; `IncrementalMajorization` and `NewtonCG` converge. On a
-    quadratic the error after tau epochs is J_0(2 sqrt(tau)) of the first one (a Bessel function): 0.22 after one, then
-    it oscillates and decays like tau^(-1/4), because gradients at parameters long left are never forgotten. With
+    For one epoch, to end with or to start another solver from; `IncrementalMajorization` and `ConjugateGradients`
+    converge. On a quadratic the error after tau epochs is J_0(2 sqrt(tau)) of the first one (a Bessel function): 0.22
+    after one, then it oscillates and decays like tau^(-1/4), because gradients at parameters long left are never
+    forgotten. With
     ``restart`` it is 0.22^tau there, and a floor of noise is left on other problems.
 
     Host, float64, whatever the precision of the data; nothing is compiled. Cost of a row with P parameters and K

@@ -168,7 +168,7 @@ def test_fits_of_counts_end_near_the_optimum(solver, step, rng):
     X = rng.normal(size=(600, 4))
     p = np.exp(X @ rng.normal(size=(4, 8)))
     counts = np.stack([rng.multinomial(rng.integers(0, 9), q) for q in p / p.sum(axis=1, keepdims=True)])
-    exact = MultinomialGLM(regularizer_strength=1e-3, solver_name="NewtonCG").fit(X, counts)
+    exact = MultinomialGLM(regularizer_strength=1e-3, solver_name="ConjugateGradients").fit(X, counts)
     row, label = np.nonzero(counts)
     kept = counts.sum(axis=1) > 0
     place = np.cumsum(kept) - 1

@@ -13,7 +13,7 @@ from scipy.special import j0
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
 from glmfit.bounds import softmax_bound
 from glmfit.problems import Pairs, Params, SoftmaxProblem
-from glmfit.solvers import LoopOptions, NewtonCG, Schedule, SoftmaxSGD, StochasticMajorization, tune_step
+from glmfit.solvers import ConjugateGradients, LoopOptions, Schedule, SoftmaxSGD, StochasticMajorization, tune_step
 
 N, D, K = 40, 3, 4
 STRENGTH = 0.02
@@ -79,7 +79,7 @@ class Case:
 
     def optimum(self):
         options = LoopOptions(tol=1e-10, max_epochs=200)
-        return float(NewtonCG().run(self.problem.exact, key=KEY, options=options).objective[0])
+        return float(ConjugateGradients().run(self.problem, key=KEY, options=options).objective[0])
 
 
 def run(case, solver, epochs=1, **options):
@@ -145,7 +145,7 @@ def test_after_every_row_phi_is_m_mu_and_m_is_the_inverse(order):
     state = solver.init_state(case.problem, None, key=KEY)
     for (i,), after in zip(case.batches(state.seed, 0), solver.visits(case.problem, state), strict=True):
         seen = rows.visit(state.theta, np.array([i]))
-        contrasts = rows._contrasts
+        contrasts = rows.contrasts
         C = contrasts @ softmax_bound(seen.scores, order).matrices()[0] @ contrasts.T
         sigma = sigma + seen.totals[0] * np.kron(C, np.outer(seen.z, seen.z))
         mu = mu + seen.gradient

@@ -138,7 +138,7 @@ def test_the_default_of_classes_is_that_of_scikit_learn(rng):
     weighted = SoftmaxGLM(tol=1e-12).fit(X, labels, sample_weight=weights)
     repeated = SoftmaxGLM(tol=1e-12).fit(np.repeat(X, weights, axis=0), np.repeat(labels, weights))
     assert weighted.strength_ == 1 / weights.sum() == repeated.strength_
-    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=1e-5)
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=1e-4)
 
 
 @pytest.mark.parametrize("regularizer, groups", [("Ridge", None), ("Lasso", None), ("GroupLasso", [0, 0, 1])])

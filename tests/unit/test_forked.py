@@ -23,7 +23,7 @@ FITS = {{
     "SAGA": lambda: PopulationGLM(solver_name="SAGA").fit(X, Y),
     "Newton": lambda: PopulationGLM(solver_name="Newton", regularizer_strength=0.1).fit(X, Y),
     "CV": lambda: PopulationGLMCV(strengths=[0.1, 1.0]).fit(X, Y),
-    "NewtonCG": lambda: SoftmaxGLM(solver_name="NewtonCG").fit(X, Y[:, 0] > 0),
+    "ConjugateGradients": lambda: SoftmaxGLM(solver_name="ConjugateGradients").fit(X, Y[:, 0] > 0),
     "SGD": lambda: SoftmaxGLM(solver_name="SGD").fit(X, Y[:, 0] > 0),
     "partial": lambda: SoftmaxGLM(solver_name="ImplicitSGD").partial_fit(X, Y[:, 0] > 0, classes=[False, True]),
     "responses": lambda: ResponseModel(1).fit(200, 2, Y.astype(float)),
@@ -58,8 +58,8 @@ in_child(lambda: in_child(fit_all))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_fit_that_needs_jax_is_refused_after_a_fork_and_others_go_on():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120)
-    on_host = {"Newton", "CV", "NewtonCG"}
-    names = ["SAGA", "Newton", "CV", "NewtonCG", "SGD", "partial", "responses"]
+    on_host = {"Newton", "CV", "ConjugateGradients"}
+    names = ["SAGA", "Newton", "CV", "ConjugateGradients", "SGD", "partial", "responses"]
     refused = "this process was forked after JAX had started"
     said = [f"{name} {'fits' if name in on_host else refused}" for name in names]
     assert done.stdout.splitlines() == ["before jax", *said, *said]

@@ -24,7 +24,7 @@ labels = np.argmax(X + rng.gumbel(size=X.shape), axis=1)
 FITS = {
     "fitting 2 neurons": "PopulationGLM(verbose=True).fit(X, Y)",
     "2 strengths x 3 folds, 2 neurons": "PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)",
-    "fitting 3 classes": "SoftmaxGLM(solver_name='NewtonCG', verbose=True).fit(X, labels)",
+    "fitting 3 classes": "SoftmaxGLM(solver_name='ConjugateGradients', verbose=True).fit(X, labels)",
 }
 RESULTS = {
     "report_": "PopulationGLM().fit(X, Y).report_",

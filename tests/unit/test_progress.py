@@ -69,7 +69,7 @@ def test_a_fit_that_was_interrupted_stays_where_it_was(bars, monkeypatch):
 
 
 def test_classes_are_named(bars):
-    SoftmaxGLM(solver_name="NewtonCG", regularizer_strength=1e-2, verbose=True).fit(X, np.arange(300) % 3)
+    SoftmaxGLM(solver_name="ConjugateGradients", regularizer_strength=1e-2, verbose=True).fit(X, np.arange(300) % 3)
     assert bars[0].desc == "glmfit: fitting 3 classes" and bars[0].n == bars[0].total < 500
     assert bars[0].postfix.startswith("gap")
 

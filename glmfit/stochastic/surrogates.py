@@ -5,7 +5,7 @@ Every row has a quadratic that is at least its loss everywhere and touches it at
 parameters are, or a share beyond, and then the parameters to the minimiser of the sum. It never goes up, because a
 surrogate gives way only to one that is not higher at the parameters: docs/theory/bound_majorization.md, Proposition 4.
 
-Parameters are those of `SoftmaxView`, the classes in orthonormal contrasts: one less, and no common shift.
+Parameters are those of `ContrastRows`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import numpy as np
 import scipy.linalg
 
 from ..bounds import softmax_bound
-from ._chunks import small_blas
-from ._softmax_view import SoftmaxView
+from ..engine.classes import minimise
+from ..problems._chunks import small_blas
+from ..problems.base import Params
+from .contrast_rows import ContrastRows
 
 _PARAMETERS = 5000  # whose square matrix takes 200 MB
 _AT_ONCE = 4_000_000  # numbers in memory for some rows
@@ -33,34 +35,28 @@ class Surrogates(NamedTuple):
 
     Attributes
     ----------
-    v : numpy.ndarray
-        Parameters, (feature + 1, class).
+    theta : numpy.ndarray
+        Parameters, (contrast, column).
     anchor : numpy.ndarray
         Scores at which the surrogate of each row touches, (row, class). Kept as they were, so that classes of equal
         score come in the same order when its curvature is computed again to be taken away.
     bound : float
-        Value of the sum at v: at least F.
+        Value of the sum there: at least F.
     gradient : numpy.ndarray
-        Of the sum at v, (contrast, feature + 1).
+        Of the sum, (contrast, column).
     curvature : numpy.ndarray
-        Of the sum, over all contrasts times features, square.
-    objective : float
-        F at v; nan until somebody looks.
-    estimate : float
-        Of F - F*, by this curvature: not a bound, and usually too small; nan until somebody looks.
+        Of the sum, over all parameters, square.
     age : int
         Passes since the sum was formed from its anchors.
     passes : int
         Over the rows, all in all.
     """
 
-    v: np.ndarray
+    theta: np.ndarray
     anchor: np.ndarray
     bound: float
     gradient: np.ndarray
     curvature: np.ndarray
-    objective: float
-    estimate: float
     age: int
     passes: int
 
@@ -73,13 +69,13 @@ class _Quadratics(NamedTuple):
     curvature: np.ndarray  # (row, contrast, contrast)
 
 
-class SurrogateSum:
-    """Forms and minimises the sum of the surrogates of a `SoftmaxView`.
+class SurrogateSum(ContrastRows):
+    """Forms and minimises the sum of the surrogates of a softmax problem's rows.
 
     Parameters
     ----------
-    view : SoftmaxView
-        Rows, counts and ridge.
+    problem : SoftmaxProblem
+        Data and ridge.
 
     Raises
     ------
@@ -87,26 +83,25 @@ class SurrogateSum:
         If there are too many parameters for a matrix over all of them.
     """
 
-    def __init__(self, view: SoftmaxView):
-        self.view, n_columns, n_contrasts = view, len(view.variance) + 1, view.n_classes - 1
-        self.shape = n_contrasts, n_columns
-        if n_contrasts * n_columns > _PARAMETERS:
+    def __init__(self, problem):
+        super().__init__(problem)
+        if self.n_parameters > _PARAMETERS:
             raise ValueError(
-                f"{n_columns - 1} features and {view.n_classes} classes make {n_contrasts * n_columns} parameters, "
+                f"{problem.n_features} features and {problem.n_classes} classes make {self.n_parameters} parameters, "
                 "(features + 1) * (classes - 1); IncrementalMajorization keeps a matrix over all of them and takes at "
-                f"most {_PARAMETERS}. Use BoundMajorization or NewtonCG, which form none."
+                f"most {_PARAMETERS}. Use BoundMajorization or ConjugateGradients, which form none."
             )
-        self.contrast = scipy.linalg.helmert(view.n_classes)
-        self.counts, self.weight = view.counts.toarray() / view.n_rows, view.totals / view.n_rows
-        self.ridge = np.append(np.full(n_columns - 1, view.strength), 0.0)
+        self._counts, self._weight = problem.counts.toarray() / self.n_rows, problem.totals[:, None] / self.n_rows
+        self._ridge = np.full(self.shape[1], problem.strength)
+        self._ridge[problem.n_features :] = 0.0
 
-    def start(self, v: np.ndarray, order: str) -> Surrogates:
-        """Let the surrogates of all rows touch at v: one pass over the rows."""
+    def start(self, params: Params, order: str) -> Surrogates:
+        """Let the surrogates of all rows touch at a start: one pass over the rows."""
+        theta = self.to_vector(params).reshape(self.shape)
         with self._few_threads():
-            anchor = self.view.scores(v)
-            bound, gradient, curvature = self._form(v, anchor, order)
-            estimate = self._estimate(gradient, _factor(curvature))
-        return Surrogates(v, anchor, bound, gradient, curvature, bound, estimate, 0, 1)
+            every = np.arange(self.n_rows)
+            anchor = np.concatenate([self.scores(self.columns(some), theta, some) for some in self._parts(every)])
+            return Surrogates(theta, anchor, *self._form(theta, anchor, order), 0, 1)
 
     def visit(self, at: Surrogates, blocks: list[np.ndarray], order: str, lead: float) -> Surrogates:
         """Replace the surrogates of each block of rows, minimise the sum after each.
@@ -135,23 +130,19 @@ class SurrogateSum:
         bound, gradient, curvature = at.bound, at.gradient, at.curvature.copy()
         if at.age >= _FORM_ANEW:
             passes, age = passes + 1, 1
-            bound, gradient, curvature = self._form(at.v, at.anchor, order)
-        v, anchor, factor = at.v, at.anchor.copy(), None
+            bound, gradient, curvature = self._form(at.theta, at.anchor, order)
+        theta, anchor, solve = at.theta, at.anchor.copy(), None
         for rows in blocks:
-            down, turn = self._replace(v, anchor, curvature, rows, order, lead)
-            gradient = gradient + turn
+            down, turn = self._replace(theta, anchor, curvature, rows, order, lead)
             # Made once: the curvature changes little in a pass.
-            factor = _factor(curvature) if factor is None else factor
-            step, further_down, gradient = _minimise(curvature, gradient, factor)
-            v, bound = v + step.T @ self.contrast, bound - down - further_down
-        return Surrogates(v, anchor, bound, gradient, curvature, np.nan, np.nan, age, passes)
-
-    def look(self, at: Surrogates) -> Surrogates:
-        """Evaluate F, and estimate how far it is from the optimum: one pass over the rows."""
-        with self._few_threads():
-            point = self.view.at(at.v)
-            estimate = self._estimate((point.gradient @ self.contrast.T).T, _factor(at.curvature))
-        return at._replace(objective=point.objective, estimate=estimate, passes=at.passes + 1)
+            solve = _approximate_inverse(curvature) if solve is None else solve
+            flat = _FLAT * float(np.max(curvature.diagonal()))
+            step, further_down, gradient = minimise(
+                lambda p: curvature @ p, solve, (gradient + turn).ravel(), _STEPS, _FORCING, flat
+            )
+            theta, gradient = theta + step.reshape(self.shape), gradient.reshape(self.shape)
+            bound = bound - down - further_down
+        return Surrogates(theta, anchor, bound, gradient, curvature, age, passes)
 
     def _few_threads(self):
         """Context in which BLAS does not share products too small for it."""
@@ -159,25 +150,24 @@ class SurrogateSum:
 
     # ----------------------------------------------------------------------------------------- rows
 
-    def _form(self, v, anchor, order: str):
-        """Value, gradient and curvature of the sum at v."""
-        u = self.contrast @ v.T
-        bound, gradient = float(np.sum(self.ridge * u**2)) / 2, self.ridge * u
-        curvature, scores = np.diag(np.tile(self.ridge, len(u))), self.view.scores(v)
-        for rows in self._parts():
-            z = self._columns(rows)
-            own = self._quadratics(rows, anchor[rows], scores[rows], order)
+    def _form(self, theta, anchor, order: str):
+        """Value, gradient and curvature of the sum."""
+        bound, gradient = float(np.sum(self._ridge * theta**2)) / 2, self._ridge * theta
+        curvature = np.diag(np.tile(self._ridge, self.shape[0]))
+        for rows in self._parts(np.arange(self.n_rows)):
+            z = self.columns(rows)
+            own = self._quadratics(rows, anchor[rows], self.scores(z, theta, rows), order)
             bound += float(np.sum(own.value))
-            gradient += own.slope.T @ z
+            gradient = gradient + own.slope.T @ z
             self._add(curvature, z, own.curvature)
         return bound, gradient, curvature
 
-    def _replace(self, v, anchor, curvature, rows, order: str, lead: float):
+    def _replace(self, theta, anchor, curvature, rows, order: str, lead: float):
         """Move anchors of rows, adding to the curvature in place; how far the sum falls, how its gradient turns."""
         down, turn = 0.0, np.zeros(self.shape)
         for part in self._parts(rows):
-            z, before = self._columns(part), anchor[part]
-            now = self._scores(z, part, v)
+            z, before = self.columns(part), anchor[part]
+            now = self.scores(z, theta, part)
             old = self._quadratics(part, before, now, order)
             after = now + lead * (now - before)
             new = self._quadratics(part, after, now, order)
@@ -196,7 +186,7 @@ class SurrogateSum:
 
     def _quadratics(self, rows, anchor, scores, order: str) -> _Quadratics:
         """Surrogates that touch at the anchors, seen from the scores."""
-        bounds, counts, weight = softmax_bound(anchor, order), self.counts[rows], self.weight[rows]
+        bounds, counts, weight = softmax_bound(anchor, order), self._counts[rows], self._weight[rows]
         C = weight[:, :, None] * _contrasts(_contrasts(bounds.matrices()).transpose(0, 2, 1))
         slope = _contrasts(weight * np.exp(anchor - bounds.log_norm[:, None]) - counts)
         away = _contrasts(scores - anchor)
@@ -214,24 +204,10 @@ class SurrogateSum:
             blocks[a, :, a:] += product
             blocks[a + 1 :, :, a] += product[:, 1:].transpose(1, 2, 0)
 
-    def _columns(self, rows) -> np.ndarray:
-        """Features and a 1 of some rows, dense."""
-        x = self.view.rows[rows]
-        x = x.toarray() - self.view.mean if self.view.sparse else x
-        return np.hstack([x, np.full((len(rows), 1), float(self.view.fit_intercept))])
-
-    def _scores(self, z, rows, v) -> np.ndarray:
-        return z @ v if self.view.offset is None else z @ v + self.view.offset[rows]
-
-    def _parts(self, rows=None) -> list[np.ndarray]:
+    def _parts(self, rows) -> list[np.ndarray]:
         """Rows, as many at a time as memory likes."""
-        rows = np.arange(self.view.n_rows) if rows is None else rows
-        size = max(1, _AT_ONCE // max(self.shape[0] * self.shape[1], self.view.n_classes**2))
+        size = max(1, _AT_ONCE // max(self.n_parameters, self._counts.shape[1] ** 2))
         return [rows[i : i + size] for i in range(0, len(rows), size)]
-
-    @staticmethod
-    def _estimate(gradient, factor) -> float:
-        return float(np.sum(gradient.ravel() * _solve(factor, gradient.ravel()))) / 2
 
 
 def _contrasts(values: np.ndarray) -> np.ndarray:
@@ -240,38 +216,9 @@ def _contrasts(values: np.ndarray) -> np.ndarray:
     return (np.cumsum(values, axis=-1)[..., :-1] - k * values[..., 1:]) / np.sqrt(k * (k + 1.0))
 
 
-def _factor(curvature: np.ndarray):
-    """Cholesky's factor of the curvature, kept off 0 where nothing bends."""
+def _approximate_inverse(curvature: np.ndarray):
+    """Divide by the curvature, kept off 0 where nothing bends, through a factor of it."""
     lifted = curvature.copy()
     lifted[np.diag_indices_from(lifted)] += _FLOOR * float(np.max(curvature.diagonal())) + 1e-100
-    return scipy.linalg.cho_factor(lifted, overwrite_a=True, check_finite=False)
-
-
-def _solve(factor, r: np.ndarray) -> np.ndarray:
-    return scipy.linalg.cho_solve(factor, r, check_finite=False)
-
-
-def _minimise(curvature, gradient, factor):
-    """Step towards the minimiser of a quadratic, how far it goes down, and the gradient there.
-
-    Conjugate gradients, preconditioned by a factor of nearly the same curvature: every iterate is lower than the one
-    before.
-    """
-    r = -gradient.ravel()
-    x, down = np.zeros_like(r), 0.0
-    z = _solve(factor, r)
-    p, rz = z, float(r @ z)
-    enough, flat = _FORCING**2 * rz, _FLAT * float(np.max(curvature.diagonal()))
-    for _ in range(_STEPS):
-        curved = curvature @ p
-        bend = float(p @ curved)
-        if not bend > flat * float(p @ p):
-            break  # nothing is left, or nothing bends: such directions stay where they are
-        a = rz / bend
-        x, r, down = x + a * p, r - a * curved, down + a * rz / 2
-        z = _solve(factor, r)
-        new = float(r @ z)
-        if new <= enough:
-            break
-        p, rz = z + new / rz * p, new
-    return x.reshape(gradient.shape), down, -r.reshape(gradient.shape)
+    factor = scipy.linalg.cho_factor(lifted, overwrite_a=True, check_finite=False)
+    return lambda r: scipy.linalg.cho_solve(factor, r, check_finite=False)

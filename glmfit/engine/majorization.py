@@ -1,0 +1,167 @@
+"""Bound majorization: go down a quadratic above the objective of a softmax model that touches it, then down the next.
+
+The quadratic bound of every row's log-sum-exp has curvature C (x) xx'; their sum is minimised by conjugate gradients.
+Derivation and guarantee: docs/theory/bound_majorization.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from .._checks import check_choice, check_real, check_whole
+from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, softmax_bound
+from ..problems.base import Params
+from ..solvers._result import LoopOptions, Solution
+from .classes import ClassDescent, ClassRun, minimise, stacked
+from .tiles import Slopes
+
+# Classes as they come took twice as many products on digits (benchmarks/majorization_paper.py, section batch_pcg).
+_ORDER, _PRODUCTS = "descending", 20
+_LEFT = 0.5  # of the gradient's norm: the next bound is worth more than the minimum of this one
+_COUPLED_CLASSES = 512  # classes up to which the preconditioner couples them
+_SAMPLED_ROWS, _SAMPLED = 512, 2e7  # of which the preconditioner is made, and the numbers in their matrices
+_AT_ONCE = 2e6
+_FLOOR = 1e-10  # of the largest curvature across classes
+
+
+@dataclass(frozen=True)
+class BoundMajorization:
+    r"""Monotone second-order steps without a step size: down a quadratic bound, towards its minimum, then the next.
+
+    Parameters
+    ----------
+    relaxation : float
+        In (0, 2): how far to go, in units of the way to the bound's minimum. Every value in the range lowers the
+        objective in every step; 1 goes to the minimum. 1.9 is best where the bound is far above the objective (certain
+        rows, weak ridges), and close to the worst where it is not; 1.5 is never far from the best.
+    order : {"descending", "given", "ascending", "averaged"}
+        The order in which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a
+        rule; "averaged" as few products, each with twice the elementwise work.
+    max_products : int
+        Products with the bound's curvature per step, at most.
+
+    Notes
+    -----
+    Guarantee: the objective never goes up, whatever the start and the data: no line search, no step to tune. Linear
+    convergence: a step shrinks the gap by a factor that depends on how far the bound lies above the Hessian.
+
+    For softmax and multinomial models. The bound is that of Jebara and Choromanska, on the host in float64, minimised
+    by preconditioned conjugate gradients; any of their iterates lowers it. Nothing is compiled. An epoch is one step,
+    its cost one pass and one more per product.
+
+    References
+    ----------
+    Choromanska and Jebara (2012), Stochastic bound majorization; Salakhutdinov and Roweis (2003) for relaxation;
+    docs/theory/bound_majorization.md, Propositions 1 to 3.
+    """
+
+    relaxation: float = 1.5
+    order: str = _ORDER
+    max_products: int = _PRODUCTS
+    on_host: ClassVar[bool] = True
+
+    def __post_init__(self):
+        check_real("relaxation", self.relaxation, 2.0)
+        check_choice("order", self.order, ORDERS)
+        check_whole("max_products", self.max_products, 1)
+
+    def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
+        """Fit a softmax problem until it is converged or the budget is spent; see :class:`LoopOptions`."""
+        descent = partial(MajorizedDescent, method=self)
+        found = ClassRun(problem, options or LoopOptions(), start=params, descent=descent).run()
+        return replace(found, solver_name=type(self).__name__, step_certificate=self._certify(problem.n_rows))
+
+    def _certify(self, n_rows: int) -> StepCertificate:
+        """Say by which theorem no step goes up; step and smoothness are in the metric of the bound."""
+        one = np.ones(1)
+        return StepCertificate(
+            step=self.relaxation * one,
+            L=one,
+            L_max=one,
+            L_b=one,
+            mu=0 * one,
+            batch_size=n_rows,
+            n_rows=n_rows,
+            theorem=LOG_PARTITION_THEOREM,
+            assumptions=("step below 2 in the metric of the bound",),
+            failure_probability=0.0,
+            anchor_radius=np.inf * one,
+        )
+
+
+class MajorizedDescent(ClassDescent):
+    """Where a softmax model is that goes down its quadratic bounds; see :class:`ClassDescent`.
+
+    Attributes
+    ----------
+    promised : float
+        How far the last bound went down.
+    """
+
+    def __init__(self, *where, method: BoundMajorization):
+        super().__init__(*where)
+        self.method, self.promised = method, np.nan
+        self.hessian_cost = np.full_like(self.hessian_cost, np.inf)
+
+    def step(self, moving: np.ndarray) -> None:
+        """Go ``relaxation`` times the way to where conjugate gradients put the minimum of the bound."""
+        bounds = _Bounds(self, self.method.order)
+        x, self.promised, _ = minimise(
+            bounds.product, bounds.precondition, stacked(self.gradient), self.method.max_products, _LEFT
+        )
+        x = self.method.relaxation * x
+        self.rows.along(x[:-1], x[-1])
+        self.coef, self.intercept, self.n_steps = self.coef + x[:-1], self.intercept + x[-1], self.n_steps + 1
+        self.arrive(self.rows.move(np.ones(len(self.intercept))))
+        self.gained = self._null_objective - self.objective
+        self._renew_shared()
+
+
+class _Bounds:
+    """The rows' bounds at a point: products with their curvature, and an approximate inverse of its sum."""
+
+    def __init__(self, at: ClassDescent, order: str):
+        self._at, rows = at, at.rows
+        self._of_rows = dict(rows._over(lambda tile: (tile.start, softmax_bound(rows.eta[tile], order))))
+        K = len(at.intercept)
+        if K <= _COUPLED_CLASSES:
+            # Were all rows' C the same: their mean (x) the covariance, diagonal in the eigenvectors of both.
+            bend, self._classes = np.linalg.eigh(_mean_curvature(rows, order))
+            bend = np.maximum(bend, _FLOOR * bend[-1])
+        else:
+            bend, self._classes = rows.mean_curvature(), np.eye(1)
+        self._metric = at.metric(bend)
+
+    def product(self, p: np.ndarray) -> np.ndarray:
+        """Every row's C times the change of its scores along p, as a direction."""
+        rows = self._at.rows
+
+        def curve(tile, change):
+            return rows.totals[tile] * self._of_rows[tile.start].product(change.T).T
+
+        return self._at.with_ridge(rows.curve_by(curve, p[:-1], p[-1]), p)
+
+    def precondition(self, r: np.ndarray) -> np.ndarray:
+        """Divide by the approximate curvature, across the shift common to all classes, of which r has no part."""
+        turn = (lambda a: a) if len(self._classes) == 1 else (lambda a: a @ self._classes)
+        z = stacked(Slopes(*self._metric.solve(turn(r[:-1]), turn(r[-1]))))
+        z = z if len(self._classes) == 1 else z @ self._classes.T
+        z = z - z.mean(axis=1, keepdims=True)
+        z[-1] *= self._at.rows.fit_intercept
+        return z
+
+
+def _mean_curvature(rows, order: str) -> np.ndarray:
+    """Mean of the rows' C, of evenly spaced rows where they are many: a preconditioner need not be exact."""
+    K = rows.eta.shape[1]
+    most = max(1, min(_SAMPLED_ROWS, _SAMPLED // K**2))
+    counted = np.flatnonzero(rows.totals > 0)  # rows of no weight would leave a curvature of 0
+    some = counted[:: -(-len(counted) // int(most))]
+    total = np.zeros((K, K))
+    for piece in np.array_split(some, max(1, int(len(some) * K**2 / _AT_ONCE))):
+        total += np.einsum("i,ikl->kl", rows.totals[piece], softmax_bound(rows.eta[piece], order).matrices())
+    return total / len(some)
