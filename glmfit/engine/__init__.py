@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .majorization import BoundMajorization
 from .solve import ConjugateGradients, ProximalNewton, solve
 
-__all__ = ["BoundMajorization", "ConjugateGradients", "ProximalNewton", "solve"]
+__all__ = ["ConjugateGradients", "ProximalNewton", "solve"]

@@ -25,7 +25,7 @@ from ..data.classes import ClassTraining
 from ..data.features import read_features
 from ..data.rows import read_offset
 from ..data.times import check_same_rows, time_axis
-from ..engine import BoundMajorization, ConjugateGradients
+from ..engine import ConjugateGradients
 from ..problems import Params
 from ..solvers import LoopOptions, Solution
 from ..solvers._seed import key_for
@@ -33,6 +33,7 @@ from ..stochastic import (
     NCE,
     OVE,
     SGD,
+    BoundMajorization,
     ImplicitSGD,
     ImportanceSampling,
     IncrementalMajorization,

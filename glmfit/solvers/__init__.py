@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from ..engine import BoundMajorization, ConjugateGradients, ProximalNewton
+    from ..engine import ConjugateGradients, ProximalNewton
     from ..pairs import (
         GaussNewton,
         LeftBatches,
@@ -20,6 +20,7 @@ if _TYPE_CHECKING:
         NCE,
         OVE,
         SGD,
+        BoundMajorization,
         ImplicitSGD,
         ImportanceSampling,
         IncrementalMajorization,
@@ -80,7 +81,7 @@ __getattr__, __dir__ = _lazy_names(
     newton=("Newton",),
     saga=("SAGA",),
     **{
-        ".engine": ("BoundMajorization", "ConjugateGradients", "ProximalNewton"),
+        ".engine": ("ConjugateGradients", "ProximalNewton"),
         ".pairs": (
             "GaussNewton",
             "LeftBatches",
@@ -95,6 +96,7 @@ __getattr__, __dir__ = _lazy_names(
             "NCE",
             "OVE",
             "SGD",
+            "BoundMajorization",
             "ImplicitSGD",
             "ImportanceSampling",
             "IncrementalMajorization",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import SampledSolution, ScheduledSolver
+from .bound_majorization import BoundMajorization
 from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from .incremental_majorization import IncrementalMajorization
@@ -15,6 +16,7 @@ __all__ = [
     "NCE",
     "OVE",
     "SGD",
+    "BoundMajorization",
     "ImplicitSGD",
     "ImportanceSampling",
     "IncrementalMajorization",

@@ -11,9 +11,9 @@ import glmfit
 from glmfit import Status
 from glmfit.engine import majorization, tiles
 from glmfit.engine.classes import ClassDescent, ClassRun
-from glmfit.engine.majorization import MajorizedDescent
 from glmfit.problems import Pairs, Params, SoftmaxProblem
 from glmfit.solvers import BoundMajorization, ConjugateGradients, LoopOptions
+from glmfit.stochastic.bound_majorization import MajorizedDescent
 
 N, D, K = 150, 4, 4
 RELAXATIONS = (0.5, 1.0, 1.5, 1.9)

@@ -14,10 +14,10 @@ import numpy as np
 
 from .._checks import check_choice, check_real, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, softmax_bound
+from ..engine.classes import ClassDescent, ClassRun, minimise, stacked
+from ..engine.tiles import Slopes
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
-from .classes import ClassDescent, ClassRun, minimise, stacked
-from .tiles import Slopes
 
 # Classes as they come took twice as many products on digits (benchmarks/majorization_paper.py, section batch_pcg).
 _ORDER, _PRODUCTS = "descending", 20
