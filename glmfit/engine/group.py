@@ -13,6 +13,7 @@ from .streamed import StreamedRows
 _SHARE_OF_STREAMS = 0.03  # of the aim: a step more costs less than a proof
 _LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
+_LONG = 8  # steps whose smallest estimate is compared with that of as many before
 
 
 class Group:
@@ -48,7 +49,7 @@ class Group:
     def step(self, moving: np.ndarray, target: np.ndarray, most_steps: int) -> None:
         """Take a step of some fits, bool (fit,), or some steps while they are above their aim."""
         found = self.descent.advance(moving, self.aim * target, most_steps)
-        self.trace = [*self.trace, *found][-1 - 2 * _STALLED :]
+        self.trace = [*self.trace, *found][-2 * _LONG :]
 
     def part(self, which: np.ndarray) -> Group:
         """Return some of the fits as a group of their own."""
@@ -65,6 +66,9 @@ class Group:
         ready = (estimate <= self.aim * target) | ~np.isfinite(estimate)
         if len(self.trace) > _STALLED:
             ready |= np.min(self.trace[-_STALLED:], axis=0) >= self.descent.slack * self.trace[-_STALLED - 1]
+        if len(self.trace) == 2 * _LONG:  # up and down among rounding
+            lately, before = (np.min(some, axis=0) for some in (self.trace[_LONG:], self.trace[:_LONG]))
+            ready |= lately >= self.descent.slack * before
         return ready
 
     def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:

@@ -173,8 +173,9 @@ class Run:
     def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
         """Give some fits metrics of their own; those of a neuron share one unless each is to stand ``alone``."""
         kin = None if alone else self.problem.kin[group.fits]
+        first = which & [own is None for own in group.descent.own]  # what was estimated before is no measure
         group.descent.renew_metrics(np.flatnonzero(which), self.problem.basis.deviation, kin)
-        group.trace = [np.where(which, np.inf, t) for t in group.trace[:-1]] + [group.descent.estimate]
+        group.trace = [np.where(first, np.inf, t) for t in group.trace[:-1]] + [group.descent.estimate]
 
     # ---------------------------------------------------------------- proofs
 
