@@ -49,11 +49,6 @@ class SpectralBasis:
     constant: np.ndarray
     absent: bool
 
-    @property
-    def condition(self) -> float:
-        """Condition number of the centred Gram matrix over the directions kept."""
-        return float(self.variance[0] / self.variance[self.rank - 1]) if self.rank else 1.0
-
     def settles(self, rotation_invariant: bool, coef: np.ndarray) -> np.ndarray:
         """Whether nothing is to be gained along the directions left out, with a penalty of that kind, (column,)."""
         if self.rank == len(self.variance):

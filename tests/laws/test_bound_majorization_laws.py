@@ -9,10 +9,11 @@ from scipy.special import softmax as probabilities
 
 import glmfit
 from glmfit import Status
-from glmfit.engine import majorization, tiles
+from glmfit.engine import tiles
 from glmfit.engine.classes import ClassDescent, ClassRun
 from glmfit.problems import Pairs, Params, SoftmaxProblem
 from glmfit.solvers import BoundMajorization, ConjugateGradients, LoopOptions
+from glmfit.stochastic import bound_majorization as majorization
 from glmfit.stochastic.bound_majorization import MajorizedDescent
 
 N, D, K = 150, 4, 4
