@@ -315,12 +315,6 @@ class ClassRun(Run):
         intercept = cg.intercept - cg.rows.mean @ coef
         return Params(coef, (intercept - intercept.mean()) * cg.rows.fit_intercept)
 
-    def _targets(self, fits, objective) -> np.ndarray:
-        # Where parameters ran away rounding is no excuse.
-        most = 1e-9 * (np.abs(objective) + self.problem.mean_count)
-        rounding = 2 * self.softmax.rounding_of_scores(self.params)
-        return np.maximum(super()._targets(fits, objective), np.minimum(rounding, most))
-
     # ---------------------------------------------------------------- proofs
 
     def _look(self, group: Group, dual: bool = False) -> np.ndarray:

@@ -13,6 +13,7 @@ from .._progress import ProgressBar
 from .._status import Status
 from ..bounds import dual_gap
 from ..problems.base import Params
+from ..solvers._loop import stopping_target
 from ..solvers._result import History, LoopOptions, Solution
 from .beginning import Beginning
 from .certify import RidgeFloor, SpectralFloor, bound_gaps, bound_gaps_at_once
@@ -341,12 +342,12 @@ class Run:
 
     def _targets(self, fits, objective) -> np.ndarray:
         """Gap below which a neuron counts as converged, (fit,)."""
-        problem, options = self.problem, self.options
-        improvement = np.maximum(problem.null_objective[fits] - objective, 0.0)
-        tol = np.broadcast_to(options.tol, problem.n_neurons)[fits]
-        negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / 1e-6)
-        rounding = 64e-16 * (np.abs(objective) + np.abs(problem.mean_count[fits]))
-        return np.maximum(np.maximum(tol * improvement, negligible), rounding)
+        problem, values = self.problem, self.objective.copy()
+        values[fits] = objective
+        rounding = 2 * problem.rounding_of(self.params, values)
+        # Where parameters ran away rounding is no excuse.
+        rounding = np.minimum(rounding, 1e-9 * (np.abs(values) + np.abs(problem.mean_count)))
+        return stopping_target(problem, values, self.options, rounding)[fits]
 
     def _note(self, epoch: int = 0) -> None:
         seconds = time.perf_counter() - self.clock

@@ -51,7 +51,9 @@ def iterate(problem, at: ProximalIterate) -> ProximalIterate:
         after = after if after.objective <= at.objective + rounding else at
         if not problem.penalty.penalises_all:
             after = _prove_by_hessian(problem, after)
-        return after if after.bound < at.bound else at._replace(stuck=True)
+        if after.bound < at.bound:
+            return after
+        return (after if after.estimate < at.estimate else at)._replace(stuck=True)
     length = 1.0
     while True:
         after = _look(problem, at.coef + length * step, at.intercept + length * step_intercept, slope, at.passes)

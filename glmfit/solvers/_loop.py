@@ -24,9 +24,9 @@ def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarr
     The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
     recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and ``rounding``.
     """
-    tol = options.tol
+    tol = options.tol  # one, or one per neuron
     improvement = np.maximum(problem.null_objective - objective, 0.0)
-    negligible = options.negligible / problem.n_rows * min(1.0, tol / _DEFAULT_TOL)
+    negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / _DEFAULT_TOL)
     return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 
 
