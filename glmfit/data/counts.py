@@ -120,11 +120,8 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
             weights = exposure if weights is None else weights * exposure
         _refuse_extremes(weights, "sample_weight times exposure", "Divide sample_weight by its largest.")
         data = replace(data, weights=weights)
-    if weights is not None and not weights.sum() > 0:
-        what = "sample_weight" if exposure is None else "sample_weight times exposure"
-        raise ValueError(
-            f"{what} is zero on all {len(rows)} rows without NaN; at least one of them needs a positive weight."
-        )
+    if weights is not None:
+        _refuse_no_weight(weights, exposure)
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
         rows, data = rows[weights > 0], data.take(weights > 0)
@@ -156,7 +153,18 @@ def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None
 def with_ones(data: Recording, n_rows: int) -> Recording:
     """Give rows the weight and the exposure 1 where they have none."""
     weights, exposure = (np.ones(n_rows) if a is None else a for a in (data.weights, data.exposure))
+    with np.errstate(over="ignore"):
+        _refuse_no_weight(weights * exposure, data.exposure)
     return replace(data, weights=weights, exposure=exposure)
+
+
+def _refuse_no_weight(weights: np.ndarray, exposure: np.ndarray | None) -> None:
+    """Raise unless some row counts; the weights are those times the exposure, where there is one."""
+    if not weights.sum() > 0:
+        what = "sample_weight" if exposure is None else "sample_weight times exposure"
+        raise ValueError(
+            f"{what} is zero on all {len(weights)} rows without NaN; at least one of them needs a positive weight."
+        )
 
 
 def _read_counts(y, small: bool) -> np.ndarray:

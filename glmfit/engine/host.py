@@ -63,7 +63,8 @@ class HostRows(Tiles):
 
     def place(self, coef, intercept) -> Slopes:
         """Put all fits at parameters of centred features; returns the gradient there."""
-        coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+        with np.errstate(over="ignore"):  # a predictor beyond all numbers is one that the fit gives up on
+            coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
         moves = coef.any()
 
         def tile(rows):

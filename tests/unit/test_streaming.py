@@ -211,7 +211,8 @@ def test_the_engine_goes_on_from_where_it_was(tmp_path, monkeypatch, streamed, r
     for name in ("gap", "objective", "epochs", "status"):
         np.testing.assert_array_equal(getattr(ended.report_, name), getattr(again.report_, name))
     np.testing.assert_array_equal(ended.coef_, again.coef_)
-    assert sum(stop - start for start, stop in source.runs) <= 2 * len(X)  # the digest, and what the report needs
+    read = sum(stop - start for start, stop in source.runs)
+    assert read < 3 * len(X)  # for the digest, the report, and the scales of features in some rows
 
 
 SCRIPT = """
