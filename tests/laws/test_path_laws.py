@@ -143,6 +143,14 @@ def test_a_start_far_away_proves_nothing_false(seed, name):
     assert bounded
 
 
+@pytest.mark.parametrize("name", ["Lasso", "ElasticNet"])
+def test_fits_that_have_nowhere_to_go_end_where_they_are(name):
+    """Above the largest strength no step moves any of them."""
+    X, Y = recording(t=T, d=D, n=N)
+    coef, _, status, _, proved, _ = fit(X, Y, "softplus", name, 1e3, blocks())
+    assert not coef.any() and np.all(status == Status.CONVERGED) and proved.all()
+
+
 # ------------------------------------------------------------------------------------------ quadratics
 
 
