@@ -14,6 +14,7 @@ digits with ten classes, and any other FOLDER/NAME.npz with arrays X (or CSR dat
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 import tracemalloc
@@ -21,6 +22,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 import numpy as np
@@ -28,9 +30,10 @@ import scipy.optimize
 import scipy.sparse
 import scipy.special
 from _common import ROOT, Section, median, run_sections, timed
-from glmfit.problems._softmax_view import SoftmaxView
 
 from glmfit.bounds import LowRankPlusDiagonal
+from glmfit.engine import classes
+from glmfit.engine.class_rows import ClassRows
 from glmfit.problems import Pairs, Params, SoftmaxProblem
 from glmfit.solvers import (
     BoundMajorization,
@@ -48,7 +51,7 @@ TAUS = (10.0, 100.0, 1000.0)
 PASSES, ONE = 20, 1.0
 FULL_RANK = 700  # parameters up to which the stochastic method keeps a whole matrix
 TARGET = 1e-6
-_UNSEEN = IncrementalMajorization(check_every=10**9)  # what looks cost is no part of the method: others look on
+_LOOKED_AT = IncrementalMajorization(check_every=1)  # looks are no part of the method, and not counted
 
 
 class Split(NamedTuple):
@@ -171,14 +174,74 @@ class Recorder:
         self._own += time.perf_counter() - now
 
 
+class Counted(ClassRows):
+    """Rows of a softmax model that count the passes of steps: two products with the features each, whatever they do."""
+
+    spent = 0.0  # by all rows since the last run began
+    _passes = 0.0
+
+    @property
+    def passes(self) -> float:
+        """Passes since the last proof."""
+        return self._passes
+
+    @passes.setter
+    def passes(self, value: float) -> None:
+        Counted.spent += max(value - self._passes, 0.0)
+        self._passes = value
+
+    def place(self, coef, intercept):
+        """Look at any parameters, which is not counted."""
+        before, gradient = Counted.spent, super().place(coef, intercept)
+        Counted.spent = before
+        return gradient
+
+
+class Enough(Exception):
+    """Nobody wants to see more steps."""
+
+
+def follow(solver, problem: SoftmaxProblem, start: Params, seed: int, look) -> None:
+    """Run a solver until ``look(epoch, passes, seconds, params)`` says after a step that it is enough.
+
+    The start costs a pass; what looking takes is not in the seconds.
+    """
+    clock, own, Counted.spent = time.perf_counter(), 0.0, 1.0
+
+    def callback(epoch, _seconds, params, _progress):
+        nonlocal own
+        begin = time.perf_counter()
+        if look(epoch, Counted.spent, begin - clock - own, params):
+            raise Enough
+        own += time.perf_counter() - begin
+
+    options = LoopOptions(tol=0.0, negligible=0.0, max_epochs=10_000, callback=callback)
+    with mock.patch.object(classes, "ClassRows", Counted), contextlib.suppress(Enough):
+        solver.run(problem, start, key=jax.random.key(seed), options=options)
+
+
 def run_exact(solver, part: Split, start: Params, seed: int, passes: int) -> Curve:
     """Solvers that look at all rows, or at bounds of all of them."""
-    recorder, exact = Recorder(part, start), part.problem.exact
-    step = solver.init_state(exact, start, key=jax.random.key(seed))
-    while step.state.row_evals < passes * exact.n_rows:
-        step = solver.update(exact, step.params, step.state)
-        recorder.add(step.state.row_evals / exact.n_rows, solver.user_params(exact, step.params, step.state))
+    recorder = Recorder(part, start)
+
+    def look(_epoch, spent, _seconds, params):
+        recorder.add(spent, params)
+        return spent >= passes
+
+    follow(solver, part.problem, start, seed, look)
     return recorder.curve
+
+
+def reach(solver, problem: SoftmaxProblem, lowest: float) -> dict:
+    """Passes, epochs and seconds from class frequencies to a relative gap of 1e-6."""
+    told = {}
+
+    def look(epoch, passes, seconds, params):
+        told.update(passes=passes, epochs=epoch, seconds=seconds)
+        return relative_gap(problem, lowest, problem.objective(params)) <= TARGET
+
+    follow(solver, problem, problem.null_params(), 0, look)
+    return told
 
 
 def run_schedule(solver, step: float, part: Split, start: Params, seed: int, passes: int) -> Curve:
@@ -267,7 +330,7 @@ def methods_of(part: Split, passes: int, section: Section) -> dict:
         "SBM, restarted": partial(run_schedule, StochasticMajorization(**stochastic, restart=True), ONE),
         "BBM": partial(run_exact, BoundMajorization(1.0)),
         "BBM, relaxed": partial(run_exact, BoundMajorization(1.5)),
-    } | ({} if rank else {"incremental": partial(run_exact, _UNSEEN)})
+    } | ({} if rank else {"incremental": partial(run_exact, _LOOKED_AT)})
 
 
 def paper(load, repeats: int, passes: int, name: str, figures: Path, _cache, scale: float, section: Section) -> None:
@@ -381,7 +444,7 @@ def listing(figures: Path, _cache, scale: float, section: Section) -> None:
     runs = {
         "SBM, listing": run_schedule(StochasticMajorization(), ONE, part, null, 0, passes),
         "SBM, restarted": run_schedule(StochasticMajorization(restart=True), ONE, part, null, 0, passes),
-        "incremental": run_exact(_UNSEEN, part, null, 0, passes),
+        "incremental": run_exact(_LOOKED_AT, part, null, 0, passes),
         "BBM": run_exact(BoundMajorization(1.0), part, null, 0, passes),
     }
     lowest, top = [part.problem.objective(best)], [part.problem.null_objective]
@@ -405,18 +468,12 @@ def incremental(folder: Path, _cache, scale: float, section: Section) -> None:
             lowest = float(exact.objective[0])
             reached = {}
             for method, solver in (
-                ("incremental", _UNSEEN),
-                ("incremental, no lead", replace(_UNSEEN, lead=0.0)),
+                ("incremental", _LOOKED_AT),
+                ("incremental, no lead", replace(_LOOKED_AT, lead=0.0)),
                 ("batch", BoundMajorization(1.0)),
                 ("batch, relaxed", BoundMajorization(1.9)),
             ):
-                begin = partial(solver.init_state, problem, problem.null_params(), key=jax.random.key(0))
-                spent, (taken, step) = 0.0, timed(begin)
-                while relative_gap(problem, lowest, problem.objective(problem.exact.user_params(step.params))) > TARGET:
-                    spent += taken
-                    taken, step = timed(partial(solver.update, problem, step.params, step.state))
-                passes = step.state.row_evals / problem.n_rows
-                reached[method] = {"passes": passes, "epochs": step.state.epoch, "seconds": spent + taken}
+                reached[method] = reach(solver, problem, lowest)
             seconds = timed(partial(ConjugateGradients().run, problem, key=jax.random.key(0)))[0]
             reached["ConjugateGradients"] = {"seconds": seconds}
             section.note(**{f"{name}, ridge {strength:g}": reached})
@@ -425,27 +482,6 @@ def incremental(folder: Path, _cache, scale: float, section: Section) -> None:
                 reached["incremental"]["passes"], 25, limit=1, against="25 passes", unit="passes", topic="passes",
                 aim=strength < 1e-2,
             )  # fmt: skip
-
-
-class Counted(SoftmaxView):
-    """A view that counts its products with the features: a gradient is two."""
-
-    products = 0
-
-    def change_of_scores(self, v):
-        """Count one."""
-        self.products += 1
-        return super().change_of_scores(v)
-
-    def at(self, v, scores=None):
-        """Count one, and that of the scores if they are not known."""
-        self.products += 1
-        return super().at(v, scores)
-
-    def curve_by(self, *arguments):
-        """Count two."""
-        self.products += 2
-        return super().curve_by(*arguments)
 
 
 def batch_pcg(_cache, scale: float, section: Section) -> None:
@@ -460,25 +496,12 @@ def batch_pcg(_cache, scale: float, section: Section) -> None:
         for order in ("descending", "averaged", "given")
     } | {"ConjugateGradients": ConjugateGradients()}
     for name, solver in solvers.items():
-        fresh = problem_of(X, codes(y), 1e-2).exact
-        view = fresh.__dict__["view"] = Counted(fresh.problem)
-        begin = time.perf_counter()
-        step = solver.init_state(fresh, fresh.null_params(), key=jax.random.key(0))
-        while relative_gap(problem, lowest, float(step.state.objective[0])) > TARGET:
-            step = solver.update(fresh, step.params, step.state)
-        counts[name], seconds[name] = view.products / 2, time.perf_counter() - begin
-    view = SoftmaxView(problem)
-    start = view.to_columns(problem.null_params())
+        told = reach(solver, problem, lowest)
+        counts[name], seconds[name] = told["passes"], told["seconds"]
+    centred = problem_of(X - X.mean(axis=0), codes(y), 1e-2)  # of which F and its optimum are the same
     for size in (10, 20):
-        counts[f"L-BFGS, {size} pairs"] = _lbfgs_count(
-            lambda W: (lambda e: (e.objective, np.vstack([e.grad_coef, e.grad_intercept])))(
-                problem.evaluate(Params(W[:-1], W[-1]))
-            ),
-            np.vstack([problem.null_params().coef, problem.null_params().intercept]), problem, lowest, size,
-        )  # fmt: skip
-        counts[f"L-BFGS, {size} pairs, spectral basis"] = _lbfgs_count(
-            lambda v: (lambda p: (p.objective, p.gradient))(view.at(v)), start, problem, lowest, size
-        )
+        counts[f"L-BFGS, {size} pairs"] = _lbfgs_count(problem, lowest, size)
+        counts[f"L-BFGS, {size} pairs, centred features"] = _lbfgs_count(centred, lowest, size)
     section.note(gradient_equivalents=counts, seconds=seconds)
     ours = min(count for name, count in counts.items() if name.startswith("BBM"))
     default = counts["BBM, relaxation 1.5, descending"]
@@ -487,21 +510,22 @@ def batch_pcg(_cache, scale: float, section: Section) -> None:
                     limit=1, against="L-BFGS on coefficients", unit="passes", topic="passes")  # fmt: skip
     section.require("gradient-equivalents of BBM, default setting", default, rival, limit=1,
                     against="L-BFGS on coefficients", unit="passes", topic="passes", aim=True)  # fmt: skip
-    rival = counts["L-BFGS, 10 pairs, spectral basis"]
+    rival = counts["L-BFGS, 10 pairs, centred features"]
     section.require("gradient-equivalents of BBM, best setting", ours, rival, limit=1,
-                    against="L-BFGS in the spectral basis", unit="passes", topic="passes", aim=True)  # fmt: skip
+                    against="L-BFGS on centred features", unit="passes", topic="passes", aim=True)  # fmt: skip
 
 
-def _lbfgs_count(value, start, problem, lowest, size) -> int:
-    count, reached = 0, None
+def _lbfgs_count(problem: SoftmaxProblem, lowest: float, size: int) -> int:
+    """Evaluations of L-BFGS from class frequencies to a relative gap of 1e-6."""
+    start, count, reached = np.vstack(problem.null_params()), 0, None
 
     def flat(x):
         nonlocal count, reached
-        objective, gradient = value(x.reshape(start.shape))
-        count += 1
-        if reached is None and relative_gap(problem, lowest, objective) <= TARGET:
+        W = x.reshape(start.shape)
+        found, count = problem.evaluate(Params(W[:-1], W[-1])), count + 1
+        if reached is None and relative_gap(problem, lowest, found.objective) <= TARGET:
             reached = count
-        return objective, gradient.ravel()
+        return found.objective, np.vstack([found.grad_coef, found.grad_intercept]).ravel()
 
     options = {"maxcor": size, "maxfun": 5000, "maxiter": 5000, "ftol": 0, "gtol": 1e-12}
     scipy.optimize.minimize(flat, start.ravel(), jac=True, method="L-BFGS-B", options=options)

@@ -1,83 +1,35 @@
 """Fits of softmax models: exact compared with scikit-learn, the crossover to sampling, which of 20 000 neurons fired.
 
-    python benchmarks/softmax_fits.py [--sections exact,crossover,neurons]
+    python benchmarks/softmax_fits.py [--sections standardised,unscaled,simulated,crossover,neurons]
 
-Each section prints one line per requirement and is merged into results/softmax_fits.json. Close everything else first.
+The first three sections climb the ladders of peers.py: the time to a gap, (F - F*) / (F_null - F*) in float64, is the
+least of the tolerances that reach it, and first fits are those of fresh processes. Each section prints one line per
+requirement and is merged into results/softmax_fits.json. Close everything else first.
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
 
 import jax
 import numpy as np
-from _common import Section, fresh, interleaved, median, run_sections, timed
-from scipy.special import logsumexp
+from _common import Section, fresh, run_sections
+from peers import compare
 
 from glmfit.problems import Pairs, SoftmaxProblem
-from glmfit.solvers import ConjugateGradients, ImplicitSGD, LoopOptions, Schedule
+from glmfit.solvers import ConjugateGradients, ImplicitSGD, Schedule
 
-STRENGTH = 1e-3
-
-
-def digits():
-    """Features and labels of scikit-learn's digits, pixels from 0 to 1."""
-    from sklearn.datasets import load_digits
-
-    X, y = load_digits(return_X_y=True)
-    return X / 16.0, y
+ONLY = ("glmfit auto", "sklearn lbfgs", "sklearn newton-cg", "sklearn newton-cholesky")
 
 
-def exact(_cache, _scale: float, section: Section) -> None:
-    """Digits (1 797 x 64, 10 classes), ridge 1e-3: seconds to a relative gap of 1e-6 compared with scikit-learn."""
-    from sklearn.linear_model import LogisticRegression
+def exact(name: str, what: str):
+    """Section that compares exact fits of a problem of peers.py with those of scikit-learn."""
 
-    X, y = digits()
-    n, K = len(y), 10
-    reference = SoftmaxProblem(X, Pairs(np.arange(n), y, np.ones(n)), K, STRENGTH)
-    best = ConjugateGradients().run(reference, key=jax.random.key(0), options=LoopOptions(tol=1e-13)).objective[0]
-    null = reference.null_objective
+    def section_of(cache, scale: float, section: Section) -> None:
+        compare(name, cache, scale, section, ONLY, required=(1e-4, 1e-6))
 
-    def objective(W, b):
-        s = X @ W + b
-        return np.mean(logsumexp(s, axis=1) - s[np.arange(n), y]) + STRENGTH / 2 * np.sum(W**2)
-
-    def ours(solver, tol):
-        problem = SoftmaxProblem(X, Pairs(np.arange(n), y, np.ones(n)), K, STRENGTH)
-        options = LoopOptions(tol=tol, negligible=0.0, max_epochs=3000)
-        solution = solver.run(problem, key=jax.random.key(0), options=options)
-        return solution.params.coef, solution.params.intercept
-
-    def theirs(solver, tol):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = LogisticRegression(C=1 / (n * STRENGTH), solver=solver, tol=tol, max_iter=20_000).fit(X, y)
-        return model.coef_.T, model.intercept_
-
-    fits = {
-        "glmfit ConjugateGradients": lambda: ours(ConjugateGradients(), 1e-6),
-    }
-    cold = {name: timed(fit)[0] for name, fit in fits.items()}
-    for solver in ("saga", "lbfgs", "newton-cg"):  # the loosest tolerance that reaches the gap
-        for tol in (1e-3, 1e-4, 5e-5, 2e-5, 1e-5, 1e-6, 1e-7, 1e-8):
-            if (objective(*theirs(solver, tol)) - best) / (null - best) <= 1e-6:
-                break
-        fits[f"scikit-learn {solver}"] = lambda solver=solver, tol=tol: theirs(solver, tol)
-        section.note(**{f"tolerance of scikit-learn {solver}": tol})
-    gaps = {name: (objective(*fit()) - best) / (null - best) for name, fit in fits.items()}
-    seconds = interleaved(fits, 7)
-    section.note(relative_gap=gaps, seconds=seconds, cold_seconds=cold)
-    for name in ("glmfit ConjugateGradients",):
-        spent = median(seconds[name])
-        section.require(
-            f"digits, {name}, true relative gap", gaps[name], 1e-6, limit=1, against="limit", unit="", topic="gap"
-        )
-        for rival, limit in (("saga", 1), ("lbfgs", 3), ("newton-cg", 3)):
-            section.require(
-                f"digits, {name}, warm, to a relative gap of 1e-6", spent, median(seconds[f"scikit-learn {rival}"]),
-                limit=limit, against=f"scikit-learn {rival}", aim=rival == "newton-cg",
-            )  # fmt: skip
+    section_of.__doc__ = f"{what}: seconds to relative gaps of 1e-4 and 1e-6 compared with scikit-learn."
+    return section_of
 
 
 def crossover(_cache, scale: float, section: Section) -> None:
@@ -127,7 +79,13 @@ def neurons(_cache, scale: float, section: Section) -> None:
     )  # fmt: skip
 
 
-SECTIONS = {"exact": exact, "crossover": crossover, "neurons": neurons}
+SECTIONS = {
+    "standardised": exact("softmax-standardised", "Standardised digits (1 797 x 64, 10 classes), ridge 1e-3"),
+    "unscaled": exact("softmax-unscaled", "Digits with pixels from 0 to 16, ridge 1e-4"),
+    "simulated": exact("softmax-10", "30 000 x 64, 10 classes, ridge 1e-4"),
+    "crossover": crossover,
+    "neurons": neurons,
+}
 
 if __name__ == "__main__":
     sys.exit(run_sections(__doc__, SECTIONS, "softmax_fits.json"))
