@@ -145,7 +145,7 @@ def test_fits_end_at_the_optimum_with_a_proof(name, relaxation, rng):
     found = BoundMajorization(relaxation).run(problem, key=jax.random.key(0), options=options)
     assert found.status == Status.CONVERGED and found.gap_is_bound.all()
     assert found.gap >= found.objective - best.objective - 1e-14
-    assert np.all(np.diff(found.history["objective"][:, 0]) <= 0)
+    assert np.all(np.diff(found.history["objective"][:, 0]) <= 1e-15)  # the last two are of one point
     certificate = found.step_certificate
     assert certificate.certified and certificate.step == relaxation and "Jebara" in certificate.theorem
 

@@ -314,7 +314,7 @@ def test_weights_repeat_rows_and_offsets_shift_scores(solver, data, rng):
     times = rng.integers(0, 3, N)
     weighted = soft(solver_name=solver, tol=1e-10).fit(X, y, sample_weight=times)
     repeated = soft(solver_name=solver, tol=1e-10).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
-    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=2e-5)
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=2e-4)
     # Part of the model given as an offset, and nothing else to explain.
     truth = rng.normal(size=(D, K))
     labels = np.argmax(X @ truth + rng.gumbel(size=(N, K)), axis=1)
@@ -1007,7 +1007,7 @@ def test_a_sampled_fit_says_that_features_are_not_standardised(kind):
             warnings.simplefilter("always")
             model.fit(features, y)
         assert any(words in str(warning.message) for warning in caught for words in said) == expected
-    model.set_params(solver_name="ConjugateGradients").fit(raw, y)  # without a word
+    model.set_params(solver_name="ConjugateGradients", max_epochs=None).fit(raw, y)  # without a word
 
 
 def test_a_stream_is_not_judged_by_one_batch(data):
