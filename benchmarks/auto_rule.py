@@ -3,7 +3,8 @@
     python benchmarks/auto_rule.py [--links softplus,exp] [--resume] [--score-only]
 
 Every cell is written as it is measured; --resume goes on where a run was broken off. The rule lives in
-glmfit/estimators/_auto.py; regret is the time of its choice over that of the faster solver.
+glmfit/estimators/_auto.py and is asked for its choice where conjugate gradients are none: without a penalty, on features
+that do not have full rank. Regret is the time of its choice over that of the faster solver.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def measure(problem: Problem, repeats: int) -> dict:
 
 
 def present_choice(cell: dict) -> str:
-    """Ask the rule in force about a shape; the data are stand-ins of that shape."""
+    """Ask the rule in force about a shape; the data are stand-ins of that shape and of no rank."""
     from glmfit import observations, penalties
     from glmfit.estimators import choose_solver
     from glmfit.problems import PopulationProblem
@@ -57,7 +58,7 @@ def present_choice(cell: dict) -> str:
     T, d, N = cell["n_rows"], cell["n_features"], cell["n_neurons"]
     X, Y = np.broadcast_to(np.float32(0), (T, d)), np.broadcast_to(np.float32(1), (T, N))
     observation = observations.from_inverse_link(cell["link"])
-    return choose_solver(PopulationProblem(X, Y, observation, penalties.make("Ridge", STRENGTH, d, N)))
+    return choose_solver(PopulationProblem(X, Y, observation, penalties.make("UnRegularized", None, d, N)))
 
 
 def regret(cell: dict, choice: str, when: str = "warm") -> float:
