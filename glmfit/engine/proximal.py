@@ -1,8 +1,8 @@
 """Proximal Newton steps of many independent fits at once, for penalties with kinks.
 
 The quadratic model of each fit, with the penalty whole, is minimised on the host; the rows see two products a step as
-those of conjugate gradients do. Most coefficients are zero, and a Hessian in the others is cheap: fits have a new one
-at every step where it costs less than the step. Theory: docs/theory/duality.md.
+those of conjugate gradients do. Most coefficients are zero, and a Hessian in the others is cheap: where it costs no more
+than some steps, a fit has a new one as soon as the last is no longer good. Theory: docs/theory/duality.md.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class ProximalDescent(Descent):
         n = len(intercept)
         blocks = [select(penalty, [k]).blocks(len(coef)) for k in range(n)]
         self._labels, self._strength = blocks[0][0], np.stack([strength for _, strength in blocks], axis=1)
-        self._moves, self._stale, self._formed = Slopes(np.zeros_like(coef), np.zeros(n)), *np.full((2, n), True)
-        self._formed[:] = False
+        self._moves = Slopes(np.zeros_like(coef), np.zeros(n))
+        self._stale = np.ones(n, bool)  # whose model is to be minimised
+        self._formed = np.zeros(n, bool)  # whose Hessian is of where it is
         self._promised, self._slope = np.zeros(n), np.zeros(n)
         super().__init__(rows, metric, ridge, coef, intercept)
 
