@@ -1,8 +1,8 @@
 """Proximal Newton steps of many independent fits at once, for penalties with kinks.
 
 The quadratic model of each fit, with the penalty whole, is minimised on the host; the rows see two products a step as
-those of conjugate gradients do. Most coefficients are zero, and a Hessian in the others is cheap: where it costs no more
-than some steps, a fit has a new one as soon as the last is no longer good. Theory: docs/theory/duality.md.
+those of conjugate gradients do. Most coefficients are zero, and a Hessian in the others is cheap: where it costs no
+more than some steps, a fit has a new one as soon as the last is no longer good. Theory: docs/theory/duality.md.
 """
 
 from __future__ import annotations
