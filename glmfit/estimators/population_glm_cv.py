@@ -234,6 +234,7 @@ class PopulationGLMCV(PopulationModel):
             problem = PopulationProblem(
                 data.X, data.Y, observation, penalty(strengths[chosen]), data.weights, dtype, data.offset
             )
+            problem.design = fits.designs[problem.penalty.smooth]
             solution = None
             if not interrupted:
                 with suppress(KeyboardInterrupt):
