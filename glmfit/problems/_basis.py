@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._chunks import CHUNK, over_chunks, rows_at_once
+from ._chunks import CHUNK, over_chunks, rows_at_once, small_blas
 
 _ROUNDING = 64  # units in the last place of its terms by which a sum that should be 0 may differ from it
 
@@ -137,12 +137,14 @@ def spectral_basis(
     Cost: T d^2 for the Gram matrix, O(d^3) once.
     """
     mean, scale, correlation, constant = _correlation(X, weights, centred)
-    c, Q = np.linalg.eigh(correlation)
+    with small_blas(len(scale)):
+        c, Q = np.linalg.eigh(correlation)
     keep = c > floor * np.trace(correlation)
     rank = int(keep.sum())
     absent = _is_constant_along(X, weights, mean, scale, c, Q, keep)
     units = np.broadcast_to(units, scale.shape)
-    _, root, Vt = np.linalg.svd(np.sqrt(np.where(keep, c, 0.0))[:, None] * Q.T * (scale / units))
+    with small_blas(len(scale)):
+        _, root, Vt = np.linalg.svd(np.sqrt(np.where(keep, c, 0.0))[:, None] * Q.T * (scale / units))
     root[rank:] = 0.0
     inverse = np.where(root > 0, 1 / np.where(root > 0, root, 1.0), 0.0)
     whiten, unwhiten = Vt.T * inverse / units[:, None], root[:, None] * Vt * units
@@ -171,7 +173,8 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray,
     for label in np.unique(groups):
         shared[groups == label] = scale[groups == label].max()
     ratio = scale / shared
-    s, Q = np.linalg.eigh(correlation * np.outer(ratio, ratio))
+    with small_blas(len(scale)):
+        s, Q = np.linalg.eigh(correlation * np.outer(ratio, ratio))
     s, Q = s[::-1], Q[:, ::-1]
     rank = int(np.sum(s > 1e-14 * max(np.sum(s), 0.0)))
     raised = np.maximum(s, floor * s[0]) if s[0] > 0 else np.ones_like(s)
