@@ -306,6 +306,9 @@ class ClassRun(Run):
             known = np.full(n, cg.objective), np.full(n, cg.decrement), np.zeros(n, bool)
             self.history.add(cg.n_steps[0], row_evals, time.perf_counter() - self.clock, *known)
 
+    def _goals(self, fits, objective) -> np.ndarray:
+        return self._targets(fits, objective)
+
     def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
         super()._renew(group, which, alone=True)
 

@@ -28,6 +28,7 @@ _PROOFS = 4  # before the exact Hessian of the fit decides
 _CHEAP = 15  # steps: a Hessian that costs less is worth having after the first proof that failed
 _CHEAP_FLOOR = 6  # steps: that of some rows is worth having at once if it costs less
 _FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps between looks in float64 there
+_LEAST = 64e-16  # of an objective: a smaller gap is nobody's goal
 _FEW = 64  # fits that are not worth a group of their own
 _FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
 _COPIES = 3  # arrays of rows times fits
@@ -138,7 +139,7 @@ class Run:
             self.groups = [group]
             while self.groups:
                 group = self.groups[-1]
-                target = self._targets(group.fits, self.problem.null_objective[group.fits] - group.descent.gained)
+                target = self._goals(group.fits, self.problem.null_objective[group.fits] - group.descent.gained)
                 ready = group.is_ready(target) | (group.descent.n_steps >= self.most_steps)
                 if ready.all() and group.first_order and not group.looks:
                     # Bounds by duality are as near as the gradient is, which single precision does not show.
@@ -219,7 +220,7 @@ class Run:
         self.is_bound[fits], self.target[fits], self.epochs[fits] = known, target, cg.n_steps
         self.passes += cg.rows.passes * len(fits) / problem.n_neurons
         cg.rows.passes = 0.0
-        proved = known & (bound <= target)
+        proved = known & (bound <= self._goals(fits, objective))
         bad = (broken & ~worse) | ~np.isfinite(objective)
         self.status[fits[proved]], self.status[fits[bad]] = Status.CONVERGED, Status.NON_FINITE
         self.open[fits] = ~(proved | bad)
@@ -299,7 +300,8 @@ class Run:
     def _finish_exactly(self, neuron: int) -> None:
         """Newton steps on one neuron with its exact Hessian in float64, which also bounds its gap."""
         problem, self.exact = self.problem, True
-        outcome = problem.finish_neuron(self.params, neuron, self.target[neuron])
+        goal = self._goals(np.array([neuron]), self.objective[[neuron]])[0]
+        outcome = problem.finish_neuron(self.params, neuron, goal)
         slack = self.target[neuron] if np.isfinite(outcome.bound) else 1e-13 * abs(self.objective[neuron])
         if outcome.objective <= self.objective[neuron] + slack:  # or not a number
             self.params, self.objective[neuron] = outcome.params, outcome.objective
@@ -339,6 +341,13 @@ class Run:
         values = self.objective.copy()
         values[fits] = objective
         return self.problem.rounding_of(whole, values)[fits]
+
+    def _goals(self, fits, objective) -> np.ndarray:
+        """Gap to go for, (fit,): what the target allows for rounding may be none, and is taken only in the end."""
+        values = self.objective.copy()
+        values[fits] = objective
+        least = _LEAST * (np.abs(values) + np.abs(self.problem.mean_count))
+        return stopping_target(self.problem, values, self.options, least)[fits]
 
     def _targets(self, fits, objective) -> np.ndarray:
         """Gap below which a neuron counts as converged, (fit,)."""

@@ -47,9 +47,10 @@ class ClassReport(CertifiedReport):
         Whether it was chosen on held-out rows.
     overshot : bool
         Whether a sampling solver ended worse than class frequencies, which were kept instead.
-    gap_is_bound, relative_gap, n_features, solver_name, step_certificate, failure_probability, history, seconds_run, \
-    seconds_compile :
+    gap_is_bound, relative_gap, n_features, solver_name :
         As in `FitReport`, one number each.
+    step_certificate, failure_probability, history, seconds_run, seconds_compile :
+        As in `FitReport`.
     """
 
     gap_theorem: str
