@@ -56,8 +56,7 @@ class FoldedProblem(PopulationProblem):
     Notes
     -----
     A column's objective is the mean over the rows of its fold. The basis is that of all rows: any basis is allowed, and
-    one near the folds' own serves as well. Memory on the device: counts, weights and table, 12 bytes per row and
-    column in single precision.
+    one near the folds' own serves as well.
     """
 
     def __init__(

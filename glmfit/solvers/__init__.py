@@ -1,4 +1,4 @@
-"""Algorithms behind one interface: ``init_state``, ``update``, ``run``."""
+"""Algorithms behind one call, ``run``; those that go epoch by epoch also have ``init_state`` and ``update``."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
