@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._lines import Lines
 from ._read_data import Data, read_data
 from ._read_models import Model, read_model
 from ._schema import BOOLEAN, TABLE, TEXT, ManifestError, Problems, Rule, check_table, check_tables, one_of, whole
@@ -120,7 +119,7 @@ def read_manifest(path: str | Path) -> Manifest:
     Raises
     ------
     ManifestError
-        With all that is wrong, a line each, which names the line of the file.
+        With all that is wrong, a line each, which names the file, the table and the key.
     FileNotFoundError
         If there is no such file.
 
@@ -134,7 +133,7 @@ def read_manifest(path: str | Path) -> Manifest:
     ...     read_manifest(path)
     ... except ManifestError as error:
     ...     print(error.problems[0])
-    batch.toml, line 1: sead is not known here; did you mean "seed"?
+    batch.toml: sead is not known here; did you mean "seed"?
     """
     return read_again(path, None)
 
@@ -144,10 +143,8 @@ def read_again(path, checked: str | None) -> Manifest:
     path = Path(path)
     content = path.read_bytes()
     digest_of_bytes = hashlib.sha256(content).hexdigest()
-    document, lines = _parse(path, content)
-    problems = Problems(path.name, document, lines.line_of)
-    for place, line in lines.repeated:
-        problems.add(place[:-1], f"{place[-1]} is there a second time, in line {line}.")
+    document = _parse(path, content)
+    problems = Problems(path.name, document)
     right = check_table(problems, (), document, _KEYS)
     options = _DEFAULTS | check_table(problems, ("options",), right.get("options", {}), _OPTIONS)
     folder = path.resolve().parent
@@ -173,14 +170,14 @@ def read_again(path, checked: str | None) -> Manifest:
     )
 
 
-def _parse(path: Path, content: bytes) -> tuple[dict[str, Any], Lines]:
-    """Read TOML or JSON; errors name the line."""
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    """Read TOML or JSON; errors name the line where the document breaks off."""
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".json"):
         raise ManifestError([f'{path.name}: a manifest is a .toml or a .json file, not "{path.suffix}".'])
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
-        document = tomllib.loads(text) if suffix == ".toml" else json.loads(text, parse_constant=_no_constant)
+        document = tomllib.loads(text) if suffix == ".toml" else _read_json(text)
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ManifestError([f"{path.name}, line {line}: the file is not UTF-8 ({error.reason})."]) from None
@@ -193,15 +190,23 @@ def _parse(path: Path, content: bytes) -> tuple[dict[str, Any], Lines]:
     except (ValueError, RecursionError) as error:
         raise ManifestError([f"{path.name}: {error}."]) from None
     if not isinstance(document, dict):
-        raise ManifestError([f"{path.name}, line 1: the document is a {type(document).__name__}; it must be a table."])
-    try:
-        return document, Lines(text, suffix)
-    except RecursionError:
-        raise ManifestError([f"{path.name}: it is nested too deeply."]) from None
+        raise ManifestError([f"{path.name}: the document is a {type(document).__name__}; it must be a table."])
+    return document
 
 
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+def _read_json(text: str) -> Any:
+    """Read JSON alone, each key once: neither NaN nor a key that hides another."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        twice = [key for i, (key, _) in enumerate(pairs) if any(key == before for before, _ in pairs[:i])]
+        if twice:
+            raise ValueError(f"{twice[0]} is there a second time in a table")
+        return dict(pairs)
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
 
 
 def _check_new(problems: Problems, place: tuple, made: list[Model], models: list[Model]) -> None:

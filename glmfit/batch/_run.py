@@ -142,7 +142,7 @@ def run(
     Raises
     ------
     ManifestError
-        Before anything runs, with every problem and its line.
+        Before anything runs, with every problem, its table and its key.
     BusyFolder
         If another run is at work in the output folder.
     RuntimeError

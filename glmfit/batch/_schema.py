@@ -21,7 +21,7 @@ class ManifestError(ValueError):
     Parameters
     ----------
     problems : list of str
-        All that is wrong with it, in the order of lines; the error's text has one a line.
+        All that is wrong with it; the error's text has one a line.
 
     Attributes
     ----------
@@ -35,22 +35,21 @@ class ManifestError(ValueError):
 
 
 class Problems:
-    """What is wrong with a document, each with its line and its place in words."""
+    """What is wrong with a document, each with its table in words."""
 
-    def __init__(self, file: str, document: Mapping, line_of: Callable[[tuple], int]):
-        self._file, self._document, self._line_of = file, document, line_of
-        self._found: list[tuple[int, str]] = []
+    def __init__(self, file: str, document: Mapping):
+        self._file, self._document = file, document
+        self._found: list[str] = []
 
-    def add(self, table: tuple, text: str, key: Any = None) -> None:
-        """Note what is wrong with a table, or with the value of a key of it."""
-        line = self._line_of(table if key is None else (*table, key))
+    def add(self, table: tuple, text: str) -> None:
+        """Note what is wrong with a table, or with a key of it that the text names."""
         place = self._place(table)
-        self._found.append((line, f"{self._file}, line {line}: {place}{': ' if place else ''}{text}"))
+        self._found.append(f"{self._file}: {place}{': ' if place else ''}{text}")
 
     def raise_any(self) -> None:
-        """Raise for all of them."""
+        """Raise for all of them, each once."""
         if self._found:
-            raise ManifestError(dict.fromkeys(text for _, text in sorted(self._found, key=lambda found: found[0])))
+            raise ManifestError(dict.fromkeys(self._found))
 
     def __len__(self) -> int:
         return len(self._found)
@@ -132,14 +131,14 @@ def check_table(
 ) -> dict[str, Any]:
     """Check the keys and values of a table; what is right of it is returned."""
     if not isinstance(table, dict):
-        problems.add(path[:-1], f"{path[-1]} is {shown(table)}; it must be a table.", path[-1])
+        problems.add(path[:-1], f"{path[-1]} is {shown(table)}; it must be a table.")
         return {}
     right = {}
     for key, value in table.items():
         if key not in rules:
-            problems.add(path, f"{key} is not known here{guess(key, rules)}", key)
+            problems.add(path, f"{key} is not known here{guess(key, rules)}")
         elif not rules[key].fits(value):
-            problems.add(path, f"{key} is {shown(value)}; it must be {rules[key].allowed}.", key)
+            problems.add(path, f"{key} is {shown(value)}; it must be {rules[key].allowed}.")
         else:
             right[key] = value
     for key in required:
@@ -152,7 +151,7 @@ def check_tables(problems: Problems, document: Mapping, key: str, needed: bool =
     """Check an array of tables with names, each once; the tables with their paths."""
     value = document.get(key, [])
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        problems.add((), f"{key} is {shown(value)}; it must be an array of tables, [[{key}]] each in TOML.", key)
+        problems.add((), f"{key} is {shown(value)}; it must be an array of tables, [[{key}]] each in TOML.")
         return []
     if not value and needed:
         problems.add((), f"there is no {key}; a manifest needs at least one [[{key}]].")
@@ -160,7 +159,7 @@ def check_tables(problems: Problems, document: Mapping, key: str, needed: bool =
     for i, entry in enumerate(value):
         name = entry.get("name")
         if isinstance(name, str) and first.setdefault(name, i) != i:
-            problems.add((key, i), f'the name "{name}" is that of {key} {first[name] + 1} already.', "name")
+            problems.add((key, i), f'the name "{name}" is that of {key} {first[name] + 1} already.')
     return [((key, i), entry) for i, entry in enumerate(value)]
 
 
