@@ -25,8 +25,8 @@ import glmfit
 from .._compile import compile_seconds, compiled_programs
 from .._status import Status
 from .._warn import warn_user
+from ..design.builder import Built, build
 from ._attempts import Attempt, deaths, ended, reason
-from ._design import Built, build
 from ._environment import machine_type
 from ._estimators import make_estimator
 from ._join import join_neurons

@@ -11,9 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..design._schema import (
+    BOOLEAN,
+    TABLE,
+    TEXT,
+    ManifestError,
+    Problems,
+    Rule,
+    check_table,
+    check_tables,
+    one_of,
+    whole,
+)
 from ._read_data import Data, read_data
 from ._read_models import Model, read_model
-from ._schema import BOOLEAN, TABLE, TEXT, ManifestError, Problems, Rule, check_table, check_tables, one_of, whole
 from ._sources import identity_of
 from ._task import Task, digest, make_task
 

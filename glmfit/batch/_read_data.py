@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._loaders import find_loader
-from ._read_arrays import names_in
-from ._schema import (
+from ..design._schema import (
     NAME,
     NAMED,
     TEXT,
@@ -27,10 +25,12 @@ from ._schema import (
     shown,
     whole,
 )
+from ..design.arrays import names_in
+from ..design.settings import COUNTS
+from ._loaders import find_loader
 from ._task import digest
 
 FORMATS = ("npz", "nwb", "zarr")
-COUNTS = "counts"  # name of the binned spikes among the signals
 _PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")
 _LABEL = 60  # characters that the arguments of a loader may add to a session's name
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..design._schema import NAMED, TABLE, TEXT, Problems, check_table, guess, is_plain, list_of, shown
+from ..design.settings import read_design
 from ._estimators import ESTIMATORS, parameters_of, why_not
 from ._read_data import Data
-from ._read_design import read_design
-from ._schema import NAMED, TABLE, TEXT, Problems, check_table, guess, is_plain, list_of, shown
 
 _KEYS = {
     "name": NAMED,

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._display import one_line, printable
 from .._progress import ProgressBar
 from ._attempts import begun, deaths, ended, take_back
 from ._lock import RunLock, lock_of
 from ._manifest import Manifest
 from ._plan import default_out, plan, read_known, share
-from ._receipt import Receipt, Work, one_line, printable
+from ._receipt import Receipt, Work
 from ._results import failure_path, forget_failure, is_whole, make_folders, read_failure, result_path, write_failure
 from ._stop import signals_noted, stop_if_told
 from ._task import Task

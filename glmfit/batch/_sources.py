@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..design.arrays import read_matrices, read_recording
+from ..design.sessions import Session
 from ._loaders import beside_manifest, digest_of_module, find_loader
-from ._read_arrays import read_matrices, read_recording
-from ._session import Session
 from ._task import digest
 
 _BLOCK = 2**20
@@ -51,7 +51,7 @@ def load_session(source: dict[str, Any]) -> Session:
     if source["kind"] == "matrices":
         return read_matrices(source)
     if source["format"] == "nwb":
-        from ._read_nwb import read_nwb
+        from ..design.nwb import read_nwb
 
         return read_nwb(source)
     return read_recording(source)

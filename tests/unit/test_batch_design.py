@@ -11,8 +11,8 @@ import pynapple as nap
 import pytest
 
 from glmfit.batch import Session, build, load_session
-from glmfit.batch._bases import evaluate, time_kernels
-from glmfit.batch._bins import count, intersect, lag, make_bins, resample
+from glmfit.design.bases import evaluate, time_kernels
+from glmfit.design.bins import count, intersect, lag, make_bins, resample
 from tests.oracles import design as oracle
 
 EPOCHS = [

@@ -20,13 +20,13 @@ from glmfit.batch import (
     Task,
     _manifest,
     _read_data,
-    _read_design,
     _read_models,
     load_session,
     read_manifest,
 )
 from glmfit.batch._estimators import ESTIMATORS, make_estimator
 from glmfit.batch._sources import identity_of, stat_signature
+from glmfit.design import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "batch"
@@ -571,10 +571,10 @@ def paths_of(value, path=()):
 def test_the_documentation_has_every_key():
     page = (ROOT / "docs" / "how_to" / "manifest.md").read_text()
     tables = [_manifest._KEYS, _read_data._RECORDING, _read_data._MATRICES, _read_data._LOADER, _read_models._KEYS]
-    tables += [_read_design._KEYS, _read_design._COVARIATE, _read_design._VALUE_BASIS, _read_design._TIME_BASIS]
+    tables += [settings._KEYS, settings._COVARIATE, settings._VALUE_BASIS, settings._TIME_BASIS]
     keys = {key for table in tables for key in table} - {"model"}
     assert not [key for key in keys if f"`{key}`" not in page and f"[[{key}]]" not in page and key != "options"]
-    for name in (*_read_design.VALUE_BASES, *_read_design.TIME_BASES, *_read_design.RESAMPLE, *ESTIMATORS):
+    for name in (*settings.VALUE_BASES, *settings.TIME_BASES, *settings.RESAMPLE, *ESTIMATORS):
         assert f'`"{name}"`' in page
 
 

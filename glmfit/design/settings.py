@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ._bases import TIME_BASES, VALUE_BASES, lags_of
-from ._read_data import COUNTS, Data
 from ._schema import (
     BOOLEAN,
     NAMED,
@@ -26,7 +24,10 @@ from ._schema import (
     shown,
     whole,
 )
+from .bases import TIME_BASES, VALUE_BASES, lags_of
 
+COUNTS = "counts"  # name of the binned spikes among the signals
+COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV")  # those that know an exposure
 RESAMPLE = ("mean", "nearest", "linear")
 _SHORTEST_BIN_S = 1e-6
 
@@ -68,7 +69,7 @@ _TIME_BASIS = {"kind": TEXT, "n": whole(2), "window_s": POSITIVE}
 
 
 def read_design(
-    problems: Problems, path: tuple, table: dict[str, Any], sources: Iterable[Data], estimator: str | None
+    problems: Problems, path: tuple, table: dict[str, Any], sources: Iterable[Any], estimator: str | None
 ) -> dict[str, Any]:
     """Check a design against the data it is for; with its defaults filled in."""
     right = check_table(problems, path, table, _KEYS, ("bin_s",))
@@ -98,7 +99,7 @@ def read_design(
     return design
 
 
-def _check_target(problems: Problems, path: tuple, design: dict, recordings: list[Data], estimator) -> None:
+def _check_target(problems: Problems, path: tuple, design: dict, recordings: list, estimator) -> None:
     target = design["target"]
     if target != COUNTS:
         _check_known(problems, path, "target", target, recordings, "signals")
@@ -109,7 +110,7 @@ def _check_target(problems: Problems, path: tuple, design: dict, recordings: lis
         problems.add(path, f'target is "{target}"; {estimator} is fitted to "{COUNTS}".')
 
 
-def _check_known(problems: Problems, path: tuple, key: str, name: str, recordings: list[Data], what: str) -> None:
+def _check_known(problems: Problems, path: tuple, key: str, name: str, recordings: list, what: str) -> None:
     """Note a name that some source of recordings does not have."""
     for source in recordings:
         known = getattr(source, what)

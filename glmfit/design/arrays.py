@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ._schema import guess
-from ._session import Session
+from .sessions import Session
 
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, OSError, KeyError)
 _PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ._estimators import takes_exposure
-from ._session import Session
+from ._schema import Problems
+from .recording import build_recording
+from .sessions import Session
+from .settings import COUNT_ESTIMATORS, read_design
 
 
 @dataclass(frozen=True)
@@ -45,17 +47,19 @@ class Built:
     own: list[np.ndarray] | None = None
 
 
-def build(session: Session, design: dict[str, Any] | None, estimator: str, dtype: DTypeLike = np.float32) -> Built:
+def build(
+    session: Session, design: dict[str, Any] | None, estimator: str = "PopulationGLM", dtype: DTypeLike = np.float32
+) -> Built:
     """Build what an estimator is fitted to.
 
     Parameters
     ----------
     session : Session
-        Of `load_session`.
+        A recording, or matrices that are ready.
     design : dict or None
-        Of a task: ``task.spec["design"]``; None for matrices.
+        Bins, covariates and history, with the keys of ``[model.design]`` of a manifest; None for matrices.
     estimator : str
-        Name of the estimator.
+        Name of the estimator that will be fitted.
     dtype : {numpy.float32, numpy.float64}
         Of the features.
 
@@ -67,22 +71,41 @@ def build(session: Session, design: dict[str, Any] | None, estimator: str, dtype
     Raises
     ------
     ValueError
-        If the session lacks what the design names, or nothing is left to fit.
+        If the design has a key or a value that is not allowed, the session lacks what it names, or nothing is left to
+        fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit.design import Session, build
+    >>> time = np.arange(0, 10, 0.05)
+    >>> session = Session(spikes={"a": np.arange(0.1, 10, 0.3)}, signals={"speed": (time, np.sin(time))})
+    >>> history = {"basis": {"kind": "raised_cosine_log", "n": 2, "window_s": 0.5}}
+    >>> built = build(session, {"bin_s": 0.1, "covariates": [{"signal": "speed"}], "history": history})
+    >>> built.X.shape, built.feature_names
+    ((99, 3), ['speed', 'history_a_0', 'history_a_1'])
     """
     if session.matrices is not None:
         return _matrices(session.matrices, design, estimator, dtype)
     if design is None:
         raise ValueError("the session is a recording, but the model has no design: add [model.design] with bin_s.")
-    from ._recording import build_recording
+    return Built(sample_weight=None, offset=None, **build_recording(session, _checked(design), dtype))
 
-    return Built(sample_weight=None, offset=None, **build_recording(session, design, dtype))
+
+def _checked(design: dict[str, Any]) -> dict[str, Any]:
+    """Check a design by itself, and fill its defaults in."""
+    problems = Problems("design", design)
+    given = {key: value for key, value in design.items() if value is not None}
+    found = read_design(problems, (), given, (), None)
+    problems.raise_any()
+    return found
 
 
 def _matrices(given: dict[str, Any], design, estimator: str, dtype) -> Built:
     """Matrices as they are."""
     if design is not None:
         raise ValueError("the session has matrices X and y, but the model has a design; leave the design out.")
-    if "exposure" in given and not takes_exposure(estimator):
+    if "exposure" in given and estimator not in COUNT_ESTIMATORS:
         raise ValueError(f"the session has an exposure, which {estimator} does not know.")
     X, y = given["X"].astype(dtype, copy=False), given["y"]
     names = given.get("feature_names") or [f"x{i}" for i in range(X.shape[1])]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ._receipt import one_line
+from .._display import one_line
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _LONGEST = 60
