@@ -26,7 +26,7 @@ _ROTATED = 2048  # features up to which eigenvectors are worth their price
 _SETTLED = 1e-4  # of the target: an estimate that more steps will not change
 _PROOFS = 4  # that failed, before what cannot be proved is left at that
 _FAR = 30.0  # change of a row's scores that turns any probability into any other
-_ROUNDING = 1e-14  # of F
+_ROUNDING, _ROUNDING_OF_SINGLES = 1e-14, 1e-3  # of F
 _TIGHTER = 0.1  # factor of the aim after a proof that failed
 _NEWTON_PRODUCTS, _LEFT = 100, 0.1  # with the Hessian, for an estimate of the gap; share of the gradient it may leave
 # Offsets whose range is beyond the first are cooled, from a temperature at which it is the second; the rest is how.
@@ -104,7 +104,8 @@ class ClassDescent(Descent):
     def rises(self, p: Slopes, lengths: np.ndarray) -> np.ndarray:
         """Whether F is higher at lengths along p: where rows are all but certain, slopes turn at once."""
         after = self._value(self.coef + lengths * p.coef)
-        return np.full(len(lengths), not after <= self.objective + _ROUNDING * abs(self.objective))
+        rounding = _ROUNDING_OF_SINGLES if self.rows.is_single else _ROUNDING
+        return np.full(len(lengths), not after <= self.objective + rounding * abs(self.objective))
 
     @property
     def decrement(self) -> float:
@@ -263,7 +264,9 @@ class ClassRun(Run):
 
     def rows(self, fits=None) -> ClassRows:
         """Return the rows, which are nowhere yet."""
-        return ClassRows(self.softmax, self.problem.basis.mean)
+        # A ridge lets weak duality prove, in double precision, what steps in single precision come to.
+        single = self._descent is ClassDescent and self.softmax.strength > 0 and self.softmax.offset is None
+        return ClassRows(self.softmax, self.problem.basis.mean, single)
 
     def descent(self, rows: ClassRows, fits=None) -> Descent:
         """Put the model at its start; conjugate gradients begin at class frequencies where those are better."""
@@ -335,6 +338,17 @@ class ClassRun(Run):
         group.looks += 1
         return np.full(len(cg.intercept), worse)
 
+    def _sharpened(self, group: Group, astray: bool) -> Group:
+        """Go on in double precision, from the best point that is known if steps in single led astray."""
+        cg = group.descent
+        if astray:
+            cg.coef, cg.intercept = self.params.coef, self.params.intercept + cg.rows.mean @ self.params.coef
+        cg.rows.sharpen()
+        cg.refresh()
+        cg.forget()
+        group.trace = [cg.estimate]
+        return group
+
     def _prove(self, group: Group, target: np.ndarray) -> list[Group]:
         """Bound the gap; where the bound is too large, and more steps may help, the fit goes on."""
         cg, fits = group.descent, group.fits
@@ -343,6 +357,8 @@ class ClassRun(Run):
         broken, stalled = not np.isfinite(cg.estimate[0]), bool(cg.estimate[0] > group.aim[0] * target[0])
         worse = bool(self._look(group)[0])
         bound, estimate = group.by_duality[0], cg.decrement
+        if cg.rows.is_single and not bound <= self._targets(fits, self.objective)[0]:
+            return [self._sharpened(group, worse or broken)]
         spent = cg.n_steps[0] >= self.most_steps
         target, group.proofs = self._targets(fits, self.objective), group.proofs + 1
         apart = not broken and not worse and self.softmax.strength == 0 and is_separated(self.softmax, cg.rows)
@@ -411,7 +427,8 @@ class _Classes:
         """Spectral basis of the features; of sparse or very many ones their standard deviations alone."""
         X, weight = self.softmax.X, self.softmax.totals / self.softmax.totals.mean()
         if not scipy.sparse.issparse(X) and X.shape[1] <= _ROTATED:
-            return spectral_basis(X, weight, centred=self.softmax.fit_intercept)
+            even = np.all(weight == weight[0])
+            return spectral_basis(X, None if even else weight, centred=self.softmax.fit_intercept)
         mean = np.asarray(X.T @ weight, np.float64).ravel() / self.n_rows * self.softmax.fit_intercept
         squares = X.multiply(X) if scipy.sparse.issparse(X) else np.square(X, dtype=np.float64)
         variance = np.asarray(squares.T @ weight, np.float64).ravel() / self.n_rows - mean**2
