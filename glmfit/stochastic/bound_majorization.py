@@ -14,8 +14,11 @@ import numpy as np
 
 from .._checks import check_choice, check_real, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, softmax_bound
-from ..engine.classes import ClassDescent, ClassRun, minimise, stacked
+from ..engine.cg import stacked
+from ..engine.class_descent import ClassDescent
+from ..engine.classes import ClassRun
 from ..engine.tiles import Slopes
+from ..problems._quadratic import minimise
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 
