@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-def minimise(product, precondition, gradient: np.ndarray, most: int, left: float, flat: float = 0.0):
+def minimise(product, precondition, gradient: np.ndarray, most: int, left: float, flat: float = 0.0, went=None):
     """Minimise a quadratic by conjugate gradients, every iterate of which is lower than the one before.
 
     Parameters
@@ -20,6 +20,8 @@ def minimise(product, precondition, gradient: np.ndarray, most: int, left: float
         Share of the gradient's norm, in the preconditioner, at which to stop.
     flat : float
         Curvature that counts as none.
+    went : callable, optional
+        Told how far each step goes along the direction of the last product.
 
     Returns
     -------
@@ -40,6 +42,8 @@ def minimise(product, precondition, gradient: np.ndarray, most: int, left: float
             break  # nothing is left, or nothing bends: such directions stay where they are
         a = rz / bend
         x, r, down = x + a * p, r - a * curved, down + a * rz / 2
+        if went is not None:
+            went(a)
         z = precondition(r)
         new = float(np.vdot(r, z))
         if new <= enough:
