@@ -232,3 +232,8 @@ def steps_of_a_hessian(n_features: int, n_in_it=None):
 def inner(a: Slopes, b: Slopes) -> np.ndarray:
     """Inner product of each fit."""
     return np.einsum("fn,fn->n", a.coef, b.coef) + a.intercept * b.intercept
+
+
+def stacked(slopes: Slopes) -> np.ndarray:
+    """Coefficients, and intercepts below, (feature + 1, class)."""
+    return np.vstack(slopes)

@@ -6,8 +6,10 @@ Everything here is float64 on the host; theory in docs/theory/spectral_basis.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import ArrayLike
 
 from ._chunks import CHUNK, over_chunks, rows_at_once, small_blas
@@ -149,6 +151,20 @@ def spectral_basis(
     inverse = np.where(root > 0, 1 / np.where(root > 0, root, 1.0), 0.0)
     whiten, unwhiten = Vt.T * inverse / units[:, None], root[:, None] * Vt * units
     return SpectralBasis(mean, scale, scale, root**2, whiten, unwhiten, rank, constant, absent)
+
+
+def plain_basis(X, weights: np.ndarray, centred: bool) -> SimpleNamespace:
+    """Mean, deviation, whiten, unwhiten and rank as of a spectral basis, from standard deviations alone.
+
+    For features, dense or sparse, that are too many to be rotated; weights of mean one.
+    """
+    mean = np.asarray(X.T @ weights, np.float64).ravel() / len(weights) * centred
+    squares = X.multiply(X) if scipy.sparse.issparse(X) else np.square(X, dtype=np.float64)
+    variance = np.asarray(squares.T @ weights, np.float64).ravel() / len(weights) - mean**2
+    varies = variance > 1e-14 * variance.max(initial=0.0)
+    deviation = np.sqrt(np.where(varies, variance, 1.0))
+    whiten, unwhiten = (scipy.sparse.diags_array(varies * a).tocsr() for a in (1 / deviation, deviation))
+    return SimpleNamespace(mean=mean, deviation=deviation, whiten=whiten, unwhiten=unwhiten, rank=int(varies.sum()))
 
 
 def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray, floor: float = 1e-5) -> SpectralBasis:

@@ -15,10 +15,9 @@ from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent
 from glmfit.engine.device import DeviceRows
 from glmfit.engine.host import HostRows
-from glmfit.engine.kernels import TILE, derivatives
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.shards import layout_of
-from glmfit.engine.tiles import Slopes
+from glmfit.engine.tiles import TILE, Slopes, derivatives
 from glmfit.problems import FoldedProblem, PopulationProblem
 from glmfit.problems._placement import Placement
 from glmfit.solvers import LoopOptions
