@@ -24,13 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 from _common import Section, median, run_sections, timed
 from _models import fit_quietly
+from glmfit.problems._metric import Metric
+from glmfit.problems._rows import Rows
+from glmfit.solvers._epoch import saga_epoch
 
 from glmfit import PopulationGLM, observations, penalties
 from glmfit.problems import PopulationProblem
-from glmfit.problems._metric import Metric
-from glmfit.problems._rows import Rows
 from glmfit.solvers import SAGA
-from glmfit.solvers._epoch import saga_epoch
 
 # Bytes per second, and operations per second in single precision and TF32 without sparsity, as the makers say.
 SAID = {"H100": (3.35e12, 6.7e13, 4.95e14), "H200": (4.8e12, 6.7e13, 4.95e14), "A100": (2.04e12, 1.95e13, 1.56e14)}

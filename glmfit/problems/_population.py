@@ -100,7 +100,7 @@ class PopulationProblem(OneNeuron):
     @property
     def silent(self) -> np.ndarray:
         """Which neurons have no optimum, whatever the features: those without spikes, bool (neuron,)."""
-        return ~self.observation.has_optimum(self.mean_count)
+        return ~(self.observation.has_optimum(self.mean_count) | np.isnan(self.mean_count))
 
     @cached_property
     def _null(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,7 +126,7 @@ class PopulationProblem(OneNeuron):
 
     def null_params(self) -> Params:
         """Intercept-only optimum, the reference point of relative gaps."""
-        return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0])
+        return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0].copy())
 
     @property
     def null_objective(self) -> np.ndarray:
@@ -191,3 +191,7 @@ class PopulationProblem(OneNeuron):
         if not self.penalty.penalises_all:
             return evaluation, np.full(self.n_neurons, np.inf)
         return evaluation, dual_gap(objective, sums, self.penalty) + self.rounding_of(params, objective)
+
+    def left_out_is_settled(self, coef) -> np.ndarray:
+        """Whether nothing is to be gained along the directions of X that the basis leaves out, (neuron,)."""
+        return self.basis.settles(self.penalty.rotation_invariant, coef)

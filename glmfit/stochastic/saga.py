@@ -116,24 +116,24 @@ class SAGA:
                 f"the {problem.observation.name} link has no global bound of its curvature: a global certificate is "
                 'impossible. Use certificate="anchored".'
             )
-        walks: list[tuple[np.ndarray, Walk]] = []
-        seed = seed_of(key)
+        walks: list[Walk] = []
+        seed, options = seed_of(key), replace(options or LoopOptions(), max_memory=np.inf)  # one walk for all fits
 
         def begin(rows, metric, ridge, coef, intercept, fits):
             descent = SagaDescent(self, problem, seed, fits, rows, metric, ridge, coef, intercept)
-            walks.append((fits, descent.walk))
+            walks.append(descent.walk)
             return descent
 
-        run = Run(problem, options or LoopOptions(), seed, params, begin=begin)
+        run = Run(problem, options, seed, params, begin=begin)
         solution = run.run()
         return replace(
             solution,
-            step_certificate=self._step_certificate(problem.n_neurons, walks) if walks else None,
+            step_certificate=self._step_certificate(walks[0]) if walks else None,
             solver_name="SAGA" + "+Newton" * run.exact,
         )
 
-    def _step_certificate(self, n: int, walks: list) -> StepCertificate:
-        """Return steps in use, their constants and the theorem that allows them; 0 for neurons that were not fitted."""
+    def _step_certificate(self, walk: Walk) -> StepCertificate:
+        """Return steps in use, their constants and the theorem that allows them."""
         theorem = {
             "partition": PARTITION_THEOREM,
             "subsets": SUBSET_THEOREM,
@@ -144,27 +144,22 @@ class SAGA:
             assumptions.append(
                 "linear predictors stay within radius of their values where the step was certified; looked at "
                 f"each check (check_every = {self.check_every}). Neurons that left and were certified anew: "
-                f"{sum(int(np.sum(walk.left > 0)) for _, walk in walks)}"
+                f"{int(np.sum(walk.left > 0))}"
             )
         if self.step_scale > 1:
             theorem = f"no theorem: {self.step_scale:g} times the step of {theorem}"
-        found = np.zeros((5, n))
-        for fits, walk in walks:
-            found[:, fits] = walk.step, walk.L, walk.L_max, walk.L_b, walk.radius
-        step, L, L_max, L_b, radius = found
-        rows = walks[0][1].rows
         return StepCertificate(
-            step=step,
-            L=L,
-            L_max=L_max,
-            L_b=L_b,
-            mu=np.zeros(n),
-            batch_size=rows.batch_size,
-            n_rows=rows.n_rows,
+            step=walk.step,
+            L=walk.L,
+            L_max=walk.L_max,
+            L_b=walk.L_b,
+            mu=np.zeros_like(walk.step),
+            batch_size=walk.rows.batch_size,
+            n_rows=walk.rows.n_rows,
             theorem=theorem,
             assumptions=tuple(assumptions),
             failure_probability=self.failure_probability,
-            anchor_radius=radius,
+            anchor_radius=walk.radius,
             certified=self.sampling != "shuffle" and self.step_scale <= 1,
         )
 
@@ -296,7 +291,8 @@ class Walk:
 class SagaDescent(Descent):
     """Fits that go some epochs of SAGA at a time; see :class:`Descent`.
 
-    Groups that part go on with one walk, in which those that do not move take steps of length 0.
+    Groups that part go on with one walk of all neurons, in which those that do not move take steps of length 0: its
+    kernels are compiled once.
     """
 
     def __init__(self, solver: SAGA, problem, seed: int, fits, rows, metric: SharedMetric, ridge, coef, intercept):
@@ -312,14 +308,18 @@ class SagaDescent(Descent):
                 break
         self.n_steps[:] = 0
         self.hessian_cost = np.full(len(fits), np.inf)  # no metric makes these steps longer
-        given = problem.rows_of(fits)
         view = SpectralView(
-            observation=problem.observation, penalty=self.penalty, basis=problem.basis, dtype=problem.dtype, **given
+            observation=problem.observation,
+            penalty=problem.penalty,
+            basis=problem.basis,
+            dtype=problem.dtype,
+            **problem.rows_of(np.arange(problem.n_neurons)),
         )
-        self.walk = Walk(solver, view, Params(self.coef, self.intercept - rows.mean @ self.coef), seed)
-        self.index, self._null = np.arange(len(fits)), problem.null_objective[fits]
-        curvature = np.where(self.walk.bend > 0, self.walk.bend, metric.curvature)
-        self.shared = SharedMetric(metric.basis, curvature, metric.ridge)
+        start = problem.null_params()
+        start.coef[:, fits], start.intercept[fits] = self.coef, self.intercept - rows.mean @ self.coef
+        self.walk, self.index, self._null = Walk(solver, view, start, seed), fits, problem.null_objective[fits]
+        bend = self.walk.bend[fits]
+        self.shared = SharedMetric(metric.basis, np.where(bend > 0, bend, metric.curvature), metric.ridge)
         self._read()
 
     def judge(self) -> None:

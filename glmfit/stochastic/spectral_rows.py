@@ -64,6 +64,7 @@ class Rows(eqx.Module):
 
     @property
     def batch_size(self) -> int:
+        """Rows of a block, with those that fill it up."""
         return self.Z.shape[1]
 
     @property
