@@ -39,7 +39,7 @@ class Group:
     def __init__(self, descent: Descent, fits: np.ndarray):
         self.descent, self.fits = descent, fits
         streamed = isinstance(descent.rows, StreamedRows)
-        self.first_order = descent.kinks and not streamed
+        self.first_order = descent.first_order and not streamed
         aim = descent.aim * (_SHARE_OF_STREAMS if streamed else 1.0)
         self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
         self.trace, self.looks = [descent.estimate], 0

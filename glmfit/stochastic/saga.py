@@ -26,7 +26,7 @@ from ..bounds import (
 from ..engine.cg import Descent
 from ..engine.loop import Run
 from ..engine.metric import SharedMetric
-from ..engine.proximal import ProximalDescent, select
+from ..engine.proximal import select
 from ..engine.tiles import Slopes
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
@@ -218,7 +218,12 @@ class Walk:
         return self.view.from_columns(self.v, self.memory)
 
     def visit(self, active: np.ndarray, n_epochs: int) -> None:
-        """Visit about every row ``n_epochs`` times with the fits ``active``, bool (fit,), and check what came of it."""
+        """Go some epochs with the fits ``active``, bool (fit,), and check what came of it."""
+        self.step_through(active, n_epochs)
+        self._check(active)
+
+    def step_through(self, active: np.ndarray, n_epochs: int) -> None:
+        """Visit about every row ``n_epochs`` times."""
         rows, sampling = self.rows, self.solver.sampling
         step = np.where(active, self.step, 0.0).astype(self.view.dtype)
         for _ in range(n_epochs):
@@ -228,7 +233,6 @@ class Walk:
                 order, subsets=sampling == "subsets",
             )  # fmt: skip
             self.epoch += 1
-        self._check(active)
 
     def _check(self, active: np.ndarray) -> None:
         """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
@@ -298,8 +302,6 @@ class SagaDescent(Descent):
     def __init__(self, solver: SAGA, problem, seed: int, fits, rows, metric: SharedMetric, ridge, coef, intercept):
         self.penalty = select(problem.penalty, fits)
         self.kinks = not self.penalty.smooth
-        if self.kinks:
-            self.aim = ProximalDescent.aim
         super().__init__(rows, metric, ridge, coef, intercept)
         for _ in range(solver.warmup if not self.kinks else 0):
             before = rows.eta.copy()
