@@ -301,6 +301,7 @@ class SagaDescent(Descent):
 
     def __init__(self, solver: SAGA, problem, seed: int, fits, rows, metric: SharedMetric, ridge, coef, intercept):
         self.penalty = select(problem.penalty, fits)
+        self.walk: Walk | None = None
         self.kinks = not self.penalty.smooth
         super().__init__(rows, metric, ridge, coef, intercept)
         for _ in range(solver.warmup if not self.kinks else 0):
@@ -331,6 +332,15 @@ class SagaDescent(Descent):
             g = Slopes(np.asarray(self.penalty.subgradient_residual(self.coef, g.coef), np.float64), g.intercept)
         self.towards = self.precondition(g)
         self.squared_norm = self.inner(g, self.towards)
+
+    def precondition(self, g: Slopes) -> Slopes:
+        """Apply the metric of the walk, in which every fit has a centre of its own."""
+        if self.walk is None:
+            return super().precondition(g)
+        whiten = self.shared.basis.whiten
+        metric = Metric(*(np.asarray(part, np.float64)[:, self.index] for part in self.walk.metric))
+        x = metric.apply(np.concatenate([whiten.T @ g.coef, g.intercept[None]]))
+        return Slopes(whiten @ x[:-1], x[-1])
 
     def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
         """Go as many epochs as lie between checks, and no more than are left."""
