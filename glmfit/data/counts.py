@@ -111,17 +111,10 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     fraction = np.any(data.Y != np.rint(data.Y), axis=0) if reset else np.zeros(1)
     if fraction.any():
         warn_of_fractions(fraction, data.Y)
-    weights, exposure = data.weights, data.exposure
-    _refuse_extremes(weights, "sample_weight", "Only ratios count: divide all by the largest.")
-    _refuse_extremes(exposure, "exposure", "Give the duration of the bins in another unit.")
+    weights, exposure = _total_weights(data), data.exposure
     if exposure is not None:
         check_unexposed(data.Y, exposure, rows)
-        with np.errstate(over="ignore"):
-            weights = exposure if weights is None else weights * exposure
-        _refuse_extremes(weights, "sample_weight times exposure", "Divide sample_weight by its largest.")
         data = replace(data, weights=weights)
-    if weights is not None:
-        _refuse_no_weight(weights, exposure)
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
         rows, data = rows[weights > 0], data.take(weights > 0)
@@ -152,19 +145,26 @@ def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None
 
 def with_ones(data: Recording, n_rows: int) -> Recording:
     """Give rows the weight and the exposure 1 where they have none."""
+    _total_weights(data)
     weights, exposure = (np.ones(n_rows) if a is None else a for a in (data.weights, data.exposure))
-    with np.errstate(over="ignore"):
-        _refuse_no_weight(weights * exposure, data.exposure)
     return replace(data, weights=weights, exposure=exposure)
 
 
-def _refuse_no_weight(weights: np.ndarray, exposure: np.ndarray | None) -> None:
-    """Raise unless some row counts; the weights are those times the exposure, where there is one."""
-    if not weights.sum() > 0:
+def _total_weights(data: Recording) -> np.ndarray | None:
+    """Weights times exposure; raises if they cannot be added up or divided by, or if no row counts."""
+    weights, exposure = data.weights, data.exposure
+    _refuse_extremes(weights, "sample_weight", "Only ratios count: divide all by the largest.")
+    _refuse_extremes(exposure, "exposure", "Give the duration of the bins in another unit.")
+    if exposure is not None:
+        with np.errstate(over="ignore"):
+            weights = exposure if weights is None else weights * exposure
+        _refuse_extremes(weights, "sample_weight times exposure", "Divide sample_weight by its largest.")
+    if weights is not None and not weights.sum() > 0:
         what = "sample_weight" if exposure is None else "sample_weight times exposure"
         raise ValueError(
             f"{what} is zero on all {len(weights)} rows without NaN; at least one of them needs a positive weight."
         )
+    return weights
 
 
 def _read_counts(y, small: bool) -> np.ndarray:

@@ -191,7 +191,12 @@ def coefficients_to_file(model, header: dict, arrays: dict) -> None:
 
 def coefficients_from_file(model, header: dict, arrays: dict) -> None:
     """Set what `coefficients_to_file` wrote."""
-    model.coef_, model.intercept_ = arrays["coef"], arrays["intercept"]
+    coef, intercept = arrays["coef"], arrays["intercept"]
+    if coef.dtype.kind != "f" or intercept.dtype.kind != "f" or not coef.ndim or intercept.shape != coef.shape[1:]:
+        raise ValueError(
+            f"coefficients are {coef.dtype} of shape {coef.shape}, intercepts {intercept.dtype} of {intercept.shape}"
+        )
+    model.coef_, model.intercept_ = coef, intercept
     model.n_features_in_ = len(model.coef_)
     if "feature_names" in header:
         model.feature_names_in_ = np.asarray(header["feature_names"], object)

@@ -212,6 +212,8 @@ class PopulationModel(RegressorMixin, Model):
 
     def _read_state(self, header: dict, arrays: dict) -> None:
         coefficients_from_file(self, header, arrays)
+        if not len(self.report_.neuron) == len(self.report_.status) == np.size(self.intercept_):
+            raise ValueError(f"{len(self.report_.neuron)} neurons, but intercepts of {np.size(self.intercept_)}")
         if self.coef_.ndim == 1:
             self.intercept_ = float(self.intercept_)
         columns = header.get("columns")

@@ -171,6 +171,8 @@ def test_bad_weights_are_an_error(data):
     fails(X, Y, "up to 1e-310, too small.*divide all by the largest", sample_weight=np.full(T, 1e-310))
     with pytest.raises(ValueError, match=r"^exposure is up to 1e\+308, their sum overflows"):
         PopulationGLM().fit(X, Y, exposure=np.full(T, 1e308))
+    with pytest.raises(ValueError, match="divide all by the largest"):
+        PopulationGLM().fit(X, Y).score(X, Y, sample_weight=np.full(T, 1e308))
     with pytest.raises(ValueError, match="sample_weight times exposure is up to inf"):
         PopulationGLM().fit(X, Y, np.full(T, 1e200), exposure=np.full(T, 1e200))
     # All weight on rows that have a NaN: nothing is left either.

@@ -11,9 +11,18 @@ import numpy as np
 import pytest
 
 from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, Status
-from glmfit._files import load_npz
+from glmfit._files import load_npz, save_npz
 
 ROOT = Path(__file__).resolve().parents[2]
+OLD = ROOT / "tests" / "files" / "0.1"  # written by version 0.1, with what it predicts in expected.npz
+OLD_CLASSES = {
+    "population": PopulationGLM,
+    "population_cv": PopulationGLMCV,
+    "softmax": SoftmaxGLM,
+    "softmax_objects": SoftmaxGLM,
+    "multinomial": MultinomialGLM,
+    "response": ResponseModel,
+}
 
 
 def archive(path, header, **members):
@@ -62,6 +71,18 @@ def test_parameters_nested_too_deep_are_refused(tmp_path):
         PopulationGLM.load(path)
 
 
+@pytest.mark.parametrize("name", ["population", "softmax"])
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [("coef", lambda a: a[..., :-1]), ("coef", lambda a: a.astype(str)), ("intercept", lambda a: a[None])],
+)
+def test_coefficients_that_do_not_fit_are_refused_when_they_are_read(tmp_path, name, what, change):
+    header, arrays = load_npz(OLD / f"{name}.npz")
+    path = save_npz(tmp_path / "changed", header, {**arrays, what: change(arrays[what])})
+    with pytest.raises(ValueError, match=f"the file is not a whole {OLD_CLASSES[name].__name__}"):
+        OLD_CLASSES[name].load(path)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
 def test_a_limit_on_the_size_of_files_names_the_file(tmp_path):
     code = f"""
@@ -78,17 +99,6 @@ except OSError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "too large" in done.stdout and "model.npz" in done.stdout
     assert not list(tmp_path.iterdir())
-
-
-OLD = ROOT / "tests" / "files" / "0.1"  # written by version 0.1, with what it predicts in expected.npz
-OLD_CLASSES = {
-    "population": PopulationGLM,
-    "population_cv": PopulationGLMCV,
-    "softmax": SoftmaxGLM,
-    "softmax_objects": SoftmaxGLM,
-    "multinomial": MultinomialGLM,
-    "response": ResponseModel,
-}
 
 
 @pytest.mark.parametrize("name", OLD_CLASSES)
