@@ -209,6 +209,16 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray,
     return SpectralBasis(mean, scale, shared, raised, whiten, unwhiten, rank, constant, look_beyond)
 
 
+def basis_of(X: np.ndarray, weights: np.ndarray | None, penalty) -> SpectralBasis:
+    """Basis of a design for a penalty: one that a rotation leaves alone, or one that acts on coefficients."""
+    if penalty.units is not None:
+        return spectral_basis(X, weights, units=penalty.units)
+    groups = getattr(penalty, "groups", None)
+    labels = np.arange(X.shape[1]) if groups is None else np.asarray(groups)
+    # An unpenalised feature (label -1) shares its scale with nobody.
+    return floored_basis(X, weights, np.where(labels < 0, -1 - np.arange(len(labels)), labels))
+
+
 def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
     """Whether no row that counts moves along the directions left out, but for rounding: some units of its terms.
 
