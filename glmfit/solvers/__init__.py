@@ -19,6 +19,7 @@ if _TYPE_CHECKING:
     from ..stochastic import (
         NCE,
         OVE,
+        SAGA,
         SGD,
         BoundMajorization,
         ImplicitSGD,
@@ -37,7 +38,6 @@ if _TYPE_CHECKING:
     from ._result import LoopOptions, Solution
     from .base import OptStep, Solver
     from .newton import Newton
-    from .saga import SAGA
 
 __all__ = [
     "NCE",
@@ -79,7 +79,6 @@ __getattr__, __dir__ = _lazy_names(
     _result=("LoopOptions", "Solution"),
     base=("OptStep", "Solver"),
     newton=("Newton",),
-    saga=("SAGA",),
     **{
         ".engine": ("ConjugateGradients", "ProximalNewton"),
         ".pairs": (
@@ -95,6 +94,7 @@ __getattr__, __dir__ = _lazy_names(
         ".stochastic": (
             "NCE",
             "OVE",
+            "SAGA",
             "SGD",
             "BoundMajorization",
             "ImplicitSGD",

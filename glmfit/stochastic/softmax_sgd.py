@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._checks import check_choice, check_positive
-from ..solvers._check import check_explicit_step
+from .checks import check_explicit_step
 from .row_visits import RowVisitor, VisitState
 
 GAINS = ("constant", "tau", "inverse")
