@@ -6,21 +6,23 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._display import one_line
 from ..design._schema import (
     BOOLEAN,
     TABLE,
     TEXT,
-    ManifestError,
     Problems,
     Rule,
     check_table,
     check_tables,
     one_of,
+    shown,
     whole,
 )
 from ._read_data import Data, read_data
@@ -39,6 +41,27 @@ _KEYS = {
 }
 _OPTIONS = {"pad_shapes": BOOLEAN}
 _DEFAULTS = {"pad_shapes": True}
+_DEEPEST = 100  # tables and arrays, one in the other; what reads them calls itself
+_TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep."
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be run.
+
+    Parameters
+    ----------
+    problems : list of str
+        All that is wrong with it; the error's text has one a line.
+
+    Attributes
+    ----------
+    problems : list of str
+        The same.
+    """
+
+    def __init__(self, problems: Iterable[str]):
+        self.problems = [one_line(problem) for problem in problems]
+        super().__init__("\n".join(self.problems))
 
 
 @dataclass(frozen=True)
@@ -166,9 +189,10 @@ def read_again(path, checked: str | None) -> Manifest:
         made = read_model(problems, place, table, by_name, values=digest_of_bytes != checked)
         _check_new(problems, place, made, models)
         models += made
-    if not len(problems) and not any(by_name[name].sessions for model in models for name in model.data):
+    if not problems and not any(by_name[name].sessions for model in models for name in model.data):
         problems.add((), "there is nothing to fit: no model has a session.")
-    problems.raise_any()
+    if problems:
+        raise ManifestError(problems.texts)
     return Manifest(
         path.resolve(),
         right.get("name", path.stem),
@@ -198,10 +222,18 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) if found else text.rstrip().count("\n") + 1
         raise ManifestError([f"{path.name}, line {line}: {error}."]) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ManifestError([f"{path.name}: {error}."]) from None
+    except RecursionError:
+        raise ManifestError([f"{path.name}: {_TOO_DEEP}"]) from None
     if not isinstance(document, dict):
         raise ManifestError([f"{path.name}: the document is a {type(document).__name__}; it must be a table."])
+    level: list[Any] = [document]
+    for _ in range(_DEEPEST):
+        holders = [value for value in level if isinstance(value, dict | list)]
+        level = [entry for value in holders for entry in (value.values() if isinstance(value, dict) else value)]
+    if level:
+        raise ManifestError([f"{path.name}: {_TOO_DEEP}"])
     return document
 
 
@@ -209,10 +241,11 @@ def _read_json(text: str) -> Any:
     """Read JSON alone, each key once: neither NaN nor a key that hides another."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        twice = [key for i, (key, _) in enumerate(pairs) if any(key == before for before, _ in pairs[:i])]
-        if twice:
-            raise ValueError(f"{twice[0]} is there a second time in a table")
-        return dict(pairs)
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            ((key, n),) = Counter(key for key, _ in pairs).most_common(1)
+            raise ValueError(f"{key} is there {n} times in one table, {shown(table)}")
+        return table
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is no JSON")

@@ -177,7 +177,9 @@ def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[
         # A link to a file that is not there stays: its task will fail, and say so.
         paths = {file for file in paths if not file.is_dir() or "zarr" in (file.suffix[1:], right.get("format"))}
         if not paths:
-            text = f'nothing matches "{pattern}" in {folder}. Relative names start at the folder of the manifest.'
+            text = (
+                f'files: nothing matches "{pattern}" in {folder}. Relative names start at the folder of the manifest.'
+            )
             problems.add(path, text)
         found |= paths
     if "format" in right:

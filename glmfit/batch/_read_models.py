@@ -105,7 +105,7 @@ def _check_values(problems: Problems, path: tuple, estimator: str, parameters: d
     from ._check_parameters import wrong_values
 
     for about, text in wrong_values(estimator, {**parameters, **chosen}):
-        given = next((key for key in (*parameters, *chosen) if text.startswith(f"{key} is ")), about)
+        given = next((key for key in (*parameters, *chosen) if text.startswith(f"{key} ")), about)
         table = "grid" if given in chosen else "parameters" if given in parameters else None
         problems.add((*path, table) if table else path, text if given in text else f"{given}: {text}")
 

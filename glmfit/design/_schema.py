@@ -1,4 +1,4 @@
-"""Rules for the values of a manifest, and the problems found by them."""
+"""Rules for the values of a manifest or a design, and the problems found by them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,6 @@ NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _LONGEST = 60
 
 
-class ManifestError(ValueError):
-    """A manifest that cannot be run.
-
-    Parameters
-    ----------
-    problems : list of str
-        All that is wrong with it; the error's text has one a line.
-
-    Attributes
-    ----------
-    problems : list of str
-        The same.
-    """
-
-    def __init__(self, problems: Iterable[str]):
-        self.problems = [one_line(problem) for problem in problems]
-        super().__init__("\n".join(self.problems))
-
-
 class Problems:
     """What is wrong with a document, each with its table in words."""
 
@@ -44,12 +25,12 @@ class Problems:
     def add(self, table: tuple, text: str) -> None:
         """Note what is wrong with a table, or with a key of it that the text names."""
         place = self._place(table)
-        self._found.append(f"{self._file}: {place}{': ' if place else ''}{text}")
+        self._found.append(one_line(f"{self._file}: {place}{': ' if place else ''}{text}"))
 
-    def raise_any(self) -> None:
-        """Raise for all of them, each once."""
-        if self._found:
-            raise ManifestError(dict.fromkeys(self._found))
+    @property
+    def texts(self) -> list[str]:
+        """All of them, each once."""
+        return list(dict.fromkeys(self._found))
 
     def __len__(self) -> int:
         return len(self._found)
@@ -159,7 +140,7 @@ def check_tables(problems: Problems, document: Mapping, key: str, needed: bool =
     for i, entry in enumerate(value):
         name = entry.get("name")
         if isinstance(name, str) and first.setdefault(name, i) != i:
-            problems.add((key, i), f'the name "{name}" is that of {key} {first[name] + 1} already.')
+            problems.add((), f'{key} {i + 1}: the name "{name}" is that of {key} {first[name] + 1} already.')
     return [((key, i), entry) for i, entry in enumerate(value)]
 
 

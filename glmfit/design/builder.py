@@ -57,7 +57,8 @@ def build(
     session : Session
         A recording, or matrices that are ready.
     design : dict or None
-        Bins, covariates and history, with the keys of ``[model.design]`` of a manifest; None for matrices.
+        Bins, covariates and history, with the keys of ``[model.design]`` of a manifest; None for matrices. Tuples,
+        arrays and numbers of NumPy are taken for lists and numbers.
     estimator : str
         Name of the estimator that will be fitted.
     dtype : {numpy.float32, numpy.float64}
@@ -70,6 +71,8 @@ def build(
 
     Raises
     ------
+    TypeError
+        If the design is no dict.
     ValueError
         If the design has a key or a value that is not allowed, the session lacks what it names, or nothing is left to
         fit.
@@ -94,11 +97,22 @@ def build(
 
 def _checked(design: dict[str, Any]) -> dict[str, Any]:
     """Check a design by itself, and fill its defaults in."""
-    problems = Problems("design", design)
-    given = {key: value for key, value in design.items() if value is not None}
+    if not isinstance(design, dict):
+        raise TypeError(f"design is a {type(design).__name__}; it must be a dict, with the keys of [model.design].")
+    given = _as_read({key: value for key, value in design.items() if value is not None})
+    problems = Problems("design", given)
     found = read_design(problems, (), given, (), None)
-    problems.raise_any()
+    if problems:
+        raise ValueError("\n".join(problems.texts))
     return found
+
+
+def _as_read(value: Any) -> Any:
+    """Turn tuples and values of NumPy into what a manifest would have in their place."""
+    if isinstance(value, dict):
+        return {key: _as_read(entry) for key, entry in value.items()}
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    return [_as_read(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _matrices(given: dict[str, Any], design, estimator: str, dtype) -> Built:
