@@ -12,10 +12,9 @@ if _TYPE_CHECKING:
     from ._lock import BusyFolder
     from ._manifest import Manifest, ManifestError, read_manifest
     from ._progress import Progress, status
-    from ._receipt import Receipt
     from ._run import Summary, run
     from ._sources import load_session
-    from ._task import Task
+    from ._task import Receipt, Task
 
 __all__ = [
     "Built",
@@ -45,9 +44,8 @@ __getattr__, __dir__ = _lazy_names(
     _lock=("BusyFolder",),
     _manifest=("Manifest", "ManifestError", "read_manifest"),
     _progress=("Progress", "status"),
-    _receipt=("Receipt",),
     _run=("Summary", "run"),
     _sources=("load_session",),
-    _task=("Task",),
+    _task=("Receipt", "Task"),
     **{".design": ("Built", "Session", "build")},
 )

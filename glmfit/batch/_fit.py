@@ -30,11 +30,10 @@ from ._attempts import Attempt, deaths, ended, reason
 from ._environment import machine_type
 from ._estimators import make_estimator
 from ._join import join_neurons
-from ._receipt import Receipt, Work
 from ._results import check_result, is_whole, write_failure, write_result
 from ._sources import identify, identity_of, load_session, stat_signature
 from ._stop import is_stopped, stop
-from ._task import Task
+from ._task import Receipt, Task, Work
 
 if TYPE_CHECKING:
     from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM

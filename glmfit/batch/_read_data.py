@@ -25,13 +25,12 @@ from ..design._schema import (
     shown,
     whole,
 )
-from ..design.arrays import names_in
+from ..design.arrays import PARTS, names_in
 from ..design.settings import COUNTS
 from ._loaders import find_loader
 from ._task import digest
 
 FORMATS = ("npz", "nwb", "zarr")
-_PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")
 _LABEL = 60  # characters that the arguments of a loader may add to a session's name
 
 _FILES = {
@@ -39,7 +38,7 @@ _FILES = {
     "files": either(TEXT, list_of(TEXT, "a list of them")),
     "format": one_of(*FORMATS),
 }
-_MATRICES = _FILES | dict.fromkeys(_PARTS, TEXT)
+_MATRICES = _FILES | dict.fromkeys(PARTS, TEXT)
 _ANY = Rule("a table or a text", lambda value: isinstance(value, dict | str))
 _RECORDING = _FILES | {
     "spikes": _ANY,
@@ -104,8 +103,8 @@ def read_data(problems: Problems, path: tuple, table: dict[str, Any], folder: Pa
         form, files = _files(problems, path, right, folder)
         if form == "nwb":
             problems.add(path, "matrices are read from npz or zarr, not from nwb; leave X and y out.")
-        common = {"kind": "matrices", **{part: right[part] for part in _PARTS if part in right}}
-        _find_arrays(problems, files, form, [(path, part, right[part]) for part in _PARTS if part in right])
+        common = {"kind": "matrices", **{part: right[part] for part in PARTS if part in right}}
+        _find_arrays(problems, files, form, [(path, part, right[part]) for part in PARTS if part in right])
         return Data(name, "matrices", _sessions(name, files, form, common))
     return _recording(problems, path, table, name, folder)
 
@@ -192,8 +191,7 @@ def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[
             return None, []
         forms.add(form)
     if len(forms) > 1:
-        text = f"the files are of several formats, {', '.join(sorted(forms))}; make a [[data]] of each."
-        problems.add(path, text)
+        problems.add(path, f"the files are of several formats, {', '.join(sorted(forms))}; make a [[data]] of each.")
     return (forms.pop() if len(forms) == 1 else None), sorted(found)
 
 

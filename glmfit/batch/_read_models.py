@@ -117,8 +117,7 @@ def _check_names(problems: Problems, path: tuple, keys: dict, estimator: str) ->
         if key in known:
             continue
         reason = why_not(key)
-        text = f"{key} {reason}." if reason else f"{key} is no parameter of {estimator}{guess(key, known)}"
-        problems.add(path, text)
+        problems.add(path, f"{key} {reason}." if reason else f"{key} is no parameter of {estimator}{guess(key, known)}")
 
 
 def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], estimator: str | None):

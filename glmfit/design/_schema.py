@@ -128,13 +128,13 @@ def check_table(
     return right
 
 
-def check_tables(problems: Problems, document: Mapping, key: str, needed: bool = True) -> list[tuple[tuple, dict]]:
+def check_tables(problems: Problems, document: Mapping, key: str) -> list[tuple[tuple, dict]]:
     """Check an array of tables with names, each once; the tables with their paths."""
     value = document.get(key, [])
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         problems.add((), f"{key} is {shown(value)}; it must be an array of tables, [[{key}]] each in TOML.")
         return []
-    if not value and needed:
+    if not value:
         problems.add((), f"there is no {key}; a manifest needs at least one [[{key}]].")
     first: dict[str, int] = {}
     for i, entry in enumerate(value):

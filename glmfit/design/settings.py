@@ -104,8 +104,7 @@ def _check_target(problems: Problems, path: tuple, design: dict, recordings: lis
     if target != COUNTS:
         _check_known(problems, path, "target", target, recordings, "signals")
     if estimator == "SoftmaxGLM" and target == COUNTS:
-        text = "target is missing; SoftmaxGLM needs the name of a signal whose values are labels."
-        problems.add(path, text)
+        problems.add(path, "target is missing; SoftmaxGLM needs the name of a signal whose values are labels.")
     elif estimator not in (None, "SoftmaxGLM") and target != COUNTS:
         problems.add(path, f'target is "{target}"; {estimator} is fitted to "{COUNTS}".')
 
