@@ -16,10 +16,10 @@ if _TYPE_CHECKING:
         TowerLBFGS,
         TwoSidedSolver,
     )
+    from ..saga import SAGA
     from ..stochastic import (
         NCE,
         OVE,
-        SAGA,
         SGD,
         BoundMajorization,
         ImplicitSGD,
@@ -91,10 +91,10 @@ __getattr__, __dir__ = _lazy_names(
             "TowerLBFGS",
             "TwoSidedSolver",
         ),
+        ".saga": ("SAGA",),
         ".stochastic": (
             "NCE",
             "OVE",
-            "SAGA",
             "SGD",
             "BoundMajorization",
             "ImplicitSGD",

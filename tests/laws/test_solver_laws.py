@@ -11,10 +11,10 @@ from oracles import population as oracle
 from glmfit import PopulationGLM, Status, observations, penalties, solvers
 from glmfit.engine.loop import Run
 from glmfit.problems import Params, PopulationProblem
+from glmfit.saga import walk as saga
+from glmfit.saga.walk import SagaDescent
 from glmfit.solvers import SAGA, LoopOptions, Newton
 from glmfit.solvers._loop import Verdict
-from glmfit.stochastic import saga
-from glmfit.stochastic.saga import SagaDescent
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)
 every_solver = pytest.mark.parametrize("solver", SOLVERS)

@@ -24,8 +24,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from glmfit import FitReport, PopulationGLM, PopulationGLMCV, Status
 from glmfit.estimators._auto import SOLVERS
 from glmfit.estimators._parameters import read_solver
+from glmfit.saga.walk import Walk
 from glmfit.solvers import SAGA
-from glmfit.stochastic.saga import Walk
 
 BIN_S = 0.01
 
