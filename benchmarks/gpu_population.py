@@ -27,11 +27,11 @@ from _models import fit_quietly
 
 from glmfit import PopulationGLM, observations, penalties
 from glmfit.problems import PopulationProblem
+from glmfit.saga.row_metric import Metric
+from glmfit.saga.spectral_rows import Rows, saga_epoch
+from glmfit.saga.spectral_view import SpectralView
+from glmfit.saga.walk import Walk
 from glmfit.solvers import SAGA
-from glmfit.stochastic.row_metric import Metric
-from glmfit.stochastic.saga import Walk
-from glmfit.stochastic.spectral_rows import Rows, saga_epoch
-from glmfit.stochastic.spectral_view import SpectralView
 
 # Bytes per second, and operations per second in single precision and TF32 without sparsity, as the makers say.
 SAID = {"H100": (3.35e12, 6.7e13, 4.95e14), "H200": (4.8e12, 6.7e13, 4.95e14), "A100": (2.04e12, 1.95e13, 1.56e14)}

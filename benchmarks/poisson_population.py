@@ -168,9 +168,9 @@ def epochs(problem, sampling: str):
 
     from glmfit import observations, penalties
     from glmfit.problems import PopulationProblem
+    from glmfit.saga.spectral_view import SpectralView
+    from glmfit.saga.walk import Walk
     from glmfit.solvers import SAGA
-    from glmfit.stochastic.saga import Walk
-    from glmfit.stochastic.spectral_view import SpectralView
 
     d, n_neurons = problem.X.shape[1], problem.Y.shape[1]
     penalty = penalties.make("Ridge", problem.strength, d, n_neurons)

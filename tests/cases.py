@@ -5,8 +5,8 @@ import numpy as np
 from glmfit import engine, observations, penalties, problems, solvers
 from glmfit.engine.group import Group
 from glmfit.engine.loop import Run
+from glmfit.saga.spectral_view import SpectralView
 from glmfit.solvers import LoopOptions
-from glmfit.stochastic.spectral_view import SpectralView
 
 T, D, N = 600, 5, 3  # one shape for most tests: compiling is what costs
 GROUPS = (0, 0, 1, 1, -1)

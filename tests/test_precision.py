@@ -23,12 +23,15 @@ from glmfit import (
     pairs,
     penalties,
     problems,
+    saga,
     solvers,
     stochastic,
 )
 from glmfit._compile import jit
 from glmfit.observations.softmax import Multinomial
 from glmfit.problems import AllPairsProblem, Pairs, Params, SoftmaxProblem, Triples
+from glmfit.saga.joint import JointProblem
+from glmfit.saga.table import TableSAGA
 from glmfit.solvers import (
     GaussNewton,
     ImplicitSGD,
@@ -42,8 +45,6 @@ from glmfit.solvers import (
 )
 from glmfit.solvers.proximal import proximal_gradient
 from glmfit.stochastic.class_steps import MINIBATCHES
-from glmfit.stochastic.joint import JointProblem
-from glmfit.stochastic.table import TableSAGA
 
 KEY = jax.random.key(0)
 JITTED = type(jax.jit(lambda: 0))
@@ -87,7 +88,7 @@ def watch(monkeypatch):
     """Put a `Watched` in the place of every compiled function of the package: the watched by their full names."""
     modules = [
         importlib.import_module(found.name)
-        for package in (bounds, penalties, problems, solvers, engine, pairs, stochastic)
+        for package in (bounds, penalties, problems, solvers, engine, pairs, saga, stochastic)
         for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     ]
     watched = {}
@@ -179,9 +180,9 @@ def update(solver, problem):
 
 
 AREAS = {
-    populations: ("stochastic.spectral_rows",),
+    populations: ("saga.spectral_rows",),
     devices: ("engine.device", "engine.device_cg"),
-    coupled_columns: ("stochastic.joint_rows",),
+    coupled_columns: ("saga.joint_rows",),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (
         "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs_steps", "pairs.left_batches", "pairs.sampled_pairs",

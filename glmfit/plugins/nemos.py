@@ -32,14 +32,14 @@ from .._status import Status, as_statuses
 from ..engine import ConjugateGradients, ProximalNewton
 from ..estimators import FitReport, choose_solver
 from ..problems import Params, PopulationProblem
+from ..saga.joint import JointProblem
+from ..saga.joint_rows import joint_blocks, joint_spectrum, joint_sweep
+from ..saga.spectral_rows import saga_epoch
+from ..saga.table import TableSAGA
 from ..solvers import SAGA as CertifiedSAGA
 from ..solvers import LoopOptions, Newton
 from ..solvers.proximal import proximal_gradient
 from ..stochastic import Pairs, SoftmaxProblem
-from ..stochastic.joint import JointProblem
-from ..stochastic.joint_rows import joint_blocks, joint_spectrum, joint_sweep
-from ..stochastic.spectral_rows import saga_epoch
-from ..stochastic.table import TableSAGA
 from ._nemos_options import check_key, key_of, positive
 from ._nemos_penalties import REGULARIZERS, Penalties
 from ._nemos_results import Certificate, FitState, Outcome, merge, of_certified, of_table, report_of_proximal

@@ -7,7 +7,6 @@ from .bound_majorization import BoundMajorization
 from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from .incremental_majorization import IncrementalMajorization
-from .saga import SAGA
 from .schedule import Schedule
 from .softmax_sgd import SoftmaxSGD
 from .stochastic_majorization import StochasticMajorization
@@ -16,7 +15,6 @@ from .tuning import TunedStep, tune_step, untuned_step
 __all__ = [
     "NCE",
     "OVE",
-    "SAGA",
     "SGD",
     "BoundMajorization",
     "ImplicitSGD",

@@ -25,7 +25,7 @@ from ..solvers._seed import seed_of
 from . import class_kernels as kernels
 from . import class_rules as rules
 from .base import ScheduledSolver
-from .checks import check_explicit_step
+from .schedule import check_explicit_step
 
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 _NEWTON_STEPS = 30

@@ -12,10 +12,10 @@ from .._checks import check_choice, check_share, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, check_batch_size
 from ..engine.class_descent import ClassDescent
 from ..engine.classes import ClassRun
+from ..problems._chunks import a_twentieth
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 from ..solvers._seed import seed_of
-from .blocks import a_twentieth
 from .surrogates import SurrogateSum
 
 _THEOREM = f"{LOG_PARTITION_THEOREM}, minimised incrementally (docs/theory/bound_majorization.md, Proposition 4)"

@@ -9,8 +9,8 @@ from cases import seen_by_saga
 from glmfit import PopulationGLM, observations, penalties
 from glmfit.inference import drop_groups, wald_table
 from glmfit.problems import PopulationProblem
+from glmfit.saga.walk import certify_smoothness
 from glmfit.solvers import SAGA, LoopOptions, Newton
-from glmfit.stochastic.saga import certify_smoothness
 
 LINKS = {
     "softplus": (lambda e: np.logaddexp(0, e), lambda e: np.log(np.logaddexp(0, e))),

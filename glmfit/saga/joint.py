@@ -12,8 +12,8 @@ import numpy as np
 from ..bounds import bound_largest_eigenvalue
 from ..penalties import Penalty
 from ..problems._basis import basis_of
+from ..problems._chunks import a_twentieth
 from ..problems.base import Evaluation
-from .blocks import a_twentieth
 from .joint_rows import JointSweep, joint_blocks, joint_spectrum, joint_sweep
 from .row_metric import Metric
 from .spectral_view import SpectralView
