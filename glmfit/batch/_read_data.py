@@ -72,24 +72,12 @@ _ARRAYS = {
 
 @dataclass(frozen=True)
 class Data:
-    """A source of sessions.
-
-    Attributes
-    ----------
-    name : str
-        Of the source.
-    kind : {"recording", "matrices", "loader"}
-        What its sessions hold; that of a loader is known when it has run.
-    sessions : dict
-        Name of a session -> all that is needed to load it, values of JSON.
-    signals, epochs : tuple of str
-        Names that a recording has.
-    """
+    """A source of sessions."""
 
     name: str
-    kind: str
-    sessions: dict[str, dict[str, Any]]
-    signals: tuple[str, ...] = ()
+    kind: str  # what its sessions hold, "recording" or "matrices"; "loader": that is known when it has run
+    sessions: dict[str, dict[str, Any]]  # name -> all that is needed to load it, values of JSON
+    signals: tuple[str, ...] = ()  # names that a recording has
     epochs: tuple[str, ...] = ()
 
 

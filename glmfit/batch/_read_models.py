@@ -24,27 +24,13 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class Model:
-    """One configuration of an estimator and a design.
+    """One configuration of an estimator and a design."""
 
-    Attributes
-    ----------
-    name : str
-        With the place in the grid for members of one.
-    estimator : str
-        Name of the class.
-    parameters : dict
-        Of its constructor.
-    design : dict or None
-        Of recordings.
-    data : tuple of str
-        Sources whose sessions it is fitted to.
-    """
-
-    name: str
+    name: str  # with the place in the grid for members of one
     estimator: str
     parameters: dict[str, Any]
-    design: dict[str, Any] | None
-    data: tuple[str, ...]
+    design: dict[str, Any] | None  # of recordings
+    data: tuple[str, ...]  # sources whose sessions it is fitted to
 
 
 def read_model(
