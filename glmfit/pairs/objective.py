@@ -9,9 +9,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..observations import ResponseLoss
-from .observed import Imputation, Observed, Tables
-from .samples import ObservedPairs, PairSample, draw_pairs
+from ..observations import Observation
+from .observed import Imputation, Observed, Piece, Tables
 from .towers import Features, TwoTowers
 
 
@@ -20,6 +19,15 @@ class Imputed(NamedTuple):
 
     S: jax.Array
     T: jax.Array
+
+
+class PairSample(NamedTuple):
+    """A draw of pairs."""
+
+    observed: Piece  # drawn evenly with replacement
+    n_pairs: jax.Array  # out of how many
+    left: jax.Array  # pairs to impute, drawn by the cost factors of either side whether observed or not
+    right: jax.Array
 
 
 class AllPairs(eqx.Module):
@@ -33,7 +41,7 @@ class AllPairs(eqx.Module):
 
     Attributes
     ----------
-    loss : ResponseLoss
+    loss : Observation
         Of the observed pairs.
     left, right : Features
         What the towers see.
@@ -57,7 +65,7 @@ class AllPairs(eqx.Module):
         Which left entities are seen, and ``observed`` counts from 0; None for all.
     """
 
-    loss: ResponseLoss
+    loss: Observation
     left: Features
     right: Features
     observed: Observed
@@ -115,12 +123,11 @@ class AllPairs(eqx.Module):
         """Objective and its gradient, in the structure of the parameters."""
         (tables, factors), pull = jax.vjp(self.tables, theta)
         value, GP, GQ = self.observed.value_and_gradient(tables, self.loss, self.cost())
-        up = Tables(GP, GQ, *(None if t is None else jnp.zeros_like(t) for t in (tables.Pt, tables.Qt)))
         up_factors = None
         if factors is not None:
             imputed, up_factors = _imputed(factors, self.cost())
             value = value + imputed
-        (gradient,) = pull((up, up_factors))
+        (gradient,) = pull((_upwards(tables, GP, GQ), up_factors))
         value = self.scale * value + self.penalty(theta) + self.constant
         return value, _shrunk(theta, self.strength, self.bias_strength, gradient, self.scale)
 
@@ -167,14 +174,15 @@ class AllPairs(eqx.Module):
         def product(direction: TwoTowers) -> TwoTowers:
             change, change_factors = push(direction)
             RP, RQ = self.observed.product(curvatures, tables, change.P, change.Q)
-            up = Tables(RP, RQ, *(None if t is None else jnp.zeros_like(t) for t in (tables.Pt, tables.Qt)))
-            up_factors = None
-            if factors is not None:
-                up_factors = _imputed_product(factors, change_factors, cost)
-            (out,) = pull((up, up_factors))
+            up_factors = None if factors is None else _imputed_product(factors, change_factors, cost)
+            (out,) = pull((_upwards(tables, RP, RQ), up_factors))
             return _shrunk(direction, self.strength, self.bias_strength, out, self.scale)
 
         return product
+
+    def hessian(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
+        """Return the product with the Hessian at ``theta``, which need not be positive."""
+        return jax.linearize(lambda t: self.value_and_gradient(t)[1], theta)[1]
 
     def pair_predictors(self, theta: TwoTowers, left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Linear predictors of some pairs, and what imputation squares: how far they are from the prior."""
@@ -190,16 +198,26 @@ class AllPairs(eqx.Module):
             off = z
         return z, off
 
-    def draw(self, key, pairs: ObservedPairs, n_observed: int, n_imputed: int) -> PairSample:
-        """Draw pairs for `sampled`."""
-        return draw_pairs(key, pairs, self.imputation, n_observed, n_imputed)
+    def draw(self, key, pairs: Piece, n_observed: int, n_imputed: int) -> PairSample:
+        """Draw observed pairs evenly, and pairs to impute by their cost, for `sampled`."""
+        keys = jax.random.split(key, 3)
+        n = pairs.y.shape[0]
+        places = jax.random.randint(keys[0], (n_observed,), 0, n)
+        left = right = jnp.zeros(0, pairs.left.dtype)
+        if self.imputation is not None:
+            left, right = (
+                jax.random.choice(k, weight.shape[0], (n_imputed,), p=weight / jnp.sum(weight))
+                for k, weight in zip(keys[1:], self.imputation, strict=True)
+            )
+        observed = jax.tree.map(lambda values: values[places], pairs)
+        return PairSample(observed, jnp.asarray(n, pairs.y.dtype), left, right)
 
     def sampled(self, theta: TwoTowers, sample: PairSample) -> jax.Array:
         """Estimate of the objective from drawn pairs, unbiased as its gradient is; only their towers are evaluated."""
         pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
         left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
         z, off = self.pair_predictors(theta, left, right)
-        values = self.loss.loss_and_derivative(pairs.y, z[:n_drawn])[0]
+        values = self.loss.misfit_and_derivative(pairs.y, z[:n_drawn])[0]
         values = values if pairs.count is None else pairs.count * values
         imputed = 0.0
         if self.imputation is not None:
@@ -227,6 +245,11 @@ class AllPairs(eqx.Module):
         )
 
 
+def _upwards(tables: Tables, P, Q) -> Tables:
+    """Cotangent of tables whose priors are fixed."""
+    return Tables(P, Q, *(None if t is None else jnp.zeros_like(t) for t in (tables.Pt, tables.Qt)))
+
+
 def _grams(factors: Imputed, cost: Imputation) -> tuple[jax.Array, jax.Array]:
     """Weighted Gram matrices of the residual factors."""
     S, T = factors
@@ -251,23 +274,16 @@ def _imputed_product(factors: Imputed, change: Imputed, cost: Imputation) -> Imp
     return Imputed(left, right)
 
 
-def _biases(theta: TwoTowers) -> list[jax.Array]:
-    return [b for b in (theta.left_bias, theta.right_bias) if b is not None]
-
-
 def _half_square(theta: TwoTowers, strength, bias_strength) -> jax.Array:
-    towers = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves((theta.left, theta.right)))
-    return 0.5 * (strength * towers + bias_strength * sum(jnp.sum(b**2) for b in _biases(theta)))
+    """Ridge of towers and biases."""
+    towers, biases = (sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(part)) for part in theta.parts)
+    return 0.5 * (strength * towers + bias_strength * biases)
 
 
 def _shrunk(theta: TwoTowers, strength, bias_strength, rest: TwoTowers, scale) -> TwoTowers:
     """``scale * rest`` plus the penalty's part, strength times the parameters."""
-
-    def plus(number):
-        return lambda t, r: scale * r + number * t
-
-    towers = jax.tree.map(plus(strength), (theta.left, theta.right), (rest.left, rest.right))
-    biases = jax.tree.map(
-        plus(bias_strength), (theta.left_bias, theta.right_bias), (rest.left_bias, rest.right_bias)
-    )  # fmt: skip
+    towers, biases = (
+        jax.tree.map(lambda t, r, number=number: scale * r + number * t, ours, theirs)
+        for number, ours, theirs in zip((strength, bias_strength), theta.parts, rest.parts, strict=True)
+    )
     return TwoTowers(*towers, *biases)

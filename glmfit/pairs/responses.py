@@ -1,12 +1,15 @@
-"""Observed pairs on the host: repeated trials merged, and cut into pieces of equal shape for the device."""
+"""Observed pairs on the host: repeated trials merged, brought to units, and cut into pieces for the device."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 _ENTRIES = 2**18  # of a piece: what a step works on stays in the cache
+_TRIPLES = 2**14  # of a step: their embeddings stay in the cache
 _CELL = 8192, 1024  # left and right entities whose embeddings stay in the cache together
 
 
@@ -58,6 +61,21 @@ class Merged(NamedTuple):
     parts: list[SessionBlock] | Triples
     counts: list[np.ndarray] | np.ndarray | None
     spread: float
+
+    def chunks(self, size: int) -> Iterator[tuple[SessionBlock | Triples, np.ndarray | None]]:
+        """Go through means and numbers of trials, about ``size`` at a time."""
+        scattered = isinstance(self.parts, Triples)
+        parts = [self.parts] if scattered else self.parts
+        for index, part in enumerate(parts):
+            counts = self.counts if scattered or self.counts is None else self.counts[index]
+            height = size if scattered else max(1, size // max(1, len(part.right)))
+            for start in range(0, len(part.left), height):
+                some = slice(start, start + height)
+                chunk = part._replace(left=part.left[some], y=part.y[some])
+                yield (
+                    chunk._replace(right=part.right[some]) if scattered else chunk,
+                    None if counts is None else counts[some],
+                )
 
 
 def merge_triples(records: Triples, n: int) -> Merged:
@@ -164,22 +182,27 @@ def _meetings(tables: list[_Table]) -> list[tuple[int, int]]:
 
 
 class Piece(NamedTuple):
-    """Blocks of one shape, stacked: ``together`` of them in each of some steps.
+    """Blocks of one shape, ``together`` of them in each of some steps, or scattered pairs, some in each step."""
 
-    Attributes
-    ----------
-    left, right : numpy.ndarray of int32
-        (step, together, I) and (step, together, J).
-    y : numpy.ndarray
-        (step, together, I, J), NaN where nothing was observed or the place only fills up.
-    count : numpy.ndarray or None
-        Trials.
-    """
+    left: Any  # (step, together, I), or (step, pair); int32
+    right: Any  # (step, together, J), or (step, pair)
+    y: Any  # (step, together, I, J), or (step, pair); NaN where nothing was observed or the place only fills up
+    count: Any  # trials, like y; None if every pair has one
 
-    left: np.ndarray
-    right: np.ndarray
-    y: np.ndarray
-    count: np.ndarray | None
+
+def cut_triples(triples: Triples, count, dtype, size: int | None = None) -> Piece:
+    """Cut scattered pairs into steps; ``size`` is the number of places, filled up (None: as many as needed)."""
+    n = len(triples.y) if size is None else size
+    n_steps = max(1, -(-n // _TRIPLES))
+    width = -(-n // n_steps) if n else 1
+
+    def laid(values, fill, dtype):
+        flat = np.full(n_steps * width, fill, dtype)
+        flat[: len(values)] = values
+        return flat.reshape(n_steps, width)
+
+    left, right = (laid(ids, 0, np.int32) for ids in triples[:2])
+    return Piece(left, right, laid(triples.y, np.nan, dtype), None if count is None else laid(count, 1, dtype))
 
 
 def cut_blocks(merged: Merged, dtype) -> list[Piece]:
@@ -227,18 +250,68 @@ def rounded(n: int) -> int:
     return -(-n // step) * step
 
 
+def flat(part: SessionBlock | Triples, count: np.ndarray | None = None) -> tuple[Triples, np.ndarray | None]:
+    """Observed pairs of a block as triples, with their numbers of trials."""
+    if isinstance(part, Triples):
+        return part, count
+    row, column = np.nonzero(~np.isnan(part.y))
+    triples = Triples(part.left[row], part.right[column], part.y[row, column])
+    return triples, None if count is None else count[row, column]
+
+
 def as_triples(merged: Merged) -> tuple[Triples, np.ndarray | None]:
     """All observed pairs as triples, with their numbers of trials."""
     if isinstance(merged.parts, Triples):
         return merged.parts, merged.counts
-    left, right, y, count = [], [], [], []
-    for index, block in enumerate(merged.parts):
-        row, column = np.nonzero(~np.isnan(block.y))
-        left.append(block.left[row])
-        right.append(block.right[column])
-        y.append(block.y[row, column])
-        if merged.counts is not None:
-            count.append(merged.counts[index][row, column])
-    triples = Triples(*(np.concatenate(a) for a in (left, right, y)))
-    triples = Triples(triples.left.astype(np.int32), triples.right.astype(np.int32), triples.y)
-    return triples, np.concatenate(count) if count else None
+    parts, counts = zip(*map(flat, merged.parts, merged.counts or [None] * len(merged.parts)), strict=True)
+    left, right, y = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Triples(left.astype(np.int32), right.astype(np.int32), y), merged.counts and np.concatenate(counts)
+
+
+# ----------------------------------------------------------------------------------------- units
+
+
+class Units(NamedTuple):
+    """Responses are ``shift + size`` times those of the fit.
+
+    With the squared loss this changes nothing but numbers: the objective is ``size^2`` times that of the fit if the
+    ridge is divided by the size, embeddings are multiplied by its root, and biases by itself. Single precision then
+    does not see how large the responses are, nor how far from 0.
+    """
+
+    shift: np.ndarray  # mean response of every neuron, that of all where it has none; zeros without biases
+    size: float = 1.0  # a power of 4, near the root mean square of what is left; 1 for towers that are not linear
+    start: float = 0.2  # root mean square of the embeddings a fit begins with, in its own units
+
+    @classmethod
+    def of(cls, records: Triples, n_neurons: int, biases: bool, linear: bool) -> Units:
+        """Measure the records of a fit with the squared loss."""
+        count = np.bincount(records.right, minlength=n_neurons)
+        shift = np.zeros(n_neurons)
+        if biases:
+            total = np.bincount(records.right, records.y, n_neurons)
+            shift = np.where(count > 0, total / np.maximum(count, 1), records.y.mean())
+        size = float(np.sqrt(np.mean((records.y - shift[records.right]) ** 2)))
+        rounding = 1e-12 * float(np.max(np.abs(records.y), initial=0.0))
+        if size <= rounding:
+            return cls(shift)
+        if not linear:
+            return cls(shift, start=cls(shift).start * math.sqrt(size))
+        return cls(shift, 4.0 ** round(math.log(size, 4)))
+
+    def responses(self, given: Any) -> Any:
+        """Responses of the fit, in the form they came in."""
+        if isinstance(given, np.ndarray):
+            return (given - self.shift) / self.size
+        if isinstance(given, Triples):
+            return given._replace(y=(given.y - self.shift[given.right]) / self.size)
+        return [SessionBlock(b.left, b.right, (b.y - self.shift[b.right]) / self.size) for b in given]
+
+    def prior(self, prior: Any, n_stimuli: int) -> Any:
+        """Prior of the fit: "mean" stays, others become factors."""
+        if isinstance(prior, str) and (prior == "mean" or not self.shift.any()):
+            return prior
+        left, right = np.ones((n_stimuli, 1)), -self.shift[:, None] / self.size
+        if isinstance(prior, str):
+            return left, right
+        return np.concatenate([prior[0], left], axis=1), np.concatenate([prior[1] / self.size, right], axis=1)

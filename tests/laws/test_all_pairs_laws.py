@@ -170,7 +170,7 @@ def test_2_imputation_is_the_double_sum(rng):
 def test_5_gauss_newton_is_positive_although_observed_curvatures_are_not():
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"))
     cost, (tables, _) = problem.data.cost(), problem.data.tables(theta)
-    assert float(jnp.min(problem.data.observed.curvatures(tables, problem.loss, cost))) < -0.5
+    assert float(jnp.min(problem.data.observed.curvatures(tables, problem.loss, cost)[0])) < -0.5
     assert np.linalg.eigvalsh(dense_gauss_newton(problem, theta)).min() >= 0.13 - 1e-10
 
 
@@ -183,13 +183,13 @@ def test_6_its_null_space_is_the_gauge_of_the_embeddings():
 def test_7_observed_pairs_alone_would_not_do():
     """Scaling a sample of the observed part against the whole imputed part leaves a matrix that is not positive."""
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"), biases=False, prior="zero")
-    observed = problem.data.observed
+    (observed,) = problem.data.observed.pieces
     some = np.arange(observed.y.size).reshape(observed.y.shape) % 3 == 0
-    thinned = type(observed)(observed.left, observed.right, jnp.where(some, observed.y, jnp.nan), observed.count)
+    thinned = type(problem.data.observed)((observed._replace(y=jnp.where(some, observed.y, jnp.nan)),))
     tables, cost = problem.data.tables(theta)[0], problem.data.cost()
     h = np.outer(cost.a, cost.b)
     places = np.ravel(observed.left), np.ravel(observed.right)
-    np.add.at(h, places, 3 * np.ravel(thinned.curvatures(tables, problem.loss, cost)))
+    np.add.at(h, places, 3 * np.ravel(thinned.curvatures(tables, problem.loss, cost)[0]))
     J = np.kron(np.eye(M), tables.Q)  # of the left embeddings alone
     assert np.linalg.eigvalsh(J.T @ (h.ravel()[:, None] * J)).min() < -1
 
@@ -248,10 +248,10 @@ def test_10_session_blocks_equal_triples(name, repeats, rng):
 
 
 def test_blocks_longer_than_a_piece_and_many_small_ones(rng, monkeypatch):
-    from glmfit.pairs import observed, responses
+    from glmfit.pairs import responses
 
     monkeypatch.setattr(responses, "_ENTRIES", 40)
-    monkeypatch.setattr(observed, "_TRIPLES", 7)
+    monkeypatch.setattr(responses, "_TRIPLES", 7)
     y = rng.poisson(1.0, (M, N)).astype(float)
     y[rng.random(y.shape) < 0.3] = np.nan
     blocks = [SessionBlock(np.arange(4 * s, min(4 * s + 4, M)), np.arange(N), y[4 * s : 4 * s + 4]) for s in range(6)]
@@ -339,12 +339,12 @@ def test_15_losses_are_finite_everywhere_with_right_derivatives(name, dtype):
     loss = RESPONSE_LOSSES[name]
     z = np.array([-800.0, -50.0, -20.0, -1.0, 0.0, 0.3, 50.0, 800.0], dtype)
     for y in (0.0, 1.0, 0.25):
-        value, slope = loss.loss_and_derivative(y, z)
+        value, slope = loss.misfit_and_derivative(y, z)
         curvature = loss.curvature(y, z)
         assert value.dtype == slope.dtype == dtype
         assert np.isfinite([value, slope, curvature]).all()
         assert (curvature >= 0).all()
-        grad = jax.vmap(jax.grad(lambda t, y=y: loss.loss_and_derivative(y, t)[0]))(jnp.asarray(z))
+        grad = jax.vmap(jax.grad(lambda t, y=y: loss.misfit_and_derivative(y, t)[0]))(jnp.asarray(z))
         assert np.isfinite(grad).all()
         true = oracle.loss_values(name, y, z.astype(float)[2:-2])
         for ours, theirs in zip((value, slope, curvature), true, strict=True):

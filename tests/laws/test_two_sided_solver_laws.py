@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from glmfit import solvers
 from glmfit._status import Status
-from glmfit.pairs.samples import PairSample
+from glmfit.pairs.objective import PairSample
 from glmfit.pairs.stationary import evaluate
 from glmfit.problems import AllPairsProblem, Triples
 from glmfit.solvers import GaussNewton, LeftBatches, SampledPairs, StationaryOptions, TowerAdam, TowerLBFGS
