@@ -27,10 +27,11 @@ from _models import fit_quietly
 
 from glmfit import PopulationGLM, observations, penalties
 from glmfit.problems import PopulationProblem
-from glmfit.problems._metric import Metric
-from glmfit.problems._rows import Rows
+from glmfit.saga.row_metric import Metric
+from glmfit.saga.spectral_rows import Rows, saga_epoch
+from glmfit.saga.spectral_view import SpectralView
+from glmfit.saga.walk import Walk
 from glmfit.solvers import SAGA
-from glmfit.solvers._epoch import saga_epoch
 
 # Bytes per second, and operations per second in single precision and TF32 without sparsity, as the makers say.
 SAID = {"H100": (3.35e12, 6.7e13, 4.95e14), "H200": (4.8e12, 6.7e13, 4.95e14), "A100": (2.04e12, 1.95e13, 1.56e14)}
@@ -100,10 +101,13 @@ def fitted(name: str):
             one = PopulationProblem(
                 problem.X, problem.Y, observations.from_inverse_link("softplus"), penalties.Ridge(problem.strength)
             )
-            columns, state = SAGA(batch_size=batch).init_state(one, one.null_params(), key=jax.random.key(0))
-            rows = one.rows(batch, state.seed)
-            step = jnp.asarray(state.step, jnp.float32)
-            seconds = epoch_seconds(rows, jnp.array(state.table), jnp.array(columns), state.metric, step)
+            view = SpectralView(
+                observation=one.observation, penalty=one.penalty, basis=one.basis, dtype=one.dtype,
+                **one.rows_of(np.arange(one.n_neurons)),
+            )  # fmt: skip
+            walk = Walk(SAGA(batch_size=batch), view, one.null_params(), seed=0)
+            step = jnp.asarray(walk.step, jnp.float32)
+            seconds = epoch_seconds(walk.rows, jnp.array(walk.table), jnp.array(walk.v), walk.metric, step)
             print(f"  batches of {batch} rows")
             part = Section(section.name)
             compare(part, len(problem.X), problem.X.shape[1], problem.Y.shape[1], seconds, limits)

@@ -168,18 +168,22 @@ def epochs(problem, sampling: str):
 
     from glmfit import observations, penalties
     from glmfit.problems import PopulationProblem
+    from glmfit.saga.spectral_view import SpectralView
+    from glmfit.saga.walk import Walk
     from glmfit.solvers import SAGA
 
     d, n_neurons = problem.X.shape[1], problem.Y.shape[1]
     penalty = penalties.make("Ridge", problem.strength, d, n_neurons)
     population = PopulationProblem(problem.X, problem.Y, observations.from_inverse_link(problem.link), penalty)
-    solver = SAGA(sampling=sampling, check_every=10**9)
-    at = solver.init_state(population, population.null_params(), key=jax.random.key(0))
+    view = SpectralView(
+        observation=population.observation, penalty=penalty, basis=population.basis, dtype=population.dtype,
+        **population.rows_of(np.arange(n_neurons)),
+    )  # fmt: skip
+    walk = Walk(SAGA(sampling=sampling), view, population.null_params(), seed=0)
 
     def epoch():
-        nonlocal at
-        at = solver.update(population, *at)
-        jax.block_until_ready((at.params, at.state.table, at.state.mean_gradient))
+        walk.step_through(np.ones(n_neurons, bool), 1)
+        jax.block_until_ready((walk.v, walk.table, walk.mean_gradient))
 
     epoch()
     return epoch

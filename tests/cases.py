@@ -3,6 +3,10 @@
 import numpy as np
 
 from glmfit import engine, observations, penalties, problems, solvers
+from glmfit.engine.group import Group
+from glmfit.engine.loop import Run
+from glmfit.saga.spectral_view import SpectralView
+from glmfit.solvers import LoopOptions
 
 T, D, N = 600, 5, 3  # one shape for most tests: compiling is what costs
 GROUPS = (0, 0, 1, 1, -1)
@@ -43,6 +47,26 @@ def problem(link, X, Y, name="Ridge", weights=None, dtype=np.float32, **numbers)
     """Population problem from the numbers the oracle takes."""
     made = penalty(name, **numbers, d=X.shape[1], n=Y.shape[1])
     return problems.PopulationProblem(X, Y, OBSERVATIONS[link], made, weights, dtype)
+
+
+def seen_by_saga(whole):
+    """What SAGA sees of a problem."""
+    given = whole.rows_of(np.arange(whole.n_neurons))
+    return SpectralView(
+        observation=whole.observation, penalty=whole.penalty, basis=whole.basis, dtype=whole.dtype, **given
+    )
+
+
+def proved_gap(whole, at, seed=0):
+    """Bound of the gap of every neuron at some parameters, as the engine has it before any exact Hessian."""
+    run, fits = Run(whole, LoopOptions(tol=0.0, negligible=0.0), seed, at), np.arange(whole.n_neurons)
+    run._begin()
+    run.objective[:], run.attempts = np.inf, 1
+    with run.beginning.rows(fits) as rows:
+        group = Group(run.beginning.descent(rows, fits), fits)
+        group.proofs[:] = 1
+        run._look(group, dual=not whole.penalty.smooth)
+        return run._bounds(group, np.zeros(len(fits)), at)[0] + whole.rounding_of(at, run.objective)
 
 
 def recording(link="softplus", seed=0, t=T, d=D, n=N, rate=0.5, size=0.5):

@@ -21,7 +21,7 @@ LAYERS = (
     {"problems"},
     {"solvers"},
     {"engine"},
-    {"pairs", "stochastic"},
+    {"pairs", "saga", "stochastic"},
     {"data"},
     {"estimators"},
     {"plotting", "batch", "plugins", "spikes", "inference"},

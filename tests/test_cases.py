@@ -25,5 +25,5 @@ def test_every_penalty_is_registered():
 def test_every_solver_is_registered():
     # Their laws stand in test_softmax_exact_laws.py and in those of the two ways of majorization.
     of_classes = {solvers.ConjugateGradients, solvers.BoundMajorization, solvers.IncrementalMajorization}
-    known = members(solvers, solvers.Solver) - of_classes | {engine.ConjugateGradients}
+    known = members(solvers, solvers.Solver) - of_classes | {engine.ConjugateGradients, solvers.SAGA}
     assert {type(s) for s in cases.SOLVERS.values()} == known

@@ -29,7 +29,8 @@ from glmfit import (
 from glmfit._compile import jit
 from glmfit.observations.softmax import Multinomial
 from glmfit.problems import AllPairsProblem, Pairs, Params, SoftmaxProblem, Triples
-from glmfit.problems.joint import JointProblem
+from glmfit.saga.joint import JointProblem
+from glmfit.saga.table import TableSAGA
 from glmfit.solvers import (
     GaussNewton,
     ImplicitSGD,
@@ -42,7 +43,6 @@ from glmfit.solvers import (
     UMax,
 )
 from glmfit.solvers.proximal import proximal_gradient
-from glmfit.solvers.table import TableSAGA
 from glmfit.stochastic.class_steps import MINIBATCHES
 
 KEY = jax.random.key(0)
@@ -107,8 +107,8 @@ def populations():
     """Every solver of counts that compiles, penalties with and without splitting."""
     X, Y = recording(t=300)
     for options in (
-        {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"warmup": 1}},
-        {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"warmup": 1, "sampling": "subsets"}},
+        {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"check_every": 1}},
+        {"solver_name": "SAGA", "regularizer": "Lasso", "solver_kwargs": {"sampling": "subsets"}},
         {"solver_name": "SAGA"},
     ):
         PopulationGLM(**{"regularizer_strength": 1e-2, "max_epochs": 4} | options).fit(X, Y)
@@ -179,9 +179,9 @@ def update(solver, problem):
 
 
 AREAS = {
-    populations: ("problems._rows",),
+    populations: ("saga.spectral_rows",),
     devices: ("engine.device", "engine.device_cg"),
-    coupled_columns: ("problems._joint_rows", "solvers._epoch"),
+    coupled_columns: ("saga.joint_rows",),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (
         "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs", "pairs.sampling", "pairs.stationary",

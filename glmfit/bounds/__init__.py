@@ -13,7 +13,7 @@ from .log_partition import (
     softmax_bound,
 )
 from .low_rank import LowRankPlusDiagonal
-from .self_concordance import GAP_THEOREM, descent_step, gap_bound, is_not_above_start
+from .self_concordance import GAP_THEOREM, descent_step, gap_bound
 from .smoothness import batch_smoothness, check_batch_size, practical_batch_size
 from .spectral import (
     bound_largest_eigenvalue,
@@ -47,7 +47,6 @@ __all__ = [
     "dual_gap",
     "estimate_smallest_eigenvalue",
     "gap_bound",
-    "is_not_above_start",
     "lanczos",
     "lanczos_step",
     "log_partition_bound",

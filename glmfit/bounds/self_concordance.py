@@ -94,31 +94,3 @@ def descent_step(slope: Array, curvature: Array, reach: Array) -> Array:
         x = xp.clip(reach * newton, 0, 1e30)
         step = xp.where(x < 1e-4, newton * (1 - 0.5 * x), xp.log1p(x) / xp.maximum(reach, tiny))
     return xp.where((slope > 0) & xp.isfinite(step), step, 0)
-
-
-def is_not_above_start(slope: Array, curvature: Array, reach: Array) -> Array:
-    r"""Whether a step already taken is proved not to have risen, from what is known where it ended.
-
-    Parameters
-    ----------
-    slope :
-        :math:`g'v` at the end of the step v.
-    curvature :
-        :math:`v'Hv` there.
-    reach :
-        :math:`S = M\max_t |x_t'v|`.
-
-    Returns
-    -------
-    array of bool
-        Per neuron: :math:`g'v \le v'Hv\,\omega(S)` with :math:`\omega(S) = (e^{-S} + S - 1)/S^2`. True where v = 0.
-
-    Notes
-    -----
-    Self-concordance seen from the end: ``F(start) >= F(end) - g'v + v'Hv omega(S)``. Works on NumPy and JAX
-    arrays.
-    """
-    xp = slope.__array_namespace__()
-    S = xp.maximum(reach, 1e-2)
-    # omega decreases, so below 1e-2, where it would cancel, its value there serves. Overflow proves nothing.
-    return xp.isfinite(curvature) & (slope <= curvature * (xp.exp(-S) + S - 1) / S**2 * (1 - 1e-2))

@@ -111,10 +111,11 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     fraction = np.any(data.Y != np.rint(data.Y), axis=0) if reset else np.zeros(1)
     if fraction.any():
         warn_of_fractions(fraction, data.Y)
-    weights, exposure = _total_weights(data), data.exposure
+    exposure = data.exposure
     if exposure is not None:
         check_unexposed(data.Y, exposure, rows)
-        data = replace(data, weights=weights)
+    weights = _total_weights(data)
+    data = replace(data, weights=weights)
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
         rows, data = rows[weights > 0], data.take(weights > 0)

@@ -34,14 +34,20 @@ class Beginning:
     """
 
     def __init__(
-        self, problem: PopulationProblem, options: LoopOptions, seed: int, start: Params | None, promised: np.ndarray
+        self,
+        problem: PopulationProblem,
+        options: LoopOptions,
+        seed: int,
+        start: Params | None,
+        promised: np.ndarray,
+        make=None,
     ):
-        self.problem, self.options = problem, options
+        self.problem, self.options, self._make = problem, options, make
         self.params, self.promised = start or problem.null_params(), promised
         self._is_of_sample = False
         self.sample: PopulationProblem | None = None
         self.held_bytes: int | None = None
-        self.dtype, self._layout = problem.dtype, layout_of(problem) if problem.in_memory else None
+        self.dtype, self._layout = problem.dtype, layout_of(problem) if make is None else None
         if not problem.in_memory:
             self.sample, self._share = draw(problem, options.max_memory / 8, seed)
             if problem.penalty.smooth and not (problem.penalty.penalises_all or problem.basis.is_resolved):
@@ -93,6 +99,8 @@ class Beginning:
         coef = np.array(start.coef[:, fits], np.float64)
         at = coef, start.intercept[fits] + rows.mean @ coef
         metric = SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge)
+        if self._make is not None:
+            return self._make(rows, metric, ridge, *at, fits)
         if p.penalty.smooth:
             kind = Descent if self._layout is None else DeviceDescent
             return kind(rows, metric, ridge, *at)

@@ -36,6 +36,7 @@ class Descent:
         What a Hessian of each fit costs, in steps of that fit, (fit,).
     """
 
+    first_order = False  # whether bounds in memory are by duality
     extensions = 3  # times a step may be made longer
     aim = 0.3  # of the target: an estimate below it asks for a proof
     slack = 0.9  # of an estimate: where some steps leave more of it, nothing but rounding is taken to be left
@@ -232,3 +233,8 @@ def steps_of_a_hessian(n_features: int, n_in_it=None):
 def inner(a: Slopes, b: Slopes) -> np.ndarray:
     """Inner product of each fit."""
     return np.einsum("fn,fn->n", a.coef, b.coef) + a.intercept * b.intercept
+
+
+def stacked(slopes: Slopes) -> np.ndarray:
+    """Coefficients, and intercepts below, (feature + 1, class)."""
+    return np.vstack(slopes)

@@ -6,19 +6,14 @@ import numpy as np
 import scipy.linalg
 
 from ..bounds import gap_bound
-from ..problems._recession import recedes
+from ..problems._recession import may_be_separated
 from .class_rows import ClassRows
 from .metric import OwnMetric
 from .tiles import Slopes
 
-HESSIAN_THEOREM = (
-    "generalised self-concordance of the softmax, by its whole Hessian (docs/theory/softmax_gap.md, Proposition 2)"
-)
 _DENSE_HESSIAN = 2000  # parameters up to which the whole Hessian is formed for a bound
 _DENSE_WORK = 5e10
 _FAR_APART = 30.0  # scores of a row, where probabilities are 1e-13
-_MOST_UNKNOWNS = 1000  # of a linear programme
-_MOST_ENTRIES = 3e7
 
 
 def has_small_hessian(n_rows: int, n_columns: int, n_classes: int) -> bool:
@@ -67,10 +62,8 @@ class WholeHessian:
     def __init__(self, cg):
         rows, K = cg.rows, len(cg.intercept)
         d = len(cg.coef) + rows.fit_intercept
-        self.z, ridge = (
-            rows.columns(np.arange(rows.n_rows))[:, :d],
-            np.append(np.full(len(cg.coef), cg.strength), 0)[:d],
-        )
+        self.z = rows.columns(np.arange(rows.n_rows))[:, :d]
+        ridge = np.append(np.full(len(cg.coef), cg.strength), 0)[:d]
         # One metric for all classes, so that the common shift stays apart: the mean of their curvatures.
         own = rows.totals * np.mean(rows.p * (1 - rows.p), axis=1)
         scale = np.einsum("ij,ij,i->j", self.z, self.z, own) / rows.n_rows + ridge
@@ -110,32 +103,4 @@ def is_separated(problem, rows: ClassRows) -> bool:
         if np.all(np.sum(rows.eta >= own[:, None], axis=1) == 1):
             return True
     scores = rows.eta if problem.offset is None else rows.eta - problem.offset
-    return bool(np.max(np.ptp(scores, axis=1)) > _FAR_APART and may_be_separated(problem, rows) is True)
-
-
-def may_be_separated(problem, rows: ClassRows) -> bool | None:
-    """Whether scores can grow apart for ever, and no row with counts get worse; None where that is much to compute.
-
-    A direction has, in every row, the same change of score at all classes with counts, and no larger one at others.
-    """
-    K, (row, label, _) = problem.n_classes, problem.pairs
-    row, first = np.unique(row, return_index=True)
-    own = label[first]
-    n_unknowns = (problem.n_features + problem.fit_intercept) * K
-    n_inequalities = len(row) * (K - 1) + len(label) - len(row)
-    if n_unknowns > _MOST_UNKNOWNS or n_unknowns * n_inequalities > _MOST_ENTRIES:
-        return None
-    x = rows.columns(row)
-    size = np.sqrt(np.mean(x**2, axis=0))
-    x = x / np.where(size > 0, size, 1.0)
-    x = x if problem.fit_intercept else x[:, :-1]
-    counted = np.zeros((len(row), K), bool)
-    counted[np.repeat(np.arange(len(row)), np.diff(np.append(first, len(label)))), label] = True
-    parts = []
-    for k in range(K):
-        for sign, which in ((1, own != k), (-1, (own != k) & counted[:, k])):
-            part = np.zeros((which.sum(), K, x.shape[1]))
-            part[:, k] = sign * x[which]
-            part[np.arange(len(part)), own[which]] = -sign * x[which]
-            parts.append(part.reshape(len(part), n_unknowns))
-    return recedes(np.concatenate(parts))
+    return bool(np.max(np.ptp(scores, axis=1)) > _FAR_APART and may_be_separated(problem, rows.columns) is True)

@@ -14,7 +14,7 @@ _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
 
 
 class ClassRows(HostRows):
-    """Rows of a softmax problem, in double precision; see :class:`HostRows` for what is kept.
+    """Rows of a softmax problem; see :class:`HostRows` for what is kept.
 
     Parameters
     ----------
@@ -22,6 +22,8 @@ class ClassRows(HostRows):
         Features, dense or sparse, counts and offsets.
     mean : numpy.ndarray
         What is taken off the features, (feature,).
+    single : bool
+        Whether passes may be in single precision, until :meth:`sharpen`: where features are, and near 0.
 
     Attributes
     ----------
@@ -35,10 +37,9 @@ class ClassRows(HostRows):
     Arrays (row, class) lie class by class in memory, so that sums over few classes are as quick as over many.
     """
 
-    def __init__(self, problem, mean: np.ndarray):
-        X, self.dtype, self.offset = problem.X, np.dtype(np.float64), problem.offset
-        self._fast = X if X.dtype == self.dtype else X.astype(self.dtype)
-        self.n_rows, self.neuron = X.shape[0], np.arange(problem.n_classes)
+    def __init__(self, problem, mean: np.ndarray, single: bool = False):
+        X, self.offset = problem.X, problem.offset
+        self.X, self.n_rows, self.neuron = X, X.shape[0], np.arange(problem.n_classes)
         self.sparse, self.observation = scipy.sparse.issparse(X), Multinomial(problem.n_classes)
         self.mean, self._shift = mean, mean if not self.sparse and np.any(mean) and is_far(X, mean) else None
         self.pairs, self.totals, self.fit_intercept = problem.pairs, problem.totals, problem.fit_intercept
@@ -46,13 +47,28 @@ class ClassRows(HostRows):
         share = np.clip(problem.class_totals / self.totals.sum(), 1 / self.totals.sum(), 0.5)
         self.least_curvature = _LEAST * share * self.totals.mean()
         self.weights = self.rows = None
-        self.loss = np.nan
+        self.loss, self.passes = np.nan, 0.0
+        single = single and X.dtype == np.float32 and self._shift is None and not self.sparse
+        self._hold_in(np.float32 if single else np.float64)
+
+    def _hold_in(self, dtype) -> None:
+        self.dtype = np.dtype(dtype)
+        self._fast = self.X if self.X.dtype == self.dtype else self.X.astype(self.dtype)
+        self._weights = self.totals.astype(self.dtype)
         self._allocate()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether passes are in single precision, and nothing may rest on them."""
+        return self.dtype == np.float32
+
+    def sharpen(self) -> None:
+        """Make passes in double precision from now on; the rows are nowhere."""
+        self._hold_in(np.float64)
 
     def _allocate(self) -> None:
         shape = len(self.neuron), self.n_rows
-        self.eta, self.D, self.p = (np.empty(shape).T for _ in range(3))
-        self.passes = 0.0
+        self.eta, self.D, self.p = (np.empty(shape, self.dtype).T for _ in range(3))
 
     def _x(self, tile: slice):
         x = self._fast[tile]
@@ -83,7 +99,7 @@ class ClassRows(HostRows):
         np.exp(p, out=p)
         total = p.sum(axis=0)
         p /= total
-        r = p * n
+        r = p * self._weights[rows]
         r[label, row] -= weight
         return r @ self._x(rows), r.sum(axis=1), n @ np.log(total) - fitted
 
@@ -92,7 +108,7 @@ class ClassRows(HostRows):
         p = self.p[rows].T
         change -= np.einsum("ki,ki->i", p, change)
         change *= p
-        change *= self.totals[rows]
+        change *= self._weights[rows]
         return change
 
     def _bend(self, rows: slice) -> np.ndarray:
@@ -114,10 +130,10 @@ class ClassRows(HostRows):
         ``curve(rows, change)`` turns changes of some rows' scores, (class, row), into those of their residuals, and may
         do so in place.
         """
-        base = self._base(coef, intercept)
+        coef, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
 
         def tile(rows):
-            change = np.empty((len(self.neuron), rows.stop - rows.start))
+            change = np.empty((len(self.neuron), rows.stop - rows.start), self.dtype)
             self._predict(rows, coef, base, change.T)
             r = curve(rows, change)
             return r @ self._x(rows), r.sum(axis=1)
@@ -131,11 +147,18 @@ class ClassRows(HostRows):
 
     def mean_curvature(self) -> np.ndarray:
         """Mean of every class's own curvature, (class,), kept off 0."""
-        return np.maximum(self._mean(self._over(lambda rows: self._own(rows).sum(axis=1))), self.least_curvature)
+
+        def tile(rows):
+            p = self.p[rows].T
+            own = 1 - p
+            own *= p
+            return own @ self._weights[rows]
+
+        return np.maximum(self._mean(self._over(tile)), self.least_curvature)
 
     def _own(self, rows: slice) -> np.ndarray:
         p = self.p[rows].T
-        return self.totals[rows] * p * (1 - p)
+        return self._weights[rows] * p * (1 - p)
 
     @property
     def has_blocks(self) -> bool:

@@ -7,7 +7,6 @@ import copy
 import numpy as np
 
 from .cg import Descent
-from .proximal import ProximalDescent
 from .streamed import StreamedRows
 
 _SHARE_OF_STREAMS = 0.03  # of the aim: a step more costs less than a proof
@@ -39,8 +38,8 @@ class Group:
 
     def __init__(self, descent: Descent, fits: np.ndarray):
         self.descent, self.fits = descent, fits
-        kinks, streamed = isinstance(descent, ProximalDescent), isinstance(descent.rows, StreamedRows)
-        self.first_order = kinks and not streamed
+        streamed = isinstance(descent.rows, StreamedRows)
+        self.first_order = descent.first_order and not streamed
         aim = descent.aim * (_SHARE_OF_STREAMS if streamed else 1.0)
         self.aim, self.proofs = np.full(len(fits), aim), np.zeros(len(fits), int)
         self.trace, self.looks = [descent.estimate], 0

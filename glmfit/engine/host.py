@@ -13,8 +13,7 @@ import numpy as np
 from ..bounds import ResidualSums
 from ..problems._chunks import chunks, n_cores
 from ..problems._host import sums_of
-from .kernels import derivatives
-from .tiles import ALL, Slopes, Tiles, column_sums, weighted
+from .tiles import ALL, Slopes, Tiles, column_sums, derivatives, weighted
 
 _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
 _MOST_OF_A_TILE = 1 << 18

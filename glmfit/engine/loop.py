@@ -13,8 +13,7 @@ from .._progress import ProgressBar
 from .._status import Status
 from ..bounds import dual_gap
 from ..problems.base import Params
-from ..solvers._loop import stopping_target
-from ..solvers._result import History, LoopOptions, Solution
+from ..solvers._result import History, LoopOptions, Solution, stopping_target
 from .beginning import Beginning
 from .certify import RidgeFloor, SpectralFloor, bound_gaps, bound_gaps_at_once
 from .cg import Descent, steps_of_a_hessian
@@ -45,8 +44,8 @@ class Progress(NamedTuple):
 class Run:
     """One call of `solve`: outcome per neuron, filled in as it becomes known."""
 
-    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, curved=None):
-        self.problem, self.options, self.seed, self.start = problem, options, seed, start
+    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, curved=None, begin=None):
+        self.problem, self.options, self.seed, self.start, self._make = problem, options, seed, start, begin
         self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
         self.clock, self.compiled = time.perf_counter(), compile_seconds()
         n = problem.n_neurons
@@ -121,7 +120,7 @@ class Run:
     def _begin(self) -> None:
         """Say where fits begin; where rows are read in every pass, at the fits of some of them."""
         problem, options = self.problem, self.options
-        begin = self.beginning = Beginning(problem, options, self.seed, self.start, self.promised)
+        begin = self.beginning = Beginning(problem, options, self.seed, self.start, self.promised, self._make)
         if problem.in_memory:
             return
         # A metric of its own for every fit, from some rows, if there is room: it saves readings.

@@ -46,6 +46,7 @@ class ProximalDescent(Descent):
         Decrease that the quadratic model of each fit promises, (fit,).
     """
 
+    first_order = True
     extensions = 0  # slopes between two points of a kink say when to stop, and not where the least is
     aim = 1e-2  # bounds by duality are of first order
 

@@ -131,7 +131,7 @@ class Layout:
 
 def layout_of(problem) -> Layout | None:
     """Where the rows of a problem are to lie: on devices if it names some, or on a GPU if it is worth it."""
-    devices, work = problem.placement.devices, problem.n_rows * problem.n_features * problem.n_neurons
+    devices, work = problem.devices, problem.n_rows * problem.n_features * problem.n_neurons
     worthwhile = devices or (work > _LEAST_WORK and not is_forked() and jax.default_backend() != "cpu")
     return Layout(devices, problem.n_rows, problem.dtype) if worthwhile and problem.in_memory else None
 

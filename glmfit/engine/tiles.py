@@ -1,22 +1,31 @@
-"""Rows in memory, tile by tile: features, counts, weights and offsets of fits, and threads that share the tiles."""
+"""Rows in memory, tile by tile: features, counts, weights and offsets of fits, and threads that share the tiles.
+
+XLA compiles for every shape; the derivatives of a loss are one program for tiles of one size, whatever the fit.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
+from .._compile import is_forked, jit
 from ..observations import Observation
-from ..problems._chunks import chunks, n_cores, one_thread_each
-from .kernels import TILE
+from ..problems._chunks import aligned_empty, chunks, n_cores, one_thread_each
 
 ALL = slice(None)
+TILE = 1 << 17  # numbers; smaller tiles cost more calls, larger ones leave the cache
+_FEW = 1 << 15  # NumPy is as fast on so few numbers, and compiles nothing
 _MOST_ROWS = 16384  # of a tile: more leave the cache
 _LEAST_ROWS = 64
+
+_own = threading.local()
 
 
 class Slopes(NamedTuple):
@@ -148,3 +157,40 @@ def is_far(X, mean) -> bool:
     """Whether some feature is so far from 0 for how much it varies that centring after products would cancel."""
     some = np.asarray(X[:: max(1, len(X) // 4096)], np.float64)
     return bool(np.any(np.abs(mean) > 8 * np.maximum(some.std(axis=0), 1e-300)))
+
+
+def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First and second derivative of the loss in eta.
+
+    Parameters
+    ----------
+    observation :
+        Loss of one response.
+    y, eta :
+        Responses and linear predictor, of one shape and dtype; float32 arrays hold at most `TILE` numbers.
+
+    Returns
+    -------
+    r, c : numpy.ndarray
+        Of the shape of eta; they may be views that the next call in the same thread leaves alone, and read-only.
+    """
+    if eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
+        return observation.derivatives(y, eta)
+    pad = _scratch()
+    for tile, values in zip(pad, (y, eta), strict=True):
+        np.copyto(tile[: eta.size].reshape(eta.shape), values)
+        tile[eta.size :] = 0
+    r, c = (np.asarray(a)[: eta.size].reshape(eta.shape) for a in _program(observation)(*pad))
+    return r, c
+
+
+@functools.cache
+def _program(observation: Observation):
+    return jit(observation.derivatives)
+
+
+def _scratch() -> list[np.ndarray]:
+    """Two tiles of this thread."""
+    if not hasattr(_own, "tiles"):
+        _own.tiles = [aligned_empty((TILE,), np.dtype(np.float32)) for _ in range(2)]
+    return _own.tiles

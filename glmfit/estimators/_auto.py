@@ -37,7 +37,8 @@ def read_population_solver(name, kwargs, parameters: Iterable[str] = (), solvers
 def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem.
 
-    For rows that are read as they are needed "ConjugateGradients" if the penalty is smooth, else "ProximalNewton".
+    For rows that are read as they are needed, or shared by several devices, "ConjugateGradients" if the penalty is
+    smooth, else "ProximalNewton".
 
     For rows in memory, on whatever device
 
@@ -54,7 +55,7 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     "SAGA" beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
-    if not problem.in_memory:
+    if not problem.in_memory or len(problem.devices) > 1:
         return "ConjugateGradients" if problem.penalty.smooth else "ProximalNewton"
     if problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.is_resolved):
         return "ConjugateGradients"

@@ -18,7 +18,7 @@ from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import Penalty
 from ..problems import FoldedProblem, Params, PopulationProblem
 from ..solvers import LoopOptions, Solution
-from ..solvers._loop import stopping_target
+from ..solvers._result import stopping_target
 from ..solvers._seed import key_for
 from ._folds import Folds
 

@@ -32,13 +32,13 @@ from .._status import Status, as_statuses
 from ..engine import ConjugateGradients, ProximalNewton
 from ..estimators import FitReport, choose_solver
 from ..problems import Params, PopulationProblem
-from ..problems._joint_rows import joint_blocks, joint_spectrum, joint_sweep
-from ..problems.joint import JointProblem
+from ..saga.joint import JointProblem
+from ..saga.joint_rows import joint_blocks, joint_spectrum, joint_sweep
+from ..saga.spectral_rows import saga_epoch
+from ..saga.table import TableSAGA
 from ..solvers import SAGA as CertifiedSAGA
 from ..solvers import LoopOptions, Newton
-from ..solvers._epoch import saga_epoch
 from ..solvers.proximal import proximal_gradient
-from ..solvers.table import TableSAGA
 from ..stochastic import Pairs, SoftmaxProblem
 from ._nemos_options import check_key, key_of, positive
 from ._nemos_penalties import REGULARIZERS, Penalties

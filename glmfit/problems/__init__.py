@@ -8,14 +8,13 @@ if _TYPE_CHECKING:
     from ..pairs import AllPairs, AllPairsProblem, SessionBlock, Triples, TwoTowers
     from ..stochastic import Pairs, SoftmaxProblem
     from ._population import PopulationProblem
-    from .base import Evaluation, FiniteSum, Params, Problem
+    from .base import Evaluation, Params, Problem
     from .folds import FoldedProblem
 
 __all__ = [
     "AllPairs",
     "AllPairsProblem",
     "Evaluation",
-    "FiniteSum",
     "FoldedProblem",
     "Pairs",
     "Params",
@@ -30,7 +29,7 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     _population=("PopulationProblem",),
-    base=("Evaluation", "FiniteSum", "Params", "Problem"),
+    base=("Evaluation", "Params", "Problem"),
     folds=("FoldedProblem",),
     **{
         ".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers"),

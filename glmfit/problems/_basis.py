@@ -5,12 +5,16 @@ Everything here is float64 on the host; theory in docs/theory/spectral_basis.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
+from types import SimpleNamespace
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import ArrayLike
 
-from ._chunks import CHUNK, over_chunks, rows_at_once, small_blas
+from ._chunks import CHUNK, one_thread_each, over_chunks, rows_at_once
 
 _ROUNDING = 64  # units in the last place of its terms by which a sum that should be 0 may differ from it
 
@@ -34,9 +38,8 @@ class SpectralBasis:
         Number of directions the data distinguish.
     constant :
         Features without variance, (feature,).
-    absent :
-        Whether X is constant along the directions beyond the rank, to rounding in double precision. Otherwise it
-        varies there, by less than 1e-7 of its features, and nothing is proved of what could be gained.
+    look_beyond :
+        Finds out whether X is constant along the directions beyond the rank: a pass over the rows.
     """
 
     mean: np.ndarray
@@ -47,7 +50,15 @@ class SpectralBasis:
     unwhiten: np.ndarray
     rank: int
     constant: np.ndarray
-    absent: bool
+    look_beyond: Callable[[], bool]
+
+    @cached_property
+    def absent(self) -> bool:
+        """Whether X is constant along the directions beyond the rank, to rounding in double precision.
+
+        Otherwise it varies there, by less than 1e-7 of its features, and nothing is proved of what could be gained.
+        """
+        return self.look_beyond()
 
     def settles(self, rotation_invariant: bool, coef: np.ndarray) -> np.ndarray:
         """Whether nothing is to be gained along the directions left out, with a penalty of that kind, (column,)."""
@@ -137,18 +148,32 @@ def spectral_basis(
     Cost: T d^2 for the Gram matrix, O(d^3) once.
     """
     mean, scale, correlation, constant = _correlation(X, weights, centred)
-    with small_blas(len(scale)):
+    with one_thread_each():
         c, Q = np.linalg.eigh(correlation)
     keep = c > floor * np.trace(correlation)
     rank = int(keep.sum())
-    absent = _is_constant_along(X, weights, mean, scale, c, Q, keep)
+    look_beyond = partial(_is_constant_along, X, weights, mean, scale, c, Q, keep)
     units = np.broadcast_to(units, scale.shape)
-    with small_blas(len(scale)):
+    with one_thread_each():
         _, root, Vt = np.linalg.svd(np.sqrt(np.where(keep, c, 0.0))[:, None] * Q.T * (scale / units))
     root[rank:] = 0.0
     inverse = np.where(root > 0, 1 / np.where(root > 0, root, 1.0), 0.0)
     whiten, unwhiten = Vt.T * inverse / units[:, None], root[:, None] * Vt * units
-    return SpectralBasis(mean, scale, scale, root**2, whiten, unwhiten, rank, constant, absent)
+    return SpectralBasis(mean, scale, scale, root**2, whiten, unwhiten, rank, constant, look_beyond)
+
+
+def plain_basis(X, weights: np.ndarray, centred: bool) -> SimpleNamespace:
+    """Mean, deviation, whiten, unwhiten and rank as of a spectral basis, from standard deviations alone.
+
+    For features, dense or sparse, that are too many to be rotated; weights of mean one.
+    """
+    mean = np.asarray(X.T @ weights, np.float64).ravel() / len(weights) * centred
+    squares = X.multiply(X) if scipy.sparse.issparse(X) else np.square(X, dtype=np.float64)
+    variance = np.asarray(squares.T @ weights, np.float64).ravel() / len(weights) - mean**2
+    varies = variance > 1e-14 * variance.max(initial=0.0)
+    deviation = np.sqrt(np.where(varies, variance, 1.0))
+    whiten, unwhiten = (scipy.sparse.diags_array(varies * a).tocsr() for a in (1 / deviation, deviation))
+    return SimpleNamespace(mean=mean, deviation=deviation, whiten=whiten, unwhiten=unwhiten, rank=int(varies.sum()))
 
 
 def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray, floor: float = 1e-5) -> SpectralBasis:
@@ -173,15 +198,25 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray,
     for label in np.unique(groups):
         shared[groups == label] = scale[groups == label].max()
     ratio = scale / shared
-    with small_blas(len(scale)):
+    with one_thread_each():
         s, Q = np.linalg.eigh(correlation * np.outer(ratio, ratio))
     s, Q = s[::-1], Q[:, ::-1]
     rank = int(np.sum(s > 1e-14 * max(np.sum(s), 0.0)))
     raised = np.maximum(s, floor * s[0]) if s[0] > 0 else np.ones_like(s)
     root = np.sqrt(raised)
-    absent = _is_constant_along(X, weights, mean, shared, s, Q, np.arange(len(s)) < rank)
+    look_beyond = partial(_is_constant_along, X, weights, mean, shared, s, Q, np.arange(len(s)) < rank)
     whiten, unwhiten = Q / root / shared[:, None], root[:, None] * Q.T * shared
-    return SpectralBasis(mean, scale, shared, raised, whiten, unwhiten, rank, constant, absent)
+    return SpectralBasis(mean, scale, shared, raised, whiten, unwhiten, rank, constant, look_beyond)
+
+
+def basis_of(X: np.ndarray, weights: np.ndarray | None, penalty) -> SpectralBasis:
+    """Basis of a design for a penalty: one that a rotation leaves alone, or one that acts on coefficients."""
+    if penalty.units is not None:
+        return spectral_basis(X, weights, units=penalty.units)
+    groups = getattr(penalty, "groups", None)
+    labels = np.arange(X.shape[1]) if groups is None else np.asarray(groups)
+    # An unpenalised feature (label -1) shares its scale with nobody.
+    return floored_basis(X, weights, np.where(labels < 0, -1 - np.arange(len(labels)), labels))
 
 
 def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
@@ -251,7 +286,8 @@ def _correlation(X, weights, centred=True):
         correlation = gram / np.outer(scale, scale)
         # What overflows in single precision may not in double.
         if dtype is np.float32 and np.isfinite(correlation).all() and np.all(variance > 1e-5 * mean**2):
-            c = np.linalg.eigvalsh(correlation)
+            with one_thread_each():
+                c = np.linalg.eigvalsh(correlation)
             if c[0] > 1e-5 * c[-1]:
                 break
     return mean, scale, correlation, _is_constant(variance, mean, len(X))

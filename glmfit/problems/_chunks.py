@@ -71,3 +71,8 @@ def _blas() -> ThreadpoolController:
 def n_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def a_twentieth(n_rows: int) -> int:
+    """Rows per block where the columns of a row are coupled: 1/20 of them, between 32 and 4096."""
+    return int(min(n_rows, max(32, min(4096, n_rows // 20))))

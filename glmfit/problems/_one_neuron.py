@@ -89,7 +89,7 @@ class OneNeuron(ExactHessian):
         else:
             Y = np.concatenate([self.Y[rows][:, [neuron]] for rows in chunks(self.n_rows, 65536)])
         offset = None if self.offset is None else self.offset[:, [neuron if self.offset.shape[1] > 1 else 0]]
-        one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype, offset, self.placement.devices)
+        one = type(self)(self.X, Y, self.observation, penalty, self.weights, self.dtype, offset, self.devices)
         one.__dict__.update(design=self.design, _found=self._found_of[neuron])
         return one
 

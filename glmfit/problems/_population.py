@@ -5,44 +5,25 @@ F_n(w, b) = (1/T) sum_t weight_t phi(x_t'w + b + offset_tn; y_tn) + penalty_n(w)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
-from ..bounds import (
-    GAP_THEOREM,
-    GapCertificate,
-    bound_largest_eigenvalue,
-    bound_smallest_eigenvalue,
-    dual_gap,
-    estimate_smallest_eigenvalue,
-    gap_bound,
-    random_start,
-)
+from ..bounds import dual_gap
+from ..observations import Observation
+from ..penalties import Penalty
 from . import _host
+from ._basis import SpectralBasis, basis_of
 from ._chunks import over_chunks, rows_at_once
-from ._metric import Metric
 from ._one_neuron import OneNeuron
-from ._rows import (
-    Rows,
-    Sweep,
-    Track,
-    block_spectra,
-    hessian_spectrum,
-    largest_change,
-    predictor,
-    sure_step,
-    sweep,
-)
-from ._spectral_view import SpectralView
-from .base import Evaluation, FiniteSum, Params
-
-_HESSIAN_STEPS, _MORE_HESSIAN_STEPS = 10, 16
+from .base import Evaluation, Params
 
 
-class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
+class PopulationProblem(OneNeuron):
     """Data, observation model and penalty of a population GLM.
 
     Parameters
@@ -65,8 +46,44 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     offset : numpy.ndarray, optional
         Known part of the linear predictor, (time, 1 or neuron), finite.
     devices : sequence of jax.Device, optional
-        Devices that share the rows of every block; default jax's default one.
+        Devices that share the rows; default jax's default one.
     """
+
+    def __init__(
+        self,
+        X: Any,
+        Y: Any,
+        observation: Observation,
+        penalty: Penalty,
+        weights: np.ndarray | None = None,
+        dtype: DTypeLike = np.float32,
+        offset: np.ndarray | None = None,
+        devices: Sequence[jax.Device] | None = None,
+    ):
+        self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
+        self.dtype = np.dtype(dtype)
+        self.n_rows, self.n_features = X.shape
+        self.n_neurons = Y.shape[1]
+        self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
+        self.offset, self.devices = offset, () if devices is None else tuple(devices)
+        self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether rows are arrays; otherwise they are read as they are needed, a slice at a time."""
+        return isinstance(self.X, np.ndarray)
+
+    @cached_property
+    def design(self) -> dict:
+        """What was computed of the features alone; the problems of single neurons share it."""
+        return {}
+
+    @property
+    def basis(self) -> SpectralBasis:
+        """Spectral basis of the design; see docs/theory/spectral_basis.md."""
+        if "basis" not in self.design:
+            self.design["basis"] = basis_of(self.X, self.weights, self.penalty)
+        return self.design["basis"]
 
     # ---------------------------------------------------------------- reference point and objective
 
@@ -83,7 +100,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
     @property
     def silent(self) -> np.ndarray:
         """Which neurons have no optimum, whatever the features: those without spikes, bool (neuron,)."""
-        return ~self.observation.has_optimum(self.mean_count)
+        return ~(self.observation.has_optimum(self.mean_count) | np.isnan(self.mean_count))
 
     @cached_property
     def _null(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -109,7 +126,7 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
 
     def null_params(self) -> Params:
         """Intercept-only optimum, the reference point of relative gaps."""
-        return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0])
+        return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0].copy())
 
     @property
     def null_objective(self) -> np.ndarray:
@@ -175,209 +192,6 @@ class PopulationProblem(SpectralView, FiniteSum, OneNeuron):
             return evaluation, np.full(self.n_neurons, np.inf)
         return evaluation, dual_gap(objective, sums, self.penalty) + self.rounding_of(params, objective)
 
-    # ---------------------------------------------------------------- passes of the solver
-
-    @staticmethod
-    def sweep(rows: Rows, v) -> Sweep:
-        """Loss, derivatives, gradient and mean curvature at v, in one pass."""
-        return sweep(rows, v)
-
-    def move(self, rows: Rows, v, anchor) -> np.ndarray:
-        """``max_t |eta_t - eta_t at the anchor|``, (neuron,)."""
-        return np.asarray(largest_change(rows, np.asarray(v) - np.asarray(anchor)))
-
-    def objective(self, v, memory, pass_: Sweep) -> np.ndarray:
-        """F per neuron: the loss in the solver's precision, the penalty in float64."""
-        return np.asarray(pass_.loss, np.float64) + self.penalty.value(self.from_columns(v, memory).coef)
-
-    def metric(self, rows: Rows, mean_curvature, bend=None) -> Metric:
-        """Metric of mean curvature (neuron,) and, if given, of rows times curvature averaged (column - 1, neuron)."""
-        # Below a thousandth of a spike in the whole recording a neuron is silent.
-        least = 1e-3 / self.n_rows
-        curvature = np.maximum(np.asarray(mean_curvature, np.float64), least)
-        scale = 1 / (curvature + np.asarray(rows.ridge))
-        centre = np.zeros_like(scale[:-1]) if bend is None else np.asarray(bend, np.float64) / curvature
-        return Metric(scale.astype(self.dtype), centre.astype(self.dtype))
-
-    def metric_at(self, rows: Rows, pass_: Sweep) -> Metric:
-        """Metric of the curvature where a pass was made."""
-        bend = np.asarray(pass_.bend)
-        return self.metric(rows, bend[-1], bend[:-1])
-
-    def null_metric(self, rows: Rows) -> Metric:
-        """Metric with the curvature of the intercept-only model, which needs no pass."""
-        return self.metric(rows, self._null[2])
-
-    def descend_surely(self, rows: Rows, v, memory, radius: float, max_steps: int):
-        """Take steps of a length proved to descend (docs/theory/self_concordance.md).
-
-        The directions are conjugate gradients in the metric of the null model, or proximal gradient steps where
-        the penalty is not smooth.
-
-        A neuron stops once none of its eta moves by more than ``radius`` in a step: from there an anchored
-        certificate holds for a while.
-
-        Returns
-        -------
-        v, memory, pass_
-            Columns, warm start, and the sweep at the columns.
-        metric
-            Of the curvature there.
-        n_steps
-            Steps taken.
-        """
-        null_metric, track = self.null_metric(rows), self._start_track(rows, v)
-        n_steps, moving = 0, ~self.silent  # without spikes the rate falls for ever, step after step
-        while n_steps < max_steps and moving.any():  # each neuron ends by itself, whatever the others do
-            v, memory, track = sure_step(rows, v, memory, null_metric, moving, track)
-            n_steps, moving = n_steps + 1, moving & (np.asarray(track.move) > radius)
-        del track
-        pass_ = self.sweep(rows, v)
-        return v, memory, pass_, self.metric_at(rows, pass_), n_steps
-
-    def _start_track(self, rows: Rows, v) -> Track:
-        """Prepare what the first step finds."""
-        # No pass at the null model; and NumPy, because every operation jax does by itself is one more to compile.
-        known = rows.offset is None and not v[:-1].any()
-        eta = np.broadcast_to(v[-1], (rows.n_blocks, rows.batch_size, self.n_neurons)) if known else predictor(rows, v)
-        if known and self.placement.devices:
-            eta = self.placement.put(eta)  # as it comes back
-        return Track(eta, np.zeros_like(v), np.zeros_like(v), np.zeros_like(v[0]))
-
-    def certify_smoothness(self, rows: Rows, v, radius, n_steps, failure_probability, seed, number, metric=None):
-        """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.
-
-        Returns
-        -------
-        Smoothness
-            In ``metric`` (that of the null model by default), with the ridge inside; ``full`` is the mean over
-            blocks of their bounds, itself a bound because the largest eigenvalue is convex.
-        """
-        if np.isinf(radius).any() and np.isinf(self.observation.curvature_bound(1.0)):
-            raise ValueError(
-                f"the {self.observation.name} link has no global bound of its curvature: a global certificate is "
-                'impossible. Use certificate="anchored".'
-            )
-        # Any metric is allowed; the nearer its curvature to the one at v, the better the constants.
-        metric = self.null_metric(rows) if metric is None else metric
-        start = self.random_column(seed, number)
-        spectra = block_spectra(rows, v, radius.astype(self.dtype), metric, start, n_steps=n_steps)
-        alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
-        share = failure_probability / (rows.n_blocks * self.n_neurons)
-        block = bound_largest_eigenvalue(alpha, beta, self._dimension, share)
-        kappa = estimate_smallest_eigenvalue(alpha, beta).mean(axis=0)
-        row = np.asarray(spectra.row, np.float64) * (1 + 1e-5)
-        return Smoothness(metric, block.mean(axis=0), block.max(axis=0), np.maximum(row, block.mean(axis=0)), kappa)
-
-    def estimate_gap(self, v, memory, pass_: Sweep, metric, kappa) -> np.ndarray:
-        """Second-order estimate ``g'Dg / (2 kappa)`` of the gap, (neuron,); not a bound."""
-        params = self.from_columns(v, memory)
-        g = np.asarray(pass_.gradient, np.float64)
-        grad_coef = self.basis.unwhiten.T @ g[:-1] + self.basis.mean[:, None] * g[-1]
-        ridge = np.asarray(self.penalty.ridge_strength, np.float64)
-        evaluation = Evaluation(None, grad_coef + ridge * params.coef, g[-1])
-        return self.squared_norm(params, evaluation, metric) / (2 * np.maximum(kappa, self._unresolved))
-
-    # ---------------------------------------------------------------- how far from the optimum
-
-    def certify_gap(self, params: Params, *, rows, metric, failure_probability=1e-3, seed=0, number=0, thorough=False):
-        """Bound ``F - F*`` of every neuron at ``params``.
-
-        Parameters
-        ----------
-        params : Params
-            The parameters returned to the user.
-        rows, metric :
-            Device rows and metric: the gradient is taken in float64, the smallest eigenvalue of all Hessians
-            together by certified Lanczos in the solver's precision.
-        failure_probability : float
-            Over the population.
-        seed, number : int
-            Of the random start; a new number for every certificate of a fit.
-        thorough : bool
-            Whether to spend more products on the smallest eigenvalue (16 instead of 10).
-
-        Returns
-        -------
-        GapCertificate
-
-        Notes
-        -----
-        Cost: one or two float64 passes, and 11 or 17 passes in the solver's precision.
-        Where directions of X are left out (``basis.rank``) there is a bound only if nothing is to be gained there:
-        see :meth:`left_out_is_settled`.
-        """
-        smooth = self.penalty.smooth
-        evaluation, by_duality = (self.evaluate(params), np.inf) if smooth else self.evaluate_with_dual(params)
-        metric64 = Metric(*(np.asarray(part, np.float64) for part in metric))
-        start = self.random_column(seed, number)
-        n_steps = _MORE_HESSIAN_STEPS if thorough else _HESSIAN_STEPS
-        spectrum = hessian_spectrum(rows, self.to_columns(params), metric, start, n_steps=n_steps)
-        kappa = bound_smallest_eigenvalue(
-            spectrum.alpha, spectrum.beta, self._dimension, failure_probability / self.n_neurons
-        )
-        decrement = self.squared_norm(params, evaluation, metric64)
-        leverage = np.asarray(spectrum.leverage, np.float64) * (1 + 1e-5)
-        positive = np.where(kappa > 0, kappa, np.nan)
-        positive = np.where(self.left_out_is_settled(params.coef), positive, np.nan)
-        constant = self.observation.constant
-        bound = gap_bound(decrement / positive, leverage / positive, self.penalty.penalises_all, constant)
-        # Where there is no optimum, what says otherwise is rounding.
-        bound = np.where(self.may_be_separable(params, np.isfinite(bound)), np.inf, bound)
-        if smooth and not np.isfinite(bound).all():  # what duality knows is worth another pass
-            by_duality = self.evaluate_with_dual(params)[1]
-        bound = np.minimum(bound + self.rounding_of(params, evaluation.objective), by_duality)
-        ritz = estimate_smallest_eigenvalue(spectrum.alpha, spectrum.beta)
-        estimate = np.minimum(decrement / (2 * np.maximum(ritz, self._unresolved)), by_duality)
-        return GapCertificate(
-            bound,
-            estimate,
-            evaluation.objective,
-            np.maximum(kappa, 0.0),
-            np.zeros(self.n_neurons, bool),
-            GAP_THEOREM,
-            failure_probability,
-        )
-
     def left_out_is_settled(self, coef) -> np.ndarray:
         """Whether nothing is to be gained along the directions of X that the basis leaves out, (neuron,)."""
         return self.basis.settles(self.penalty.rotation_invariant, coef)
-
-    @property
-    def _dimension(self) -> int:
-        """Dimension of the space in which eigenvalues are sought: directions the data have, and intercept."""
-        return self.basis.rank + 1
-
-    @property
-    def _unresolved(self) -> float:
-        """Smallest curvature in the metric, where it is about one, that rounding lets through."""
-        return float(np.finfo(self.dtype).eps)
-
-    def random_column(self, seed: int, number: int) -> np.ndarray:
-        """Random unit start on the sphere of the kept directions and the intercept, (column, 1).
-
-        A new ``number`` for every certificate: the matrix of a later one depends on the starts before it.
-        """
-        start = np.zeros((self.n_features + 1, 1), self.dtype)
-        kept = np.r_[: self._dimension - 1, self.n_features]
-        start[kept] = random_start(np.random.default_rng([int(seed), 1, int(number)]), self._dimension, self.dtype)
-        return start
-
-    def squared_norm(self, params: Params, evaluation: Evaluation, metric) -> np.ndarray:
-        """Squared norm of the residual in the inverse metric, an upper bound of the decrement times kappa."""
-        columns, outside = self.residual_columns(params, evaluation)
-        if not self.penalty.rotation_invariant:
-            return metric.squared_norm(columns)  # no direction is left out
-        ridge = np.broadcast_to(np.asarray(self.penalty.ridge_strength, np.float64), outside.shape)
-        with_ridge = np.where(ridge > 0, outside**2 / np.where(ridge > 0, ridge, 1.0), 0.0)
-        return metric.squared_norm(columns) + with_ridge.sum(axis=0)
-
-
-class Smoothness(NamedTuple):
-    """Certified smoothness in a metric, per neuron; ``kappa`` alone is an estimate."""
-
-    metric: jax.Array
-    full: np.ndarray
-    block: np.ndarray
-    row: np.ndarray
-    kappa: np.ndarray

@@ -6,6 +6,8 @@ maximum likelihood estimates in logistic regression models, 1984). Theory: docs/
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.optimize import linprog
 
@@ -13,6 +15,7 @@ _OPTIONS = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 
 _FIRST = 1000  # inequalities of the first programme, and those added to the next
 _MOST = 3e6  # numbers in all programmes together: some seconds
 _NOTHING = 1e-11  # of the largest row: what is less does not move
+_MOST_UNKNOWNS, _MOST_ENTRIES = 1000, 3e7  # of a programme of classes
 _ZERO = 1e-7  # of a row's own length: what moves less stays, and so much an inequality may seem to be violated
 
 
@@ -76,3 +79,33 @@ def _search(rows: np.ndarray, apart: bool) -> bool | None:
         if not len(worst):
             return True
         taken[worst] = True
+
+
+def may_be_separated(problem, columns: Callable[[np.ndarray], np.ndarray]) -> bool | None:
+    """Whether classes' scores can grow apart, and no row with counts get worse; None where that is much to compute.
+
+    ``columns(rows)`` are centred features of some rows of the problem of classes, dense, and the intercept's 1.
+
+    A direction has, in every row, the same change of score at all classes with counts, and no larger one at others.
+    """
+    K, (row, label, _) = problem.n_classes, problem.pairs
+    row, first = np.unique(row, return_index=True)
+    own = label[first]
+    n_unknowns = (problem.n_features + problem.fit_intercept) * K
+    n_inequalities = len(row) * (K - 1) + len(label) - len(row)
+    if n_unknowns > _MOST_UNKNOWNS or n_unknowns * n_inequalities > _MOST_ENTRIES:
+        return None
+    x = columns(row)
+    size = np.sqrt(np.mean(x**2, axis=0))
+    x = x / np.where(size > 0, size, 1.0)
+    x = x if problem.fit_intercept else x[:, :-1]
+    counted = np.zeros((len(row), K), bool)
+    counted[np.repeat(np.arange(len(row)), np.diff(np.append(first, len(label)))), label] = True
+    parts = []
+    for k in range(K):
+        for sign, which in ((1, own != k), (-1, (own != k) & counted[:, k])):
+            part = np.zeros((which.sum(), K, x.shape[1]))
+            part[:, k] = sign * x[which]
+            part[np.arange(len(part)), own[which]] = -sign * x[which]
+            parts.append(part.reshape(len(part), n_unknowns))
+    return recedes(np.concatenate(parts))

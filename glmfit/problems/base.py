@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._progress import counted
-from ..bounds import GapCertificate
 
 
 class Params(NamedTuple):
@@ -47,9 +46,6 @@ class Evaluation(NamedTuple):
 class Problem(ABC):
     """Something to minimise, one independent column per neuron.
 
-    The solver works on columns ``v`` (column, neuron) of the problem's choosing (for the population GLM the
-    coordinates of the spectral basis) and never looks inside.
-
     Attributes
     ----------
     n_rows, n_neurons : int
@@ -76,29 +72,9 @@ class Problem(ABC):
     def evaluate(self, params: Params) -> Evaluation:
         """Compute objective and gradient at ``params`` in float64 with the data as given."""
 
-    @abstractmethod
-    def certify_gap(self, params: Params, **options: Any) -> GapCertificate:
-        """Bound ``F - F*`` per neuron at ``params``: the only residual a fit reports."""
-
     def rounding_of(self, params: Params, objective: np.ndarray) -> np.ndarray:
         """Allow for the rounding of an objective in float64, (neuron,): no fit is asked for less than twice that."""
         return 2e-15 * np.abs(objective)
-
-
-class FiniteSum(Problem):
-    """A problem that is a mean over rows, seen through its linear predictor: what SAGA needs."""
-
-    @abstractmethod
-    def rows(self, batch_size: int, seed: int) -> Any:
-        """Return the rows on the device, permuted by ``seed`` and cut into blocks of ``batch_size``."""
-
-    @abstractmethod
-    def to_columns(self, params: Params) -> np.ndarray:
-        """Map parameters to the solver's coordinates."""
-
-    @abstractmethod
-    def from_columns(self, v: Any) -> Params:
-        """Map the solver's coordinates to parameters, in float64."""
 
 
 class ExactHessian(Problem):

@@ -14,10 +14,8 @@ from numpy.typing import ArrayLike, DTypeLike
 from .._progress import counted
 from ..observations import Observation
 from ..penalties import Penalty
-from . import _host
 from ._chunks import over_chunks
 from ._population import PopulationProblem
-from .base import Evaluation, Params
 
 
 class _View:
@@ -116,14 +114,6 @@ class FoldedProblem(PopulationProblem):
 
         sums = sum(over_chunks(chunk, self.n_rows))
         return (sums * self._fold_scale[:, None] / self.n_rows)[self.fold, self.neuron]
-
-    def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
-        """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""
-        loss, grad_coef, grad_intercept = _host.evaluate_loss(
-            self.X, self.Y, self.row_weights, self.observation, params.coef, params.intercept, dtype, self.offset
-        )
-        ridge = np.asarray(self.penalty.ridge_strength, np.float64)
-        return Evaluation(loss + self.penalty.value(params.coef), grad_coef + ridge * params.coef, grad_intercept)
 
     def select(self, neuron: int) -> PopulationProblem:
         """Return the problem of one column, on the rows of its fold alone."""

@@ -16,6 +16,7 @@ if _TYPE_CHECKING:
         TowerLBFGS,
         TwoSidedSolver,
     )
+    from ..saga import SAGA
     from ..stochastic import (
         NCE,
         OVE,
@@ -37,7 +38,6 @@ if _TYPE_CHECKING:
     from ._result import LoopOptions, Solution
     from .base import OptStep, Solver
     from .newton import Newton
-    from .saga import SAGA
 
 __all__ = [
     "NCE",
@@ -79,7 +79,6 @@ __getattr__, __dir__ = _lazy_names(
     _result=("LoopOptions", "Solution"),
     base=("OptStep", "Solver"),
     newton=("Newton",),
-    saga=("SAGA",),
     **{
         ".engine": ("ConjugateGradients", "ProximalNewton"),
         ".pairs": (
@@ -92,6 +91,7 @@ __getattr__, __dir__ = _lazy_names(
             "TowerLBFGS",
             "TwoSidedSolver",
         ),
+        ".saga": ("SAGA",),
         ".stochastic": (
             "NCE",
             "OVE",

@@ -10,24 +10,11 @@ from .._compile import compile_seconds
 from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import Params
-from ._result import History, LoopOptions, Solution
+from ._result import History, LoopOptions, Solution, stopping_target
 from .checkpoint import from_arrays, to_arrays
 
-_DEFAULT_TOL = 1e-6
 _STALLED = 8  # checks without a smaller estimate
 _NEAR = 3  # epochs from the target, at the pace of late: look after each
-
-
-def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray) -> np.ndarray:
-    """Gap below which a neuron counts as converged, (neuron,).
-
-    The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
-    recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and ``rounding``.
-    """
-    tol = options.tol  # one, or one per neuron
-    improvement = np.maximum(problem.null_objective - objective, 0.0)
-    negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / _DEFAULT_TOL)
-    return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 
 
 def fit_loop(solver, problem, params: Params | None, *, key, options: LoopOptions) -> Solution:

@@ -10,6 +10,8 @@ import numpy as np
 
 from ..bounds import StepCertificate
 
+_DEFAULT_TOL = 1e-6
+
 
 @dataclass(frozen=True)
 class LoopOptions:
@@ -42,6 +44,18 @@ class LoopOptions:
     callback: Callable | None = None
     checkpoint: Any = None
     max_memory: float = np.inf
+
+
+def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray) -> np.ndarray:
+    """Gap below which a neuron counts as converged, (neuron,).
+
+    The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
+    recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and ``rounding``.
+    """
+    tol = options.tol  # one, or one per neuron
+    improvement = np.maximum(problem.null_objective - objective, 0.0)
+    negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / _DEFAULT_TOL)
+    return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 
 
 @dataclass

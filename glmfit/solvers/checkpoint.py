@@ -15,7 +15,7 @@ from .._files import load_npz, remove_stale_parts, save_npz
 from .._warn import warn_user
 from ..problems._chunks import over_chunks, rows_at_once
 
-_LAYOUT = "2"  # of the state; a file of another one cannot be read
+_LAYOUT = "3"  # of the state; a file of another one cannot be read
 
 
 class Checkpoint:

@@ -356,7 +356,7 @@ class SoftmaxProblem:
         # Residuals of the mixed point: (1 - t) R + t (n q' - Y), whose columns sum to 0.
         pulled = (1 - share) * gradient.coef
         if share > 0:
-            toward = np.outer(self._rows_times(self.totals), mix) - self._rows_times(self.counts)
+            toward = np.outer(self._class_sums.sum(axis=1), mix) - self._class_sums
             pulled = pulled + share * toward / self.n_rows
         # Entropy is concave: the mixture's is at least the mixture of the two.
         value = (1 - share) * entropy + share * self.totals.sum() / self.n_rows * scipy.special.entr(mix).sum()
@@ -388,8 +388,13 @@ class SoftmaxProblem:
 
     @cached_property
     def _mean_sizes(self) -> np.ndarray:
-        """Mean of what features are without their signs, (feature,)."""
-        return np.asarray(np.abs(self.X).T @ self.totals, np.float64) / self.n_rows
+        """Mean of what features are without their signs, or a little more, (feature,)."""
+        if scipy.sparse.issparse(self.X):
+            return np.asarray(np.abs(self.X).T @ self.totals, np.float64) / self.n_rows
+        largest = self.totals.max()
+        share = (self.totals / largest).astype(np.result_type(self.X, np.float32))
+        parts = over_chunks(lambda rows: share[rows] @ np.abs(self.X[rows]), self.n_rows)
+        return sum(part.astype(np.float64) for part in parts) * largest * (1 + 1e-2) / self.n_rows
 
     def _feasible_mix(self, grad_intercept) -> tuple[float, np.ndarray]:
         """Share t and distribution q that make expected counts of ``(1 - t) pi + t q`` the observed ones."""
@@ -419,10 +424,24 @@ class SoftmaxProblem:
         s, y = self.scores(params, rows), self.counts[rows]
         return float(self.totals[rows] @ scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum())
 
-    def _rows_times(self, weights) -> np.ndarray:
-        """X' times weights, (feature,) or (feature, class)."""
-        product = self.X.T @ weights
-        return np.asarray(product.toarray() if scipy.sparse.issparse(product) else product, np.float64)
+    @cached_property
+    def _class_sums(self) -> np.ndarray:
+        """Sum of the features of every class's counts, (feature, class)."""
+        if scipy.sparse.issparse(self.X):
+            return np.asarray((self.X.T @ self.counts).toarray(), np.float64)
+
+        def chunk(rows):
+            row, label, weight = self._pairs_of(rows)
+            y = np.zeros((self.n_classes, rows.stop - rows.start))
+            y[label, row] = weight
+            return y @ self.X[rows]
+
+        return sum(over_chunks(chunk, self.n_rows, self._rows_at_once)).T
+
+    @property
+    def _rows_at_once(self) -> int:
+        """Rows of which all classes' scores stay in the cache."""
+        return int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))
 
     def _pass(self, params: Params, paired: bool = False) -> tuple:
         """F, the gradient of its loss, mean entropy of the probabilities, the residuals' mean offset, one thing more.
@@ -447,8 +466,7 @@ class SoftmaxProblem:
             tilt = 0.0 if self.offset is None else np.vdot(p, self.offset[rows].T)
             return loss, entropy, tilt, p @ X, p.sum(axis=1), expected, curved
 
-        size = int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))
-        parts = zip(*over_chunks(chunk, self.n_rows, size), strict=True)
+        parts = zip(*over_chunks(chunk, self.n_rows, self._rows_at_once), strict=True)
         loss, entropy, tilt, g_coef, g_intercept, expected, curved = (sum(part) / self.n_rows for part in parts)
         ridge = self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
         gradient = Params(g_coef.T, g_intercept if self.fit_intercept else np.zeros(self.n_classes))

@@ -21,11 +21,11 @@ import numpy as np
 from .._checks import check_choice, check_flag, check_positive, check_whole
 from .._compile import jit
 from ..problems.base import Params
-from ..solvers._check import check_explicit_step
 from ..solvers._seed import seed_of
 from . import class_kernels as kernels
 from . import class_rules as rules
 from .base import ScheduledSolver
+from .schedule import check_explicit_step
 
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 _NEWTON_STEPS = 30

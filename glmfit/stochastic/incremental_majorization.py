@@ -10,8 +10,9 @@ import numpy as np
 
 from .._checks import check_choice, check_share, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, check_batch_size
-from ..engine.classes import ClassDescent, ClassRun
-from ..problems._blocks import a_twentieth
+from ..engine.class_descent import ClassDescent
+from ..engine.classes import ClassRun
+from ..problems._chunks import a_twentieth
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 from ..solvers._seed import seed_of

@@ -29,3 +29,12 @@ class Schedule:
         check_whole("epochs", self.epochs, 0)
         check_positive("step", self.step)
         check_real("decay", self.decay, 1.0, closed=True)
+
+
+def check_explicit_step(c: float, strength: float) -> None:
+    """Raise ValueError if an explicit step is so long that the ridge would turn the coefficients around."""
+    if c * strength >= 1:
+        raise ValueError(
+            f"step is {c:.3g}; times the ridge strength {strength:.3g} it must stay below 1 for an explicit step. "
+            "Use a shorter step, or ImplicitSGD, which takes any."
+        )

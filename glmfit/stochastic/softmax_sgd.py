@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._checks import check_choice, check_positive
-from ..solvers._check import check_explicit_step
 from .row_visits import RowVisitor, VisitState
+from .schedule import check_explicit_step
 
 GAINS = ("constant", "tau", "inverse")
 

@@ -17,8 +17,8 @@ import numpy as np
 import scipy.linalg
 
 from ..bounds import softmax_bound
-from ..engine.classes import minimise
 from ..problems._chunks import small_blas
+from ..problems._quadratic import minimise
 from ..problems.base import Params
 from .contrast_rows import ContrastRows
 

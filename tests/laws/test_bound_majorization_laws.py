@@ -10,7 +10,8 @@ from scipy.special import softmax as probabilities
 import glmfit
 from glmfit import Status
 from glmfit.engine import tiles
-from glmfit.engine.classes import ClassDescent, ClassRun
+from glmfit.engine.class_descent import ClassDescent
+from glmfit.engine.classes import ClassRun
 from glmfit.problems import Pairs, Params, SoftmaxProblem
 from glmfit.solvers import BoundMajorization, ConjugateGradients, LoopOptions
 from glmfit.stochastic import bound_majorization as majorization

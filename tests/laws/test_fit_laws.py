@@ -15,12 +15,10 @@ from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent
 from glmfit.engine.device import DeviceRows
 from glmfit.engine.host import HostRows
-from glmfit.engine.kernels import TILE, derivatives
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.shards import layout_of
-from glmfit.engine.tiles import Slopes
+from glmfit.engine.tiles import TILE, Slopes, derivatives
 from glmfit.problems import FoldedProblem, PopulationProblem
-from glmfit.problems._placement import Placement
 from glmfit.solvers import LoopOptions
 
 T, D, N = 700, 6, 5
@@ -89,7 +87,7 @@ def test_a_fold_is_the_fit_to_its_rows(link, weighted, known, devices):
     strength = np.where(fold == 0, 1e-3, 1e-2)
     observation = observations.from_inverse_link(link)
     folded = FoldedProblem(X, Y, observation, penalties.Ridge(strength), neuron, fold, train, weights, offset=offset)
-    folded.placement = Placement(devices)
+    folded.devices = tuple(devices or ())
     many = solve(folded, TIGHT)
     for k in range(len(neuron)):
         rows, n = train[:, fold[k]], [neuron[k]]

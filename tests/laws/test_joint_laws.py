@@ -12,9 +12,9 @@ from scipy.optimize import minimize
 from glmfit import penalties
 from glmfit.observations.row_loss import RowLoss
 from glmfit.problems import Params
-from glmfit.problems.joint import JointProblem
+from glmfit.saga.joint import JointProblem
+from glmfit.saga.table import TableSAGA
 from glmfit.solvers.proximal import proximal_gradient
-from glmfit.solvers.table import TableSAGA
 
 T, D, K = 500, 4, 3
 KEY = jax.random.key(0)

@@ -13,7 +13,8 @@ from scipy.special import softmax as probabilities
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
 from glmfit.engine import class_bounds, tiles
 from glmfit.engine.class_bounds import bound_by_hessian
-from glmfit.engine.classes import ClassDescent, ClassRun
+from glmfit.engine.class_descent import ClassDescent
+from glmfit.engine.classes import ClassRun
 from glmfit.problems import Pairs, Params, SoftmaxProblem
 from glmfit.solvers import ConjugateGradients, LoopOptions
 

@@ -24,6 +24,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from glmfit import FitReport, PopulationGLM, PopulationGLMCV, Status
 from glmfit.estimators._auto import SOLVERS
 from glmfit.estimators._parameters import read_solver
+from glmfit.saga.walk import Walk
 from glmfit.solvers import SAGA
 
 BIN_S = 0.01
@@ -675,20 +676,20 @@ def test_progress_is_shown_when_asked_for(data, capsys):
     assert capsys.readouterr() == ("", "")
     clone(model).set_params(verbose=True).fit(*data)
     shown = capsys.readouterr().err
-    assert "glmfit" in shown and "epoch" in shown and "0 open, worst gap" in shown and "100%" in shown
+    assert "glmfit" in shown and "epoch" in shown and "100%" in shown
 
 
 def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(data, monkeypatch):
     X, Y = data
-    update, calls = SAGA.update, []
+    visit, calls = Walk.visit, []
 
     def interrupted(self, *args):
         calls.append(1)
         if len(calls) == 5:
             raise KeyboardInterrupt
-        return update(self, *args)
+        return visit(self, *args)
 
-    monkeypatch.setattr(SAGA, "update", interrupted)
+    monkeypatch.setattr(Walk, "visit", interrupted)
     model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3, tol=1e-12)
     with pytest.warns(ConvergenceWarning, match=r"3 of 3 neurons did not converge: 3 interrupted"):
         model.fit(X, Y)

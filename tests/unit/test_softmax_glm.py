@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator
 
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
-from glmfit.engine.classes import ClassDescent
+from glmfit.engine.class_descent import ClassDescent
 from glmfit.estimators import choose_class_solver
 from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import ImplicitSGD

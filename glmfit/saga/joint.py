@@ -11,11 +11,12 @@ import numpy as np
 
 from ..bounds import bound_largest_eigenvalue
 from ..penalties import Penalty
-from ._blocks import a_twentieth
-from ._joint_rows import JointSweep, joint_blocks, joint_spectrum, joint_sweep
-from ._metric import Metric
-from ._spectral_view import SpectralView
-from .base import Evaluation
+from ..problems._basis import basis_of
+from ..problems._chunks import a_twentieth
+from ..problems.base import Evaluation
+from .joint_rows import JointSweep, joint_blocks, joint_spectrum, joint_sweep
+from .row_metric import Metric
+from .spectral_view import SpectralView
 
 
 class Outlook(NamedTuple):
@@ -52,7 +53,7 @@ class JointProblem(SpectralView):
     """
 
     def __init__(self, X, Y, loss, penalty: Penalty, n_columns: int, dtype=np.float32, kernels=None):
-        super().__init__(X, Y, loss, penalty, None, dtype)
+        super().__init__(X, Y, loss, penalty, basis_of(X, None, penalty), dtype)
         self.n_neurons = n_columns
         self._sweep, self._blocks_of, self._spectrum = kernels or (joint_sweep, joint_blocks, joint_spectrum)
 
@@ -60,10 +61,6 @@ class JointProblem(SpectralView):
     def default_batch_size(self) -> int:
         """Rows per block: 1/20 of the recording, between 32 and 4096."""
         return a_twentieth(self.n_rows)
-
-    def pad(self, free, Z, Y, weight) -> None:
-        """Fill up with copies of the first row, of weight 0: a row of zeros may be one the loss is infinite at."""
-        Z[free], Y[free], weight[free] = Z[0], Y[0], 0
 
     def look(self, rows, v, memory) -> Outlook:
         """Take a pass over the rows."""
@@ -93,7 +90,7 @@ class JointProblem(SpectralView):
         params, g = self.from_columns(at.v, at.memory), np.asarray(at.pass_.gradient, np.float64)
         grad_coef = self.basis.unwhiten.T @ g[:-1] + self.basis.mean[:, None] * g[-1]
         ridge = np.asarray(self.penalty.ridge_strength, np.float64)
-        return self.residual_columns(params, Evaluation(None, grad_coef + ridge * params.coef, g[-1]))[0]
+        return self.residual_columns(params, Evaluation(None, grad_coef + ridge * params.coef, g[-1]))
 
     def joint_gap(self, rows, at: Outlook, metric: Metric, n_steps: int = 16) -> float:
         """Second-order estimate ``g'H^-1 g / 2`` of the gap by Lanczos from the gradient; not a bound.

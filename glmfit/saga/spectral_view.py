@@ -1,96 +1,73 @@
-"""The spectral view of a design: rows laid out on the device in whitened coordinates, and the way back.
+"""The spectral view of fits: rows laid out on the device in whitened coordinates, and the way back.
 
 What is fitted to the rows is another matter; docs/theory/spectral_basis.md has the mathematics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..observations import Observation
+from ..bounds import random_start
 from ..penalties import Penalty
-from ._basis import floored_basis, spectral_basis
-from ._chunks import aligned_empty, over_chunks
-from ._placement import Placement
-from ._rows import Rows, Splitting
-from .base import Evaluation, Params
+from ..problems._basis import SpectralBasis
+from ..problems._chunks import aligned_empty, over_chunks
+from ..problems.base import Evaluation, Params
+from .row_metric import Metric
+from .spectral_rows import Rows, Splitting
 
 _ADMM_RHO, _ADMM_INNER = 0.2, 10
 
 
 class SpectralView:
-    """Data and penalty seen in the spectral basis; parameters as in :class:`PopulationProblem`."""
+    """Data and penalty of some fits, seen in the spectral basis.
+
+    Parameters
+    ----------
+    X, Y, observation, neuron, weights, rows, offset :
+        As in :class:`glmfit.engine.host.HostRows`.
+    penalty : Penalty
+        Of the coefficients of these fits.
+    basis : SpectralBasis
+        Of the features.
+    dtype : numpy dtype
+        Precision of the rows on the device.
+    """
 
     def __init__(
         self,
-        X: Any,
-        Y: Any,
-        observation: Observation,
+        X: np.ndarray,
+        Y: np.ndarray,
+        observation: Any,
         penalty: Penalty,
-        weights: np.ndarray | None = None,
+        basis: SpectralBasis,
         dtype: DTypeLike = np.float32,
+        neuron: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+        rows: np.ndarray | None = None,
         offset: np.ndarray | None = None,
-        devices: Sequence[jax.Device] | None = None,
     ):
-        self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
-        self.dtype = np.dtype(dtype)
-        self._kept_rows = None
+        self.X, self.Y, self.observation, self.penalty, self.basis = X, Y, observation, penalty, basis
         self.n_rows, self.n_features = X.shape
-        self.n_neurons = Y.shape[1]
-        self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
-        self.offset, self.placement = offset, Placement(devices)
-        self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether rows are arrays; otherwise they are read as they are needed, a slice at a time."""
-        return isinstance(self.X, np.ndarray)
+        self.dtype, self.neuron = np.dtype(dtype), np.arange(Y.shape[1]) if neuron is None else neuron
+        self.n_neurons, self.weights, self.offset = len(self.neuron), weights, offset
+        self._set = np.zeros(1, int) if rows is None else rows
 
     @property
     def default_batch_size(self) -> int:
         """Rows per block when nobody names a number: 1/50 of the recording, between 256 and 4096."""
         return int(min(self.n_rows, max(256, min(4096, self.n_rows // 50))))
 
-    @cached_property
-    def design(self) -> dict:
-        """What was computed of the features alone; the problems of single neurons share it."""
-        return {}
-
-    @property
-    def basis(self):
-        """Spectral basis of the design; see docs/theory/spectral_basis.md."""
-        if "basis" not in self.design:
-            self.design["basis"] = self._make_basis()
-        return self.design["basis"]
-
-    def _make_basis(self):
-        units = self.penalty.units
-        if units is not None:
-            return spectral_basis(self.X, self.weights, units=units)
-        groups = getattr(self.penalty, "groups", None)
-        labels = np.arange(self.n_features) if groups is None else np.asarray(groups)
-        # An unpenalised feature (label -1) shares its scale with nobody.
-        return floored_basis(self.X, self.weights, np.where(labels < 0, -1 - np.arange(len(labels)), labels))
-
     def rows(self, batch_size: int, seed: int) -> Rows:
-        """Return whitened rows on the device, permuted by ``seed``, in blocks of about ``batch_size`` (kept)."""
-        if self._kept_rows is None or self._kept_rows[0] != (batch_size, seed):
-            self._kept_rows = None  # let go before building anew
-            self._kept_rows = (batch_size, seed), self._build_rows(batch_size, seed)
-        return self._kept_rows[1]
-
-    def _build_rows(self, batch_size: int, seed: int) -> Rows:
+        """Return whitened rows on the device, permuted by ``seed``, in blocks of about ``batch_size``."""
         n_blocks = -(-self.n_rows // batch_size)
         size = -(-self.n_rows // n_blocks)
-        n_weights = 1 if self.row_weights is None else self.row_weights.shape[1]
-        n_offsets = 0 if self.offset is None else self.offset.shape[1]
-        widths = self.n_features + 1, self.Y.shape[1], n_weights, n_offsets
+        known = np.zeros(1, int) if self.offset is not None and self.offset.shape[1] == 1 else self.neuron
+        n_offsets = 0 if self.offset is None else len(known)
+        widths = self.n_features + 1, len(self.neuron), len(self._set), n_offsets
         order = np.random.default_rng(int(seed)).permutation(self.n_rows)
         d, basis = self.n_features, self.basis
         Z, Y, weight, offset = (aligned_empty((n_blocks * size, n), self.dtype) for n in widths)
@@ -102,17 +79,18 @@ class SpectralView:
             chosen = order[rows]
             Z[rows, :d] = (self.X[chosen] - mean) @ whiten
             Z[rows, d] = 1
-            Y[rows] = self.Y[chosen]
-            weight[rows] = 1 if self.row_weights is None else self.row_weights[chosen]
+            Y[rows] = self.Y[np.ix_(chosen, self.neuron)]
+            weight[rows] = 1 if self.weights is None else self.weights[np.ix_(chosen, self._set)]
             if self.offset is not None:
-                offset[rows] = self.offset[chosen]
+                offset[rows] = self.offset[np.ix_(chosen, known)]
 
         list(over_chunks(chunk, self.n_rows))
         free = slice(self.n_rows, n_blocks * size)
-        self.pad(free, Z, Y, weight)
+        # Copies of the first row, of weight 0: a row of zeros may be one the loss is infinite at.
+        Z[free], Y[free], weight[free] = Z[0], Y[0], 0
         offset[free] = 0
         Z, Y, weight, offset = (
-            self.placement.put(a.reshape(n_blocks, size, n)) if n else None
+            jax.device_put(a.reshape(n_blocks, size, n)) if n else None
             for a, n in zip((Z, Y, weight, offset), widths, strict=True)
         )
         return Rows(
@@ -127,11 +105,6 @@ class SpectralView:
             n_rows=self.n_rows,
             n_blocks=n_blocks,
         )
-
-    def pad(self, free, Z, Y, weight) -> None:
-        """Fill the last block up with rows that count nothing."""
-        for array in (Z, Y, weight):
-            array[free] = 0
 
     def _column_ridge(self) -> np.ndarray:
         ridge = np.zeros((self.n_features + 1, self.n_neurons))
@@ -153,6 +126,8 @@ class SpectralView:
         constants = (expand, basis.unwhiten / basis.scale, gain, _ADMM_RHO * gain @ expand.T, basis.scale)
         return Splitting(*(jax.device_put(c.astype(self.dtype)) for c in constants), _ADMM_RHO, _ADMM_INNER)
 
+    # ---------------------------------------------------------------- coordinates
+
     def to_columns(self, params: Params) -> np.ndarray:
         """Whitened coordinates of parameters, intercept last, (column, neuron)."""
         intercept = params.intercept + self.basis.mean @ params.coef
@@ -167,15 +142,29 @@ class SpectralView:
             coef = np.asarray(memory.z, np.float64) / self.basis.scale[:, None]
         return Params(coef, v[-1] - self.basis.mean @ coef)
 
-    def residual_columns(self, params: Params, evaluation: Evaluation) -> tuple[np.ndarray, np.ndarray]:
-        """Gradient plus smallest subgradient in whitened coordinates, and its part outside of them.
-
-        Returns
-        -------
-        columns, outside :
-            (column, neuron), and what no kept direction sees, (feature, neuron).
-        """
+    def residual_columns(self, params: Params, evaluation: Evaluation) -> np.ndarray:
+        """Gradient plus smallest subgradient in whitened coordinates, (column, neuron)."""
         g = self.penalty.subgradient_residual(params.coef, evaluation.grad_coef)
         g = np.asarray(g, np.float64) - self.basis.mean[:, None] * evaluation.grad_intercept
-        columns = self.basis.whiten.T @ g
-        return np.concatenate([columns, evaluation.grad_intercept[None]]), g - self.basis.unwhiten.T @ columns
+        return np.concatenate([self.basis.whiten.T @ g, evaluation.grad_intercept[None]])
+
+    def metric(self, rows: Rows, mean_curvature, bend=None) -> Metric:
+        """Metric of mean curvature (neuron,) and, if given, of rows times curvature averaged (column - 1, neuron)."""
+        # Below a thousandth of a spike in the whole recording a neuron is silent.
+        curvature = np.maximum(np.asarray(mean_curvature, np.float64), 1e-3 / self.n_rows)
+        scale = 1 / (curvature + np.asarray(rows.ridge))
+        centre = np.zeros_like(scale[:-1]) if bend is None else np.asarray(bend, np.float64) / curvature
+        return Metric(scale.astype(self.dtype), centre.astype(self.dtype))
+
+    def random_column(self, seed: int, number: int) -> np.ndarray:
+        """Random unit start on the sphere of the kept directions and the intercept, (column, 1).
+
+        A new ``number`` for every certificate: the matrix of a later one depends on the starts before it.
+        """
+        start = np.zeros((self.n_features + 1, 1), self.dtype)
+        kept = np.r_[: self.basis.rank, self.n_features]
+        start[kept] = random_start(np.random.default_rng([int(seed), 1, int(number)]), len(kept), self.dtype)
+        return start
+
+
+__all__ = ["SpectralView"]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from .._compile import jit
 from ..bounds import lanczos
 from ..penalties.base import per_neuron
-from ._rows import Rows
+from .spectral_rows import Rows
 
 
 class JointSweep(NamedTuple):

@@ -11,9 +11,9 @@ import numpy as np
 from .._checks import check_positive, check_whole
 from ..bounds import check_batch_size
 from ..problems.base import Params
-from ._epoch import saga_epoch
-from ._sampling import epoch_order
-from ._seed import seed_of
+from ..solvers._seed import seed_of
+from .row_orders import epoch_order
+from .spectral_rows import saga_epoch
 
 _STALLED = 10  # epochs without progress
 _MOVED = 4.0  # fall of the gradient's norm after which the curvature is looked at anew

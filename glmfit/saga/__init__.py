@@ -1,0 +1,7 @@
+"""SAGA: one scalar per row and fit remembers the last gradient seen."""
+
+from __future__ import annotations
+
+from .walk import SAGA
+
+__all__ = ["SAGA"]

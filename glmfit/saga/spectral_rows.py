@@ -1,0 +1,227 @@
+"""Rows on the device in the spectral basis, and every kernel of SAGA that reads them.
+
+A kernel is compiled once per shape: data are arguments, observation and penalty groups are static.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .._compile import full_precision, jit
+from ..bounds import lanczos
+from ..observations import Observation
+from ..penalties import Penalty
+from ..penalties.base import per_neuron
+from .row_metric import Metric
+
+
+class AdmmState(NamedTuple):
+    """Warm start of the proximal step: split copy z of the coefficients and scaled dual u, (feature, neuron)."""
+
+    z: jax.Array
+    u: jax.Array
+
+
+class Splitting(eqx.Module):
+    """Constants of the proximal step of a penalty that acts on coefficients and not on their norm.
+
+    With B mapping whitened columns to scaled coefficients (coefficient times feature scale), the x-update of
+    ADMM is linear and is needed only through B: ``B x = gain v + mix (z - u)``.
+    """
+
+    expand: jax.Array  # B, (feature, feature)
+    contract: jax.Array  # B^-1
+    gain: jax.Array  # B (I + rho B'B)^-1
+    mix: jax.Array  # rho B (I + rho B'B)^-1 B'
+    scale: jax.Array  # (feature,)
+    rho: float = eqx.field(static=True)
+    n_inner: int = eqx.field(static=True)
+
+
+class Rows(eqx.Module):
+    """Whitened rows in blocks, counts, weights, and the penalty in whitened coordinates."""
+
+    Z: jax.Array  # (block, row, column), the last column is 1
+    Y: jax.Array  # (block, row, neuron)
+    weight: jax.Array  # (block, row, 1 or neuron), mean 1 over the T rows, 0 on padding
+    offset: jax.Array | None  # (block, row, 1 or neuron), part of the linear predictor that is known
+    ridge: jax.Array  # (column, neuron) strength of the ridge in whitened coordinates, 0 on the intercept
+    penalty: Penalty
+    splitting: Splitting | None
+    observation: Observation = eqx.field(static=True)
+    n_rows: int = eqx.field(static=True)  # of the whole
+    n_blocks: int = eqx.field(static=True)
+
+    @property
+    def rows_per_block(self) -> float:
+        """Mean number of rows of a block."""
+        return self.n_rows / self.n_blocks
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a block, with those that fill it up."""
+        return self.Z.shape[1]
+
+    @property
+    def blocks(self):
+        """What a scan over blocks runs through."""
+        return self.Z, self.Y, self.weight, self.offset
+
+    def eta(self, z, v, offset=None):
+        """Linear predictor of rows z, (row, neuron); without its offset, its change when the columns change by v."""
+        change = z @ v
+        return change if offset is None else change + offset
+
+    def pull(self, z, r):
+        """Gradient of the rows' residuals, (column, neuron)."""
+        return z.T @ r
+
+    def descend(self, v, g, metric: Metric, step, memory):
+        """One proximal gradient step in the metric; returns the new columns and the warm start."""
+        if self.splitting is None:
+            return v - step[None] * metric.apply(g + self.ridge * v), memory
+        half = v - step[None] * metric.apply(g)
+        d = v.shape[0] - 1
+        # With no ridge in it the metric of the coefficients is one number per neuron.
+        memory = self._prox(half[:d], step * metric.scale[0], memory)
+        new = self.splitting.contract @ memory.z
+        # The penalty moves the coefficients with the predictor at the centre held fixed, not the intercept.
+        intercept = half[d:] - jnp.sum(metric.centre * (new - half[:d]), axis=0, keepdims=True)
+        return jnp.concatenate([new, intercept]), memory
+
+    def _prox(self, half, step, memory):
+        """Over-relaxed ADMM for min |x - half|^2/(2 step) + penalty(B x); the answer is z, with exact zeros."""
+        c = self.splitting
+        base = c.gain @ half
+        length = step / c.rho
+        shrink = 1 + length[None] * per_neuron(self.penalty.ridge_strength, half) / c.scale[:, None] ** 2
+
+        def inner(_, state):
+            z, u = state
+            x = base + c.mix @ (z - u)
+            x = 1.6 * x - 0.6 * z
+            z = self.penalty.prox(x + u, length, feature_scale=c.scale) / shrink
+            return AdmmState(z, u + x - z)
+
+        return jax.lax.fori_loop(0, c.n_inner, inner, memory)
+
+    @full_precision  # called outside of kernels, too
+    def start_memory(self, v):
+        """Warm start of the proximal step at columns v (None when the penalty needs none)."""
+        if self.splitting is None:
+            return None
+        coef = self.splitting.expand @ v[:-1]
+        return AdmmState(coef, jnp.zeros_like(coef))
+
+    def penalty_value(self, v, memory):
+        """Penalty at columns v, (neuron,)."""
+        if self.splitting is None:
+            return 0.5 * jnp.sum(self.ridge * v**2, axis=0)
+        return self.penalty.value(memory.z / self.splitting.scale[:, None])
+
+
+class Sweep(NamedTuple):
+    """What one pass over the rows at fixed columns v yields."""
+
+    table: jax.Array  # (block, row, neuron) weighted derivatives
+    gradient: jax.Array  # (column, neuron) of the mean loss, without ridge
+    loss: jax.Array  # (neuron,) mean loss
+    bend: jax.Array  # (column, neuron) mean of the rows times their curvature; last the mean curvature
+
+
+@jit
+def sweep(rows: Rows, v) -> Sweep:
+    """Evaluate loss, derivatives, gradient and mean curvature at v over all rows."""
+
+    def block(carry, data):
+        g, loss, bend = carry
+        z, y, w, offset = data
+        eta = rows.eta(z, v, offset)
+        value, r = rows.observation.loss_and_derivative(y, eta)
+        r = w * r
+        value = jnp.where(w > 0, w * value, 0)  # 0 * inf must not come from padding
+        g = g + rows.pull(z, r) / rows.n_rows
+        bend = bend + rows.pull(z, w * rows.observation.curvature(y, eta)) / rows.n_rows
+        return (g, loss + jnp.sum(value, axis=0) / rows.n_rows, bend), r
+
+    zero = jnp.zeros_like(v)
+    (g, loss, bend), table = jax.lax.scan(block, (zero, zero[0], zero), rows.blocks)
+    return Sweep(table, g, loss, bend)
+
+
+@jit
+def largest_change(rows: Rows, p):
+    """Largest change of eta over the rows when the columns change by p, (neuron,)."""
+
+    def block(reach, data):
+        z, w = data
+        return jnp.maximum(reach, jnp.max(jnp.where(w > 0, jnp.abs(rows.eta(z, p)), 0), axis=0)), None
+
+    return jax.lax.scan(block, jnp.zeros(p.shape[1], p.dtype), (rows.Z, rows.weight))[0]
+
+
+class BlockSpectra(NamedTuple):
+    """Lanczos coefficients of every block's smoothness matrix, and the worst row."""
+
+    alpha: jax.Array  # (block, step, neuron)
+    beta: jax.Array
+    row: jax.Array  # (neuron,) max_t w_t curvature_bound_t z_t'M z_t, and the ridge
+
+
+@partial(jit, static_argnames="n_steps")
+def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: int) -> BlockSpectra:
+    """Run Lanczos on ``R' ((1/b) Z_B' diag(curvature bound) Z_B + ridge) R`` for all blocks and neurons.
+
+    The curvature bound holds wherever eta stays within ``radius`` of its value at ``anchor``; an infinite
+    radius makes it global.
+    """
+    start = jnp.broadcast_to(start, anchor.shape)
+
+    def block(row, data):
+        z, y, w, offset = data
+        eta = rows.eta(z, anchor, offset)
+        wide = radius[None] + 64 * jnp.finfo(eta.dtype).eps * (1 + jnp.abs(eta))  # eta is rounded
+        bound = w * rows.observation.curvature_bound(y, eta - wide, eta + wide)
+
+        def matvec(x):
+            x = metric.root(x)
+            return metric.root_transposed(rows.pull(z, bound * rows.eta(z, x)) / rows.rows_per_block + rows.ridge * x)
+
+        alpha, beta = lanczos(matvec, start, n_steps)
+        return jnp.maximum(row, jnp.max(bound * metric.leverage(z, rows.eta), axis=0)), (alpha, beta)
+
+    row, (alpha, beta) = jax.lax.scan(block, jnp.zeros(anchor.shape[1], anchor.dtype), rows.blocks)
+    # The ridge leaves the intercept alone, so the centre does not enter.
+    return BlockSpectra(alpha, beta, row + jnp.max(rows.ridge * metric.scale, axis=0))
+
+
+@partial(jit, static_argnames="subsets", donate_argnames=("v", "table", "mean_gradient", "memory"))
+def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subsets: bool):
+    """One epoch: for each draw, new derivatives, the SAGA estimator, a proximal step, table and mean updated."""
+    shape = table.shape
+    if subsets:
+        flat = jax.tree.map(lambda a: a.reshape(-1, a.shape[-1]), rows.blocks)
+        table = table.reshape(-1, shape[-1])
+        factor = rows.n_rows / order.shape[1]
+    else:
+        flat = rows.blocks
+        factor = rows.n_blocks
+
+    def visit(carry, index):
+        v, table, mean_gradient, memory = carry
+        z, y, w, offset = jax.tree.map(lambda a: a[index], flat)
+        old = table[index]
+        change = w * rows.observation.derivative(y, rows.eta(z, v, offset)) - old
+        delta = rows.pull(z, change) / rows.n_rows
+        v, memory = rows.descend(v, mean_gradient + factor * delta, metric, step, memory)
+        # `old + change`, not the new value: XLA updates the table in place only when the write depends on the read.
+        return (v, table.at[index].set(old + change), mean_gradient + delta, memory), None
+
+    start = v, table, mean_gradient, memory
+    (v, table, mean_gradient, memory), _ = jax.lax.scan(visit, start, order)
+    return v, table.reshape(shape), mean_gradient, memory

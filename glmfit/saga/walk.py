@@ -1,0 +1,373 @@
+"""SAGA for generalised linear models: one scalar per row and neuron remembers the last gradient seen.
+
+Steps are SAGA's own; proofs, verdicts and exact endings are the engine's. Algorithm, unbiasedness, sampling and the
+anchored certificate: docs/theory/saga.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import jax
+import numpy as np
+
+from .._checks import check_choice, check_positive, check_real, check_whole
+from ..bounds import (
+    PARTITION_THEOREM,
+    SUBSET_THEOREM,
+    StepCertificate,
+    batch_smoothness,
+    bound_largest_eigenvalue,
+    check_batch_size,
+    partition_step,
+    subset_step,
+)
+from ..engine.cg import Descent
+from ..engine.loop import Run
+from ..engine.metric import SharedMetric
+from ..engine.proximal import select
+from ..engine.tiles import Slopes
+from ..problems.base import Params
+from ..solvers._result import LoopOptions, Solution
+from ..solvers._seed import seed_of
+from .row_metric import Metric
+from .row_orders import SAMPLINGS, epoch_order
+from .spectral_rows import Rows, block_spectra, largest_change, saga_epoch, sweep
+from .spectral_view import SpectralView
+
+
+@dataclass(frozen=True)
+class SAGA:
+    r"""SAGA with certified steps in the spectral basis.
+
+    Parameters
+    ----------
+    batch_size : int, optional
+        Rows per step; chosen by default (1/50 of the recording, 256 to 4096).
+    sampling : {"partition", "subsets", "shuffle"}
+        Blocks of a fixed random partition drawn independently (theorem, contiguous memory); uniform subsets of
+        rows (theorem, gathers: about twice the time per pass); each block once per epoch in random order
+        (no theorem at this step, labelled so).
+    certificate : {"anchored", "global"}
+        Whether smoothness is bounded where eta stays near its present value, re-certified as the fit
+        moves, or everywhere. The exp link has no global bound.
+    radius : float
+        Change of eta the anchored certificate allows at first.
+    step_scale : float
+        Multiplies the certified step; above 1 the step is guarded but not certified. At most 2.
+    step_limit : float
+        No step is longer; one shorter than the theorem allows is as certified.
+    failure_probability : float
+        Over the population, that some smoothness bound is below the truth.
+    lanczos_steps, check_every, warmup : int
+        Matrix products per certificate, epochs between checks, most conjugate gradient steps before the first
+        certificate (they end when eta moves by less than a quarter of ``radius`` in a step; penalties with kinks have
+        none).
+
+    References
+    ----------
+    Defazio, Bach, Lacoste-Julien (2014), SAGA. Gazagnadou, Gower, Salmon (2019), Optimal mini-batch and step
+    sizes for SAGA.
+    """
+
+    batch_size: int | None = None
+    sampling: str = "partition"
+    certificate: str = "anchored"
+    radius: float = 0.5
+    step_scale: float = 1.0
+    step_limit: float = float("inf")
+    failure_probability: float = 1e-3
+    lanczos_steps: int = 10
+    check_every: int = 3
+    warmup: int = 10
+    on_host: ClassVar[bool] = False
+
+    def __post_init__(self):
+        check_choice("sampling", self.sampling, SAMPLINGS)
+        check_choice("certificate", self.certificate, ("anchored", "global"))
+        check_positive("radius", self.radius)
+        check_real("step_scale", self.step_scale, 2.0, closed=True)
+        check_real("step_limit", self.step_limit, float("inf"), closed=True)
+        check_real("failure_probability", self.failure_probability, 1.0)
+        for name, least in {"batch_size": 1, "lanczos_steps": 1, "check_every": 1, "warmup": 0}.items():
+            if name != "batch_size" or self.batch_size is not None:
+                check_whole(name, getattr(self, name), least)
+
+    def run(
+        self, problem, params: Params | None = None, *, key: jax.Array, options: LoopOptions | None = None
+    ) -> Solution:
+        """Fit until every neuron is converged or the budget is spent; see :class:`LoopOptions`.
+
+        Raises
+        ------
+        ValueError
+            For rows that are not in memory, several devices, and constants that have no bound.
+        """
+        if not problem.in_memory:
+            raise ValueError('SAGA needs rows in memory. Use solver_name="auto", which reads them as it goes.')
+        if len(problem.devices) > 1:
+            raise ValueError(
+                f"SAGA runs on one device; devices names {len(problem.devices)}. Leave devices out, or use "
+                'solver_name="auto", which shares the rows among them.'
+            )
+        if self.certificate == "global" and np.isinf(problem.observation.curvature_bound(1.0)):
+            raise ValueError(
+                f"the {problem.observation.name} link has no global bound of its curvature: a global certificate is "
+                'impossible. Use certificate="anchored".'
+            )
+        walks: list[Walk] = []
+        seed, options = seed_of(key), replace(options or LoopOptions(), max_memory=np.inf)  # one walk for all fits
+
+        def begin(rows, metric, ridge, coef, intercept, fits):
+            descent = SagaDescent(self, problem, seed, fits, rows, metric, ridge, coef, intercept)
+            walks.append(descent.walk)
+            return descent
+
+        run = Run(problem, options, seed, params, begin=begin)
+        solution = run.run()
+        return replace(
+            solution,
+            step_certificate=self._step_certificate(walks[0]) if walks else None,
+            solver_name="SAGA" + "+Newton" * run.exact,
+        )
+
+    def _step_certificate(self, walk: Walk) -> StepCertificate:
+        """Return steps in use, their constants and the theorem that allows them."""
+        theorem = {
+            "partition": PARTITION_THEOREM,
+            "subsets": SUBSET_THEOREM,
+            "shuffle": "no theorem: blocks in random order without replacement, at the step of partition sampling",
+        }[self.sampling]
+        assumptions = ["loss of every neuron convex, smoothness bounded in the metric of the spectral basis"]
+        if self.certificate == "anchored":
+            assumptions.append(
+                "linear predictors stay within radius of their values where the step was certified; looked at "
+                f"each check (check_every = {self.check_every}). Neurons that left and were certified anew: "
+                f"{int(np.sum(walk.left > 0))}"
+            )
+        if self.step_scale > 1:
+            theorem = f"no theorem: {self.step_scale:g} times the step of {theorem}"
+        return StepCertificate(
+            step=walk.step,
+            L=walk.L,
+            L_max=walk.L_max,
+            L_b=walk.L_b,
+            mu=np.zeros_like(walk.step),
+            batch_size=walk.rows.batch_size,
+            n_rows=walk.rows.n_rows,
+            theorem=theorem,
+            assumptions=tuple(assumptions),
+            failure_probability=self.failure_probability,
+            anchor_radius=walk.radius,
+            certified=self.sampling != "shuffle" and self.step_scale <= 1,
+        )
+
+
+class Smoothness(NamedTuple):
+    """Certified smoothness in a metric, per neuron."""
+
+    full: np.ndarray
+    block: np.ndarray
+    row: np.ndarray
+
+
+def certify_smoothness(view: SpectralView, rows: Rows, v, radius, metric, n_steps, failure_probability, seed, number):
+    """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.
+
+    Returns
+    -------
+    Smoothness
+        In ``metric``, with the ridge inside; ``full`` is the mean over blocks of their bounds, itself a bound because
+        the largest eigenvalue is convex. Any metric is allowed; the nearer its curvature to the one at v, the better
+        the constants.
+    """
+    start = view.random_column(seed, number)
+    spectra = block_spectra(rows, v, radius.astype(view.dtype), metric, start, n_steps=n_steps)
+    alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
+    share = failure_probability / (rows.n_blocks * view.n_neurons)
+    block = bound_largest_eigenvalue(alpha, beta, view.basis.rank + 1, share)
+    row = np.asarray(spectra.row, np.float64) * (1 + 1e-5)
+    return Smoothness(block.mean(axis=0), block.max(axis=0), np.maximum(row, block.mean(axis=0)))
+
+
+class Walk:
+    """Some fits on their way with SAGA: columns, table, and the step with its certificate."""
+
+    def __init__(self, solver: SAGA, view: SpectralView, params: Params, seed: int):
+        self.solver, self.view, self.seed = solver, view, seed
+        size = solver.batch_size or view.default_batch_size
+        check_batch_size(size, view.n_rows)
+        self.rows = view.rows(size, seed)
+        self.v = view.to_columns(params)
+        self.memory = self.rows.start_memory(self.v)
+        bend = np.asarray(self._sweep())
+        self.bend = bend[-1]
+        self.metric: Metric = view.metric(self.rows, bend[-1], bend[:-1])
+        n = view.n_neurons
+        self.radius = np.full(n, solver.radius if solver.certificate == "anchored" else np.inf)
+        self.step, self.L, self.L_max, self.L_b = np.zeros((4, n))
+        self.left, self.epoch, self.n_certificates = np.zeros(n, int), 0, 0
+        self._keep()
+        self.anchor = self._kept[0]
+        self._certify(np.ones(n, bool))
+
+    @property
+    def params(self) -> Params:
+        """Coefficients and intercepts in float64."""
+        return self.view.from_columns(self.v, self.memory)
+
+    def visit(self, active: np.ndarray, n_epochs: int) -> None:
+        """Go some epochs with the fits ``active``, bool (fit,), and check what came of it."""
+        self.step_through(active, n_epochs)
+        self._check(active)
+
+    def step_through(self, active: np.ndarray, n_epochs: int) -> None:
+        """Visit about every row ``n_epochs`` times."""
+        rows, sampling = self.rows, self.solver.sampling
+        step = np.where(active, self.step, 0.0).astype(self.view.dtype)
+        for _ in range(n_epochs):
+            order = epoch_order(sampling, self.seed, self.epoch, rows.n_blocks, rows.batch_size, rows.n_rows)
+            self.v, self.table, self.mean_gradient, self.memory = saga_epoch(
+                rows, self.v, self.table, self.mean_gradient, self.memory, self.metric, step,
+                order, subsets=sampling == "subsets",
+            )  # fmt: skip
+            self.epoch += 1
+
+    def _check(self, active: np.ndarray) -> None:
+        """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
+        before = self.objective
+        self._sweep()
+        moved = np.asarray(largest_change(self.rows, np.asarray(self.v) - np.asarray(self.anchor)))
+        slack = 8 * np.finfo(self.view.dtype).eps * np.abs(before)
+        outside = ~(moved <= self.radius)
+        undo = active & (~np.isfinite(self.objective) | (outside & (self.objective > before + slack)))
+        self.left = self.left + (outside & active)
+        renew = active & outside & np.isfinite(self.radius)
+        if undo.any():
+            now = self.v, self.memory
+            self.v, self.memory = jax.tree.map(lambda new, old: np.where(undo, old, new), now, self._kept)
+            self._sweep()
+            renew |= undo & np.isfinite(self.radius)
+            self.radius = np.where(undo, 1.5 * self.radius, self.radius)
+        self._keep()
+        if renew.any():
+            self._certify(renew)
+
+    def _sweep(self):
+        """Take a pass at the columns for table, gradient and objective; returns what the metric is made of."""
+        pass_ = sweep(self.rows, self.v)
+        self.table, self.mean_gradient = pass_.table, pass_.gradient
+        self.gradient = np.asarray(pass_.gradient, np.float64)
+        self.objective = np.asarray(pass_.loss, np.float64) + self.view.penalty.value(self.params.coef)
+        return pass_.bend
+
+    def _keep(self) -> None:
+        """Remember the columns: the next epoch gives their buffers away."""
+        self._kept = jax.tree.map(np.array, (self.v, self.memory))
+
+    def _certify(self, renew: np.ndarray) -> None:
+        """Certify smoothness around the columns for the neurons to renew."""
+        solver, rows = self.solver, self.rows
+        self.n_certificates += 1
+        number = self.n_certificates
+        share = solver.failure_probability / (number * (number + 1))  # adds up to the whole over all certificates
+        fresh = certify_smoothness(
+            self.view, rows, self.v, self.radius, self.metric, solver.lanczos_steps, share, self.seed, 2 * number
+        )
+        if solver.sampling == "subsets":
+            L_b = batch_smoothness(fresh.full, fresh.row, rows.n_rows, rows.batch_size)
+            step = subset_step(L_b, fresh.row, 0.0, rows.n_rows, rows.batch_size)
+        else:
+            L_b = fresh.block
+            step = partition_step(L_b, 0.0, rows.n_rows, rows.batch_size)
+        found = {
+            "anchor": self._kept[0],
+            "step": np.minimum(solver.step_scale * step, solver.step_limit),
+            "L": fresh.full,
+            "L_max": fresh.row,
+            "L_b": L_b,
+        }
+        for name, new in found.items():
+            setattr(self, name, np.where(renew, new, getattr(self, name)))
+
+
+class SagaDescent(Descent):
+    """Fits that go some epochs of SAGA at a time; see :class:`Descent`.
+
+    Groups that part go on with one walk of all neurons, in which those that do not move take steps of length 0: its
+    kernels are compiled once.
+    """
+
+    def __init__(self, solver: SAGA, problem, seed: int, fits, rows, metric: SharedMetric, ridge, coef, intercept):
+        self.penalty = select(problem.penalty, fits)
+        self.walk: Walk | None = None
+        self.kinks = not self.penalty.smooth
+        super().__init__(rows, metric, ridge, coef, intercept)
+        for _ in range(solver.warmup if not self.kinks else 0):
+            before = rows.eta.copy()
+            self.step(np.ones(len(fits), bool))
+            if not (np.abs(rows.eta - before).max(axis=0) > solver.radius / 4).any():
+                break
+        self.n_steps[:] = 0
+        self.hessian_cost = np.full(len(fits), np.inf)  # no metric makes these steps longer
+        view = SpectralView(
+            observation=problem.observation,
+            penalty=problem.penalty,
+            basis=problem.basis,
+            dtype=problem.dtype,
+            **problem.rows_of(np.arange(problem.n_neurons)),
+        )
+        start = problem.null_params()
+        start.coef[:, fits], start.intercept[fits] = self.coef, self.intercept - rows.mean @ self.coef
+        self.walk, self.index, self._null = Walk(solver, view, start, seed), fits, problem.null_objective[fits]
+        bend = self.walk.bend[fits]
+        self.shared = SharedMetric(metric.basis, np.where(bend > 0, bend, metric.curvature), metric.ridge)
+        self._read()
+
+    def judge(self) -> None:
+        """Say how far the gradient is from 0, or the smallest subgradient."""
+        g = self.gradient
+        if self.kinks:
+            g = Slopes(np.asarray(self.penalty.subgradient_residual(self.coef, g.coef), np.float64), g.intercept)
+        self.towards = self.precondition(g)
+        self.squared_norm = self.inner(g, self.towards)
+
+    def precondition(self, g: Slopes) -> Slopes:
+        """Apply the metric of the walk, in which every fit has a centre of its own."""
+        if self.walk is None:
+            return super().precondition(g)
+        whiten = self.shared.basis.whiten
+        metric = Metric(*(np.asarray(part, np.float64)[:, self.index] for part in self.walk.metric))
+        x = metric.apply(np.concatenate([whiten.T @ g.coef, g.intercept[None]]))
+        return Slopes(whiten @ x[:-1], x[-1])
+
+    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
+        """Go as many epochs as lie between checks, and no more than are left."""
+        active = np.zeros(self.walk.view.n_neurons, bool)
+        active[self.index] = moving
+        n_epochs = int(np.clip(most_steps - self.n_steps[moving].max(), 1, self.walk.solver.check_every))
+        self.walk.visit(active, n_epochs)
+        self.n_steps = self.n_steps + n_epochs * moving
+        self.rows.passes += (n_epochs + 2) * moving.mean()
+        self._read()
+        return [self.estimate]
+
+    def _read(self) -> None:
+        """Take over where the walk is: parameters and gradient of centred features."""
+        walk, basis, at = self.walk, self.walk.view.basis, self.index
+        params, g = walk.params, walk.gradient[:, at]
+        self.coef = params.coef[:, at]
+        self.intercept = params.intercept[at] + self.rows.mean @ self.coef
+        self.gained = self._null - walk.objective[at]
+        away = np.outer(basis.mean - self.rows.mean, g[-1])  # what is taken off the features is rounded as they are
+        self.arrive(Slopes(basis.unwhiten.T @ g[:-1] + away, g[-1]))
+
+    def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
+        """Keep the shared metric, which only estimates."""
+
+    def part(self, index: np.ndarray) -> SagaDescent:
+        """Return some of the fits as a descent of their own on the same walk."""
+        part = super().part(index)
+        part.penalty, part.index, part._null = select(self.penalty, index), self.index[index], self._null[index]
+        return part
