@@ -4,7 +4,9 @@ import inspect
 
 import cases
 
-from glmfit import engine, observations, penalties, solvers
+from glmfit import observations, penalties
+from glmfit.engine import ProximalNewton
+from glmfit.estimators._auto import SOLVERS
 
 
 def members(package, base):
@@ -23,7 +25,5 @@ def test_every_penalty_is_registered():
 
 
 def test_every_solver_is_registered():
-    # Their laws stand in test_softmax_exact_laws.py and in those of the two ways of majorization.
-    of_classes = {solvers.ConjugateGradients, solvers.BoundMajorization, solvers.IncrementalMajorization}
-    known = members(solvers, solvers.Solver) - of_classes | {engine.ConjugateGradients, solvers.SAGA}
+    known = set(SOLVERS.values()) - {ProximalNewton}  # whose laws are those of penalties with kinks
     assert {type(s) for s in cases.SOLVERS.values()} == known

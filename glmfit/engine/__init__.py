@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .newton import Newton
 from .solve import ConjugateGradients, ProximalNewton, solve
 
-__all__ = ["ConjugateGradients", "ProximalNewton", "solve"]
+__all__ = ["ConjugateGradients", "Newton", "ProximalNewton", "solve"]

@@ -7,7 +7,7 @@ import numpy as np
 from .._status import Status
 from ..problems._population import PopulationProblem
 from ..problems.base import Params
-from ..solvers._result import LoopOptions, Solution
+from ..solvers._result import Solution
 from .cg import Descent
 from .device import DeviceRows
 from .device_cg import DeviceDescent
@@ -19,7 +19,7 @@ from .streamed import StreamedRows, draw
 
 
 class Beginning:
-    """Rows and start of the fits of a problem.
+    """Rows and start of the fits of a run.
 
     Attributes
     ----------
@@ -33,23 +33,15 @@ class Beginning:
         Of rows at a time, where they are read anew in every pass.
     """
 
-    def __init__(
-        self,
-        problem: PopulationProblem,
-        options: LoopOptions,
-        seed: int,
-        start: Params | None,
-        promised: np.ndarray,
-        make=None,
-    ):
-        self.problem, self.options, self._make = problem, options, make
-        self.params, self.promised = start or problem.null_params(), promised
+    def __init__(self, run):
+        problem, make = self.problem, self._make = run.problem, run.make
+        self.options, self.params, self.promised = run.options, run.start or problem.null_params(), run.promised
         self._is_of_sample = False
         self.sample: PopulationProblem | None = None
         self.held_bytes: int | None = None
         self.dtype, self._layout = problem.dtype, layout_of(problem) if make is None else None
         if not problem.in_memory:
-            self.sample, self._share = draw(problem, options.max_memory / 8, seed)
+            self.sample, self._share = draw(problem, run.options.max_memory / 8, run.seed)
             if problem.penalty.smooth and not (problem.penalty.penalises_all or problem.basis.is_resolved):
                 self.dtype = np.dtype(np.float64)
 

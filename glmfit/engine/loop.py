@@ -12,14 +12,15 @@ from .._compile import compile_seconds
 from .._progress import ProgressBar
 from .._status import Status
 from ..bounds import dual_gap
+from ..problems._one_neuron import Finished
 from ..problems.base import Params
 from ..solvers._result import History, LoopOptions, Solution, stopping_target
+from ..solvers.resumption import Notebook
 from .beginning import Beginning
 from .certify import RidgeFloor, SpectralFloor, bound_gaps, bound_gaps_at_once
 from .cg import Descent, steps_of_a_hessian
 from .group import Group
 from .proximal import select
-from .resumption import Notebook
 from .tiles import Slopes
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
@@ -45,11 +46,10 @@ class Run:
     """One call of `solve`: outcome per neuron, filled in as it becomes known."""
 
     def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, curved=None, begin=None):
-        self.problem, self.options, self.seed, self.start, self._make = problem, options, seed, start, begin
+        self.problem, self.options, self.seed, self.start, self.make = problem, options, seed, start, begin
         self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
         self.clock, self.compiled = time.perf_counter(), compile_seconds()
-        n = problem.n_neurons
-        silent = problem.silent
+        n, silent = problem.n_neurons, problem.silent
         self.params = problem.null_params()
         self.status = np.where(silent, int(Status.NO_SPIKES), int(Status.MAX_EPOCHS))
         self.gap, self.is_bound = np.where(silent, 0.0, np.nan), silent.copy()
@@ -107,8 +107,7 @@ class Run:
             history=self.history.arrays(),
             seconds_run=time.perf_counter() - self.clock - seconds_compile,
             seconds_compile=seconds_compile,
-            solver_name=("ConjugateGradients" if problem.penalty.smooth else "ProximalNewton")
-            + ("+Newton" if self.exact else ""),
+            solver_name=self.name,
             interrupted=interrupted,
             failure_probability=self.failure_probability,
             state=self.curved,
@@ -120,7 +119,7 @@ class Run:
     def _begin(self) -> None:
         """Say where fits begin; where rows are read in every pass, at the fits of some of them."""
         problem, options = self.problem, self.options
-        begin = self.beginning = Beginning(problem, options, self.seed, self.start, self.promised, self._make)
+        begin = self.beginning = Beginning(self)
         if problem.in_memory:
             return
         # A metric of its own for every fit, from some rows, if there is room: it saves readings.
@@ -165,11 +164,14 @@ class Run:
         group.step(moving, target, self.most_steps)
         epoch = int(descent.n_steps.max())
         self.open[group.fits] = moving
+        self._tell(epoch, f"estimate {np.nanmax(descent.estimate):.1e}", self.params_of(descent))
+
+    def _tell(self, epoch: int, words: str, params: Params) -> None:
+        """Show how far the fits have come."""
         self.bar.to(max(self.bar.n, epoch))
-        self.bar.say(f"{int(self.open.sum())} open, estimate {np.nanmax(descent.estimate):.1e}")
+        self.bar.say(f"{int(self.open.sum())} open, {words}")
         if self.options.callback is not None:
-            seconds = time.perf_counter() - self.clock
-            self.options.callback(epoch, seconds, self.params_of(descent), Progress(epoch, self.open))
+            self.options.callback(epoch, time.perf_counter() - self.clock, params, Progress(epoch, self.open))
 
     def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
         """Give some fits metrics of their own; those of a neuron share one unless each is to stand ``alone``."""
@@ -212,8 +214,7 @@ class Run:
         target = self._targets(fits, objective)
         rounding = self._rounding(params, fits, objective)
         bound, estimate = self._bounds(group, target - rounding, params)
-        bound = bound + rounding
-        bound = np.where(worse, np.inf, bound)
+        bound = np.where(worse, np.inf, bound + rounding)
         known = np.isfinite(bound)
         self.gap[fits] = np.where(known, bound, np.maximum(estimate, rounding))
         self.is_bound[fits], self.target[fits], self.epochs[fits] = known, target, cg.n_steps
@@ -243,8 +244,7 @@ class Run:
     def _bounds(self, group: Group, target, params: Params):
         """Bounds by duality or from the ridge, and from the spectrum of some rows where they say too little."""
         problem, cg, fits = self.problem, group.descent, group.fits
-        bound, estimate = np.full(len(fits), np.inf), np.full(len(fits), np.inf)
-        smooth = problem.penalty.smooth
+        smooth, bound, estimate = problem.penalty.smooth, *np.full((2, len(fits)), np.inf)
         some = np.all(cg.ridge > 0, axis=0) & smooth
         if not smooth:
             estimate = cg.estimate
@@ -262,9 +262,7 @@ class Run:
         # Products in single precision must show every direction; those left out must be 0 where features are centred.
         shown = problem.basis.tame or cg.rows.dtype == np.float64
         centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
-        if not (shown and centred):
-            return bound, estimate
-        if not left.any():
+        if not (shown and centred and left.any()):
             return bound, estimate
         seed = int(self.seed), 1, self.attempts
         share = _FAILURE / 2**self.attempts * len(fits) / problem.n_neurons
@@ -279,11 +277,9 @@ class Run:
         found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
         found = np.where(left, found, np.inf)
         if not problem.penalty.penalises_all and np.isfinite(found).any():
-            everywhere = Params(*(a.copy() for a in self.params))
-            everywhere.coef[:, fits], everywhere.intercept[fits] = params
             among = np.zeros(problem.n_neurons, bool)
             among[fits] = np.isfinite(found)
-            found = np.where(problem.may_be_separable(everywhere, among)[fits], np.inf, found)
+            found = np.where(problem.may_be_separable(self.params, among)[fits], np.inf, found)
         return np.minimum(bound, found), np.where(some, estimate, second)
 
     def _longest(self, cg: Descent) -> tuple[np.ndarray, np.ndarray]:
@@ -296,11 +292,12 @@ class Run:
             longest, spread = cg.rows.longest(np.sqrt(shape[:, 0]))
             return longest / np.sqrt(least), spread / least
 
-    def _finish_exactly(self, neuron: int) -> None:
+    def _finish_exactly(self, neuron: int, **how) -> Finished:
         """Newton steps on one neuron with its exact Hessian in float64, which also bounds its gap."""
         problem, self.exact = self.problem, True
         goal = self._goals(np.array([neuron]), self.objective[[neuron]])[0]
-        outcome = problem.finish_neuron(self.params, neuron, goal)
+        outcome = problem.finish_neuron(self.params, neuron, goal, **how)
+        self.passes += outcome.passes / problem.n_neurons
         slack = self.target[neuron] if np.isfinite(outcome.bound) else 1e-13 * abs(self.objective[neuron])
         if outcome.objective <= self.objective[neuron] + slack:  # or not a number
             self.params, self.objective[neuron] = outcome.params, outcome.objective
@@ -316,8 +313,14 @@ class Run:
             self.status[neuron] = Status.UNPROVED
         else:
             self.status[neuron] = Status.PRECISION_FLOOR
+        return outcome
 
     # ---------------------------------------------------------------- what is known
+
+    @property
+    def name(self) -> str:
+        """What has run."""
+        return ("ConjugateGradients" if self.problem.penalty.smooth else "ProximalNewton") + "+Newton" * self.exact
 
     def params_of(self, cg: Descent) -> Params:
         """Parameters of the features as they are, of a group of fits."""
@@ -337,21 +340,23 @@ class Run:
     def _rounding(self, params: Params, fits, objective) -> np.ndarray:
         whole = Params(*(a.copy() for a in self.params))
         whole.coef[:, fits], whole.intercept[fits] = params
+        return self.problem.rounding_of(whole, self._values(fits, objective))[fits]
+
+    def _values(self, fits, objective) -> np.ndarray:
+        """Objectives of all fits, of some as they are given."""
         values = self.objective.copy()
         values[fits] = objective
-        return self.problem.rounding_of(whole, values)[fits]
+        return values
 
     def _goals(self, fits, objective) -> np.ndarray:
         """Gap to go for, (fit,): what the target allows for rounding may be none, and is taken only in the end."""
-        values = self.objective.copy()
-        values[fits] = objective
+        values = self._values(fits, objective)
         least = _LEAST * (np.abs(values) + np.abs(self.problem.mean_count))
         return stopping_target(self.problem, values, self.options, least)[fits]
 
     def _targets(self, fits, objective) -> np.ndarray:
         """Gap below which a neuron counts as converged, (fit,)."""
-        problem, values = self.problem, self.objective.copy()
-        values[fits] = objective
+        problem, values = self.problem, self._values(fits, objective)
         rounding = 2 * problem.rounding_of(self.params, values)
         # Where parameters ran away rounding is no excuse.
         rounding = np.minimum(rounding, 1e-9 * (np.abs(values) + np.abs(problem.mean_count)))

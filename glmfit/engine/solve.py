@@ -48,17 +48,16 @@ class ConjugateGradients:
         """
         if problem.penalty.smooth != self.smooth:
             kinds = (
-                "a smooth penalty (UnRegularized or Ridge)",
                 "a penalty with kinks (Lasso, ElasticNet or GroupLasso)",
+                "a smooth penalty (UnRegularized or Ridge)",
             )
             other = ("ConjugateGradients", "ProximalNewton")[self.smooth]
             raise ValueError(
-                f"{type(self).__name__} needs {kinds[not self.smooth]}; this problem has {problem.penalty.name}. "
+                f"{type(self).__name__} needs {kinds[self.smooth]}; this problem has {problem.penalty.name}. "
                 f'Use solver_name="auto" or "{other}".'
             )
-        return solve(
-            problem, options or LoopOptions(), seed=0 if key is None else seed_of(key), start=params, curved=self.curved
-        )
+        seed = 0 if key is None else seed_of(key)
+        return solve(problem, options or LoopOptions(), seed=seed, start=params, curved=self.curved)
 
 
 @dataclass(frozen=True)

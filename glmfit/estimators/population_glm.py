@@ -237,12 +237,11 @@ class PopulationGLM(PopulationModel):
         arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
         if data is None:
             data = read_training(self, *arrays, sample_weight, offset, exposure)
-        _refuse_solver(solver, self.solver_name, data, checkpoint)
+        _refuse_solver(solver, self.solver_name, data)
         options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
         problem = self._make_problem(data, max_memory)
         if solver is None:
             solver = SOLVERS[choose_solver(problem)]()
-            solver = SAGA() if checkpoint is not None and isinstance(solver, Newton) else solver
         if checkpoint is not None:
             file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
             options = replace(options, checkpoint=file)
@@ -303,13 +302,11 @@ def _plain(strength) -> float | np.ndarray | tuple:
     return strength if strength.ndim else float(strength)
 
 
-def _refuse_solver(solver, name: str, data, checkpoint) -> None:
-    """Raise for a solver that does not do what is asked: read rows as it goes, or write checkpoints."""
-    others = '"auto", "ConjugateGradients" (with kinks in the penalty "ProximalNewton")'
+def _refuse_solver(solver, name: str, data) -> None:
+    """Raise for a solver that does not read rows as it goes, where it has to."""
     if isinstance(data, StreamedTraining) and isinstance(solver, SAGA | Newton):
         raise ValueError(
             f"solver_name is {name!r}, but rows that are read as they are fitted (X is {data.X.source!r}) need "
-            f"{others}, or a max_memory large enough to load them."
+            '"auto", "ConjugateGradients" (with kinks in the penalty "ProximalNewton"), or a max_memory large enough '
+            "to load them."
         )
-    if checkpoint is not None and isinstance(solver, Newton):
-        raise ValueError(f'solver_name is {name!r}, but a checkpoint needs {others} or "SAGA".')

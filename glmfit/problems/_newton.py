@@ -104,9 +104,13 @@ class Iterate(NamedTuple):
     stuck: bool = False  # no step descends any more: rounding; or steps would go on for ever
 
 
-def start(problem, coef, intercept) -> Iterate:
-    """First iterate of a one-neuron problem, no Hessian yet."""
+def start(problem, coef, intercept, near: bool = False) -> Iterate:
+    """First iterate of a one-neuron problem: near the optimum judged by its Hessian, elsewhere none yet."""
     empty = np.full((len(coef) + 1, len(coef) + 1), np.nan)
+    if near:
+        nowhere = np.nan, np.full_like(coef, np.nan), np.nan
+        at = Iterate(coef, intercept, *nowhere, empty, np.inf, False, coef, intercept, np.inf, np.inf, 0)
+        return judge_exactly(problem, at)
     if problem.X.dtype == np.float32 and not np.any(coef) and intercept == problem.null_params().intercept[0]:
         # The objective of the null model is known, and a gradient in single precision shows the way from there.
         _, grad_coef, grad_intercept = _evaluate(problem, coef, intercept, np.float32)
@@ -163,16 +167,6 @@ def iterate(problem, at: Iterate) -> Iterate:
         passes=at.passes + 1,
     )
     return _judge(problem, after, system, decrement)
-
-
-def finish(problem, coef, intercept, target: float, max_steps: int = 30) -> Iterate:
-    """Newton steps until the bound is below target, or no step helps."""
-    at = judge_exactly(problem, start(problem, coef, intercept))
-    for _ in range(max_steps):
-        if at.bound <= target or at.stuck:
-            break
-        at = iterate(problem, at)
-    return at
 
 
 def judge_exactly(problem, at: Iterate) -> Iterate:

@@ -13,12 +13,13 @@ from . import _host, _newton, _proximal_newton
 from ._basis import rough_standard
 from ._chunks import chunks, over_chunks
 from ._recession import recedes
-from .base import ExactHessian, Params
+from .base import Params, Problem
 
 _STILL = 1e-10  # root mean square of a move of standardised rows that is none
 _NO_MOVE = 1e-13  # of the length of a row: rounding
 _FAR_FROM_0 = 8.0  # standard deviations of a feature
 _NEXT_TO_0, _FAR_BELOW = -20.0, 10.0  # linear predictors of a neuron that may have run away
+_STALLED = 8  # steps without a smaller estimate or a lower objective
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
@@ -29,9 +30,12 @@ class Finished(NamedTuple):
     objective: float
     bound: float
     estimate: float
+    n_steps: int
+    passes: int  # over the rows
+    is_stuck: bool  # no step leads any further
 
 
-class OneNeuron(ExactHessian):
+class OneNeuron(Problem):
     """The part of a population problem that takes its neurons one by one, on the host."""
 
     @property
@@ -93,19 +97,6 @@ class OneNeuron(ExactHessian):
         one.__dict__.update(design=self.design, _found=self._found_of[neuron])
         return one
 
-    @property
-    def _newton(self):
-        """Newton steps, proximal ones where the penalty has kinks."""
-        return _newton if self.penalty.smooth else _proximal_newton
-
-    def start_newton(self, params: Params, neuron: int):
-        """First Newton iterate of one neuron."""
-        return self._newton.start(self.select(neuron), params.coef[:, neuron], params.intercept[neuron])
-
-    def newton_step(self, iterate, neuron: int):
-        """One Newton step of one neuron."""
-        return self._newton.iterate(self.select(neuron), iterate)
-
     def hessian_of_one(self, coef, intercept, dtype):
         """Standardised Hessian of a one-neuron problem, ridge included, and its largest squared row norm."""
         mean, scale = self.standard
@@ -122,30 +113,22 @@ class OneNeuron(ExactHessian):
         change = _host.largest_move(self.X, np.asarray(change_coef)[:, None], np.array([change_intercept]))
         return float(change[0])
 
-    def newton_is_cheap(self, params: Params, left, final: bool, passes: float) -> bool:
-        """Whether the neurons left are few, or their Hessians a matter of a second or two.
-
-        With a penalty that has kinks, whether they cost as much as the passes made so far: of what makes these go on,
-        columns that hardly any row sees, nothing can be known before. Then only features in use count.
-        """
-        n, n_left = self.n_neurons, left.sum()
-        if n_left <= max(2, n // 16):
-            return True
-        flops = 4.0 * self.n_rows * self.n_features**2 * n_left
-        if self.penalty.smooth:
-            return bool(flops < (3e11 if final else 1e10))
-        squares = 2.0 * np.sum(np.count_nonzero(params.coef, axis=0)[left] ** 2)
-        # Flops for a row: some four steps of a Hessian and three passes each, with what a pass costs at the least.
-        steps = 4 * (squares + n_left * (12 * self.n_features + 1200 + 6e7 / self.n_rows))
-        spent = passes * n * (4 * self.n_features + 56)
-        return bool(steps <= spent or (final and self.n_rows * squares < 2e12))
-
-    def finish_neuron(self, params: Params, neuron: int, target: float) -> Finished:
-        """Bring one neuron below its target by exact Newton steps."""
-        at = self._newton.finish(self.select(neuron), params.coef[:, neuron], params.intercept[neuron], target)
+    def finish_neuron(
+        self, params: Params, neuron: int, target: float, most_steps: int = 50, near: bool = True
+    ) -> Finished:
+        """Bring one neuron below its target by exact Newton steps, if they lead there."""
+        one, at_once = self.select(neuron), _newton if self.penalty.smooth else _proximal_newton
+        at = at_once.start(one, params.coef[:, neuron], params.intercept[neuron], near)
+        n_steps, since, best, lowest = 0, 0, np.inf, np.inf
+        while not (at.bound <= target or at.stuck or since >= _STALLED) and n_steps < most_steps:
+            at, n_steps = at_once.iterate(one, at), n_steps + 1
+            # Far away the estimate may rise for long while the objective still falls.
+            since = 0 if at.estimate < 0.9 * best or at.objective < lowest - 1e-2 * target else since + 1
+            best, lowest = min(best, at.estimate), min(lowest, at.objective)
         coef, intercept = params.coef.copy(), params.intercept.copy()
         coef[:, neuron], intercept[neuron] = at.coef, at.intercept
-        return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate)
+        is_stuck = bool(at.stuck or since >= _STALLED)
+        return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate, n_steps, at.passes, is_stuck)
 
     def is_separable(self, params: Params, neuron: int) -> bool:
         """Whether one neuron has no finite optimum, as far as `recedes` can tell, wherever its fit has got to."""

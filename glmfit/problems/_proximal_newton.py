@@ -16,7 +16,6 @@ from ._newton import CLOSE
 from .base import Params
 
 _LIFT = 1e-9  # of the scaled diagonal: of duplicates any share will do
-_STEPS = 50
 
 
 class ProximalIterate(NamedTuple):
@@ -33,8 +32,8 @@ class ProximalIterate(NamedTuple):
     stuck: bool = False  # no step descends any more: rounding
 
 
-def start(problem, coef, intercept) -> ProximalIterate:
-    """First iterate of a one-neuron problem."""
+def start(problem, coef, intercept, near: bool = False) -> ProximalIterate:
+    """First iterate of a one-neuron problem; near the optimum or not is the same here."""
     return _look(problem, np.asarray(coef, np.float64), float(intercept), np.inf, 0)
 
 
@@ -69,16 +68,6 @@ def iterate(problem, at: ProximalIterate) -> ProximalIterate:
     if not problem.penalty.penalises_all and slope <= CLOSE / problem.n_rows:
         after = _prove_by_hessian(problem, after)
     return after
-
-
-def finish(problem, coef, intercept, target: float) -> ProximalIterate:
-    """Proximal Newton steps until the bound is below target, or no step helps."""
-    at = start(problem, coef, intercept)
-    for _ in range(_STEPS):
-        if at.bound <= target or at.stuck:
-            break
-        at = iterate(problem, at)
-    return at
 
 
 def _look(problem, coef, intercept, slope, passes) -> ProximalIterate:
@@ -138,7 +127,7 @@ def least_of_model(Q, c, labels, strength, before):
 
 def _prove_by_hessian(problem, at: ProximalIterate) -> ProximalIterate:
     """Bound the gap by self-concordance, where features without a penalty leave nothing to duality."""
-    judged = _newton.judge_exactly(problem, _newton.start(problem, at.coef, at.intercept))
+    judged = _newton.start(problem, at.coef, at.intercept, near=True)
     return at._replace(bound=judged.bound, estimate=judged.estimate, passes=at.passes + judged.passes)
 
 

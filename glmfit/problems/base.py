@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,10 +64,6 @@ class Problem(ABC):
     def null_params(self) -> Params:
         """Return the intercept-only model, the reference point of relative gaps."""
 
-    def start_params(self) -> Params:
-        """Return where a fit begins that is told nothing."""
-        return self.null_params()
-
     @abstractmethod
     def evaluate(self, params: Params) -> Evaluation:
         """Compute objective and gradient at ``params`` in float64 with the data as given."""
@@ -75,15 +71,3 @@ class Problem(ABC):
     def rounding_of(self, params: Params, objective: np.ndarray) -> np.ndarray:
         """Allow for the rounding of an objective in float64, (neuron,): no fit is asked for less than twice that."""
         return 2e-15 * np.abs(objective)
-
-
-class ExactHessian(Problem):
-    """A problem whose Hessian can be formed one neuron at a time: what Newton needs."""
-
-    @abstractmethod
-    def start_newton(self, params: Params, neuron: int) -> Any:
-        """First iterate of a neuron: a NamedTuple with coef, intercept, objective, bound, estimate, passes, stuck."""
-
-    @abstractmethod
-    def newton_step(self, iterate: Any, neuron: int) -> Any:
-        """Take one Newton step that never goes uphill, forming a new Hessian where the old one serves no more."""

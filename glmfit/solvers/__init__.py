@@ -1,11 +1,11 @@
-"""Algorithms behind one call, ``run``; those that go epoch by epoch also have ``init_state`` and ``update``."""
+"""Algorithms behind one call, ``run``: frozen parameters that never hold data."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from ..engine import ConjugateGradients, ProximalNewton
+    from ..engine import ConjugateGradients, Newton, ProximalNewton
     from ..pairs import (
         GaussNewton,
         LeftBatches,
@@ -36,8 +36,6 @@ if _TYPE_CHECKING:
         untuned_step,
     )
     from ._result import LoopOptions, Solution
-    from .base import OptStep, Solver
-    from .newton import Newton
 
 __all__ = [
     "NCE",
@@ -53,7 +51,6 @@ __all__ = [
     "LeftBatches",
     "LoopOptions",
     "Newton",
-    "OptStep",
     "ProximalNewton",
     "SampledPairs",
     "SampledSolution",
@@ -61,7 +58,6 @@ __all__ = [
     "SoftmaxProx",
     "SoftmaxSGD",
     "Solution",
-    "Solver",
     "StationaryOptions",
     "StationarySolution",
     "StochasticMajorization",
@@ -77,10 +73,8 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     _result=("LoopOptions", "Solution"),
-    base=("OptStep", "Solver"),
-    newton=("Newton",),
     **{
-        ".engine": ("ConjugateGradients", "ProximalNewton"),
+        ".engine": ("ConjugateGradients", "Newton", "ProximalNewton"),
         ".pairs": (
             "GaussNewton",
             "LeftBatches",

@@ -6,7 +6,6 @@ import glob
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -154,25 +153,3 @@ def _digest(*arrays) -> str:
         hash_.update(f"{array.dtype.str}{array.shape}".encode())
         hash_.update(array)
     return hash_.hexdigest()[:16]
-
-
-def to_arrays(tree: Any) -> dict[str, np.ndarray]:
-    """Leaves of a tree by their path."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-
-
-def from_arrays(arrays: dict[str, np.ndarray], like: Any) -> Any:
-    """Tree of the structure of ``like`` from its named leaves; Python numbers and bools stay such.
-
-    Raises
-    ------
-    KeyError
-        For a leaf that is not there.
-    """
-    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    found = []
-    for path, leaf in leaves:
-        value = arrays[jax.tree_util.keystr(path)]
-        found.append(type(leaf)(value.item()) if isinstance(leaf, bool | int | float) else value)
-    return jax.tree.unflatten(structure, found)

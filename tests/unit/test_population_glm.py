@@ -24,6 +24,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from glmfit import FitReport, PopulationGLM, PopulationGLMCV, Status
 from glmfit.estimators._auto import SOLVERS
 from glmfit.estimators._parameters import read_solver
+from glmfit.problems import PopulationProblem
 from glmfit.saga.walk import Walk
 from glmfit.solvers import SAGA
 
@@ -704,7 +705,7 @@ def test_an_interruption_before_anything_was_fitted_leaves_the_old_model(data, m
     X, Y = data
     model = PopulationGLM(solver_name="Newton").fit(X, Y)
     before = model.coef_.copy()
-    monkeypatch.setattr("glmfit.solvers.Newton.update", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(PopulationProblem, "finish_neuron", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y)
     np.testing.assert_array_equal(model.coef_, before)

@@ -5,10 +5,10 @@ import pytest
 import tqdm.auto
 import tqdm.std
 
-from glmfit import PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM
+from glmfit import PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, Status
 from glmfit._progress import ProgressBar, counted
 from glmfit.estimators import _cv_fits
-from glmfit.solvers import Newton
+from glmfit.problems import PopulationProblem
 
 X = np.random.default_rng(0).normal(size=(300, 3))
 Y = np.random.default_rng(1).poisson(np.logaddexp(0, X[:, :2] - 0.5))
@@ -55,17 +55,18 @@ def test_responses_out_of_budget_do_not_end_full(bars):
 
 
 def test_a_fit_that_was_interrupted_stays_where_it_was(bars, monkeypatch):
-    update = Newton.update
+    finish = PopulationProblem.finish_neuron
 
-    def interrupted(self, problem, columns, state):
-        if state.epoch == 1:
+    def interrupted(self, params, neuron, *args, **how):
+        if neuron == 1:
             raise KeyboardInterrupt
-        return update(self, problem, columns, state)
+        return finish(self, params, neuron, *args, **how)
 
-    monkeypatch.setattr(Newton, "update", interrupted)
-    with pytest.warns(UserWarning, match="2 interrupted"):
-        PopulationGLM(solver_name="Newton", regularizer_strength=1e-3, tol=1e-12, verbose=True).fit(X, Y)
-    assert bars[0].n == 1 and bars[0].total == 200
+    monkeypatch.setattr(PopulationProblem, "finish_neuron", interrupted)
+    with pytest.warns(UserWarning, match="1 interrupted"):
+        model = PopulationGLM(solver_name="Newton", regularizer_strength=1e-3, verbose=True).fit(X, Y)
+    assert 0 < bars[0].n == model.report_.epochs[0] and bars[0].total == 200
+    assert list(model.report_.status) == [Status.CONVERGED, Status.INTERRUPTED]
 
 
 def test_classes_are_named(bars):
