@@ -185,7 +185,7 @@ AREAS = {
     coupled_columns: ("saga.joint_rows",),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (
-        "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs", "pairs.sampling", "pairs.stationary",
+        "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs", "pairs.objective", "pairs.sampling", "pairs.stationary",
     ),
 }  # fmt: skip
 

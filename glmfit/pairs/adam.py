@@ -13,8 +13,9 @@ from .._checks import check_choice, check_positive, check_whole
 from .._compile import jit
 from .._status import Status
 from . import lbfgs
+from .objective import evaluate, magnitude, norm
 from .problem import AllPairsProblem
-from .stationary import StationaryState, TwoSidedSolver, evaluate, magnitude, norm
+from .stationary import StationaryState, TwoSidedSolver
 
 _STEPS = 10  # of Adam in an epoch: one program
 

@@ -12,8 +12,9 @@ from jax.flatten_util import ravel_pytree
 
 from .._checks import check_at_least_zero, check_choice, check_real, check_whole
 from .._compile import jit
+from .objective import magnitude, norm
 from .problem import AllPairsProblem
-from .stationary import SLACK, StationaryState, TwoSidedSolver, magnitude, norm
+from .stationary import SLACK, StationaryState, TwoSidedSolver
 
 CURVATURES = ("gauss-newton", "exact")
 _ARMIJO = 1e-4

@@ -12,8 +12,9 @@ from jax.flatten_util import ravel_pytree
 
 from .._checks import check_whole
 from .._compile import jit
+from .objective import magnitude, norm
 from .problem import AllPairsProblem
-from .stationary import SLACK, StationaryState, TwoSidedSolver, magnitude, norm
+from .stationary import SLACK, StationaryState, TwoSidedSolver
 
 MOST_TRIALS = 20  # of a line search
 _WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found

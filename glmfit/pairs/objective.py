@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from .._compile import jit
 from ..observations import Observation
 from .observed import Imputation, Observed, Piece, Tables
 from .towers import Features, TwoTowers
@@ -48,7 +50,7 @@ class AllPairs(eqx.Module):
     observed : Observed
         The observed pairs.
     imputation : Imputation or None
-        ``omega a_i`` and ``b_j``; None where omega is 0.
+        ``omega a_i``, of the left entities seen, and ``b_j``; None where omega is 0.
     base : jax.Array or None
         t, (n,): the linear predictor of every right entity's mean response; None in a model without biases.
     Pt, Qt : jax.Array or None
@@ -102,50 +104,52 @@ class AllPairs(eqx.Module):
             return Tables(P, Q, jnp.ones_like(P[:, :1]), base), Imputed(P, Qr)
         if self.Pt is None:
             return Tables(P, Q), Imputed(P, Q)
-        Pt, Qt = (self.Pt if self.rows is None else self.Pt[self.rows]), self.Qt
+        Pt, Qt = self.Pt, self.Qt
         if Pt.shape[1] == P.shape[1]:  # the difference form: exact however near P is to Pt
             factors = jnp.concatenate([P - Pt, Pt], axis=1), jnp.concatenate([Q, Q - Qt], axis=1)
         else:
             factors = jnp.concatenate([P, -Pt], axis=1), jnp.concatenate([Q, Qt], axis=1)
         return Tables(P, Q, Pt, Qt), Imputed(*factors)
 
-    def cost(self) -> Imputation | None:
-        """Cost factors of the left entities seen."""
-        if self.imputation is None or self.rows is None:
-            return self.imputation
-        return Imputation(self.imputation.a[self.rows], self.imputation.b)
-
     def penalty(self, theta: TwoTowers) -> jax.Array:
         """Penalty of towers and biases."""
-        return _half_square(theta, self.strength, self.bias_strength)
+        towers, biases = (sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(part)) for part in theta.parts)
+        return 0.5 * (self.strength * towers + self.bias_strength * biases)
+
+    def _with_penalty(self, rest: TwoTowers, theta: TwoTowers) -> TwoTowers:
+        """``scale * rest`` plus the penalty's part, strength times the parameters."""
+        towers, biases = (
+            jax.tree.map(lambda t, r, number=number: self.scale * r + number * t, ours, theirs)
+            for number, ours, theirs in zip((self.strength, self.bias_strength), theta.parts, rest.parts, strict=True)
+        )
+        return TwoTowers(*towers, *biases)
 
     def value_and_gradient(self, theta: TwoTowers) -> tuple[jax.Array, TwoTowers]:
         """Objective and its gradient, in the structure of the parameters."""
         (tables, factors), pull = jax.vjp(self.tables, theta)
-        value, GP, GQ = self.observed.value_and_gradient(tables, self.loss, self.cost())
+        value, GP, GQ = self.observed.value_and_gradient(tables, self.loss, self.imputation)
         up_factors = None
         if factors is not None:
-            imputed, up_factors = _imputed(factors, self.cost())
+            imputed, up_factors = _imputed(factors, self.imputation)
             value = value + imputed
         (gradient,) = pull((_upwards(tables, GP, GQ), up_factors))
         value = self.scale * value + self.penalty(theta) + self.constant
-        return value, _shrunk(theta, self.strength, self.bias_strength, gradient, self.scale)
+        return value, self._with_penalty(gradient, theta)
 
     def objective(self, theta: TwoTowers) -> jax.Array:
         """Objective alone; what XLA does not need for it is left out."""
         tables, factors = self.tables(theta)
-        value = self.observed.value_and_gradient(tables, self.loss, self.cost())[0]
+        value = self.observed.value_and_gradient(tables, self.loss, self.imputation)[0]
         if factors is not None:
-            value = value + _imputed(factors, self.cost())[0]
+            value = value + _imputed(factors, self.imputation)[0]
         return self.scale * value + self.penalty(theta) + self.constant
 
     def observed_alone(self) -> AllPairs:
         """Return the objective of the observed pairs, without imputation and penalty, in the same structure."""
-        nothing = jnp.zeros_like(self.strength)
-        alone = eqx.tree_at(lambda data: (data.strength, data.bias_strength), self, (nothing, nothing))
-        if self.imputation is None:
-            return alone
-        return eqx.tree_at(lambda data: data.imputation.a, alone, jnp.zeros_like(self.imputation.a))
+        nothing, cost = jnp.zeros_like(self.strength), self.imputation
+        if cost is not None:
+            cost = Imputation(jnp.zeros_like(cost.a), cost.b)
+        return replace(self, strength=nothing, bias_strength=nothing, imputation=cost)
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
         """Size of the numbers the objective is the sum of, to judge its rounding: both parts of L and the penalty.
@@ -154,9 +158,9 @@ class AllPairs(eqx.Module):
         are large and nearly orthogonal, they cancel.
         """
         tables, factors = self.tables(theta)
-        size = jnp.abs(self.observed.value_and_gradient(tables, self.loss, self.cost())[0])
+        size = jnp.abs(self.observed.value_and_gradient(tables, self.loss, self.imputation)[0])
         if factors is not None:
-            left, right = _grams(factors, self.cost())
+            left, right = _grams(factors, self.imputation)
             size = size + 0.5 * jnp.sum(jnp.abs(left * right))
         return self.scale * size + self.penalty(theta) + jnp.abs(self.constant)
 
@@ -168,7 +172,7 @@ class AllPairs(eqx.Module):
         """
         (tables, factors), push = jax.linearize(self.tables, theta)
         pull = jax.linear_transpose(push, theta)
-        cost = self.cost()
+        cost = self.imputation
         curvatures = self.observed.curvatures(tables, self.loss, cost)
 
         def product(direction: TwoTowers) -> TwoTowers:
@@ -176,7 +180,7 @@ class AllPairs(eqx.Module):
             RP, RQ = self.observed.product(curvatures, tables, change.P, change.Q)
             up_factors = None if factors is None else _imputed_product(factors, change_factors, cost)
             (out,) = pull((_upwards(tables, RP, RQ), up_factors))
-            return _shrunk(direction, self.strength, self.bias_strength, out, self.scale)
+            return self._with_penalty(out, direction)
 
         return product
 
@@ -236,13 +240,31 @@ class AllPairs(eqx.Module):
         observed : Observed
             All their observed pairs, left entities counted from 0 in the order of ``rows``.
         """
-        m = self.left.n_entities
-        return eqx.tree_at(
-            lambda data: (data.rows, data.observed, data.scale),
-            self,
-            (rows, observed, self.scale * (m / rows.shape[0])),
-            is_leaf=lambda leaf: leaf is None,
-        )
+        scale = self.scale * (self.left.n_entities / rows.shape[0])
+        cost = None if self.imputation is None else Imputation(self.imputation.a[rows], self.imputation.b)
+        Pt = None if self.Pt is None else self.Pt[rows]
+        return replace(self, rows=rows, observed=observed, scale=scale, imputation=cost, Pt=Pt)
+
+
+def norm(tree: Any) -> jax.Array:
+    """Euclidean norm of all leaves together, without overflow of the squares."""
+    leaves = jax.tree.leaves(tree)
+    most = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
+    scale = jnp.where(most > 0, most, 1.0)
+    return most * jnp.sqrt(sum(jnp.sum((leaf / scale) ** 2) for leaf in leaves))
+
+
+@jit
+def evaluate(data: AllPairs, theta: TwoTowers):
+    """Objective, norm of the gradient and gradient."""
+    value, gradient = data.value_and_gradient(theta)
+    return value, norm(gradient), gradient
+
+
+@jit
+def magnitude(data: AllPairs, theta: TwoTowers):
+    """Size of the terms of the objective."""
+    return data.magnitude(theta)
 
 
 def _upwards(tables: Tables, P, Q) -> Tables:
@@ -272,18 +294,3 @@ def _imputed_product(factors: Imputed, change: Imputed, cost: Imputation) -> Imp
     left = a * (dS @ (T.T @ bT) + S @ (dT.T @ bT))
     right = b * (dT @ (S.T @ aS) + T @ (dS.T @ aS))
     return Imputed(left, right)
-
-
-def _half_square(theta: TwoTowers, strength, bias_strength) -> jax.Array:
-    """Ridge of towers and biases."""
-    towers, biases = (sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(part)) for part in theta.parts)
-    return 0.5 * (strength * towers + bias_strength * biases)
-
-
-def _shrunk(theta: TwoTowers, strength, bias_strength, rest: TwoTowers, scale) -> TwoTowers:
-    """``scale * rest`` plus the penalty's part, strength times the parameters."""
-    towers, biases = (
-        jax.tree.map(lambda t, r, number=number: scale * r + number * t, ours, theirs)
-        for number, ours, theirs in zip((strength, bias_strength), theta.parts, rest.parts, strict=True)
-    )
-    return TwoTowers(*towers, *biases)

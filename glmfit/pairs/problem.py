@@ -19,6 +19,7 @@ from .responses import (
     Piece,
     SessionBlock,
     Triples,
+    as_table,
     as_triples,
     cut_triples,
     flat,
@@ -270,40 +271,20 @@ class AllPairsProblem:
 
 def _merge(responses, m: int, n: int, layout: str) -> Merged:
     """Merge repeated trials, in the layout wanted."""
-    if isinstance(responses, np.ndarray):
-        share = np.mean(~np.isnan(responses))
-        if layout != "triples" and (layout != "auto" or share >= _DENSE_SHARE):
-            return merge_blocks([SessionBlock(np.arange(m), np.arange(n), responses)])
-        row, column = np.nonzero(~np.isnan(responses))
-        responses = Triples(row, column, responses[row, column])
     if isinstance(responses, Triples):
         if layout == "blocks":
             raise ValueError('layout is "blocks", but the responses are triples; use "triples", "dense" or "auto".')
-        merged = merge_triples(responses, n)
-        dense = layout == "dense" or (
-            layout == "auto" and len(merged.parts.y) >= _DENSE_SHARE * m * n and m * n <= _DENSE_ENTRIES
-        )
-        return _as_table(merged, m, n) if dense else merged
-    merged = merge_blocks(list(responses))
-    if layout in ("auto", "blocks"):
+    else:
+        blocks, dense = responses, ("auto", "blocks")
+        if isinstance(responses, np.ndarray):
+            blocks = [SessionBlock(np.arange(m), np.arange(n), responses)]
+            dense = LAYOUTS if np.mean(~np.isnan(responses)) >= _DENSE_SHARE else ("blocks", "dense")
+        if layout in dense and layout != "triples":
+            return merge_blocks(list(blocks))
+        responses = as_triples(Merged(list(blocks), None, 0.0))[0]
+    merged = merge_triples(responses, n)
+    if layout == "triples" or (
+        layout == "auto" and (len(merged.parts.y) < _DENSE_SHARE * m * n or m * n > _DENSE_ENTRIES)
+    ):
         return merged
-    triples, count = as_triples(merged)
-    if layout == "dense":
-        return _as_table(Merged(triples, count, merged.spread), m, n)
-    order = merge_triples(triples, n)
-    if count is not None:  # merged already: the same order for the numbers of trials
-        count = merge_triples(Triples(triples.left, triples.right, count), n).parts.y
-    return Merged(order.parts, count, merged.spread)
-
-
-def _as_table(merged: Merged, m: int, n: int) -> Merged:
-    """Lay merged triples out as one block of all pairs."""
-    triples, count = merged.parts, merged.counts
-    y = np.full((m, n), np.nan)
-    y[triples.left, triples.right] = triples.y
-    counts = None
-    if count is not None:
-        table = np.zeros((m, n), np.int32)
-        table[triples.left, triples.right] = count
-        counts = [table]
-    return Merged([SessionBlock(np.arange(m), np.arange(n), y)], counts, merged.spread)
+    return as_table(merged, m, n)

@@ -17,10 +17,10 @@ from .._compile import compile_seconds, jit
 from .._progress import ProgressBar, counted
 from .._status import Status
 from ..solvers._result import Solution
+from .objective import evaluate, magnitude
 from .problem import AllPairsProblem
 
 SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
-_TRACE = "epoch", "seconds", "objective", "gradient_norm"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class StationaryState(NamedTuple):
     @property
     def is_finite(self) -> bool:
         """Whether objective, gradient and parameters are numbers."""
-        return bool(np.isfinite([self.objective, self.gradient_norm]).all()) and bool(_all_finite(self.theta))
+        return bool(np.isfinite([self.objective, self.gradient_norm]).all() and _all_finite(self.theta))
 
 
 class TwoSidedSolver(ABC):
@@ -170,15 +170,16 @@ class _Run:
     def __init__(self, solver: TwoSidedSolver, problem: AllPairsProblem, options: StationaryOptions):
         self.solver, self.problem, self.options = solver, problem, options
         self.budget = solver.usual_epochs if options.max_epochs is None else options.max_epochs
-        self.clock, self.compiled, self.told = time.perf_counter(), compile_seconds(), 0.0
+        self.clock, self.compiled = time.perf_counter(), compile_seconds()
+        self.told = 0.0  # seconds of callbacks
         self.bar = ProgressBar(f"fitting {counted(problem.n_pairs, 'response')}", self.budget, "epoch", options.verbose)
-        self.rows: list[tuple] = []
+        self.history: dict[str, list] = {"epoch": [], "seconds": [], "objective": [], "gradient_norm": []}
         self.state: Any = None
         self.kept: Any = None
         self.lowest, self.flattest, self.since = np.inf, np.inf, 0
 
     def seconds(self) -> float:
-        """Time since the start, callbacks not counted."""
+        """Tell the time since the start, callbacks not counted."""
         return time.perf_counter() - self.clock - self.told
 
     def solve(self, theta: Any, key) -> StationarySolution:
@@ -205,7 +206,6 @@ class _Run:
             status = Status.NON_FINITE
             params = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0), params)
         compiling = compile_seconds() - self.compiled
-        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(_TRACE)
         return StationarySolution(
             params=params,
             status=status,
@@ -216,7 +216,7 @@ class _Run:
             epochs=self.state.epoch,
             evaluations=self.state.evaluations,
             products=self.state.products,
-            history={name: np.asarray(column) for name, column in zip(_TRACE, columns, strict=True)},
+            history={name: np.asarray(column) for name, column in self.history.items()},
             seconds_run=self.seconds() - compiling,
             seconds_compile=compiling,
             solver_name=type(self.solver).__name__,
@@ -229,11 +229,11 @@ class _Run:
         Otherwise a weight of imputation or a ridge that is large at the start, and soon obeyed, would let a fit end
         before it has looked at the observed pairs.
         """
-        start = self.start
-        if not start.is_finite or not start.gradient_norm:
-            return start.gradient_norm
-        alone = float(evaluate(self.problem.data.observed_alone(), start.theta)[1])
-        return min(start.gradient_norm, alone) if alone > 0 else start.gradient_norm
+        first = self.start.gradient_norm
+        if not self.start.is_finite or not first:
+            return first
+        alone = float(evaluate(self.problem.data.observed_alone(), self.start.theta)[1])
+        return min(first, alone) if alone > 0 else first
 
     def _go(self) -> Status:
         """Go from epoch to epoch until a look or the schedule ends it."""
@@ -251,24 +251,28 @@ class _Run:
             self.bar.advance()
             if tell is not None:
                 jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
-                before = time.perf_counter()
+                seconds = self.seconds()
                 try:
-                    tell(state.epoch, before - self.clock - self.told, state.theta, state)
+                    tell(state.epoch, seconds, state.theta, state)
                 finally:
-                    self.told += time.perf_counter() - before
+                    self.told += self.seconds() - seconds
 
     def _look(self) -> None:
         """Fill in the objective of all pairs and the norm of its gradient."""
         if not self.state.fresh:
             value, size, _ = evaluate(self.problem.data, self.state.theta)
-            seen = {"objective": float(value), "gradient_norm": float(size), "fresh": True}
-            self.state = self.state._replace(evaluations=self.state.evaluations + 1, **seen)
+            n = self.state.evaluations + 1
+            self.state = self.state._replace(
+                objective=float(value), gradient_norm=float(size), evaluations=n, fresh=True
+            )
 
     def _judge(self) -> Status | None:
         """Look: non-finite first, then converged, then nothing left but rounding; None to go on."""
         self._look()
         state, flat = self.state, self.state.gradient_norm
-        self.rows.append((state.epoch, self.seconds(), state.objective, flat))
+        seen = state.epoch, self.seconds(), state.objective, flat
+        for column, value in zip(self.history.values(), seen, strict=True):
+            column.append(value)
         self.bar.say(f"objective {state.objective:.6g}, gradient {flat / max(self.first, 1e-300):.1e} of the start's")
         if not state.is_finite:
             return Status.NON_FINITE
@@ -289,24 +293,3 @@ class _Run:
 @jit
 def _all_finite(theta):
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(theta)]))
-
-
-def norm(tree: Any) -> jax.Array:
-    """Euclidean norm of all leaves together, without overflow of the squares."""
-    leaves = jax.tree.leaves(tree)
-    most = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
-    scale = jnp.where(most > 0, most, 1.0)
-    return most * jnp.sqrt(sum(jnp.sum((leaf / scale) ** 2) for leaf in leaves))
-
-
-@jit
-def evaluate(data, theta):
-    """Objective, norm of the gradient and gradient."""
-    value, gradient = data.value_and_gradient(theta)
-    return value, norm(gradient), gradient
-
-
-@jit
-def magnitude(data, theta):
-    """Size of the terms of the objective."""
-    return data.magnitude(theta)

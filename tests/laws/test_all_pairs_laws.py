@@ -115,6 +115,8 @@ def close(ours, true, tolerance):
 CASES = [
     *({"name": name, "prior": prior} for name in LOSSES for prior in ("zero", "factors", "mean")),
     *({"name": name, "repeats": False} for name in LOSSES),
+    {"name": "poisson-exp"},
+    {"name": "poisson-exp", "layout": "dense", "prior": "mean"},
     {"prior": "square factors"},
     {"prior": "square factors", "biases": False},
     {"prior": "mean", "biases": False},
@@ -143,6 +145,21 @@ def test_1_3_4_objective_gradient_and_product_are_those_of_the_sum_over_every_pa
     close(flat(product), flat(true_product) + shrink * flat(direction), 1e-10)
 
 
+@pytest.mark.parametrize("name", [*LOSSES, "poisson-exp"])
+def test_the_exact_hessian_is_the_derivative_of_the_gradient(name, rng):
+    problem, theta, _ = case(name=name)
+    direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
+
+    @jax.jit
+    def gradient(data, t):
+        moved = jax.tree.map(lambda leaf, d: leaf + t * d, theta, direction)
+        return ravel_pytree(data.value_and_gradient(moved)[1])[0]
+
+    product = flat(jax.jit(lambda data: data.hessian(theta)(direction))(problem.data))
+    h = 1e-5
+    close(product, np.asarray(gradient(problem.data, h) - gradient(problem.data, -h)) / (2 * h), 1e-6)
+
+
 @jax.jit
 def everything(data, theta, direction):
     """Objective alone, objective with gradient, and product."""
@@ -169,7 +186,7 @@ def test_2_imputation_is_the_double_sum(rng):
 
 def test_5_gauss_newton_is_positive_although_observed_curvatures_are_not():
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"))
-    cost, (tables, _) = problem.data.cost(), problem.data.tables(theta)
+    cost, (tables, _) = problem.data.imputation, problem.data.tables(theta)
     assert float(jnp.min(problem.data.observed.curvatures(tables, problem.loss, cost)[0])) < -0.5
     assert np.linalg.eigvalsh(dense_gauss_newton(problem, theta)).min() >= 0.13 - 1e-10
 
@@ -186,7 +203,7 @@ def test_7_observed_pairs_alone_would_not_do():
     (observed,) = problem.data.observed.pieces
     some = np.arange(observed.y.size).reshape(observed.y.shape) % 3 == 0
     thinned = type(problem.data.observed)((observed._replace(y=jnp.where(some, observed.y, jnp.nan)),))
-    tables, cost = problem.data.tables(theta)[0], problem.data.cost()
+    tables, cost = problem.data.tables(theta)[0], problem.data.imputation
     h = np.outer(cost.a, cost.b)
     places = np.ravel(observed.left), np.ravel(observed.right)
     np.add.at(h, places, 3 * np.ravel(thinned.curvatures(tables, problem.loss, cost)[0]))
@@ -369,6 +386,7 @@ SIDES = [
     {"hidden": ((), ()), "kinds": ("one-hot", "dense"), "biases": False, "prior": "mean", "name": "squared"},
     {"hidden": ((), (8,)), "kinds": ("sparse", "one-hot"), "prior": "zero"},
     {"hidden": ((), ()), "kinds": ("one-hot", "one-hot"), "layout": "dense", "omega": 0.0},
+    {"hidden": ((), ()), "kinds": ("one-hot", "one-hot"), "prior": "mean", "name": "poisson-exp"},
 ]
 
 
