@@ -1,24 +1,35 @@
 """Strengths chosen by cross-validation: one solve, separate fits, a grid search around NeMoS.
 
-    python benchmarks/cross_validation.py [--sections p1 lasso]
+    python benchmarks/cross_validation.py [--sections p1,lasso,loop_p1,...] [--data FOLDER] [--before CHECKOUT]
 
 P1 (100 000 bins, 192 features, 32 neurons) with 8 strengths and 5 contiguous folds: 1 280 fits of a neuron. Ours makes
 256 more, of all rows, and the last fit. A grid search makes 40 fits of the population, one strength for all neurons; it
 is extrapolated from fits of the first fold at three strengths, compiled before, and so are our own separate fits.
 The lasso has twelve strengths, and our own separate fits for comparison.
+
+The sections that begin with "loop" compare with every separate fit of the same engine, to the same tolerance, one after
+the other: each strength without each fold, and the last fit. Fits are made strength by strength, fold by fold, until
+their time is up; the rest is extrapolated from whole folds. Recorded designs need the folder of the recordings.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
 import sys
+import time
+from pathlib import Path
 
 import _problems
 import numpy as np
-from _common import Section, median, run_sections, timed
+from _common import Contender, Section, commit, median, run_sections, subject, timed
+from _designs import DESIGNS
 from _models import fit_quietly
 
 STRENGTHS, FOLDS, GAP = np.logspace(-6, 0, 8), 5, 1e-4
 SOME = (0, 3, 7)  # strengths that separate fits are timed at
+LOOPS = ("w_maze_place", "w_maze_place_and_history", "P1")
+LOOP_S, LIMIT_S = 30.0, 60.0  # of the separate fits of a figure, a fold at least; of a fit of the version before
 
 
 def p1(cache, scale: float, section: Section) -> None:
@@ -93,5 +104,61 @@ def lasso(cache, scale: float, section: Section) -> None:
                     against="60 separate fits")  # fmt: skip
 
 
+def loop(cache, scale: float, section: Section, *, name: str, options: argparse.Namespace) -> None:
+    """Seconds of a cross-validation and of the same fits of the engine one by one, for a ridge and a lasso."""
+    from glmfit import PopulationGLM, PopulationGLMCV
+
+    if name in DESIGNS:
+        if options.data is None:
+            raise SystemExit(f"loop_{name} needs --data, the folder of the recordings.")
+        X, Y = (a[: int(scale * len(a))] for a in DESIGNS[name](options.data))
+    else:
+        problem = _problems.load(name, cache, scale)
+        X, Y = problem.X, problem.Y
+    files = [_problems.save_array(cache / f"cv-{name}-{k}.npy", a) for k, a in (("X", X), ("Y", Y))]
+    number = np.arange(len(X)) * FOLDS // len(X)
+    if options.before:
+        section.note(before=commit(options.before) | {"subject": subject(options.before)})
+    for regularizer in ("Ridge", "Lasso"):
+        model = PopulationGLMCV(regularizer=regularizer, cv=FOLDS)
+        fit_quietly(model, X, Y)  # compiles
+        ours, _ = timed(lambda model=model: fit_quietly(model, X, Y))
+
+        def separate(strength, rows, tol, regularizer=regularizer):
+            one = PopulationGLM(regularizer=regularizer, regularizer_strength=strength, tol=tol)
+            return timed(lambda: fit_quietly(one, np.ascontiguousarray(X[rows]), np.ascontiguousarray(Y[rows])))[0]
+
+        last, began, seconds = separate(model.strength_, slice(None), model.tol), time.perf_counter(), []
+        for fold in range(FOLDS):
+            seconds.append([separate(float(s), number != fold, model.cv_tol) for s in model.strengths_])
+            if time.perf_counter() - began > LOOP_S:
+                break
+        all_of_them = FOLDS * float(np.mean(np.sum(seconds, axis=1))) + last
+        proved = float((model.cv_converged_ & model.cv_gap_is_bound_).mean())
+        figures = {"seconds": ours, "seconds_of_fits": seconds, "seconds_of_the_loop": all_of_them, "proved": proved}
+        what = f"{name}, {regularizer.lower()}"
+        section.require(f"{what}: share of fits proved", proved, 1, limit=1, against="all", unit="", topic="gap",
+                        at_least=True)  # fmt: skip
+        section.require(f"{what}: cross-validation", ours, all_of_them, limit=1 / 3, against="separate fits", aim=True)
+        if options.before:
+            where = {"checkout": options.before, "out": str(cache / f"cv-{name}.npz"), "regularizer": regularizer}
+            run = Contender(LIMIT_S, kind="cv", x_file=str(files[0]), y_file=str(files[1]), **where)
+            run.wait()
+            run.fit(), run.fit()
+            figures["before"] = run.figures()
+            run.close()
+            if len(run.seconds) == 2:
+                section.require(f"{what}: cross-validation", ours, run.seconds[1], limit=1,
+                                against="the version before", aim=True)  # fmt: skip
+        section.note(**{regularizer.lower(): figures})
+
+
 if __name__ == "__main__":
-    sys.exit(run_sections(__doc__, {"p1": p1, "lasso": lasso}, "cross_validation.json"))
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--data", type=Path, help="folder of the recordings")
+    parser.add_argument("--before", type=Path, help="checkout of the version that is compared")
+    options, rest = parser.parse_known_args()
+    loops = {f"loop_{name}": functools.partial(loop, name=name, options=options) for name in LOOPS}
+    for function in loops.values():
+        function.__doc__ = loop.__doc__
+    sys.exit(run_sections(__doc__, {"p1": p1, "lasso": lasso} | loops, "cross_validation.json", rest))

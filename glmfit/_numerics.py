@@ -84,6 +84,13 @@ def round_up(value: Array) -> Array:
     return value * (1.0 + 16.0 * float(info.eps)) + float(info.smallest_normal)
 
 
+def nearest(point: float, lower: Array | None, upper: Array | None) -> Any:
+    """Find the number in an interval that is nearest to a point; None is no end."""
+    xp = namespace(lower, upper)
+    above = point if lower is None else xp.maximum(lower, point)
+    return above if upper is None else xp.minimum(above, upper)
+
+
 def exp(a: Array) -> Array:
     """Compute e^a; inf above the range of the dtype, without NumPy's warning."""
     with np.errstate(over="ignore"):

@@ -185,8 +185,7 @@ AREAS = {
     coupled_columns: ("saga.joint_rows",),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (
-        "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs_steps", "pairs.left_batches", "pairs.sampled_pairs",
-        "pairs.stationary", "pairs.tower_sampling",
+        "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs", "pairs.objective", "pairs.sampling", "pairs.stationary",
     ),
 }  # fmt: skip
 

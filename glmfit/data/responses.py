@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from ..observations import ResponseLoss
+from ..observations import RESPONSE_LOSSES, Bernoulli, Observation
 from ..pairs import SessionBlock, Triples
+from ..pairs.responses import flat
 from .arrays import numbers, place, refuse_spike_times, shape_of
 from .counts import warn_of_fractions
 from .entities import LARGEST, read_ids
@@ -24,6 +25,7 @@ _FORMS = (
 )
 _HINTS = {
     "poisson": " Did you pass z-scored data? Pass the counts themselves.",
+    "poisson-exp": " Did you pass z-scored data? Pass the counts themselves.",
     "logistic": " (-1 and 1 will do as well, throughout.)",
 }
 
@@ -40,16 +42,11 @@ class Responses:
     @cached_property
     def records(self) -> Triples:
         """All responses that are there, one by one."""
-        if isinstance(self.given, Triples):
-            return self.given
         if isinstance(self.given, np.ndarray):
             row, column = np.nonzero(~np.isnan(self.given))
             return Triples(row, column, self.given[row, column])
-        parts = []
-        for block in self.given:
-            row, column = np.nonzero(~np.isnan(block.y))
-            parts.append(Triples(block.left[row], block.right[column], block.y[row, column]))
-        return Triples(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        parts = [self.given] if isinstance(self.given, Triples) else self.given
+        return Triples(*(np.concatenate(column) for column in zip(*(flat(part)[0] for part in parts), strict=True)))
 
     def pairs(self) -> np.ndarray:
         """Every pair that has a response, once, as ``stimulus * n_neurons + neuron``; sorted."""
@@ -91,7 +88,7 @@ class Responses:
 
 
 def read_responses(
-    responses, loss: ResponseLoss, n_stimuli: int | None, n_neurons: int | None, name: str = "responses"
+    responses, loss: Observation, n_stimuli: int | None, n_neurons: int | None, name: str = "responses"
 ) -> Responses:
     """Check responses in any of the three forms of :meth:`glmfit.ResponseModel.fit`, with values that the loss allows.
 
@@ -241,26 +238,27 @@ def _check_shape(shape, sizes, name: str) -> None:
             )
 
 
-def _check_values(given, loss: ResponseLoss, name: str):
+def _check_values(given, loss: Observation, name: str):
     """Check the values of all parts; -1 and 1 become 0 and 1 for a logistic loss."""
     parts, where = _parts(given)
     if not any(np.isfinite(y).any() for y in parts):
         if any(np.isinf(y).any() for y in parts):
             raise ValueError(f"{name} has infinite values only.")
         raise ValueError(f"{name} has no response: all entries are NaN, or there are none. A fit needs at least one.")
-    if loss.name == "logistic" and any((y == -1).any() for y in parts):
+    if isinstance(loss, Bernoulli) and any((y == -1).any() for y in parts):
         if all(np.isnan(y).sum() + (np.abs(y) == 1).sum() == y.size for y in parts):
             given = _signs_to_shares(given)
             parts, where = _parts(given)
+    called = next((name for name, known in RESPONSE_LOSSES.items() if known == loss), loss.name)
     for index, y in enumerate(parts):
         wrong, needs = loss.wrong(np.where(np.isnan(y), 0.0, y))
         for bad, what, advice in (
             (np.isinf(y), "infinite values", "use NaN where nothing was recorded"),
             (np.abs(y) > LARGEST, f"values beyond {LARGEST:.0e}", "their squares cannot be summed: rescale them"),
-            (wrong, f"{int(wrong.sum())} values that the loss {loss.name!r} cannot take", f"it needs {needs}"),
+            (wrong, f"{int(wrong.sum())} values that the loss {called!r} cannot take", f"it needs {needs}"),
         ):
             if bad.any():
-                hint = _HINTS.get(loss.name, "") if bad is wrong else ""
+                hint = _HINTS.get(called, "") if bad is wrong else ""
                 raise ValueError(f"{name} has {what} (first at {where(index, bad)}, {y[bad][0]:g}); {advice}.{hint}")
     return given
 

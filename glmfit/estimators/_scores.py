@@ -8,7 +8,7 @@ import numpy as np
 import scipy.special
 
 from ..data.counts import Recording
-from ..problems._chunks import over_chunks
+from ..problems._chunks import over_chunks, rows_at_once
 from ..problems._host import fit_intercept
 from ._folds import Folds
 
@@ -21,22 +21,25 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
     w, e = data.weights, data.exposure
     seen = w * e
     of = _deviance if score_type == "D2" else _log_likelihood
-    if data.offset is None:
+    if score_type == "log-likelihood":
+        null_eta = None  # nothing is compared with it
+    elif data.offset is None:
         null_eta = observation.intercept(spike_sums(data) / seen.sum())
     else:
         per_unit = data.Y[:] / np.where(e > 0, e, 1.0)[:, None]
         null_eta = fit_intercept(per_unit, seen * (len(seen) / seen.sum()), observation, data.offset)[0]
-    totals = np.zeros((2, data.Y.shape[1]))
-    size = 8192
-    for start in range(0, len(w), size):
-        rows = slice(start, start + size)
+
+    def chunk(rows):
         y, known = np.asarray(data.Y[rows], np.float64), 0.0 if data.offset is None else data.offset[rows]
         eta = np.asarray(data.X[rows], np.float64) @ coef + intercept + known
         if silent is not None:
             eta = np.where(silent, intercept, eta)
-        for k, at in enumerate((eta, np.broadcast_to(null_eta + known, y.shape))):
-            # Rows that do not count may have infinite rates, which 0 times is not 0.
-            totals[k] += w[rows] @ np.where(seen[rows, None] > 0, of(observation, y, at, e[rows, None]), 0.0)
+        at = [eta] if null_eta is None else [eta, np.broadcast_to(null_eta + known, y.shape)]
+        # Rows that do not count may have infinite rates, which 0 times is not 0.
+        counts = seen[rows, None] > 0
+        return [w[rows] @ np.where(counts, of(observation, y, z, e[rows, None]), 0.0) for z in at]
+
+    totals = sum(map(np.array, over_chunks(chunk, len(w), rows_at_once(data.X))))
     if score_type == "log-likelihood":
         return totals[0] / w[e > 0].sum(), None  # per bin that was observed
     return totals
@@ -55,9 +58,12 @@ def _deviance(observation, y, eta, exposure):
 
 def _log_likelihood(observation, y, eta, exposure):
     """Compute the log-probability of a count whose expectation is exposure times the rate."""
-    rate = observation.rate(eta)
     with np.errstate(invalid="ignore"):
-        value = observation.log_likelihood(y, eta) + (1 - exposure) * rate + scipy.special.xlogy(y, exposure)
+        value = observation.log_likelihood(y, eta)
+        if np.all(exposure == 1) and np.isfinite(value).all():
+            return value
+        rate = observation.rate(eta)
+        value += (1 - exposure) * rate + scipy.special.xlogy(y, exposure)
     return np.where(np.isinf(rate), -np.inf, value)  # no count is that large
 
 

@@ -11,8 +11,10 @@ from numpy.typing import ArrayLike
 from .._types import DataLike, Seed
 from ..data.entities import NEURONS, STIMULI, read_entity_weight, read_prior, read_side, warn_unseen
 from ..data.responses import read_responses
-from ._response_fit import Data, Settings, fit_responses, warn_rank
-from ._response_prediction import ResponsePrediction
+from ..observations import Observation
+from ..observations.poisson import Poisson
+from .response_fit import Data, Settings, fit_responses, warn_rank
+from .response_prediction import ResponsePrediction
 
 
 class ResponseModel(ResponsePrediction):
@@ -36,9 +38,10 @@ class ResponseModel(ResponsePrediction):
     ----------
     n_components : int
         Columns k of the embeddings.
-    loss : {"poisson", "logistic", "squared"}
-        Of a response: spike counts with rate softplus(z), 0 or 1 (or -1 and 1), measured values (of any size and offset
-        where both towers are linear; with hidden layers scale them to about 1).
+    loss : {"poisson", "poisson-exp", "logistic", "squared"} or Observation
+        Of a response: spike counts with rate softplus(z) or exp(z), 0 or 1 (or -1 and 1), measured values (of any size
+        and offset where both towers are linear; with hidden layers scale them to about 1); or an observation model of
+        your own, :class:`glmfit.observations.Observation`.
     stimulus_hidden, neuron_hidden : tuple of int
         Widths of the hidden layers (tanh) of the towers; () for a linear one.
     regularizer_strength : float or sequence of float
@@ -121,7 +124,7 @@ class ResponseModel(ResponsePrediction):
     def __init__(
         self,
         n_components: int = 8,
-        loss: str = "poisson",
+        loss: str | Observation = "poisson",
         stimulus_hidden: Sequence[int] = (),
         neuron_hidden: Sequence[int] = (),
         regularizer_strength: float | Sequence[float] | np.ndarray = 1.0,
@@ -212,13 +215,13 @@ class ResponseModel(ResponsePrediction):
         left, right = left._replace(n=m), right._replace(n=n)
         weights = read_entity_weight(stimulus_weight, left), read_entity_weight(neuron_weight, right)
         data = Data(observed, (U, V), weights, read_prior(prior_factors, m, n))
-        if settings.loss.name == "poisson":
+        if isinstance(settings.loss, Poisson):
             observed.warn_of_fractions()
         warn_rank(settings, left, right)
         fitted = fit_responses(settings, data)
         for side, n_pairs in zip((left, right), fitted.n_pairs, strict=True):
             warn_unseen(side, n_pairs)
-        self._keep(settings.loss.name, fitted.towers, fitted.predictor, fitted.mean_bias, (left, right))
+        self._keep(settings.loss, fitted.towers, fitted.predictor, fitted.mean_bias, (left, right))
         self.report_ = fitted.report
         self.imputation_weight_ = fitted.report.imputation_weight
         self.regularizer_strength_ = fitted.report.regularizer_strength

@@ -1,4 +1,4 @@
-"""Observation models: the loss of one count as a function of the linear predictor."""
+"""Observation models: the loss of one response as a function of the linear predictor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.observations._response_loss import RESPONSE_LOSSES, LogisticLoss, PoissonLoss, ResponseLoss, SquaredLoss
 from glmfit.observations.base import Observation
+from glmfit.observations.bernoulli import Bernoulli
+from glmfit.observations.gaussian import Gaussian
 from glmfit.observations.poisson import PoissonExp, PoissonSoftplus
 
 __all__ = [
     "RESPONSE_LOSSES",
+    "Bernoulli",
+    "Gaussian",
     "LogisticLoss",
     "Observation",
     "PoissonExp",
@@ -22,6 +25,17 @@ __all__ = [
     "SquaredLoss",
     "from_inverse_link",
 ]
+
+RESPONSE_LOSSES: dict[str, Observation] = {
+    "poisson": PoissonSoftplus(),
+    "poisson-exp": PoissonExp(),
+    "logistic": Bernoulli(),
+    "squared": Gaussian(),
+}
+"""Losses of the responses of a `glmfit.ResponseModel`, by the names that users call them."""
+
+# What they were called while such models had losses of their own.
+ResponseLoss, PoissonLoss, LogisticLoss, SquaredLoss = Observation, PoissonSoftplus, Bernoulli, Gaussian
 
 _KNOWN = (
     (PoissonSoftplus, (jax.nn.softplus,)),

@@ -13,7 +13,7 @@ import numpy as np
 from glmfit._numerics import elementwise, namespace
 from glmfit._types import Array
 
-_WHOLE = ("sample", "wrong")  # methods that are not formulas
+_WHOLE = ("sample", "wrong", "spread_constant")  # methods that are not formulas
 
 
 def by_element(formula: Callable) -> Callable:
@@ -131,6 +131,21 @@ class Observation(eqx.Module):
         """
         return self.loss(y, eta), self.derivative(y, eta)
 
+    def misfit_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
+        """Compute the loss with a term in y alone, and its derivative, sharing their work.
+
+        Parameters
+        ----------
+        y, eta : array
+            As in `loss`.
+
+        Returns
+        -------
+        misfit, derivative : array
+            The loss itself, unless it would cancel where a model fits well.
+        """
+        return self.loss_and_derivative(y, eta)
+
     def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
         """Compute the first and second derivative of the loss together, sharing their work.
 
@@ -201,13 +216,16 @@ class Observation(eqx.Module):
             Linear predictor, same shape; infinite where only the limit has that mean.
         """
 
-    def intercept(self, mean: Array) -> Array:
+    def intercept(self, mean: Array, weight: Array | None = None) -> Array:
         """Compute the optimum of a model without features.
 
         Parameters
         ----------
         mean : array
             Mean response.
+        weight : array, optional
+            Over how many responses, > 0. With it a mean at the end of its range (no spike, all or none) is taken as if
+            half a response more or less had been seen.
 
         Returns
         -------
@@ -264,6 +282,21 @@ class Observation(eqx.Module):
         """
         excess = self.loss(y, eta) - self.saturated_loss(y)  # what is below 0 is rounding
         return 2.0 * namespace(eta).maximum(excess, 0.0)
+
+    def spread_constant(self, sum_of_squares: float) -> float:
+        """Compute what the misfits of responses add up to beyond those of their means.
+
+        Parameters
+        ----------
+        sum_of_squares : float
+            Sum of squared differences between responses and their means.
+
+        Returns
+        -------
+        float
+            0 unless the misfit has a term that is quadratic in y.
+        """
+        return 0.0
 
     @abc.abstractmethod
     def log_likelihood(self, y: Array, eta: Array) -> Array:

@@ -16,6 +16,7 @@ from glmfit._numerics import (
     gammaln,
     log_softplus,
     namespace,
+    nearest,
     round_up,
     softplus_curvature_slope,
     softplus_parts,
@@ -70,13 +71,15 @@ class Poisson(Observation):
             Natural logarithm of the expected count per bin, same shape.
         """
 
-    def intercept(self, mean: Array) -> Array:
+    def intercept(self, mean: Array, weight: Array | None = None) -> Array:
         """Compute the eta whose rate is `mean`: the link, and the optimum of a model without features.
 
         Parameters
         ----------
         mean : array
             Mean count per bin, >= 0.
+        weight : array, optional
+            Over how many bins; with it no mean is taken to be below half a count in all of them.
 
         Returns
         -------
@@ -84,7 +87,8 @@ class Poisson(Observation):
             Finite linear predictor, same shape. A mean below e^-43 (float32) or e^-354 (float64), and in
             particular 0, gives the predictor of that floor, -43 or -354: never -inf.
         """
-        return self.link(namespace(mean).maximum(mean, float(np.exp(-exponent_limit(mean.dtype)))))
+        least = float(np.exp(-exponent_limit(mean.dtype))) if weight is None else 0.5 / weight
+        return self.link(namespace(mean).maximum(mean, least))
 
     def loss(self, y: Array, eta: Array) -> Array:
         return self.loss_and_derivative(y, eta)[0]
@@ -183,7 +187,7 @@ class PoissonSoftplus(Poisson):
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         if lower is None and upper is None:
             return round_up(0.25 + C_STAR * y)
-        at_0, at_star = (softplus_parts(_nearest(peak, lower, upper)) for peak in (0.0, A_STAR))
+        at_0, at_star = (softplus_parts(nearest(peak, lower, upper)) for peak in (0.0, A_STAR))
         return round_up(at_0.s * at_0.q + y * softplus_curvature_slope(at_star))
 
     def link(self, mean: Array) -> Array:
@@ -245,13 +249,6 @@ def _slope(y: Array, parts: SoftplusParts) -> Array:
 def _bend(y: Array, parts: SoftplusParts) -> Array:
     """Second derivative of the loss with the softplus."""
     return parts.s * parts.q + y * softplus_curvature_slope(parts)
-
-
-def _nearest(point: float, lower: Array | None, upper: Array | None) -> Array:
-    """Find the number in an interval that is nearest to a point."""
-    xp = namespace(lower, upper)
-    above = point if lower is None else xp.maximum(lower, point)
-    return above if upper is None else xp.minimum(above, upper)
 
 
 def _broadcast(value: Array, *others: Array | None) -> Array:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from .adam import TowerAdam
-from .base import TwoSided
 from .gauss_newton import GaussNewton
 from .lbfgs import TowerLBFGS
-from .left_batches import LeftBatches
 from .objective import AllPairs
 from .problem import AllPairsProblem
 from .responses import SessionBlock, Triples
-from .sampled_pairs import SampledPairs
+from .sampling import LeftBatches, SampledPairs
 from .stationary import StationaryOptions, StationarySolution, TwoSidedSolver
 from .towers import MLPTower, TwoTowers
 
@@ -27,7 +25,6 @@ __all__ = [
     "TowerAdam",
     "TowerLBFGS",
     "Triples",
-    "TwoSided",
     "TwoSidedSolver",
     "TwoTowers",
 ]

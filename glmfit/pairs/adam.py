@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from .._checks import check_choice, check_positive, check_whole
 from .._compile import jit
 from .._status import Status
-from . import lbfgs_steps as lbfgs
-from .base import TwoSided
-from .stationary import TwoSidedSolver, evaluate, magnitude, norm
+from . import lbfgs
+from .objective import evaluate, magnitude, norm
+from .problem import AllPairsProblem
+from .stationary import StationaryState, TwoSidedSolver
 
 _STEPS = 10  # of Adam in an epoch: one program
 
@@ -25,23 +26,6 @@ class _Best(NamedTuple):
     theta: Any
     value: jax.Array
     norm: jax.Array
-
-
-class TowerAdamState(NamedTuple):
-    """Everything the next epoch depends on; ``theta`` is the best point so far, ``current`` where Adam is."""
-
-    epoch: int
-    theta: Any
-    objective: float
-    gradient_norm: float
-    magnitude: float
-    evaluations: int
-    products: int
-    fresh: bool
-    current: Any
-    moments: Any
-    point: lbfgs.LbfgsPoint | None
-    trials: int
 
 
 @dataclass(frozen=True)
@@ -91,55 +75,48 @@ class TowerAdam(TwoSidedSolver):
     def _adam_epochs(self) -> int:
         return math.ceil(self.n_steps / _STEPS)
 
-    def descends(self, state: TowerAdamState) -> bool:
+    def descends(self, state: StationaryState) -> bool:
         """Whether the polish has begun."""
-        return state.point is not None
+        return isinstance(state.memory, lbfgs.Point)
 
-    def is_done(self, state: TowerAdamState) -> bool:
+    def is_done(self, state: StationaryState) -> bool:
         """Whether Adam has taken its steps and nothing follows."""
         return self.polish is None and state.epoch >= self._adam_epochs
 
     def end(self) -> Status:
-        """Status of a run whose epochs have ended."""
         return Status.SCHEDULE_DONE if self.polish is None else Status.MAX_EPOCHS
 
-    def init_state(self, problem: TwoSided, theta: Any, *, key=None) -> TowerAdamState:
-        """Evaluate the start."""
-        value, size, _ = evaluate(problem.data, theta)
-        terms = float(magnitude(problem.data, theta))
-        return TowerAdamState(0, theta, float(value), float(size), terms, 1, 0, True, theta, _moments(theta), None, 1)
+    def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
+        """Remember where Adam is, apart from the best point, and its moments."""
+        return state._replace(memory=(state.theta, _moments(state.theta)))
 
-    def update(self, problem: TwoSided, state: TowerAdamState) -> TowerAdamState:
+    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take some steps of Adam, or one of L-BFGS."""
-        if state.point is None and (state.epoch < self._adam_epochs or self.polish is None):
-            return self._adam(problem, state)
-        if state.point is None:
+        if not self.descends(state):
+            if state.epoch < self._adam_epochs or self.polish is None:
+                return self._adam(problem, state)
             state = self._start_polish(problem, state)
         return lbfgs.advance(problem.data, state, self.history_size, lbfgs.MOST_TRIALS)
 
-    def _start_polish(self, problem: TwoSided, state: TowerAdamState) -> TowerAdamState:
+    def _start_polish(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
+        gradient = evaluate(problem.data, state.theta)[2]
         return state._replace(
             magnitude=float(magnitude(problem.data, state.theta)),
             evaluations=state.evaluations + 2,
-            current=None,
-            moments=None,
-            point=lbfgs.start(problem.data, state.theta, self.history_size),
+            memory=lbfgs.start(state, gradient, self.history_size),
         )
 
-    def _adam(self, problem: TwoSided, state: TowerAdamState) -> TowerAdamState:
+    def _adam(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         dtype = jax.tree.leaves(state.theta)[0].dtype.type
         best = _Best(state.theta, dtype(state.objective), dtype(state.gradient_norm))
-        best, current, moments, finite = _adam_steps(
-            problem.data, best, state.current, state.moments, dtype(self.learning_rate)
-        )
+        best, *memory, finite = _adam_steps(problem.data, best, *state.memory, dtype(self.learning_rate))
         state = state._replace(
             epoch=state.epoch + 1,
             theta=best.theta,
             objective=float(best.value),
             gradient_norm=float(best.norm),
             evaluations=state.evaluations + _STEPS,
-            current=current,
-            moments=moments,
+            memory=tuple(memory),
         )
         if finite:
             return state

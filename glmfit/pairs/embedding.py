@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..observations import ResponseLoss
+from ..observations import Observation
 from .responses import Triples
 
 SCORES = ("D2", "correlation", "recall")
@@ -45,16 +45,10 @@ class HostTower(NamedTuple):
             out = out if constant is None else out + constant
         return out
 
-    def rotated(self, rotation: np.ndarray) -> HostTower:
+    def times(self, matrix: np.ndarray) -> HostTower:
         """Multiply the embeddings with a matrix (k, k)."""
         weight, constant = self.maps[-1]
-        last = AffineMap(weight @ rotation, None if constant is None else constant @ rotation)
-        return HostTower((*self.maps[:-1], last))
-
-    def scaled(self, factor: float) -> HostTower:
-        """Multiply the embeddings with a number."""
-        weight, constant = self.maps[-1]
-        last = AffineMap(factor * weight, None if constant is None else factor * constant)
+        last = AffineMap(weight @ matrix, None if constant is None else constant @ matrix)
         return HostTower((*self.maps[:-1], last))
 
     def to_file(self, prefix: str, arrays: dict) -> None:
@@ -109,7 +103,7 @@ class Predictor(NamedTuple):
         return out
 
 
-def deviance_explained(loss: ResponseLoss, records: Triples, predictor: Predictor) -> float:
+def deviance_explained(loss: Observation, records: Triples, predictor: Predictor) -> float:
     """1 - deviance / deviance of every neuron's mean in training; nan where that is 0."""
     z = predictor.of_pairs(records.left, records.right)
     deviance = float(np.sum(loss.deviance(records.y, z)))
@@ -118,11 +112,11 @@ def deviance_explained(loss: ResponseLoss, records: Triples, predictor: Predicto
     return 1 - deviance / null if null > 1e-24 * float(np.sum(records.y**2)) else np.nan
 
 
-def correlations(loss: ResponseLoss, records: Triples, predictor: Predictor) -> np.ndarray:
+def correlations(loss: Observation, records: Triples, predictor: Predictor) -> np.ndarray:
     """Pearson correlation over the pairs of every neuron, (neuron,); nan with fewer than 3 or where one is constant."""
     n = len(predictor.t)
     i, j, y = mean_responses(records, n)
-    expected = loss.response(predictor.of_pairs(i, j))
+    expected = loss.mean(predictor.of_pairs(i, j))
     count = np.bincount(j, minlength=n)
 
     def centred(values):

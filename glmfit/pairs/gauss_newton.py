@@ -1,4 +1,4 @@
-"""Gauss-Newton with conjugate gradients on all parameters of a two-tower model."""
+"""Gauss-Newton, or Newton's method, with conjugate gradients on all parameters of a two-tower model."""
 
 from __future__ import annotations
 
@@ -10,29 +10,16 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from .._checks import check_at_least_zero, check_real, check_whole
+from .._checks import check_at_least_zero, check_choice, check_real, check_whole
 from .._compile import jit
-from .base import TwoSided
-from .stationary import SLACK, TwoSidedSolver, evaluate, magnitude, norm
+from .objective import magnitude, norm
+from .problem import AllPairsProblem
+from .stationary import SLACK, StationaryState, TwoSidedSolver
 
+CURVATURES = ("gauss-newton", "exact")
 _ARMIJO = 1e-4
 _HALVINGS = 20
 _FLOOR = 1e-10  # of the damping
-
-
-class GaussNewtonState(NamedTuple):
-    """Everything the next epoch depends on."""
-
-    epoch: int
-    theta: Any
-    objective: float
-    gradient_norm: float
-    magnitude: float
-    evaluations: int
-    products: int
-    fresh: bool
-    gradient: Any
-    damping: float
 
 
 class _Step(NamedTuple):
@@ -59,16 +46,21 @@ class GaussNewton(TwoSidedSolver):
         First multiple of the identity that is added to the matrix, in units of its mean diagonal (estimated by one
         product with random signs); it then follows how well the quadratic model predicted the decrease. 0 for none
         at all.
+    curvature : {"gauss-newton", "exact"}
+        "exact" takes the Hessian in place of the Gauss-Newton matrix, so that convergence is fast where residuals are
+        not small; conjugate gradients end where they meet a direction of negative curvature.
 
     Notes
     -----
     Guarantee: the objective never rises by more than ten times the rounding of its terms (Armijo's condition, at most
-    20 halvings). The matrix is positive semi-definite whatever the imputation weight, as observed and imputed parts are
-    summed and not clipped; any iterate of the conjugate gradients is therefore a direction of descent.
+    20 halvings). The Gauss-Newton matrix is positive semi-definite whatever the imputation weight, as observed and
+    imputed parts are summed and not clipped; any iterate of the conjugate gradients is therefore a direction of
+    descent. So is any before negative curvature is met, which is all that the exact Hessian needs.
 
     An epoch is one step. Cost: a pass for objective and gradient, and a product for each iteration of the conjugate
-    gradients, which costs about two passes. Memory: some vectors of all parameters. Near a solution with nonzero
-    residual convergence is linear, not quadratic: for a tight tolerance `TowerLBFGS` is faster.
+    gradients, which costs about two passes. Memory: some vectors of all parameters, and with the exact Hessian some
+    numbers for every observed pair. Near a solution with nonzero residual the convergence of Gauss-Newton is linear,
+    not quadratic: for a tight tolerance `TowerLBFGS` is faster.
 
     References
     ----------
@@ -77,40 +69,32 @@ class GaussNewton(TwoSidedSolver):
     """
 
     usual_epochs: ClassVar[int] = 200
-    patience: ClassVar[int] = 5
 
     max_products: int = 100
     forcing: float = 0.1
     damping: float = 1.0
+    curvature: str = "gauss-newton"
 
     def __post_init__(self):
         check_whole("max_products", self.max_products, 1)
         check_real("forcing", self.forcing, 1.0)
         check_at_least_zero("damping", self.damping)
+        check_choice("curvature", self.curvature, CURVATURES)
 
-    def init_state(self, problem: TwoSided, theta: Any, *, key) -> GaussNewtonState:
-        """Evaluate the start, and the size of the matrix."""
-        value, size, gradient = evaluate(problem.data, theta)
-        damping, products = 0.0, 0
-        if self.damping > 0:
-            damping, products = self.damping * float(_mean_diagonal(problem.data, theta, key)), 1
-        terms = float(magnitude(problem.data, theta))
-        return GaussNewtonState(0, theta, float(value), float(size), terms, 1, products, True, gradient, damping)
+    def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
+        """Measure the matrix, and remember gradient and damping."""
+        if not self.damping:
+            return state._replace(memory=(gradient, 0.0))
+        damping = self.damping * float(_mean_diagonal(problem.data, state.theta, key))
+        return state._replace(memory=(gradient, damping), products=1)
 
-    def update(self, problem: TwoSided, state: GaussNewtonState) -> GaussNewtonState:
+    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take one step."""
-        dtype = jax.tree.leaves(state.theta)[0].dtype.type
-        step = _step(
-            problem.data,
-            state.theta,
-            dtype(state.objective),
-            state.gradient,
-            dtype(state.magnitude),
-            dtype(state.damping),
-            dtype(self.forcing),
-            self.max_products,
-        )
-        return GaussNewtonState(
+        real = jax.tree.leaves(state.theta)[0].dtype.type
+        gradient, damping = state.memory
+        numbers = (real(number) for number in (state.objective, state.magnitude, damping, self.forcing))
+        step = _step(problem.data, state.theta, gradient, *numbers, self.max_products, self.curvature == "exact")
+        return StationaryState(
             epoch=state.epoch + 1,
             theta=step.theta,
             objective=float(step.value),
@@ -119,8 +103,7 @@ class GaussNewton(TwoSidedSolver):
             evaluations=state.evaluations + int(step.evaluations) + 1,
             products=state.products + int(step.products),
             fresh=True,
-            gradient=step.gradient,
-            damping=float(step.damping),
+            memory=(step.gradient, float(step.damping)),
         )
 
 
@@ -132,12 +115,12 @@ def _mean_diagonal(data, theta, key):
     return jnp.vdot(signs, ravel_pytree(data.gauss_newton(theta)(back(signs)))[0]) / x.size
 
 
-@functools.partial(jit, static_argnames="max_products")
-def _step(data, theta, value, gradient, size, damping, forcing, max_products: int) -> _Step:
+@functools.partial(jit, static_argnames=("max_products", "exact"))
+def _step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool) -> _Step:
     """Solve for a direction, search along it, and adapt the damping to how the model did."""
     x, back = ravel_pytree(theta)
     g = ravel_pytree(gradient)[0]
-    product = data.gauss_newton(theta)
+    product = data.hessian(theta) if exact else data.gauss_newton(theta)
     direction, residual, products = _conjugate_gradients(
         lambda d: ravel_pytree(product(back(d)))[0] + damping * d, -g, forcing, max_products
     )
@@ -172,7 +155,10 @@ def _step(data, theta, value, gradient, size, damping, forcing, max_products: in
 
 
 def _conjugate_gradients(product, b, forcing, max_products: int):
-    """Solve ``product(d) = b`` from 0 to a relative residual: d, the residual, and how many products it took."""
+    """Solve ``product(d) = b`` from 0 to a relative residual: d, the residual, and how many products it took.
+
+    Negative curvature ends it; that of b itself gives a step along b as long as with the opposite curvature.
+    """
     square = jnp.vdot(b, b)
     target = forcing**2 * square
 
@@ -184,8 +170,9 @@ def _conjugate_gradients(product, b, forcing, max_products: int):
         d, r, p, square, n, _ = carry
         moved = product(p)
         curvature = jnp.vdot(p, moved)
-        fine = curvature > 0  # anything else is rounding
-        alpha = jnp.where(fine, square / jnp.where(fine, curvature, 1.0), 0.0)
+        fine = curvature > 0
+        able = fine | ((n == 0) & (curvature < 0))
+        alpha = jnp.where(able, square / jnp.where(able, jnp.abs(curvature), 1.0), 0.0)
         d, r = d + alpha * p, r - alpha * moved
         new = jnp.vdot(r, r)
         return d, r, r + (new / square) * p, new, n + 1, fine

@@ -1,29 +1,34 @@
-"""L-BFGS on all parameters of a two-tower model."""
+"""L-BFGS of optax on all parameters of a two-tower model: one program per step."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
 from .._checks import check_whole
-from . import lbfgs_steps as lbfgs
-from .base import TwoSided
-from .stationary import TwoSidedSolver, magnitude
+from .._compile import jit
+from .objective import magnitude, norm
+from .problem import AllPairsProblem
+from .stationary import SLACK, StationaryState, TwoSidedSolver
+
+MOST_TRIALS = 20  # of a line search
+_WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found
 
 
-class TowerLBFGSState(NamedTuple):
-    """Everything the next epoch depends on."""
+class Point(NamedTuple):
+    """Where L-BFGS stands."""
 
-    epoch: int
     theta: Any
-    objective: float
-    gradient_norm: float
-    magnitude: float
-    evaluations: int
-    products: int
-    fresh: bool
-    trials: int
-    point: lbfgs.LbfgsPoint
+    value: jax.Array
+    norm: jax.Array  # of the gradient
+    gradient: jax.Array  # all of it in one vector
+    curvature: Any  # optax's memory
+    trials: jax.Array  # of the last line search
 
 
 @dataclass(frozen=True)
@@ -59,18 +64,94 @@ class TowerLBFGS(TwoSidedSolver):
     patience: ClassVar[int] = 60
 
     history_size: int = 8
-    max_line_search: int = 20
+    max_line_search: int = MOST_TRIALS
 
     def __post_init__(self):
         check_whole("history_size", self.history_size, 1)
         check_whole("max_line_search", self.max_line_search, 1)
 
-    def init_state(self, problem: TwoSided, theta: Any, *, key=None) -> TowerLBFGSState:
-        """Evaluate the start."""
-        point = lbfgs.start(problem.data, theta, self.history_size)
-        size = magnitude(problem.data, theta)
-        return TowerLBFGSState(0, theta, float(point.value), float(point.norm), float(size), 1, 0, True, 1, point)
+    def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
+        """Remember nothing yet."""
+        return state._replace(memory=start(state, gradient, self.history_size))
 
-    def update(self, problem: TwoSided, state: TowerLBFGSState) -> TowerLBFGSState:
+    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take one step."""
-        return lbfgs.advance(problem.data, state, self.history_size, self.max_line_search)
+        return advance(problem.data, state, self.history_size, self.max_line_search)
+
+
+def start(state: StationaryState, gradient: Any, history_size: int) -> Point:
+    """Stand at a state, with nothing remembered."""
+    dtype = jax.tree.leaves(state.theta)[0].dtype
+    value, size = (jnp.asarray(number, dtype) for number in (state.objective, state.gradient_norm))
+    vector, curvature = _start(state.theta, gradient, history_size)
+    return Point(state.theta, value, size, vector, curvature, jnp.asarray(1))
+
+
+def advance(data, state: StationaryState, history_size: int, max_line_search: int) -> StationaryState:
+    """Take a step from the point that the state remembers."""
+    point, size, n_weighed = state.memory, state.magnitude, 0
+    if int(point.trials) > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
+        size, n_weighed = float(magnitude(data, state.theta)), 1
+    point = _step(data, point, point.value.dtype.type(size), history_size, max_line_search)
+    return state._replace(
+        epoch=state.epoch + 1,
+        theta=point.theta,
+        objective=float(point.value),
+        gradient_norm=float(point.norm),
+        magnitude=size,
+        evaluations=state.evaluations + int(point.trials) + n_weighed,
+        memory=point,
+    )
+
+
+@functools.partial(jit, static_argnames="history_size")
+def _start(theta, gradient, history_size: int):
+    """Gradient in one vector, and an empty memory."""
+    import optax
+
+    x = ravel_pytree(theta)[0]
+    memory = optax.scale_by_lbfgs(history_size).init(x)
+    memory = jax.tree.map(lambda a: a.astype(x.dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, memory)
+    return ravel_pytree(gradient)[0], memory
+
+
+@functools.partial(jit, static_argnames=("history_size", "max_line_search"))
+def _step(data, point: Point, size, history_size: int, max_line_search: int) -> Point:
+    """Take a step that meets the strong Wolfe conditions.
+
+    A step that would go uphill by more than the rounding of terms of that ``size`` is not taken; then, and where
+    the curvature condition could not be met, what was remembered is forgotten.
+    """
+    import optax
+
+    x, back = ravel_pytree(point.theta)
+
+    def both(x):
+        value, gradient = data.value_and_gradient(back(x))
+        return value, ravel_pytree(gradient)[0]
+
+    @jax.custom_vjp
+    def objective(x):
+        return both(x)[0]
+
+    objective.defvjp(both, lambda gradient, up: (up * gradient,))
+    slack = SLACK * jnp.finfo(x.dtype).eps * size
+    search = optax.scale_by_zoom_linesearch(
+        max_line_search,
+        initial_guess_strategy="one",
+        approx_dec_rtol=slack / jnp.maximum(jnp.abs(point.value), jnp.finfo(x.dtype).tiny),
+    )
+    direction, memory = optax.scale_by_lbfgs(history_size).update(point.gradient, point.curvature, x)
+    change, found = search.update(
+        -direction, search.init(x), x, value=point.value, grad=point.gradient, value_fn=objective
+    )
+    good = (found.value <= point.value + slack) & jnp.all(jnp.isfinite(found.grad))
+    keep = good & (found.info.curvature_error <= 0)
+    memory = memory._replace(  # pairs of weight 0 are as if they were not there
+        count=jnp.where(keep, memory.count, 0), weights_memory=jnp.where(keep, memory.weights_memory, 0.0)
+    )
+    memory = jax.tree.map(lambda new, old: new.astype(old.dtype), memory, point.curvature)
+    moved = jnp.where(good, x + change.astype(x.dtype), x)
+    value = jnp.where(good, found.value, point.value)
+    gradient = jnp.where(good, found.grad, point.gradient)
+    return Point(back(moved), value, norm(gradient), gradient, memory, found.info.num_linesearch_steps)

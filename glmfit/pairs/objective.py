@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..observations import ResponseLoss
-from .observed import Imputation, Observed, Tables
-from .samples import ObservedPairs, PairSample, draw_pairs
+from .._compile import jit
+from ..observations import Observation
+from .observed import Imputation, Observed, Piece, Tables
 from .towers import Features, TwoTowers
 
 
@@ -20,6 +21,15 @@ class Imputed(NamedTuple):
 
     S: jax.Array
     T: jax.Array
+
+
+class PairSample(NamedTuple):
+    """A draw of pairs."""
+
+    observed: Piece  # drawn evenly with replacement
+    n_pairs: jax.Array  # out of how many
+    left: jax.Array  # pairs to impute, drawn by the cost factors of either side whether observed or not
+    right: jax.Array
 
 
 class AllPairs(eqx.Module):
@@ -33,14 +43,14 @@ class AllPairs(eqx.Module):
 
     Attributes
     ----------
-    loss : ResponseLoss
+    loss : Observation
         Of the observed pairs.
     left, right : Features
         What the towers see.
     observed : Observed
         The observed pairs.
     imputation : Imputation or None
-        ``omega a_i`` and ``b_j``; None where omega is 0.
+        ``omega a_i``, of the left entities seen, and ``b_j``; None where omega is 0.
     base : jax.Array or None
         t, (n,): the linear predictor of every right entity's mean response; None in a model without biases.
     Pt, Qt : jax.Array or None
@@ -57,7 +67,7 @@ class AllPairs(eqx.Module):
         Which left entities are seen, and ``observed`` counts from 0; None for all.
     """
 
-    loss: ResponseLoss
+    loss: Observation
     left: Features
     right: Features
     observed: Observed
@@ -94,51 +104,52 @@ class AllPairs(eqx.Module):
             return Tables(P, Q, jnp.ones_like(P[:, :1]), base), Imputed(P, Qr)
         if self.Pt is None:
             return Tables(P, Q), Imputed(P, Q)
-        Pt, Qt = (self.Pt if self.rows is None else self.Pt[self.rows]), self.Qt
+        Pt, Qt = self.Pt, self.Qt
         if Pt.shape[1] == P.shape[1]:  # the difference form: exact however near P is to Pt
             factors = jnp.concatenate([P - Pt, Pt], axis=1), jnp.concatenate([Q, Q - Qt], axis=1)
         else:
             factors = jnp.concatenate([P, -Pt], axis=1), jnp.concatenate([Q, Qt], axis=1)
         return Tables(P, Q, Pt, Qt), Imputed(*factors)
 
-    def cost(self) -> Imputation | None:
-        """Cost factors of the left entities seen."""
-        if self.imputation is None or self.rows is None:
-            return self.imputation
-        return Imputation(self.imputation.a[self.rows], self.imputation.b)
-
     def penalty(self, theta: TwoTowers) -> jax.Array:
         """Penalty of towers and biases."""
-        return _half_square(theta, self.strength, self.bias_strength)
+        towers, biases = (sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(part)) for part in theta.parts)
+        return 0.5 * (self.strength * towers + self.bias_strength * biases)
+
+    def _with_penalty(self, rest: TwoTowers, theta: TwoTowers) -> TwoTowers:
+        """``scale * rest`` plus the penalty's part, strength times the parameters."""
+        towers, biases = (
+            jax.tree.map(lambda t, r, number=number: self.scale * r + number * t, ours, theirs)
+            for number, ours, theirs in zip((self.strength, self.bias_strength), theta.parts, rest.parts, strict=True)
+        )
+        return TwoTowers(*towers, *biases)
 
     def value_and_gradient(self, theta: TwoTowers) -> tuple[jax.Array, TwoTowers]:
         """Objective and its gradient, in the structure of the parameters."""
         (tables, factors), pull = jax.vjp(self.tables, theta)
-        value, GP, GQ = self.observed.value_and_gradient(tables, self.loss, self.cost())
-        up = Tables(GP, GQ, *(None if t is None else jnp.zeros_like(t) for t in (tables.Pt, tables.Qt)))
+        value, GP, GQ = self.observed.value_and_gradient(tables, self.loss, self.imputation)
         up_factors = None
         if factors is not None:
-            imputed, up_factors = _imputed(factors, self.cost())
+            imputed, up_factors = _imputed(factors, self.imputation)
             value = value + imputed
-        (gradient,) = pull((up, up_factors))
+        (gradient,) = pull((_upwards(tables, GP, GQ), up_factors))
         value = self.scale * value + self.penalty(theta) + self.constant
-        return value, _shrunk(theta, self.strength, self.bias_strength, gradient, self.scale)
+        return value, self._with_penalty(gradient, theta)
 
     def objective(self, theta: TwoTowers) -> jax.Array:
         """Objective alone; what XLA does not need for it is left out."""
         tables, factors = self.tables(theta)
-        value = self.observed.value_and_gradient(tables, self.loss, self.cost())[0]
+        value = self.observed.value_and_gradient(tables, self.loss, self.imputation)[0]
         if factors is not None:
-            value = value + _imputed(factors, self.cost())[0]
+            value = value + _imputed(factors, self.imputation)[0]
         return self.scale * value + self.penalty(theta) + self.constant
 
     def observed_alone(self) -> AllPairs:
         """Return the objective of the observed pairs, without imputation and penalty, in the same structure."""
-        nothing = jnp.zeros_like(self.strength)
-        alone = eqx.tree_at(lambda data: (data.strength, data.bias_strength), self, (nothing, nothing))
-        if self.imputation is None:
-            return alone
-        return eqx.tree_at(lambda data: data.imputation.a, alone, jnp.zeros_like(self.imputation.a))
+        nothing, cost = jnp.zeros_like(self.strength), self.imputation
+        if cost is not None:
+            cost = Imputation(jnp.zeros_like(cost.a), cost.b)
+        return replace(self, strength=nothing, bias_strength=nothing, imputation=cost)
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
         """Size of the numbers the objective is the sum of, to judge its rounding: both parts of L and the penalty.
@@ -147,9 +158,9 @@ class AllPairs(eqx.Module):
         are large and nearly orthogonal, they cancel.
         """
         tables, factors = self.tables(theta)
-        size = jnp.abs(self.observed.value_and_gradient(tables, self.loss, self.cost())[0])
+        size = jnp.abs(self.observed.value_and_gradient(tables, self.loss, self.imputation)[0])
         if factors is not None:
-            left, right = _grams(factors, self.cost())
+            left, right = _grams(factors, self.imputation)
             size = size + 0.5 * jnp.sum(jnp.abs(left * right))
         return self.scale * size + self.penalty(theta) + jnp.abs(self.constant)
 
@@ -161,20 +172,21 @@ class AllPairs(eqx.Module):
         """
         (tables, factors), push = jax.linearize(self.tables, theta)
         pull = jax.linear_transpose(push, theta)
-        cost = self.cost()
+        cost = self.imputation
         curvatures = self.observed.curvatures(tables, self.loss, cost)
 
         def product(direction: TwoTowers) -> TwoTowers:
             change, change_factors = push(direction)
             RP, RQ = self.observed.product(curvatures, tables, change.P, change.Q)
-            up = Tables(RP, RQ, *(None if t is None else jnp.zeros_like(t) for t in (tables.Pt, tables.Qt)))
-            up_factors = None
-            if factors is not None:
-                up_factors = _imputed_product(factors, change_factors, cost)
-            (out,) = pull((up, up_factors))
-            return _shrunk(direction, self.strength, self.bias_strength, out, self.scale)
+            up_factors = None if factors is None else _imputed_product(factors, change_factors, cost)
+            (out,) = pull((_upwards(tables, RP, RQ), up_factors))
+            return self._with_penalty(out, direction)
 
         return product
+
+    def hessian(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
+        """Return the product with the Hessian at ``theta``, which need not be positive."""
+        return jax.linearize(lambda t: self.value_and_gradient(t)[1], theta)[1]
 
     def pair_predictors(self, theta: TwoTowers, left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Linear predictors of some pairs, and what imputation squares: how far they are from the prior."""
@@ -190,16 +202,26 @@ class AllPairs(eqx.Module):
             off = z
         return z, off
 
-    def draw(self, key, pairs: ObservedPairs, n_observed: int, n_imputed: int) -> PairSample:
-        """Draw pairs for `sampled`."""
-        return draw_pairs(key, pairs, self.imputation, n_observed, n_imputed)
+    def draw(self, key, pairs: Piece, n_observed: int, n_imputed: int) -> PairSample:
+        """Draw observed pairs evenly, and pairs to impute by their cost, for `sampled`."""
+        keys = jax.random.split(key, 3)
+        n = pairs.y.shape[0]
+        places = jax.random.randint(keys[0], (n_observed,), 0, n)
+        left = right = jnp.zeros(0, pairs.left.dtype)
+        if self.imputation is not None:
+            left, right = (
+                jax.random.choice(k, weight.shape[0], (n_imputed,), p=weight / jnp.sum(weight))
+                for k, weight in zip(keys[1:], self.imputation, strict=True)
+            )
+        observed = jax.tree.map(lambda values: values[places], pairs)
+        return PairSample(observed, jnp.asarray(n, pairs.y.dtype), left, right)
 
     def sampled(self, theta: TwoTowers, sample: PairSample) -> jax.Array:
         """Estimate of the objective from drawn pairs, unbiased as its gradient is; only their towers are evaluated."""
         pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
         left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
         z, off = self.pair_predictors(theta, left, right)
-        values = self.loss.loss_and_derivative(pairs.y, z[:n_drawn])[0]
+        values = self.loss.misfit_and_derivative(pairs.y, z[:n_drawn])[0]
         values = values if pairs.count is None else pairs.count * values
         imputed = 0.0
         if self.imputation is not None:
@@ -218,13 +240,36 @@ class AllPairs(eqx.Module):
         observed : Observed
             All their observed pairs, left entities counted from 0 in the order of ``rows``.
         """
-        m = self.left.n_entities
-        return eqx.tree_at(
-            lambda data: (data.rows, data.observed, data.scale),
-            self,
-            (rows, observed, self.scale * (m / rows.shape[0])),
-            is_leaf=lambda leaf: leaf is None,
-        )
+        scale = self.scale * (self.left.n_entities / rows.shape[0])
+        cost = None if self.imputation is None else Imputation(self.imputation.a[rows], self.imputation.b)
+        Pt = None if self.Pt is None else self.Pt[rows]
+        return replace(self, rows=rows, observed=observed, scale=scale, imputation=cost, Pt=Pt)
+
+
+def norm(tree: Any) -> jax.Array:
+    """Euclidean norm of all leaves together, without overflow of the squares."""
+    leaves = jax.tree.leaves(tree)
+    most = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
+    scale = jnp.where(most > 0, most, 1.0)
+    return most * jnp.sqrt(sum(jnp.sum((leaf / scale) ** 2) for leaf in leaves))
+
+
+@jit
+def evaluate(data: AllPairs, theta: TwoTowers):
+    """Objective, norm of the gradient and gradient."""
+    value, gradient = data.value_and_gradient(theta)
+    return value, norm(gradient), gradient
+
+
+@jit
+def magnitude(data: AllPairs, theta: TwoTowers):
+    """Size of the terms of the objective."""
+    return data.magnitude(theta)
+
+
+def _upwards(tables: Tables, P, Q) -> Tables:
+    """Cotangent of tables whose priors are fixed."""
+    return Tables(P, Q, *(None if t is None else jnp.zeros_like(t) for t in (tables.Pt, tables.Qt)))
 
 
 def _grams(factors: Imputed, cost: Imputation) -> tuple[jax.Array, jax.Array]:
@@ -249,25 +294,3 @@ def _imputed_product(factors: Imputed, change: Imputed, cost: Imputation) -> Imp
     left = a * (dS @ (T.T @ bT) + S @ (dT.T @ bT))
     right = b * (dT @ (S.T @ aS) + T @ (dS.T @ aS))
     return Imputed(left, right)
-
-
-def _biases(theta: TwoTowers) -> list[jax.Array]:
-    return [b for b in (theta.left_bias, theta.right_bias) if b is not None]
-
-
-def _half_square(theta: TwoTowers, strength, bias_strength) -> jax.Array:
-    towers = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves((theta.left, theta.right)))
-    return 0.5 * (strength * towers + bias_strength * sum(jnp.sum(b**2) for b in _biases(theta)))
-
-
-def _shrunk(theta: TwoTowers, strength, bias_strength, rest: TwoTowers, scale) -> TwoTowers:
-    """``scale * rest`` plus the penalty's part, strength times the parameters."""
-
-    def plus(number):
-        return lambda t, r: scale * r + number * t
-
-    towers = jax.tree.map(plus(strength), (theta.left, theta.right), (rest.left, rest.right))
-    biases = jax.tree.map(
-        plus(bias_strength), (theta.left_bias, theta.right_bias), (rest.left_bias, rest.right_bias)
-    )  # fmt: skip
-    return TwoTowers(*towers, *biases)

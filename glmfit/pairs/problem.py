@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -10,22 +11,33 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .._checks import check_choice
-from ..observations import RESPONSE_LOSSES
-from .base import TwoSided
+from ..observations import RESPONSE_LOSSES, Observation
 from .objective import AllPairs
-from .observed import Imputation, ObservedBlocks, ObservedTriples
-from .responses import Merged, SessionBlock, Triples, as_triples, merge_blocks, merge_triples, rounded
-from .samples import ObservedPairs
+from .observed import Imputation, Observed
+from .responses import (
+    Merged,
+    Piece,
+    SessionBlock,
+    Triples,
+    as_table,
+    as_triples,
+    cut_triples,
+    flat,
+    merge_blocks,
+    merge_triples,
+    rounded,
+)
 from .side_gaps import SideGaps, side_gaps
 from .towers import TwoTowers, draw_tower, make_features
 
 LAYOUTS = ("auto", "blocks", "triples", "dense")
 _DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats triples
 _DENSE_ENTRIES = 2.5e8
+_AT_ONCE = 2**18  # pairs
 _START = 0.2  # root mean square of the embeddings a fit begins with
 
 
-class AllPairsProblem(TwoSided):
+class AllPairsProblem:
     r"""Two-tower model of responses of n right entities (neurons) to m left ones (stimuli), of which some were seen.
 
     See `AllPairs` for the objective; it is a sum, not a mean, so that strengths need no change as data grow.
@@ -37,8 +49,9 @@ class AllPairsProblem(TwoSided):
     responses : list of SessionBlock, Triples or numpy.ndarray
         What was observed; an array is a table (m, n) with NaN where nothing was. Pairs that stand twice are repeated
         trials: every trial has its loss, the pair is imputed nowhere.
-    loss : {"poisson", "logistic", "squared"}
-        Of an observed response: counts with rate softplus(z), 0 or 1, measured values.
+    loss : {"poisson", "poisson-exp", "logistic", "squared"} or Observation
+        Of an observed response: counts with rate softplus(z) or exp(z), 0 or 1, measured values; or any observation
+        model whose elements have a loss of their own.
     imputation_weight : float
         omega >= 0: weight of unobserved pairs. 0 means that they are missing, no more.
     left_weight, right_weight : numpy.ndarray, optional
@@ -85,7 +98,7 @@ class AllPairsProblem(TwoSided):
         left: Any,
         right: Any,
         responses: list[SessionBlock] | Triples | np.ndarray,
-        loss: str = "poisson",
+        loss: str | Observation = "poisson",
         imputation_weight: float = 0.0,
         left_weight: np.ndarray | None = None,
         right_weight: np.ndarray | None = None,
@@ -97,24 +110,16 @@ class AllPairsProblem(TwoSided):
         dtype: DTypeLike = np.float32,
     ):
         check_choice("layout", layout, LAYOUTS)
-        self.dtype, self.loss = dtype, RESPONSE_LOSSES[loss]
+        self.dtype, self.loss = dtype, loss if isinstance(loss, Observation) else RESPONSE_LOSSES[loss]
         self.given = left, right
         self._left, self.n_left, self.n_left_features = make_features(left, dtype)
         self._right, self.n_right, self.n_right_features = make_features(right, dtype)
-        self._merged, blocks = _merge(responses, self.n_left, self.n_right, layout)
-        self._triples: tuple[Triples, Any] | None = None
-        if isinstance(self._merged.parts, Triples):
-            self.n_pairs = len(self._merged.parts.y)
-        else:
-            self.n_pairs = sum(int(np.sum(~np.isnan(block.y))) for block in self._merged.parts)
-        if not self.n_pairs:
-            raise ValueError("no pair has a response; a fit needs at least one.")
+        self.merged = _merge(responses, self.n_left, self.n_right, layout)
         self.mean = self._means()
-        observed = ObservedBlocks.of(self._merged, dtype) if blocks else ObservedTriples.of(*self._merged[:2], dtype)
         self.strength, self.bias_strength = float(strength), float(bias_strength)
         prior_is_mean = isinstance(prior, str) and prior == "mean"
         trials = np.where(self.n_trials > 0, self.n_trials, self.n_trials.sum())
-        self.base = base = self.loss.link(self.mean, trials)
+        self.base = base = self.loss.intercept(self.mean, trials)
         imputation = Pt = Qt = None
         self.cost = self.prior = None  # in float64: what certificates are of
         if imputation_weight > 0:
@@ -132,7 +137,7 @@ class AllPairsProblem(TwoSided):
             loss=self.loss,
             left=self._left,
             right=self._right,
-            observed=observed,
+            observed=Observed.of(self.merged, dtype),
             imputation=imputation,
             base=jnp.asarray(base, dtype) if biases else None,
             Pt=Pt,
@@ -140,32 +145,25 @@ class AllPairsProblem(TwoSided):
             prior_is_base=bool(biases and prior_is_mean),
             strength=jnp.asarray(strength, dtype),
             bias_strength=jnp.asarray(bias_strength, dtype),
-            constant=jnp.asarray(self.loss.spread_constant(self._merged.spread), dtype),
+            constant=jnp.asarray(self.loss.spread_constant(self.merged.spread), dtype),
             scale=jnp.asarray(1.0, dtype),
         )
 
     def _means(self) -> np.ndarray:
         """Mean response of every right entity, that of all where it has none; counts trials and pairs on the way."""
-        triples = isinstance(self._merged.parts, Triples)
-        parts = [self._merged.parts] if triples else self._merged.parts
-        counts = self._merged.counts
-        counts = [None] * len(parts) if counts is None else [counts] if triples else counts
-        total, self.n_trials = np.zeros(self.n_right), np.zeros(self.n_right)
-        self.pairs_left, self.pairs_right = np.zeros(self.n_left, int), np.zeros(self.n_right, int)
-        for part, count in zip(parts, counts, strict=True):
-            if triples:
-                weight = np.ones(len(part.y)) if count is None else count
-                total += np.bincount(part.right, weight * part.y, self.n_right)
-                self.n_trials += np.bincount(part.right, weight, self.n_right)
-                self.pairs_left += np.bincount(part.left, minlength=self.n_left)
-                self.pairs_right += np.bincount(part.right, minlength=self.n_right)
-                continue
-            seen = ~np.isnan(part.y)
-            weight = seen if count is None else count
-            total[part.right] += np.sum(np.where(seen, weight * part.y, 0.0), axis=0)
-            self.n_trials[part.right] += np.sum(weight, axis=0)
-            self.pairs_left[part.left] += np.sum(seen, axis=1)
-            self.pairs_right[part.right] += np.sum(seen, axis=0)
+        m, n = self.n_left, self.n_right
+        total, self.n_trials = np.zeros(n), np.zeros(n)
+        self.pairs_left, self.pairs_right = np.zeros(m, int), np.zeros(n, int)
+        for chunk, counts in self.merged.chunks(_AT_ONCE):
+            (left, right, y), count = flat(chunk, counts)
+            weight = np.ones(len(y)) if count is None else count
+            total += np.bincount(right, weight * y, n)
+            self.n_trials += np.bincount(right, weight, n)
+            self.pairs_left += np.bincount(left, minlength=m)
+            self.pairs_right += np.bincount(right, minlength=n)
+        self.n_pairs = int(self.pairs_left.sum())
+        if not self.n_pairs:
+            raise ValueError("no pair has a response; a fit needs at least one.")
         return np.where(self.n_trials > 0, total / np.maximum(self.n_trials, 1), total.sum() / self.n_trials.sum())
 
     def null_params(self, towers: TwoTowers) -> TwoTowers:
@@ -218,25 +216,22 @@ class AllPairsProblem(TwoSided):
         """
         return side_gaps(self, theta)
 
-    @property
+    @cached_property
     def triples(self) -> tuple[Triples, np.ndarray | None]:
         """Observed pairs as triples on the host, sorted by left entity, with their numbers of trials."""
-        if self._triples is None:
-            triples, count = as_triples(self._merged)
-            order = np.argsort(triples.left, kind="stable")
-            self._triples = Triples(*(a[order] for a in triples)), None if count is None else count[order]
-        return self._triples
+        triples, count = as_triples(self.merged)
+        order = np.argsort(triples.left, kind="stable")
+        return Triples(*(a[order] for a in triples)), None if count is None else count[order]
 
     @property
-    def observed_pairs(self) -> ObservedPairs:
-        """Observed pairs on the device: what `AllPairs.draw` draws from."""
+    def observed_pairs(self) -> Piece:
+        """Observed pairs on the device, (pair,): what `AllPairs.draw` draws from."""
         triples, count = self.triples
         left, right = (jnp.asarray(ids, np.int32) for ids in triples[:2])
-        return ObservedPairs(
-            left, right, jnp.asarray(triples.y, self.dtype), None if count is None else jnp.asarray(count, self.dtype)
-        )
+        count = None if count is None else jnp.asarray(count, self.dtype)
+        return Piece(left, right, jnp.asarray(triples.y, self.dtype), count)
 
-    def left_batches(self, size: int, seed: int) -> tuple[jax.Array, ObservedTriples]:
+    def left_batches(self, size: int, seed: int) -> tuple[jax.Array, Observed]:
         """Cut the left entities, in an order drawn by ``seed``, into batches with all their observed pairs.
 
         Parameters
@@ -250,7 +245,7 @@ class AllPairsProblem(TwoSided):
         -------
         rows : jax.Array of int
             (batch, size).
-        observed : ObservedTriples
+        observed : Observed
             With a leading axis of batches: what `AllPairs.take` takes, filled up to one length, the same for nearly
             all seeds.
         """
@@ -269,46 +264,27 @@ class AllPairsProblem(TwoSided):
             places = np.concatenate([np.arange(start[i], start[i + 1]) for i in some])
             local = np.repeat(np.arange(size, dtype=np.int32), length[some])
             part = Triples(local, triples.right[places], triples.y[places])
-            batches.append(ObservedTriples.of(part, None if count is None else count[places], self.dtype, most))
-        return jnp.asarray(rows, np.int32), jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
+            batches.append(cut_triples(part, None if count is None else count[places], self.dtype, most))
+        piece = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *batches)
+        return jnp.asarray(rows, np.int32), Observed((piece,))
 
 
-def _merge(responses, m: int, n: int, layout: str) -> tuple[Merged, bool]:
-    """Merge repeated trials; whether blocks are to be used."""
-    if isinstance(responses, np.ndarray):
-        share = np.mean(~np.isnan(responses))
-        if layout != "triples" and (layout != "auto" or share >= _DENSE_SHARE):
-            return merge_blocks([SessionBlock(np.arange(m), np.arange(n), responses)]), True
-        row, column = np.nonzero(~np.isnan(responses))
-        responses = Triples(row, column, responses[row, column])
+def _merge(responses, m: int, n: int, layout: str) -> Merged:
+    """Merge repeated trials, in the layout wanted."""
     if isinstance(responses, Triples):
-        merged = merge_triples(responses, n)
-        dense = layout == "dense" or (
-            layout == "auto" and len(merged.parts.y) >= _DENSE_SHARE * m * n and m * n <= _DENSE_ENTRIES
-        )
         if layout == "blocks":
             raise ValueError('layout is "blocks", but the responses are triples; use "triples", "dense" or "auto".')
-        return (_as_table(merged, m, n), True) if dense else (merged, False)
-    merged = merge_blocks(list(responses))
-    if layout in ("auto", "blocks"):
-        return merged, True
-    triples, count = as_triples(merged)
-    if layout == "dense":
-        return _as_table(Merged(triples, count, merged.spread), m, n), True
-    order = merge_triples(triples, n)
-    if count is not None:  # merged already: the same order for the numbers of trials
-        count = merge_triples(Triples(triples.left, triples.right, count), n).parts.y
-    return Merged(order.parts, count, merged.spread), False
-
-
-def _as_table(merged: Merged, m: int, n: int) -> Merged:
-    """Lay merged triples out as one block of all pairs."""
-    triples, count = merged.parts, merged.counts
-    y = np.full((m, n), np.nan)
-    y[triples.left, triples.right] = triples.y
-    counts = None
-    if count is not None:
-        table = np.zeros((m, n), np.int32)
-        table[triples.left, triples.right] = count
-        counts = [table]
-    return Merged([SessionBlock(np.arange(m), np.arange(n), y)], counts, merged.spread)
+    else:
+        blocks, dense = responses, ("auto", "blocks")
+        if isinstance(responses, np.ndarray):
+            blocks = [SessionBlock(np.arange(m), np.arange(n), responses)]
+            dense = LAYOUTS if np.mean(~np.isnan(responses)) >= _DENSE_SHARE else ("blocks", "dense")
+        if layout in dense and layout != "triples":
+            return merge_blocks(list(blocks))
+        responses = as_triples(Merged(list(blocks), None, 0.0))[0]
+    merged = merge_triples(responses, n)
+    if layout == "triples" or (
+        layout == "auto" and (len(merged.parts.y) < _DENSE_SHARE * m * n or m * n > _DENSE_ENTRIES)
+    ):
+        return merged
+    return as_table(merged, m, n)

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from .responses import SessionBlock, Triples
+from .embedding import HostTower
+from .responses import Triples
 from .towers import MLPTower, TwoTowers
 
 _THEOREM = "strong convexity in one side's parameters by their ridge (docs/theory/all_pairs.md, Proposition 2)"
@@ -63,16 +64,15 @@ def side_gaps(problem, theta: TwoTowers) -> SideGaps:
     biased = theta.left_bias is not None
     s = theta.left_bias if biased else np.zeros(problem.n_left)
     c = problem.base + theta.right_bias if biased else np.zeros(problem.n_right)
-    unit = _EPS * (64 + problem.n_left + problem.n_right + theta_width(theta))
+    width = max(max(leaf.shape) for leaf in jax.tree.leaves(theta.parts[0]))  # longest sum within a tower's layer
+    unit = _EPS * (64 + problem.n_left + problem.n_right + width)
     sums = _Sums(left, right, s, c, unit)
-    for block, count in _blocks(problem):
+    for block, count in problem.merged.chunks(_AT_ONCE):
         sums.add_block(problem.loss, block, count, problem.cost, problem.prior)
     _add_imputed(sums, problem, theta, biased)
     strengths = problem.strength, problem.bias_strength
-    penalty = 0.5 * strengths[0] * _square((theta.left, theta.right))
-    if biased:
-        penalty += 0.5 * strengths[1] * _square((theta.left_bias, theta.right_bias))
-    objective = sums.value + penalty + problem.loss.spread_constant(problem._merged.spread)
+    penalty = sum(0.5 * strength * _square(part) for strength, part in zip(strengths, theta.parts, strict=True))
+    objective = sums.value + penalty + problem.loss.spread_constant(problem.merged.spread)
     bounds = [
         _bound(tower, given, slope, error, bias, strengths, unit)
         for tower, given, slope, error, bias in (
@@ -83,26 +83,18 @@ def side_gaps(problem, theta: TwoTowers) -> SideGaps:
     return SideGaps(float(objective), bounds[0][0], *bounds[1])
 
 
-def theta_width(theta: TwoTowers) -> int:
-    """Longest sum within a tower's layer."""
-    return max(max(leaf.shape) for leaf in jax.tree.leaves((theta.left, theta.right)))
-
-
 def _square(tree: Any) -> float:
     return float(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
 
 
 def _side(tower, given) -> _Side:
     """Embeddings by NumPy; those of a perceptron are what they come out as, since that side stays fixed."""
-    (weight, constant), *others = tower.affine_maps()
-    if isinstance(given, int | np.integer):
-        values, size = weight, np.linalg.norm(weight, axis=1)
-    else:
-        values = np.asarray(given @ weight) + constant
-        size = _row_norms(given) * np.linalg.norm(weight) + np.linalg.norm(constant)
-    for weight, constant in others:
-        values = np.tanh(values) @ weight + constant
+    host, own = HostTower.of(tower), isinstance(given, int | np.integer)
+    values = host.embed(None if own else given)
+    if own or len(host.maps) > 1:
         size = np.linalg.norm(values, axis=1)
+    else:
+        size = _row_norms(given) * np.linalg.norm(tower.weight) + np.linalg.norm(tower.constant)
     rows = np.concatenate([values, np.ones((len(values), 1))], axis=1)
     return _Side(rows, np.linalg.norm(rows, axis=1), np.sqrt(size**2 + 1))
 
@@ -111,23 +103,6 @@ def _row_norms(given) -> np.ndarray:
     if scipy.sparse.issparse(given):
         return np.sqrt(np.asarray(given.multiply(given).sum(axis=1)).ravel().astype(np.float64))
     return np.linalg.norm(np.asarray(given, np.float64), axis=1)
-
-
-def _blocks(problem):
-    """Observed pairs, some at a time: blocks, or triples."""
-    merged = problem._merged
-    if isinstance(merged.parts, Triples):
-        for start in range(0, len(merged.parts.y), _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
-            count = None if merged.counts is None else merged.counts[some]
-            yield Triples(*(a[some] for a in merged.parts)), count
-        return
-    for index, block in enumerate(merged.parts):
-        height = max(1, _AT_ONCE // max(1, len(block.right)))
-        for start in range(0, len(block.left), height):
-            some = slice(start, start + height)
-            count = None if merged.counts is None else merged.counts[index][some]
-            yield SessionBlock(block.left[some], block.right, block.y[some]), count
 
 
 class _Sums:
@@ -149,9 +124,9 @@ class _Sums:
         size = self.left.size[i] * self.right.size[j] + np.abs(self.s[i]) + np.abs(self.c[j])
         seen = ~np.isnan(block.y)
         y, times = np.where(seen, block.y, 0.0), 1.0 if count is None else count
-        value, slope = loss.loss_and_derivative(y, z)
+        value, slope = loss.misfit_and_derivative(y, z)
         value, slope = times * value, times * slope
-        wrong = times * (loss.curvature_bound(y) * size + 1 + np.abs(y))
+        wrong = times * (loss.curvature_bound(y, z - self.unit * size, z + self.unit * size) * size + 1 + np.abs(y))
         if cost_factors is not None:
             cost = cost_factors[0][i] * cost_factors[1][j]
             known = 0.0

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,11 @@ import numpy as np
 
 from .._checks import check_real, check_whole
 from .._compile import compile_seconds, jit
-from .._progress import ProgressBar
+from .._progress import ProgressBar, counted
 from .._status import Status
 from ..solvers._result import Solution
-from .base import TwoSided
+from .objective import evaluate, magnitude
+from .problem import AllPairsProblem
 
 SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
 
@@ -67,7 +68,7 @@ class StationarySolution(Solution):
     evaluations : float
         Passes over the observed pairs for the objective or its gradient, looks at it included.
     products : int
-        Products with the Gauss-Newton matrix.
+        Products with the Gauss-Newton matrix, or the Hessian.
     """
 
     gradient_norm: float
@@ -77,12 +78,27 @@ class StationarySolution(Solution):
     products: int
 
 
+class StationaryState(NamedTuple):
+    """Where a run stands: everything the next epoch depends on."""
+
+    epoch: int
+    theta: Any
+    objective: float  # this and the next are of theta where ``fresh``
+    gradient_norm: float
+    magnitude: float  # size of the terms of the objective
+    evaluations: float
+    products: int
+    fresh: bool
+    memory: Any  # the solver's own
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether objective, gradient and parameters are numbers."""
+        return bool(np.isfinite([self.objective, self.gradient_norm]).all() and _all_finite(self.theta))
+
+
 class TwoSidedSolver(ABC):
     """Solver of a problem of two sides: where its gradient vanishes, no more can be asked for.
-
-    A state is a NamedTuple with at least the fields ``epoch``, ``theta``, ``objective`` and ``gradient_norm`` (floats;
-    of theta where ``fresh``), ``magnitude`` (size of the terms of the objective), ``evaluations``, ``products`` and
-    ``fresh``.
 
     Attributes
     ----------
@@ -98,19 +114,26 @@ class TwoSidedSolver(ABC):
     look_every: ClassVar[int] = 1
     patience: ClassVar[int] = 5
 
-    @abstractmethod
-    def init_state(self, problem: TwoSided, theta: Any, *, key) -> Any:
-        """Prepare the first epoch."""
+    def init_state(self, problem: AllPairsProblem, theta: Any, *, key) -> StationaryState:
+        """Evaluate the start, and prepare the first epoch."""
+        value, size, gradient = evaluate(problem.data, theta)
+        terms = float(magnitude(problem.data, theta))
+        state = StationaryState(0, theta, float(value), float(size), terms, 1, 0, True, None)
+        return self.prepare(problem, state, gradient, key)
 
     @abstractmethod
-    def update(self, problem: TwoSided, state: Any) -> Any:
+    def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient: Any, key) -> StationaryState:
+        """Fill in the memory at the start."""
+
+    @abstractmethod
+    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Do one epoch."""
 
-    def descends(self, state: Any) -> bool:
+    def descends(self, state: StationaryState) -> bool:
         """Whether the objective of all pairs falls from epoch to epoch from here on."""
         return True
 
-    def is_done(self, state: Any) -> bool:
+    def is_done(self, state: StationaryState) -> bool:
         """Whether there is no more to do, whatever the budget."""
         return False
 
@@ -118,26 +141,14 @@ class TwoSidedSolver(ABC):
         """Status of a run whose epochs have ended."""
         return Status.MAX_EPOCHS
 
-    def look(self, problem: TwoSided, state: Any) -> Any:
-        """Fill in the objective of all pairs and the norm of its gradient."""
-        if state.fresh:
-            return state
-        seen = evaluate(problem.data, state.theta)
-        return state._replace(
-            objective=float(seen[0]),
-            gradient_norm=float(seen[1]),
-            evaluations=state.evaluations + 1,
-            fresh=True,
-        )
-
     def run(
-        self, problem: TwoSided, theta: Any, *, key: jax.Array, options: StationaryOptions | None = None
+        self, problem: AllPairsProblem, theta: Any, *, key: jax.Array, options: StationaryOptions | None = None
     ) -> StationarySolution:
         """Go on until the gradient vanishes, nothing but rounding is left, or the epochs end.
 
         Parameters
         ----------
-        problem : TwoSided
+        problem : AllPairsProblem
             What to minimise.
         theta :
             Where to start; all 0 is a stationary point of a product of towers.
@@ -150,148 +161,135 @@ class TwoSidedSolver(ABC):
         -------
         StationarySolution
         """
-        options = options or StationaryOptions()
-        budget = self.usual_epochs if options.max_epochs is None else options.max_epochs
-        clock, compiled = time.perf_counter(), compile_seconds()
-        told, interrupted = 0.0, False
-        rows: list[tuple] = []
-        state = kept = None
-        verdict = _Verdict(options.tol, self.patience, float(jnp.finfo(jax.tree.leaves(theta)[0].dtype).eps))
-        bar = ProgressBar(f"fitting {problem.subject}", budget, "epoch", options.verbose)
+        return _Run(self, problem, options or StationaryOptions()).solve(theta, key)
 
-        def seconds():
-            return time.perf_counter() - clock - told
 
+class _Run:
+    """One run: its clock, its trace, and the last state that was finite."""
+
+    def __init__(self, solver: TwoSidedSolver, problem: AllPairsProblem, options: StationaryOptions):
+        self.solver, self.problem, self.options = solver, problem, options
+        self.budget = solver.usual_epochs if options.max_epochs is None else options.max_epochs
+        self.clock, self.compiled = time.perf_counter(), compile_seconds()
+        self.told = 0.0  # seconds of callbacks
+        self.bar = ProgressBar(f"fitting {counted(problem.n_pairs, 'response')}", self.budget, "epoch", options.verbose)
+        self.history: dict[str, list] = {"epoch": [], "seconds": [], "objective": [], "gradient_norm": []}
+        self.state: Any = None
+        self.kept: Any = None
+        self.lowest, self.flattest, self.since = np.inf, np.inf, 0
+
+    def seconds(self) -> float:
+        """Tell the time since the start, callbacks not counted."""
+        return time.perf_counter() - self.clock - self.told
+
+    def solve(self, theta: Any, key) -> StationarySolution:
+        """Run, and hand back the last finite parameters."""
+        interrupted = False
         try:
-            state = kept = self.look(problem, self.init_state(problem, theta, key=key))
-            start, first = state, _reference(problem, state)
-            while True:
-                last = state.epoch >= budget or self.is_done(state)
-                if state.fresh or last or state.epoch % self.look_every == 0:
-                    state = self.look(problem, state)
-                    rows.append((state.epoch, seconds(), state.objective, state.gradient_norm))
-                    status = verdict.of(state, first, self.descends(state))
-                    if status != Status.NON_FINITE:
-                        kept = state
-                    if verdict.words:
-                        bar.say(verdict.words)
-                    if status is not None:
-                        if status != Status.NON_FINITE:
-                            bar.finish()
-                        break
-                if last:
-                    status = self.end()
-                    bar.finish(status != Status.MAX_EPOCHS)
-                    break
-                state = self.update(problem, state)
-                bar.advance()
-                if options.callback is not None:
-                    jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
-                    before = time.perf_counter()
-                    try:
-                        options.callback(state.epoch, before - clock - told, state.theta, state)
-                    finally:
-                        told += time.perf_counter() - before
+            self.state = self.kept = self.start = self.solver.init_state(self.problem, theta, key=key)
+            self.first = self.start.gradient_norm
+            self.first = self._reference()
+            status = self._go()
+            if status != Status.NON_FINITE:
+                self.bar.finish(status != Status.MAX_EPOCHS)
         except KeyboardInterrupt:
-            if kept is None:
+            if self.kept is None:
                 raise  # nothing was evaluated yet
             status, interrupted = Status.INTERRUPTED, True
-            state = self.look(problem, state)
-            if _is_finite(state):
-                kept = state
+            self._look()
+            if self.state.is_finite:
+                self.kept = self.state
         finally:
-            bar.close()
-        params = kept.theta
-        if not _is_finite(kept):  # the start was not
+            self.bar.close()
+        params = self.kept.theta
+        if not self.kept.is_finite:  # the start was not
             status = Status.NON_FINITE
             params = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0), params)
-        compiling = compile_seconds() - compiled
-        names = ("epoch", "seconds", "objective", "gradient_norm")
-        columns = zip(*rows, strict=True) if rows else [()] * len(names)
+        compiling = compile_seconds() - self.compiled
         return StationarySolution(
             params=params,
             status=status,
-            objective=kept.objective,
-            gradient_norm=kept.gradient_norm,
-            start_objective=start.objective,
-            start_gradient_norm=first,
-            epochs=state.epoch,
-            evaluations=state.evaluations,
-            products=state.products,
-            history={name: np.asarray(column) for name, column in zip(names, columns, strict=True)},
-            seconds_run=seconds() - compiling,
+            objective=self.kept.objective,
+            gradient_norm=self.kept.gradient_norm,
+            start_objective=self.start.objective,
+            start_gradient_norm=self.first,
+            epochs=self.state.epoch,
+            evaluations=self.state.evaluations,
+            products=self.state.products,
+            history={name: np.asarray(column) for name, column in self.history.items()},
+            seconds_run=self.seconds() - compiling,
             seconds_compile=compiling,
-            solver_name=type(self).__name__,
+            solver_name=type(self.solver).__name__,
             interrupted=interrupted,
         )
 
+    def _reference(self) -> float:
+        """Norm of the gradient at the start, of the observed pairs alone where that is less.
 
-def _reference(problem: TwoSided, start: Any) -> float:
-    """Norm of the gradient at the start, of the observed pairs alone where that is less.
+        Otherwise a weight of imputation or a ridge that is large at the start, and soon obeyed, would let a fit end
+        before it has looked at the observed pairs.
+        """
+        first = self.start.gradient_norm
+        if not self.start.is_finite or not first:
+            return first
+        alone = float(evaluate(self.problem.data.observed_alone(), self.start.theta)[1])
+        return min(first, alone) if alone > 0 else first
 
-    Otherwise a weight of imputation or a ridge that is large at the start, and soon obeyed, would let a fit end before
-    it has looked at the observed pairs.
-    """
-    if not _is_finite(start) or not start.gradient_norm:
-        return start.gradient_norm
-    alone = float(evaluate(problem.data.observed_alone(), start.theta)[1])
-    return min(start.gradient_norm, alone) if alone > 0 else start.gradient_norm
+    def _go(self) -> Status:
+        """Go from epoch to epoch until a look or the schedule ends it."""
+        solver, tell = self.solver, self.options.callback
+        while True:
+            state = self.state
+            last = state.epoch >= self.budget or solver.is_done(state)
+            if state.fresh or last or state.epoch % solver.look_every == 0:
+                status = self._judge()
+                if status is not None:
+                    return status
+            if last:
+                return solver.end()
+            state = self.state = solver.update(self.problem, self.state)
+            self.bar.advance()
+            if tell is not None:
+                jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
+                seconds = self.seconds()
+                try:
+                    tell(state.epoch, seconds, state.theta, state)
+                finally:
+                    self.told += self.seconds() - seconds
 
+    def _look(self) -> None:
+        """Fill in the objective of all pairs and the norm of its gradient."""
+        if not self.state.fresh:
+            value, size, _ = evaluate(self.problem.data, self.state.theta)
+            n = self.state.evaluations + 1
+            self.state = self.state._replace(
+                objective=float(value), gradient_norm=float(size), evaluations=n, fresh=True
+            )
 
-class _Verdict:
-    """Judges a look: non-finite first, then converged, then nothing left but rounding."""
-
-    def __init__(self, tol: float, patience: int, eps: float):
-        self.tol, self.patience, self.eps = tol, patience, eps
-        self.words = ""
-        self._lowest, self._flattest, self._since = np.inf, np.inf, 0
-
-    def of(self, state: Any, first: float, descends: bool) -> Status | None:
-        """Status that ends the run, None to go on; ``first`` is the norm of the gradient at the start."""
-        norm = state.gradient_norm
-        self.words = f"objective {state.objective:.6g}, gradient {norm / max(first, 1e-300):.1e} of the start's"
-        if not _is_finite(state):
+    def _judge(self) -> Status | None:
+        """Look: non-finite first, then converged, then nothing left but rounding; None to go on."""
+        self._look()
+        state, flat = self.state, self.state.gradient_norm
+        seen = state.epoch, self.seconds(), state.objective, flat
+        for column, value in zip(self.history.values(), seen, strict=True):
+            column.append(value)
+        self.bar.say(f"objective {state.objective:.6g}, gradient {flat / max(self.first, 1e-300):.1e} of the start's")
+        if not state.is_finite:
             return Status.NON_FINITE
-        if norm <= self.tol * first:
+        self.kept = state
+        if flat <= self.options.tol * self.first:
             return Status.CONVERGED
-        if not descends:
+        if not self.solver.descends(state):
             return None
-        falls = state.objective < self._lowest - self.eps * state.magnitude
-        if falls or norm < 0.9 * self._flattest:
-            self._since = 0
-            self._lowest, self._flattest = min(self._lowest, state.objective), min(self._flattest, norm)
+        eps = float(jnp.finfo(jax.tree.leaves(state.theta)[0].dtype).eps)
+        if state.objective < self.lowest - eps * state.magnitude or flat < 0.9 * self.flattest:
+            self.since = 0
+            self.lowest, self.flattest = min(self.lowest, state.objective), min(self.flattest, flat)
         else:
-            self._since += 1
-        return Status.PRECISION_FLOOR if self._since >= self.patience else None
-
-
-def _is_finite(state: Any) -> bool:
-    """Whether objective, gradient and parameters are numbers."""
-    numbers = np.isfinite([state.objective, state.gradient_norm]).all()
-    return bool(numbers) and bool(_all_finite(state.theta))
+            self.since += 1
+        return Status.PRECISION_FLOOR if self.since >= self.solver.patience else None
 
 
 @jit
 def _all_finite(theta):
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(theta)]))
-
-
-def norm(tree: Any) -> jax.Array:
-    """Euclidean norm of all leaves together, without overflow of the squares."""
-    leaves = jax.tree.leaves(tree)
-    most = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
-    scale = jnp.where(most > 0, most, 1.0)
-    return most * jnp.sqrt(sum(jnp.sum((leaf / scale) ** 2) for leaf in leaves))
-
-
-@jit
-def evaluate(data, theta):
-    """Objective, norm of the gradient and gradient."""
-    value, gradient = data.value_and_gradient(theta)
-    return value, norm(gradient), gradient
-
-
-@jit
-def magnitude(data, theta):
-    """Size of the terms of the objective."""
-    return data.magnitude(theta)

@@ -151,25 +151,14 @@ class TwoTowers(eqx.Module):
     left_bias: jax.Array | None
     right_bias: jax.Array | None
 
+    @property
+    def parts(self) -> tuple:
+        """Towers, and biases: what either ridge is of."""
+        return (self.left, self.right), (self.left_bias, self.right_bias)
+
 
 def draw_tower(key, features: Features, n_features: int, k: int, hidden: tuple[int, ...], scale: float, dtype) -> Tower:
-    """Draw the parameters of a tower whose embeddings have about the root mean square ``scale``.
-
-    Parameters
-    ----------
-    key :
-        Of the draws.
-    features :
-        Their size sets the scale of the first layer.
-    n_features, k : int
-        Numbers of features and of columns of the embedding.
-    hidden : tuple of int
-        Widths of the hidden layers; none for a linear tower.
-    scale : float
-        Root mean square of an entry of the embedding.
-    dtype :
-        Of the parameters.
-    """
+    """Draw a tower, linear without ``hidden`` widths, whose embeddings have about the root mean square ``scale``."""
     one_hot = isinstance(features, OneHot)
     widths = (*hidden, k)
     keys = jax.random.split(key, len(widths))

@@ -115,6 +115,8 @@ def close(ours, true, tolerance):
 CASES = [
     *({"name": name, "prior": prior} for name in LOSSES for prior in ("zero", "factors", "mean")),
     *({"name": name, "repeats": False} for name in LOSSES),
+    {"name": "poisson-exp"},
+    {"name": "poisson-exp", "layout": "dense", "prior": "mean"},
     {"prior": "square factors"},
     {"prior": "square factors", "biases": False},
     {"prior": "mean", "biases": False},
@@ -143,6 +145,21 @@ def test_1_3_4_objective_gradient_and_product_are_those_of_the_sum_over_every_pa
     close(flat(product), flat(true_product) + shrink * flat(direction), 1e-10)
 
 
+@pytest.mark.parametrize("name", [*LOSSES, "poisson-exp"])
+def test_the_exact_hessian_is_the_derivative_of_the_gradient(name, rng):
+    problem, theta, _ = case(name=name)
+    direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
+
+    @jax.jit
+    def gradient(data, t):
+        moved = jax.tree.map(lambda leaf, d: leaf + t * d, theta, direction)
+        return ravel_pytree(data.value_and_gradient(moved)[1])[0]
+
+    product = flat(jax.jit(lambda data: data.hessian(theta)(direction))(problem.data))
+    h = 1e-5
+    close(product, np.asarray(gradient(problem.data, h) - gradient(problem.data, -h)) / (2 * h), 1e-6)
+
+
 @jax.jit
 def everything(data, theta, direction):
     """Objective alone, objective with gradient, and product."""
@@ -169,8 +186,8 @@ def test_2_imputation_is_the_double_sum(rng):
 
 def test_5_gauss_newton_is_positive_although_observed_curvatures_are_not():
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"))
-    cost, (tables, _) = problem.data.cost(), problem.data.tables(theta)
-    assert float(jnp.min(problem.data.observed.curvatures(tables, problem.loss, cost))) < -0.5
+    cost, (tables, _) = problem.data.imputation, problem.data.tables(theta)
+    assert float(jnp.min(problem.data.observed.curvatures(tables, problem.loss, cost)[0])) < -0.5
     assert np.linalg.eigvalsh(dense_gauss_newton(problem, theta)).min() >= 0.13 - 1e-10
 
 
@@ -183,13 +200,13 @@ def test_6_its_null_space_is_the_gauge_of_the_embeddings():
 def test_7_observed_pairs_alone_would_not_do():
     """Scaling a sample of the observed part against the whole imputed part leaves a matrix that is not positive."""
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"), biases=False, prior="zero")
-    observed = problem.data.observed
+    (observed,) = problem.data.observed.pieces
     some = np.arange(observed.y.size).reshape(observed.y.shape) % 3 == 0
-    thinned = type(observed)(observed.left, observed.right, jnp.where(some, observed.y, jnp.nan), observed.count)
-    tables, cost = problem.data.tables(theta)[0], problem.data.cost()
+    thinned = type(problem.data.observed)((observed._replace(y=jnp.where(some, observed.y, jnp.nan)),))
+    tables, cost = problem.data.tables(theta)[0], problem.data.imputation
     h = np.outer(cost.a, cost.b)
     places = np.ravel(observed.left), np.ravel(observed.right)
-    np.add.at(h, places, 3 * np.ravel(thinned.curvatures(tables, problem.loss, cost)))
+    np.add.at(h, places, 3 * np.ravel(thinned.curvatures(tables, problem.loss, cost)[0]))
     J = np.kron(np.eye(M), tables.Q)  # of the left embeddings alone
     assert np.linalg.eigvalsh(J.T @ (h.ravel()[:, None] * J)).min() < -1
 
@@ -248,10 +265,10 @@ def test_10_session_blocks_equal_triples(name, repeats, rng):
 
 
 def test_blocks_longer_than_a_piece_and_many_small_ones(rng, monkeypatch):
-    from glmfit.pairs import observed, responses
+    from glmfit.pairs import responses
 
     monkeypatch.setattr(responses, "_ENTRIES", 40)
-    monkeypatch.setattr(observed, "_TRIPLES", 7)
+    monkeypatch.setattr(responses, "_TRIPLES", 7)
     y = rng.poisson(1.0, (M, N)).astype(float)
     y[rng.random(y.shape) < 0.3] = np.nan
     blocks = [SessionBlock(np.arange(4 * s, min(4 * s + 4, M)), np.arange(N), y[4 * s : 4 * s + 4]) for s in range(6)]
@@ -339,12 +356,12 @@ def test_15_losses_are_finite_everywhere_with_right_derivatives(name, dtype):
     loss = RESPONSE_LOSSES[name]
     z = np.array([-800.0, -50.0, -20.0, -1.0, 0.0, 0.3, 50.0, 800.0], dtype)
     for y in (0.0, 1.0, 0.25):
-        value, slope = loss.loss_and_derivative(y, z)
+        value, slope = loss.misfit_and_derivative(y, z)
         curvature = loss.curvature(y, z)
         assert value.dtype == slope.dtype == dtype
         assert np.isfinite([value, slope, curvature]).all()
         assert (curvature >= 0).all()
-        grad = jax.vmap(jax.grad(lambda t, y=y: loss.loss_and_derivative(y, t)[0]))(jnp.asarray(z))
+        grad = jax.vmap(jax.grad(lambda t, y=y: loss.misfit_and_derivative(y, t)[0]))(jnp.asarray(z))
         assert np.isfinite(grad).all()
         true = oracle.loss_values(name, y, z.astype(float)[2:-2])
         for ours, theirs in zip((value, slope, curvature), true, strict=True):
@@ -369,6 +386,7 @@ SIDES = [
     {"hidden": ((), ()), "kinds": ("one-hot", "dense"), "biases": False, "prior": "mean", "name": "squared"},
     {"hidden": ((), (8,)), "kinds": ("sparse", "one-hot"), "prior": "zero"},
     {"hidden": ((), ()), "kinds": ("one-hot", "one-hot"), "layout": "dense", "omega": 0.0},
+    {"hidden": ((), ()), "kinds": ("one-hot", "one-hot"), "prior": "mean", "name": "poisson-exp"},
 ]
 
 

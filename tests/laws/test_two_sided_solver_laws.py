@@ -9,20 +9,19 @@ from jax.flatten_util import ravel_pytree
 
 from glmfit import solvers
 from glmfit._status import Status
-from glmfit.pairs.samples import PairSample
-from glmfit.pairs.stationary import evaluate
+from glmfit.pairs.objective import PairSample, evaluate
 from glmfit.problems import AllPairsProblem, Triples
 from glmfit.solvers import GaussNewton, LeftBatches, SampledPairs, StationaryOptions, TowerAdam, TowerLBFGS
 
 M, N, K = 23, 17, 3
 KEY = jax.random.key(7)
-DESCENDING = (TowerLBFGS(), GaussNewton(), TowerAdam(n_steps=50))
+DESCENDING = (TowerLBFGS(), GaussNewton(), GaussNewton(curvature="exact"), TowerAdam(n_steps=50))
 SAMPLING = (LeftBatches(batch_size=5), SampledPairs(n_observed=16, n_imputed=32))
 EVERY = DESCENDING + SAMPLING
 
 
 def name_of(solver):
-    return type(solver).__name__
+    return type(solver).__name__ + " exact" * (getattr(solver, "curvature", "") == "exact")
 
 
 every_solver = pytest.mark.parametrize("solver", EVERY, ids=name_of)
@@ -102,6 +101,33 @@ def test_9_towers_are_in_balance_at_a_stationary_point(solver):
     P, Q = problem.data.embeddings(found.params)
     np.testing.assert_allclose(P.T @ P, Q.T @ Q, atol=1e-8)
     assert float(jnp.linalg.norm(P)) > 1
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_exact_hessian_converges_in_fewer_steps_where_residuals_are_large():
+    problem, theta = make("squared", biases=False, prior="zero")
+    options = StationaryOptions(tol=1e-7, max_epochs=3000)
+    ours, exact = (
+        GaussNewton(forcing=0.01, curvature=curvature).run(problem, theta, key=KEY, options=options)
+        for curvature in ("gauss-newton", "exact")
+    )
+    assert ours.status == exact.status == Status.CONVERGED
+    assert exact.epochs < 0.7 * ours.epochs
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("damping", [0.0, 1.0])
+def test_the_exact_hessian_leaves_a_saddle(damping):
+    """All curvature along the gradient is negative next to the saddle at 0."""
+    problem, theta = make("squared", biases=False, prior="zero", strength=1e-3)
+    theta = jax.tree.map(lambda leaf: 1e-3 * leaf, theta)
+    gradient = flat(problem.data.value_and_gradient(theta)[1])
+    _, back = ravel_pytree(theta)
+    assert gradient @ flat(problem.data.hessian(theta)(back(jnp.asarray(gradient)))) < 0
+    solver = GaussNewton(damping=damping, curvature="exact")
+    found = solver.run(problem, theta, key=KEY, options=StationaryOptions(tol=1e-6, max_epochs=1000))
+    assert found.status == Status.CONVERGED
+    assert found.objective < 0.6 * found.start_objective
 
 
 @pytest.mark.usefixtures("x64")
@@ -254,6 +280,7 @@ def test_a_start_that_is_stationary_is_converged_at_once():
         ("GaussNewton", {"max_products": 0}, "max_products is 0"),
         ("GaussNewton", {"forcing": 1.0}, r"forcing is 1.0; it must be a number in \(0, 1\)"),
         ("GaussNewton", {"damping": -1.0}, "damping is -1.0; it must be a finite number of at least 0"),
+        ("GaussNewton", {"curvature": "hessian"}, "curvature is 'hessian'; it must be one of 'gauss-newton', 'exact'"),
         ("TowerAdam", {"learning_rate": 0.0}, "learning_rate is 0.0; it must be a finite number above 0"),
         ("TowerAdam", {"n_steps": 0}, "n_steps is 0"),
         ("TowerAdam", {"polish": "newton"}, "polish is 'newton'; it must be one of 'lbfgs'"),

@@ -28,6 +28,8 @@ def loss_values(name, y, z):
         return (y - z) ** 2 / 2, z - y, np.ones_like(z)
     if name == "logistic":
         return np.logaddexp(0, z) - y * z, s - y, s * (1 - s)
+    if name == "poisson-exp":
+        return np.exp(z) - y * z, np.exp(z) - y, np.exp(z)
     f = np.logaddexp(0, z)
     slope = s - y * s / f
     return f - y * np.log(f), slope, s * (1 - s) * (1 - y / f) + y * (s / f) ** 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
@@ -11,7 +12,7 @@ from .._types import ArrayOrTsd, DataLike, Seed
 from ..data.entities import NEURONS, STIMULI, Side, read_fitted_ids, read_unseen
 from ..data.responses import read_responses
 from ..data.times import time_axis, wrap
-from ..observations import RESPONSE_LOSSES
+from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs.embedding import SCORES, HostTower, Predictor, correlations, deviance_explained, recall
 from ._model import Model
 from ._parameters import read_count, read_seed
@@ -25,8 +26,8 @@ class ResponsePrediction(Model):
 
     report_class = ResponseReport
 
-    def _keep(self, loss: str, towers, predictor: Predictor, mean_bias, sides: tuple[Side, Side]) -> None:
-        self._fitted_loss = loss
+    def _keep(self, loss: Observation, towers, predictor: Predictor, mean_bias, sides: tuple[Side, Side]) -> None:
+        self._loss = loss  # of the fit, whatever the parameter says by now
         self._towers, self._mean_bias, self._sides, self._null = towers, mean_bias, sides, predictor.null
         self.stimulus_embedding_, self.stimulus_bias_, self.neuron_embedding_, self.neuron_bias_ = predictor[:4]
         self.n_stimuli_, self.n_neurons_ = (side.n for side in sides)
@@ -84,7 +85,7 @@ class ResponsePrediction(Model):
             Expected counts, probabilities or values, (stimulus, neuron); a frame where stimulus_features is one.
         """
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
-        return _wrapped(self._loss.response(predictor.table()), stimulus_features, neurons)
+        return _wrapped(self._loss.mean(predictor.table()), stimulus_features, neurons)
 
     def predict_pairs(self, stimuli: ArrayLike, neurons: ArrayLike) -> np.ndarray:
         """Compute the expected responses of scattered pairs.
@@ -106,7 +107,7 @@ class ResponsePrediction(Model):
             raise ValueError(
                 f"{count[0]} stimuli and {count[1]} neurons; pairs need one of each. For all pairs use predict."
             )
-        return self._loss.response(predictor.of_pairs(i, j))
+        return self._loss.mean(predictor.of_pairs(i, j))
 
     def simulate(
         self,
@@ -129,7 +130,7 @@ class ResponsePrediction(Model):
         Returns
         -------
         numpy.ndarray or pynapple TsdFrame
-            Counts, or 0 and 1, (stimulus, neuron), float; the same seed draws the same ones.
+            Counts, 0 and 1, or what else the loss is of, (stimulus, neuron), float; the same seed draws the same ones.
 
         Raises
         ------
@@ -137,12 +138,11 @@ class ResponsePrediction(Model):
             For the squared loss, which has no noise model.
         """
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
-        if self._fitted_loss == "squared":
+        if isinstance(self._loss, Gaussian):
             raise ValueError('loss "squared" has no noise model to draw from; predict gives the expected responses.')
-        rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
-        expected = self._loss.response(predictor.table())
-        drawn = rng.poisson(expected) if self._fitted_loss == "poisson" else rng.random(expected.shape) < expected
-        return _wrapped(drawn.astype(np.float64), stimulus_features, neurons)
+        key = jax.random.key(read_seed(self.random_state if random_state is None else random_state))
+        drawn = np.asarray(self._loss.sample(key, predictor.table()), np.float64)
+        return _wrapped(drawn, stimulus_features, neurons)
 
     def score(
         self,
@@ -193,11 +193,6 @@ class ResponsePrediction(Model):
             exclude = read_responses(exclude, RESPONSE_LOSSES["squared"], *sizes, "exclude").records
         return recall(records, predictor, k, exclude)
 
-    @property
-    def _loss(self):
-        """Loss of the fit, whatever the parameter says by now."""
-        return RESPONSE_LOSSES[self._fitted_loss]
-
     def _predictor(self, stimuli, neurons, stimulus_features, neuron_features) -> Predictor:
         """Embeddings and biases of what is asked for."""
         check_is_fitted(self)
@@ -227,7 +222,10 @@ class ResponsePrediction(Model):
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         arrays.update({name: getattr(self, f"{name}_") for name in _EMBEDDINGS}, null=self._null)
-        header["loss"], header["mean_bias"], header["sides"] = self._fitted_loss, list(self._mean_bias), []
+        names = [name for name, loss in RESPONSE_LOSSES.items() if loss == self._loss]
+        if not names:
+            raise ValueError(f"the loss is {self._loss!r}, which no file can hold: use one of {list(RESPONSE_LOSSES)}.")
+        header["loss"], header["mean_bias"], header["sides"] = names[0], list(self._mean_bias), []
         for side, tower in zip(self._sides, self._towers, strict=True):
             tower.to_file(side.entity, arrays)
             names = None if side.names is None else [str(name) for name in side.names]
@@ -243,7 +241,7 @@ class ResponsePrediction(Model):
         if len(P) != sides[0].n or len(Q) != sides[1].n or P.shape[1] != Q.shape[1]:
             raise IndexError(f"embeddings of shapes {P.shape} and {Q.shape}")
         predictor = Predictor(P, s, Q, t, arrays["null"])
-        self._keep(header["loss"], towers, predictor, tuple(header["mean_bias"]), tuple(sides))
+        self._keep(RESPONSE_LOSSES[header["loss"]], towers, predictor, tuple(header["mean_bias"]), tuple(sides))
         self.imputation_weight_ = self.report_.imputation_weight
         self.regularizer_strength_ = self.report_.regularizer_strength
 

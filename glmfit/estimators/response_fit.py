@@ -15,7 +15,7 @@ from .._checks import check_choice, check_real
 from .._warn import warn_user
 from ..data.entities import Side
 from ..data.responses import Responses
-from ..observations import RESPONSE_LOSSES, ResponseLoss
+from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import (
     AllPairsProblem,
     GaussNewton,
@@ -28,7 +28,7 @@ from ..pairs import (
     TwoTowers,
 )
 from ..pairs.embedding import HostTower, Predictor, canonical_rotation, deviance_explained, hold_out
-from ..pairs.units import Units
+from ..pairs.responses import Units
 from ..solvers._seed import key_for
 from ._parameters import precision, read_count, read_flag, read_seed, read_solver, read_verbose
 from .model_reports import ResponseReport
@@ -49,7 +49,7 @@ _AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed l
 class Settings:
     """Constructor parameters, read and checked."""
 
-    loss: ResponseLoss
+    loss: Observation
     n_components: int
     hidden: tuple[tuple[int, ...], tuple[int, ...]]
     strengths: tuple[float, ...]
@@ -65,7 +65,6 @@ class Settings:
     @classmethod
     def of(cls, model) -> Settings:
         """Read the parameters of a `ResponseModel`."""
-        check_choice("loss", model.loss, RESPONSE_LOSSES)
         check_choice("prior", model.prior, PRIORS, "Other priors go to fit as prior_factors.")
         check_real("validation_fraction", model.validation_fraction, 1.0)
         check_real("tol", model.tol, 1.0, hint="It is a share of the gradient at the start.")
@@ -81,7 +80,7 @@ class Settings:
             if np.ndim(model.imputation_weight):
                 weights = tuple(sorted({0.0, *weights}))
         return cls(
-            loss=RESPONSE_LOSSES[model.loss],
+            loss=_loss(model.loss),
             n_components=read_count("n_components", model.n_components),
             hidden=hidden,
             strengths=_grid("regularizer_strength", model.regularizer_strength),
@@ -94,6 +93,16 @@ class Settings:
             fraction=float(model.validation_fraction),
             seed=read_seed(model.random_state),
         )
+
+
+def _loss(given) -> Observation:
+    """Find a loss by its name; an observation model is one itself."""
+    if isinstance(given, Observation):
+        if given.coupled:
+            raise ValueError(f"loss is {given!r}, which couples the elements of a row: give one that does not.")
+        return given
+    check_choice("loss", given, RESPONSE_LOSSES, "An observation model (glmfit.observations.Observation) will do, too.")
+    return RESPONSE_LOSSES[given]
 
 
 def _widths(name: str, given) -> tuple[int, ...]:
@@ -200,7 +209,7 @@ def _weights(settings: Settings, data: Data) -> tuple[float, ...]:
     n = data.responses.n_neurons
     trials = np.bincount(records.right, minlength=n)
     mean = np.bincount(records.right, records.y, n) / np.maximum(trials, 1)
-    base = settings.loss.link(np.where(trials > 0, mean, records.y.mean()), np.maximum(trials, 1))
+    base = settings.loss.intercept(np.where(trials > 0, mean, records.y.mean()), np.maximum(trials, 1))
     scale = float(np.mean(settings.loss.curvature(records.y, base[records.right])))
     return tuple(scale * share for share in _AUTO_WEIGHTS)
 
@@ -232,7 +241,7 @@ def _run(settings: Settings, data: Data, responses, weight: float, strength: flo
     m, n = data.responses.n_stimuli, data.responses.n_neurons
     prior = settings.prior if data.prior_factors is None else data.prior_factors
     units = Units(np.zeros(n))
-    if settings.loss.name == "squared":
+    if isinstance(settings.loss, Gaussian):
         units = Units.of(data.responses.records, n, settings.biases, linear=not any(settings.hidden))
         responses, prior = units.responses(responses), units.prior(prior, m)
     left, right = (
@@ -242,7 +251,7 @@ def _run(settings: Settings, data: Data, responses, weight: float, strength: flo
         left,
         right,
         responses,
-        loss=settings.loss.name,
+        loss=settings.loss,
         imputation_weight=weight,
         left_weight=data.weights[0],
         right_weight=data.weights[1],
@@ -277,9 +286,9 @@ def _start(problem: AllPairsProblem, theta: TwoTowers, data: Data) -> TwoTowers:
 def _embed(run: _Run, data: Data) -> tuple[tuple[HostTower, HostTower], Predictor]:
     """Towers on the host, rotated, and the predictors of all entities."""
     problem, theta, (shift, size, _) = run.problem, run.solution.params, run.units
-    left, right = (HostTower.of(tower).scaled(np.sqrt(size)) for tower in (theta.left, theta.right))
+    left, right = HostTower.of(theta.left), HostTower.of(theta.right)
     rotation = canonical_rotation(left.embed(data.features[0]), right.embed(data.features[1]))
-    left, right = left.rotated(rotation), right.rotated(rotation)
+    left, right = left.times(np.sqrt(size) * rotation), right.times(np.sqrt(size) * rotation)
     if theta.left_bias is None:
         s, t = np.zeros(problem.n_left), np.zeros(problem.n_right)
     else:

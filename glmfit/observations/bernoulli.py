@@ -1,0 +1,92 @@
+"""Yes or no, with a logistic inverse link."""
+
+from typing import Any, ClassVar, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from glmfit._numerics import exponent_limit, namespace, nearest, round_up
+from glmfit._types import Array
+from glmfit.observations.base import Observation
+
+
+@final
+class Bernoulli(Observation):
+    """Yes or no, y = 1 or 0 (or a share of trials), with probability 1 / (1 + e^-eta).
+
+    The formulas are, with the probability p::
+
+        phi   = log(1 + e^eta) - y eta
+        phi'  = p - y
+        phi'' = p (1 - p)
+
+    Notes
+    -----
+    ``|phi'''| = |1 - 2p| phi'' <= phi''``: generalised self-concordance, constant 1. On an interval the curvature is
+    largest at its point nearest to 0, so the bound is exact. Finite for every eta.
+    """
+
+    name: ClassVar[str] = "logistic"
+    constant: ClassVar[float | None] = 1.0
+
+    def loss(self, y: Array, eta: Array) -> Array:
+        return self.loss_and_derivative(y, eta)[0]
+
+    def loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
+        xp = namespace(eta)
+        small = xp.exp(-xp.abs(eta))
+        return xp.maximum(eta, 0.0) + xp.log1p(small) - y * eta, _probability(eta, small) - y
+
+    def derivative(self, y: Array, eta: Array) -> Array:
+        return self.mean(eta) - y
+
+    def curvature(self, y: Array, eta: Array) -> Array:
+        return _bend(eta) + 0.0 * y
+
+    def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
+        at = namespace(y).asarray(nearest(0.0, lower, upper), dtype=y.dtype)
+        return round_up(_bend(at) + 0.0 * y)
+
+    def mean(self, eta: Array) -> Array:
+        return _probability(eta, namespace(eta).exp(-namespace(eta).abs(eta)))
+
+    def link(self, mean: Array) -> Array:
+        xp = namespace(mean)
+        with np.errstate(divide="ignore"):
+            return xp.log(mean) - xp.log1p(-mean)
+
+    def intercept(self, mean: Array, weight: Array | None = None) -> Array:
+        xp, limit = namespace(mean), exponent_limit(mean.dtype)
+        if weight is None:
+            return xp.clip(self.link(mean), -limit, limit)
+        least = 0.5 / (weight + 1.0)
+        return self.link(xp.clip(mean, least, 1.0 - least))
+
+    def has_optimum(self, mean: Array) -> Array:
+        return (mean > 0.0) & (mean < 1.0)
+
+    def saturated_loss(self, y: Array) -> Array:
+        xp = namespace(y)
+        return -sum(share * xp.log(xp.where(share > 0.0, share, 1.0)) for share in (y, 1.0 - y))
+
+    def log_likelihood(self, y: Array, eta: Array) -> Array:
+        return -self.loss(y, eta)
+
+    def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
+        eta = jnp.asarray(eta)
+        return jax.random.bernoulli(key, self.mean(eta)).astype(eta.dtype if dtype is None else dtype)
+
+    def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
+        return (y != 0) & (y != 1), "responses 0 or 1"
+
+
+def _probability(eta: Array, small: Array) -> Array:
+    """Probability of a yes; ``small`` is e^-|eta|."""
+    return namespace(eta).where(eta > 0.0, 1.0, small) / (1.0 + small)
+
+
+def _bend(eta: Array) -> Array:
+    """Second derivative of the loss."""
+    small = namespace(eta).exp(-namespace(eta).abs(eta))
+    return small / (1.0 + small) ** 2

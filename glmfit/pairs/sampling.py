@@ -1,0 +1,199 @@
+"""Solvers of two-tower models with noisy gradients: batches of left entities, or pairs drawn one by one."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from .._checks import check_at_least_zero, check_choice, check_positive, check_whole
+from .._compile import jit
+from .._status import Status
+from ..solvers._seed import seed_of
+from .problem import AllPairsProblem
+from .stationary import StationaryState, TwoSidedSolver
+
+OPTIMIZERS = ("adam", "sgd")
+
+
+class _Sampler(TwoSidedSolver):
+    """An optimizer of optax with a rate that falls; what it remembers: moments, key, pairs to draw from."""
+
+    usual_epochs: ClassVar[int] = 100
+    look_every: ClassVar[int] = 5
+
+    learning_rate: float
+    decay: float
+    optimizer: str
+
+    def __post_init__(self):
+        check_positive("learning_rate", self.learning_rate)
+        check_at_least_zero("decay", self.decay)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+
+    def descends(self, state: StationaryState) -> bool:
+        return False
+
+    def end(self) -> Status:
+        return Status.SCHEDULE_DONE
+
+    def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
+        return state._replace(memory=(_moments(state.theta, self.optimizer), key, None))
+
+    def _visit(self, problem: AllPairsProblem, state: StationaryState, epoch, batches, share: float) -> StationaryState:
+        """Take a step per batch."""
+        moments, key, pairs = state.memory
+        rate = jax.tree.leaves(state.theta)[0].dtype.type(self.learning_rate / (1 + self.decay * state.epoch))
+        theta, moments = epoch(problem.data, pairs, state.theta, moments, batches, rate, self.optimizer)
+        return state._replace(
+            epoch=state.epoch + 1,
+            theta=theta,
+            evaluations=state.evaluations + share,
+            fresh=False,
+            memory=(moments, key, pairs),
+        )
+
+
+@dataclass(frozen=True)
+class LeftBatches(_Sampler):
+    r"""Minibatches over left entities (stimuli), each with all its observed pairs and all right entities (neurons).
+
+    Parameters
+    ----------
+    batch_size : int
+        Left entities per step; all of them if there are not so many. What is left over after whole batches waits for
+        another epoch, in a new order.
+    learning_rate : float
+        Of the first epoch. For "sgd" it multiplies the gradient of a sum over all pairs and has to be far smaller.
+    decay : float
+        The rate of an epoch is ``learning_rate / (1 + decay * epoch)``.
+    optimizer : {"adam", "sgd"}
+        What is done with a gradient (optax).
+
+    Notes
+    -----
+    The imputed part of a batch is exact in the right entities by their Gram matrix: the gradient is unbiased for both
+    towers, and its curvature is never negative. It does not converge to a tight tolerance: finish with `TowerLBFGS`.
+
+    An epoch costs about a pass over the observed pairs, the left tower once, and the right tower and its Gram matrix
+    once per step. The objective of all pairs is looked at every 5 epochs.
+
+    References
+    ----------
+    Yuan, Li, Quan, Lin, Efficient optimization methods for extreme similarity learning with nonlinear embeddings,
+    KDD 2021; docs/theory/all_pairs.md.
+    """
+
+    batch_size: int = 128
+    learning_rate: float = 0.03
+    decay: float = 0.03
+    optimizer: str = "adam"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_whole("batch_size", self.batch_size, 1)
+
+    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
+        """Visit every left entity once, but for what is left over."""
+        seed = seed_of(jax.random.fold_in(state.memory[1], state.epoch))
+        batches = problem.left_batches(min(self.batch_size, problem.n_left), seed)
+        return self._visit(problem, state, _batch_epoch, batches, batches[0].size / problem.n_left)
+
+
+@dataclass(frozen=True)
+class SampledPairs(_Sampler):
+    r"""Steps from drawn pairs: observed ones evenly, imputed ones by their cost, with weights that make it unbiased.
+
+    Parameters
+    ----------
+    n_observed : int
+        Observed pairs per step.
+    n_imputed : int
+        Imputed pairs per step.
+    learning_rate : float
+        Of the first epoch. For "sgd" it multiplies the gradient of a sum over all pairs and has to be far smaller.
+    decay : float
+        The rate of an epoch is ``learning_rate / (1 + decay * epoch)``.
+    optimizer : {"adam", "sgd"}
+        What is done with a gradient (optax).
+
+    Notes
+    -----
+    This is how such models are usually fitted; it is here for comparison. The estimate of the objective and of its
+    gradient is unbiased, and the noisiest there is: it comes near an optimum and does not converge. Its curvature may
+    be negative, as observed and imputed pairs are drawn apart. Use `LeftBatches` where batches are needed at all.
+
+    A step evaluates the towers of ``n_observed + n_imputed`` pairs; an epoch is as many steps as make a pass over the
+    observed pairs. The objective of all pairs is looked at every 5 epochs.
+
+    References
+    ----------
+    Krichene et al. (2019), Efficient training on very large corpora via Gramian estimation;
+    docs/theory/all_pairs.md.
+    """
+
+    n_observed: int = 1024
+    n_imputed: int = 4096
+    learning_rate: float = 0.03
+    decay: float = 0.1
+    optimizer: str = "adam"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_whole("n_observed", self.n_observed, 1)
+        check_whole("n_imputed", self.n_imputed, 1)
+
+    def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
+        """Lay the observed pairs out."""
+        moments, key, _ = super().prepare(problem, state, gradient, key).memory
+        return state._replace(memory=(moments, key, problem.observed_pairs))
+
+    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
+        """Draw about as many observed pairs as there are."""
+        n_steps = max(1, problem.n_pairs // self.n_observed)
+        keys = jax.random.split(jax.random.fold_in(state.memory[1], state.epoch), n_steps)
+        epoch = functools.partial(_pair_epoch, sizes=(self.n_observed, self.n_imputed))
+        return self._visit(problem, state, epoch, keys, n_steps * self.n_observed / problem.n_pairs)
+
+
+def _transformation(optimizer: str):
+    """Optax's rule, without a learning rate."""
+    import optax
+
+    return optax.scale_by_adam() if optimizer == "adam" else optax.identity()
+
+
+@functools.partial(jit, static_argnames="optimizer")
+def _moments(theta, optimizer: str):
+    return _transformation(optimizer).init(theta)
+
+
+def _move(theta, moments, gradient, rate, optimizer: str) -> tuple[Any, Any]:
+    """Take a step along a gradient."""
+    change, moments = _transformation(optimizer).update(gradient, moments)
+    return jax.tree.map(lambda t, c: jnp.subtract(t, rate * c).astype(t.dtype), theta, change), moments
+
+
+@functools.partial(jit, static_argnames="optimizer")
+def _batch_epoch(data, pairs, theta, moments, batches, rate, optimizer: str):
+    """Take a step per batch."""
+
+    def one(carry, batch):
+        gradient = data.take(*batch).value_and_gradient(carry[0])[1]
+        return _move(*carry, gradient, rate, optimizer), None
+
+    return jax.lax.scan(one, (theta, moments), batches)[0]
+
+
+@functools.partial(jit, static_argnames=("optimizer", "sizes"))
+def _pair_epoch(data, pairs, theta, moments, keys, rate, optimizer: str, sizes: tuple[int, int]):
+    """Take a step per key."""
+
+    def one(carry, key):
+        gradient = jax.grad(data.sampled)(carry[0], data.draw(key, pairs, *sizes))
+        return _move(*carry, gradient, rate, optimizer), None
+
+    return jax.lax.scan(one, (theta, moments), keys)[0]
