@@ -65,3 +65,13 @@ def _paragraph(lines: Sequence[str]) -> str:
     if not lines:
         return ""
     return '<pre style="white-space: pre-wrap">' + html.escape("\n".join(lines)) + "</pre>"
+
+
+def one_line(text: str) -> str:
+    """Show control characters of names and errors as escapes: a terminal obeys them, and lines are lines of ours."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def printable(text: str) -> str:
+    """Show what `one_line` shows, of a text of several lines."""
+    return "\n".join(map(one_line, text.split("\n")))

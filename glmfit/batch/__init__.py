@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
+    from ..design.builder import Built, build
+    from ..design.sessions import Session
     from ._collect import Collected, collect
-    from ._design import Built, build
     from ._fit import load_result, run_one
     from ._lock import BusyFolder
     from ._manifest import Manifest, ManifestError, read_manifest
     from ._progress import Progress, status
-    from ._receipt import Receipt
     from ._run import Summary, run
-    from ._session import Session
     from ._sources import load_session
-    from ._task import Task
+    from ._task import Receipt, Task
 
 __all__ = [
     "Built",
@@ -41,14 +40,12 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     _collect=("Collected", "collect"),
-    _design=("Built", "build"),
     _fit=("load_result", "run_one"),
     _lock=("BusyFolder",),
     _manifest=("Manifest", "ManifestError", "read_manifest"),
     _progress=("Progress", "status"),
-    _receipt=("Receipt",),
     _run=("Summary", "run"),
-    _session=("Session",),
     _sources=("load_session",),
-    _task=("Task",),
+    _task=("Receipt", "Task"),
+    **{".design": ("Built", "Session", "build")},
 )

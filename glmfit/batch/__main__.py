@@ -11,11 +11,11 @@ import shlex
 import sys
 from pathlib import Path
 
+from .._display import one_line, printable
 from ._environment import machine_type, worker_environment
 from ._lock import BusyFolder, RunLock, lock_of
 from ._manifest import ManifestError
 from ._plan import default_out, plan, read_known, read_plan, share
-from ._receipt import one_line, printable
 from ._results import failure_path, make_folders, result_path
 from ._run import Summary, look, run
 from ._sbatch import write_array_script

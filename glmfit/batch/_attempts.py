@@ -36,15 +36,7 @@ _here: set[Attempt] = set()  # those of this process
 
 
 class Attempt:
-    """Write down that a fit is begun, and show that it lasts.
-
-    Parameters
-    ----------
-    out : pathlib.Path
-        Output folder.
-    key : str
-        Of the task.
-    """
+    """Write down that a fit is begun, and show that it lasts."""
 
     def __init__(self, out: Path, key: str):
         self._path, self._start = _path(out, key), time.monotonic()

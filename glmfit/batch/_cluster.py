@@ -50,46 +50,16 @@ def open_client(
 ) -> Iterator[Client]:
     """Open a Dask client, with its cluster where none exists, and close what was opened.
 
-    Parameters
-    ----------
-    scheduler : str, path or distributed.Client
-        "local": processes on this machine. "slurm": jobs of SLURM. An address ("tls://host:8786") or a scheduler file:
-        a cluster that runs already; it is left running. A client is passed through.
-    workers : int
-        Number of worker processes (on SLURM: of jobs), one thread each.
-    gpus : int
-        Number of GPUs, one worker each: locally that is the number of workers; on SLURM any positive number asks for
-        one GPU per job. 0: fits run on CPUs.
-    slurm : dict, optional
-        Options of the jobs, see `glmfit.batch._slurm.Jobs`.
-    security : distributed.Security, optional
-        Certificates. By default new ones, which live as long as the cluster; for a cluster that exists, those of Dask's
-        own configuration.
-    cache : path, optional
-        Folder for compiled programs; every type of machine has a folder of its own in it.
-    out : path, optional
-        Folder of results: logs of the workers go to out/logs. SLURM needs one, shared with the nodes.
-    allowed_failures : int
-        A task is given up after this many of its workers have died, plus one. Not for a cluster that exists.
-    dashboard : bool
-        Offer Dask's dashboard on 127.0.0.1, by HTTPS, if bokeh is installed.
+    The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
+    that runs already and is left running; a client is passed through. Workers have one thread each, as many as
+    `workers`, or as GPUs if there are any (on SLURM any number of GPUs asks for one per job). They may still be on
+    their way: `drive` waits for them. `slurm` has the options of `glmfit.batch._slurm.job_options`. Certificates are
+    new ones by default, or those of Dask's configuration for a cluster that exists. Under `cache` each type of machine
+    has its folder of compiled programs; logs go to out/logs, which SLURM's nodes must share. A task is given up after
+    `allowed_failures` of its workers have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
 
-    Yields
-    ------
-    distributed.Client
-        Workers may still be on their way; `drive` waits for them.
+    ImportError without Dask, ValueError for options that make no sense, ConnectionError where nothing answers.
 
-    Raises
-    ------
-    ImportError
-        Dask is not installed.
-    ValueError
-        Options that make no sense.
-    ConnectionError
-        Nothing answers at the address.
-
-    Notes
-    -----
     Every port that is opened here is behind TLS. The ports over which a process could be told to run code accept only
     those who have the certificate of this cluster. The HTTP servers accept everybody who reaches them: the workers'
     have no pages, the scheduler's has the dashboard, which only shows.
@@ -191,11 +161,6 @@ def _connect(where: str, security: Security | None) -> Iterator[Client]:
     """Connect to a cluster that runs already, and leave it running."""
     from distributed import Client, Security
 
-    if "://" not in where and not Path(where).is_file():
-        raise ValueError(
-            f"scheduler={where!r} is none of: 'serial', 'local', 'slurm', an address such as 'tls://host:8786', "
-            "or a scheduler file that exists"
-        )
     address = where
     if "://" not in where:
         try:

@@ -42,36 +42,15 @@ def drive(
     Only a few tasks are with the cluster at any time, and what they return is let go of at once, so that a worker that
     leaves takes nothing with it. A task whose worker dies is run again elsewhere. One that may be what kills its
     workers is put aside, and run again at the end with nothing beside it: only if it kills them then, too, is it lost.
+    So a task may run more than once, and `function`, which the workers import, must be idempotent. For each task one of
+    these is called in this thread, in the order in which they finish, unless an error ends the call:
+    ``on_receipt(task, receipt)``, or ``on_lost(task, error)`` if the function raised `error`, or the task kills its
+    workers (`distributed.KilledWorker`), or could not be brought back.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    function : callable
-        Importable by the workers (a function of a module, no closure). Returns a small dict.
-    tasks : iterable
-        Arguments of `function`, pickled by Dask.
-    per_worker : int
-        Tasks with the cluster per worker: one that runs, the others so that it need not wait for the next.
-    on_receipt : callable
-        ``on_receipt(task, receipt)``, called in this thread in the order in which tasks finish.
-    on_lost : callable
-        ``on_lost(task, error)``: the function raised `error`, or the task kills its workers
-        (`distributed.KilledWorker`), or could not be brought back.
-    say : callable, optional
-        Told in a sentence that there are no workers to wait for, or that SLURM refuses jobs, and that it is over.
-    patience : float or None
-        Seconds without any worker until the cluster counts as lost; None: no limit. A cluster whose jobs wait in a
-        queue has no limit either.
-
-    Raises
-    ------
-    ClusterLostError
-        The scheduler is gone, or no worker came within `patience` seconds, or workers cannot start.
-
-    Notes
-    -----
-    Exactly one of `on_receipt` and `on_lost` is called for each task unless an error ends the call. A task may run
-    more than once, so `function` must be idempotent. Whatever ends the call cancels what is still with the cluster.
+    With the cluster are `per_worker` tasks per worker: one that runs, the others so that it need not wait for the next.
+    `say` is told in a sentence that there are no workers to wait for, or that SLURM refuses jobs, and that it is over.
+    ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience` seconds (None: no
+    limit, nor for a cluster whose jobs wait in a queue). Whatever ends the call cancels what is with the cluster.
     """
     if per_worker < 1:
         raise ValueError(f"per_worker={per_worker} was given; at least one task must be with each worker")

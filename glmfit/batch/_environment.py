@@ -17,18 +17,9 @@ ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
 def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> dict[str, str]:
     """Return the environment variables of one worker process.
 
-    They have to be set before the process starts: jax reads most of them when it is imported.
-
-    Parameters
-    ----------
-    gpu : str, optional
-        Number (or UUID) of the only GPU that the worker may use. Without one it computes on the CPU.
-    cache : path, optional
-        Folder in which jax keeps compiled programs, shared by all workers of the same `machine_type`.
-
-    Returns
-    -------
-    dict of str to str
+    They have to be set before the process starts: jax reads most of them when it is imported. `gpu` is the number (or
+    UUID) of the only GPU that the worker may use; without one it computes on the CPU. `cache` is a folder of compiled
+    programs, shared by all workers of the same `machine_type`.
     """
     env = dict(ONE_THREAD)
     if gpu is None:
@@ -76,15 +67,11 @@ def _cpu_flags() -> str:
 
 
 def machine_type() -> str:
-    """Return a short name for the kind of this machine: architecture, instruction sets and version of jaxlib.
+    """Return a short name for the kind of this machine, such as "x86_64-0a1b2c3d4e".
 
-    A program that was compiled on one kind of machine may stop with an illegal instruction on another, or give results
-    that differ in the last bits: each kind has its own folder of compiled programs.
-
-    Returns
-    -------
-    str
-        The architecture and 10 hex digits, such as "x86_64-0a1b2c3d4e".
+    It hashes architecture, instruction sets and version of jaxlib: a program that was compiled on one kind of machine
+    may stop with an illegal instruction on another, or give results that differ in the last bits, so that each kind has
+    its own folder of compiled programs.
     """
     what = "\n".join((platform.machine(), _cpu_flags(), metadata.version("jaxlib")))
     return f"{platform.machine()}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"

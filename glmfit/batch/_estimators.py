@@ -7,7 +7,8 @@ from typing import Any
 
 import glmfit
 
-COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV")
+from ..design.settings import COUNT_ESTIMATORS
+
 ESTIMATORS = (*COUNT_ESTIMATORS, "SoftmaxGLM", "MultinomialGLM")
 _SET_ELSEWHERE = {
     "random_state": "is set by the manifest's seed",
@@ -15,11 +16,6 @@ _SET_ELSEWHERE = {
     "devices": "is not for batches: a worker has one device",
     "verbose": "is not for batches: nobody would see it",
 }
-
-
-def takes_exposure(estimator: str) -> bool:
-    """Whether an estimator's fit knows the share of a bin that was observed."""
-    return estimator in COUNT_ESTIMATORS
 
 
 def parameters_of(estimator: str) -> list[str]:

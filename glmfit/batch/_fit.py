@@ -25,16 +25,15 @@ import glmfit
 from .._compile import compile_seconds, compiled_programs
 from .._status import Status
 from .._warn import warn_user
+from ..design.builder import Built, build
 from ._attempts import Attempt, deaths, ended, reason
-from ._design import Built, build
 from ._environment import machine_type
 from ._estimators import make_estimator
 from ._join import join_neurons
-from ._receipt import Receipt, Work
 from ._results import check_result, is_whole, write_failure, write_result
 from ._sources import identify, identity_of, load_session, stat_signature
 from ._stop import is_stopped, stop
-from ._task import Task
+from ._task import Receipt, Task, Work
 
 if TYPE_CHECKING:
     from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM

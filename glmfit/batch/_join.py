@@ -12,20 +12,10 @@ from ..estimators import FitReport
 
 
 def join_neurons(models: list, names: list[str]):
-    """Put models of one neuron each side by side.
+    """Put models of one neuron each, fitted to as many features, side by side.
 
-    Parameters
-    ----------
-    models : list of PopulationGLM
-        Each fitted to counts (time, 1) and as many features; a feature may be something else for each neuron.
-    names : list of str
-        Of the neurons.
-
-    Returns
-    -------
-    PopulationGLM
-        With coefficients (feature, neuron) and one report. The bounds are those of the single fits; their failure
-        probabilities are added up. It has no history of checks.
+    The PopulationGLM has coefficients (feature, neuron) and one report: the bounds are those of the single fits, and
+    their failure probabilities are added up. It has no history of checks.
     """
     joined, reports = models[0], [m.report_ for m in models]
     coef = np.concatenate([m.coef_ for m in models], axis=1)

@@ -20,10 +20,7 @@ _READ: dict[str, tuple[str, str]] = {}  # module -> file and digest of the text 
 def find_loader(name: str, folder: str) -> Callable[..., Any]:
     """Import the function of a name "package.module:function"; modules next to the manifest are found.
 
-    Raises
-    ------
-    ImportError
-        If it cannot be imported: why, and where it was looked for.
+    ImportError says why it cannot be imported, and where it was looked for.
     """
     module_name, function_name = name.split(":")
     module = _import(module_name, folder, name)

@@ -27,18 +27,10 @@ class BusyFolder(RuntimeError):
 
 
 class RunLock:
-    """Hold an output folder for one run; a run that was killed does not hold it any longer.
+    """Hold an output folder for one run, by a file; a run that was killed does not hold it any longer.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file; shards have one each, since they share out the tasks.
-
-    Raises
-    ------
-    BusyFolder
-        On entering, if a run that is alive holds it: on this host its process exists, on another its file was
-        touched within the last minute.
+    Entering raises BusyFolder if a run that is alive holds it: on this host its process exists, on another its file was
+    touched within the last minute.
     """
 
     def __init__(self, path: Path):

@@ -6,15 +6,27 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._lines import Lines
+from .._display import one_line
+from ..design._schema import (
+    BOOLEAN,
+    TABLE,
+    TEXT,
+    Problems,
+    Rule,
+    check_table,
+    check_tables,
+    one_of,
+    shown,
+    whole,
+)
 from ._read_data import Data, read_data
 from ._read_models import Model, read_model
-from ._schema import BOOLEAN, TABLE, TEXT, ManifestError, Problems, Rule, check_table, check_tables, one_of, whole
 from ._sources import identity_of
 from ._task import Task, digest, make_task
 
@@ -29,6 +41,27 @@ _KEYS = {
 }
 _OPTIONS = {"pad_shapes": BOOLEAN}
 _DEFAULTS = {"pad_shapes": True}
+_DEEPEST = 100  # tables and arrays, one in the other; what reads them calls itself
+_TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep."
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be run.
+
+    Parameters
+    ----------
+    problems : list of str
+        All that is wrong with it; the error's text has one a line.
+
+    Attributes
+    ----------
+    problems : list of str
+        The same.
+    """
+
+    def __init__(self, problems: Iterable[str]):
+        self.problems = [one_line(problem) for problem in problems]
+        super().__init__("\n".join(self.problems))
 
 
 @dataclass(frozen=True)
@@ -120,7 +153,7 @@ def read_manifest(path: str | Path) -> Manifest:
     Raises
     ------
     ManifestError
-        With all that is wrong, a line each, which names the line of the file.
+        With all that is wrong, a line each, which names the file, the table and the key.
     FileNotFoundError
         If there is no such file.
 
@@ -134,7 +167,7 @@ def read_manifest(path: str | Path) -> Manifest:
     ...     read_manifest(path)
     ... except ManifestError as error:
     ...     print(error.problems[0])
-    batch.toml, line 1: sead is not known here; did you mean "seed"?
+    batch.toml: sead is not known here; did you mean "seed"?
     """
     return read_again(path, None)
 
@@ -144,10 +177,8 @@ def read_again(path, checked: str | None) -> Manifest:
     path = Path(path)
     content = path.read_bytes()
     digest_of_bytes = hashlib.sha256(content).hexdigest()
-    document, lines = _parse(path, content)
-    problems = Problems(path.name, document, lines.line_of)
-    for place, line in lines.repeated:
-        problems.add(place[:-1], f"{place[-1]} is there a second time, in line {line}.")
+    document = _parse(path, content)
+    problems = Problems(path.name, document)
     right = check_table(problems, (), document, _KEYS)
     options = _DEFAULTS | check_table(problems, ("options",), right.get("options", {}), _OPTIONS)
     folder = path.resolve().parent
@@ -158,9 +189,10 @@ def read_again(path, checked: str | None) -> Manifest:
         made = read_model(problems, place, table, by_name, values=digest_of_bytes != checked)
         _check_new(problems, place, made, models)
         models += made
-    if not len(problems) and not any(by_name[name].sessions for model in models for name in model.data):
+    if not problems and not any(by_name[name].sessions for model in models for name in model.data):
         problems.add((), "there is nothing to fit: no model has a session.")
-    problems.raise_any()
+    if problems:
+        raise ManifestError(problems.texts)
     return Manifest(
         path.resolve(),
         right.get("name", path.stem),
@@ -173,14 +205,14 @@ def read_again(path, checked: str | None) -> Manifest:
     )
 
 
-def _parse(path: Path, content: bytes) -> tuple[dict[str, Any], Lines]:
-    """Read TOML or JSON; errors name the line."""
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    """Read TOML or JSON; errors name the line where the document breaks off."""
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".json"):
         raise ManifestError([f'{path.name}: a manifest is a .toml or a .json file, not "{path.suffix}".'])
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
-        document = tomllib.loads(text) if suffix == ".toml" else json.loads(text, parse_constant=_no_constant)
+        document = tomllib.loads(text) if suffix == ".toml" else _read_json(text)
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ManifestError([f"{path.name}, line {line}: the file is not UTF-8 ({error.reason})."]) from None
@@ -190,18 +222,35 @@ def _parse(path: Path, content: bytes) -> tuple[dict[str, Any], Lines]:
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) if found else text.rstrip().count("\n") + 1
         raise ManifestError([f"{path.name}, line {line}: {error}."]) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ManifestError([f"{path.name}: {error}."]) from None
-    if not isinstance(document, dict):
-        raise ManifestError([f"{path.name}, line 1: the document is a {type(document).__name__}; it must be a table."])
-    try:
-        return document, Lines(text, suffix)
     except RecursionError:
-        raise ManifestError([f"{path.name}: it is nested too deeply."]) from None
+        raise ManifestError([f"{path.name}: {_TOO_DEEP}"]) from None
+    if not isinstance(document, dict):
+        raise ManifestError([f"{path.name}: the document is a {type(document).__name__}; it must be a table."])
+    level: list[Any] = [document]
+    for _ in range(_DEEPEST):
+        holders = [value for value in level if isinstance(value, dict | list)]
+        level = [entry for value in holders for entry in (value.values() if isinstance(value, dict) else value)]
+    if level:
+        raise ManifestError([f"{path.name}: {_TOO_DEEP}"])
+    return document
 
 
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+def _read_json(text: str) -> Any:
+    """Read JSON alone, each key once: neither NaN nor a key that hides another."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            ((key, n),) = Counter(key for key, _ in pairs).most_common(1)
+            raise ValueError(f"{key} is there {n} times in one table, {shown(table)}")
+        return table
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
 
 
 def _check_new(problems: Problems, place: tuple, made: list[Model], models: list[Model]) -> None:

@@ -64,13 +64,7 @@ def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
 
 
 def read_plan(out: Path) -> list[Task]:
-    """Read the list of tasks back.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If the folder is not the output of a batch, or the list is damaged.
-    """
+    """Read the list of tasks back; FileNotFoundError or ValueError if there is none, or it is damaged."""
     return _read_plan(out, Task.from_json)
 
 

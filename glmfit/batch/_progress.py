@@ -7,10 +7,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .._display import one_line
 from .._progress import counted
 from ._attempts import begun, deaths
 from ._plan import read_plan
-from ._receipt import one_line
 from ._results import failure_path, read_facts, read_failure, result_path
 
 _SLOWEST, _MOST_NAMED = 5, 10

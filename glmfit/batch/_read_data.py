@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._loaders import find_loader
-from ._read_arrays import names_in
-from ._schema import (
+from ..design._schema import (
     NAME,
     NAMED,
     TEXT,
@@ -27,11 +25,12 @@ from ._schema import (
     shown,
     whole,
 )
+from ..design.arrays import PARTS, names_in
+from ..design.settings import COUNTS
+from ._loaders import find_loader
 from ._task import digest
 
 FORMATS = ("npz", "nwb", "zarr")
-COUNTS = "counts"  # name of the binned spikes among the signals
-_PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")
 _LABEL = 60  # characters that the arguments of a loader may add to a session's name
 
 _FILES = {
@@ -39,7 +38,7 @@ _FILES = {
     "files": either(TEXT, list_of(TEXT, "a list of them")),
     "format": one_of(*FORMATS),
 }
-_MATRICES = _FILES | dict.fromkeys(_PARTS, TEXT)
+_MATRICES = _FILES | dict.fromkeys(PARTS, TEXT)
 _ANY = Rule("a table or a text", lambda value: isinstance(value, dict | str))
 _RECORDING = _FILES | {
     "spikes": _ANY,
@@ -73,24 +72,12 @@ _ARRAYS = {
 
 @dataclass(frozen=True)
 class Data:
-    """A source of sessions.
-
-    Attributes
-    ----------
-    name : str
-        Of the source.
-    kind : {"recording", "matrices", "loader"}
-        What its sessions hold; that of a loader is known when it has run.
-    sessions : dict
-        Name of a session -> all that is needed to load it, values of JSON.
-    signals, epochs : tuple of str
-        Names that a recording has.
-    """
+    """A source of sessions."""
 
     name: str
-    kind: str
-    sessions: dict[str, dict[str, Any]]
-    signals: tuple[str, ...] = ()
+    kind: str  # what its sessions hold, "recording" or "matrices"; "loader": that is known when it has run
+    sessions: dict[str, dict[str, Any]]  # name -> all that is needed to load it, values of JSON
+    signals: tuple[str, ...] = ()  # names that a recording has
     epochs: tuple[str, ...] = ()
 
 
@@ -103,9 +90,9 @@ def read_data(problems: Problems, path: tuple, table: dict[str, Any], folder: Pa
         right = check_table(problems, path, table, _MATRICES, ("name", "files", "X", "y"))
         form, files = _files(problems, path, right, folder)
         if form == "nwb":
-            problems.add(path, "matrices are read from npz or zarr, not from nwb; leave X and y out.", "X")
-        common = {"kind": "matrices", **{part: right[part] for part in _PARTS if part in right}}
-        _find_arrays(problems, files, form, [(path, part, right[part]) for part in _PARTS if part in right])
+            problems.add(path, "matrices are read from npz or zarr, not from nwb; leave X and y out.")
+        common = {"kind": "matrices", **{part: right[part] for part in PARTS if part in right}}
+        _find_arrays(problems, files, form, [(path, part, right[part]) for part in PARTS if part in right])
         return Data(name, "matrices", _sessions(name, files, form, common))
     return _recording(problems, path, table, name, folder)
 
@@ -118,7 +105,7 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
     if form == "nwb":
         common["spikes"] = right.get("spikes", "units")
         if not isinstance(common["spikes"], str):
-            problems.add(path, f'spikes is {shown(common["spikes"])}; for nwb it must be a text, "units".', "spikes")
+            problems.add(path, f'spikes is {shown(common["spikes"])}; for nwb it must be a text, "units".')
     elif "spikes" in right:
         common["spikes"] = check_table(problems, (*path, "spikes"), right["spikes"], *_ARRAYS["spikes"])
         arrays += [((*path, "spikes"), key, array) for key, array in common["spikes"].items()]
@@ -131,11 +118,9 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
             at = (*path, what)
             if not NAME.fullmatch(key) or (what, key) == ("signals", COUNTS):
                 meant = "stands for the spikes" if key == COUNTS else "is no name"
-                problems.add(
-                    at, f'"{key}" {meant}; a name has letters, digits, _ . and - only, and is not "counts".', key
-                )
+                problems.add(at, f'"{key}" {meant}; a name has letters, digits, _ . and - only, and is not "counts".')
             elif form == "nwb" and not TEXT.fits(entry):
-                problems.add(at, f"{key} is {shown(entry)}; for nwb it must be a text, the name in the file.", key)
+                problems.add(at, f"{key} is {shown(entry)}; for nwb it must be a text, the name in the file.")
             elif form in ("npz", "zarr"):
                 common[what][key] = check_table(problems, (*at, key), entry, *_ARRAYS[what])
                 named = {part: array for part, array in common[what][key].items() if part != "columns"}
@@ -161,7 +146,7 @@ def _find_arrays(problems: Problems, files: list[Path], form: str | None, arrays
         if not missing:
             return
     for table, key, name in missing if known else []:
-        problems.add(table, f'no file has an array "{name}"{guess(name, sorted(known))}', key)
+        problems.add(table, f'{key}: no file has an array "{name}"{guess(name, sorted(known))}')
 
 
 # -- files
@@ -179,8 +164,10 @@ def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[
         # A link to a file that is not there stays: its task will fail, and say so.
         paths = {file for file in paths if not file.is_dir() or "zarr" in (file.suffix[1:], right.get("format"))}
         if not paths:
-            text = f'nothing matches "{pattern}" in {folder}. Relative names start at the folder of the manifest.'
-            problems.add(path, text, "files")
+            text = (
+                f'files: nothing matches "{pattern}" in {folder}. Relative names start at the folder of the manifest.'
+            )
+            problems.add(path, text)
         found |= paths
     if "format" in right:
         return right["format"], sorted(found)
@@ -188,12 +175,11 @@ def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[
         form = file.suffix.removeprefix(".")
         if form not in FORMATS:
             text = f"the format of {file.name} is not known; name it with format, {one_of(*FORMATS).allowed}."
-            problems.add(path, text, "files")
+            problems.add(path, text)
             return None, []
         forms.add(form)
     if len(forms) > 1:
-        text = f"the files are of several formats, {', '.join(sorted(forms))}; make a [[data]] of each."
-        problems.add(path, text, "files")
+        problems.add(path, f"the files are of several formats, {', '.join(sorted(forms))}; make a [[data]] of each.")
     return (forms.pop() if len(forms) == 1 else None), sorted(found)
 
 
@@ -226,7 +212,7 @@ def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Pat
     try:
         function = find_loader(right["loader"], str(folder))
     except ImportError as error:
-        problems.add(path, str(error), "loader")
+        problems.add(path, str(error))
         return Data(name, "loader", {})
     labels = [_label(entry) or str(i) for i, entry in enumerate(arguments)]
     taken = Counter(labels)
@@ -239,8 +225,10 @@ def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Pat
         elif (same := first.setdefault(digest(entry), i)) != i:
             wrong = f"are those of session {same + 1} again."
         if wrong:
-            where = ((*path, "arguments"), i) if "arguments" in table else (path, "loader")
-            problems.add(where[0], f"the arguments {shown(entry)} of session {i + 1} {wrong}", where[1])
+            problems.add(
+                (*path, "arguments") if "arguments" in table else path,
+                f"the arguments {shown(entry)} of session {i + 1} {wrong}",
+            )
         sessions[f"{name}/{labels[i]}"] = {**common, "arguments": entry}
     return Data(name, "loader", sessions)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..design._schema import NAMED, TABLE, TEXT, Problems, check_table, guess, is_plain, list_of, shown
+from ..design.settings import read_design
 from ._estimators import ESTIMATORS, parameters_of, why_not
 from ._read_data import Data
-from ._read_design import read_design
-from ._schema import NAMED, TABLE, TEXT, Problems, check_table, guess, is_plain, list_of, shown
 
 _KEYS = {
     "name": NAMED,
@@ -24,27 +24,13 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class Model:
-    """One configuration of an estimator and a design.
+    """One configuration of an estimator and a design."""
 
-    Attributes
-    ----------
-    name : str
-        With the place in the grid for members of one.
-    estimator : str
-        Name of the class.
-    parameters : dict
-        Of its constructor.
-    design : dict or None
-        Of recordings.
-    data : tuple of str
-        Sources whose sessions it is fitted to.
-    """
-
-    name: str
+    name: str  # with the place in the grid for members of one
     estimator: str
     parameters: dict[str, Any]
-    design: dict[str, Any] | None
-    data: tuple[str, ...]
+    design: dict[str, Any] | None  # of recordings
+    data: tuple[str, ...]  # sources whose sessions it is fitted to
 
 
 def read_model(
@@ -55,12 +41,12 @@ def read_model(
     right = check_table(problems, path, table, _KEYS, ("name", "estimator"))
     estimator = right.get("estimator")
     if estimator is not None and estimator not in ESTIMATORS:
-        problems.add(path, f"estimator is {shown(estimator)}{guess(estimator, ESTIMATORS)}", "estimator")
+        problems.add(path, f"estimator is {shown(estimator)}{guess(estimator, ESTIMATORS)}")
         estimator = None
     names = tuple(dict.fromkeys(right.get("data", data)))
     for name in names:
         if name not in data:
-            problems.add(path, f'data names "{name}", which is no [[data]]{guess(name, data)}', "data")
+            problems.add(path, f'data names "{name}", which is no [[data]]{guess(name, data)}')
     sources = [data[name] for name in names if name in data]
     parameters, grid = right.get("parameters", {}), right.get("grid", {})
     members = _members(problems, path, parameters, grid, estimator, values)
@@ -77,15 +63,15 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
     before = len(problems)
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
-            problems.add((*path, "grid"), f"{key} is {shown(values)}; it must be a list of values to try.", key)
+            problems.add((*path, "grid"), f"{key} is {shown(values)}; it must be a list of values to try.")
         elif any(value in values[:i] for i, value in enumerate(values)):
-            problems.add((*path, "grid"), f"{key} is {shown(values)}; each value may be there once.", key)
+            problems.add((*path, "grid"), f"{key} is {shown(values)}; each value may be there once.")
         if key in parameters:
-            problems.add((*path, "grid"), f"{key} is given by the parameters as well; leave one of them out.", key)
+            problems.add((*path, "grid"), f"{key} is given by the parameters as well; leave one of them out.")
     for what, keys in (("parameters", parameters), ("grid", grid)):
         for key in (key for key in keys if not is_plain(keys[key])):
             text = f"{key} is {shown(keys[key])}; it must be made of texts, finite numbers, true and false."
-            problems.add((*path, what), text, key)
+            problems.add((*path, what), text)
         if check and estimator is not None:
             _check_names(problems, (*path, what), keys, estimator)
     if len(problems) > before or estimator is None:
@@ -105,9 +91,9 @@ def _check_values(problems: Problems, path: tuple, estimator: str, parameters: d
     from ._check_parameters import wrong_values
 
     for about, text in wrong_values(estimator, {**parameters, **chosen}):
-        given = next((key for key in (*parameters, *chosen) if text.startswith(f"{key} is ")), about)
+        given = next((key for key in (*parameters, *chosen) if text.startswith(f"{key} ")), about)
         table = "grid" if given in chosen else "parameters" if given in parameters else None
-        problems.add((*path, table) if table else path, text, given if table else None)
+        problems.add((*path, table) if table else path, text if given in text else f"{given}: {text}")
 
 
 def _check_names(problems: Problems, path: tuple, keys: dict, estimator: str) -> None:
@@ -117,8 +103,7 @@ def _check_names(problems: Problems, path: tuple, keys: dict, estimator: str) ->
         if key in known:
             continue
         reason = why_not(key)
-        text = f"{key} {reason}." if reason else f"{key} is no parameter of {estimator}{guess(key, known)}"
-        problems.add(path, text, key)
+        problems.add(path, f"{key} {reason}." if reason else f"{key} is no parameter of {estimator}{guess(key, known)}")
 
 
 def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], estimator: str | None):
@@ -127,7 +112,7 @@ def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], e
     if "design" in table:
         if "matrices" in kinds:
             names = ", ".join(f'"{source.name}"' for source in sources if source.kind == "matrices")
-            problems.add(path, f"design is given, but the data {names} are matrices, which have one already.", "design")
+            problems.add(path, f"design is given, but the data {names} are matrices, which have one already.")
         if isinstance(table["design"], dict):
             return read_design(problems, (*path, "design"), table["design"], sources, estimator)
     elif "recording" in kinds:

@@ -83,12 +83,9 @@ def forget_failure(out: Path, key: str) -> None:
 
 
 def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of a result, and its columns of the index; every byte is checked on the way (by checksums).
+    """Read the arrays of a result, and its columns of the index.
 
-    Raises
-    ------
-    ValueError
-        If the file is truncated, damaged or not a result.
+    Every byte is checked on the way (by checksums): ValueError if the file is truncated, damaged or not a result.
     """
     path = Path(path)
     try:
@@ -102,13 +99,7 @@ def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Read what a result's header says of the fit, without the arrays.
-
-    Raises
-    ------
-    ValueError
-        As `read_result`, as far as it is seen without reading all of it.
-    """
+    """Read what a result's header says of the fit; ValueError as `read_result`, as far as that is seen."""
     path = Path(path)
     try:
         header, _ = read_npz(path, header_only=True)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._display import one_line, printable
 from .._progress import ProgressBar
 from ._attempts import begun, deaths, ended, take_back
 from ._lock import RunLock, lock_of
 from ._manifest import Manifest
 from ._plan import default_out, plan, read_known, share
-from ._receipt import Receipt, Work, one_line, printable
 from ._results import failure_path, forget_failure, is_whole, make_folders, read_failure, result_path, write_failure
 from ._stop import signals_noted, stop_if_told
-from ._task import Task
+from ._task import Receipt, Task, Work
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -142,7 +142,7 @@ def run(
     Raises
     ------
     ManifestError
-        Before anything runs, with every problem and its line.
+        Before anything runs, with every problem, its table and its key.
     BusyFolder
         If another run is at work in the output folder.
     RuntimeError
@@ -160,12 +160,12 @@ def run(
     a full disk nothing is computed for nothing.
     """
     start = time.perf_counter()
+    if client is None:
+        _check_scheduler(str(scheduler))
     path = manifest.path if isinstance(manifest, Manifest) else Path(manifest)
     out = (default_out(path) if out is None else Path(out)).resolve()
     manifest = manifest if isinstance(manifest, Manifest) else read_known(path, out)
     make_folders(out)
-    if client is None:
-        _check_scheduler(str(scheduler))
     with signals_noted(), RunLock(lock_of(out, shard)):
         book = look(manifest, out, shard, retry, progress, start)
         works = [Work(task, str(out), manifest.digest, allowed_failures + 1) for task in book.todo]

@@ -164,14 +164,6 @@ def submit_jobs(*, n_jobs: int, logs: Path, **given: Any) -> Jobs:
     return Jobs(n_jobs=n_jobs, logs=logs, **job_options(logs=logs, **given))
 
 
-def job_script(**given: Any) -> str:
-    """Return the script of such a job, without submitting anything."""
-    options = job_options(**given)
-    for of_the_cluster in ("scheduler_options", "silence_logs", "security"):
-        del options[of_the_cluster]
-    return Job("tls://scheduler:port", name="worker", **options).job_script()
-
-
 def job_options(
     *, gpu: bool, options: dict[str, Any], env: dict[str, str], security: Security, logs: Path, dashboard: bool
 ) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..design.arrays import read_matrices, read_recording
+from ..design.sessions import Session
 from ._loaders import beside_manifest, digest_of_module, find_loader
-from ._read_arrays import read_matrices, read_recording
-from ._session import Session
 from ._task import digest
 
 _BLOCK = 2**20
@@ -51,32 +51,17 @@ def load_session(source: dict[str, Any]) -> Session:
     if source["kind"] == "matrices":
         return read_matrices(source)
     if source["format"] == "nwb":
-        from ._read_nwb import read_nwb
+        from ..design.nwb import read_nwb
 
         return read_nwb(source)
     return read_recording(source)
 
 
 def identity_of(source: dict[str, Any], again: bool = True) -> str:
-    """Hash what the data of a session are.
+    """Hash what the data of a session are, wherever they lie; OSError if a file cannot be read.
 
-    Parameters
-    ----------
-    source : dict
-        Of a task: ``task.spec["source"]``.
-    again : bool
-        Look at a loader's module anew; else the text counts that was executed here last.
-
-    Returns
-    -------
-    str
-        sha256 in hexadecimal. For files over their content and over what is read of them; for loaders over module,
-        function, arguments, version and the text of the module's file. Where they lie makes no difference.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be read.
+    That is, of files, their content and what is read of them; of loaders module, function, arguments, version and the
+    text of the module's file: that of now, or without ``again`` that which was executed here last.
     """
     facts = {key: value for key, value in source.items() if key not in _NOT_DATA}
     if source["kind"] == "loader":
@@ -106,21 +91,8 @@ def identify(source: dict[str, Any]) -> tuple[str, list | None]:
 def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
     """Describe the files of a source so that a change of them shows, without reading them.
 
-    Parameters
-    ----------
-    source : dict
-        Of a task: ``task.spec["source"]``.
-
-    Returns
-    -------
-    list or None
-        Name, size in bytes, time of writing in ns, inode and time of change in ns (which nobody can set back) of each
-        file, values of JSON. None for loaders, whose identity costs nothing.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be read.
+    Of each file: name, size in bytes, time of writing in ns, inode and time of change in ns (which nobody can set
+    back). None for loaders, whose identity costs nothing; OSError if a file is not there.
     """
     if source["kind"] == "loader":
         return None

@@ -1,4 +1,4 @@
-"""One fit to be made, under a name that is a hash of what it is."""
+"""One fit to be made, under a name that is a hash of what it is; how it is sent to a worker, and the answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 FORMAT = 1
 _HASHED = ("estimator", "parameters", "design", "seed", "precision")
@@ -43,6 +43,48 @@ class Task:
         if not all(isinstance(name, str) for name in names) or not isinstance(values["spec"], dict):
             raise ValueError("a session or model without a name, or without a specification")
         return cls(check_key(values["key"]), *names, values["spec"])
+
+
+class Receipt(NamedTuple):
+    """What is told of a task: numbers and words, never its arrays.
+
+    Attributes
+    ----------
+    key, session, model : str
+        Of the task.
+    state : {"done", "found", "failed"}
+        "found": done before.
+    seconds : float
+        From the start of loading to the end of writing.
+    error : str or None
+        Of one that failed.
+    worker : str
+        Host and process.
+    unwritten : bool
+        Whether it failed because the output folder cannot be written to.
+    """
+
+    key: str
+    session: str
+    model: str
+    state: str
+    seconds: float = 0.0
+    error: str | None = None
+    worker: str = ""
+    unwritten: bool = False
+
+
+class Work(NamedTuple):
+    """What a worker is sent."""
+
+    task: Task
+    out: str
+    manifest: str  # digest
+    tries: int  # after so many attempts that ended their process, a fit has failed
+
+    @property
+    def key(self) -> str:
+        return self.task.key
 
 
 def make_task(session: str, model: str, spec: dict[str, Any], identity: str) -> Task:

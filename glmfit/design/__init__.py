@@ -1,8 +1,10 @@
-"""Designs larger than memory: rows of features or of counts, read a run at a time."""
+"""Designs: built of recordings, or larger than memory and read a run at a time."""
 
 from ._side_by_side import hstack
 from ._sources import as_source
 from .base import RowSource
+from .builder import Built, build
 from .convolution import Convolution
+from .sessions import Session
 
-__all__ = ["Convolution", "RowSource", "as_source", "hstack"]
+__all__ = ["Built", "Convolution", "RowSource", "Session", "as_source", "build", "hstack"]

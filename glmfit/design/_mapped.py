@@ -15,8 +15,6 @@ from .base import RowSource
 class MappedRows(RowSource):
     """Rows of an `np.memmap` or of a view of one.
 
-    Notes
-    -----
     Not a byte is read through the mapping: were the file shorter by then, the kernel would end the process (SIGBUS). A
     read that falls short is an OSError instead.
     """

@@ -15,34 +15,17 @@ from .base import RowSource
 
 
 class Stamp(NamedTuple):
-    """State of a file.
+    """State of a file: another may have taken its place (a rename), and what is open stays what it was."""
 
-    Attributes
-    ----------
-    read :
-        Of what rows are read from.
-    at_path :
-        Of what lies at its path, None for nothing: another file may have taken its place (a rename), and what is open
-        stays what it was.
-    """
-
-    read: Hashable
-    at_path: Hashable
+    read: Hashable  # of what rows are read from
+    at_path: Hashable  # of what lies at its path, None for nothing
 
 
 class OpenFile:
-    """A file that is open as long as this lives.
-
-    Attributes
-    ----------
-    path : str
-        Where it was when it was opened.
-    number : int
-        Its descriptor.
-    """
+    """A file that is open as long as this lives."""
 
     def __init__(self, path):
-        self.path = str(path)
+        self.path = str(path)  # where it was when it was opened
         self.number = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self.number)
 
@@ -70,13 +53,7 @@ def _state(file) -> Hashable:
 
 
 class Watch:
-    """What the data of a fit are read from, as it was when this was made.
-
-    Parameters
-    ----------
-    data : iterable
-        Sources, and arrays in memory or mapped; None is left out.
-    """
+    """What the data of a fit (sources, arrays in memory or mapped) are read from, as it was when this was made."""
 
     def __init__(self, data: Iterable[Any]):
         self._read = [found for given in data if (found := _signed(given)) is not None]

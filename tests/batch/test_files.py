@@ -103,6 +103,13 @@ def test_only_what_this_version_found_right_is_not_checked_again(make_batch, how
         run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
 
 
+def test_a_scheduler_that_is_none_is_refused_before_anything_is_written(make_batch):
+    batch = make_batch([{"seed": 0}], [{"name": "m", "estimator": "PopulationGLM"}])
+    with pytest.raises(ValueError, match="scheduler is 'locl'; it must be 'local', 'serial', 'slurm', an address"):
+        run(batch.manifest, out=batch.out, scheduler="locl", progress=False)
+    assert not batch.out.exists()
+
+
 def test_status_counts(finished):
     progress = status(finished.out)
     assert (progress.n_tasks, progress.n_done, progress.n_failed, progress.n_missing) == (12, 10, 2, 0)

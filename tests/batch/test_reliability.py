@@ -36,8 +36,8 @@ from glmfit.batch.__main__ import _is_missing
 from glmfit.batch._attempts import LIFETIME, STARTED, Attempt, begun, deaths, ended, reason, take_back
 from glmfit.batch._lock import RunLock
 from glmfit.batch._plan import plan, read_plan
-from glmfit.batch._receipt import Receipt, Work
 from glmfit.batch._results import NEEDED, is_whole
+from glmfit.batch._task import Receipt, Work
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import sys
 import pytest
 from distributed import Security
 
-from glmfit.batch import _slurm
 from glmfit.batch._directives import lifetime_of, seconds_of
 from glmfit.batch._sbatch import write_array_script
+from glmfit.batch._slurm import Job, job_options
 
 NAMES = [
     "my dir/my fits",
@@ -26,7 +26,10 @@ def worker_script(folder, **options):
     files = {f"tls_{role}_{what}": f"{folder}/{role}-{what}.pem" for role in ("worker",) for what in ("cert", "key")}
     security = Security(tls_ca_file=f"{folder}/ca.pem", require_encryption=True, **files)
     given = {"gpu": False, "env": {"NPROC": "1"}, "security": security, "logs": folder / "logs", "dashboard": False}
-    return _slurm.job_script(**given | {"options": {"host": "127.0.0.1", **options.pop("slurm", {})}} | options)
+    given |= {"options": {"host": "127.0.0.1", **options.pop("slurm", {})}} | options
+    of_the_cluster = ("scheduler_options", "silence_logs", "security")
+    of_jobs = {name: value for name, value in job_options(**given).items() if name not in of_the_cluster}
+    return Job("tls://scheduler:port", name="worker", **of_jobs).job_script()
 
 
 def array_script(folder, **slurm):

@@ -11,8 +11,8 @@ import pynapple as nap
 import pytest
 
 from glmfit.batch import Session, build, load_session
-from glmfit.batch._bases import evaluate, time_kernels
-from glmfit.batch._bins import count, intersect, lag, make_bins, resample
+from glmfit.design.bases import evaluate, time_kernels
+from glmfit.design.bins import count, intersect, lag, make_bins, resample
 from tests.oracles import design as oracle
 
 EPOCHS = [
@@ -326,6 +326,44 @@ def test_units_are_chosen_by_name_number_and_rate(session):
 def test_designs_that_do_not_fit_a_session_say_so(session, change, message):
     with pytest.raises(ValueError, match=message):
         build(session, design_of(**{"covariates": [{"signal": "speed"}], **change}), "PopulationGLM")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bin": 0.1}, 'design: bin is not known here; did you mean "bin_s"?'),
+        ({"bin_s": None}, "design: bin_s is missing; it must be a number of seconds of at least 1e-06."),
+        ({"units": "a"}, 'design: units is "a"; it must be a list of names of units.'),
+        ({"covariates": []}, "design: there are neither covariates nor a history; a design needs features."),
+        (
+            {"covariates": [{"signal": "speed"}, {"signal": "place", "basis": {"kind": "bspline", "n": 5}}]},
+            "design: covariates 2, basis: range is missing; it must be two numbers.",
+        ),
+    ],
+)
+def test_designs_with_keys_or_values_that_are_not_allowed_say_so(session, change, message):
+    with pytest.raises(ValueError, match="design: ") as found:
+        build(session, {**design_of(covariates=[{"signal": "speed"}]), **change})
+    assert type(found.value) is ValueError and message in str(found.value).split("\n")
+
+
+def test_a_design_that_is_no_dict_is_refused(session):
+    with pytest.raises(TypeError, match="design is a list; it must be a dict"):
+        build(session, [{"signal": "speed"}])
+
+
+def test_tuples_and_values_of_numpy_are_as_good_as_lists_and_numbers(session):
+    basis = {"kind": "bspline", "n": 5, "range": [-3, 3]}
+    covariates = [{"signal": "speed", "basis": basis}, {"signal": "place", "lags": [0, 1]}]
+    plain = build(session, {"bin_s": 0.1, "epochs": [[0, 5], [6, 9]], "covariates": covariates, "units": ["a"]})
+    basis = {"kind": "bspline", "n": np.int64(5), "range": (-3, np.float32(3))}
+    covariates = ({"signal": "speed", "basis": basis}, {"signal": "place", "lags": np.arange(2)})
+    epochs = np.array([(0, 5), (6, 9)])
+    given = {"bin_s": np.float64(0.1), "epochs": epochs, "covariates": covariates, "units": np.array(["a"])}
+    built = build(session, given)
+    assert np.array_equal(built.X, plain.X, equal_nan=True) and built.notes == plain.notes
+    assert np.array_equal(built.y, plain.y)
+    assert given["epochs"] is epochs and given["covariates"] is covariates
 
 
 # -- sessions

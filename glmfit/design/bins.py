@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._session import Signal
+from .sessions import Signal
 
 _SLACK = 1e-6  # of a bin: rounding of times is no partial bin
 _DIGITS = 9  # times are whole nanoseconds, as in pynapple

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from ._schema import guess
-from ._session import Session
+from .sessions import Session
 
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, OSError, KeyError)
-_PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")
+PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")
 
 
 def read_matrices(source: dict[str, Any]) -> Session:
     """Read X, y and what goes with them."""
     with arrays_of(source) as read, blaming(source["path"]):
-        return Session(**{part: read(source[part]) for part in _PARTS if part in source})
+        return Session(**{part: read(source[part]) for part in PARTS if part in source})
 
 
 def read_recording(source: dict[str, Any]) -> Session:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ._read_arrays import blaming
 from ._schema import guess
-from ._session import Session
+from .arrays import blaming
+from .sessions import Session
 
 
 def read_nwb(source: dict[str, Any]) -> Session:

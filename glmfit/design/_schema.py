@@ -1,4 +1,4 @@
-"""Rules for the values of a manifest, and the problems found by them."""
+"""Rules for the values of a manifest or a design, and the problems found by them."""
 
 from __future__ import annotations
 
@@ -9,48 +9,28 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ._receipt import one_line
+from .._display import one_line
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _LONGEST = 60
 
 
-class ManifestError(ValueError):
-    """A manifest that cannot be run.
-
-    Parameters
-    ----------
-    problems : list of str
-        All that is wrong with it, in the order of lines; the error's text has one a line.
-
-    Attributes
-    ----------
-    problems : list of str
-        The same.
-    """
-
-    def __init__(self, problems: Iterable[str]):
-        self.problems = [one_line(problem) for problem in problems]
-        super().__init__("\n".join(self.problems))
-
-
 class Problems:
-    """What is wrong with a document, each with its line and its place in words."""
+    """What is wrong with a document, each with its table in words."""
 
-    def __init__(self, file: str, document: Mapping, line_of: Callable[[tuple], int]):
-        self._file, self._document, self._line_of = file, document, line_of
-        self._found: list[tuple[int, str]] = []
+    def __init__(self, file: str, document: Mapping):
+        self._file, self._document = file, document
+        self._found: list[str] = []
 
-    def add(self, table: tuple, text: str, key: Any = None) -> None:
-        """Note what is wrong with a table, or with the value of a key of it."""
-        line = self._line_of(table if key is None else (*table, key))
+    def add(self, table: tuple, text: str) -> None:
+        """Note what is wrong with a table, or with a key of it that the text names."""
         place = self._place(table)
-        self._found.append((line, f"{self._file}, line {line}: {place}{': ' if place else ''}{text}"))
+        self._found.append(one_line(f"{self._file}: {place}{': ' if place else ''}{text}"))
 
-    def raise_any(self) -> None:
-        """Raise for all of them."""
-        if self._found:
-            raise ManifestError(dict.fromkeys(text for _, text in sorted(self._found, key=lambda found: found[0])))
+    @property
+    def texts(self) -> list[str]:
+        """All of them, each once."""
+        return list(dict.fromkeys(self._found))
 
     def __len__(self) -> int:
         return len(self._found)
@@ -132,14 +112,14 @@ def check_table(
 ) -> dict[str, Any]:
     """Check the keys and values of a table; what is right of it is returned."""
     if not isinstance(table, dict):
-        problems.add(path[:-1], f"{path[-1]} is {shown(table)}; it must be a table.", path[-1])
+        problems.add(path[:-1], f"{path[-1]} is {shown(table)}; it must be a table.")
         return {}
     right = {}
     for key, value in table.items():
         if key not in rules:
-            problems.add(path, f"{key} is not known here{guess(key, rules)}", key)
+            problems.add(path, f"{key} is not known here{guess(key, rules)}")
         elif not rules[key].fits(value):
-            problems.add(path, f"{key} is {shown(value)}; it must be {rules[key].allowed}.", key)
+            problems.add(path, f"{key} is {shown(value)}; it must be {rules[key].allowed}.")
         else:
             right[key] = value
     for key in required:
@@ -148,19 +128,19 @@ def check_table(
     return right
 
 
-def check_tables(problems: Problems, document: Mapping, key: str, needed: bool = True) -> list[tuple[tuple, dict]]:
+def check_tables(problems: Problems, document: Mapping, key: str) -> list[tuple[tuple, dict]]:
     """Check an array of tables with names, each once; the tables with their paths."""
     value = document.get(key, [])
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        problems.add((), f"{key} is {shown(value)}; it must be an array of tables, [[{key}]] each in TOML.", key)
+        problems.add((), f"{key} is {shown(value)}; it must be an array of tables, [[{key}]] each in TOML.")
         return []
-    if not value and needed:
+    if not value:
         problems.add((), f"there is no {key}; a manifest needs at least one [[{key}]].")
     first: dict[str, int] = {}
     for i, entry in enumerate(value):
         name = entry.get("name")
         if isinstance(name, str) and first.setdefault(name, i) != i:
-            problems.add((key, i), f'the name "{name}" is that of {key} {first[name] + 1} already.', "name")
+            problems.add((), f'{key} {i + 1}: the name "{name}" is that of {key} {first[name] + 1} already.')
     return [((key, i), entry) for i, entry in enumerate(value)]
 
 

@@ -64,7 +64,7 @@ class Session:
     Examples
     --------
     >>> import numpy as np
-    >>> from glmfit.batch import Session
+    >>> from glmfit.design import Session
     >>> session = Session(
     ...     spikes={"a": [0.1, 0.5], "b": [0.2]}, signals={"speed": ([0.0, 0.5, 1.0], [1.0, 2.0, 3.0])}
     ... )

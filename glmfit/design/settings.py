@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ._bases import TIME_BASES, VALUE_BASES, lags_of
-from ._read_data import COUNTS, Data
 from ._schema import (
     BOOLEAN,
     NAMED,
@@ -26,7 +24,10 @@ from ._schema import (
     shown,
     whole,
 )
+from .bases import TIME_BASES, VALUE_BASES, lags_of
 
+COUNTS = "counts"  # name of the binned spikes among the signals
+COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV")  # those that know an exposure
 RESAMPLE = ("mean", "nearest", "linear")
 _SHORTEST_BIN_S = 1e-6
 
@@ -68,7 +69,7 @@ _TIME_BASIS = {"kind": TEXT, "n": whole(2), "window_s": POSITIVE}
 
 
 def read_design(
-    problems: Problems, path: tuple, table: dict[str, Any], sources: Iterable[Data], estimator: str | None
+    problems: Problems, path: tuple, table: dict[str, Any], sources: Iterable[Any], estimator: str | None
 ) -> dict[str, Any]:
     """Check a design against the data it is for; with its defaults filled in."""
     right = check_table(problems, path, table, _KEYS, ("bin_s",))
@@ -80,11 +81,11 @@ def read_design(
         _check_increasing(problems, path, design["epochs"])
     _check_target(problems, path, design, recordings, estimator)
     if design["partial_bins"] == "exposure" and estimator in ("SoftmaxGLM", "MultinomialGLM"):
-        problems.add(path, f'partial_bins is "exposure", which {estimator} does not know; use "drop".', "partial_bins")
+        problems.add(path, f'partial_bins is "exposure", which {estimator} does not know; use "drop".')
     if "units" in design:
         design["units"] = [str(unit) for unit in design["units"]]
         if len(set(design["units"])) < len(design["units"]):
-            problems.add(path, f"units is {shown(design['units'])}; each may be there once.", "units")
+            problems.add(path, f"units is {shown(design['units'])}; each may be there once.")
     bin_s = design.get("bin_s")
     design["covariates"] = [
         _read_covariate(problems, (*path, "covariates", i), entry, recordings, bin_s, design["target"])
@@ -98,24 +99,23 @@ def read_design(
     return design
 
 
-def _check_target(problems: Problems, path: tuple, design: dict, recordings: list[Data], estimator) -> None:
+def _check_target(problems: Problems, path: tuple, design: dict, recordings: list, estimator) -> None:
     target = design["target"]
     if target != COUNTS:
         _check_known(problems, path, "target", target, recordings, "signals")
     if estimator == "SoftmaxGLM" and target == COUNTS:
-        text = "target is missing; SoftmaxGLM needs the name of a signal whose values are labels."
-        problems.add(path, text, "target" if "target" in design else None)
+        problems.add(path, "target is missing; SoftmaxGLM needs the name of a signal whose values are labels.")
     elif estimator not in (None, "SoftmaxGLM") and target != COUNTS:
-        problems.add(path, f'target is "{target}"; {estimator} is fitted to "{COUNTS}".', "target")
+        problems.add(path, f'target is "{target}"; {estimator} is fitted to "{COUNTS}".')
 
 
-def _check_known(problems: Problems, path: tuple, key: str, name: str, recordings: list[Data], what: str) -> None:
+def _check_known(problems: Problems, path: tuple, key: str, name: str, recordings: list, what: str) -> None:
     """Note a name that some source of recordings does not have."""
     for source in recordings:
         known = getattr(source, what)
         if name not in known:
             text = f'{key} names "{name}", which is not among the {what} of data "{source.name}"{guess(name, known)}'
-            problems.add(path, text, key)
+            problems.add(path, text)
 
 
 def _check_increasing(problems: Problems, path: tuple, epochs: list) -> None:
@@ -123,7 +123,7 @@ def _check_increasing(problems: Problems, path: tuple, epochs: list) -> None:
     for start, stop in epochs:
         if start >= stop or (before is not None and start < before) or max(abs(start), abs(stop)) > _LATEST_S:
             text = f"epochs has {shown([start, stop])}; starts come before stops, and epochs may not overlap."
-            problems.add(path, text, "epochs")
+            problems.add(path, text)
             return
         before = stop
 
@@ -134,21 +134,19 @@ def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, t
     if signal == COUNTS:
         if target == COUNTS:
             text = f'signal is "{COUNTS}", which is the target; for the past of spikes use [model.design.history].'
-            problems.add(path, text, "signal")
+            problems.add(path, text)
     elif signal is not None:
         _check_known(problems, path, "signal", signal, recordings, "signals")
     if len(set(map(str, right.get("columns", [])))) < len(right.get("columns", [])):
-        problems.add(path, f"columns is {shown(right['columns'])}; each may be there once.", "columns")
+        problems.add(path, f"columns is {shown(right['columns'])}; each may be there once.")
     for key in ("resample", "max_gap_s"):
         if key in right and signal == COUNTS:
-            problems.add(path, f'{key} is not for "{COUNTS}", which are in bins already.', key)
+            problems.add(path, f'{key} is not for "{COUNTS}", which are in bins already.')
     if "max_gap_s" in right and right.get("resample") == "mean":
-        problems.add(
-            path, "max_gap_s is not for means, which have no value only where a bin has no sample.", "max_gap_s"
-        )
+        problems.add(path, "max_gap_s is not for means, which have no value only where a bin has no sample.")
     ways = [key for key in ("basis", "lags", "lags_s") if key in table]
     if len(ways) > 1:
-        problems.add(path, f"{' and '.join(ways)} are given; a covariate takes one of them.", ways[1])
+        problems.add(path, f"{' and '.join(ways)} are given; a covariate takes one of them.")
     if "basis" in right:
         right["basis"] = _read_basis(problems, (*path, "basis"), right["basis"], bin_s, VALUE_BASES + TIME_BASES)
     for key in ("lags", "lags_s"):
@@ -156,12 +154,12 @@ def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, t
         if key == "lags_s" and bin_s is not None:
             odd = [lag for lag in bins if abs(lag / bin_s - round(lag / bin_s)) > _WHOLE_LAG]
             if odd:
-                problems.add(path, f"lags_s has {shown(odd)}; lags are whole numbers of bins of {bin_s:g} s.", key)
+                problems.add(path, f"lags_s has {shown(odd)}; lags are whole numbers of bins of {bin_s:g} s.")
             bins = [round(lag / bin_s) for lag in bins]
         if any(abs(lag) > _LONGEST_LAG for lag in bins):
-            problems.add(path, f"{key} is {shown(right[key])}; no lag may be above {_LONGEST_LAG} bins.", key)
+            problems.add(path, f"{key} is {shown(right[key])}; no lag may be above {_LONGEST_LAG} bins.")
         if len(set(bins)) < len(bins):
-            problems.add(path, f"{key} is {shown(right[key])}; each lag may be there once, in bins.", key)
+            problems.add(path, f"{key} is {shown(right[key])}; each lag may be there once, in bins.")
     return right
 
 
@@ -180,7 +178,7 @@ def _check_prefixes(problems: Problems, path: tuple, covariates: list[dict]) -> 
 def _read_history(problems: Problems, path: tuple, table: dict, bin_s, estimator) -> dict[str, Any]:
     right = {"of": "all", **check_table(problems, path, table, _HISTORY, ("basis",))}
     if right["of"] == "own" and estimator not in (None, "PopulationGLM"):
-        problems.add(path, f'of is "own", which {estimator} cannot fit; use PopulationGLM, or "all".', "of")
+        problems.add(path, f'of is "own", which {estimator} cannot fit; use PopulationGLM, or "all".')
     if "basis" in right:
         right["basis"] = _read_basis(problems, (*path, "basis"), right["basis"], bin_s, TIME_BASES)
     return right
@@ -193,7 +191,7 @@ def _read_basis(problems: Problems, path: tuple, table: dict, bin_s, kinds: tupl
             problems.add(path, f"kind is missing; it must be {one_of(*kinds).allowed}.")
         else:
             hint = guess(kind, kinds) if isinstance(kind, str) else f"; it must be {one_of(*kinds).allowed}."
-            problems.add(path, f"kind is {shown(kind)}{hint}", "kind")
+            problems.add(path, f"kind is {shown(kind)}{hint}")
         return {}
     if kind in TIME_BASES:
         right = check_table(problems, path, table, _TIME_BASIS, ("n", "window_s"))
@@ -201,16 +199,16 @@ def _read_basis(problems: Problems, path: tuple, table: dict, bin_s, kinds: tupl
             lags, n = lags_of(right["window_s"], bin_s), right.get("n", 2)
             if lags < n:
                 text = f"window_s is {right['window_s']:g}, {lags} bins of {bin_s:g} s; {n} kernels need as many."
-                problems.add(path, text, "window_s")
+                problems.add(path, text)
         return right
     rules = {key: rule for key, rule in _VALUE_BASIS.items() if key != "order" or kind != "fourier"}
     right = check_table(problems, path, table, rules, ("n", "range") if kind == "bspline" else ("n",))
     if kind != "fourier":
         right.setdefault("order", 4)
         if right.get("n", right["order"]) < right["order"]:
-            problems.add(path, f"n is {right['n']}, order {right['order']}; n must be at least the order.", "n")
+            problems.add(path, f"n is {right['n']}, order {right['order']}; n must be at least the order.")
     if kind != "bspline":
         right.setdefault("range", [0.0, 6.283185307179586])
     if "range" in right and right["range"][0] >= right["range"][1]:
-        problems.add(path, f"range is {shown(right['range'])}; it must go from low to high.", "range")
+        problems.add(path, f"range is {shown(right['range'])}; it must go from low to high.")
     return right

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ..design import Convolution
-from . import _bins
-from ._bases import CYCLIC, TIME_BASES, evaluate, names_of, time_kernels
-from ._bins import Bins
+from . import bins as _bins
 from ._schema import guess
-from ._session import Session, Signal
+from .bases import CYCLIC, TIME_BASES, evaluate, names_of, time_kernels
+from .bins import Bins
+from .convolution import Convolution
+from .sessions import Session, Signal
+from .settings import COUNTS
 
-COUNTS = "counts"
 _MOST_INTERVALS = 100  # written in the notes
 
 
