@@ -80,7 +80,7 @@ DESIGNS = {
 }
 
 _SPLINES = {"w_maze_place": 64, "w_maze_place_6x6": 36, "w_maze_place_and_history": 64, "open_field_place": 64}
-_PER_SOURCE = {"motor_cortex_velocity_lags": 8, "motor_cortex_coupling": 3}
+_PER_SOURCE = {"motor_cortex_velocity_lags": 8, "motor_cortex_coupling": 3, "P1": 8, "P2": 8, "P512": 8, "W32": 8}
 
 
 def groups(name: str, n_features: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 P1  24 sources x 8 raised-cosine history features (d = 192), T = 100 000 bins, 32 neurons, softplus, ridge 1e-4
 P2  the same with 128 neurons
+P512, W32  the same with 512 neurons, and P1 with four times the sources (d = 768)
 E32, E128  the linear predictors of P1 and P2 through exp, intercepts such that mean rates span 0.005 to 2
 
 Objective per neuron: mean over bins of rate - count log(rate), plus strength/2 ||w||^2, intercept free.
@@ -20,15 +21,16 @@ from _common import write_atomically
 from scipy.signal import fftconvolve
 
 STRENGTH = 1e-4
+N_ROWS, N_SOURCES, N_BASIS = 100_000, 24, 8
 _CHUNK = 4096
 _SHAPES = {
-    "P1": ("softplus", 32),
-    "P2": ("softplus", 128),
-    "P512": ("softplus", 512),  # for the cost of a pass only
-    "E32": ("exp", 32),
-    "E128": ("exp", 128),
+    "P1": ("softplus", 32, N_SOURCES),
+    "P2": ("softplus", 128, N_SOURCES),
+    "P512": ("softplus", 512, N_SOURCES),
+    "W32": ("softplus", 32, 4 * N_SOURCES),
+    "E32": ("exp", 32, N_SOURCES),
+    "E128": ("exp", 128, N_SOURCES),
 }
-N_ROWS, N_SOURCES, N_BASIS = 100_000, 24, 8
 
 
 # --------------------------------------------------------------------------------------------- data
@@ -87,11 +89,11 @@ class Problem:
 
 def load(name: str, cache: Path, scale: float = 1.0) -> Problem:
     """Make a problem, or read it from the cache folder."""
-    link, n_neurons = _SHAPES[name]
+    link, n_neurons, n_sources = _SHAPES[name]
     n_rows = max(2000, round(N_ROWS * scale))
-    x_file, y_file = cache / f"design-{n_rows}.npy", cache / f"{name}-{n_rows}.npy"
+    x_file, y_file = cache / f"design-{n_rows}-{n_sources}.npy", cache / f"{name}-{n_rows}.npy"
     if not x_file.exists():
-        save_array(x_file, history_design(n_rows, N_SOURCES, N_BASIS, 0))
+        save_array(x_file, history_design(n_rows, n_sources, N_BASIS, 0))
     X = np.load(x_file)
     if not y_file.exists():
         save_array(y_file, draw_counts(X, n_neurons, link))

@@ -44,6 +44,10 @@ _DESIGNS = {
     "open_field_coupling": "coupling of place cells",
     "motor_cortex_velocity_lags": "velocity, motor cortex",
     "motor_cortex_coupling": "coupling, motor cortex",
+    "P1": "spike history, simulated, 32 neurons",
+    "P2": "spike history, simulated, 128 neurons",
+    "P512": "spike history, simulated, 512 neurons",
+    "W32": "spike history of 96 sources, simulated",
 }
 _IN_README = ("w_maze_place", "open_field_place", "open_field_coupling", "motor_cortex_velocity_lags")
 _PACKAGES = {
