@@ -82,9 +82,9 @@ class PopulationGLM(PopulationModel):
         Bytes for rows and what is kept of them; what rows are read from is loaded if it fits, and read in every pass
         otherwise. Libraries and compiled programs take some hundred megabytes besides.
     devices : None, "all" or sequence of jax.Device
-        Devices that share the rows, except in Newton: all of ``jax.devices()``, or those given. None is jax's default
-        one: a GPU if there is one and the problem is large enough for it. The answer is the same within the gaps
-        reported. Rows that are read in every pass are fitted on the CPU.
+        Devices that share the rows: all of ``jax.devices()``, or those given. SAGA runs on one of them, and Newton on
+        the host. None is jax's default one: a GPU if there is one and the problem is large enough for it. The answer is
+        the same within the gaps reported. Rows that are read in every pass are fitted on the CPU.
     pad_shapes : bool
         Without effect since version 0.2: nothing is compiled for shapes any more.
 

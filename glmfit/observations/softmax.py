@@ -29,8 +29,8 @@ def log_softmax(eta: Array) -> Array:
 class Multinomial:
     r"""Counts over classes given their total: ``loss = n log sum_k exp(eta_k) - sum_k y_k eta_k``, ``n = sum_k y_k``.
 
-    With a total of 1 the class of a row; see `Categorical`. Scores matter only up to a constant per row. It serves as
-    the row loss of a joint problem, with proved curvature besides.
+    With a total of 1 it is the class of a row. Scores matter only up to a constant per row. It serves as the row loss
+    of a joint problem, with proved curvature besides.
 
     Attributes
     ----------
@@ -95,44 +95,3 @@ class Multinomial:
         """Draw counts of the totals given, (row, class)."""
         p = np.exp(log_softmax(np.asarray(eta, np.float64)))
         return rng.multinomial(np.asarray(total), p / p.sum(axis=-1, keepdims=True))
-
-
-@dataclass(frozen=True)
-class Categorical:
-    """Class of a row: ``loss = log sum_k exp(eta_k) - eta_y``, the multinomial of total 1, from labels.
-
-    Attributes
-    ----------
-    n_classes : int
-        Labels are 0 to ``n_classes - 1``.
-    """
-
-    n_classes: int
-
-    def one_hot(self, y: Any) -> np.ndarray:
-        """Write labels as counts, (row, class)."""
-        return np.eye(self.n_classes)[np.asarray(y)]
-
-    def loss(self, y: Array, eta: Array) -> Array:
-        """Compute the loss of every row, (row,), from labels (row,) and scores (row, class)."""
-        xp = namespace(eta)
-        return -xp.take_along_axis(log_softmax(eta), xp.asarray(y)[:, None], axis=-1)[:, 0]
-
-    def derivative(self, y: Array, eta: Array) -> Array:
-        """Compute the residual ``p - e_y``, (row, class)."""
-        xp = namespace(eta)
-        is_label = xp.arange(self.n_classes)[None] == xp.asarray(y)[:, None]
-        return xp.exp(log_softmax(eta)) - is_label
-
-    def log_likelihood(self, y: Any, eta: Any) -> np.ndarray:
-        """Compute the log-probability of every row's class, (row,)."""
-        return -self.loss(np.asarray(y), np.asarray(eta, np.float64))
-
-    def deviance(self, y: Any, eta: Any) -> np.ndarray:
-        """Compute twice the loss, (row,): a class can be predicted exactly."""
-        return 2 * self.loss(np.asarray(y), np.asarray(eta, np.float64))
-
-    def sample(self, rng: np.random.Generator, eta: Any) -> np.ndarray:
-        """Draw a class per row, (row,)."""
-        eta = np.asarray(eta, np.float64)
-        return np.argmax(eta + rng.gumbel(size=eta.shape), axis=-1)

@@ -43,12 +43,6 @@ class Metric(NamedTuple):
         constant = self.scale[-1] + xp.sum(self.scale[:-1] * self.centre**2, axis=0)
         return dot(z[:, :-1] ** 2, self.scale[:-1]) + dot(z[:, :-1], shifted) + constant[None]
 
-    def bound_leverage(self, longest):
-        """Bound ``z'M z``, (neuron,), over rows whose squared norm without the last entry is at most ``longest``."""
-        xp = self.scale.__array_namespace__()
-        away = longest**0.5 + xp.sum(self.centre**2, axis=0) ** 0.5
-        return xp.max(self.scale[:-1], axis=0) * away**2 + self.scale[-1]
-
     def _from_centre(self, g):
         xp = g.__array_namespace__()
         return xp.concat([g[:-1] - self.centre * g[-1:], g[-1:]])

@@ -118,12 +118,6 @@ class Rows(eqx.Module):
         coef = self.splitting.expand @ v[:-1]
         return AdmmState(coef, jnp.zeros_like(coef))
 
-    def penalty_value(self, v, memory):
-        """Penalty at columns v, (neuron,)."""
-        if self.splitting is None:
-            return 0.5 * jnp.sum(self.ridge * v**2, axis=0)
-        return self.penalty.value(memory.z / self.splitting.scale[:, None])
-
 
 class Sweep(NamedTuple):
     """What one pass over the rows at fixed columns v yields."""
