@@ -223,19 +223,26 @@ def place(values: Any, bad: np.ndarray, *axes: str, first_row: int = 0) -> str:
 
 def rows_with_nan(values: Any) -> np.ndarray:
     """Whether each row of an array or CSR matrix has a NaN, (row,)."""
+    bad = np.zeros(values.shape[0], bool)
+    if _is_finite(entries_of(values)):
+        return bad
     if not scipy.sparse.issparse(values):
         return np.isnan(values).reshape(len(values), -1).any(axis=1)
-    bad = np.zeros(values.shape[0], bool)
     bad[np.repeat(np.arange(values.shape[0]), np.diff(values.indptr))[np.isnan(values.data)]] = True
     return bad
+
+
+def _is_finite(entries: np.ndarray) -> bool:
+    """Whether entries are known to be finite by a sum, which is cheap and sure where it is finite itself."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return entries.dtype.kind in "iub" or (entries.dtype.kind == "f" and bool(np.isfinite(np.sum(entries))))
 
 
 def refuse_infinity(values: Any, name: str, column: str) -> None:
     """Raise for infinite values, saying where the first is; NaN may be there."""
     entries = entries_of(values)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if entries.dtype.kind != "f" or np.isfinite(np.sum(entries)):  # cheap, and sure where it is finite
-            return
+    if entries.dtype.kind != "f" or _is_finite(entries):
+        return
     bad = np.isinf(entries)
     if bad.any():
         raise ValueError(

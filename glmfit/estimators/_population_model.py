@@ -19,6 +19,7 @@ from ..data.rows import read_exposure, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..problems import Params
+from ..problems._chunks import over_chunks, rows_at_once
 from ._model import Model, coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
 from ._scores import score_sums, spike_sums
@@ -260,7 +261,9 @@ def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarra
     coefficient times its square is below some nats. So are those whose effect nearly cancels with that of others.
     """
     X = problem.X
-    span = np.asarray(X.max(axis=0), np.float64) - np.asarray(X.min(axis=0), np.float64)
+    ends = over_chunks(lambda rows: (X[rows].min(axis=0), X[rows].max(axis=0)), len(X), rows_at_once(X))
+    low, high = (np.asarray(part, np.float64) for part in zip(*ends, strict=True))
+    span = high.max(axis=0) - low.min(axis=0)
     effect = np.abs(coef) * span[:, None]
     some = np.flatnonzero((effect > _RUNAWAY).any(axis=0))
     if not len(some):
