@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from glmfit.batch import Session
+from glmfit.design import Session
 
 
 def load(seed, n_features=40):

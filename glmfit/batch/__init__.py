@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from ..design.builder import Built, build
-    from ..design.sessions import Session
     from ._collect import Collected, collect
     from ._fit import load_result, run_one
     from ._lock import BusyFolder
@@ -17,17 +15,14 @@ if _TYPE_CHECKING:
     from ._task import Receipt, Task
 
 __all__ = [
-    "Built",
     "BusyFolder",
     "Collected",
     "Manifest",
     "ManifestError",
     "Progress",
     "Receipt",
-    "Session",
     "Summary",
     "Task",
-    "build",
     "collect",
     "load_result",
     "load_session",

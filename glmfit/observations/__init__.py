@@ -16,13 +16,9 @@ __all__ = [
     "RESPONSE_LOSSES",
     "Bernoulli",
     "Gaussian",
-    "LogisticLoss",
     "Observation",
     "PoissonExp",
-    "PoissonLoss",
     "PoissonSoftplus",
-    "ResponseLoss",
-    "SquaredLoss",
     "from_inverse_link",
 ]
 
@@ -33,9 +29,6 @@ RESPONSE_LOSSES: dict[str, Observation] = {
     "squared": Gaussian(),
 }
 """Losses of the responses of a `glmfit.ResponseModel`, by the names that users call them."""
-
-# What they were called while such models had losses of their own.
-ResponseLoss, PoissonLoss, LogisticLoss, SquaredLoss = Observation, PoissonSoftplus, Bernoulli, Gaussian
 
 _KNOWN = (
     (PoissonSoftplus, (jax.nn.softplus,)),

@@ -64,7 +64,7 @@ def start(problem, rng, size):
 
 def descent_at(problem, params, **options) -> MajorizedDescent:
     """Descent at some parameters, whatever they are worth."""
-    run = ClassRun(problem, LoopOptions())
+    run = ClassRun(problem, LoopOptions(), descent=MajorizedDescent)  # in double precision
     rows, coef = run.rows(), params.coef - params.coef.mean(axis=1, keepdims=True)
     intercept = (params.intercept + rows.mean @ coef) * problem.fit_intercept
     where = run.problem.basis, problem.strength, run.problem.null_objective

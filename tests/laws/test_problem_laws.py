@@ -545,7 +545,8 @@ def test_certified_gap_is_never_below_the_true_one_on_hard_designs(kind, ridge):
             if kind != "one row":
                 assert reached.bound <= 1e-9
                 assert np.all(np.delete(reached.params.coef - at.coef, n, axis=1) == 0)
-    if kind not in ("outlier", "one row"):
+    # Elsewhere single precision does not show all directions, and the exact form alone has bounds.
+    if kind not in ("outlier", "one row") and not kind.startswith("scaled") and whole.basis.tame:
         assert np.all(bounded[:2])
 
 
