@@ -82,7 +82,8 @@ def build(
     >>> import numpy as np
     >>> from glmfit.design import Session, build
     >>> time = np.arange(0, 10, 0.05)
-    >>> session = Session(spikes={"a": np.arange(0.1, 10, 0.3)}, signals={"speed": (time, np.sin(time))})
+    >>> speed = np.sin(time)
+    >>> session = Session(spikes={"a": np.arange(0.1, 10, 0.3)}, signals={"speed": (time, speed)})
     >>> history = {"basis": {"kind": "raised_cosine_log", "n": 2, "window_s": 0.5}}
     >>> built = build(session, {"bin_s": 0.1, "covariates": [{"signal": "speed"}], "history": history})
     >>> built.X.shape, built.feature_names
