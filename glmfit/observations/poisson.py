@@ -98,7 +98,7 @@ class Poisson(Observation):
 
     def saturated_loss(self, y: Array) -> Array:
         xp = namespace(y)
-        return y - y * xp.log(xp.where(y > 0.0, y, 1.0))
+        return y - y * xp.log(y + (y == 0.0).astype(y.dtype))
 
     def log_likelihood(self, y: Array, eta: Array) -> Array:
         """Compute the Poisson log-probability y log f - f - log y!.
