@@ -210,10 +210,14 @@ class Descent:
         reach = np.full(len(fits), 1e12) if constant is None else constant * self.rows.reach(fits)
         return descent_step(slope, bend, reach)
 
-    def part(self, index: np.ndarray) -> Descent:
-        """Return some of the fits as a descent of their own."""
+    def split(self, *indices: np.ndarray) -> list[Descent]:
+        """Return some of the fits each as a descent of their own; this one is nowhere afterwards."""
+        return [self._part(i, rows) for i, rows in zip(indices, self.rows.split(*indices), strict=True)]
+
+    def _part(self, index: np.ndarray, rows: HostRows) -> Descent:
+        """Return some of the fits as a descent of their own, on their rows."""
         part = copy.copy(self)
-        part.rows = self.rows.part(index)
+        part.rows = rows
         part.shared = self.shared.part(index)
         part.own = [self.own[k] for k in index]
         for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"):

@@ -155,10 +155,6 @@ class ClassDescent(Descent):
         if self.own[0] is None and n & (n - 1) == 0:
             self._renew_shared()
 
-    def part(self, index: np.ndarray) -> ClassDescent:
-        """Return itself: classes stay together."""
-        return self
-
     def refresh(self) -> None:
         """Evaluate all there is anew: one pass."""
         self.arrive(self.rows.place(self.coef, self.intercept))

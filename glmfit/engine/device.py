@@ -143,12 +143,13 @@ class DeviceRows(HostRows):
         columns = [np.append(some, n) for some in columns]
         return [h[np.ix_(some, some)] for h, some in zip(found, columns, strict=False)]
 
-    def part(self, index: np.ndarray) -> DeviceRows:
-        """Return some of the fits, where they are, as rows of their own."""
-        part = super().part(index)
-        part.columns = self.columns[index]
-        part.eta_there = jnp.copy(self.eta_there)  # steps write over it
-        return part
+    def split(self, *indices: np.ndarray) -> list[DeviceRows]:
+        """Return some of the fits each, where they are, as rows of their own."""
+        parts = super().split(*indices)
+        for part, index in zip(parts, indices, strict=True):
+            part.columns = self.columns[index]
+            part.eta_there = jnp.copy(self.eta_there)  # steps write over it
+        return parts
 
 
 def _fill(index: np.ndarray, size: int) -> np.ndarray:

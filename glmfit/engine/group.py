@@ -50,14 +50,15 @@ class Group:
         found = self.descent.advance(moving, self.aim * target, most_steps)
         self.trace = [*self.trace, *found][-2 * _LONG :]
 
-    def part(self, which: np.ndarray) -> Group:
-        """Return some of the fits as a group of their own."""
-        part = copy.copy(self)
-        index = np.flatnonzero(which)
-        part.descent = self.descent.part(index)
-        part.fits, part.aim, part.proofs = self.fits[index], self.aim[index], self.proofs[index]
-        part.trace = [t[index] for t in self.trace]
-        return part
+    def split(self, *which: np.ndarray) -> list[Group]:
+        """Return some of the fits each, bool (fit,), as groups of their own; this one is nowhere afterwards."""
+        indices = [np.flatnonzero(some) for some in which]
+        parts = [copy.copy(self) for _ in indices]
+        for part, index, descent in zip(parts, indices, self.descent.split(*indices), strict=True):
+            part.descent = descent
+            part.fits, part.aim, part.proofs = self.fits[index], self.aim[index], self.proofs[index]
+            part.trace = [t[index] for t in self.trace]
+        return parts
 
     def is_ready(self, target: np.ndarray) -> np.ndarray:
         """Which fits are to be proved: near enough by their estimates, no nearer for some steps, or not a number."""

@@ -148,7 +148,7 @@ class Run:
                 elif not self.problem.penalty.penalises_all and group.looks < group.descent.n_steps.max() // _LOOK:
                     self._look(group)
                 elif self.problem.in_memory and ready.sum() >= max(len(ready) / 2, _FEW):
-                    self.groups[-1:] = [group.part(~ready), group.part(ready)]
+                    self.groups[-1:] = group.split(~ready, ready)
                 else:
                     self._step(group, ~ready, target)
                 self.notebook.note(self)
@@ -232,7 +232,7 @@ class Run:
         left = self.open[fits] & ~ended
         if not left.any():
             return []
-        group = group.part(left)
+        (group,) = group.split(left)
         group.aim = group.aim * _TIGHTER
         again, all_ = bool(np.any(group.proofs > 1)), np.ones(len(group.fits), bool)
         if again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:

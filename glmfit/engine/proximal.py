@@ -216,9 +216,9 @@ class ProximalDescent(Descent):
         safe = np.where(lengths > 0, lengths, 1.0)
         return (self._kinks(self.coef + safe * p.coef) - self._kinks(self.coef)) / safe
 
-    def part(self, index: np.ndarray) -> ProximalDescent:
-        """Return some of the fits as a descent of their own."""
-        part = super().part(index)
+    def _part(self, index: np.ndarray, rows: HostRows) -> ProximalDescent:
+        """Return some of the fits as a descent of their own, on their rows."""
+        part = super()._part(index, rows)
         part.penalty, part._curvature = select(self.penalty, index), self._curvature[index]
         part._strength, part._moves = self._strength[:, index], self._moves.part(index)
         for name in ("_stale", "_formed", "_promised", "_slope"):

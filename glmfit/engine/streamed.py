@@ -225,14 +225,14 @@ class StreamedRows(Workers):
 
     # ---------------------------------------------------------------- which fits
 
-    def part(self, index: np.ndarray) -> StreamedRows:
-        """Return some of the fits, where they are."""
-        part = copy.copy(self)
-        part.guide = self._guided.part(index)
-        part._at, part._direction, part._slopes = (a.part(index) for a in (self._at, self._direction, self._slopes))
-        part.passes, part._seen = 0.0, None
-        part._trusts = self._trusts[index]
-        return part
+    def split(self, *indices: np.ndarray) -> list[StreamedRows]:
+        """Return some of the fits each, where they are."""
+        parts = [copy.copy(self) for _ in indices]
+        for part, index, guide in zip(parts, indices, self._guided.split(*indices), strict=True):
+            part.guide, part._trusts = guide, self._trusts[index]
+            part._at, part._direction, part._slopes = (a.part(index) for a in (self._at, self._direction, self._slopes))
+            part.passes, part._seen = 0.0, None
+        return parts
 
 
 def draw(problem: PopulationProblem, max_bytes: float, seed: int) -> tuple[PopulationProblem, float]:

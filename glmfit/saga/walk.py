@@ -366,8 +366,8 @@ class SagaDescent(Descent):
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
         """Keep the shared metric, which only estimates."""
 
-    def part(self, index: np.ndarray) -> SagaDescent:
+    def _part(self, index: np.ndarray, rows: HostRows) -> SagaDescent:
         """Return some of the fits as a descent of their own on the same walk."""
-        part = super().part(index)
+        part = super()._part(index, rows)
         part.penalty, part.index, part._null = select(self.penalty, index), self.index[index], self._null[index]
         return part
