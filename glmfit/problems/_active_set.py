@@ -9,6 +9,7 @@ _ROUNDS, _PATIENT = 40, 6
 _ROUNDING = 16 * float(np.finfo(float).eps)
 _GROUP_ROUNDS, _GROUP_PATIENCE, _SECULAR_STEPS = 200, 20, 60
 _FAST = 0.1  # of the gradient before: a Newton step that leaves more of it is not on its own ground
+_NEAR = 1e-9  # of the terms of the gradient: the step that has been taken from there leaves its square
 
 
 def minimise_l1(Q, c, l1, start):
@@ -114,7 +115,7 @@ def minimise_groups(Q, c, labels, strength, start):
     best, since, before = np.inf, 0, np.inf
     for _ in range(_GROUP_ROUNDS):
         after, missed, released = _newton_of_groups(Q, c, labels, strength, w)
-        if missed <= 1e-13 * size and not released:
+        if missed <= _NEAR * size and not released:
             return after
         since = 0 if missed < 0.5 * best else since + 1
         best = min(best, missed)
