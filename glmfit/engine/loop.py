@@ -141,6 +141,7 @@ class Run:
                 ready = group.is_ready(target) | (group.descent.n_steps >= self.most_steps)
                 if ready.all() and group.first_order and not group.looks:
                     # Bounds by duality are as near as the gradient is, which single precision does not show.
+                    group.descent.goal = np.zeros(len(ready))  # the step to come is to be as good as one can be
                     self._look(group)
                     group.step(np.ones(len(ready), bool), target, self.most_steps)
                 elif ready.all():

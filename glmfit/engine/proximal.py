@@ -44,6 +44,8 @@ class ProximalDescent(Descent):
         Hessian that the model of a fit has; where there is none, the model is that of the spectral basis.
     estimate : numpy.ndarray
         Decrease that the quadratic model of each fit promises, (fit,).
+    goal : numpy.ndarray
+        Estimate at which a fit is near enough: below it no Hessian is formed for a better model, (fit,).
     """
 
     first_order = True
@@ -60,7 +62,7 @@ class ProximalDescent(Descent):
         self._moves = Slopes(np.zeros_like(coef), np.zeros(n))
         self._stale = np.ones(n, bool)  # whose model is to be minimised
         self._formed = np.zeros(n, bool)  # whose Hessian is of where it is
-        self._promised, self._slope = np.zeros(n), np.zeros(n)
+        self._promised, self._slope, self.goal = np.zeros((3, n))
         super().__init__(rows, metric, ridge, coef, intercept)
 
     # ---------------------------------------------------------------- models
@@ -77,7 +79,7 @@ class ProximalDescent(Descent):
         self._form(stale[lacking], near[:, lacking])
         self._minimise(stale, missed)
         good = fresh | lacking | (self._promised[stale] <= _GOOD * before[stale])
-        poor = cheap & ~good
+        poor = cheap & ~good & (self._promised[stale] > self.goal[stale])
         self._form(stale[poor], near[:, poor])
         self._minimise(stale[poor], missed[:, poor])
         self._stale = np.zeros(len(self._stale), bool)
@@ -185,6 +187,11 @@ class ProximalDescent(Descent):
 
     # ---------------------------------------------------------------- steps
 
+    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
+        """Take a step of the fits that move; see :meth:`Descent.advance`."""
+        self.goal = goal
+        return super().advance(moving, goal, most_steps)
+
     def arrive(self, loss_gradient: Slopes) -> None:
         """Take over the gradient of the loss at the parameters, and judge it."""
         if self._went is None:  # nothing has moved
@@ -221,7 +228,7 @@ class ProximalDescent(Descent):
         part = super()._part(index, rows)
         part.penalty, part._curvature = select(self.penalty, index), self._curvature[index]
         part._strength, part._moves = self._strength[:, index], self._moves.part(index)
-        for name in ("_stale", "_formed", "_promised", "_slope"):
+        for name in ("_stale", "_formed", "_promised", "_slope", "goal"):
             setattr(part, name, getattr(self, name)[index])
         return part
 
