@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .newton import Newton
-from .solve import ConjugateGradients, ProximalNewton, solve
+from .solvers import ConjugateGradients, ProximalNewton
 
-__all__ = ["ConjugateGradients", "Newton", "ProximalNewton", "solve"]
+__all__ = ["ConjugateGradients", "Newton", "ProximalNewton"]

@@ -30,7 +30,7 @@ _FAR_APART, _CLOSE_TOGETHER, _COOLING, _COOL, _COOLING_STEPS = 20.0, 5.0, 4.0, 1
 
 
 class ClassRun(Run):
-    """One call of `solve` for a softmax problem.
+    """One fit of a softmax problem.
 
     Its bounds are by weak duality; for small models without a ridge, or next to none, by the whole Hessian.
     """

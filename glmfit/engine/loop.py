@@ -43,7 +43,7 @@ class Progress(NamedTuple):
 
 
 class Run:
-    """One call of `solve`: outcome per neuron, filled in as it becomes known."""
+    """One run of a solver: outcome per neuron, filled in as it becomes known."""
 
     def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, curved=None, begin=None):
         self.problem, self.options, self.seed, self.start, self.make = problem, options, seed, start, begin

@@ -1,4 +1,4 @@
-"""The solvers of the engine, and the call that they share."""
+"""The solvers of the engine for rows that are seen whole in every step."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ class ConjugateGradients:
                 f"{type(self).__name__} needs {kinds[self.smooth]}; this problem has {problem.penalty.name}. "
                 f'Use solver_name="auto" or "{other}".'
             )
-        seed = 0 if key is None else seed_of(key)
-        return solve(problem, options or LoopOptions(), seed=seed, start=params, curved=self.curved)
+        seed, options = 0 if key is None else seed_of(key), options or LoopOptions()
+        if hasattr(problem, "n_classes"):
+            return ClassRun(problem, options, seed, params).run()
+        return Run(problem, options, seed, params, self.curved).run()
 
 
 @dataclass(frozen=True)
@@ -72,30 +74,3 @@ class ProximalNewton(ConjugateGradients):
     """
 
     smooth: ClassVar[bool] = False
-
-
-def solve(
-    problem, options: LoopOptions, *, seed: int = 0, start: Params | None = None, curved: np.ndarray | None = None
-) -> Solution:
-    """Fit every neuron of a population, each to a proved distance from its optimum.
-
-    Parameters
-    ----------
-    problem : PopulationProblem
-        Data, observation model and penalty.
-    options : LoopOptions
-        When to stop.
-    seed : int
-        Of the random starts of certificates.
-    start : Params, optional
-        Where to begin; the models without features by default.
-    curved : numpy.ndarray, optional
-        Fits that the shared metric is known not to serve, bool (fit,): those begin with one of their own.
-
-    Returns
-    -------
-    Solution
-    """
-    if hasattr(problem, "n_classes"):
-        return ClassRun(problem, options, seed, start).run()
-    return Run(problem, options, seed, start, curved).run()
