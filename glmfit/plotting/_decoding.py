@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import ResponseModel
-from ._axes import LIGHT, RED, axes_or_new, legend, name_axes
+from ._axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes
 from ._given import read_alike, read_numbers
 
 if TYPE_CHECKING:
@@ -78,11 +78,7 @@ def plot_confusion(
     ax.set_xticks(list(some), [words[k] for k in some])
     ax.set_yticks(list(some), [words[k] for k in some])
     name_axes(ax, "decoded", "true")
-    if colorbar:
-        bar = ax.figure.colorbar(image, ax=ax, shrink=0.8, aspect=18)
-        bar.ax.tick_params(labelsize=8, length=2)
-        bar.set_label("% of the true class", fontsize=9)
-        bar.outline.set_visible(False)
+    color_bar(image, "% of the true class", colorbar)
     return ax
 
 
@@ -203,10 +199,5 @@ def plot_responses(
     image = ax.imshow(table, aspect="auto", **shown)
     ax.set_facecolor("#D9D9D9")
     name_axes(ax, "neuron", "stimulus")
-    if colorbar:
-        beside = ax if colorbar is True else colorbar
-        bar = ax.figure.colorbar(image, ax=beside, shrink=0.8, aspect=18, pad=0.01, extend="max")
-        bar.ax.tick_params(labelsize=8, length=2)
-        bar.set_label(label, fontsize=9)
-        bar.outline.set_visible(False)
+    color_bar(image, label, colorbar, pad=0.01, extend="max")
     return ax

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._checks import check_positive, check_real, check_whole
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes, say
+from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, legend, name_axes, say, time_axis
 from ._given import check_limits, read_alike, read_bins, read_numbers
 
 if TYPE_CHECKING:
@@ -175,10 +175,7 @@ def plot_residuals(
     ax.stairs(residual, start + window_s * np.arange(n + 1), baseline=None, color=color, lw=1.1)
     ax.axhspan(-2, 2, color=LIGHT, alpha=0.45, lw=0, zorder=0)
     ax.axhline(0, color=GREY, lw=0.8, zorder=0)
-    if limits_s is not None:
-        ax.set_xlim(limits_s)
-    ax.margins(x=0)
-    name_axes(ax, "time (s)", "residual (SD)")
+    time_axis(ax, limits_s, "residual (SD)")
     return ax
 
 
@@ -232,9 +229,7 @@ def plot_time_rescaling(
     diagonal = ends * (not difference)
     ax.fill_between(ends, diagonal - half, diagonal + half, color=LIGHT, alpha=0.6, lw=0, label=f"{level:.0%} band")
     ax.plot(ends, diagonal, color=GREY, lw=0.8)
-    others = (RED, GREEN, PURPLE, ORANGE) * len(models)
-    colors = [*others[: len(models) - 1], BLUE]
-    for (name, model), color in zip(models.items(), colors, strict=True):
+    for (name, model), color in zip(models.items(), colors_of_models(len(models)), strict=True):
         u = model.uniform[neuron]
         if not len(u):
             say(ax, "no spikes")

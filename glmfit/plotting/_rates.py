@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._checks import check_positive
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, axes_or_new, name_axes
+from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, time_axis
 from ._given import check_limits, read_alike, read_bins, read_numbers
 
 if TYPE_CHECKING:
@@ -74,19 +74,14 @@ def plot_rate_against_spikes(
         if count is not None:
             smooth = _smooth(count / bin_s, smooth_s / bin_s)
             ax.fill_between(time[seen], smooth[seen], color=LIGHT, lw=0, label="spikes, smoothed")
-    others = ((ORANGE, 0.9), (GREEN, 0.9), (PURPLE, 0.9)) * len(series)
-    styles = [*others[: len(series) - 1], (BLUE, 1.3)]
-    for (name, values), (color, width) in zip(series.items(), styles, strict=True):
-        ax.plot(time[seen], values[seen], color=color, lw=width, label=name)
+    for (name, values), color in zip(series.items(), colors_of_models(len(series)), strict=True):
+        ax.plot(time[seen], values[seen], color=color, lw=1.3 if color == BLUE else 0.9, label=name)
     if count is not None:
         ticks = _spike_times(time[seen], count[seen], bin_s)
         across = ax.get_xaxis_transform()  # x in data, y in axes
         ax.vlines(ticks, 1.02, 1.09, color=BLACK, lw=0.7, transform=across, clip_on=False, label="spikes")
-    if limits_s is not None:
-        ax.set_xlim(limits_s)
-    ax.margins(x=0)
     ax.set_ylim(bottom=0)
-    name_axes(ax, "time (s)", "rate (spikes/s)")
+    time_axis(ax, limits_s, "rate (spikes/s)")
     return ax
 
 
@@ -150,8 +145,5 @@ def plot_signal(
     seen = check_limits(limits_s, time)
     ax = axes_or_new(ax, (6.5, 1.5))
     ax.plot(time[seen], signal[seen], color=color, lw=0.8)
-    if limits_s is not None:
-        ax.set_xlim(limits_s)
-    ax.margins(x=0)
-    name_axes(ax, "time (s)", ylabel)
+    time_axis(ax, limits_s, ylabel)
     return ax

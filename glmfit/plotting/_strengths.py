@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import PopulationGLMCV
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes, whole_ticks
+from ._axes import CYCLE, RED, axes_or_new, legend, name_axes, whole_ticks
 from ._given import check_cv
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     if neurons.dtype.kind not in "iu" or neurons.min(initial=0) < 0 or neurons.max(initial=0) >= n_all:
         raise ValueError(f"neurons is {neurons.tolist()}; the model has neurons 0 to {n_all - 1}.")
     ax = axes_or_new(ax)
-    colours = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
     place = _log_positions(model.strengths_)
     for k, n in enumerate(neurons):
         scores = model.cv_scores_[:, :, n]
@@ -60,7 +59,7 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
         lost = scores - scores[np.argmax(scores.mean(axis=1))]
         mean, n_folds = lost.mean(axis=1), scores.shape[1]
         error = lost.std(axis=1, ddof=1) / np.sqrt(n_folds) if n_folds > 1 else np.zeros(len(mean))
-        colour = colours[k % len(colours)]
+        colour = CYCLE[k % len(CYCLE)]
         shift = 0.02 * (k - (len(neurons) - 1) / 2) * (place[-1] - place[0]) / max(len(place) - 1, 1)
         at = place[there] + shift
         ax.errorbar(at, mean, error, color=colour, lw=1, elinewidth=0.7, label=model.report_.neuron[n])
