@@ -1,4 +1,4 @@
-"""The only door to jaxopt's proximal operators: jaxopt is unmaintained and warns on import."""
+"""The only door to jaxopt's proximal operator: jaxopt is unmaintained and warns on import."""
 
 import functools
 import warnings
@@ -22,12 +22,6 @@ def _jaxopt_prox() -> ModuleType:
 def soft_threshold(coef: Array, threshold: Array) -> jax.Array:
     """Minimise 1/2 ||v - coef||^2 + sum threshold |v|; the threshold broadcasts against coef."""
     return _jaxopt_prox().prox_lasso(coef, jnp.broadcast_to(threshold, coef.shape))
-
-
-def block_soft_threshold(blocks: Array, threshold: Array) -> jax.Array:
-    """Minimise 1/2 ||v - block||^2 + threshold ||v|| in blocks (group, member, neuron); (group, neuron)."""
-    of_neurons = jax.vmap(_jaxopt_prox().prox_group_lasso, in_axes=(1, 0), out_axes=1)
-    return jax.vmap(of_neurons)(blocks, threshold)
 
 
 def thresholds(strength: Array, step: Array | float, feature_scale: Array | None, coef: Array) -> jax.Array:

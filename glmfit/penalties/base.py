@@ -112,7 +112,7 @@ class Penalty(eqx.Module):
         Returns
         -------
         jax.Array, shape (feature, neuron)
-            Minimiser in v, with exact zeros. JAX only (jaxopt.prox).
+            Minimiser in v, with exact zeros. JAX only.
         """
 
     @abc.abstractmethod
