@@ -18,8 +18,7 @@ class StepCertificate(Display):
     ----------
     step, L, L_max, L_b, mu : numpy.ndarray
         (neuron,): the step; upper bounds, with the ridge inside, of the smoothness of the mean over all rows, of the
-        worst single row and of the mini-batches (the one the step uses); proved strong convexity, 0 where there is
-        none.
+        worst single row and of the mini-batches (the one the step uses); proved strong convexity, or 0.
     batch_size, n_rows : int
         b and T.
     theorem : str

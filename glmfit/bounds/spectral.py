@@ -104,19 +104,14 @@ def lanczos_step(j: int | jax.Array, state: LanczosState, w: jax.Array) -> Lancz
 
 
 def random_start(rng: np.random.Generator, dimension: int, dtype: DTypeLike) -> np.ndarray:
-    """Draw one vector uniformly on the unit sphere.
-
-    The columns of one certificate may share it: the union bound asks nothing of their dependence, and the
-    certificate of a neuron then does not depend on which other neurons are fitted with it.
+    """Draw one vector uniformly on the unit sphere, which all columns of one certificate may share.
 
     Parameters
     ----------
     rng : numpy.random.Generator
         Fresh for every certificate whose matrices depend on earlier starts.
     dimension : int
-        Dimension of the space.
     dtype : numpy dtype
-        Of the result.
 
     Returns
     -------

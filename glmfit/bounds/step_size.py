@@ -1,7 +1,4 @@
-"""How smooth mini-batches are, and the step sizes of SAGA that this allows, each by its theorem.
-
-Proofs for SAGA with an exact ridge gradient or a prox: docs/theory/smoothness_and_step.md.
-"""
+"""How smooth mini-batches are, and the step sizes of SAGA that this allows, each by its theorem."""
 
 from __future__ import annotations
 
@@ -73,7 +70,8 @@ def check_batch_size(batch_size: int, n_rows: int) -> None:
 def practical_batch_size(full: ArrayLike, kappa: ArrayLike, n_rows: int) -> np.ndarray:
     r"""Batch size from which larger batches buy nothing in theory: :math:`1 + \kappa (T-1)/(4L)`.
 
-    Below it the rate of SAGA is limited by the table of T scalars, above it by the condition number L/kappa.
+    Below it the rate of SAGA is limited by the table of T scalars, above it by the condition number L/kappa
+    (Gazagnadou, Gower, Salmon 2019).
 
     Parameters
     ----------
@@ -86,10 +84,6 @@ def practical_batch_size(full: ArrayLike, kappa: ArrayLike, n_rows: int) -> np.n
     -------
     numpy.ndarray
         Batch sizes per neuron, integers within [1, n_rows].
-
-    References
-    ----------
-    Gazagnadou, Gower, Salmon (2019), Optimal mini-batch and step sizes for SAGA, ICML.
     """
     full = np.maximum(np.asarray(full, float), np.finfo(float).tiny)
     with np.errstate(over="ignore"):
@@ -115,10 +109,7 @@ def subset_step(smoothness_b: Array, row: Array, mu: Array | float, n_rows: int,
     Returns
     -------
     array
-
-    References
-    ----------
-    `SUBSET_THEOREM`: Gazagnadou, Gower, Salmon (2019); proof in docs/theory/smoothness_and_step.md.
+        By `SUBSET_THEOREM` of Gazagnadou, Gower, Salmon (2019); proof in docs/theory/smoothness_and_step.md.
     """
     noise = row * (n_rows - batch_size) / (batch_size * max(n_rows - 1, 1))
     rate = noise + mu * n_rows / (4 * batch_size)
@@ -140,9 +131,6 @@ def partition_step(block: ArrayLike, mu: ArrayLike, n_rows: int, batch_size: int
     Returns
     -------
     array
-
-    References
-    ----------
-    `PARTITION_THEOREM`: Gazagnadou, Gower, Salmon (2019); proof in docs/theory/smoothness_and_step.md.
+        By `PARTITION_THEOREM` of Gazagnadou, Gower, Salmon (2019); proof in docs/theory/smoothness_and_step.md.
     """
     return 1 / (4 * np.asarray(block) + np.asarray(mu) * n_rows / batch_size)

@@ -43,12 +43,8 @@ def plot_convergence(
 
     Raises
     ------
-    ValueError
-        If `against` is unknown, or the report has no history of gaps.
-    TypeError
-        If `report` is neither a report nor a model.
-    NotFittedError
-        If it is a model before its fit.
+    ValueError, TypeError, NotFittedError
+        If `against` is unknown, or `report` has no history of gaps, is something else, or a model before its fit.
     """
     report = read_report(report)
     history = report.history
@@ -122,12 +118,9 @@ def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | Non
 
     Raises
     ------
-    ValueError
-        If `optimum` does not have one number per neuron.
-    TypeError
-        If `report` is neither a report nor a model, or not of a population.
-    NotFittedError
-        If it is a model before its fit.
+    ValueError, TypeError, NotFittedError
+        If `optimum` does not have one number per neuron, or `report` is not of a population, something else, or a model
+        before its fit.
     """
     report, optimum = read_report(report), read_numbers("optimum", optimum, "neuron")
     if not np.ndim(getattr(report, "gap", 0.0)):

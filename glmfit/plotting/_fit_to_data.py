@@ -133,10 +133,8 @@ def plot_residuals(
     ----------
     time_s : array-like of shape (time,)
         Centres of the bins, s; evenly spaced.
-    rate : array-like of shape (time,)
-        Expected counts per bin, as ``predict`` returns them.
-    counts : array-like of shape (time,)
-        Spikes per bin.
+    rate, counts : array-like of shape (time,)
+        Expected counts per bin, as ``predict`` returns them, and spikes per bin.
     window_s : float
         Width of the windows, s; best so wide that each expects a few spikes.
     bin_s : float, optional
@@ -201,16 +199,13 @@ def plot_time_rescaling(
     Returns
     -------
     matplotlib.axes.Axes
-        Line: cumulative share of the intervals against their rescaled length, stepping up by 1 / intervals at each.
-        Grey: the band of the Kolmogorov-Smirnov test about the diagonal, where the rates of a right model lead. Words
-        where the neuron has no spikes.
+        Line: cumulative share of the intervals against their rescaled length. Grey: the band of the Kolmogorov-Smirnov
+        test about the diagonal, where the rates of a right model lead. Words where the neuron has no spikes.
 
     Raises
     ------
-    ValueError
-        If there is no such neuron, or `level` is not in (0, 1).
-    TypeError
-        If `rescaled` is not what rescale_time returns, or a dict of such.
+    ValueError, TypeError
+        If there is no such neuron, `level` is not in (0, 1), or `rescaled` is something else.
     """
     models = rescaled if isinstance(rescaled, dict) else {"model": rescaled}
     what = "what glmfit.inference.rescale_time returns, or a dict with names for such"

@@ -54,10 +54,9 @@ def plot_rate_against_spikes(
 
     Raises
     ------
-    ValueError
-        If lengths differ, times do not increase, a width is not above 0, or nothing lies within the limits.
-    TypeError
-        If `time_s` are no numbers.
+    ValueError, TypeError
+        If lengths differ, times are no numbers or do not increase, a width is not above 0, or nothing lies within the
+        limits.
     """
     time, bin_s = read_bins(time_s, bin_s)
     if smooth_s is not None:
@@ -118,12 +117,10 @@ def plot_signal(
 
     Parameters
     ----------
-    time_s : array-like of shape (time,)
-        s.
-    signal : array-like of shape (time,)
-        Any unit; say which in `ylabel`.
+    time_s, signal : array-like of shape (time,)
+        Times, s, and the signal in any unit.
     ylabel : str
-        Name and unit.
+        Its name and unit.
     limits_s : tuple of float, optional
         First and last time to draw, s.
     color : color

@@ -43,12 +43,8 @@ def plot_report_overview(
 
     Raises
     ------
-    ValueError
-        If `axes` are not three.
-    TypeError
-        If `report` is neither a report nor a model, or `axes` hold something else.
-    NotFittedError
-        If it is a model before its fit.
+    ValueError, TypeError, NotFittedError
+        If `axes` are not three axes, or `report` is something else, or a model before its fit.
     """
     report = read_report(report)
     if axes is None:

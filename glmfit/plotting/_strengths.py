@@ -35,12 +35,8 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
 
     Raises
     ------
-    ValueError
-        If a neuron does not exist.
-    TypeError
-        If `model` is something else.
-    NotFittedError
-        Before its fit.
+    ValueError, TypeError, NotFittedError
+        If a neuron does not exist, or `model` is something else, or not fitted.
     """
     check_cv(model)
     n_all = model.cv_scores_.shape[2]
@@ -95,10 +91,8 @@ def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
 
     Raises
     ------
-    TypeError
-        If `model` is something else.
-    NotFittedError
-        Before its fit.
+    TypeError, NotFittedError
+        If `model` is something else, or not fitted.
     """
     check_cv(model)
     known = ~np.isnan(model.cv_scores_)

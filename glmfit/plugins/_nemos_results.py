@@ -80,10 +80,8 @@ class FitState(eqx.Module):
         its loss) or "proximal" (nothing known).
     solver : str
         Algorithm that ran.
-    certificate : Certificate or None
-        Distance from the optimum; None on the proximal route.
     report : FitReport or None
-        What else is known per neuron; None on the proximal route. :func:`glmfit.plugins.nemos.report` always has one.
+        What is known per neuron; None on the proximal route. :func:`glmfit.plugins.nemos.report` always has one.
     """
 
     function_val: Any
@@ -93,8 +91,15 @@ class FitState(eqx.Module):
     step: Any
     route: str = eqx.field(static=True)
     solver: str = eqx.field(static=True)
-    certificate: Any = None
     report: Any = None
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Distance from the optimum; None on the proximal route."""
+        known = self.report
+        if known is None:
+            return None
+        return Certificate(known.gap, known.gap_is_bound, known.status, known.step_certificate)
 
     def __repr__(self) -> str:
         """Return the report, or what is known without one."""
@@ -218,7 +223,6 @@ def merge(outcomes, view, route: str) -> FitState:
         np.asarray(min(o.step for o in all_)),
         route,
         solution.solver_name,
-        Certificate(solution.gap, solution.gap_is_bound, report.status, solution.step_certificate),
         report,
     )
 

@@ -302,7 +302,7 @@ class SAGA:
     def _polish(self, view: View, params, state: FitState, args, first: Params):
         """Go on with proximal steps where sparse penalties and coupled classes slow SAGA down; look again."""
         budget = _PROXIMAL_STEPS if self.maxiter is None else self.maxiter - int(state.num_steps)
-        close = np.all(state.certificate.status == Status.UNPROVED)
+        close = np.all(state.report.status == Status.UNPROVED)
         if self._proves(view) or close or not np.isfinite(state.function_val) or budget < 1:
             return params, state
         proximal = self._proximal(params, args, min(self.tol**2, 1e-9), budget)
@@ -312,7 +312,7 @@ class SAGA:
         # The second-order estimate is far too large where a kink of the penalty, not curvature, holds the classes;
         # convexity gives another: the gradient mapping times the way still to go, here the way come so far.
         way = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(at, first, strict=True)))
-        gap, by_convexity = looked.certificate.gap, float(proximal.mapping) * way
+        gap, by_convexity = looked.report.gap, float(proximal.mapping) * way
         if by_convexity < gap.sum():
             shares = gap / gap.sum() if np.isfinite(gap.sum()) else np.full_like(gap, 1 / len(gap))
             gap = shares * by_convexity
@@ -324,7 +324,6 @@ class SAGA:
         state = replace(
             looked, num_steps=state.num_steps + np.asarray(proximal.n_steps), reached_max_steps=np.asarray(out),
             step=state.step, solver=solver,
-            certificate=replace(looked.certificate, **found),
             report=replace(looked.report, solver_name=solver, epochs=state.report.epochs, **found),
         )  # fmt: skip
         return params, state
