@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -13,6 +15,18 @@ if TYPE_CHECKING:
 BLUE, RED, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
 BLACK, GREY, LIGHT = "#222222", "#7F7F7F", "#C8C8C8"
 CYCLE = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
+
+_AX = "ax : matplotlib.axes.Axes, optional\n    Where to draw."
+_RETURNS = "Returns\n-------\nmatplotlib.axes.Axes"
+Drawing = TypeVar("Drawing", bound=Callable)
+
+
+def on_axes(draw: Drawing) -> Drawing:
+    """Write into a docstring what holds for every drawing: ``ax`` is where it draws, and what it returns."""
+    parameters, *others = re.split(r"\n\n(?=Returns\n|Raises\n)", inspect.cleandoc(draw.__doc__ or ""))
+    returns = [] if any(section.startswith("Returns") for section in others) else [_RETURNS]
+    draw.__doc__ = "\n\n".join([f"{parameters}\n{_AX}", *returns, *others])
+    return draw
 
 
 def new_axes(

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import ResponseModel
-from ._axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes
+from ._axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes, on_axes
 from ._given import read_alike, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@on_axes
 def plot_confusion(
     true: ArrayLike,
     decoded: ArrayLike,
@@ -40,8 +41,6 @@ def plot_confusion(
         Whether to write the percentages into the cells; default up to twelve classes.
     colorbar : bool
         Whether to draw one.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -82,6 +81,7 @@ def plot_confusion(
     return ax
 
 
+@on_axes
 def plot_decoded(
     time_s: ArrayLike,
     posterior: ArrayLike,
@@ -111,12 +111,6 @@ def plot_decoded(
         Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
     ylabel : str
         Name and unit of the position.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -155,6 +149,7 @@ def plot_decoded(
     return ax
 
 
+@on_axes
 def plot_responses(
     responses: ArrayLike | ResponseModel,
     *,
@@ -180,12 +175,6 @@ def plot_responses(
         Name, and unit, of the responses, next to the color bar.
     colorbar : bool or list of matplotlib.axes.Axes
         Whether to draw one, or the axes that share it.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     responses = responses.predict() if hasattr(responses, "predict") else responses
     table = read_numbers("responses", responses, "stimulus", "neuron")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._checks import check_positive, check_real, check_whole
-from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, legend, name_axes, say, time_axis
+from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, legend, name_axes, on_axes, say, time_axis
 from ._given import check_limits, read_alike, read_bins, read_numbers
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.typing import ColorType
 
 
+@on_axes
 def plot_tuning(
     covariate: ArrayLike,
     counts: ArrayLike,
@@ -52,8 +53,6 @@ def plot_tuning(
         Name and unit of the covariate.
     color : color
         Of the model.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -116,6 +115,7 @@ def _edges(edges, x) -> np.ndarray:
     return limits
 
 
+@on_axes
 def plot_residuals(
     time_s: ArrayLike,
     rate: ArrayLike,
@@ -143,8 +143,6 @@ def plot_residuals(
         First and last time to draw, s.
     color : color
         Of the line.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -177,6 +175,7 @@ def plot_residuals(
     return ax
 
 
+@on_axes
 def plot_time_rescaling(
     rescaled: Any, *, neuron: int = 0, level: float = 0.95, difference: bool = False, ax: Axes | None = None
 ) -> Axes:
@@ -193,8 +192,6 @@ def plot_time_rescaling(
         Probability that the whole curve of a right model stays within its band, in (0, 1).
     difference : bool
         Whether to draw the distance from the diagonal instead, which shows more where there are many spikes.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------

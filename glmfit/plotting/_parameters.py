@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from .._checks import check_choice, check_positive
 from ..data.arrays import numbers
-from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, color_bar, legend, name_axes, say, whole_ticks
+from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, color_bar, legend, name_axes, on_axes, say, whole_ticks
 from ._given import read_alike, read_numbers
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _UNIT_S = {"s": 1.0, "ms": 1e-3}
 
 
+@on_axes
 def plot_filter(
     basis: ArrayLike,
     weights: ArrayLike,
@@ -60,12 +61,6 @@ def plot_filter(
         Of line and band.
     xlabel, ylabel : str
         Names of the axes; the unit of the lag is added.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -109,6 +104,7 @@ def plot_filter(
     return ax
 
 
+@on_axes
 def plot_coupling(
     coupling: ArrayLike,
     *,
@@ -132,12 +128,6 @@ def plot_coupling(
         Name, and unit, of the weights, next to the color bar.
     colorbar : bool or list of matplotlib.axes.Axes
         Whether to draw one, or the axes that share it.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -169,6 +159,7 @@ def plot_coupling(
     return ax
 
 
+@on_axes
 def plot_recovery(
     true: ArrayLike,
     estimated: ArrayLike,
@@ -185,12 +176,6 @@ def plot_recovery(
         Pairs with a NaN are left out.
     xlabel, ylabel : str
         What they are.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -211,6 +196,7 @@ def plot_recovery(
     return ax
 
 
+@on_axes
 def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | None = None) -> Axes:
     """Draw a histogram of one score per neuron, with its median.
 
@@ -220,12 +206,6 @@ def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | N
         At most 1; NaN (a neuron without spikes) is left out.
     xlabel : str
         Which score, on which rows.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._checks import check_positive
-from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, time_axis
+from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, on_axes, time_axis
 from ._given import check_limits, read_alike, read_bins, read_numbers
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.typing import ColorType
 
 
+@on_axes
 def plot_rate_against_spikes(
     time_s: ArrayLike,
     rate: ArrayLike | dict[str, Any],
@@ -44,8 +45,6 @@ def plot_rate_against_spikes(
         the two can be compared.
     limits_s : tuple of float, optional
         First and last time to draw, s.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -104,6 +103,7 @@ def _spike_times(time, counts, bin_s):
     return np.concatenate(times) if times else np.empty(0)
 
 
+@on_axes
 def plot_signal(
     time_s: ArrayLike,
     signal: ArrayLike,
@@ -125,12 +125,6 @@ def plot_signal(
         First and last time to draw, s.
     color : color
         Of the line.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import PopulationGLMCV
-from ._axes import CYCLE, RED, axes_or_new, legend, name_axes, whole_ticks
+from ._axes import CYCLE, RED, axes_or_new, legend, name_axes, on_axes, whole_ticks
 from ._given import check_cv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@on_axes
 def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of neurons against the strength, with standard errors of the difference from the best.
 
@@ -25,8 +26,6 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     neurons : int or sequence of int, optional
         Which neurons to draw; all of up to eight, else the first eight, by default. Scores are drawn less each
         neuron's best, so that neurons of any rate fit one panel.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -73,6 +72,7 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     return ax
 
 
+@on_axes
 def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of every neuron and strength as a map, with the strengths chosen.
 
@@ -80,8 +80,6 @@ def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     ----------
     model : PopulationGLMCV
         Fitted.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
