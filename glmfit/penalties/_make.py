@@ -87,14 +87,12 @@ def make(
 def _find(regularizer: Any) -> type[Penalty]:
     if regularizer is None:
         return NoPenalty
-    allowed = ", ".join(repr(name) for name in _BY_NAME)
-    if not isinstance(regularizer, str):
+    if not isinstance(regularizer, str) or regularizer not in _BY_NAME:
+        allowed = ", ".join(repr(name) for name in _BY_NAME)
         raise ValueError(
-            f"regularizer is {regularizer!r}; it must be a name, one of {allowed}, or None. Pass the name, and the "
-            "strength as regularizer_strength."
+            f"regularizer is {regularizer!r}; allowed are {allowed} and None: pass a name, and the strength as "
+            "regularizer_strength."
         )
-    if regularizer not in _BY_NAME:
-        raise ValueError(f"regularizer is {regularizer!r}; allowed are {allowed} and None. Check the spelling.")
     return _BY_NAME[regularizer]
 
 

@@ -77,7 +77,7 @@ def test_groups(groups, labels):
     "arguments, error, message",
     [
         ({"regularizer": "ridge"}, ValueError, "'ridge'; allowed are 'UnRegularized', 'Ridge'"),
-        ({"regularizer": Ridge(0.1)}, ValueError, "is Ridge.*; it must be a name"),
+        ({"regularizer": Ridge(0.1)}, ValueError, "is Ridge.*; allowed are .* and None: pass a name"),
         ({"strength": -0.1}, ValueError, "-0.1; it must be finite and >= 0"),
         ({"strength": np.nan}, ValueError, "nan; it must be finite"),
         ({"strength": [0.1, np.inf]}, ValueError, "inf.*; it must be finite"),
