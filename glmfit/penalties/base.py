@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from glmfit._numerics import namespace
@@ -160,6 +161,15 @@ class Penalty(eqx.Module):
         array, shape (neuron,)
             Strength; inf where no strength gives W = 0.
         """
+
+
+def thresholds(strength: Array, step: Array | float, feature_scale: Array | None, coef: Array) -> jax.Array:
+    """Compute strength * step / feature_scale, in a shape that broadcasts against coef."""
+    step = jnp.asarray(step, dtype=coef.dtype)
+    threshold = strength * (step[None, :] if step.ndim == 1 else step)
+    if feature_scale is None:
+        return threshold
+    return threshold / jnp.asarray(feature_scale, dtype=coef.dtype)[:, None]
 
 
 def per_neuron(strength: Array, like: Array) -> Array:

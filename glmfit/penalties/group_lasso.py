@@ -10,8 +10,7 @@ import numpy as np
 
 from glmfit._numerics import namespace
 from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
-from glmfit.penalties._prox import thresholds
-from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, share_within
+from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, share_within, thresholds
 
 NO_GROUP = -1
 """Label of the features that are not penalised."""

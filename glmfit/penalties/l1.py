@@ -1,5 +1,8 @@
 """Lasso and elastic net penalties."""
 
+import functools
+import warnings
+from types import ModuleType
 from typing import Any, ClassVar, final
 
 import equinox as eqx
@@ -9,8 +12,24 @@ import numpy as np
 
 from glmfit._numerics import namespace
 from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
-from glmfit.penalties._prox import soft_threshold, thresholds
-from glmfit.penalties.base import Penalty, as_strength, per_neuron, ridge_conjugate, ridge_value, share_within
+from glmfit.penalties.base import (
+    Penalty,
+    as_strength,
+    per_neuron,
+    ridge_conjugate,
+    ridge_value,
+    share_within,
+    thresholds,
+)
+
+
+@functools.cache
+def _jaxopt_prox() -> ModuleType:
+    """Import jaxopt.prox on first use, without its warning that it is no longer maintained."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from jaxopt import prox
+    return prox
 
 
 class L1Penalty(Penalty):
@@ -41,7 +60,8 @@ class L1Penalty(Penalty):
     def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Soft-threshold at l1_strength * step / feature_scale: the l1 part only."""
         coef = jnp.asarray(coef)
-        return soft_threshold(coef, thresholds(per_neuron(self.l1_strength, coef), step, feature_scale, coef))
+        threshold = thresholds(per_neuron(self.l1_strength, coef), step, feature_scale, coef)
+        return _jaxopt_prox().prox_lasso(coef, jnp.broadcast_to(threshold, coef.shape))
 
     def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
         """Add l1 sign(w) to grad where w != 0, shrink grad by l1 towards 0 where w = 0."""

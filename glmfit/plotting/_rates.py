@@ -95,12 +95,9 @@ def _smooth(values, sd):
 
 def _spike_times(time, counts, bin_s):
     """Spread the k spikes of a bin evenly inside it."""
-    times = [
-        t + bin_s * ((np.arange(k) + 0.5) / k - 0.5)
-        for t, k in zip(time, np.nan_to_num(counts).astype(int), strict=True)
-        if k > 0
-    ]
-    return np.concatenate(times) if times else np.empty(0)
+    n = np.maximum(np.nan_to_num(counts).astype(int), 0)
+    in_bin = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
+    return np.repeat(time, n) + bin_s * ((in_bin + 0.5) / np.repeat(n, n) - 0.5)
 
 
 @on_axes

@@ -43,7 +43,9 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     if neurons.dtype.kind not in "iu" or neurons.min(initial=0) < 0 or neurons.max(initial=0) >= n_all:
         raise ValueError(f"neurons is {neurons.tolist()}; the model has neurons 0 to {n_all - 1}.")
     ax = axes_or_new(ax)
-    place = _log_positions(model.strengths_)
+    strengths = model.strengths_
+    # A strength of 0 stands one decade below the others.
+    place = np.log10(np.where(strengths > 0, strengths, strengths[strengths > 0].min() / 10))
     for k, n in enumerate(neurons):
         scores = model.cv_scores_[:, :, n]
         there = ~np.isnan(scores).all(axis=1)  # a fit that was interrupted leaves strengths out
@@ -59,9 +61,10 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
         at = place[there] + shift
         ax.errorbar(at, mean, error, color=colour, lw=1, elinewidth=0.7, label=model.report_.neuron[n])
         for chosen, face in ((model.one_se_strength_[n], "white"), (model.best_strength_[n], colour)):
-            i = int(np.searchsorted(model.strengths_[there], chosen))
+            i = int(np.searchsorted(strengths[there], chosen))
             ax.plot(at[i], mean[i], "o", ms=5, mfc=face, mec=colour)
-    _strength_ticks(ax, place, model.strengths_)
+    some = np.arange(0, len(strengths), -(-len(strengths) // 7))
+    ax.set_xticks(place[some], [f"{s:.2g}" for s in strengths[some]])
     name_axes(
         ax,
         _strength_words(model),
@@ -115,17 +118,6 @@ def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _log_positions(strengths) -> np.ndarray:
-    """Logarithms of the strengths, a strength of 0 one decade below the others."""
-    positive = strengths[strengths > 0]
-    return np.log10(np.where(strengths > 0, strengths, positive.min() / 10))
-
-
 def _strength_words(model) -> str:
     """Name the strength by its penalty."""
     return {"Lasso": "lasso strength", "ElasticNet": "elastic-net strength"}.get(model.regularizer, "ridge strength")
-
-
-def _strength_ticks(ax, place, strengths) -> None:
-    some = np.arange(0, len(strengths), -(-len(strengths) // 7))
-    ax.set_xticks(place[some], [f"{strengths[i]:.2g}" for i in some])

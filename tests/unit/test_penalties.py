@@ -171,7 +171,7 @@ def test_numbers_make_arrays():
 
 
 def test_jaxopt_is_imported_on_use_only(monkeypatch):
-    monkeypatch.setattr(penalties._prox, "_jaxopt_prox", penalties._prox._jaxopt_prox.__wrapped__)
+    monkeypatch.setattr(penalties.l1, "_jaxopt_prox", penalties.l1._jaxopt_prox.__wrapped__)
     for module in [m for m in sys.modules if m.split(".")[0] == "jaxopt"]:
         monkeypatch.delitem(sys.modules, module)
     penalty = Lasso(0.1)
