@@ -14,7 +14,6 @@ from .log_partition import (
 )
 from .low_rank import LowRankPlusDiagonal
 from .self_concordance import GAP_THEOREM, descent_step, gap_bound
-from .smoothness import batch_smoothness, check_batch_size, practical_batch_size
 from .spectral import (
     bound_largest_eigenvalue,
     bound_smallest_eigenvalue,
@@ -24,7 +23,15 @@ from .spectral import (
     random_start,
     start_lanczos,
 )
-from .step_size import PARTITION_THEOREM, SUBSET_THEOREM, partition_step, subset_step
+from .step_size import (
+    PARTITION_THEOREM,
+    SUBSET_THEOREM,
+    batch_smoothness,
+    check_batch_size,
+    partition_step,
+    practical_batch_size,
+    subset_step,
+)
 
 __all__ = [
     "DUALITY_THEOREM",

@@ -12,29 +12,24 @@ from .._display import Display, Summary
 
 @dataclass(frozen=True, repr=False)
 class StepCertificate(Display):
-    """A step size per neuron and the theorem that allows it.
+    """A step size per neuron, in the metric of the spectral basis, and the theorem that allows it.
 
     Attributes
     ----------
-    step :
-        Step in the metric of the spectral basis, shape (neuron,).
-    L, L_max, L_b :
-        Upper bounds, shape (neuron,), in the same metric and with the ridge inside, of the smoothness of the
-        mean over all rows, of the worst single row, and of the mini-batches (the one the step uses).
-    mu :
-        Proved strong convexity used in the step, shape (neuron,); 0 where none is proved.
-    batch_size, n_rows :
+    step, L, L_max, L_b, mu : numpy.ndarray
+        (neuron,): the step; upper bounds, with the ridge inside, of the smoothness of the mean over all rows, of the
+        worst single row and of the mini-batches (the one the step uses); proved strong convexity, or 0.
+    batch_size, n_rows : int
         b and T.
-    theorem :
+    theorem : str
         The statement that allows the step, or the words "no theorem" where there is none.
-    assumptions :
+    assumptions : tuple of str
         What the statement needs; what is checked during the fit says so.
-    failure_probability :
+    failure_probability : float
         Probability, over the random starts, that some L or L_b of the population is below the truth.
-    anchor_radius :
-        For an anchored certificate the largest change of eta it allows, shape (neuron,); infinite for a
-        global one.
-    certified :
+    anchor_radius : numpy.ndarray
+        Largest change of eta an anchored certificate allows, (neuron,); infinite for a global one.
+    certified : bool
         False for a step scaled above its theorem or a sampling without one.
     """
 
@@ -78,19 +73,17 @@ class GapCertificate:
 
     Attributes
     ----------
-    bound :
-        Proved upper bound of the gap, shape (neuron,); infinite where there is no bound yet.
-    estimate :
-        Second-order estimate of the gap, shape (neuron,). Not a bound.
-    objective :
-        F at the parameters in float64, shape (neuron,).
-    kappa :
-        Certified lower bound of the smallest eigenvalue of the Hessian in the metric, shape (neuron,).
-    exact :
-        Where the bound used the exact Hessian of the neuron, shape (neuron,).
-    theorem :
+    bound, estimate : numpy.ndarray
+        (neuron,): proved upper bound, infinite where there is none yet; second-order estimate, not a bound.
+    objective : numpy.ndarray
+        F at the parameters in float64, (neuron,).
+    kappa : numpy.ndarray
+        Certified lower bound of the smallest eigenvalue of the Hessian in the metric, (neuron,).
+    exact : numpy.ndarray
+        Where the bound used the exact Hessian of the neuron, (neuron,).
+    theorem : str
         The statement the bound rests on.
-    failure_probability :
+    failure_probability : float
         Probability that some bound of the population fails (0 where every Hessian was exact).
     """
 

@@ -22,14 +22,11 @@ class ResidualSums(NamedTuple):
 
     Attributes
     ----------
-    residual : numpy.ndarray
-        Of the derivative r, (2, neuron).
+    residual, excess, saturated : numpy.ndarray
+        (2, neuron): of the derivative r; of r times the linear predictor without its offset, minus the loss; of the
+        smallest loss the row can have.
     gradient : numpy.ndarray
         Of r times the features, (2, feature, neuron).
-    excess : numpy.ndarray
-        Of r times the linear predictor without its offset, minus the loss, (2, neuron).
-    saturated : numpy.ndarray
-        Of the smallest loss the row can have, (2, neuron).
     """
 
     residual: np.ndarray
@@ -61,10 +58,9 @@ def dual_gap(objective: np.ndarray, sums: ResidualSums, penalty: Penalty) -> np.
 
     Notes
     -----
-    The residuals are shrunk in two steps: those of the sign that outweighs, until they sum to 0, as the free intercept
-    demands; then all, until the penalty's conjugate is finite. Convex losses that are bounded below need no more than
-    that. Rounding of the sums is not in the bound; see docs/theory/duality.md. With the optimal intercept it is of
-    first order in the distance from the conditions of the optimum for kinks, of second for a ridge.
+    `DUALITY_THEOREM`: residuals of the sign that outweighs are shrunk until they sum to 0, as the free intercept
+    demands; then all, until the penalty's conjugate is finite. Rounding of the sums is not in the bound; for that and
+    for its order in the distance from the optimum see docs/theory/duality.md.
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         up, down = np.abs(sums.residual)

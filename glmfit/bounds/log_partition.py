@@ -1,12 +1,4 @@
-r"""Quadratic upper bounds of log-partition functions, on the host.
-
-For ``log Z(theta) = log sum_y h(y) exp(theta' f(y))`` and any ``theta_0``
-
-    log Z(theta) <= log Z(theta_0) + (theta - theta_0)' g + (theta - theta_0)' S (theta - theta_0) / 2
-
-for every theta, with g the gradient at theta_0 and S a sum of one rank-one matrix per outcome but the first. Derivation
-and proof: docs/theory/bound_majorization.md.
-"""
+"""Quadratic upper bounds of log-partition functions, on the host: docs/theory/bound_majorization.md has the proofs."""
 
 from __future__ import annotations
 
@@ -28,20 +20,8 @@ _SMALL = 1e-2
 def curvature_of_gap(d):
     r"""Curvature of the tightest quadratic that bounds ``log(1 + exp(x))`` and touches it at ``x = d`` (and ``-d``).
 
-    Parameters
-    ----------
-    d : array_like
-        Difference of two log weights, any shape, infinite allowed.
-
-    Returns
-    -------
-    numpy.ndarray
-        ``tanh(|d| / 2) / (2 |d|)``, in [0, 1/4]; its limits 1/4 at 0 and 0 at infinity. Relative error within a few
-        units of the last place, also near 0, where the quotient is replaced by its series.
-
-    References
-    ----------
-    Jaakkola and Jordan (1997), the variational bound of the logistic function.
+    It is ``tanh(|d| / 2) / (2 |d|)``, in [0, 1/4], of any d, infinite allowed (Jaakkola and Jordan 1997); near 0, where
+    the quotient loses digits, its series.
     """
     d = np.abs(np.asarray(d))
     d = d if d.dtype == np.float32 else d.astype(np.float64)
@@ -52,7 +32,11 @@ def curvature_of_gap(d):
 
 
 class LogPartitionBound(NamedTuple):
-    """Quadratic upper bound of a log-partition function around a point.
+    """Quadratic upper bound of a log-partition function around a point: `LOG_PARTITION_THEOREM`.
+
+    For ``log Z(theta) = log sum_y h(y) exp(theta' f(y))`` and every theta
+
+        log Z(theta) <= value + (theta - self.theta)' gradient + (theta - self.theta)' S (theta - self.theta) / 2
 
     Attributes
     ----------
@@ -63,7 +47,7 @@ class LogPartitionBound(NamedTuple):
     gradient : numpy.ndarray
         Of log Z there, (parameter,).
     factors : numpy.ndarray
-        (outcome, parameter): the curvature is ``factors.T @ factors``.
+        (outcome, parameter): the curvature S is ``factors.T @ factors``, that of the first outcome 0.
     """
 
     theta: np.ndarray
@@ -106,21 +90,16 @@ def log_partition_bound(
     Returns
     -------
     LogPartitionBound
-        In float64.
+        In float64. Cost: outcomes times parameters.
 
     Raises
     ------
     ValueError
         If shapes do not fit, numbers are not finite, or every outcome is left out.
 
-    Notes
-    -----
-    Cost: outcomes times parameters. The first outcome adds no curvature: it is the exact limit of the listing's
-    ``z -> 0``, which a small z only approaches like ``1 / log(1 / z)``.
-
     References
     ----------
-    Jebara and Choromanska (2012), Algorithm 1 and Theorem 1.
+    Jebara and Choromanska (2012), Algorithm 1 and Theorem 1; proof in docs/theory/bound_majorization.md.
     """
     features, theta = np.asarray(features, np.float64), np.array(theta, np.float64)
     if features.ndim != 2 or theta.shape != features.shape[1:] or not len(features):
@@ -157,14 +136,12 @@ def log_partition_bound(
 class SoftmaxBound:
     r"""Curvature of the bounds of many softmax rows: C of every row, whose whole bound has curvature C (x) xx'.
 
+    C is positive semi-definite, C 1 = 0, and at least diag(p) - pp', the Hessian of the log-sum-exp.
+
     Attributes
     ----------
     log_norm : numpy.ndarray
         log of the sum of exponentials of the scores, (row,).
-
-    Notes
-    -----
-    C is positive semi-definite, C 1 = 0, and at least diag(p) - pp', the Hessian of the log-sum-exp.
     """
 
     def __init__(self, sweeps: tuple[_Sweep, ...]):
@@ -197,7 +174,7 @@ def softmax_bound(scores: ArrayLike, order: str = "given") -> SoftmaxBound:
     Parameters
     ----------
     scores : array_like
-        (row, class); -inf leaves a class out. Single precision stays single.
+        (row, class), of any size; -inf leaves a class out. Single precision stays single.
     order : {"given", "descending", "ascending", "averaged"}
         In which classes are taken in: as they come, by score, or the mean of the curvatures of the two orders by score,
         a bound as well, which often needs the fewest products and twice the work in each.
@@ -205,16 +182,12 @@ def softmax_bound(scores: ArrayLike, order: str = "given") -> SoftmaxBound:
     Returns
     -------
     SoftmaxBound
+        Cost: rows times classes.
 
     Raises
     ------
     ValueError
         If scores are not (row, class), hold nan or +inf, or leave out every class of a row.
-
-    Notes
-    -----
-    Everything is done on logarithms, measured from the largest of the row: scores of any size are fine. Cost: rows
-    times classes.
 
     References
     ----------

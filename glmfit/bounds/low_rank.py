@@ -1,7 +1,6 @@
-r"""Sums of rank-one matrices in little memory, never below the sum itself, on the host.
+"""Sums of rank-one matrices in little memory, never below the sum itself, on the host.
 
-``V' S V + diag(D)`` with few rows in V: whatever does not fit is moved into D by ``v v' <= |v|_1 diag(|v|)``.
-Derivation and proof: docs/theory/bound_majorization.md, Proposition 5.
+What does not fit into the low rank is moved into the diagonal by ``v v' <= |v|_1 diag(|v|)``.
 """
 
 from __future__ import annotations
@@ -28,10 +27,8 @@ class LowRankPlusDiagonal:
     ----------
     V : numpy.ndarray
         (k, d) with orthonormal rows, k at most the rank: a view, which the next addition overwrites.
-    S : numpy.ndarray
-        (k,), not negative, largest first.
-    D : numpy.ndarray
-        (d,), not negative.
+    S, D : numpy.ndarray
+        (k,), largest first, and (d,); not negative.
 
     Raises
     ------
@@ -42,9 +39,9 @@ class LowRankPlusDiagonal:
     -----
     Guarantee: the matrix minus ``diag(diagonal) + sum q q'`` is positive semi-definite, up to rounding, in whatever
     order vectors are added; it is zero as long as they span no more than ``rank`` dimensions. It needs no
-    orthonormality of V, so rounding does not wear it out.
+    orthonormality of V, so rounding does not wear it out. Proof: docs/theory/bound_majorization.md, Proposition 5.
 
-    Cost: memory for 2 (rank + 1) d numbers. Everything is done in float64.
+    Cost: memory for 2 (rank + 1) d numbers, in float64.
 
     References
     ----------
@@ -63,21 +60,16 @@ class LowRankPlusDiagonal:
 
     @property
     def V(self) -> np.ndarray:
-        """Rows of the low-rank part, (k, d): a view, which the next addition overwrites."""
+        """Rows of the low-rank part."""
         return self._rows[: len(self.S)]
 
     def add(self, q: ArrayLike) -> None:
-        """Add ``q q'``; cost: rank squared times d.
-
-        Parameters
-        ----------
-        q : array_like
-            (d,), finite and with a finite square.
+        """Add ``q q'`` of a vector, (d,); cost: rank squared times d.
 
         Raises
         ------
         ValueError
-            If the shape or the numbers are wrong; nothing is changed then.
+            If the shape is wrong, or q or its square is not finite; nothing is changed then.
         """
         q = np.asarray(q, np.float64)
         if q.shape != self.D.shape:
@@ -108,50 +100,23 @@ class LowRankPlusDiagonal:
             self.D += value * row.sum() * row
 
     def add_many(self, Q: ArrayLike) -> None:
-        """Add ``Q' Q``, row by row: all at once would be no tighter for sparse rows, whose sums are dense.
-
-        Parameters
-        ----------
-        Q : array_like
-            (row, d).
-        """
+        """Add ``Q' Q``, (row, d), row by row: all at once would be no tighter for sparse rows, whose sums are dense."""
         for q in Q:
             self.add(q)
 
     def product(self, v: ArrayLike) -> np.ndarray:
-        """Multiply a vector; cost: rank times d.
-
-        Parameters
-        ----------
-        v : array_like
-            (d,).
-
-        Returns
-        -------
-        numpy.ndarray
-            (d,).
-        """
+        """Multiply a vector, (d,); cost: rank times d."""
         return (self.S * (self.V @ v)) @ self.V + self.D * v
 
     def solve(self, u: ArrayLike) -> np.ndarray:
-        r"""Multiply a vector with the inverse; cost: rank squared times d.
+        r"""Multiply a vector, (d,), with the inverse; cost: rank squared times d.
 
         .. math:: (V'SV + D)^{-1} = D^{-1} - A'(I + A D A')^{-1}A, \qquad A = S^{1/2} V D^{-1}
-
-        Parameters
-        ----------
-        u : array_like
-            (d,).
-
-        Returns
-        -------
-        numpy.ndarray
-            (d,).
 
         Raises
         ------
         ValueError
-            If D has a zero: start from a positive diagonal, such as a ridge.
+            If D has a zero.
         """
         if not (self.D > 0).all():
             raise ValueError("D must be positive for an inverse; start from a positive diagonal, such as a ridge.")

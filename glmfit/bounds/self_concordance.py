@@ -15,8 +15,6 @@ GAP_THEOREM = (
     "generalised self-concordance |phi'''| <= M phi'', M = 1 for Poisson counts: with q = M R lambda < 1, "
     "F - F* <= (q + (1 - q) log(1 - q)) / (M R)^2 (docs/theory/self_concordance.md)"
 )
-
-
 _SURE = 0.5  # of q; rounding does not halve it
 
 
@@ -30,10 +28,10 @@ def gap_bound(
     Parameters
     ----------
     decrement_squared :
-        :math:`\lambda^2 = g'H^{-1}g` (or an upper bound of it), shape (neuron,). With a non-smooth penalty g
-        is the gradient of the smooth part plus any subgradient of the penalty.
+        :math:`\lambda^2 = g'H^{-1}g` or an upper bound, (neuron,). With a non-smooth penalty g is the gradient of the
+        smooth part plus any subgradient of the penalty.
     radius_squared :
-        :math:`R^2 = \max_t x_t'H^{-1}x_t` with the intercept's 1 in x (or an upper bound), shape (neuron,).
+        :math:`R^2 = \max_t x_t'H^{-1}x_t` with the intercept's 1 in x, or an upper bound, (neuron,).
     attained : bool
         Whether an optimum is known to exist, as with a ridge. Where there is none q >= 1 everywhere, and q = 1 is
         common: lest rounding make a bound of that, none is given for q > 1/2 where nothing is known.
@@ -43,12 +41,12 @@ def gap_bound(
     Returns
     -------
     numpy.ndarray
-        float64 bounds; infinite ("no bound yet") where q >= 1 (or 1/2) or an argument is not finite.
+        float64 bounds, (neuron,), about :math:`\lambda^2/2` for small q; infinite ("no bound yet") where q >= 1 (or
+        1/2) or an argument is not finite.
 
     Notes
     -----
-    About :math:`\lambda^2/2` for small q. Below q = 1e-2 the series :math:`\sum q^k/(k(k-1))` is summed, as
-    the closed form cancels. The last step inflates by 1e-9, far above its own rounding.
+    `GAP_THEOREM`; proof in docs/theory/self_concordance.md. The last step inflates by 1e-9, far above its own rounding.
     """
     decrement_squared = np.asarray(decrement_squared, np.float64)
     constant = np.nan if constant is None else constant
@@ -58,6 +56,7 @@ def gap_bound(
     most = 1 if attained else _SURE**2
     valid = np.isfinite(product) & (product < most) & (decrement_squared >= 0) & (radius_squared >= 0)
     q = np.sqrt(np.where(valid, product, 0.0))
+    # Below q = 1e-2 the closed form cancels; there the series, the sum of q^k / (k (k - 1)), is exact.
     series = 0.5 + q / 6 + q**2 / 12 + q**3 / 20 + q**4 / 30 + q**5 / 42 + q**6 / 56
     large = np.maximum(q, 1e-2)
     closed = (large + (1 - large) * np.log1p(-large)) / large**2
@@ -66,26 +65,24 @@ def gap_bound(
 
 
 def descent_step(slope: Array, curvature: Array, reach: Array) -> Array:
-    r"""Step along a direction that is proved to descend: :math:`t = \log(1 + S a/q)/S`.
+    r"""Step along a direction that is proved to descend: :math:`t = \log(1 + S a/q)/S`, Newton's a/q as S -> 0.
 
     Parameters
     ----------
-    slope :
-        :math:`a = -g'v`, the directional decrease, positive.
-    curvature :
-        :math:`q = v'Hv` at the current point.
+    slope, curvature :
+        :math:`a = -g'v`, the directional decrease, and :math:`q = v'Hv` at the current point; NumPy or JAX arrays.
     reach :
         :math:`S = M\max_t |x_t'v|`.
 
     Returns
     -------
     array
-        t, per neuron (0 where the slope is not positive). It minimises the upper model
-        :math:`F - ta + q(e^{tS} - tS - 1)/S^2`, and the decrease is at least that of the model.
+        t, 0 where the slope is not positive.
 
     Notes
     -----
-    Works on NumPy and JAX arrays. As S -> 0 it is Newton's a/q.
+    t minimises the upper model :math:`F - ta + q(e^{tS} - tS - 1)/S^2`, so F decreases by at least as much as the
+    model; proof in docs/theory/self_concordance.md.
     """
     xp = slope.__array_namespace__()
     tiny = xp.finfo(slope.dtype).tiny

@@ -1,9 +1,7 @@
 """Certified extreme eigenvalues of many symmetric matrices at once, from a few matrix products.
 
-A Rayleigh quotient, hence the power method, only ever *under*-estimates the largest eigenvalue. The bound
-here is a posteriori: the Lanczos polynomials of a random start grow so fast outside the spectrum that the
-largest eigenvalue cannot lie far above the largest Ritz value, unless the start was nearly orthogonal to its
-eigenvector, and the probability of that is known exactly. Derivation: docs/theory/lanczos_certificate.md.
+The largest eigenvalue cannot lie far above the largest Ritz value of a Lanczos recursion, unless its random start was
+nearly orthogonal to the eigenvector, and the probability of that is known: docs/theory/lanczos_certificate.md.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ def lanczos(matvec: Callable, start: jax.Array, n_steps: int) -> tuple[jax.Array
     matvec :
         Maps (dimension, column) to (dimension, column), column by column with that column's matrix.
     start :
-        Start vectors of unit norm, shape (dimension, column).
+        Start vectors of unit norm, (dimension, column).
     n_steps :
         Number of products with the matrices.
 
     Returns
     -------
     alpha, beta :
-        Diagonals and residual norms, both (n_steps, column); ``beta[j]`` is the norm left after step j.
+        Diagonals and residual norms, both (step, column); ``beta[j]`` is the norm left after step j.
 
     Notes
     -----
@@ -75,14 +73,12 @@ def start_lanczos(start: jax.Array, n_steps: int) -> LanczosState:
 
 @full_precision
 def lanczos_step(j: int | jax.Array, state: LanczosState, w: jax.Array) -> LanczosState:
-    """Take step ``j`` of the recursion, given the products ``w`` of the matrices with ``state.v``.
+    """Take step ``j`` of the recursion, from 0, given the products ``w`` of the matrices with ``state.v``.
 
     Parameters
     ----------
     j : int
-        Number of the step, from 0.
     state : LanczosState
-        From :func:`start_lanczos` or the step before.
     w : jax.Array
         (dimension, column).
 
@@ -108,24 +104,19 @@ def lanczos_step(j: int | jax.Array, state: LanczosState, w: jax.Array) -> Lancz
 
 
 def random_start(rng: np.random.Generator, dimension: int, dtype: DTypeLike) -> np.ndarray:
-    """Draw one vector uniformly on the unit sphere, shape (dimension, 1).
-
-    The columns of one certificate may share it: the union bound asks nothing of their dependence, and the
-    certificate of a neuron then does not depend on which other neurons are fitted with it.
+    """Draw one vector uniformly on the unit sphere, which all columns of one certificate may share.
 
     Parameters
     ----------
     rng : numpy.random.Generator
         Fresh for every certificate whose matrices depend on earlier starts.
     dimension : int
-        Dimension of the space.
     dtype : numpy dtype
-        Of the result.
 
     Returns
     -------
     numpy.ndarray
-        Unit vector, (dimension, 1).
+        (dimension, 1).
     """
     v = rng.standard_normal((dimension, 1))
     return (v / np.linalg.norm(v)).astype(dtype)
@@ -139,7 +130,7 @@ def bound_largest_eigenvalue(
     Parameters
     ----------
     alpha, beta :
-        Lanczos coefficients, shape (step, ...), from :func:`lanczos` with a start uniform on the sphere.
+        Lanczos coefficients, (step, ...), from :func:`lanczos` with a start uniform on the sphere.
     dimension :
         Dimension of the matrices.
     failure_probability :
@@ -149,7 +140,7 @@ def bound_largest_eigenvalue(
     Returns
     -------
     numpy.ndarray
-        float64 upper bounds, shape (...), at least the largest Ritz value; infinite where a coefficient is not finite.
+        float64 upper bounds, (...), at least the largest Ritz value; infinite where a coefficient is not finite.
 
     Raises
     ------
@@ -158,26 +149,20 @@ def bound_largest_eigenvalue(
 
     Notes
     -----
-    With :math:`q_j(A) b = \beta_j v_{j+1}` and :math:`\gamma_1` the component of the start on the top
-    eigenvector, :math:`|\gamma_1|\,|q_j(\lambda_1)| \le \beta_j`. Since :math:`P(|\gamma_1| \le \delta) \le
-    \delta\sqrt{2m/\pi}` in dimension m, the value x above the largest Ritz value at which some
-    :math:`|q_j(x)|/\beta_j` reaches :math:`1/\delta` is an upper bound with probability 1 - p,
-    :math:`\delta = p\sqrt{\pi/(2m)}`. A zero beta (exhausted Krylov space) is replaced by the rounding level
-    of the products. The value is inflated by 1e-3 for coefficients in float32 (1e-9 in float64) to cover the
-    rounding of the matrix products. Cost: 60 bisections of O(steps), on the host in float64.
+    The bound is the value x above the largest Ritz value at which some Lanczos polynomial :math:`|q_j(x)|/\beta_j`
+    reaches :math:`1/\delta`, :math:`\delta = p\sqrt{\pi/(2m)}` in dimension m: proof in
+    docs/theory/lanczos_certificate.md. It is inflated by 1e-3 for coefficients in float32 (1e-9 in float64) to cover
+    the rounding of the matrix products. Cost: 60 bisections of O(steps), on the host in float64.
     """
     if not 0 < failure_probability < 1:
         raise ValueError(f"failure_probability is {failure_probability}; it must lie in (0, 1), for example 1e-3")
     single = np.asarray(alpha).dtype == np.float32
     unit = np.finfo(np.float32 if single else np.float64).eps
-    alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
-    n_steps, shape = len(alpha), alpha.shape[1:]
-    alpha, beta, bad = _finite(alpha.reshape(n_steps, -1), beta.reshape(n_steps, -1))
+    shape = np.shape(alpha)[1:]
+    alpha, beta, used, bad = _read(alpha, beta)
     scale = np.max(np.abs(alpha) + beta, axis=0)
     floor = 8 * unit * scale + np.finfo(np.float64).tiny
-    # After an exhausted Krylov space (beta = 0) nothing further counts.
-    used = np.concatenate([np.ones((1, alpha.shape[1]), bool), np.cumprod(beta[:-1] > 0, axis=0).astype(bool)])
-    beta_up = np.maximum(beta, floor)
+    beta_up = np.maximum(beta, floor)  # the rounding of the products, where the Krylov space is exhausted
     log_inverse_delta = -np.log(failure_probability * np.sqrt(np.pi / (2 * dimension)))
 
     low = _largest_ritz(alpha, beta, used)
@@ -201,22 +186,18 @@ def bound_largest_eigenvalue(
 def bound_smallest_eigenvalue(
     alpha: np.ndarray, beta: np.ndarray, dimension: int, failure_probability: float
 ) -> np.ndarray:
-    """Bound the smallest eigenvalue of each matrix from below; see :func:`bound_largest_eigenvalue`.
+    """Bound the smallest eigenvalue of each matrix from below.
 
     Parameters
     ----------
-    alpha, beta :
-        Lanczos coefficients, shape (step, ...).
-    dimension :
-        Dimension of the matrices.
-    failure_probability :
-        Probability, per matrix, that the returned value is above the smallest eigenvalue.
+    alpha, beta, dimension, failure_probability :
+        As in :func:`bound_largest_eigenvalue`, whose proof is that of the negative matrix; the probability is that the
+        value is above the smallest eigenvalue.
 
     Returns
     -------
     numpy.ndarray
-        float64 lower bounds; they may be negative, which says nothing more than "no bound" of a positive
-        semi-definite matrix.
+        float64 lower bounds, (...); a negative one says "no bound" of a positive semi-definite matrix.
     """
     return -bound_largest_eigenvalue(-np.asarray(alpha), beta, dimension, failure_probability)
 
@@ -227,24 +208,26 @@ def estimate_smallest_eigenvalue(alpha: np.ndarray, beta: np.ndarray) -> np.ndar
     Parameters
     ----------
     alpha, beta :
-        Lanczos coefficients, shape (step, ...).
+        Lanczos coefficients, (step, ...).
 
     Returns
     -------
     numpy.ndarray
-        float64 estimates, shape (...).
+        float64, (...); nan where a coefficient is not finite.
     """
-    alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
-    shape = alpha.shape[1:]
-    alpha, beta, bad = _finite(alpha.reshape(len(alpha), -1), beta.reshape(len(beta), -1))
-    used = np.concatenate([np.ones((1, alpha.shape[1]), bool), np.cumprod(beta[:-1] > 0, axis=0).astype(bool)])
+    shape = np.shape(alpha)[1:]
+    alpha, beta, used, bad = _read(alpha, beta)
     return np.where(bad, np.nan, -_largest_ritz(-alpha, beta, used)).reshape(shape)
 
 
-def _finite(alpha, beta):
-    """Coefficients with zeros for the matrices that have a nan or inf, and which these are."""
+def _read(alpha, beta):
+    """Coefficients (step, matrix) in float64, which of them count, and the matrices with a nan or inf, given zeros."""
+    alpha, beta = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (alpha, beta))
     bad = ~np.all(np.isfinite(alpha) & np.isfinite(beta), axis=0)
-    return np.where(bad, 0.0, alpha), np.where(bad, 0.0, beta), bad
+    alpha, beta = np.where(bad, 0.0, alpha), np.where(bad, 0.0, beta)
+    # After an exhausted Krylov space (beta = 0) nothing further counts.
+    used = np.cumprod(np.concatenate([np.ones((1, len(bad)), bool), beta[:-1] > 0]), axis=0).astype(bool)
+    return alpha, beta, used, bad
 
 
 def _largest_ritz(alpha, beta, used):

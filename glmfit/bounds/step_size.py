@@ -1,4 +1,4 @@
-"""Step sizes of SAGA, each by the theorem that allows it."""
+"""How smooth mini-batches are, and the step sizes of SAGA that this allows, each by its theorem."""
 
 from __future__ import annotations
 
@@ -17,15 +17,89 @@ PARTITION_THEOREM = (
 )
 
 
+def batch_smoothness(full: Array, row: Array, n_rows: int, batch_size: int) -> Array:
+    r"""Bound the expected smoothness of uniform subsets of ``batch_size`` of ``n_rows`` rows.
+
+    .. math:: L(b) = L\,\frac{T}{b}\frac{b-1}{T-1} + L_{\max}\,\frac1b\frac{T-b}{T-1}
+
+    Parameters
+    ----------
+    full, row :
+        L of the mean over all rows, and L_max of the worst single row, per neuron; the ridge inside both.
+    n_rows, batch_size :
+        T and b.
+
+    Returns
+    -------
+    array
+        L(b), with L(1) = L_max and L(T) = L.
+
+    Raises
+    ------
+    ValueError
+        Unless 1 <= b <= T.
+
+    References
+    ----------
+    Gazagnadou, Gower, Salmon (2019), Optimal mini-batch and step sizes for SAGA, ICML; proof for uniform subsets
+    in Gower et al. (2019), SGD: general analysis and improved rates, and in docs/theory/smoothness_and_step.md.
+    """
+    check_batch_size(batch_size, n_rows)
+    if n_rows == 1:
+        return full
+    spread = (n_rows - batch_size) / (batch_size * (n_rows - 1))
+    joint = n_rows * (batch_size - 1) / (batch_size * (n_rows - 1))
+    return full * joint + row * spread
+
+
+def check_batch_size(batch_size: int, n_rows: int) -> None:
+    """Raise ValueError unless 1 <= batch_size <= n_rows.
+
+    Parameters
+    ----------
+    batch_size, n_rows : int
+        Rows per batch and in all.
+    """
+    if not 1 <= batch_size <= n_rows:
+        raise ValueError(
+            f"batch_size is {batch_size} but there are {n_rows} rows; it must lie between 1 and {n_rows}. "
+            "Leave it out to have it chosen."
+        )
+
+
+def practical_batch_size(full: ArrayLike, kappa: ArrayLike, n_rows: int) -> np.ndarray:
+    r"""Batch size from which larger batches buy nothing in theory: :math:`1 + \kappa (T-1)/(4L)`.
+
+    Below it the rate of SAGA is limited by the table of T scalars, above it by the condition number L/kappa
+    (Gazagnadou, Gower, Salmon 2019).
+
+    Parameters
+    ----------
+    full, kappa :
+        L and the strong convexity in the same metric (bound or estimate), per neuron.
+    n_rows :
+        T.
+
+    Returns
+    -------
+    numpy.ndarray
+        Batch sizes per neuron, integers within [1, n_rows].
+    """
+    full = np.maximum(np.asarray(full, float), np.finfo(float).tiny)
+    with np.errstate(over="ignore"):
+        size = 1 + np.asarray(kappa, float) * (n_rows - 1) / (4 * full)
+    return np.clip(np.floor(size), 1, n_rows).astype(int)
+
+
 def subset_step(smoothness_b: Array, row: Array, mu: Array | float, n_rows: int, batch_size: int) -> np.ndarray:
-    r"""Step of SAGA with uniform subsets of ``batch_size`` rows drawn without replacement.
+    r"""Step of SAGA, per neuron, with uniform subsets of ``batch_size`` rows drawn without replacement.
 
     .. math:: \gamma = \frac{1}{4\max\{L(b),\ \frac{T-b}{b(T-1)}L_{\max} + \frac{\mu}{4}\frac{T}{b}\}}
 
     Parameters
     ----------
     smoothness_b, row :
-        L(b) and L_max per neuron, with the ridge inside; see :func:`glmfit.bounds.batch_smoothness`.
+        L(b) and L_max per neuron, with the ridge inside; see :func:`batch_smoothness`.
     mu :
         *Proved* strong convexity in the same metric, or 0. It protects the rate the theorem claims, not
         stability, and an estimate of the curvature here would shrink the step for nothing.
@@ -35,12 +109,7 @@ def subset_step(smoothness_b: Array, row: Array, mu: Array | float, n_rows: int,
     Returns
     -------
     array
-        Step per neuron.
-
-    References
-    ----------
-    Gazagnadou, Gower, Salmon (2019), Optimal mini-batch and step sizes for SAGA; proof for SAGA with an exact ridge
-    gradient or a prox in docs/theory/smoothness_and_step.md.
+        By `SUBSET_THEOREM` of Gazagnadou, Gower, Salmon (2019); proof in docs/theory/smoothness_and_step.md.
     """
     noise = row * (n_rows - batch_size) / (batch_size * max(n_rows - 1, 1))
     rate = noise + mu * n_rows / (4 * batch_size)
@@ -48,7 +117,7 @@ def subset_step(smoothness_b: Array, row: Array, mu: Array | float, n_rows: int,
 
 
 def partition_step(block: ArrayLike, mu: ArrayLike, n_rows: int, batch_size: int) -> np.ndarray:
-    r"""Step of SAGA with blocks of a fixed partition, drawn independently and uniformly.
+    r"""Step of SAGA, per neuron, with blocks of a fixed partition, drawn independently and uniformly.
 
     .. math:: \gamma = \frac{1}{4 \max_B L_B + \mu T/b}
 
@@ -56,19 +125,12 @@ def partition_step(block: ArrayLike, mu: ArrayLike, n_rows: int, batch_size: int
     ----------
     block :
         :math:`\max_B L_B` per neuron: smoothness of the worst block's mean loss, with the ridge inside.
-    mu :
-        Proved strong convexity in the same metric, or 0.
-    n_rows, batch_size :
-        T and b.
+    mu, n_rows, batch_size :
+        As in :func:`subset_step`.
 
     Returns
     -------
     array
-        Step per neuron.
-
-    References
-    ----------
-    Gazagnadou, Gower, Salmon (2019), Optimal mini-batch and step sizes for SAGA; proof in
-    docs/theory/smoothness_and_step.md.
+        By `PARTITION_THEOREM` of Gazagnadou, Gower, Salmon (2019); proof in docs/theory/smoothness_and_step.md.
     """
     return 1 / (4 * np.asarray(block) + np.asarray(mu) * n_rows / batch_size)

@@ -40,7 +40,7 @@ class ClassRows(HostRows):
     def __init__(self, problem, mean: np.ndarray, single: bool = False):
         X, self.offset = problem.X, problem.offset
         self.X, self.n_rows, self.neuron = X, X.shape[0], np.arange(problem.n_classes)
-        self.sparse, self.observation = scipy.sparse.issparse(X), Multinomial(problem.n_classes)
+        self.sparse, self.observation = scipy.sparse.issparse(X), Multinomial()
         self.mean, self._shift = mean, mean if not self.sparse and np.any(mean) and is_far(X, mean) else None
         self.pairs, self.totals, self.fit_intercept = problem.pairs, problem.totals, problem.fit_intercept
         self._first = problem.first_pairs

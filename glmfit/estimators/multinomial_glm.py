@@ -221,7 +221,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         check_is_fitted(self)
         data, Y = self._read(X, y, sample_weight, offset, reset=False)
         weight, Y = data.weight, Y[data.rows]
-        of = Multinomial(Y.shape[1])
+        of = Multinomial()
         share = np.maximum(np.asarray(weight @ Y).ravel(), 0)
         null_scores = np.log(np.maximum(share / share.sum(), 1e-300))[None]
         model = null = 0.0
@@ -264,9 +264,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         counts = np.empty((X.shape[0], len(self.classes_)))
         for rows, scores in self._chunks(X, offset):
             unknown = np.isnan(scores).any(axis=1, keepdims=True)
-            drawn = Multinomial(len(self.classes_)).sample(
-                rng, total[rows].astype(np.int64), np.where(unknown, 0.0, scores)
-            )
+            drawn = Multinomial().sample(rng, total[rows].astype(np.int64), np.where(unknown, 0.0, scores))
             counts[rows] = np.where(unknown, np.nan, drawn)
         return counts
 

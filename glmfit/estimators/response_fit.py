@@ -98,8 +98,6 @@ class Settings:
 def _loss(given) -> Observation:
     """Find a loss by its name; an observation model is one itself."""
     if isinstance(given, Observation):
-        if given.coupled:
-            raise ValueError(f"loss is {given!r}, which couples the elements of a row: give one that does not.")
         return given
     check_choice("loss", given, RESPONSE_LOSSES, "An observation model (glmfit.observations.Observation) will do, too.")
     return RESPONSE_LOSSES[given]

@@ -4,10 +4,11 @@ import abc
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from glmfit._numerics import elementwise, namespace
@@ -36,8 +37,7 @@ class Observation(eqx.Module):
     of many responses at one eta is the loss of their mean, and `intercept` of that mean is its optimum.
 
     An instance has no data: two instances of a class are equal and have the same hash, so it can be a static
-    argument of `jax.jit`. All methods are elementwise, broadcast, and take numbers, NumPy arrays (and then
-    compute with NumPy) or JAX arrays. The result has the dtype of `eta`; float32 is never promoted.
+    argument of `jax.jit`.
 
     Attributes
     ----------
@@ -46,11 +46,13 @@ class Observation(eqx.Module):
     constant : float or None
         Of generalised self-concordance: ``|phi'''| <= constant phi''`` for all eta and all y allowed. None where no
         such number is known: then no gap is bounded.
-    coupled : bool
-        Whether the loss of a row couples its outputs; False where every element has a loss of its own.
 
     Notes
     -----
+    The arguments of all methods are responses y, linear predictors eta and expected responses `mean`: numbers, NumPy
+    arrays (and then they compute with NumPy) or JAX arrays. They work element by element and broadcast; the result has
+    the broadcast shape and the dtype of eta, and float32 is never promoted. Losses are in nats.
+
     A model defines `loss`, `derivative`, `curvature`, `curvature_bound`, `mean`, `link`, `log_likelihood`, `sample` and
     `wrong`, and more where it knows better. Its public methods but for the last two are formulas: what they are given
     has been brought to one namespace (`namespace(eta)`) and one floating dtype, and only arguments that are None are
@@ -59,7 +61,6 @@ class Observation(eqx.Module):
 
     name: eqx.AbstractClassVar[str]
     constant: eqx.AbstractClassVar[float | None]
-    coupled: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -71,94 +72,26 @@ class Observation(eqx.Module):
 
     @abc.abstractmethod
     def loss(self, y: Array, eta: Array) -> Array:
-        """Compute phi(eta; y).
-
-        Parameters
-        ----------
-        y : array
-            Responses.
-        eta : array
-            Linear predictor; broadcasts with `y`.
-
-        Returns
-        -------
-        array
-            Loss in nats, broadcast shape.
-        """
+        """Compute phi(eta; y)."""
 
     @abc.abstractmethod
     def derivative(self, y: Array, eta: Array) -> Array:
-        """Compute phi'(eta; y), the derivative of the loss with respect to eta.
-
-        Parameters
-        ----------
-        y, eta : array
-            As in `loss`.
-
-        Returns
-        -------
-        array
-            Derivative, broadcast shape.
-        """
+        """Compute phi'(eta; y), the derivative of the loss with respect to eta."""
 
     @abc.abstractmethod
     def curvature(self, y: Array, eta: Array) -> Array:
-        """Compute phi''(eta; y), the second derivative of the loss with respect to eta.
-
-        Parameters
-        ----------
-        y, eta : array
-            As in `loss`.
-
-        Returns
-        -------
-        array
-            Curvature >= 0, broadcast shape.
-        """
+        """Compute phi''(eta; y) >= 0, the second derivative of the loss with respect to eta."""
 
     def loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        """Compute the loss and its derivative together, sharing their work.
-
-        Parameters
-        ----------
-        y, eta : array
-            As in `loss`.
-
-        Returns
-        -------
-        loss, derivative : array
-            As `loss` and `derivative` return them.
-        """
+        """Compute the loss and its derivative together, sharing their work."""
         return self.loss(y, eta), self.derivative(y, eta)
 
     def misfit_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        """Compute the loss with a term in y alone, and its derivative, sharing their work.
-
-        Parameters
-        ----------
-        y, eta : array
-            As in `loss`.
-
-        Returns
-        -------
-        misfit, derivative : array
-            The loss itself, unless it would cancel where a model fits well.
-        """
+        """Compute the loss with a term in y alone, where without it would cancel in a good fit, and its derivative."""
         return self.loss_and_derivative(y, eta)
 
     def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        """Compute the first and second derivative of the loss together, sharing their work.
-
-        Parameters
-        ----------
-        y, eta : array
-            As in `loss`.
-
-        Returns
-        -------
-        r, c : array
-            As `derivative` and `curvature` return them.
-        """
+        """Compute the derivative and the curvature of the loss together, sharing their work."""
         return self.derivative(y, eta), self.curvature(y, eta)
 
     @abc.abstractmethod
@@ -175,8 +108,7 @@ class Observation(eqx.Module):
         Returns
         -------
         array
-            A number >= the supremum of phi'' over the interval, rounding included, in the broadcast shape;
-            inf where the supremum is infinite.
+            A number >= the supremum of phi'' over the interval, rounding included; inf where that is infinite.
 
         Notes
         -----
@@ -188,33 +120,11 @@ class Observation(eqx.Module):
 
     @abc.abstractmethod
     def mean(self, eta: Array) -> Array:
-        """Compute the expected response, the inverse link.
-
-        Parameters
-        ----------
-        eta : array
-            Linear predictor, any shape.
-
-        Returns
-        -------
-        array
-            Expected response, same shape.
-        """
+        """Compute the expected response, the inverse link."""
 
     @abc.abstractmethod
     def link(self, mean: Array) -> Array:
-        """Compute the eta of an expected response.
-
-        Parameters
-        ----------
-        mean : array
-            Expected response.
-
-        Returns
-        -------
-        array
-            Linear predictor, same shape; infinite where only the limit has that mean.
-        """
+        """Compute the eta of an expected response; infinite where only the limit has that mean."""
 
     def intercept(self, mean: Array, weight: Array | None = None) -> Array:
         """Compute the optimum of a model without features.
@@ -230,116 +140,61 @@ class Observation(eqx.Module):
         Returns
         -------
         array
-            Linear predictor, same shape: `link`, but finite where there is no optimum (see `has_optimum`).
+            Linear predictor: `link`, but finite where there is no optimum (see `has_optimum`).
         """
         return self.link(mean)
 
     @by_element
     def has_optimum(self, mean: Array) -> Array:
-        """Tell whether a model without features has an optimum.
+        """Tell whether a model without features has an optimum, from the mean response.
 
-        Parameters
-        ----------
-        mean : array
-            Mean response.
-
-        Returns
-        -------
-        array of bool
-            False where the loss falls for ever as eta goes to infinity on one side, as without any spike; same shape.
+        Without any spike, for example, it has none: the loss falls for ever as eta goes to infinity on one side.
         """
         return namespace(mean).isfinite(mean)
 
     @by_element
     def saturated_loss(self, y: Array) -> Array:
-        """Compute the smallest loss a response can have, min over eta of phi(eta; y).
-
-        Parameters
-        ----------
-        y : array
-            Responses.
-
-        Returns
-        -------
-        array
-            Loss in nats, same shape.
-        """
+        """Compute the smallest loss a response can have, min over eta of phi(eta; y)."""
         return self.loss(y, self.intercept(y))
 
     @by_element
     def deviance(self, y: Array, eta: Array) -> Array:
-        """Compute the unit deviance 2 (phi(eta; y) - min phi(.; y)).
-
-        Parameters
-        ----------
-        y, eta : array
-            As in `loss`.
-
-        Returns
-        -------
-        array
-            Deviance >= 0 in nats, broadcast shape.
-        """
+        """Compute the unit deviance 2 (phi(eta; y) - min phi(.; y)) >= 0."""
         excess = self.loss(y, eta) - self.saturated_loss(y)  # what is below 0 is rounding
         return 2.0 * namespace(eta).maximum(excess, 0.0)
 
     def spread_constant(self, sum_of_squares: float) -> float:
-        """Compute what the misfits of responses add up to beyond those of their means.
+        """Compute what misfits add up to beyond those of means, given the sum of squared differences from these.
 
-        Parameters
-        ----------
-        sum_of_squares : float
-            Sum of squared differences between responses and their means.
-
-        Returns
-        -------
-        float
-            0 unless the misfit has a term that is quadratic in y.
+        It is 0 unless the misfit has a term that is quadratic in y.
         """
         return 0.0
 
     @abc.abstractmethod
     def log_likelihood(self, y: Array, eta: Array) -> Array:
-        """Compute the log-probability (or its density) of a response: the negative loss and its constant.
-
-        Parameters
-        ----------
-        y, eta : array
-            As in `loss`.
-
-        Returns
-        -------
-        array
-            Log-likelihood in nats, broadcast shape.
-        """
+        """Compute the log-probability (or its density) of a response: the negative loss and its constant."""
 
     @abc.abstractmethod
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
-        """Draw responses.
+        """Draw independent responses, of the shape of eta.
 
         Parameters
         ----------
         key : jax.Array
             PRNG key (threefry, the default of JAX).
         eta : array
-            Linear predictor, any shape.
+            Linear predictor.
         dtype : dtype, optional
             Of the responses; that of `eta` by default, so that they can go straight into a loss.
 
         Returns
         -------
         jax.Array
-            Independent responses, same shape.
         """
 
     @abc.abstractmethod
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
-        """Find responses that the loss cannot take.
-
-        Parameters
-        ----------
-        y : numpy.ndarray
-            Finite responses.
+        """Find responses, all finite, that the loss cannot take.
 
         Returns
         -------
@@ -348,3 +203,29 @@ class Observation(eqx.Module):
         needs : str
             What is allowed, for an error.
         """
+
+
+class RowLoss(abc.ABC):
+    """Loss of one row, known by its value alone, as a function of its linear predictor of all outputs, in JAX.
+
+    Unlike an `Observation` it promises nothing of its curvature: derivatives come from automatic
+    differentiation, and what rests on them is an estimate. A subclass must be hashable and equal to every
+    instance that computes the same, so that it can be a static argument of `jax.jit`.
+
+    Attributes
+    ----------
+    n_coupled : int
+        Outputs that are coupled: the columns come in consecutive sets of this size (the classes of a softmax),
+        1 where every column has a loss of its own.
+    """
+
+    n_coupled: int = 1
+
+    @abc.abstractmethod
+    def total(self, y: Array, eta: Array, weight: Array) -> jax.Array:
+        """Sum the losses of rows, targets (row, target) and predictors (row, column), with weights (row, 1)."""
+
+    def derivative(self, y: Array, eta: Array) -> jax.Array:
+        """Compute the gradient of every row's loss in its linear predictor, (row, column)."""
+        ones = jnp.ones((eta.shape[0], 1), eta.dtype)
+        return jax.grad(lambda e: self.total(y, e, ones))(eta)

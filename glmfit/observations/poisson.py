@@ -41,35 +41,16 @@ class Poisson(Observation):
     constant: ClassVar[float | None] = 1.0
 
     def rate(self, eta: Array) -> Array:
-        """Compute the expected count per bin, the inverse link f(eta).
+        """Compute the expected count per bin f(eta) > 0, another name of `mean`.
 
-        Parameters
-        ----------
-        eta : array
-            Linear predictor, any shape.
-
-        Returns
-        -------
-        array
-            Expected count per bin, > 0, same shape. Softplus stays at e^-43 (float32) or e^-354 (float64)
-            below these eta; the exponential underflows to 0 and overflows to inf, as it must.
+        Softplus stays at e^-43 (float32) or e^-354 (float64) below these eta; the exponential underflows to 0 and
+        overflows to inf, as it must.
         """
         return self.mean(eta)
 
     @abc.abstractmethod
     def log_rate(self, eta: Array) -> Array:
-        """Compute log f(eta), accurate where f itself underflows.
-
-        Parameters
-        ----------
-        eta : array
-            Linear predictor, any shape.
-
-        Returns
-        -------
-        array
-            Natural logarithm of the expected count per bin, same shape.
-        """
+        """Compute log f(eta), accurate where f itself underflows."""
 
     def intercept(self, mean: Array, weight: Array | None = None) -> Array:
         """Compute the eta whose rate is `mean`: the link, and the optimum of a model without features.
@@ -84,8 +65,7 @@ class Poisson(Observation):
         Returns
         -------
         array
-            Finite linear predictor, same shape. A mean below e^-43 (float32) or e^-354 (float64), and in
-            particular 0, gives the predictor of that floor, -43 or -354: never -inf.
+            Never -inf: a mean below e^-43 (float32) or e^-354 (float64), 0 for example, gives -43 or -354.
         """
         least = float(np.exp(-exponent_limit(mean.dtype))) if weight is None else 0.5 / weight
         return self.link(namespace(mean).maximum(mean, least))
@@ -101,39 +81,14 @@ class Poisson(Observation):
         return y - y * xp.log(y + (y == 0.0).astype(y.dtype))
 
     def log_likelihood(self, y: Array, eta: Array) -> Array:
-        """Compute the Poisson log-probability y log f - f - log y!.
-
-        Parameters
-        ----------
-        y : array
-            Counts per bin, >= 0; log y! = log Gamma(y + 1) where y is not an integer.
-        eta : array
-            Linear predictor; broadcasts with `y`.
-
-        Returns
-        -------
-        array
-            Log-likelihood in nats, constant included, broadcast shape.
-        """
+        """Compute the Poisson log-probability y log f - f - log y!, with log Gamma(y + 1) for y that is not whole."""
         return -self.loss(y, eta) - gammaln(y + 1.0)
 
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
         """Draw Poisson counts with rate f(eta).
 
-        Parameters
-        ----------
-        key : jax.Array
-            PRNG key (threefry, the default of JAX).
-        eta : array
-            Linear predictor, any shape.
-        dtype : dtype, optional
-            Of the counts; that of `eta` by default, so that they can go straight into a loss.
-
-        Returns
-        -------
-        jax.Array
-            Independent counts, same shape. Above a rate of 2^30 the integers of the sampler end and the rate
-            itself is returned (its relative spread is below 3e-5); a rate of inf or NaN gives inf or NaN.
+        Above a rate of 2^30 the integers of the sampler end and the rate itself is returned (its relative spread is
+        below 3e-5); a rate of inf or NaN gives inf or NaN. Arguments and result are those of `Observation.sample`.
         """
         rate = self.rate(jnp.asarray(eta))
         in_range = rate <= _LARGEST_SAMPLED_RATE

@@ -2,10 +2,8 @@
 
 from glmfit.penalties._make import make
 from glmfit.penalties.base import Penalty
-from glmfit.penalties.elastic_net import ElasticNet
 from glmfit.penalties.group_lasso import GroupLasso
-from glmfit.penalties.lasso import Lasso
-from glmfit.penalties.none import NoPenalty
-from glmfit.penalties.ridge import Ridge
+from glmfit.penalties.l1 import ElasticNet, Lasso
+from glmfit.penalties.ridge import NoPenalty, Ridge
 
 __all__ = ["ElasticNet", "GroupLasso", "Lasso", "NoPenalty", "Penalty", "Ridge", "make"]

@@ -1,26 +1,66 @@
 """Groups of features as a user writes them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from glmfit.penalties.group_lasso import NO_GROUP
+
+
+def group_labels(groups: Any, n_features: int, feature_names: Sequence[str] | None) -> tuple[int, ...]:
+    """Label 0, 1, ... of each feature, -1 for the features in no group."""
+    if groups is None:
+        raise ValueError(
+            "regularizer is 'GroupLasso', but groups is None; pass groups as one label per feature, for "
+            "example [0, 0, 1, 1], or as {'name': [indices or feature names]}."
+        )
+    if isinstance(groups, Mapping):
+        labels = _labels_of_mapping(groups, n_features, feature_names)
+    else:
+        labels = _labels_of_array(groups, n_features)
+    if np.all(labels == NO_GROUP):
+        raise ValueError("groups puts no feature into a group; put one in, or pass regularizer='UnRegularized'.")
+    return tuple(labels.tolist())
+
+
+def _labels_of_array(groups: Any, n_features: int) -> np.ndarray:
+    """Labels from one integer or string per feature."""
+    labels = read_labels(groups, n_features)
+    if labels.dtype.kind not in "iuUT":
+        raise ValueError(
+            f"groups has dtype {labels.dtype}; labels must be integers (-1: not penalised) or strings. "
+            "Convert them, for example with numpy.asarray(groups, dtype=int)."
+        )
+    is_number = labels.dtype.kind in "iu"
+    if is_number and labels.min(initial=0) < NO_GROUP:
+        raise ValueError(
+            f"groups has the label {labels.min()}; integer labels must be >= 0, or -1 for a feature that is "
+            "not penalised."
+        )
+    grouped = labels != NO_GROUP if is_number else np.ones(n_features, dtype=bool)
+    result = np.full(n_features, NO_GROUP)
+    result[grouped] = np.unique(labels[grouped], return_inverse=True)[1]
+    return result
+
+
+def _labels_of_mapping(groups: Mapping, n_features: int, feature_names: Sequence[str] | None) -> np.ndarray:
+    """Labels from group name -> features."""
+    labels = np.full(n_features, NO_GROUP)
+    for label, (group, members) in enumerate(groups.items()):
+        for feature in read_members(group, members, n_features, feature_names):
+            if labels[feature] != NO_GROUP:
+                name = f"{feature}" if feature_names is None else f"{feature} ({feature_names[feature]!r})"
+                raise ValueError(
+                    f"feature {name} is in group {list(groups)[labels[feature]]!r} and again in group {group!r}; a "
+                    "feature can be in one group only, once. For overlapping groups, copy its column."
+                )
+            labels[feature] = label
+    return labels
+
 
 def read_labels(groups: Any, n_features: int) -> np.ndarray:
-    """Read one label per feature, or raise ValueError.
-
-    Parameters
-    ----------
-    groups : array-like of shape (feature,)
-        Labels.
-    n_features : int
-        How many there must be.
-
-    Raises
-    ------
-    ValueError
-        For another shape, as that of a list of lists of features.
-    """
+    """Read one label per feature; ValueError for another shape, as that of a list of lists of features."""
     try:
         labels = np.asarray(groups)
         shape = f"shape {labels.shape}"
@@ -35,40 +75,22 @@ def read_labels(groups: Any, n_features: int) -> np.ndarray:
 
 
 def read_members(group: Any, members: Any, n_features: int, feature_names: Iterable[str] | None) -> list[int]:
-    """Read the features of one group as indices, or raise ValueError.
+    """Read the features of one group, an index, a name, several or a slice of all, as indices.
 
-    Parameters
-    ----------
-    group :
-        Its name, for errors.
-    members : int, str, slice or iterable of int or str
-        Feature indices or names; a slice as of a list of all features.
-    n_features : int
-        How many features there are.
-    feature_names : iterable of str, optional
-        Their names, for members given by names.
-
-    Raises
-    ------
-    ValueError
-        For a group without a member and for what is no feature.
+    Raises ValueError, with the group's name, for a group without a member and for what is no feature.
     """
     index_of = {name: index for index, name in enumerate(() if feature_names is None else feature_names)}
     if isinstance(members, slice):
-        found = _of_slice(group, members, n_features)
+        try:
+            found = list(range(n_features)[members])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"group {group!r} is {members}; a slice needs feature indices ({error}).") from None
     else:
         members = [members] if isinstance(members, str) or not isinstance(members, Iterable) else members
         found = [_feature_index(member, group, n_features, index_of) for member in members]
     if not found:
         raise ValueError(f"group {group!r} is empty; give it at least one feature, or leave it out.")
     return found
-
-
-def _of_slice(group: Any, members: slice, n_features: int) -> list[int]:
-    try:
-        return list(range(n_features)[members])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"group {group!r} is {members}; a slice needs feature indices ({error}).") from None
 
 
 def _feature_index(member: Any, group: Any, n_features: int, index_of: Mapping[str, int]) -> int:

@@ -1,18 +1,16 @@
 """From the words of a user to a penalty."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from glmfit._checks import not_text, shorten
-from glmfit.penalties._groups import read_labels, read_members
+from glmfit.penalties._groups import group_labels
 from glmfit.penalties.base import Penalty
-from glmfit.penalties.elastic_net import ElasticNet
 from glmfit.penalties.group_lasso import NO_GROUP, GroupLasso
-from glmfit.penalties.lasso import Lasso
-from glmfit.penalties.none import NoPenalty
-from glmfit.penalties.ridge import Ridge
+from glmfit.penalties.l1 import ElasticNet, Lasso
+from glmfit.penalties.ridge import NoPenalty, Ridge
 
 _BY_NAME = {cls.name: cls for cls in (NoPenalty, Ridge, Lasso, ElasticNet, GroupLasso)}
 
@@ -55,10 +53,8 @@ def make(
     Raises
     ------
     ValueError
-        If `regularizer`, strengths, groups or group members are not of the types above; the name is unknown; a
-        strength is negative, not finite or of the wrong shape, or given for no penalty; the ratio is outside (0, 1];
-        groups are missing, given for another penalty, do not match the features, name an unknown feature, or hold a
-        feature twice.
+        If anything is not of the types, shapes and ranges above, a feature does not exist or is in two groups, or
+        groups are missing or given for another penalty.
     """
     cls = _find(regularizer)
     if groups is not None and cls is not GroupLasso:
@@ -76,7 +72,7 @@ def make(
             )
         return ElasticNet(_strength(strength, n_neurons, n_features, "feature", dtype), ratio)
     if cls is GroupLasso:
-        labels = _group_labels(groups, n_features, feature_names)
+        labels = group_labels(groups, n_features, feature_names)
         return GroupLasso(_strength(strength, n_neurons, len(set(labels) - {NO_GROUP}), "group", dtype), labels)
     if cls is NoPenalty:
         if strength is not None and np.any(_strength(strength, n_neurons, n_features, "feature", dtype) != 0):
@@ -89,22 +85,18 @@ def make(
 
 
 def _find(regularizer: Any) -> type[Penalty]:
-    """Class of a name."""
     if regularizer is None:
         return NoPenalty
-    allowed = ", ".join(repr(name) for name in _BY_NAME)
-    if not isinstance(regularizer, str):
+    if not isinstance(regularizer, str) or regularizer not in _BY_NAME:
+        allowed = ", ".join(repr(name) for name in _BY_NAME)
         raise ValueError(
-            f"regularizer is {regularizer!r}; it must be a name, one of {allowed}, or None. Pass the name, and the "
-            "strength as regularizer_strength."
+            f"regularizer is {regularizer!r}; allowed are {allowed} and None: pass a name, and the strength as "
+            "regularizer_strength."
         )
-    if regularizer not in _BY_NAME:
-        raise ValueError(f"regularizer is {regularizer!r}; allowed are {allowed} and None. Check the spelling.")
     return _BY_NAME[regularizer]
 
 
 def _split(strength: Any) -> tuple[Any, Any]:
-    """Strength and ratio of an elastic net."""
     if not isinstance(strength, tuple):
         return strength, 0.5
     if len(strength) != 2:
@@ -144,56 +136,3 @@ def _numbers(what: str, value: Any, n_neurons: int, n_members: int, member: str,
             f"one per {member} and neuron, shape ({n_members}, {n_neurons})."
         )
     return array
-
-
-def _group_labels(groups: Any, n_features: int, feature_names: Sequence[str] | None) -> tuple[int, ...]:
-    """Label 0, 1, ... of each feature, -1 for the features in no group."""
-    if groups is None:
-        raise ValueError(
-            "regularizer is 'GroupLasso', but groups is None; pass groups as one label per feature, for "
-            "example [0, 0, 1, 1], or as {'name': [indices or feature names]}."
-        )
-    if isinstance(groups, Mapping):
-        labels = _labels_of_mapping(groups, n_features, feature_names)
-    else:
-        labels = _labels_of_array(groups, n_features)
-    if np.all(labels == NO_GROUP):
-        raise ValueError("groups puts no feature into a group; put one in, or pass regularizer='UnRegularized'.")
-    return tuple(labels.tolist())
-
-
-def _labels_of_array(groups: Any, n_features: int) -> np.ndarray:
-    """Labels from one integer or string per feature."""
-    labels = read_labels(groups, n_features)
-    if labels.dtype.kind not in "iuUT":
-        raise ValueError(
-            f"groups has dtype {labels.dtype}; labels must be integers (-1: not penalised) or strings. "
-            "Convert them, for example with numpy.asarray(groups, dtype=int)."
-        )
-    is_number = labels.dtype.kind in "iu"
-    if is_number and labels.min(initial=0) < NO_GROUP:
-        raise ValueError(
-            f"groups has the label {labels.min()}; integer labels must be >= 0, or -1 for a feature that is "
-            "not penalised."
-        )
-    grouped = labels != NO_GROUP if is_number else np.ones(n_features, dtype=bool)
-    result = np.full(n_features, NO_GROUP)
-    result[grouped] = np.unique(labels[grouped], return_inverse=True)[1]
-    return result
-
-
-def _labels_of_mapping(groups: Mapping, n_features: int, feature_names: Sequence[str] | None) -> np.ndarray:
-    """Labels from group name -> features."""
-    owner: dict[int, Any] = {}
-    labels = np.full(n_features, NO_GROUP)
-    for label, (group, members) in enumerate(groups.items()):
-        for feature in read_members(group, members, n_features, feature_names):
-            if feature in owner:
-                name = f"{feature}" if feature_names is None else f"{feature} ({feature_names[feature]!r})"
-                raise ValueError(
-                    f"feature {name} is in group {owner[feature]!r} and again in group {group!r}; a "
-                    "feature can be in one group only, once. For overlapping groups, copy its column."
-                )
-            owner[feature] = group
-            labels[feature] = label
-    return labels

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from glmfit._numerics import namespace
@@ -19,10 +20,8 @@ def as_strength(value: Any) -> Array:
 class Penalty(eqx.Module):
     """Penalty R(W) = sum_n R_n(w_n) on coefficients W (feature, neuron), one term per neuron.
 
-    A penalty is a smooth ridge part, ``ridge_strength_n / 2 ||w_n||^2``, plus a non-smooth part that has a
+    A penalty is a smooth ridge part, ``ridge_strength_n / 2 ||w_n||^2``, plus a non-smooth part S that has a
     proximal operator. It is a pytree whose leaves are the strengths: another strength does not recompile.
-    Formulas compute in the namespace and dtype of the coefficients they are given, whatever the dtype of the
-    strength, and never promote float32.
 
     Attributes
     ----------
@@ -33,6 +32,11 @@ class Penalty(eqx.Module):
         NeMoS's name of the penalty.
     smooth : bool
         Whether R is its ridge part, so that the objective has a Hessian.
+
+    Notes
+    -----
+    Points of the formulas (coefficients, gradients and duals) are (feature, neuron); they compute in the namespace and
+    dtype of these, whatever the dtype of the strength, and never promote float32.
     """
 
     strength: Array = eqx.field(converter=as_strength)
@@ -73,14 +77,13 @@ class Penalty(eqx.Module):
         return np.asarray(self.value(np.eye(n_features))) == 0
 
     def blocks(self, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """Norms in the non-smooth part of a single neuron: the label of every feature (-1: none), and their strengths.
+        """Norms whose sum, each times its strength, is S of a single neuron.
 
         Returns
         -------
         labels : numpy.ndarray, shape (feature,)
-            Index of the norm that a feature is in.
+            Index of the norm that a feature is in, -1 for none.
         strength : numpy.ndarray, shape (norm,)
-            S is the sum of strength times the Euclidean norm.
         """
         return np.full(n_features, -1), np.zeros(0)
 
@@ -91,30 +94,16 @@ class Penalty(eqx.Module):
 
     @abc.abstractmethod
     def value(self, coef: FeatureNeuron) -> PerNeuron:
-        """Compute R_n(w_n), ridge part included.
-
-        Parameters
-        ----------
-        coef : array, shape (feature, neuron)
-            Coefficients W.
-
-        Returns
-        -------
-        array, shape (neuron,)
-            Penalty of each neuron, >= 0.
-        """
+        """Compute R_n(w_n) >= 0, ridge part included, (neuron,)."""
 
     @abc.abstractmethod
     def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Apply the proximal operator of the non-smooth part: argmin_v ||v - coef||^2 / (2 step) + S(v).
 
-        S is R *without its ridge part*, which solvers treat as part of the smooth objective (so for none and
-        ridge this is the identity, for the elastic net soft-thresholding only).
-
         Parameters
         ----------
         coef : array, shape (feature, neuron)
-            Point V, in the coordinates of the solver.
+            Point, in the coordinates of the solver.
         step : float or array, shape () or (neuron,), for l1 penalties also (feature, neuron)
             Step size, >= 0.
         feature_scale : array, shape (feature,), optional
@@ -124,58 +113,37 @@ class Penalty(eqx.Module):
         Returns
         -------
         jax.Array, shape (feature, neuron)
-            Minimiser in v, with exact zeros. JAX only (jaxopt.prox).
+            Minimiser in v, with exact zeros. JAX only.
         """
 
     @abc.abstractmethod
     def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
-        """Compute the subgradient of smallest norm, grad + xi.
+        """Compute the subgradient of smallest norm, grad + xi with xi in the subdifferential of S at the coefficients.
 
-        Here xi runs over the subdifferential of the non-smooth part. The result is 0 exactly when the
-        coefficients are optimal, and replaces the gradient in bounds on the distance from the optimum.
+        It is 0 exactly when they are optimal, and replaces the gradient in bounds on the distance from the optimum.
 
         Parameters
         ----------
         coef : array, shape (feature, neuron)
-            Coefficients W. A coefficient counts as zero if it is exactly 0.
+            Coefficients. One counts as zero if it is exactly 0.
         grad : array, shape (feature, neuron)
             Gradient of the smooth part: data term plus ridge part.
 
         Returns
         -------
         array, shape (feature, neuron)
-            Minimum-norm element of the subdifferential of the objective.
         """
 
     @abc.abstractmethod
     def conjugate(self, dual: FeatureNeuron) -> PerNeuron:
-        """Compute the convex conjugate ``R*(u) = max_w u'w - R(w)``, which bounds R from below: R(w) >= u'w - R*(u).
-
-        Parameters
-        ----------
-        dual : array, shape (feature, neuron)
-            Point u.
-
-        Returns
-        -------
-        array, shape (neuron,)
-            R*(u) >= 0; inf outside of its domain.
-        """
+        """Compute the convex conjugate ``R*(u) = max_w u'w - R(w)`` >= 0, (neuron,); inf outside of its domain."""
 
     @abc.abstractmethod
     def shares(self, dual: FeatureNeuron) -> Array:
-        """Compute how far a dual point may be kept: shares s of it whose conjugate is finite.
+        """Compute how far a dual point u may be kept, (share, neuron).
 
-        Parameters
-        ----------
-        dual : array, shape (feature, neuron)
-            Point u.
-
-        Returns
-        -------
-        array, shape (share, neuron)
-            Each in [0, 1], rounded down: the largest s for which ``R*(s u)`` is finite and, where they differ, the
-            largest for which it is 0.
+        The shares are in [0, 1], rounded down: the largest s for which ``R*(s u)`` is finite and, where they differ,
+        the largest for which it is 0.
         """
 
     @abc.abstractmethod
@@ -193,6 +161,15 @@ class Penalty(eqx.Module):
         array, shape (neuron,)
             Strength; inf where no strength gives W = 0.
         """
+
+
+def thresholds(strength: Array, step: Array | float, feature_scale: Array | None, coef: Array) -> jax.Array:
+    """Compute strength * step / feature_scale, in a shape that broadcasts against coef."""
+    step = jnp.asarray(step, dtype=coef.dtype)
+    threshold = strength * (step[None, :] if step.ndim == 1 else step)
+    if feature_scale is None:
+        return threshold
+    return threshold / jnp.asarray(feature_scale, dtype=coef.dtype)[:, None]
 
 
 def per_neuron(strength: Array, like: Array) -> Array:
@@ -219,8 +196,3 @@ def share_within(limit: Array, size: Array) -> Array:
     xp = namespace(size)
     most = xp.where(size <= limit, 1.0, limit / xp.where(size > 0.0, size, 1.0))
     return most.min(axis=0) * (1.0 - 4.0 * float(np.finfo(size.dtype).eps))
-
-
-def unreachable(grad_at_zero: Array) -> Array:
-    """Give the maximal strength of a penalty that never gives exact zeros."""
-    return namespace(grad_at_zero).full_like(grad_at_zero[0], float("inf"))

@@ -10,8 +10,7 @@ import numpy as np
 
 from glmfit._numerics import namespace
 from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
-from glmfit.penalties._prox import block_soft_threshold, thresholds
-from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, share_within
+from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, share_within, thresholds
 
 NO_GROUP = -1
 """Label of the features that are not penalised."""
@@ -66,7 +65,7 @@ class GroupLasso(Penalty):
 
     def value(self, coef: FeatureNeuron) -> PerNeuron:
         """Compute ``strength sum_g sqrt(|g|) ||w_g||_2``."""
-        return (self._group_strength(coef) * _norms(self._blocks(coef))).sum(axis=0)
+        return (self._group_strength(coef) * self._norms(coef)).sum(axis=0)
 
     def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Shrink the norm of each group by ``strength sqrt(|g|) step / scale_g``; step is shared by the features.
@@ -83,25 +82,24 @@ class GroupLasso(Penalty):
                 "or (neuron,). Put scales of the groups into feature_scale, constant inside a group."
             )
         if feature_scale is not None:
-            if isinstance(feature_scale, np.ndarray) and _varies_inside(self.groups, feature_scale):
+            of_group = feature_scale[layout.members[:, 0]]
+            differs = layout.penalised & (feature_scale != of_group[layout.group])
+            if isinstance(differs, np.ndarray) and np.any(differs):
                 raise ValueError(
                     "feature_scale varies inside a group; the group lasso needs one scale per group. Give "
                     "all features of a group the mean of their scales."
                 )
-            feature_scale = jnp.asarray(feature_scale)[layout.members[:, 0]]
+            feature_scale = of_group
         threshold = thresholds(self._group_strength(coef), step, feature_scale, coef)
-        blocks = self._blocks(coef)
-        shrunk = block_soft_threshold(blocks, jnp.broadcast_to(threshold, (len(blocks), coef.shape[1])))
-        by_feature = shrunk.reshape(-1, coef.shape[1])[layout.position]
-        return jnp.where(layout.penalised[:, None], by_feature, coef)
+        kept = _kept(threshold, self._norms(coef))[layout.group]
+        return jnp.where(layout.penalised[:, None], kept * coef, coef)
 
     def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
         """Add ``l w_g / ||w_g||`` where w_g != 0, else shrink the norm of grad_g by ``l = strength sqrt(|g|)``."""
         xp, layout = namespace(coef, grad), _layout(self.groups)
         strength = self._group_strength(grad)
-        norm, grad_norm = _norms(self._blocks(coef)), _norms(self._blocks(grad))
+        norm, kept = self._norms(coef), _kept(strength, self._norms(grad))
         pull = strength / xp.where(norm == 0.0, 1.0, norm)
-        kept = xp.maximum(1.0 - strength / xp.where(grad_norm == 0.0, 1.0, grad_norm), 0.0)
         # Back to one row per feature.
         pull, kept, is_zero = (a[layout.group] for a in (pull, kept, norm == 0.0))
         residual = xp.where(is_zero, kept * grad, grad + pull * coef)
@@ -110,13 +108,13 @@ class GroupLasso(Penalty):
     def conjugate(self, dual: FeatureNeuron) -> PerNeuron:
         """Give 0 where no group's norm exceeds ``strength sqrt(|g|)`` and features without a group have 0, else inf."""
         xp = namespace(dual)
-        excess = xp.maximum(_norms(self._blocks(dual)) - self._group_strength(dual), 0.0)
+        excess = xp.maximum(self._norms(dual) - self._group_strength(dual), 0.0)
         return ridge_conjugate(xp.zeros_like(excess), excess) + ridge_conjugate(xp.zeros_like(dual), self._free(dual))
 
     def shares(self, dual: FeatureNeuron) -> Array:
         """Compute where no group's norm exceeds ``strength sqrt(|g|)``; 0 where features without a group have more."""
         xp = namespace(dual)
-        share = share_within(self._group_strength(dual), _norms(self._blocks(dual)))
+        share = share_within(self._group_strength(dual), self._norms(dual))
         return xp.where(xp.any(self._free(dual) != 0.0, axis=0), 0.0, share)[None]
 
     def _free(self, dual: Array) -> Array:
@@ -127,13 +125,15 @@ class GroupLasso(Penalty):
         """Compute the largest ``||grad_g||_2 / sqrt(|g|)``."""
         xp = namespace(grad_at_zero)
         weight = xp.asarray(_layout(self.groups).weight, dtype=grad_at_zero.dtype)
-        return (_norms(self._blocks(grad_at_zero)) / weight[:, None]).max(axis=0)
+        return (self._norms(grad_at_zero) / weight[:, None]).max(axis=0)
 
-    def _blocks(self, coef: Array) -> Array:
-        """Lay coefficients out as (group, member, neuron), short groups padded with zeros."""
+    def _norms(self, coef: Array) -> Array:
+        """Compute the norms of the groups, (group, neuron), with gradient 0 at 0."""
         xp = namespace(coef)
-        padded = xp.concatenate([coef, xp.zeros_like(coef[:1])])
-        return padded[_layout(self.groups).members]
+        members = xp.concatenate([coef, xp.zeros_like(coef[:1])])[_layout(self.groups).members]
+        squared = (members * members).sum(axis=1)
+        is_zero = squared == 0.0
+        return xp.where(is_zero, 0.0, xp.sqrt(xp.where(is_zero, 1.0, squared)))
 
     def _group_strength(self, coef: Array) -> Array:
         """Compute ``strength sqrt(|g|)``, shape (group, 1) or (group, neuron)."""
@@ -147,7 +147,6 @@ class _Layout(NamedTuple):
     members: np.ndarray  # (group, largest size): features, then n_features as padding
     weight: np.ndarray  # (group,): sqrt of the size
     group: np.ndarray  # (feature,): row of `members`; 0 where not penalised
-    position: np.ndarray  # (feature,): index into the flattened `members`; 0 where not penalised
     penalised: np.ndarray  # (feature,): bool
 
 
@@ -160,24 +159,13 @@ def _layout(groups: tuple[int, ...]) -> _Layout:
     group = np.zeros(len(labels), dtype=np.int32)  # int64 breaks when one process runs jax in both modes
     group[penalised] = group_of_penalised
     members = np.full((len(sizes), sizes.max(initial=1)), len(labels), dtype=np.int32)
-    position = np.zeros(len(labels), dtype=np.int32)
     for row in range(len(sizes)):
-        features = np.flatnonzero(penalised & (group == row))
-        members[row, : len(features)] = features
-        position[features] = row * members.shape[1] + np.arange(len(features))
-    return _Layout(members, np.sqrt(sizes), group, position, penalised)
+        members[row, : sizes[row]] = np.flatnonzero(penalised & (group == row))
+    return _Layout(members, np.sqrt(sizes), group, penalised)
 
 
-def _norms(blocks: Array) -> Array:
-    """Compute the norms over the members, (group, neuron), with gradient 0 at 0."""
-    xp = namespace(blocks)
-    squared = (blocks * blocks).sum(axis=1)
-    is_zero = squared == 0.0
-    return xp.where(is_zero, 0.0, xp.sqrt(xp.where(is_zero, 1.0, squared)))
-
-
-def _varies_inside(groups: tuple[int, ...], feature_scale: np.ndarray) -> bool:
-    """Whether two penalised features of a group have different scales."""
-    layout = _layout(groups)
-    of_group = feature_scale[layout.members[:, 0]]
-    return bool(np.any((feature_scale != of_group[layout.group]) & layout.penalised))
+def _kept(threshold: Array, norm: Array) -> Array:
+    """Compute what is left of a vector whose norm is shrunk by the threshold, as a share of it."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = 1.0 - threshold / norm
+    return namespace(norm).where(share > 0.0, share, 0.0)

@@ -1,16 +1,16 @@
-"""Ridge penalty."""
+"""Ridge penalty, and none: its strength 0."""
 
 from typing import ClassVar, final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from glmfit._numerics import namespace
 from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
-from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, ridge_value, unreachable
+from glmfit.penalties.base import Penalty, as_strength, per_neuron, ridge_conjugate, ridge_value
 
 
-@final
 class Ridge(Penalty):
     """Ridge, R(w) = strength / 2 ||w||_2^2: all of it smooth, so the proximal operator is the identity."""
 
@@ -46,4 +46,16 @@ class Ridge(Penalty):
 
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
         """Give inf: a ridge shrinks but never selects."""
-        return unreachable(grad_at_zero)
+        return namespace(grad_at_zero).full_like(grad_at_zero[0], float("inf"))
+
+
+@final
+class NoPenalty(Ridge):
+    """No penalty, R = 0: maximum likelihood. The strength is there for uniformity and is 0."""
+
+    strength: Array = eqx.field(default=0.0, converter=as_strength)
+    name: ClassVar[str] = "UnRegularized"
+
+    def value(self, coef: FeatureNeuron) -> PerNeuron:
+        """Give 0 for each neuron, also where coefficients are not finite."""
+        return namespace(coef).zeros_like(coef[0])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -12,6 +14,19 @@ if TYPE_CHECKING:
 
 BLUE, RED, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
 BLACK, GREY, LIGHT = "#222222", "#7F7F7F", "#C8C8C8"
+CYCLE = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
+
+_AX = "ax : matplotlib.axes.Axes, optional\n    Where to draw."
+_RETURNS = "Returns\n-------\nmatplotlib.axes.Axes"
+Drawing = TypeVar("Drawing", bound=Callable)
+
+
+def on_axes(draw: Drawing) -> Drawing:
+    """Write into a docstring what holds for every drawing: ``ax`` is where it draws, and what it returns."""
+    parameters, *others = re.split(r"\n\n(?=Returns\n|Raises\n)", inspect.cleandoc(draw.__doc__ or ""))
+    returns = [] if any(section.startswith("Returns") for section in others) else [_RETURNS]
+    draw.__doc__ = "\n\n".join([f"{parameters}\n{_AX}", *returns, *others])
+    return draw
 
 
 def new_axes(
@@ -114,3 +129,31 @@ def name_axes(ax, x=None, y=None):
 
 def legend(ax, **kwargs):
     ax.legend(**{"frameon": False, "fontsize": 8, "handlelength": 1.6, "labelspacing": 0.25, **kwargs})
+
+
+def color_bar(image, label, given, **kwargs):
+    """Draw a color bar if it is asked for, for the image's axes (True) or for those given."""
+    if not given:
+        return
+    ax = image.axes if given is True else given
+    bar = image.figure.colorbar(image, ax=ax, shrink=0.8, aspect=18, **kwargs)
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.set_label(label, fontsize=9)
+    bar.outline.set_visible(False)
+
+
+def bars(ax, names, values, height, color, fmt="%g"):
+    """Draw a bar per name, its value written at its end."""
+    ax.bar_label(ax.barh(names, values, height, color=color), fmt=fmt, fontsize=8, padding=2)
+
+
+def colors_of_models(n):
+    """Colors of models that are compared, of which the last is drawn strongest."""
+    return [*((ORANGE, GREEN, PURPLE, RED) * n)[: n - 1], BLUE]
+
+
+def time_axis(ax, limits_s, y):
+    if limits_s is not None:
+        ax.set_xlim(limits_s)
+    ax.margins(x=0)
+    name_axes(ax, "time (s)", y)

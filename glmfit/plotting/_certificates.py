@@ -11,13 +11,14 @@ from .._checks import check_choice
 from .._status import Status
 from ..estimators import ClassReport, FitReport
 from ..estimators._model import Model
-from ._axes import BLACK, BLUE, GREEN, GREY, RED, axes_or_new, legend, name_axes, say, whole_ticks
+from ._axes import BLACK, BLUE, GREEN, GREY, RED, axes_or_new, legend, name_axes, on_axes, say, whole_ticks
 from ._given import read_numbers, read_report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@on_axes
 def plot_convergence(
     report: FitReport | ClassReport | Model, *, against: str = "epoch", ax: Axes | None = None
 ) -> Axes:
@@ -30,8 +31,6 @@ def plot_convergence(
     against : {"epoch", "passes", "seconds"}
         What the x-axis counts: epochs; rows evaluated over rows of the data, certificates included; wall time with
         compilation.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -43,12 +42,8 @@ def plot_convergence(
 
     Raises
     ------
-    ValueError
-        If `against` is unknown, or the report has no history of gaps.
-    TypeError
-        If `report` is neither a report nor a model.
-    NotFittedError
-        If it is a model before its fit.
+    ValueError, TypeError, NotFittedError
+        If `against` is unknown, or `report` has no history of gaps, is something else, or a model before its fit.
     """
     report = read_report(report)
     history = report.history
@@ -102,6 +97,7 @@ def target_line(line, band, target):
     line(np.median(target), color=GREEN, lw=1, ls="--", label="target")
 
 
+@on_axes
 def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Draw the gap each neuron was reported to have against the gap it has, for a known optimum.
 
@@ -111,8 +107,6 @@ def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | Non
         Of a fitted model, ``model.report_``, or the model.
     optimum : array-like of shape (neuron,)
         Lowest objective known, nats per bin, for example ``report_.objective`` of a fit with a far smaller ``tol``.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -122,12 +116,9 @@ def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | Non
 
     Raises
     ------
-    ValueError
-        If `optimum` does not have one number per neuron.
-    TypeError
-        If `report` is neither a report nor a model, or not of a population.
-    NotFittedError
-        If it is a model before its fit.
+    ValueError, TypeError, NotFittedError
+        If `optimum` does not have one number per neuron, or `report` is not of a population, something else, or a model
+        before its fit.
     """
     report, optimum = read_report(report), read_numbers("optimum", optimum, "neuron")
     if not np.ndim(getattr(report, "gap", 0.0)):

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import ResponseModel
-from ._axes import LIGHT, RED, axes_or_new, legend, name_axes
+from ._axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes, on_axes
 from ._given import read_alike, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@on_axes
 def plot_confusion(
     true: ArrayLike,
     decoded: ArrayLike,
@@ -40,8 +41,6 @@ def plot_confusion(
         Whether to write the percentages into the cells; default up to twelve classes.
     colorbar : bool
         Whether to draw one.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -78,14 +77,11 @@ def plot_confusion(
     ax.set_xticks(list(some), [words[k] for k in some])
     ax.set_yticks(list(some), [words[k] for k in some])
     name_axes(ax, "decoded", "true")
-    if colorbar:
-        bar = ax.figure.colorbar(image, ax=ax, shrink=0.8, aspect=18)
-        bar.ax.tick_params(labelsize=8, length=2)
-        bar.set_label("% of the true class", fontsize=9)
-        bar.outline.set_visible(False)
+    color_bar(image, "% of the true class", colorbar)
     return ax
 
 
+@on_axes
 def plot_decoded(
     time_s: ArrayLike,
     posterior: ArrayLike,
@@ -115,12 +111,6 @@ def plot_decoded(
         Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
     ylabel : str
         Name and unit of the position.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -159,6 +149,7 @@ def plot_decoded(
     return ax
 
 
+@on_axes
 def plot_responses(
     responses: ArrayLike | ResponseModel,
     *,
@@ -184,12 +175,6 @@ def plot_responses(
         Name, and unit, of the responses, next to the color bar.
     colorbar : bool or list of matplotlib.axes.Axes
         Whether to draw one, or the axes that share it.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     responses = responses.predict() if hasattr(responses, "predict") else responses
     table = read_numbers("responses", responses, "stimulus", "neuron")
@@ -203,10 +188,5 @@ def plot_responses(
     image = ax.imshow(table, aspect="auto", **shown)
     ax.set_facecolor("#D9D9D9")
     name_axes(ax, "neuron", "stimulus")
-    if colorbar:
-        beside = ax if colorbar is True else colorbar
-        bar = ax.figure.colorbar(image, ax=beside, shrink=0.8, aspect=18, pad=0.01, extend="max")
-        bar.ax.tick_params(labelsize=8, length=2)
-        bar.set_label(label, fontsize=9)
-        bar.outline.set_visible(False)
+    color_bar(image, label, colorbar, pad=0.01, extend="max")
     return ax

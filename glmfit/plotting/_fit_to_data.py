@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._checks import check_positive, check_real, check_whole
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes, say
+from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, legend, name_axes, on_axes, say, time_axis
 from ._given import check_limits, read_alike, read_bins, read_numbers
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.typing import ColorType
 
 
+@on_axes
 def plot_tuning(
     covariate: ArrayLike,
     counts: ArrayLike,
@@ -52,8 +53,6 @@ def plot_tuning(
         Name and unit of the covariate.
     color : color
         Of the model.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -116,6 +115,7 @@ def _edges(edges, x) -> np.ndarray:
     return limits
 
 
+@on_axes
 def plot_residuals(
     time_s: ArrayLike,
     rate: ArrayLike,
@@ -133,10 +133,8 @@ def plot_residuals(
     ----------
     time_s : array-like of shape (time,)
         Centres of the bins, s; evenly spaced.
-    rate : array-like of shape (time,)
-        Expected counts per bin, as ``predict`` returns them.
-    counts : array-like of shape (time,)
-        Spikes per bin.
+    rate, counts : array-like of shape (time,)
+        Expected counts per bin, as ``predict`` returns them, and spikes per bin.
     window_s : float
         Width of the windows, s; best so wide that each expects a few spikes.
     bin_s : float, optional
@@ -145,8 +143,6 @@ def plot_residuals(
         First and last time to draw, s.
     color : color
         Of the line.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -175,13 +171,11 @@ def plot_residuals(
     ax.stairs(residual, start + window_s * np.arange(n + 1), baseline=None, color=color, lw=1.1)
     ax.axhspan(-2, 2, color=LIGHT, alpha=0.45, lw=0, zorder=0)
     ax.axhline(0, color=GREY, lw=0.8, zorder=0)
-    if limits_s is not None:
-        ax.set_xlim(limits_s)
-    ax.margins(x=0)
-    name_axes(ax, "time (s)", "residual (SD)")
+    time_axis(ax, limits_s, "residual (SD)")
     return ax
 
 
+@on_axes
 def plot_time_rescaling(
     rescaled: Any, *, neuron: int = 0, level: float = 0.95, difference: bool = False, ax: Axes | None = None
 ) -> Axes:
@@ -198,22 +192,17 @@ def plot_time_rescaling(
         Probability that the whole curve of a right model stays within its band, in (0, 1).
     difference : bool
         Whether to draw the distance from the diagonal instead, which shows more where there are many spikes.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
     matplotlib.axes.Axes
-        Line: cumulative share of the intervals against their rescaled length, stepping up by 1 / intervals at each.
-        Grey: the band of the Kolmogorov-Smirnov test about the diagonal, where the rates of a right model lead. Words
-        where the neuron has no spikes.
+        Line: cumulative share of the intervals against their rescaled length. Grey: the band of the Kolmogorov-Smirnov
+        test about the diagonal, where the rates of a right model lead. Words where the neuron has no spikes.
 
     Raises
     ------
-    ValueError
-        If there is no such neuron, or `level` is not in (0, 1).
-    TypeError
-        If `rescaled` is not what rescale_time returns, or a dict of such.
+    ValueError, TypeError
+        If there is no such neuron, `level` is not in (0, 1), or `rescaled` is something else.
     """
     models = rescaled if isinstance(rescaled, dict) else {"model": rescaled}
     what = "what glmfit.inference.rescale_time returns, or a dict with names for such"
@@ -232,9 +221,7 @@ def plot_time_rescaling(
     diagonal = ends * (not difference)
     ax.fill_between(ends, diagonal - half, diagonal + half, color=LIGHT, alpha=0.6, lw=0, label=f"{level:.0%} band")
     ax.plot(ends, diagonal, color=GREY, lw=0.8)
-    others = (RED, GREEN, PURPLE, ORANGE) * len(models)
-    colors = [*others[: len(models) - 1], BLUE]
-    for (name, model), color in zip(models.items(), colors, strict=True):
+    for (name, model), color in zip(models.items(), colors_of_models(len(models)), strict=True):
         u = model.uniform[neuron]
         if not len(u):
             say(ax, "no spikes")

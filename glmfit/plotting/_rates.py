@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._checks import check_positive
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, axes_or_new, name_axes
+from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, on_axes, time_axis
 from ._given import check_limits, read_alike, read_bins, read_numbers
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.typing import ColorType
 
 
+@on_axes
 def plot_rate_against_spikes(
     time_s: ArrayLike,
     rate: ArrayLike | dict[str, Any],
@@ -44,8 +45,6 @@ def plot_rate_against_spikes(
         the two can be compared.
     limits_s : tuple of float, optional
         First and last time to draw, s.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -54,10 +53,9 @@ def plot_rate_against_spikes(
 
     Raises
     ------
-    ValueError
-        If lengths differ, times do not increase, a width is not above 0, or nothing lies within the limits.
-    TypeError
-        If `time_s` are no numbers.
+    ValueError, TypeError
+        If lengths differ, times are no numbers or do not increase, a width is not above 0, or nothing lies within the
+        limits.
     """
     time, bin_s = read_bins(time_s, bin_s)
     if smooth_s is not None:
@@ -74,19 +72,14 @@ def plot_rate_against_spikes(
         if count is not None:
             smooth = _smooth(count / bin_s, smooth_s / bin_s)
             ax.fill_between(time[seen], smooth[seen], color=LIGHT, lw=0, label="spikes, smoothed")
-    others = ((ORANGE, 0.9), (GREEN, 0.9), (PURPLE, 0.9)) * len(series)
-    styles = [*others[: len(series) - 1], (BLUE, 1.3)]
-    for (name, values), (color, width) in zip(series.items(), styles, strict=True):
-        ax.plot(time[seen], values[seen], color=color, lw=width, label=name)
+    for (name, values), color in zip(series.items(), colors_of_models(len(series)), strict=True):
+        ax.plot(time[seen], values[seen], color=color, lw=1.3 if color == BLUE else 0.9, label=name)
     if count is not None:
         ticks = _spike_times(time[seen], count[seen], bin_s)
         across = ax.get_xaxis_transform()  # x in data, y in axes
         ax.vlines(ticks, 1.02, 1.09, color=BLACK, lw=0.7, transform=across, clip_on=False, label="spikes")
-    if limits_s is not None:
-        ax.set_xlim(limits_s)
-    ax.margins(x=0)
     ax.set_ylim(bottom=0)
-    name_axes(ax, "time (s)", "rate (spikes/s)")
+    time_axis(ax, limits_s, "rate (spikes/s)")
     return ax
 
 
@@ -102,14 +95,12 @@ def _smooth(values, sd):
 
 def _spike_times(time, counts, bin_s):
     """Spread the k spikes of a bin evenly inside it."""
-    times = [
-        t + bin_s * ((np.arange(k) + 0.5) / k - 0.5)
-        for t, k in zip(time, np.nan_to_num(counts).astype(int), strict=True)
-        if k > 0
-    ]
-    return np.concatenate(times) if times else np.empty(0)
+    n = np.maximum(np.nan_to_num(counts).astype(int), 0)
+    in_bin = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
+    return np.repeat(time, n) + bin_s * ((in_bin + 0.5) / np.repeat(n, n) - 0.5)
 
 
+@on_axes
 def plot_signal(
     time_s: ArrayLike,
     signal: ArrayLike,
@@ -123,22 +114,14 @@ def plot_signal(
 
     Parameters
     ----------
-    time_s : array-like of shape (time,)
-        s.
-    signal : array-like of shape (time,)
-        Any unit; say which in `ylabel`.
+    time_s, signal : array-like of shape (time,)
+        Times, s, and the signal in any unit.
     ylabel : str
-        Name and unit.
+        Its name and unit.
     limits_s : tuple of float, optional
         First and last time to draw, s.
     color : color
         Of the line.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -150,8 +133,5 @@ def plot_signal(
     seen = check_limits(limits_s, time)
     ax = axes_or_new(ax, (6.5, 1.5))
     ax.plot(time[seen], signal[seen], color=color, lw=0.8)
-    if limits_s is not None:
-        ax.set_xlim(limits_s)
-    ax.margins(x=0)
-    name_axes(ax, "time (s)", ylabel)
+    time_axis(ax, limits_s, ylabel)
     return ax

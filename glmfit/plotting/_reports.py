@@ -10,10 +10,10 @@ import numpy as np
 from .._status import Status
 from ..estimators import ClassReport, FitReport, ResponseReport
 from ..estimators._model import Model
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, RED, check_axes, dress, legend, name_axes, say, whole_ticks
-from ._certificates import target_line
+from ._axes import BLACK, BLUE, CYCLE, GREY, ORANGE, RED, bars, check_axes, dress, legend, name_axes, say, whole_ticks
+from ._certificates import plot_convergence, target_line
 from ._given import read_report
-from ._population import plot_scores
+from ._parameters import plot_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,18 +37,14 @@ def plot_report_overview(
         (3,). Of a population: neurons per status; histogram of the pseudo-R² of the training rows with its median;
         histogram of gaps, bounds and estimates apart, with the target (a gap of 0 is not drawn). Of classes: rows or
         counts of every class, from the commonest on; loss of class frequencies alone and objective of the model; gap
-        over the fit, bounds filled, with the target. Of responses: objective over the fit; D2 of held-out pairs
+        over the fit, as `plot_convergence` draws it. Of responses: objective over the fit; D2 of held-out pairs
         against the ridge, a line per imputation weight, or D2 of the fitted pairs where nothing was chosen; how much
         the objective could fall, at most, by changing one side alone (nothing where nothing is proved).
 
     Raises
     ------
-    ValueError
-        If `axes` are not three.
-    TypeError
-        If `report` is neither a report nor a model, or `axes` hold something else.
-    NotFittedError
-        If it is a model before its fit.
+    ValueError, TypeError, NotFittedError
+        If `axes` are not three axes, or `report` is something else, or a model before its fit.
     """
     report = read_report(report)
     if axes is None:
@@ -70,10 +66,7 @@ def plot_report_overview(
 def _population(report, status_ax, score_ax, gap_ax):
     outcomes = [s for s in Status if np.any(report.status == s)]
     counts = [int(np.sum(report.status == s)) for s in outcomes]
-    bars = status_ax.barh(
-        [s.label for s in outcomes], counts, color=[RED if s.is_failure else BLUE for s in outcomes], height=0.6
-    )
-    status_ax.bar_label(bars, fontsize=8, padding=2)
+    bars(status_ax, [s.label for s in outcomes], counts, 0.6, [RED if s.is_failure else BLUE for s in outcomes])
     status_ax.invert_yaxis()
     status_ax.margins(x=0.15, y=0.3)
     whole_ticks(status_ax.xaxis)
@@ -83,15 +76,9 @@ def _population(report, status_ax, score_ax, gap_ax):
     if positive.any():
         low, high = np.log10(report.gap[positive].min()), np.log10(report.gap[positive].max())
         edges = np.logspace(np.floor(low), max(np.ceil(high), np.floor(low) + 1), 25)
-        kinds = {"bound": report.gap_is_bound & positive, "estimate": ~report.gap_is_bound & positive}
-        kinds = {name: where for name, where in kinds.items() if where.any()}
-        gap_ax.hist(
-            [report.gap[where] for where in kinds.values()],
-            edges,
-            stacked=True,
-            color=[{"bound": BLUE, "estimate": ORANGE}[name] for name in kinds],
-            label=list(kinds),
-        )
+        kinds = (("bound", BLUE, report.gap_is_bound & positive), ("estimate", ORANGE, ~report.gap_is_bound & positive))
+        names, colors, gaps = zip(*((name, color, report.gap[some]) for name, color, some in kinds if some.any()))
+        gap_ax.hist(gaps, edges, stacked=True, color=colors, label=names)
         gap_ax.set_xscale("log")
         target_line(gap_ax.axvline, gap_ax.axvspan, report.target[positive])
         legend(gap_ax)
@@ -110,29 +97,15 @@ def _classes(report, total_ax, loss_ax, gap_ax):
         total_ax.set_yscale("log")
     whole_ticks(total_ax.xaxis)
     name_axes(total_ax, "class, commonest first", "rows or counts")
-    bars = loss_ax.barh(["frequencies", "model"], [report.null_objective, report.objective], 0.6, color=[GREY, BLUE])
-    loss_ax.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
+    bars(loss_ax, ["frequencies", "model"], [report.null_objective, report.objective], 0.6, [GREY, BLUE], "%.3g")
     loss_ax.invert_yaxis()
     loss_ax.margins(x=0.2, y=0.3)
     loss_ax.set_title(f"{report.status.label}, pseudo-$R^2$ {report.pseudo_r2:.3f}", fontsize=8)
     name_axes(loss_ax, "objective (nats per row)")
-    history = report.history
-    gap = np.ravel(history.get("gap", [])).astype(float)
-    seen = np.isfinite(gap) & (gap > 0)
-    if not seen.any():
+    if np.any(np.asarray(report.history.get("gap", 0.0)) > 0):
+        plot_convergence(report, ax=gap_ax)
+    else:
         say(gap_ax, "gap not looked at" if np.isnan(report.gap) else f"gap {report.gap:.1e}")
-        return
-    epoch, proved = np.asarray(history["epoch"]), np.ravel(history["gap_is_bound"]).astype(bool)
-    gap_ax.plot(epoch[seen], gap[seen], color=BLUE, lw=1.2)
-    for name, where, face in (("bound", seen & proved, BLUE), ("estimate", seen & ~proved, "white")):
-        if where.any():
-            gap_ax.plot(epoch[where], gap[where], "v", ms=4.5, mfc=face, mec=BLUE, label=name)
-    if report.target > 0:  # nan for those that follow a schedule
-        gap_ax.axhline(report.target, color=GREEN, lw=1, ls="--", label="target")
-    gap_ax.set_yscale("log")
-    whole_ticks(gap_ax.xaxis)
-    name_axes(gap_ax, "epoch", "gap (nats per row)")
-    legend(gap_ax)
 
 
 def _responses(report, objective_ax, score_ax, gap_ax):
@@ -151,7 +124,7 @@ def _responses(report, objective_ax, score_ax, gap_ax):
         for k, w in enumerate(np.unique(weight)):
             own = np.flatnonzero(weight == w)
             own = own[np.argsort(ridge[own])]
-            color = (BLUE, ORANGE, GREEN, RED, BLACK, GREY, LIGHT)[k % 7]
+            color = CYCLE[k % len(CYCLE)]
             score_ax.plot(ridge[own], score[own], "o-", ms=3.5, lw=1, color=color, label=f"imputation {w:g}")
         chosen = (ridge == report.regularizer_strength) & (weight == report.imputation_weight)
         score_ax.plot(ridge[chosen], score[chosen], "o", ms=9, mfc="none", mec=BLACK, label="chosen")
@@ -159,15 +132,13 @@ def _responses(report, objective_ax, score_ax, gap_ax):
         name_axes(score_ax, "ridge strength", "$D^2$, held-out pairs")
         legend(score_ax, fontsize=7)
     else:
-        bars = score_ax.barh(["fitted pairs"], [report.pseudo_r2], 0.4, color=BLUE)
-        score_ax.bar_label(bars, fmt="%.3f", fontsize=8, padding=2)
+        bars(score_ax, ["fitted pairs"], [report.pseudo_r2], 0.4, BLUE, "%.3f")
         score_ax.margins(x=0.2, y=1.0)
         name_axes(score_ax, "$D^2$")
     gaps = {"stimuli": report.gap_stimuli, "neurons": report.gap_neurons}
     gaps = {side: gap for side, gap in gaps.items() if np.isfinite(gap) and gap > 0}
     if gaps:
-        bars = gap_ax.barh(list(gaps), list(gaps.values()), 0.5, color=BLUE)
-        gap_ax.bar_label(bars, fmt="%.1e", fontsize=8, padding=2)
+        bars(gap_ax, list(gaps), list(gaps.values()), 0.5, BLUE, "%.1e")
         gap_ax.set_xscale("log")
         gap_ax.set_xlim(min(gaps.values()) / 30, max(gaps.values()) * 300)
         gap_ax.margins(y=0.4)

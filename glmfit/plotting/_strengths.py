@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import PopulationGLMCV
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, axes_or_new, legend, name_axes, whole_ticks
+from ._axes import CYCLE, RED, axes_or_new, legend, name_axes, on_axes, whole_ticks
 from ._given import check_cv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@on_axes
 def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of neurons against the strength, with standard errors of the difference from the best.
 
@@ -25,8 +26,6 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     neurons : int or sequence of int, optional
         Which neurons to draw; all of up to eight, else the first eight, by default. Scores are drawn less each
         neuron's best, so that neurons of any rate fit one panel.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -35,12 +34,8 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
 
     Raises
     ------
-    ValueError
-        If a neuron does not exist.
-    TypeError
-        If `model` is something else.
-    NotFittedError
-        Before its fit.
+    ValueError, TypeError, NotFittedError
+        If a neuron does not exist, or `model` is something else, or not fitted.
     """
     check_cv(model)
     n_all = model.cv_scores_.shape[2]
@@ -48,8 +43,9 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     if neurons.dtype.kind not in "iu" or neurons.min(initial=0) < 0 or neurons.max(initial=0) >= n_all:
         raise ValueError(f"neurons is {neurons.tolist()}; the model has neurons 0 to {n_all - 1}.")
     ax = axes_or_new(ax)
-    colours = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
-    place = _log_positions(model.strengths_)
+    strengths = model.strengths_
+    # A strength of 0 stands one decade below the others.
+    place = np.log10(np.where(strengths > 0, strengths, strengths[strengths > 0].min() / 10))
     for k, n in enumerate(neurons):
         scores = model.cv_scores_[:, :, n]
         there = ~np.isnan(scores).all(axis=1)  # a fit that was interrupted leaves strengths out
@@ -60,14 +56,15 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
         lost = scores - scores[np.argmax(scores.mean(axis=1))]
         mean, n_folds = lost.mean(axis=1), scores.shape[1]
         error = lost.std(axis=1, ddof=1) / np.sqrt(n_folds) if n_folds > 1 else np.zeros(len(mean))
-        colour = colours[k % len(colours)]
+        colour = CYCLE[k % len(CYCLE)]
         shift = 0.02 * (k - (len(neurons) - 1) / 2) * (place[-1] - place[0]) / max(len(place) - 1, 1)
         at = place[there] + shift
         ax.errorbar(at, mean, error, color=colour, lw=1, elinewidth=0.7, label=model.report_.neuron[n])
         for chosen, face in ((model.one_se_strength_[n], "white"), (model.best_strength_[n], colour)):
-            i = int(np.searchsorted(model.strengths_[there], chosen))
+            i = int(np.searchsorted(strengths[there], chosen))
             ax.plot(at[i], mean[i], "o", ms=5, mfc=face, mec=colour)
-    _strength_ticks(ax, place, model.strengths_)
+    some = np.arange(0, len(strengths), -(-len(strengths) // 7))
+    ax.set_xticks(place[some], [f"{s:.2g}" for s in strengths[some]])
     name_axes(
         ax,
         _strength_words(model),
@@ -78,6 +75,7 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     return ax
 
 
+@on_axes
 def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of every neuron and strength as a map, with the strengths chosen.
 
@@ -85,8 +83,6 @@ def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     ----------
     model : PopulationGLMCV
         Fitted.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
 
     Returns
     -------
@@ -96,10 +92,8 @@ def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
 
     Raises
     ------
-    TypeError
-        If `model` is something else.
-    NotFittedError
-        Before its fit.
+    TypeError, NotFittedError
+        If `model` is something else, or not fitted.
     """
     check_cv(model)
     known = ~np.isnan(model.cv_scores_)
@@ -124,17 +118,6 @@ def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _log_positions(strengths) -> np.ndarray:
-    """Logarithms of the strengths, a strength of 0 one decade below the others."""
-    positive = strengths[strengths > 0]
-    return np.log10(np.where(strengths > 0, strengths, positive.min() / 10))
-
-
 def _strength_words(model) -> str:
     """Name the strength by its penalty."""
     return {"Lasso": "lasso strength", "ElasticNet": "elastic-net strength"}.get(model.regularizer, "ridge strength")
-
-
-def _strength_ticks(ax, place, strengths) -> None:
-    some = np.arange(0, len(strengths), -(-len(strengths) // 7))
-    ax.set_xticks(place[some], [f"{strengths[i]:.2g}" for i in some])

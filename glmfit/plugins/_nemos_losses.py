@@ -18,7 +18,7 @@ import numpy as np
 from nemos import inverse_link_function_utils
 
 from ..observations import PoissonExp, PoissonSoftplus
-from ..observations.row_loss import RowLoss
+from ..observations.base import RowLoss
 
 # A link is known by what it is, not by its name: a user's own `softplus` may bend anywhere.
 _LINKS = inverse_link_function_utils.LINK_NAME_TO_FUNC

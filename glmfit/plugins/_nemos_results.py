@@ -80,10 +80,8 @@ class FitState(eqx.Module):
         its loss) or "proximal" (nothing known).
     solver : str
         Algorithm that ran.
-    certificate : Certificate or None
-        Distance from the optimum; None on the proximal route.
     report : FitReport or None
-        What else is known per neuron; None on the proximal route. :func:`glmfit.plugins.nemos.report` always has one.
+        What is known per neuron; None on the proximal route. :func:`glmfit.plugins.nemos.report` always has one.
     """
 
     function_val: Any
@@ -93,8 +91,15 @@ class FitState(eqx.Module):
     step: Any
     route: str = eqx.field(static=True)
     solver: str = eqx.field(static=True)
-    certificate: Any = None
     report: Any = None
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Distance from the optimum; None on the proximal route."""
+        known = self.report
+        if known is None:
+            return None
+        return Certificate(known.gap, known.gap_is_bound, known.status, known.step_certificate)
 
     def __repr__(self) -> str:
         """Return the report, or what is known without one."""
@@ -125,24 +130,13 @@ class FitState(eqx.Module):
 
 
 class Outcome(NamedTuple):
-    """What either solver says of a part of the columns, and whether it ran out of its budget."""
+    """What either solver says of a part of the columns."""
 
     solution: Solution
     pseudo_r2: np.ndarray
     objective: float  # sum of the columns'
-    out_of_budget: bool
     step: float
     lost_rank: int = 0
-
-    @property
-    def params(self) -> Params:
-        """Parameters of the part."""
-        return self.solution.params
-
-    @property
-    def target(self) -> float:
-        """Smallest gap asked of a column."""
-        return float(np.min(self.solution.target))
 
 
 def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
@@ -168,7 +162,6 @@ def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
         replace(solution, params=kept, status=status, gap=gap, objective=objective),
         explained,
         float(np.sum(objective)),
-        out_of_budget=bool(np.any(status == Status.MAX_EPOCHS)),
         step=float(np.min(step.step)) if step is not None else 1.0,
         lost_rank=len(kept.coef) - getattr(problem, "design_rank", len(kept.coef)),
     )
@@ -177,12 +170,12 @@ def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
 def of_table(solution, budget: int, n_classes: int) -> Outcome:
     """Outcome of a fit of which only an estimate of the gap is known, shared out over the neurons; no proof."""
     shares = solution.shares.reshape(-1, n_classes).sum(axis=1)
-    out = not solution.converged and solution.epochs >= budget
-    status = Status.UNPROVED if solution.converged else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
+    stopped = Status.MAX_EPOCHS if solution.epochs >= budget else Status.PRECISION_FLOOR
+    status = Status.UNPROVED if solution.converged else stopped
     status = status if np.isfinite(solution.objective) else Status.NON_FINITE
     known = _nothing_proved(len(shares), status, "TableSAGA", solution.epochs, solution.params)
     known = replace(known, gap=solution.gap * shares, target=solution.target * shares)
-    return Outcome(known, known.objective, solution.objective, out, solution.step)
+    return Outcome(known, known.objective, solution.objective, solution.step)
 
 
 def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int, params=None) -> Solution:
@@ -226,11 +219,10 @@ def merge(outcomes, view, route: str) -> FitState:
         np.asarray(sum(o.objective for o in all_)),
         np.asarray(max(int(fit.epochs.max()) for fit in fits)),
         np.isin(solution.status, _FINE).all(),
-        np.asarray(any(o.out_of_budget for o in all_)),
+        np.asarray(np.any(solution.status == Status.MAX_EPOCHS)),
         np.asarray(min(o.step for o in all_)),
         route,
         solution.solver_name,
-        Certificate(solution.gap, solution.gap_is_bound, report.status, solution.step_certificate),
         report,
     )
 

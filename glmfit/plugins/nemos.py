@@ -6,6 +6,7 @@ docs/how_to/use_with_nemos.md.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -40,7 +41,6 @@ from ..solvers import SAGA as CertifiedSAGA
 from ..solvers import LoopOptions, Newton
 from ..solvers.proximal import proximal_gradient
 from ..stochastic import Pairs, SoftmaxProblem
-from ._nemos_options import check_key, key_of, positive
 from ._nemos_penalties import REGULARIZERS, Penalties
 from ._nemos_results import Certificate, FitState, Outcome, merge, of_certified, of_table, report_of_proximal
 from ._nemos_view import AGREE, Part, View, views
@@ -103,18 +103,13 @@ def report(model: Any) -> FitReport:
         )
     state = getattr(model, "solver_state_", None)
     if not isinstance(state, FitState):
-        found = (
-            "is not fitted"
-            if state is None
-            else f"was fitted by another solver (its state is a {type(state).__name__})"
-        )
+        by_another = f"was fitted by another solver (its state is a {type(state).__name__})"
+        found = "is not fitted" if state is None else by_another
         raise ValueError(f"the model {found}. Fit it with solver_name='SAGA[glmfit]'.")
+    if state.report is not None:
+        return state.report
     n_classes = getattr(model, "n_classes", 1)
-    return (
-        state.report
-        if state.report is not None
-        else report_of_proximal(state, np.size(model.intercept_) // n_classes, n_classes)
-    )
+    return report_of_proximal(state, np.size(model.intercept_) // n_classes, n_classes)
 
 
 class SAGA:
@@ -178,12 +173,11 @@ class SAGA:
         self.unregularized_loss = unregularized_loss
         self.regularizer, self.regularizer_strength = regularizer, regularizer_strength
         self.has_aux = has_aux
-        self.stepsize = positive("stepsize", stepsize, False, "the certified step")
-        self.batch_size = positive("batch_size", batch_size, True, "a size chosen from the number of rows")
-        self.maxiter = positive("maxiter", maxiter, True, "the solver's own budget")
-        self.tol = _TOL if tol is None else positive("tol", tol, False, f"{_TOL}")
-        self.key = key
-        check_key(key)
+        self.stepsize = _positive("stepsize", stepsize, False, "the certified step")
+        self.batch_size = _positive("batch_size", batch_size, True, "a size chosen from the number of rows")
+        self.maxiter = _positive("maxiter", maxiter, True, "the solver's own budget")
+        self.tol = _positive("tol", tol, False, f"{_TOL}") or _TOL
+        self.key = _read_key(key)
         if init_params is not None:
             regularizer.get_proximal_operator(params=init_params, strength=regularizer_strength)  # refuses early
         self._update = jit(self._one_step)
@@ -198,8 +192,7 @@ class SAGA:
     def init_state(self, init_params: Any, *args: Any) -> FitState:
         """State before the first step; nothing is computed from the data."""
         step = jnp.asarray(1.0 if self.stepsize is None else self.stepsize, float)
-        no = jnp.array(False)
-        return FitState(jnp.asarray(jnp.nan, float), jnp.zeros((), int), no, no, step, "proximal", "proximal gradient")
+        return _proximal_state(jnp.asarray(jnp.nan, float), jnp.zeros((), int), step)
 
     def update(self, params: Any, state: FitState, *args: Any):
         """Take one proximal gradient step on the data given; the objective on them does not rise.
@@ -207,10 +200,7 @@ class SAGA:
         A table of gradients cannot be kept here: the rows come without their numbers.
         """
         params, objective, step, aux = self._update(params, state.step, *args)
-        state = FitState(
-            objective, state.num_steps + 1, jnp.array(False), jnp.array(False), step, "proximal", "proximal gradient"
-        )
-        return params, state, aux
+        return params, _proximal_state(objective, state.num_steps + 1, step), aux
 
     def run(self, init_params: Any, *args: Any):
         """Fit; returns parameters, state and the loss's auxiliary value."""
@@ -222,13 +212,8 @@ class SAGA:
         return self._run_proximal(init_params, args)
 
     def get_optim_info(self, state: FitState) -> OptimizationInfo:
-        """Summary of a run, read by NeMoS 0.2.8; later versions read ``state.stats``."""
-        return OptimizationInfo(
-            function_val=float(state.function_val),
-            num_steps=int(state.num_steps),
-            converged=bool(state.converged),
-            reached_max_steps=bool(state.reached_max_steps),
-        )
+        """Summary of a run in Python's numbers, read by NeMoS 0.2.8; later versions read ``state.stats``."""
+        return OptimizationInfo(**{name: np.asarray(value).item() for name, value in vars(state.stats).items()})
 
     # ---------------------------------------------------------------------------------- proximal route
 
@@ -255,11 +240,8 @@ class SAGA:
         aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
         # A small gradient proves nothing. Only where jax traces the run, and nobody can be warned, it has to do.
         converged = result.converged & _is_traced((params, args))
-        state = FitState(
-            result.objective, result.n_steps, converged, ~result.converged & (result.n_steps >= budget),
-            result.step, "proximal", "proximal gradient",
-        )  # fmt: skip
-        return result.params, state, aux
+        out = ~result.converged & (result.n_steps >= budget)
+        return result.params, _proximal_state(result.objective, result.n_steps, result.step, converged, out), aux
 
     def _proximal(self, params, args, tol, budget):
         first = 1.0 if self.stepsize is None else self.stepsize
@@ -272,8 +254,8 @@ class SAGA:
     # ---------------------------------------------------------------------------------- known models
 
     def _fit(self, view: View, init_params, args):
-        start, dtype = view.columns(init_params), np.asarray(init_params.intercept).dtype
-        params, state, _ = self._fit_parts(view, start, dtype)
+        start = view.columns(init_params)
+        params, state, _ = self._fit_parts(view, start)
         fitted = view.tree(view.same_shift(params, start), init_params)
         return self._polish(view, fitted, state, args, start)
 
@@ -300,39 +282,37 @@ class SAGA:
         """Whether no option of steps is given."""
         return self.stepsize is None and self.batch_size is None
 
-    def _fit_parts(self, view: View, start: Params, dtype, first: Params | None = None):
+    def _fit_parts(self, view: View, start: Params, first: Params | None = None):
         """Fit every part from the start; if ``first`` was the start, only look how far from the optimum this is.
-
-        ``dtype`` is the precision in which NeMoS keeps parameters.
 
         Returns parameters, state, and the smallest gap asked of a part.
         """
         coef, intercept = start.coef.copy(), start.intercept.copy()
         outcomes = []
         for part in view.parts():
-            outcome = self._fit_part(
-                view, part, _of(start, part.columns), None if first is None else _of(first, part.columns), dtype
-            )
-            coef[:, part.columns], intercept[part.columns] = 0.0, outcome.params.intercept
-            coef[np.ix_(part.features, part.columns)] = outcome.params.coef[: len(part.features)]
+            reference = None if first is None else _of(first, part.columns)
+            outcome = self._fit_part(view, part, _of(start, part.columns), reference)
+            found = outcome.solution.params
+            coef[:, part.columns], intercept[part.columns] = 0.0, found.intercept
+            coef[np.ix_(part.features, part.columns)] = found.coef[: len(part.features)]
             outcomes.append((part.columns, outcome))
         state = merge(outcomes, view, "certified" if self._proves(view) else "table")
-        return Params(coef, intercept), state, min(outcome.target for _, outcome in outcomes)
+        return Params(coef, intercept), state, min(float(np.min(o.solution.target)) for _, o in outcomes)
 
     def _polish(self, view: View, params, state: FitState, args, first: Params):
         """Go on with proximal steps where sparse penalties and coupled classes slow SAGA down; look again."""
         budget = _PROXIMAL_STEPS if self.maxiter is None else self.maxiter - int(state.num_steps)
-        close = np.all(state.certificate.status == Status.UNPROVED)
+        close = np.all(state.report.status == Status.UNPROVED)
         if self._proves(view) or close or not np.isfinite(state.function_val) or budget < 1:
             return params, state
         proximal = self._proximal(params, args, min(self.tol**2, 1e-9), budget)
         params = proximal.params
         at = view.columns(params)
-        _, looked, target = self._fit_parts(view, at, first.intercept.dtype, first)
+        _, looked, target = self._fit_parts(view, at, first)
         # The second-order estimate is far too large where a kink of the penalty, not curvature, holds the classes;
         # convexity gives another: the gradient mapping times the way still to go, here the way come so far.
         way = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(at, first, strict=True)))
-        gap, by_convexity = looked.certificate.gap, float(proximal.mapping) * way
+        gap, by_convexity = looked.report.gap, float(proximal.mapping) * way
         if by_convexity < gap.sum():
             shares = gap / gap.sum() if np.isfinite(gap.sum()) else np.full_like(gap, 1 / len(gap))
             gap = shares * by_convexity
@@ -344,54 +324,79 @@ class SAGA:
         state = replace(
             looked, num_steps=state.num_steps + np.asarray(proximal.n_steps), reached_max_steps=np.asarray(out),
             step=state.step, solver=solver,
-            certificate=replace(looked.certificate, **found),
             report=replace(looked.report, solver_name=solver, epochs=state.report.epochs, **found),
         )  # fmt: skip
         return params, state
 
-    def _fit_part(self, view: View, part: Part, start: Params, reference: Params | None, dtype) -> Outcome:
+    def _fit_part(self, view: View, part: Part, start: Params, reference: Params | None) -> Outcome:
         X = view.X[:, part.features] if len(part.features) < view.X.shape[1] else view.X
         if not len(part.features):
             X = np.zeros((len(view.X), 1), view.X.dtype)  # the intercept alone
         Y = view.Y if len(part.columns) == view.n_columns else view.Y[:, part.columns]
         rows = part.features if len(part.features) else np.zeros(1, int)
         start = Params(start.coef[rows] * bool(len(part.features)), start.intercept)
-        limit = np.inf if self.stepsize is None else self.stepsize
-        gap = self._relative_gap(view)
-        if view.certified:
-            problem = PopulationProblem(X, np.ascontiguousarray(Y), view.loss, part.penalty, None, view.dtype)
-            budget = _EPOCHS if self.maxiter is None else self.maxiter
-            options = LoopOptions(tol=gap, max_epochs=budget, negligible=_NEGLIGIBLE)
-            chosen = _ON_HOST.get(choose_solver(problem)) if self._is_free else None
-            solver = self._certified(limit, len(X)) if chosen is None else chosen()
-            return self._run_certified(solver, problem, start, options, dtype)
         if self._proves(view):
-            pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
-            strength = float(part.penalty.ridge_strength)
-            problem = SoftmaxProblem(X, pairs, view.n_classes, strength, True, None, view.dtype)
-            budget = _CLASS_EPOCHS if self.maxiter is None else self.maxiter
-            options = LoopOptions(tol=gap, max_epochs=budget, negligible=_NEGLIGIBLE)
-            return self._run_certified(ConjugateGradients(), problem, start, options, dtype)
+            return self._fit_proved(view, part, X, Y, start)
         kernels, epoch = _own_kernels() if view.disposable else (None, None)
         problem = JointProblem(X, np.ascontiguousarray(Y), view.loss.select(len(part.columns)), part.penalty,
                                len(part.columns), view.dtype, kernels)  # fmt: skip
-        batch = None if self.batch_size is None else min(self.batch_size, len(X))
-        solver = TableSAGA(batch, limit, epoch)
-        budget = _JOINT_EPOCHS if self.maxiter is None else self.maxiter
-        budget = budget if reference is None else 0
-        solution = solver.run(problem, start, key=key_of(self.key), tol=gap, max_epochs=budget, reference=reference)
+        solver = TableSAGA(self._batch(X), self.stepsize or np.inf, epoch)
+        budget = (self.maxiter or _JOINT_EPOCHS) if reference is None else 0
+        gap = self._relative_gap(view)
+        solution = solver.run(problem, start, key=self.key, tol=gap, max_epochs=budget, reference=reference)
         return of_table(solution, budget, view.n_together)
 
-    def _run_certified(self, solver, problem, start: Params, options: LoopOptions, dtype) -> Outcome:
+    def _fit_proved(self, view: View, part: Part, X, Y, start: Params) -> Outcome:
+        if view.certified:
+            problem = PopulationProblem(X, np.ascontiguousarray(Y), view.loss, part.penalty, None, view.dtype)
+            solver = CertifiedSAGA(batch_size=self._batch(X), step_limit=self.stepsize or np.inf)
+            if self._is_free and (chosen := _ON_HOST.get(choose_solver(problem))):
+                solver = chosen()
+            budget = _EPOCHS
+        else:
+            pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
+            strength = float(part.penalty.ridge_strength)
+            problem = SoftmaxProblem(X, pairs, view.n_classes, strength, True, None, view.dtype)
+            solver, budget = ConjugateGradients(), _CLASS_EPOCHS
+        options = LoopOptions(self._relative_gap(view), self.maxiter or budget, _NEGLIGIBLE)
         warm = _better_start(problem, start) if np.any(start.coef) else None
-        return of_certified(problem, start, solver.run(problem, warm, key=key_of(self.key), options=options), dtype)
+        return of_certified(problem, start, solver.run(problem, warm, key=self.key, options=options), view.dtype)
 
     def _relative_gap(self, view: View) -> float:
         return max(self.tol**2, 1e-9 if view.dtype == np.float32 else 1e-16)
 
-    def _certified(self, limit, n_rows) -> CertifiedSAGA:
-        batch = None if self.batch_size is None else min(self.batch_size, n_rows)
-        return CertifiedSAGA(batch_size=batch, step_limit=limit)
+    def _batch(self, X) -> int | None:
+        return self.batch_size and min(self.batch_size, len(X))
+
+
+def _positive(name: str, value, whole: bool, otherwise: str):
+    """Read an option as a Python number, or say what it must be."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if isinstance(value, (str, bool)) or not 0 < number < np.inf or (whole and number != int(number)):
+        kind = "a whole number of at least 1" if whole else "a positive number"
+        raise ValueError(f"{name} is {value!r}; it must be {kind}, or None for {otherwise}.")
+    return int(number) if whole else number
+
+
+def _read_key(key):
+    """Key of jax from what the user gave: None, a seed, an old or a new key."""
+    if key is None or isinstance(key, numbers.Integral):
+        return jax.random.key(int(key or 0))
+    dtype, shape = getattr(key, "dtype", np.dtype(object)), getattr(key, "shape", None)
+    if shape == () and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return key
+    if shape == (2,) and jax.dtypes.issubdtype(dtype, np.integer):
+        return jax.random.wrap_key_data(jnp.asarray(key, jnp.uint32))
+    raise ValueError(f"key is {key!r}; it must be a key of jax.random.key, a whole number, or None for seed 0.")
+
+
+def _proximal_state(objective, n_steps, step, converged=False, out=False) -> FitState:
+    return FitState(objective, n_steps, jnp.asarray(converged), jnp.asarray(out), step, "proximal", "proximal gradient")
 
 
 def _of(params: Params, columns) -> Params:

@@ -10,7 +10,7 @@ from cases import recording
 from scipy.optimize import minimize
 
 from glmfit import penalties
-from glmfit.observations.row_loss import RowLoss
+from glmfit.observations.base import RowLoss
 from glmfit.problems import Params
 from glmfit.saga.joint import JointProblem
 from glmfit.saga.table import TableSAGA

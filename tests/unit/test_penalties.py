@@ -77,7 +77,7 @@ def test_groups(groups, labels):
     "arguments, error, message",
     [
         ({"regularizer": "ridge"}, ValueError, "'ridge'; allowed are 'UnRegularized', 'Ridge'"),
-        ({"regularizer": Ridge(0.1)}, ValueError, "is Ridge.*; it must be a name"),
+        ({"regularizer": Ridge(0.1)}, ValueError, "is Ridge.*; allowed are .* and None: pass a name"),
         ({"strength": -0.1}, ValueError, "-0.1; it must be finite and >= 0"),
         ({"strength": np.nan}, ValueError, "nan; it must be finite"),
         ({"strength": [0.1, np.inf]}, ValueError, "inf.*; it must be finite"),
@@ -171,7 +171,7 @@ def test_numbers_make_arrays():
 
 
 def test_jaxopt_is_imported_on_use_only(monkeypatch):
-    monkeypatch.setattr(penalties._prox, "_jaxopt_prox", penalties._prox._jaxopt_prox.__wrapped__)
+    monkeypatch.setattr(penalties.l1, "_jaxopt_prox", penalties.l1._jaxopt_prox.__wrapped__)
     for module in [m for m in sys.modules if m.split(".")[0] == "jaxopt"]:
         monkeypatch.delitem(sys.modules, module)
     penalty = Lasso(0.1)

@@ -684,7 +684,7 @@ def test_overview_of_classes(rng):
     drawn = gap.get_lines()[0].get_ydata()
     np.testing.assert_allclose(drawn[-1], report.gap)
     np.testing.assert_allclose(line(gap, "target").get_ydata(), report.target)
-    assert "bound" in texts(gap)
+    assert "proved bound" in texts(gap)
     ax = plotting.plot_convergence(report)
     np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), drawn)
     assert ax.get_ylabel().endswith("(nats per row)")

@@ -1,6 +1,9 @@
-"""The l1 formulas, shared by the lasso and the elastic net."""
+"""Lasso and elastic net penalties."""
 
-from typing import Any
+import functools
+import warnings
+from types import ModuleType
+from typing import Any, ClassVar, final
 
 import equinox as eqx
 import jax
@@ -9,14 +12,31 @@ import numpy as np
 
 from glmfit._numerics import namespace
 from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
-from glmfit.penalties._prox import soft_threshold, thresholds
-from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, ridge_value, share_within
+from glmfit.penalties.base import (
+    Penalty,
+    as_strength,
+    per_neuron,
+    ridge_conjugate,
+    ridge_value,
+    share_within,
+    thresholds,
+)
+
+
+@functools.cache
+def _jaxopt_prox() -> ModuleType:
+    """Import jaxopt.prox on first use, without its warning that it is no longer maintained."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from jaxopt import prox
+    return prox
 
 
 class L1Penalty(Penalty):
     """Penalty R(w) = strength ((1 - ratio) / 2 ||w||_2^2 + ratio ||w||_1)."""
 
     ratio: eqx.AbstractVar[Any]
+    smooth: ClassVar[bool] = False
 
     @property
     def l1_strength(self) -> Array:
@@ -40,7 +60,8 @@ class L1Penalty(Penalty):
     def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Soft-threshold at l1_strength * step / feature_scale: the l1 part only."""
         coef = jnp.asarray(coef)
-        return soft_threshold(coef, thresholds(per_neuron(self.l1_strength, coef), step, feature_scale, coef))
+        threshold = thresholds(per_neuron(self.l1_strength, coef), step, feature_scale, coef)
+        return _jaxopt_prox().prox_lasso(coef, jnp.broadcast_to(threshold, coef.shape))
 
     def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
         """Add l1 sign(w) to grad where w != 0, shrink grad by l1 towards 0 where w = 0."""
@@ -65,3 +86,25 @@ class L1Penalty(Penalty):
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
         """Compute ``max |g| / ratio``."""
         return (abs(grad_at_zero) / per_neuron(self.ratio, grad_at_zero)).max(axis=0)
+
+
+@final
+class Lasso(L1Penalty):
+    """Lasso, R(w) = strength ||w||_1: the elastic net of ratio 1."""
+
+    ratio: ClassVar[float] = 1.0
+    name: ClassVar[str] = "Lasso"
+
+
+@final
+class ElasticNet(L1Penalty):
+    """Elastic net, R(w) = strength ((1 - ratio) / 2 ||w||_2^2 + ratio ||w||_1), NeMoS's parametrisation.
+
+    Attributes
+    ----------
+    ratio : array, shape (), (neuron,) or (feature, neuron)
+        Share of the l1 part, 0 < ratio <= 1; 1 is the lasso.
+    """
+
+    ratio: Array = eqx.field(default=0.5, converter=as_strength)
+    name: ClassVar[str] = "ElasticNet"

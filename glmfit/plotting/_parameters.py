@@ -1,4 +1,4 @@
-"""What a population's fits found: coupling, truth, scores."""
+"""What fits found: filters and couplings, beside the truth, and scores."""
 
 from __future__ import annotations
 
@@ -8,15 +8,103 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._checks import check_positive
+from .._checks import check_choice, check_positive
 from ..data.arrays import numbers
-from ._axes import BLACK, BLUE, GREY, axes_or_new, legend, name_axes, say, whole_ticks
+from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, color_bar, legend, name_axes, on_axes, say, whole_ticks
 from ._given import read_alike, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.typing import ColorType
+
+_UNIT_S = {"s": 1.0, "ms": 1e-3}
 
 
+@on_axes
+def plot_filter(
+    basis: ArrayLike,
+    weights: ArrayLike,
+    lag_s: ArrayLike,
+    *,
+    unit: str = "ms",
+    covariance: ArrayLike | None = None,
+    interval: tuple[ArrayLike, ArrayLike] | None = None,
+    refractory_s: float | None = None,
+    label: str | None = None,
+    color: ColorType = BLUE,
+    xlabel: str = "lag",
+    ylabel: str = "filter",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a filter, ``basis @ weights``, against its lag.
+
+    Parameters
+    ----------
+    basis : array-like of shape (lag, basis function)
+        Values of the basis functions.
+    weights : array-like of shape (basis function,) or (basis function, neuron)
+        Their coefficients, a part of ``coef_``; one line per neuron.
+    lag_s : array-like of shape (lag,)
+        Lags, s.
+    unit : {"ms", "s"}
+        Unit of the lag axis.
+    covariance : array-like of shape (basis function, basis function), optional
+        Covariance of the weights of one neuron; drawn as a band of two standard deviations.
+    interval : tuple of two array-like of shape (lag,), optional
+        Lower and upper end of the filter at every lag, drawn as a band: ``low`` and ``high`` of
+        :func:`glmfit.inference.wald_table`, with the basis as its ``combinations``.
+    refractory_s : float, optional
+        Lags up to here, s, are shaded and called refractory.
+    label : str, optional
+        Name for the legend (drawn by the caller).
+    color : color
+        Of line and band.
+    xlabel, ylabel : str
+        Names of the axes; the unit of the lag is added.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit or the unit is unknown.
+    """
+    check_choice("unit", unit, _UNIT_S)
+    basis = read_numbers("basis", basis, "lag", "basis function")
+    lag = read_numbers("lag_s", lag_s, "lag") / _UNIT_S[unit]
+    several = np.ndim(weights) == 2
+    weights = read_numbers("weights", weights, "basis function", *(["neuron"] if several else []))
+    if basis.shape != (len(lag), len(weights)):
+        raise ValueError(
+            f"basis has shape {basis.shape}; with {len(lag)} lags and {len(weights)} weights it must be "
+            f"({len(lag)}, {len(weights)})."
+        )
+    if interval is not None:
+        ends = read_alike("lag_s", lag.shape, dict(zip(("interval[0]", "interval[1]"), interval, strict=True)))
+        low, high = ends.values()
+    if covariance is not None:
+        covariance, n = read_numbers("covariance", covariance, "basis function", "basis function"), len(weights)
+        if several or covariance.shape != (n, n):
+            raise ValueError(
+                f"covariance has shape {covariance.shape} and weights {weights.shape}; it must be that of the weights "
+                f"of one neuron, ({n}, {n})."
+            )
+    ax = axes_or_new(ax)
+    values = basis @ weights
+    ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
+    if refractory_s is not None:
+        ax.axvspan(0, refractory_s / _UNIT_S[unit], color=LIGHT, alpha=0.45, lw=0, zorder=0)
+    if covariance is not None:
+        sd = np.sqrt(np.einsum("li,ij,lj->l", basis, covariance, basis))
+        ax.fill_between(lag, values - 2 * sd, values + 2 * sd, color=color, alpha=0.2, lw=0)
+    if interval is not None:
+        ax.fill_between(lag, low, high, color=color, alpha=0.2, lw=0)
+    lines = ax.plot(lag, values, color=color, lw=0.7 if several else 1.6)
+    if label is not None:
+        lines[0].set_label(label)
+    name_axes(ax, f"{xlabel} ({unit})", ylabel)
+    return ax
+
+
+@on_axes
 def plot_coupling(
     coupling: ArrayLike,
     *,
@@ -40,12 +128,6 @@ def plot_coupling(
         Name, and unit, of the weights, next to the color bar.
     colorbar : bool or list of matplotlib.axes.Axes
         Whether to draw one, or the axes that share it.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -73,15 +155,11 @@ def plot_coupling(
         else:
             axis.set_ticks(range(len(names)), [str(name) for name in names])
     name_axes(ax, "target neuron", "source neuron")
-    if colorbar:
-        beside = ax if colorbar is True else colorbar
-        bar = ax.figure.colorbar(image, ax=beside, shrink=0.8, aspect=18, extend="both")
-        bar.ax.tick_params(labelsize=8, length=2)
-        bar.set_label(label, fontsize=9)
-        bar.outline.set_visible(False)
+    color_bar(image, label, colorbar, extend="both")
     return ax
 
 
+@on_axes
 def plot_recovery(
     true: ArrayLike,
     estimated: ArrayLike,
@@ -98,12 +176,6 @@ def plot_recovery(
         Pairs with a NaN are left out.
     xlabel, ylabel : str
         What they are.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -124,6 +196,7 @@ def plot_recovery(
     return ax
 
 
+@on_axes
 def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | None = None) -> Axes:
     """Draw a histogram of one score per neuron, with its median.
 
@@ -133,12 +206,6 @@ def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | N
         At most 1; NaN (a neuron without spikes) is left out.
     xlabel : str
         Which score, on which rows.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
