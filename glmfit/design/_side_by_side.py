@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ._form import check_form, served_dtype
-from ._sources import as_source
-from .base import RowSource
+from ._sources import rows_of
+from .base import KnownRows, RowSource
 
 
 def hstack(sources: Iterable[Any]) -> RowSource:
@@ -54,7 +53,7 @@ def hstack(sources: Iterable[Any]) -> RowSource:
     sources = list(sources)
     if not sources:
         raise ValueError("sources is empty; give at least one source or array.")
-    parts = [source if (source := as_source(given)) is not None else ArrayRows(given) for given in sources]
+    parts = [rows_of(given) for given in sources]
     lengths = [len(part) for part in parts]
     if len(set(lengths)) > 1:
         raise ValueError(
@@ -64,32 +63,7 @@ def hstack(sources: Iterable[Any]) -> RowSource:
     return SideBySide(parts)
 
 
-class ArrayRows(RowSource):
-    """Rows of an array in memory."""
-
-    def __init__(self, array: Any):
-        values = np.asarray(getattr(array, "values", array))  # .values: pandas and pynapple
-        if isinstance(array, np.ma.MaskedArray):  # what is masked is missing
-            values = array.astype(np.promote_types(array.dtype, np.float32)).filled(np.nan)
-        check_form(values.shape, values.dtype, f"the {type(array).__name__}")
-        self.one_column = values.ndim == 1
-        self._values = values[:, None] if self.one_column else values
-        self.n_columns = self._values.shape[1]
-        self.dtype = served_dtype(values.dtype)
-        names = getattr(array, "columns", None)
-        self.columns = None if names is None else [str(name) for name in names]
-        missing = np.isnan(self._values).any(axis=1)
-        self.left_out = missing if missing.any() else None
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
-        return self._values[rows]
-
-
-class SideBySide(RowSource):
+class SideBySide(KnownRows):
     """Columns of several sources of the same length."""
 
     def __init__(self, parts: list[RowSource]):
@@ -102,9 +76,6 @@ class SideBySide(RowSource):
         self.left_out = np.logical_or.reduce(left_out) if left_out else None
         self.columns = self._names() if any(part.columns for part in parts) else None
         self._origin = f" of {', '.join(part._label for part in parts)}"
-
-    def __len__(self) -> int:
-        return self._n_rows
 
     def read(self, rows: slice) -> np.ndarray:
         """Read a run of rows."""

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
-from ._form import check_form, served_dtype
+from ..data.arrays import rows_with_nan
+from ..data.times import plain
 from ._mapped import MappedRows
 from ._signatures import stamp
-from .base import RowSource
+from .base import KnownRows, RowSource, check_form
 
 CHUNK_ROWS = (256, 65536)  # between too many small reads and too much memory
 
@@ -55,6 +57,12 @@ def as_source(array: Any) -> RowSource | None:
     return ChunkedRows(array) if _is_chunked(array) else None
 
 
+def rows_of(given: Any, what: str | None = None) -> RowSource:
+    """Make a source of anything: of what `as_source` takes, or of an array in memory, which messages call by a name."""
+    source = as_source(given)
+    return ArrayRows(given, what) if source is None else source
+
+
 def _is_chunked(array: Any) -> bool:
     """Whether an array is stored in chunks; a dataset of HDF5 may be without and is known by its library."""
     if type(array).__module__.split(".")[0] == "h5py":
@@ -71,9 +79,8 @@ class ReadableRows(RowSource):
     def __init__(self, rows: Any):
         self._rows = rows
         self._origin = f" of {type(rows).__name__}"
-        for name in ("n_columns", "chunk_rows", "left_out", "columns"):
-            if getattr(rows, name, None) is not None:
-                setattr(self, name, getattr(rows, name))
+        told = {name: getattr(rows, name, None) for name in ("n_columns", "chunk_rows", "left_out", "columns")}
+        vars(self).update({name: value for name, value in told.items() if value is not None})
         check_form(self.shape, self.dtype, f"the {type(rows).__name__}")
 
     def __len__(self) -> int:
@@ -89,17 +96,13 @@ class ReadableRows(RowSource):
         return signature() if callable(signature) else {}
 
 
-class ChunkedRows(RowSource):
+class ChunkedRows(KnownRows):
     """Rows of an array that is stored in chunks and read by slices (h5py, zarr)."""
 
     def __init__(self, array: Any):
         kind = f"{type(array).__module__.split('.')[0]} {type(array).__name__}"
-        check_form(array.shape, array.dtype, f"the {kind}")
+        self._take_form(array.shape, array.dtype, f"the {kind}")
         self._array = array
-        self._n_rows = array.shape[0]
-        self.one_column = len(array.shape) == 1
-        self.n_columns = 1 if self.one_column else array.shape[1]
-        self.dtype = served_dtype(array.dtype)
         chunk = array.chunks[0] if array.chunks else 0
         chunk = max(chunk) if isinstance(chunk, tuple) else chunk  # dask gives the sizes of all
         self.chunk_rows = int(np.clip(chunk, *CHUNK_ROWS))
@@ -107,9 +110,6 @@ class ChunkedRows(RowSource):
         name = getattr(array, "name", None)
         place = " in ".join(str(part) for part in (name, file or getattr(array, "store", None)) if part)
         self._origin = f" of {kind} {place}".rstrip()
-
-    def __len__(self) -> int:
-        return self._n_rows
 
     def read(self, rows: slice) -> np.ndarray:
         """Read a run of rows."""
@@ -125,3 +125,22 @@ class ChunkedRows(RowSource):
         if root is None or not os.path.exists(root):
             return {}
         return stamp(Path(root, self._array.path) if os.path.isdir(root) else root)
+
+
+class ArrayRows(KnownRows):
+    """Rows of an array in memory, dense or sparse; those with a NaN are left out."""
+
+    def __init__(self, array: Any, what: str | None):
+        values = plain(array)
+        values = scipy.sparse.csr_array(values) if scipy.sparse.issparse(values) else np.asarray(values)
+        self._take_form(values.shape, values.dtype, what or f"the {type(array).__name__}")
+        self._values = values[:, None] if self.one_column else values
+        names = getattr(array, "columns", None)
+        self.columns = None if names is None else [str(name) for name in names]
+        missing = rows_with_nan(self._values)
+        self.left_out = missing if missing.any() else None
+
+    def read(self, rows: slice) -> np.ndarray:
+        """Read a run of rows."""
+        block = self._values[rows]
+        return block.toarray() if scipy.sparse.issparse(block) else block
