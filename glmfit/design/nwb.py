@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ._schema import guess
-from .arrays import blaming
+from .arrays import blaming, blaming_damage
 from .sessions import Session
 
 
@@ -40,15 +40,10 @@ def _opened(path: str) -> Iterator[Any]:
     with warnings.catch_warnings():
         # hdmf warns of namespaces of other versions and of details of the standard: nothing to be done here.
         warnings.simplefilter("ignore", UserWarning)
-        try:
+        with blaming_damage(f"{path} is not an NWB file, or"):
             file = NWBFile(path)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ValueError(f"{path} is not an NWB file, or is damaged ({reason}).") from error
-        try:
+        with contextlib.closing(file):
             yield file
-        finally:
-            file.close()
 
 
 def _take(file: Any, path: str, key: str, what: str, *kinds: type) -> Any:
@@ -56,10 +51,8 @@ def _take(file: Any, path: str, key: str, what: str, *kinds: type) -> Any:
     known = list(file.keys())
     if key not in known and not (key.startswith("/") and key in file.full_path_to_key):
         raise ValueError(f'{path} has no "{key}"{guess(key, known)}')
-    try:
+    with blaming_damage(f'{path}: "{key}"'):
         found = file[key]
-    except Exception as error:
-        raise ValueError(f'{path}: "{key}" is damaged ({type(error).__name__}: {error}).') from error
     if not isinstance(found, kinds):
         raise ValueError(f'{path}: "{key}" is a {type(found).__name__}, which holds no {what}.')
     return found
@@ -68,10 +61,8 @@ def _take(file: Any, path: str, key: str, what: str, *kinds: type) -> Any:
 def _signal(file: Any, path: str, key: str, nap: Any) -> tuple:
     """Read times, values and names of columns of a signal."""
     found = _take(file, path, key, "signal of one or several columns", nap.Tsd, nap.TsdFrame)
-    try:
+    with blaming_damage(f'{path}: "{key}"'):  # read when it is asked for
         values = np.asarray(found.values)
-    except Exception as error:  # read when it is asked for
-        raise ValueError(f'{path}: "{key}" is damaged ({type(error).__name__}: {error}).') from error
     columns = [str(column) for column in found.columns] if isinstance(found, nap.TsdFrame) else None
     return found.t, values, columns
 
