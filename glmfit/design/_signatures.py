@@ -83,7 +83,7 @@ class Watch:
 
 
 def _signed(given: Any) -> list[RowSource | OpenFile]:
-    """What has the signature of data that are read during the fit; nothing for data in memory."""
+    """Find what has the signature of data that are read during the fit; nothing for data in memory."""
     if isinstance(given, RowSource):
         return [given]
     mapped = isinstance(given, np.memmap) and given._mmap is not None and given.filename is not None
