@@ -3,8 +3,9 @@
 from ._side_by_side import hstack
 from ._sources import as_source
 from .base import RowSource
-from .builder import Built, build
+from .builder import build
 from .convolution import Convolution
+from .recording import Built
 from .sessions import Session
 
 __all__ = ["Built", "Convolution", "RowSource", "Session", "as_source", "build", "hstack"]
