@@ -53,8 +53,8 @@ class Convolution(KnownRows):
 
     Notes
     -----
-    Rows whose window reaches before their epoch's first bin, or over a NaN of the signal, are left out: they are NaN,
-    all of them. These are the features that NeMoS computes, NaN rows included, to rounding.
+    Rows whose window reaches before their epoch's first bin, or over a NaN of the signal, are left out: they are all
+    NaN. These are the features that NeMoS computes, NaN rows included, to rounding.
 
     A row comes out the same to the last bit whatever run it is read in: rows are computed in blocks of up to 16 whose
     place is fixed, each one product of the block's signal with shifted copies of the kernels. Cost of a row: 2 (lag +
@@ -113,18 +113,7 @@ class Convolution(KnownRows):
         self._origin = f" of {self._n_sources} sources, {n_basis} kernels of {self._lags} lags"
 
     def read(self, rows: slice) -> np.ndarray:
-        """Compute a run of rows.
-
-        Parameters
-        ----------
-        rows : slice
-            From a start to a stop, step 1.
-
-        Returns
-        -------
-        numpy.ndarray
-            Features, (row, source * basis).
-        """
+        """Compute a run of rows, (row, source * basis): see `RowSource.read`."""
         start, stop, _ = rows.indices(len(self))
         first, last = start // self._block, -(-stop // self._block)
         past = self._past(first * self._block - self._lags, last * self._block - 1)

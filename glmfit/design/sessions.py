@@ -43,14 +43,11 @@ class Session:
 
     Attributes
     ----------
-    spikes : dict of numpy.ndarray
-        Sorted times, s, by name of the unit; empty for matrices.
+    spikes, signals, epochs : dict
+        By name: sorted times of a unit, s; times, values (sample, column), names of columns and support of a signal;
+        (epoch, 2), s. Empty for matrices.
     few_spikes : dict of int
         Units left out, with the number of their spikes.
-    signals : dict
-        Name -> times, values (sample, column), names of columns, support.
-    epochs : dict of numpy.ndarray
-        Name -> (epoch, 2), s.
     support : numpy.ndarray or None
         Time support of the spikes, (interval, 2), s: that of a TsGroup, from the first to the last spike otherwise.
     matrices : dict of numpy.ndarray, or None
