@@ -46,21 +46,12 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
 
 def check_columns(estimator, source, reset: bool) -> None:
     """Check the features of a RowSource as `read_features` does, as far as it can be told without reading them."""
-    fitted = getattr(estimator, "feature_names_in_", None)
-    if reset:
-        estimator.n_features_in_ = source.shape[1]
-        if source.columns is not None:
-            estimator.feature_names_in_ = np.asarray(source.columns, object)
-        elif fitted is not None:
-            del estimator.feature_names_in_
-        return
-    if source.shape[1] != estimator.n_features_in_:
-        raise ValueError(
-            f"X has {source.shape[1]} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} "
-            "features as input."
-        )
-    if fitted is not None and source.columns is not None and list(fitted) != list(source.columns):
-        raise ValueError(f"X has features {list(source.columns)}, but the fit had {list(fitted)}.")
+    columns: Any = np.empty((0, source.shape[1]))
+    if source.columns is not None:
+        import pandas as pd
+
+        columns = pd.DataFrame(columns, columns=source.columns)
+    validate_data(estimator, columns, reset=reset, skip_check_array=True)
 
 
 def read_entity_features(features, name: str, entity: str):
