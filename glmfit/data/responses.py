@@ -15,7 +15,7 @@ from ..pairs import SessionBlock, Triples
 from ..pairs.responses import flat
 from .arrays import numbers, place, refuse_spike_times, shape_of
 from .counts import warn_of_fractions
-from .entities import LARGEST, read_ids
+from .entities import LARGEST, NEURONS, STIMULI, read_ids
 
 _COUNT_FIRST = "count the spikes after each stimulus first, to an array (stimulus, neuron)."
 _SPARSEST = 100  # times as many ids as entities
@@ -109,12 +109,14 @@ def read_responses(
         row, column = (np.asarray(ids, np.int64) for ids in entries.coords)
         form, parts, sizes = "records", [Triples(row, column, _values(entries.data, name))], responses.shape
         dtype = entries.dtype
-    elif isinstance(responses, list) or (isinstance(responses, tuple) and _ndim(responses[2]) == 2):
-        sessions = responses if isinstance(responses, list) else [responses]
-        form, parts = "sessions", _read_sessions(sessions, sizes, name)
-        dtype = np.result_type(*(_dtype(session[2]) for session in sessions))
+    elif isinstance(responses, list):
+        form, parts = "sessions", [_read_session(entry, s, sizes, name) for s, entry in enumerate(responses)]
+        if not parts:
+            raise ValueError(f"{name} is an empty list: no session. {_FORMS}")
+        dtype = np.result_type(*(_dtype(session[2]) for session in responses))
     elif isinstance(responses, tuple):
-        form, parts, dtype = "records", [_read_triples(responses, sizes, name)], _dtype(responses[2])
+        parts, dtype = [_read_three(responses, sizes, name)], _dtype(responses[2])
+        form = "records" if isinstance(parts[0], Triples) else "sessions"
     else:
         table = _values(responses, name)
         if table.ndim != 2:
@@ -150,54 +152,42 @@ def _refuse_gaps(ids: np.ndarray, n: int, entities: str, name: str) -> None:
 # ---------------------------------------------------------------------------------------- the forms
 
 
-def _read_sessions(sessions: list, sizes, name: str) -> list[SessionBlock]:
-    """Check a list of sessions."""
-    if not sessions:
-        raise ValueError(f"{name} is an empty list: no session. {_FORMS}")
-    blocks = []
-    for s, session in enumerate(sessions):
-        where = f"session {s} of {name}"
-        is_three = isinstance(session, tuple | list) and len(session) == 3
-        if not is_three or _ndim(session[2]) != 2:
-            third = f" whose third is {_describe(session[2])}" if is_three else ""
-            raise ValueError(
-                f"{where} is {_describe(session)}{third}; every entry of a list is a session: a tuple (stimulus ids, "
-                "neuron ids, array (stimulus, neuron)), in this order. Three arrays with one entry per record go into "
-                "a tuple, a table into numpy.asarray."
-            )
-        stimuli, neurons = _read_both_ids(session, sizes, where)
-        if scipy.sparse.issparse(session[2]):
-            raise TypeError(f"{where} is a sparse matrix; give it dense, with NaN where nothing was recorded.")
-        y = _values(session[2], where)
-        if y.shape != (len(stimuli), len(neurons)):
-            raise ValueError(
-                f"{where} has responses of shape {y.shape}, but {len(stimuli)} stimulus ids and {len(neurons)} neuron "
-                f"ids: it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
-            )
-        blocks.append(SessionBlock(stimuli, neurons, y))
-    return blocks
-
-
-def _read_triples(responses: tuple, sizes, name: str) -> Triples:
-    """Check a tuple of three arrays."""
-    stimuli, neurons = _read_both_ids(responses, sizes, name)
-    y = _values(responses[2], name)
-    if y.ndim != 1:
-        raise ValueError(f"{name} is a tuple whose third entry has shape {y.shape}. {_FORMS}")
-    if not len(stimuli) == len(neurons) == len(y):
+def _read_session(session: Any, s: int, sizes, name: str) -> SessionBlock | Triples:
+    """Check one of a list of sessions."""
+    where = f"session {s} of {name}"
+    is_three = isinstance(session, tuple | list) and len(session) == 3
+    if not is_three or _ndim(session[2]) != 2:
+        third = f" whose third is {_describe(session[2])}" if is_three else ""
         raise ValueError(
-            f"{name} has {len(stimuli)} stimulus ids, {len(neurons)} neuron ids and {len(y)} values; a record is one "
+            f"{where} is {_describe(session)}{third}; every entry of a list is a session: a tuple (stimulus ids, "
+            "neuron ids, array (stimulus, neuron)), in this order. Three arrays with one entry per record go into a "
+            "tuple, a table into numpy.asarray."
+        )
+    return _read_three(session, sizes, where)
+
+
+def _read_three(three, sizes, where: str) -> SessionBlock | Triples:
+    """Check ids of stimuli and of neurons with the responses of all their pairs, or of as many records."""
+    stimuli, neurons = (
+        read_ids(ids, f"{side.entity} ids of {where}", n, side.entities)
+        for ids, n, side in zip(three[:2], sizes, (STIMULI, NEURONS), strict=True)
+    )
+    if scipy.sparse.issparse(three[2]):
+        raise TypeError(f"{where} is a sparse matrix; give it dense, with NaN where nothing was recorded.")
+    y = _values(three[2], where)
+    if y.ndim == 0:
+        raise ValueError(f"{where} is a tuple whose third entry has shape (). {_FORMS}")
+    if y.ndim == 2 and y.shape != (len(stimuli), len(neurons)):
+        raise ValueError(
+            f"{where} has responses of shape {y.shape}, but {len(stimuli)} stimulus ids and {len(neurons)} neuron ids: "
+            f"it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
+        )
+    if y.ndim == 1 and not len(stimuli) == len(neurons) == len(y):
+        raise ValueError(
+            f"{where} has {len(stimuli)} stimulus ids, {len(neurons)} neuron ids and {len(y)} values; a record is one "
             "of each, so their numbers must be the same."
         )
-    return Triples(stimuli, neurons, y)
-
-
-def _read_both_ids(three, sizes, where: str) -> list[np.ndarray]:
-    kinds = ("stimulus", "stimuli"), ("neuron", "neurons")
-    return [
-        read_ids(ids, f"{entity} ids of {where}", n, entities)
-        for ids, n, (entity, entities) in zip(three[:2], sizes, kinds, strict=True)
-    ]
+    return Triples(stimuli, neurons, y) if y.ndim == 1 else SessionBlock(stimuli, neurons, y)
 
 
 def _sizes(sizes, parts: list) -> tuple[int, int]:
@@ -227,9 +217,9 @@ def _check_shape(shape, sizes, name: str) -> None:
             f"{name} is a table of shape {tuple(shape)}, but there are {sizes[0]} stimuli and {sizes[1]} neurons: it "
             f"looks like (neuron, stimulus); pass {name}.T."
         )
-    entities = ("stimulus", "stimuli"), ("neuron", "neurons")
-    for have, need, (entity, several), along in zip(shape, sizes, entities, ("row", "column"), strict=True):
+    for have, need, side, along in zip(shape, sizes, (STIMULI, NEURONS), ("row", "column"), strict=True):
         if need is not None and have != need:
+            entity, several = side.entity, side.entities
             raise ValueError(
                 f"{name} is a table of shape {tuple(shape)}, but there are {need} {several}, the rows of "
                 f"{entity}_features, ({entity}, feature): it needs one {along} per {entity}. Where {entity}_features "

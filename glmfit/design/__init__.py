@@ -1,7 +1,6 @@
 """Designs: built of recordings, or larger than memory and read a run at a time."""
 
-from ._side_by_side import hstack
-from ._sources import as_source
+from ._sources import as_source, hstack
 from .base import RowSource
 from .builder import build
 from .convolution import Convolution

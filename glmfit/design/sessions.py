@@ -197,7 +197,7 @@ def _signal(name: Any, value: Any) -> Signal:
     values = values.reshape(len(times), -1)
     if np.isinf(values).any():
         raise ValueError(f"{what} is infinite at {times[np.isinf(values).any(axis=1)][0]:g} s.")
-    columns = tuple(columns or ())
+    columns = () if columns is None else tuple(columns)
     if columns and len(columns) != values.shape[1]:
         raise ValueError(f"{what} has {values.shape[1]} columns and {len(columns)} names of columns.")
     if not columns and values.shape[1] > 1:
