@@ -121,9 +121,12 @@ def intervals(what: str, value: Any) -> np.ndarray:
     if not np.isfinite(found).all():
         raise ValueError(f"{what} has starts or stops that are NaN or infinite.")
     starts, stops = found.T
-    for i in np.flatnonzero(stops <= starts):
+    backwards, early = stops <= starts, starts[1:] < stops[:-1]
+    if backwards.any():
+        i = int(backwards.argmax())
         raise ValueError(f"{what}: interval {i + 1} starts at {starts[i]:g} s and stops at {stops[i]:g} s.")
-    for i in np.flatnonzero(starts[1:] < stops[:-1]):
+    if early.any():
+        i = int(early.argmax())
         raise ValueError(
             f"{what}: interval {i + 2} starts at {starts[i + 1]:g} s, before the one before it stops, at {stops[i]:g} "
             "s. Intervals must increase and not overlap."
