@@ -240,8 +240,9 @@ def _check_values(form: str, parts: list, loss: Observation, name: str) -> list:
     for index, part in enumerate(parts):
         y, missing = part.y, np.isnan(part.y)
         wrong, needs = loss.wrong(np.where(missing, 0.0, y))
+        no_record = missing if form == "records" else np.False_
         for bad, what, advice in (
-            (missing & (form == "records"), f"{int(missing.sum())} NaN", "a record without a value is none: drop it."),
+            (no_record, f"{int(no_record.sum())} NaN", "a record without a value is none: leave it out."),
             (np.isinf(y), "infinite values", "use NaN where nothing was recorded."),
             (np.abs(y) > LARGEST, f"values beyond {LARGEST:.0e}", "their squares cannot be summed: rescale them."),
             (wrong, f"{int(wrong.sum())} values that the loss {called!r} cannot take", f"it needs {needs}.{hint}"),

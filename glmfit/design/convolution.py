@@ -212,9 +212,10 @@ def _starts(signal: Any, epochs: Any) -> np.ndarray:
 
 def _incomplete(missing: np.ndarray, lags: int, starts: np.ndarray) -> np.ndarray:
     """Rows whose window of lags reaches over their epoch's start or over a missing row, bool (time,)."""
-    seen = np.r_[0, np.cumsum(missing)]  # missing rows before each
     incomplete = np.zeros(len(missing), bool)
-    incomplete[lags:] = seen[lags:-1] > seen[: -lags - 1]
+    if missing.any():
+        seen = np.r_[0, np.cumsum(missing)]  # missing rows before each
+        incomplete[lags:] = seen[lags:-1] > seen[: -lags - 1]
     for start in starts:
         incomplete[start : start + lags] = True
     return incomplete

@@ -79,7 +79,8 @@ def build_recording(session: Session, design: dict[str, Any], dtype) -> Built:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"several features are called {', '.join(twice)}; give their covariates names of their own.")
-    X = np.concatenate([np.empty((len(counts), 0), dtype), *(part.values.astype(dtype) for part in parts)], axis=1)
+    X = np.empty((len(counts), len(names)), dtype)
+    np.concatenate([X[:, :0], *(part.values for part in parts)], axis=1, out=X, casting="same_kind")
     y = counts if design["target"] == COUNTS else _labels(bins, design["target"], signals)
     missing = {part.name: np.isnan(part.values).any(axis=1) for part in covariates + history}
     missing_by = {name: int(rows.sum()) for name, rows in missing.items()}
