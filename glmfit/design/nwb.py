@@ -46,13 +46,19 @@ def _opened(path: str) -> Iterator[Any]:
             yield file
 
 
+def _name(file: Any, path: str, key: str) -> str:
+    """Find the name of an object that is given by it, or by its full path."""
+    name, known = file.full_path_to_key.get(key, key), list(file.keys())
+    if name not in known:
+        raise ValueError(f'{path} has no "{key}"{guess(key, known)}')
+    return name
+
+
 def _take(file: Any, path: str, key: str, what: str, *kinds: type) -> Any:
     """Read an object of the file."""
-    known = list(file.keys())
-    if key not in known and not (key.startswith("/") and key in file.full_path_to_key):
-        raise ValueError(f'{path} has no "{key}"{guess(key, known)}')
+    name = _name(file, path, key)
     with blaming_damage(f'{path}: "{key}"'):
-        found = file[key]
+        found = file[name]
     if not isinstance(found, kinds):
         raise ValueError(f'{path}: "{key}" is a {type(found).__name__}, which holds no {what}.')
     return found
@@ -69,10 +75,7 @@ def _signal(file: Any, path: str, key: str, nap: Any) -> tuple:
 
 def _epochs(file: Any, path: str, key: str) -> np.ndarray:
     """Read starts and stops as they are written; pynapple would merge intervals that overlap."""
-    name = file.full_path_to_key.get(key, key)
-    if name not in file.keys():
-        raise ValueError(f'{path} has no "{key}"{guess(key, list(file.keys()))}')
-    table = file.nwb.objects[file.key_to_id[name]]
+    table = file.nwb.objects[file.key_to_id[_name(file, path, key)]]
     if not {"start_time", "stop_time"} <= set(getattr(table, "colnames", ())):
         raise ValueError(f'{path}: "{key}" is a {type(table).__name__}, which holds no intervals.')
     return np.column_stack([np.asarray(table[side].data[:]) for side in ("start_time", "stop_time")])
