@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import validate_data
 
 from .._warn import warn_user
 from .arrays import as_csr, no_overflow, refuse_infinity, refuse_large, refuse_mistakes, shape_of
@@ -14,7 +14,7 @@ from .times import plain
 
 _FEW = 10  # rows in which a column may be constant by chance
 _SUMS = 1e100  # whose squares still add up
-_KINDS = [np.float64, np.float32]
+KINDS = [np.float64, np.float32]
 
 
 def read_features(estimator, X, reset: bool, sparse: bool = False):
@@ -22,13 +22,13 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
 
     A fit gives the estimator ``n_features_in_`` and, for named columns, ``feature_names_in_``. Sparse ones become CSR.
     """
-    whole = _read(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
+    whole = as_features(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
     if not reset:
         _refuse_turned(whole, estimator)
     with no_overflow("X"):
         X = validate_data(
             estimator, whole, reset=reset, accept_sparse="csr" if sparse else False, accept_large_sparse=False,
-            dtype=_KINDS, ensure_all_finite=False, ensure_min_samples=2 if reset and not sparse else 1, order="C",
+            dtype=KINDS, ensure_all_finite=False, ensure_min_samples=2 if reset and not sparse else 1, order="C",
         )  # fmt: skip
     refuse_infinity(X, "X", "feature")
     if scipy.sparse.issparse(X):
@@ -54,19 +54,8 @@ def check_columns(estimator, source, reset: bool) -> None:
     validate_data(estimator, columns, reset=reset, skip_check_array=True)
 
 
-def read_entity_features(features, name: str, entity: str):
-    """Check features of stimuli or neurons, (entity, feature), all of them finite; a sparse matrix becomes CSR."""
-    spikes = f"features are needed, one row of numbers per {entity}."
-    features = _read(features, name, f"features, ({entity}, feature)", True, spikes)
-    with no_overflow(name):
-        values = check_array(
-            features, accept_sparse="csr", dtype=_KINDS, ensure_all_finite=False, input_name=name, ensure_min_features=0
-        )
-    return as_csr(values) if scipy.sparse.issparse(values) else values
-
-
-def _read(X: Any, name: str, needs: str, sparse: bool, spikes: str | None = None) -> Any:
-    """Raise for what cannot be features, before scikit-learn looks at it."""
+def as_features(X: Any, name: str, needs: str, sparse: bool, spikes: str | None = None) -> Any:
+    """Raise for what cannot be features, before scikit-learn looks at it, and bring the rest into forms it knows."""
     refuse_mistakes(X, name, needs, sparse, spikes)
     shape = shape_of(X)
     if shape is not None and len(shape) == 1:
