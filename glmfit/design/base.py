@@ -160,13 +160,17 @@ class RowSource(abc.ABC):
 
     def _checked(self, start: int, stop: int) -> np.ndarray:
         """Read a run: C-contiguous, of the right shape and type."""
+        return np.ascontiguousarray(self._as_stored(start, stop), self.dtype)
+
+    def _as_stored(self, start: int, stop: int) -> np.ndarray:
+        """Read a run of the right shape, of the type in which it comes."""
         block = self._read(start, stop)
         if block.shape[1] != self.n_columns:
             raise ValueError(
                 f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give "
                 f"{(stop - start, self.n_columns)}, as many columns for every run as in the first row."
             )
-        return np.ascontiguousarray(block, self.dtype)
+        return block
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         """Read a run of real numbers, as they come."""
