@@ -28,46 +28,45 @@ def _has_text(value: Any) -> bool:
 
 def check_choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> None:
     """Raise ValueError unless the value is one of the words allowed."""
-    if not isinstance(value, str) or value not in allowed:
-        words = ", ".join(map(repr, allowed))
-        raise ValueError(f"{name} is {value!r}; it must be one of {words}." + (hint and f" {hint}"))
+    words = ", ".join(map(repr, allowed))
+    _refuse_unless(isinstance(value, str) and value in allowed, name, value, f"one of {words}", hint)
 
 
 def check_flag(name: str, value: Any) -> None:
     """Raise ValueError unless the value is True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} is {value!r}; it must be True or False.")
+    _refuse_unless(isinstance(value, bool | np.bool_), name, value, "True or False")
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
     """Raise ValueError unless the value is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    _refuse_unless(is_whole and value >= least, name, value, f"a whole number of at least {least}")
 
 
 def check_real(name: str, value: Any, below: float, closed: bool = False, hint: str = "") -> None:
     """Raise ValueError unless 0 < value < below (<= below if closed)."""
-    if not _is_real(value) or not 0 < value <= below or (value == below and not closed):
-        bracket = "]" if closed else ")"
-        raise ValueError(f"{name} is {value!r}; it must be a number in (0, {below:g}{bracket}." + (hint and f" {hint}"))
+    inside = _is_real(value) and (0 < value < below or (closed and value == below))
+    _refuse_unless(inside, name, value, f"a number in (0, {below:g}{']' if closed else ')'}", hint)
 
 
 def check_positive(name: str, value: Any, hint: str = "") -> None:
     """Raise ValueError unless the value is a finite number above 0."""
-    if not _is_real(value) or not 0 < value < np.inf:
-        raise ValueError(f"{name} is {value!r}; it must be a finite number above 0." + (hint and f" {hint}"))
+    _refuse_unless(_is_real(value) and 0 < value < np.inf, name, value, "a finite number above 0", hint)
 
 
 def check_at_least_zero(name: str, value: Any) -> None:
     """Raise ValueError unless the value is a finite number of at least 0."""
-    if not _is_real(value) or not 0 <= value < np.inf:
-        raise ValueError(f"{name} is {value!r}; it must be a finite number of at least 0.")
+    _refuse_unless(_is_real(value) and 0 <= value < np.inf, name, value, "a finite number of at least 0")
 
 
 def check_share(name: str, value: Any) -> None:
     """Raise ValueError unless 0 <= value < 1."""
-    if not _is_real(value) or not 0 <= value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a number in [0, 1).")
+    _refuse_unless(_is_real(value) and 0 <= value < 1, name, value, "a number in [0, 1)")
+
+
+def _refuse_unless(right: bool, name: str, value: Any, allowed: str, hint: str = "") -> None:
+    if not right:
+        raise ValueError(f"{name} is {value!r}; it must be {allowed}." + (hint and f" {hint}"))
 
 
 def _is_real(value: Any) -> bool:

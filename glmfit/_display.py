@@ -14,17 +14,7 @@ _MOST_ROWS = 20
 
 
 class Summary(NamedTuple):
-    """Lines and a table to read.
-
-    Attributes
-    ----------
-    head : list of str
-        Lines above the table.
-    table : pandas.DataFrame or None
-        Its rows; of more than twenty the first and the last are shown.
-    tail : sequence of str
-        Lines below it.
-    """
+    """Lines to read, a table, of whose rows the first and the last are shown, and lines below it."""
 
     head: list[str]
     table: pd.DataFrame | None = None
@@ -44,9 +34,7 @@ class Display(ABC):
         text = [] if table is None else table.to_string(**_style(table)).split("\n")
         return "\n".join(head + ["", *text, ""] * (table is not None) + [*tail]).strip("\n")
 
-    def __repr__(self) -> str:
-        """Return what `str` does."""
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return lines and table for a notebook."""
@@ -62,9 +50,8 @@ def _style(table: pd.DataFrame) -> dict:
 
 
 def _paragraph(lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    return '<pre style="white-space: pre-wrap">' + html.escape("\n".join(lines)) + "</pre>"
+    text = html.escape("\n".join(lines))
+    return f'<pre style="white-space: pre-wrap">{text}</pre>' if lines else ""
 
 
 def one_line(text: str) -> str:

@@ -25,33 +25,12 @@ STALE_PART_S = 3600.0  # what was being written longer ago than this is left ove
 # What reading a file raises that was cut, changed, or made to do harm. Among them SyntaxError and TokenError: the
 # header of an array is a Python literal; RuntimeError: brackets too deep, or an archive that claims a password;
 # MemoryError: an array that claims to be huge; OverflowError: a number that is.
-DAMAGED = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    OSError,
-    EOFError,
-    RuntimeError,
-    OverflowError,
-    MemoryError,
-    SyntaxError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_WRONG = (ValueError, TypeError, LookupError, AttributeError, EOFError, RuntimeError, OverflowError, SyntaxError)
+DAMAGED = (*_WRONG, OSError, MemoryError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 
 
 def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
-    """Write header and arrays to ``path`` (".npz" is added where missing); the file is complete or absent.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the path is none, or ends otherwise.
-    FileNotFoundError
-        If the folder does not exist.
-    """
+    """Write header and arrays to ``path`` (".npz" is added where missing); the file is complete or absent."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
             f"path is {path!r}, of type {type(path).__name__}; it must be a str or pathlib.Path, such as 'model.npz'."
@@ -124,13 +103,7 @@ def read_regular(path: Path, most: int = -1) -> bytes:
 
 
 def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
-    """Read a file of :func:`save_npz`.
-
-    Raises
-    ------
-    ValueError
-        If the file is not one of ours, or of a newer format.
-    """
+    """Read a file of `save_npz`; a ValueError if it is not one of ours, or of a newer format."""
     path = Path(path)
     if not path.exists() and path.with_name(path.name + ".npz").exists():
         path = path.with_name(path.name + ".npz")
@@ -160,8 +133,8 @@ def read_npz(path, header_only: bool = False) -> tuple[dict, dict[str, np.ndarra
 
 
 def _array(data: bytes) -> np.ndarray:
-    """Make the array of a file in npy format, a view of its bytes."""
-    if data[:8] != b"\x93NUMPY\x01\x00":  # a rare format
+    """Make the array of a file in npy format, a view of its bytes; in another version of the format a copy."""
+    if data[:8] != b"\x93NUMPY\x01\x00":
         return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     start = 10 + int.from_bytes(data[8:10], "little")
     shape, order, dtype = _layout(data[8:start])

@@ -13,21 +13,9 @@ from typing import Any
 def lazy_names(
     package: str, modules: Iterable[str] = (), **names: tuple[str, ...]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the ``__getattr__`` and ``__dir__`` of a package.
+    """Make the ``__getattr__`` and ``__dir__`` of a package: of modules below it, and of names in such modules.
 
-    Parameters
-    ----------
-    package : str
-        Its ``__name__``.
-    modules : iterable of str
-        Modules below it that are attributes themselves.
-    **names : tuple of str
-        Module relative to it, ``".other"`` for one beside it -> names in that module.
-
-    Returns
-    -------
-    (callable, callable)
-        The two functions.
+    The keyword of names is their module relative to the package, ``".other"`` for one next to it.
     """
     where = {name: name for name in modules} | {name: module for module, found in names.items() for name in found}
 

@@ -15,14 +15,12 @@ import scipy.special
 
 from glmfit._types import Array
 
+# Maximum of h (see `softplus_curvature_slope`), h(A_STAR) = 0.167095572670516627..., rounded up.
 C_STAR = 0.16709557267051664
-"""Maximum of ``h`` (see `softplus_curvature_slope`) rounded up: h(A_STAR) = 0.167095572670516627..."""
+A_STAR = 0.4949849516607962  # h increases before it and decreases after it
 
-A_STAR = 0.4949849516607962
-"""Where ``h`` is largest; ``h`` increases before it and decreases after it."""
-
-# NumPy blocks of this many elements keep the temporaries of a formula in the cache and in malloc's pool:
-# 6 to 7 times faster than (4096, 32) float64 arrays at once, where every temporary costs its page faults.
+# Blocks of this many elements keep the temporaries of a formula in NumPy in the cache and in malloc's pool: 6 to 7
+# times faster than (4096, 32) float64 arrays at once, where every temporary costs its page faults.
 _BLOCK_SIZE = 8192
 
 
@@ -33,20 +31,10 @@ def namespace(*arrays: Any) -> ModuleType:
 
 
 def elementwise(formula: Callable, *arrays: Any) -> Any:
-    """Apply an elementwise formula to arrays brought to one namespace and one floating dtype.
+    """Apply an elementwise formula, of one array or a tuple, to arrays that broadcast, in one namespace and dtype.
 
-    Parameters
-    ----------
-    formula : callable
-        Takes as many arrays as are given, all of the same namespace and dtype; returns one array or a tuple.
-    *arrays : array or number
-        They broadcast. The dtype is that of the last floating array (so the linear predictor decides over
-        the counts, and float32 stays float32), the namespace's default where there is none.
-
-    Returns
-    -------
-    array or tuple of arrays
-        Of the broadcast shape. Large NumPy arrays are evaluated in blocks of rows that fit in the cache.
+    The dtype is that of the last floating array (so the linear predictor decides over the counts, and float32 stays
+    float32), the namespace's default where there is none.
     """
     xp = namespace(*arrays)
     floating = [a.dtype for a in arrays if hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jnp.floating)]
@@ -108,14 +96,10 @@ class SoftplusParts(NamedTuple):
     All divisions are by numbers of order one or larger (k, 1 + u, 2 + u), so autodiff is safe to any order.
     """
 
-    u: Array
-    """e^a, with a clipped to +- exponent_limit."""
-    q: Array
-    """1 - s = sigmoid(-a) = 1 / (1 + u)."""
-    k: Array
-    """softplus(a) / min(u, 1): from 1 on the left over 0.69 at 0 to a on the right."""
-    is_left: Array
-    """Whether u <= 1. All branches go by this one, so that they and their derivatives agree at a = 0."""
+    u: Array  # e^a, with a clipped to +- exponent_limit
+    q: Array  # 1 - s = sigmoid(-a) = 1 / (1 + u)
+    k: Array  # softplus(a) / min(u, 1): from 1 on the left over 0.69 at 0 to a on the right
+    is_left: Array  # u <= 1: all branches go by this one, so that they and their derivatives agree at a = 0
 
     @property
     def s(self) -> Array:

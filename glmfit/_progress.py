@@ -30,11 +30,6 @@ class ProgressBar:
         How much was done before.
     options :
         More of what tqdm takes.
-
-    Attributes
-    ----------
-    n : int
-        How much is done.
     """
 
     def __init__(self, what: str, total: int, unit: str, show: bool, done: int = 0, **options: Any):
@@ -52,21 +47,23 @@ class ProgressBar:
         """Whether there is a bar to see."""
         return self._bar is not None
 
+    def _tell(self, method: str, *arguments: Any, **options: Any) -> None:
+        if self._bar is not None:
+            with _unseen():
+                getattr(self._bar, method)(*arguments, **options)
+
     def advance(self, n: int = 1) -> None:
         """Count some more."""
         self.n += n
-        if self._bar is not None:
-            with _unseen():
-                self._bar.update(n)
-
-    def say(self, words: str) -> None:
-        """Put a few words behind the bar, to be seen from its next move on."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(words, refresh=False)
+        self._tell("update", n)
 
     def to(self, n: int) -> None:
         """Move to a count."""
         self.advance(n - self.n)
+
+    def say(self, words: str) -> None:
+        """Put a few words behind the bar, to be seen from its next move on."""
+        self._tell("set_postfix_str", words, refresh=False)
 
     @contextmanager
     def phase(self, words: str) -> Iterator[None]:
@@ -78,10 +75,8 @@ class ProgressBar:
             self._describe(self._what)
 
     def _describe(self, words: str) -> None:
-        if self._bar is not None:
-            self._bar.set_postfix_str("", refresh=False)
-            with _unseen():
-                self._bar.set_description_str(f"glmfit: {words}")
+        self.say("")
+        self._tell("set_description_str", f"glmfit: {words}")
 
     def finish(self, decided: bool = True) -> None:
         """End at 100 %: the work was done, however much was thought to be needed; short of it where some is left."""
@@ -93,15 +88,11 @@ class ProgressBar:
 
     def write(self, text: str) -> None:
         """Print a line to stderr without tearing the bar; nothing if the bar is not shown."""
-        if self._bar is not None:
-            with _unseen():
-                self._bar.write(text, file=sys.stderr)
+        self._tell("write", text, file=sys.stderr)
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        if self._bar is not None:
-            with _unseen():
-                self._bar.close()
+        self._tell("close")
 
 
 def _unseen() -> suppress:

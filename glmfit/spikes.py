@@ -85,15 +85,15 @@ def spike_identities(
     units = np.repeat(np.array(list(groups), int), [len(t) for t in groups.values()])
     order = np.argsort(times, kind="stable")
     times, units = times[order], units[order]
-    if max_distance_s is not None and max_distance_s != np.inf:
-        near = _distance(times, features.t) <= max_distance_s
-        times, units = times[near], units[near]
+    if max_distance_s is not None:
+        close = _distance(times, features.t) <= max_distance_s
+        times, units = times[close], units[close]
     if not len(times):
+        epochs = "" if ep is None else " and ep"
+        near = "" if max_distance_s is None else f" within max_distance_s = {max_distance_s:g} s of a sample"
         raise ValueError(
-            "no spike is left: none falls into the time support of the features"
-            + (" and ep" if ep is not None else "")
-            + ("" if max_distance_s is None else f" within max_distance_s = {max_distance_s:g} s of a sample")
-            + ". Are both on the same clock, in seconds?"
+            f"no spike is left: none falls into the time support of the features{epochs}{near}. Are both on the same "
+            "clock, in seconds?"
         )
     _warn_of_clocks(spikes, features)
     # Each time once: what to do with equal ones is not for the library to guess.
@@ -111,9 +111,9 @@ def spike_identities(
 
 def _distance(times: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """Distance of every time from the nearest sample."""
-    right = np.clip(np.searchsorted(samples, times), 1, max(len(samples) - 1, 1))
-    left = samples[right - 1]
-    return np.minimum(np.abs(times - left), np.abs(times - samples[np.minimum(right, len(samples) - 1)]))
+    after = np.searchsorted(samples, times)
+    bounded = np.r_[-np.inf, samples, np.inf]
+    return np.minimum(times - bounded[after], bounded[after + 1] - times)
 
 
 def _warn_of_clocks(spikes, features) -> None:
@@ -128,12 +128,13 @@ def _warn_of_clocks(spikes, features) -> None:
 
 
 def _check(spikes, features, ep, method, max_distance_s, nap) -> None:
-    if not isinstance(spikes, nap.TsGroup):
-        raise TypeError(f"spikes is a {type(spikes).__name__}; it must be a pynapple TsGroup: one Ts per unit.")
-    if not isinstance(features, nap.Tsd | nap.TsdFrame):
-        raise TypeError(f"features is a {type(features).__name__}; it must be a pynapple Tsd or TsdFrame.")
-    if not isinstance(ep, nap.IntervalSet | None):
-        raise TypeError(f"ep is a {type(ep).__name__}; it must be a pynapple IntervalSet or None.")
+    for name, value, kinds, allowed in (
+        ("spikes", spikes, nap.TsGroup, "TsGroup: one Ts per unit"),
+        ("features", features, nap.Tsd | nap.TsdFrame, "Tsd or TsdFrame"),
+        ("ep", ep, nap.IntervalSet | None, "IntervalSet or None"),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name} is a {type(value).__name__}; it must be a pynapple {allowed}.")
     check_choice("method", method, METHODS)
     if max_distance_s is not None and max_distance_s != np.inf:
         check_positive("max_distance_s", max_distance_s, "None is no limit.")

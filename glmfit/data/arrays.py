@@ -21,13 +21,9 @@ def numbers(value: Any, name: str, needs: str, *axes: str, spikes: str | None = 
     """Return real numbers given in any form as float64, with these axes or any; NaN stays. Errors say what it needs."""
     refuse_mistakes(value, name, needs, spikes=spikes)
     value = plain(value)
-    try:
-        if type(value).__module__.startswith("pandas"):
-            array = value.to_numpy(np.float64, na_value=np.nan)
-        else:
-            array = np.asarray(value, np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
+    is_pandas = type(value).__module__.startswith("pandas")
+    with _no_words(name, ValueError):
+        array = value.to_numpy(np.float64, na_value=np.nan) if is_pandas else np.asarray(value, np.float64)
     if axes and array.ndim != len(axes):
         raise ValueError(f"{name} has shape {array.shape}; it needs {needs}.")
     return array
@@ -136,11 +132,18 @@ def _refuse_words(value: Any, name: str) -> None:
             advice = "Labels of classes are fitted by SoftmaxGLM."
         raise ValueError(f"{name} has dtype {value.dtype}; it must be real numbers. {advice}")
     if kind == "O":
-        try:
+        with _no_words(name, TypeError):
             np.asarray(value, np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
+
+
+@contextlib.contextmanager
+def _no_words(name: str, for_objects: type[Exception]) -> Iterator[None]:
+    """Say of what cannot be converted where it is."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = for_objects if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
 
 
 def _refuse_columns_of_words(value: Any, name: str) -> None:
@@ -155,13 +158,10 @@ def _refuse_columns_of_words(value: Any, name: str) -> None:
             f"{name} has several columns of the same name: {_some(again)}. Give every column a name of its own."
         )
     found = []
-    for j, dtype in enumerate(dtypes):
-        if getattr(dtype, "kind", "O") in "biufc":
-            continue
-        column = value.iloc[:, j] if hasattr(value, "iloc") else value[value.columns[j]]
-        first = next((entry for entry in column if not _is_number(entry)), None)
-        if first is not None:
-            found.append(f"{value.columns[j]!r} (with {first!r})")
+    for column, dtype in zip(names, dtypes, strict=True):
+        if getattr(dtype, "kind", "O") not in "biufc":
+            first = next((entry for entry in value[column] if not _is_number(entry)), None)
+            found += [] if first is None else [f"{column!r} (with {first!r})"]
     if found:
         encode = f"Encode them, for example by pandas.get_dummies({name}, dtype=float), or leave them out."
         advice = "Leave them out." if name == "y" else encode  # dummies of names are no counts
@@ -216,9 +216,8 @@ def entries_of(values: Any) -> np.ndarray:
 def place(values: Any, bad: np.ndarray, *axes: str, first_row: int = 0) -> str:
     """Say where the first of some marked entries is, "row 3, feature 1", of rows that are counted from the first."""
     sparse = scipy.sparse.issparse(values)
-    first = np.array([c[bad][0] for c in values.tocoo().coords]) if sparse else np.argwhere(bad)[0]
-    first[0] += first_row
-    return ", ".join(f"{axis} {at}" for axis, at in zip(axes, first, strict=False))
+    row, *column = [c[bad][0] for c in values.tocoo().coords] if sparse else np.argwhere(bad)[0]
+    return ", ".join(f"{axis} {at}" for axis, at in zip(axes, (row + first_row, *column), strict=False))
 
 
 def rows_with_nan(values: Any) -> np.ndarray:
@@ -228,7 +227,7 @@ def rows_with_nan(values: Any) -> np.ndarray:
         return bad
     if not scipy.sparse.issparse(values):
         return np.isnan(values).reshape(len(values), -1).any(axis=1)
-    bad[np.repeat(np.arange(values.shape[0]), np.diff(values.indptr))[np.isnan(values.data)]] = True
+    bad[values.tocoo().coords[0][np.isnan(values.data)]] = True
     return bad
 
 
@@ -257,6 +256,12 @@ def refuse_large(values: Any, name: str, limit: float, why: str) -> None:
     largest = max(float(np.fmax.reduce(entries, None, initial=0.0)), -float(np.fmin.reduce(entries, None, initial=0.0)))
     if largest > limit:
         raise ValueError(f"{name} has values up to {largest:.1e}, {why}; rescale them to about 1.")
+
+
+def refuse_none(y: Any, advice: str) -> None:
+    """Raise where there is no target, in the words that scikit-learn looks for."""
+    if y is None:
+        raise ValueError(f"requires y to be passed, but the target y is None: {advice}")
 
 
 def refuse_negative(Y: Any, column: str, first_row: int = 0, name: str = "y") -> None:

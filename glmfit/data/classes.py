@@ -23,6 +23,7 @@ from .arrays import (
     refuse_mistakes,
     refuse_negative,
     refuse_no_array,
+    refuse_none,
     refuse_ragged,
     refuse_spike_times,
     rows_with_nan,
@@ -125,8 +126,7 @@ def read_labels(y) -> np.ndarray:
     """Read labels as a 1-D array: numbers, strings, or objects of any hashable kind."""
     refuse_spike_times(y, "y", _BY_UNIT)
     y = plain(y)
-    if y is None:
-        raise ValueError("requires y to be passed, but the target y is None: give one label per row.")
+    refuse_none(y, "give one label per row.")
     refuse_no_array(y, "y", "one label per row, (row,)")
     if scipy.sparse.issparse(y):
         raise TypeError(
@@ -157,21 +157,22 @@ def read_labels(y) -> np.ndarray:
 
 def _from_list(y) -> np.ndarray:
     """Array of a list: of numbers, of strings, or else of objects as they are."""
-    numbers = all(isinstance(v, number_types.Number | np.bool_) for v in y)
-    if numbers or all(isinstance(v, str) for v in y) or any(isinstance(v, list | np.ndarray) for v in y):
-        refuse_ragged(y, "y", "one label per row")
-        return np.asarray(y)
-    return _object_array(y)
+    one_kind = any(all(isinstance(v, kind) for v in y) for kind in (number_types.Number | np.bool_, str))
+    if not one_kind and not any(isinstance(v, list | np.ndarray) for v in y):
+        return _object_array(y)
+    refuse_ragged(y, "y", "one label per row")
+    return np.asarray(y)
 
 
 def _check_whole(y: np.ndarray) -> None:
     """Refuse infinite labels and measured quantities."""
     refuse_infinity(y, "y", "label")
     finite = y[~np.isnan(y)]
-    if not np.array_equal(finite, np.rint(finite)):
-        first = finite[finite != np.rint(finite)][0]
+    fractions = finite[finite != np.rint(finite)]
+    if fractions.size:
         raise ValueError(
-            f"Unknown label type: continuous. y holds numbers that are no integers (the first is {first:g}): those are "
+            f"Unknown label type: continuous. y holds numbers that are no integers (the first is {fractions[0]:g}): "
+            "those are "
             "measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into strings. "
             "Counts of neurons are for PopulationGLM."
         )
@@ -180,19 +181,11 @@ def _check_whole(y: np.ndarray) -> None:
 
 def missing_labels(y: np.ndarray) -> np.ndarray:
     """Rows without a label (NaN, None, NaT, NA), (row,)."""
-    if y.dtype.kind == "f":
-        return np.isnan(y)
     if y.dtype.kind == "O":
-        return np.array([_is_missing(v) for v in y], bool)
-    if y.dtype.kind in "mM":
-        return np.isnat(y)
-    return np.zeros(len(y), bool)
+        import pandas as pd
 
-
-def _is_missing(value) -> bool:
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and value != value
+        return pd.isna(y)
+    return np.isnan(y) if y.dtype.kind in "fmM" else np.zeros(len(y), bool)
 
 
 def read_classes(classes) -> np.ndarray:
@@ -250,8 +243,7 @@ def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray) -> None:
 
 def read_category_counts(y):
     """Read counts as an array or CSR matrix, (row, category), finite where not NaN, checked for signs."""
-    if y is None:
-        raise ValueError("requires y to be passed, but the target y is None: give counts, (row, category).")
+    refuse_none(y, "give counts, (row, category).")
     refuse_mistakes(y, "y", "counts, (row, category)", sparse=True)
     if scipy.sparse.issparse(y):
         Y = as_csr(y).astype(np.float64)

@@ -18,6 +18,7 @@ from .arrays import (
     refuse_large,
     refuse_mistakes,
     refuse_negative,
+    refuse_none,
     rows_with_nan,
 )
 from .features import check_columns, read_features, warn_of_constant
@@ -79,10 +80,7 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     Parameters are those of :meth:`glmfit.PopulationGLM.fit`. A fit (``reset``) gives the estimator ``n_features_in_``
     and, for named columns, ``feature_names_in_``; later features and neurons must be those of the fit.
     """
-    if y is None:
-        raise ValueError(
-            "requires y to be passed, but the target y is None: give the spike counts, (time,) or (time, neuron)."
-        )
+    refuse_none(y, "give the spike counts, (time,) or (time, neuron).")
     check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
     if isinstance(X, RowSource):
         check_columns(estimator, X, reset)

@@ -6,11 +6,12 @@ import numbers as number_types
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import _get_feature_names
+import scipy.sparse
+from sklearn.utils.validation import _get_feature_names, check_array
 
 from .._warn import warn_user
-from .arrays import entries_of, numbers, place, refuse_large
-from .features import read_entity_features, warn_of_constant
+from .arrays import as_csr, entries_of, no_overflow, numbers, place, refuse_large
+from .features import KINDS, as_features, warn_of_constant
 from .rows import read_factor
 from .times import plain
 
@@ -77,7 +78,13 @@ def read_unseen(features, side: Side) -> Any:
 def _names_and_values(features, side: Side) -> tuple[np.ndarray | None, Any]:
     """Names of the columns, where all of them are strings, and finite values, (entity, feature)."""
     name, entity = f"{side.entity}_features", side.entity
-    values = read_entity_features(features, name, entity)
+    spikes = f"features are needed, one row of numbers per {entity}."
+    whole = as_features(features, name, f"features, ({entity}, feature)", True, spikes)
+    with no_overflow(name):
+        values = check_array(
+            whole, accept_sparse="csr", dtype=KINDS, ensure_all_finite=False, input_name=name, ensure_min_features=0
+        )
+    values = as_csr(values) if scipy.sparse.issparse(values) else values
     bad = ~np.isfinite(entries_of(values))
     if bad.any():
         raise ValueError(

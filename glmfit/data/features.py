@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import validate_data
 
 from .._warn import warn_user
 from .arrays import as_csr, no_overflow, refuse_infinity, refuse_large, refuse_mistakes, shape_of
@@ -14,7 +14,7 @@ from .times import plain
 
 _FEW = 10  # rows in which a column may be constant by chance
 _SUMS = 1e100  # whose squares still add up
-_KINDS = [np.float64, np.float32]
+KINDS = [np.float64, np.float32]
 
 
 def read_features(estimator, X, reset: bool, sparse: bool = False):
@@ -22,13 +22,13 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
 
     A fit gives the estimator ``n_features_in_`` and, for named columns, ``feature_names_in_``. Sparse ones become CSR.
     """
-    whole = _read(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
+    whole = as_features(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
     if not reset:
         _refuse_turned(whole, estimator)
     with no_overflow("X"):
         X = validate_data(
             estimator, whole, reset=reset, accept_sparse="csr" if sparse else False, accept_large_sparse=False,
-            dtype=_KINDS, ensure_all_finite=False, ensure_min_samples=2 if reset and not sparse else 1, order="C",
+            dtype=KINDS, ensure_all_finite=False, ensure_min_samples=2 if reset and not sparse else 1, order="C",
         )  # fmt: skip
     refuse_infinity(X, "X", "feature")
     if scipy.sparse.issparse(X):
@@ -46,36 +46,16 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
 
 def check_columns(estimator, source, reset: bool) -> None:
     """Check the features of a RowSource as `read_features` does, as far as it can be told without reading them."""
-    fitted = getattr(estimator, "feature_names_in_", None)
-    if reset:
-        estimator.n_features_in_ = source.shape[1]
-        if source.columns is not None:
-            estimator.feature_names_in_ = np.asarray(source.columns, object)
-        elif fitted is not None:
-            del estimator.feature_names_in_
-        return
-    if source.shape[1] != estimator.n_features_in_:
-        raise ValueError(
-            f"X has {source.shape[1]} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} "
-            "features as input."
-        )
-    if fitted is not None and source.columns is not None and list(fitted) != list(source.columns):
-        raise ValueError(f"X has features {list(source.columns)}, but the fit had {list(fitted)}.")
+    columns: Any = np.empty((0, source.shape[1]))
+    if source.columns is not None:
+        import pandas as pd
+
+        columns = pd.DataFrame(columns, columns=source.columns)
+    validate_data(estimator, columns, reset=reset, skip_check_array=True)
 
 
-def read_entity_features(features, name: str, entity: str):
-    """Check features of stimuli or neurons, (entity, feature), all of them finite; a sparse matrix becomes CSR."""
-    spikes = f"features are needed, one row of numbers per {entity}."
-    features = _read(features, name, f"features, ({entity}, feature)", True, spikes)
-    with no_overflow(name):
-        values = check_array(
-            features, accept_sparse="csr", dtype=_KINDS, ensure_all_finite=False, input_name=name, ensure_min_features=0
-        )
-    return as_csr(values) if scipy.sparse.issparse(values) else values
-
-
-def _read(X: Any, name: str, needs: str, sparse: bool, spikes: str | None = None) -> Any:
-    """Raise for what cannot be features, before scikit-learn looks at it."""
+def as_features(X: Any, name: str, needs: str, sparse: bool, spikes: str | None = None) -> Any:
+    """Raise for what cannot be features, before scikit-learn looks at it, and bring the rest into forms it knows."""
     refuse_mistakes(X, name, needs, sparse, spikes)
     shape = shape_of(X)
     if shape is not None and len(shape) == 1:

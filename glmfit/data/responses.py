@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from ..pairs import SessionBlock, Triples
 from ..pairs.responses import flat
 from .arrays import numbers, place, refuse_spike_times, shape_of
 from .counts import warn_of_fractions
-from .entities import LARGEST, read_ids
+from .entities import LARGEST, NEURONS, STIMULI, read_ids
 
 _COUNT_FIRST = "count the spikes after each stimulus first, to an array (stimulus, neuron)."
 _SPARSEST = 100  # times as many ids as entities
@@ -34,50 +34,51 @@ _HINTS = {
 class Responses:
     """Checked responses, float64."""
 
-    given: list[SessionBlock] | Triples | np.ndarray  # in the form they came in; a table has NaN where there is none
+    form: str  # in which they came: "sessions", "table" or "records"
+    parts: list  # a SessionBlock of each session, one of the whole table, or one Triples of the records
     n_stimuli: int
     n_neurons: int
     dtype: Any  # that they came in
 
+    @property
+    def given(self) -> list[SessionBlock] | Triples | np.ndarray:
+        """Responses in the form they came in; a table has NaN where there is none."""
+        return self._in_form(self.parts)
+
+    def _in_form(self, parts: list) -> Any:
+        if self.form == "sessions":
+            return parts
+        return parts[0].y if self.form == "table" else parts[0]
+
     @cached_property
     def records(self) -> Triples:
         """All responses that are there, one by one."""
-        if isinstance(self.given, np.ndarray):
-            row, column = np.nonzero(~np.isnan(self.given))
-            return Triples(row, column, self.given[row, column])
-        parts = [self.given] if isinstance(self.given, Triples) else self.given
-        return Triples(*(np.concatenate(column) for column in zip(*(flat(part)[0] for part in parts), strict=True)))
+        return Triples(*(np.concatenate(c) for c in zip(*(flat(part)[0] for part in self.parts), strict=True)))
 
     def pairs(self) -> np.ndarray:
         """Every pair that has a response, once, as ``stimulus * n_neurons + neuron``; sorted."""
-        records = self.records
-        return np.unique(self.key(records.left, records.right))
+        return np.unique(self.key(self.records.left, self.records.right))
 
     def key(self, stimuli, neurons) -> np.ndarray:
         """Give every pair its number."""
         return np.asarray(stimuli, np.int64) * self.n_neurons + neurons
 
     def without(self, pairs: np.ndarray) -> Any:
-        """Responses without those of some pairs, in the same form."""
-        given = self.given
-        if isinstance(given, Triples):
-            keep = ~np.isin(self.key(given.left, given.right), pairs)
-            return Triples(*(column[keep] for column in given))
-        if isinstance(given, np.ndarray):
-            left_out = given.copy()
-            left_out.ravel()[pairs] = np.nan
-            return left_out
+        """Responses without those of some pairs, in the form they came in."""
+        if self.form == "records":
+            return _some_of(self.parts[0], ~self._are_among(pairs, self.parts[0]))
         blocks = []
-        for block in given:
+        for block in self.parts:
             out = np.isin(self.key(block.left[:, None], block.right[None, :]), pairs)
             blocks.append(block._replace(y=np.where(out, np.nan, block.y)))
-        return blocks
+        return self._in_form(blocks)
 
     def only(self, pairs: np.ndarray) -> Triples:
         """Select the records of some pairs."""
-        records = self.records
-        keep = np.isin(self.key(records.left, records.right), pairs)
-        return Triples(*(column[keep] for column in records))
+        return _some_of(self.records, self._are_among(pairs, self.records))
+
+    def _are_among(self, pairs: np.ndarray, records: Triples) -> np.ndarray:
+        return np.isin(self.key(records.left, records.right), pairs)
 
     def warn_of_fractions(self) -> None:
         """Warn of counts that are not integers, as other Poisson models do."""
@@ -101,47 +102,48 @@ def read_responses(
         raise ValueError(f"{name} is {what}. {_FORMS}")
     if isinstance(responses, tuple) and len(responses) != 3:
         raise ValueError(f"{name} is a tuple of {len(responses)}. {_FORMS}")
-    given: Any
+    parts: list
     if scipy.sparse.issparse(responses):
         _check_shape(responses.shape, sizes, name)
         entries = responses.tocoo()  # entries that stand twice are repeated trials
         row, column = (np.asarray(ids, np.int64) for ids in entries.coords)
-        given, sizes, dtype = Triples(row, column, _values(entries.data, name)), responses.shape, entries.dtype
-    elif isinstance(responses, list) or (isinstance(responses, tuple) and _ndim(responses[2]) == 2):
-        sessions = responses if isinstance(responses, list) else [responses]
-        given, sizes = _read_sessions(sessions, sizes, name)
-        dtype = np.result_type(*(_dtype(session[2]) for session in sessions))
+        form, parts, sizes = "records", [Triples(row, column, _values(entries.data, name))], responses.shape
+        dtype = entries.dtype
+    elif isinstance(responses, list):
+        form, parts = "sessions", [_read_session(entry, s, sizes, name) for s, entry in enumerate(responses)]
+        if not parts:
+            raise ValueError(f"{name} is an empty list: no session. {_FORMS}")
+        dtype = np.result_type(*(_dtype(session[2]) for session in responses))
     elif isinstance(responses, tuple):
-        given, sizes = _read_triples(responses, sizes, name)
-        dtype = _dtype(responses[2])
+        parts, dtype = [_read_three(responses, sizes, name)], _dtype(responses[2])
+        form = "records" if isinstance(parts[0], Triples) else "sessions"
     else:
-        given, dtype = _values(responses, name), _dtype(responses)
-        if given.ndim != 2:
-            raise ValueError(f"{name} has shape {given.shape}. {_FORMS}")
-        _check_shape(given.shape, sizes, name)
-        sizes = given.shape
-    if isinstance(given, Triples) and np.isnan(given.y).any():
-        raise ValueError(
-            f"{name} has {int(np.isnan(given.y).sum())} NaN (first at record {int(np.argmax(np.isnan(given.y)))}); a "
-            "record without a value is none: leave it out."
-        )
-    given = _check_values(given, loss, name)
-    single = dtype in (np.float32, np.float16)
-    checked = Responses(given, int(sizes[0]), int(sizes[1]), np.dtype(np.float32 if single else np.float64))
-    for known, n, ids, entities in (
-        (n_stimuli, sizes[0], "left", "stimuli"),
-        (n_neurons, sizes[1], "right", "neurons"),
-    ):
-        if known is None and not isinstance(given, np.ndarray):
-            _refuse_gaps(np.unique(getattr(checked.records, ids)), n, entities, name)
+        table = _values(responses, name)
+        if table.ndim != 2:
+            raise ValueError(f"{name} has shape {table.shape}. {_FORMS}")
+        _check_shape(table.shape, sizes, name)
+        form, parts = "table", [SessionBlock(*map(np.arange, table.shape), table)]
+        dtype = _dtype(responses)
+    parts = _check_values(form, parts, loss, name)
+    m, n = _sizes(sizes, parts)
+    checked = Responses(form, parts, m, n, np.dtype(np.float32 if dtype in (np.float32, np.float16) else np.float64))
+    if form != "table" and n_stimuli is None:
+        _refuse_gaps(checked.records.left, m, "stimuli", name)
+    if form != "table" and n_neurons is None:
+        _refuse_gaps(checked.records.right, n, "neurons", name)
     return checked
+
+
+def _some_of(records: Triples, keep: np.ndarray) -> Triples:
+    return Triples(*(column[keep] for column in records))
 
 
 def _refuse_gaps(ids: np.ndarray, n: int, entities: str, name: str) -> None:
     """Raise if ids are so far apart that they can hardly be rows of a table."""
-    if n > max(1000, _SPARSEST * len(ids)):
+    n_different = len(np.unique(ids))
+    if n > max(1000, _SPARSEST * n_different):
         raise ValueError(
-            f"{name} has {len(ids)} different {entities}, but the largest id is {n - 1}: ids count from 0 and every "
+            f"{name} has {n_different} different {entities}, but the largest id is {n - 1}: ids count from 0 and every "
             "number below the largest gets an embedding. Renumber them with numpy.unique(ids, return_inverse=True), or "
             f"give the number of {entities} in place of their features."
         )
@@ -150,61 +152,49 @@ def _refuse_gaps(ids: np.ndarray, n: int, entities: str, name: str) -> None:
 # ---------------------------------------------------------------------------------------- the forms
 
 
-def _read_sessions(sessions: list, sizes, name: str) -> tuple[list[SessionBlock], tuple]:
-    """Check a list of sessions; their sizes where none are given."""
-    if not sessions:
-        raise ValueError(f"{name} is an empty list: no session. {_FORMS}")
-    blocks = []
-    for s, session in enumerate(sessions):
-        where = f"session {s} of {name}"
-        is_three = isinstance(session, tuple | list) and len(session) == 3
-        if not is_three or _ndim(session[2]) != 2:
-            third = f" whose third is {_describe(session[2])}" if is_three else ""
-            raise ValueError(
-                f"{where} is {_describe(session)}{third}; every entry of a list is a session: a tuple (stimulus ids, "
-                "neuron ids, array (stimulus, neuron)), in this order. Three arrays with one entry per record go into "
-                "a tuple, a table into numpy.asarray."
-            )
-        stimuli, neurons = _read_both_ids(session, sizes, where)
-        if scipy.sparse.issparse(session[2]):
-            raise TypeError(f"{where} is a sparse matrix; give it dense, with NaN where nothing was recorded.")
-        y = _values(session[2], where)
-        if y.shape != (len(stimuli), len(neurons)):
-            raise ValueError(
-                f"{where} has responses of shape {y.shape}, but {len(stimuli)} stimulus ids and {len(neurons)} neuron "
-                f"ids: it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
-            )
-        blocks.append(SessionBlock(stimuli, neurons, y))
-    return blocks, _sizes(sizes, blocks)
-
-
-def _read_triples(responses: tuple, sizes, name: str) -> tuple[Triples, tuple]:
-    """Check a tuple of three arrays."""
-    stimuli, neurons = _read_both_ids(responses, sizes, name)
-    y = _values(responses[2], name)
-    if y.ndim != 1:
-        raise ValueError(f"{name} is a tuple whose third entry has shape {y.shape}. {_FORMS}")
-    if not len(stimuli) == len(neurons) == len(y):
+def _read_session(session: Any, s: int, sizes, name: str) -> SessionBlock | Triples:
+    """Check one of a list of sessions."""
+    where = f"session {s} of {name}"
+    is_three = isinstance(session, tuple | list) and len(session) == 3
+    if not is_three or _ndim(session[2]) != 2:
+        third = f" whose third is {_describe(session[2])}" if is_three else ""
         raise ValueError(
-            f"{name} has {len(stimuli)} stimulus ids, {len(neurons)} neuron ids and {len(y)} values; a record is one "
+            f"{where} is {_describe(session)}{third}; every entry of a list is a session: a tuple (stimulus ids, "
+            "neuron ids, array (stimulus, neuron)), in this order. Three arrays with one entry per record go into a "
+            "tuple, a table into numpy.asarray."
+        )
+    return _read_three(session, sizes, where)
+
+
+def _read_three(three, sizes, where: str) -> SessionBlock | Triples:
+    """Check ids of stimuli and of neurons with the responses of all their pairs, or of as many records."""
+    stimuli, neurons = (
+        read_ids(ids, f"{side.entity} ids of {where}", n, side.entities)
+        for ids, n, side in zip(three[:2], sizes, (STIMULI, NEURONS), strict=True)
+    )
+    if scipy.sparse.issparse(three[2]):
+        raise TypeError(f"{where} is a sparse matrix; give it dense, with NaN where nothing was recorded.")
+    y = _values(three[2], where)
+    if y.ndim == 0:
+        raise ValueError(f"{where} is a tuple whose third entry has shape (). {_FORMS}")
+    if y.ndim == 2 and y.shape != (len(stimuli), len(neurons)):
+        raise ValueError(
+            f"{where} has responses of shape {y.shape}, but {len(stimuli)} stimulus ids and {len(neurons)} neuron ids: "
+            f"it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
+        )
+    if y.ndim == 1 and not len(stimuli) == len(neurons) == len(y):
+        raise ValueError(
+            f"{where} has {len(stimuli)} stimulus ids, {len(neurons)} neuron ids and {len(y)} values; a record is one "
             "of each, so their numbers must be the same."
         )
-    given = Triples(stimuli, neurons, y)
-    return given, _sizes(sizes, [given])
+    return Triples(stimuli, neurons, y) if y.ndim == 1 else SessionBlock(stimuli, neurons, y)
 
 
-def _read_both_ids(three, sizes, where: str) -> list[np.ndarray]:
-    kinds = ("stimulus", "stimuli"), ("neuron", "neurons")
-    return [
-        read_ids(ids, f"{entity} ids of {where}", n, entities)
-        for ids, n, (entity, entities) in zip(three[:2], sizes, kinds, strict=True)
-    ]
-
-
-def _sizes(sizes, parts) -> tuple:
+def _sizes(sizes, parts: list) -> tuple[int, int]:
     """Numbers of entities: those given, or one more than the largest id."""
     found = (1 + max(int(getattr(part, side).max(initial=-1)) for part in parts) for side in ("left", "right"))
-    return tuple(f if n is None else n for n, f in zip(sizes, found, strict=True))
+    m, n = (f if n is None else int(n) for n, f in zip(sizes, found, strict=True))
+    return m, n
 
 
 def _values(values, what: str) -> np.ndarray:
@@ -227,9 +217,9 @@ def _check_shape(shape, sizes, name: str) -> None:
             f"{name} is a table of shape {tuple(shape)}, but there are {sizes[0]} stimuli and {sizes[1]} neurons: it "
             f"looks like (neuron, stimulus); pass {name}.T."
         )
-    entities = ("stimulus", "stimuli"), ("neuron", "neurons")
-    for have, need, (entity, several), along in zip(shape, sizes, entities, ("row", "column"), strict=True):
+    for have, need, side, along in zip(shape, sizes, (STIMULI, NEURONS), ("row", "column"), strict=True):
         if need is not None and have != need:
+            entity, several = side.entity, side.entities
             raise ValueError(
                 f"{name} is a table of shape {tuple(shape)}, but there are {need} {several}, the rows of "
                 f"{entity}_features, ({entity}, feature): it needs one {along} per {entity}. Where {entity}_features "
@@ -238,51 +228,39 @@ def _check_shape(shape, sizes, name: str) -> None:
             )
 
 
-def _check_values(given, loss: Observation, name: str):
+def _check_values(form: str, parts: list, loss: Observation, name: str) -> list:
     """Check the values of all parts; -1 and 1 become 0 and 1 for a logistic loss."""
-    parts, where = _parts(given)
-    if not any(np.isfinite(y).any() for y in parts):
-        if any(np.isinf(y).any() for y in parts):
-            raise ValueError(f"{name} has infinite values only.")
+    if all(np.isnan(part.y).all() for part in parts):
         raise ValueError(f"{name} has no response: all entries are NaN, or there are none. A fit needs at least one.")
-    if isinstance(loss, Bernoulli) and any((y == -1).any() for y in parts):
-        if all(np.isnan(y).sum() + (np.abs(y) == 1).sum() == y.size for y in parts):
-            given = _signs_to_shares(given)
-            parts, where = _parts(given)
+    if isinstance(loss, Bernoulli) and any((part.y == -1).any() for part in parts):
+        if all(np.all(np.isnan(part.y) | (np.abs(part.y) == 1)) for part in parts):
+            parts = [part._replace(y=(part.y + 1) / 2) for part in parts]
     called = next((name for name, known in RESPONSE_LOSSES.items() if known == loss), loss.name)
-    for index, y in enumerate(parts):
-        wrong, needs = loss.wrong(np.where(np.isnan(y), 0.0, y))
+    hint = _HINTS.get(called, "")
+    for index, part in enumerate(parts):
+        y, missing = part.y, np.isnan(part.y)
+        wrong, needs = loss.wrong(np.where(missing, 0.0, y))
+        no_record = missing if form == "records" else np.False_
         for bad, what, advice in (
-            (np.isinf(y), "infinite values", "use NaN where nothing was recorded"),
-            (np.abs(y) > LARGEST, f"values beyond {LARGEST:.0e}", "their squares cannot be summed: rescale them"),
-            (wrong, f"{int(wrong.sum())} values that the loss {called!r} cannot take", f"it needs {needs}"),
+            (no_record, f"{int(no_record.sum())} NaN", "a record without a value is none: leave it out."),
+            (np.isinf(y), "infinite values", "use NaN where nothing was recorded."),
+            (np.abs(y) > LARGEST, f"values beyond {LARGEST:.0e}", "their squares cannot be summed: rescale them."),
+            (wrong, f"{int(wrong.sum())} values that the loss {called!r} cannot take", f"it needs {needs}.{hint}"),
         ):
             if bad.any():
-                hint = _HINTS.get(called, "") if bad is wrong else ""
-                raise ValueError(f"{name} has {what} (first at {where(index, bad)}, {y[bad][0]:g}); {advice}.{hint}")
-    return given
+                at = _where(form, index, part, bad)
+                raise ValueError(f"{name} has {what} (first at {at}, {y[bad][0]:g}); {advice}")
+    return parts
 
 
-def _parts(given) -> tuple[list[np.ndarray], Callable]:
-    """Arrays of values, and a function that says where the first of some marked places is."""
-    if isinstance(given, np.ndarray):
-        return [given], lambda index, bad: place(given, bad, "stimulus", "neuron")
-    if isinstance(given, Triples):
-
-        def record(index, bad):
-            at = int(np.argmax(bad))
-            return f"record {at}: stimulus {given.left[at]}, neuron {given.right[at]}"
-
-        return [given.y], record
-    return [block.y for block in given], lambda index, bad: f"session {index}, {place(bad, bad, 'row', 'column')}"
-
-
-def _signs_to_shares(given):
-    if isinstance(given, np.ndarray):
-        return (given + 1) / 2
-    if isinstance(given, Triples):
-        return given._replace(y=(given.y + 1) / 2)
-    return [block._replace(y=(block.y + 1) / 2) for block in given]
+def _where(form: str, index: int, part: SessionBlock | Triples, bad: np.ndarray) -> str:
+    """Say where the first of some marked values of a part is."""
+    if form == "table":
+        return place(bad, bad, "stimulus", "neuron")
+    if form == "sessions":
+        return f"session {index}, {place(bad, bad, 'row', 'column')}"
+    at = int(np.argmax(bad))
+    return f"record {at}: stimulus {part.left[at]}, neuron {part.right[at]}"
 
 
 def _ndim(value) -> int:

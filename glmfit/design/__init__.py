@@ -1,10 +1,10 @@
 """Designs: built of recordings, or larger than memory and read a run at a time."""
 
-from ._side_by_side import hstack
-from ._sources import as_source
+from ._sources import as_source, hstack
 from .base import RowSource
-from .builder import Built, build
+from .builder import build
 from .convolution import Convolution
+from .recording import Built
 from .sessions import Session
 
 __all__ = ["Built", "Convolution", "RowSource", "Session", "as_source", "build", "hstack"]

@@ -7,12 +7,11 @@ import os
 
 import numpy as np
 
-from ._form import check_form, served_dtype
 from ._signatures import OpenFile, Stamp
-from .base import RowSource
+from .base import KnownRows
 
 
-class MappedRows(RowSource):
+class MappedRows(KnownRows):
     """Rows of an `np.memmap` or of a view of one.
 
     Not a byte is read through the mapping: were the file shorter by then, the kernel would end the process (SIGBUS). A
@@ -21,7 +20,7 @@ class MappedRows(RowSource):
 
     def __init__(self, array: np.memmap):
         what = f"the np.memmap of {array.filename}"
-        check_form(array.shape, array.dtype, what)
+        self._take_form(array.shape, array.dtype, what)
         if array.filename is None:
             raise ValueError("the np.memmap was made of a file without a name; make it from the file's path.")
         if array.mode == "c":
@@ -29,19 +28,13 @@ class MappedRows(RowSource):
                 f"{what} has mode 'c' (copy on write): changes of it are not in the file, where rows are read from. "
                 "Open it with mode='r'."
             )
-        self.one_column = array.ndim == 1
         array = array[:, None] if self.one_column else array
-        self._n_rows, self.n_columns = array.shape
         self._stored = array.dtype
-        self.dtype = served_dtype(array.dtype)
         self._strides = _strides(array, what)
         self._row_bytes = (self.n_columns - 1) * self._strides[1] + array.itemsize
         self._position = _position(array)
         self._file = OpenFile(array.filename)
         self._origin = f" of {self._file.path}"
-
-    def __len__(self) -> int:
-        return self._n_rows
 
     def read(self, rows: slice) -> np.ndarray:
         """Read a run of rows."""
@@ -85,7 +78,7 @@ def _position(array: np.memmap) -> int:
 
 
 def _read_into(file: OpenFile, data: np.ndarray, position: int) -> int:
-    """Fill data from a position of a file, whatever other threads read; how many bytes there were."""
+    """Fill data from a position of a file; how many bytes there were. Other threads may read it at the same time."""
     view, done = memoryview(data), 0
     while done < len(data):  # one call gives 2 GiB at most
         if hasattr(os, "preadv"):

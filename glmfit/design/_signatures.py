@@ -56,18 +56,15 @@ class Watch:
     """What the data of a fit (sources, arrays in memory or mapped) are read from, as it was when this was made."""
 
     def __init__(self, data: Iterable[Any]):
-        self._read = [found for given in data if (found := _signed(given)) is not None]
+        self._sources = [source for given in data for source in _signed(given)]
         self._before = self._signature()
 
     def warn_of_changes(self) -> None:
         """Warn once if something has changed since: a fit does not end, and what it found is not lost."""
-        now, changed, replaced = self._signature(), [], []
-        for name, was in self._before.items():
-            if _read(was) != _read(now.get(name)):
-                changed.append(name)
-            elif was != now[name] and now[name].at_path is not None:
-                replaced.append(name)
-        said = []
+        now, said = self._signature(), []
+        changed = [name for name, was in self._before.items() if _read(was) != _read(now.get(name))]
+        moved = [name for name, was in self._before.items() if was != now.get(name) and name not in changed]
+        replaced = [name for name in moved if now[name].at_path is not None]
         if changed:
             said.append(
                 f"data changed while the fit read them: {', '.join(changed)}. Coefficients, gaps and statuses may be "
@@ -82,15 +79,15 @@ class Watch:
             warn_user(" ".join(said))
 
     def _signature(self) -> dict[str, Hashable]:
-        return {name: state for source in self._read for name, state in source.signature().items()}
+        return {name: state for source in self._sources for name, state in source.signature().items()}
 
 
-def _signed(given: Any):
-    """Return what has the signature of data that are read during the fit, None for data in memory."""
+def _signed(given: Any) -> list[RowSource | OpenFile]:
+    """Find what has the signature of data that are read during the fit; nothing for data in memory."""
     if isinstance(given, RowSource):
-        return given
+        return [given]
     mapped = isinstance(given, np.memmap) and given._mmap is not None and given.filename is not None
-    return OpenFile(given.filename) if mapped else None
+    return [OpenFile(given.filename)] if mapped else []
 
 
 def _read(state: Hashable) -> Hashable:

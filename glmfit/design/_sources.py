@@ -1,18 +1,20 @@
-"""Which objects are read a run at a time, and how."""
+"""Which objects are read a run at a time, how, and side by side."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
-from ._form import check_form, served_dtype
+from ..data.arrays import rows_with_nan
+from ..data.times import plain
 from ._mapped import MappedRows
 from ._signatures import stamp
-from .base import RowSource
+from .base import KnownRows, RowSource, check_form
 
 CHUNK_ROWS = (256, 65536)  # between too many small reads and too much memory
 
@@ -55,6 +57,64 @@ def as_source(array: Any) -> RowSource | None:
     return ChunkedRows(array) if _is_chunked(array) else None
 
 
+def hstack(sources: Iterable[Any]) -> RowSource:
+    """Put sources and arrays side by side.
+
+    Parameters
+    ----------
+    sources : sequence
+        What `as_source` takes, and arrays in memory, (time, column) or (time,), in the order of their columns.
+
+    Returns
+    -------
+    RowSource
+        All columns, (time, column). Rows that one of them leaves out, and rows of arrays in memory with a NaN, are left
+        out. Columns have names if those of any part have; the others are then called x and their number. Where two
+        parts have a name in common, all names begin with ``part`` and the number of the part.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or their numbers of rows differ.
+    TypeError
+        For an array by itself.
+
+    Notes
+    -----
+    Cost: one copy of a run's rows. The type is float64 if that of any part is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit.design import Convolution, hstack
+    >>> counts, speed = np.zeros((1000, 2), np.uint8), np.ones(1000, np.float32)
+    >>> hstack([Convolution(counts, np.ones((5, 1)), name="n"), speed]).columns
+    ['n0_0', 'n1_0', 'x2']
+    """
+    if hasattr(sources, "shape"):
+        raise TypeError(
+            f"sources is a {type(sources).__name__} of shape {tuple(sources.shape)}; it must be a list of sources and "
+            "arrays, (time, column) each. Give [X] for one."
+        )
+    sources = list(sources)
+    if not sources:
+        raise ValueError("sources is empty; give at least one source or array.")
+    parts = [rows_of(given) for given in sources]
+    lengths = [len(part) for part in parts]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"sources have {', '.join(map(str, lengths))} rows; all need the same number, one row per time bin. Were "
+            "all of them cut to the same bins?"
+        )
+    return SideBySide(parts)
+
+
+def rows_of(given: Any, what: str | None = None) -> RowSource:
+    """Make a source of anything: of what `as_source` takes, or of an array in memory, which messages call by a name."""
+    source = as_source(given)
+    return ArrayRows(given, what) if source is None else source
+
+
 def _is_chunked(array: Any) -> bool:
     """Whether an array is stored in chunks; a dataset of HDF5 may be without and is known by its library."""
     if type(array).__module__.split(".")[0] == "h5py":
@@ -71,9 +131,8 @@ class ReadableRows(RowSource):
     def __init__(self, rows: Any):
         self._rows = rows
         self._origin = f" of {type(rows).__name__}"
-        for name in ("n_columns", "chunk_rows", "left_out", "columns"):
-            if getattr(rows, name, None) is not None:
-                setattr(self, name, getattr(rows, name))
+        told = {name: getattr(rows, name, None) for name in ("n_columns", "chunk_rows", "left_out", "columns")}
+        vars(self).update({name: value for name, value in told.items() if value is not None})
         check_form(self.shape, self.dtype, f"the {type(rows).__name__}")
 
     def __len__(self) -> int:
@@ -89,17 +148,13 @@ class ReadableRows(RowSource):
         return signature() if callable(signature) else {}
 
 
-class ChunkedRows(RowSource):
+class ChunkedRows(KnownRows):
     """Rows of an array that is stored in chunks and read by slices (h5py, zarr)."""
 
     def __init__(self, array: Any):
         kind = f"{type(array).__module__.split('.')[0]} {type(array).__name__}"
-        check_form(array.shape, array.dtype, f"the {kind}")
+        self._take_form(array.shape, array.dtype, f"the {kind}")
         self._array = array
-        self._n_rows = array.shape[0]
-        self.one_column = len(array.shape) == 1
-        self.n_columns = 1 if self.one_column else array.shape[1]
-        self.dtype = served_dtype(array.dtype)
         chunk = array.chunks[0] if array.chunks else 0
         chunk = max(chunk) if isinstance(chunk, tuple) else chunk  # dask gives the sizes of all
         self.chunk_rows = int(np.clip(chunk, *CHUNK_ROWS))
@@ -107,9 +162,6 @@ class ChunkedRows(RowSource):
         name = getattr(array, "name", None)
         place = " in ".join(str(part) for part in (name, file or getattr(array, "store", None)) if part)
         self._origin = f" of {kind} {place}".rstrip()
-
-    def __len__(self) -> int:
-        return self._n_rows
 
     def read(self, rows: slice) -> np.ndarray:
         """Read a run of rows."""
@@ -125,3 +177,64 @@ class ChunkedRows(RowSource):
         if root is None or not os.path.exists(root):
             return {}
         return stamp(Path(root, self._array.path) if os.path.isdir(root) else root)
+
+
+class ArrayRows(KnownRows):
+    """Rows of an array in memory, dense or sparse; those with a NaN are left out."""
+
+    def __init__(self, array: Any, what: str | None):
+        values = plain(array)
+        values = scipy.sparse.csr_array(values) if scipy.sparse.issparse(values) else np.asarray(values)
+        self._take_form(values.shape, values.dtype, what or f"the {type(array).__name__}")
+        self._values = values[:, None] if self.one_column else values
+        names = getattr(array, "columns", None)
+        self.columns = None if names is None else [str(name) for name in names]
+        missing = rows_with_nan(self._values)
+        self.left_out = missing if missing.any() else None
+
+    def read(self, rows: slice) -> np.ndarray:
+        """Read a run of rows."""
+        block = self._values[rows]
+        return block.toarray() if scipy.sparse.issparse(block) else block
+
+
+class SideBySide(KnownRows):
+    """Columns of several sources of the same length."""
+
+    def __init__(self, parts: list[RowSource]):
+        self._parts = parts
+        self._n_rows = len(parts[0])
+        self.n_columns = sum(part.n_columns for part in parts)
+        self.dtype = np.result_type(*(part.dtype for part in parts))
+        self.chunk_rows = max(part.chunk_rows for part in parts)
+        left_out = [part.left_out for part in parts if part.left_out is not None]
+        self.left_out = np.logical_or.reduce(left_out) if left_out else None
+        self.columns = self._names() if any(part.columns for part in parts) else None
+        self._origin = f" of {', '.join(part._label for part in parts)}"
+
+    def read(self, rows: slice) -> np.ndarray:
+        """Read a run of rows."""
+        return self._checked(*rows.indices(len(self))[:2])
+
+    def signature(self) -> dict[str, Hashable]:
+        """State of what the parts are read from."""
+        return {name: state for part in self._parts for name, state in part.signature().items()}
+
+    def _checked(self, start: int, stop: int) -> np.ndarray:
+        # The parts check themselves, and name themselves if something is wrong.
+        block, at = np.empty((stop - start, self.n_columns), self.dtype), 0
+        for part in self._parts:
+            part._refuse_shorter(self._n_rows)
+            block[:, at : at + part.n_columns] = part._checked(start, stop)
+            at += part.n_columns
+        return block
+
+    def _names(self) -> list[str]:
+        names: list[str] = []
+        for part in self._parts:
+            names += part.columns or [f"x{len(names) + i}" for i in range(part.n_columns)]
+        if len(set(names)) == len(names):
+            return names
+        # Parts without a name of their own: told apart by their place.
+        of = [place for place, part in enumerate(self._parts) for _ in range(part.n_columns)]
+        return [f"part{place}_{name}" for place, name in zip(of, names, strict=True)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 from ._schema import guess
 from .sessions import Session
 
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, OSError, KeyError)
 PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")
 
 
@@ -47,6 +45,16 @@ def blaming(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def blaming_damage(what: str) -> Iterator[None]:
+    """Say of whatever a library raises that what it reads is damaged."""
+    try:
+        yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".strip(": ")
+        raise ValueError(f"{what} is damaged ({reason}).") from error
+
+
+@contextlib.contextmanager
 def arrays_of(source: dict[str, Any]) -> Iterator[Callable[[str], np.ndarray]]:
     """Open a file of arrays; gives a function from a name to an array."""
     path = source["path"]
@@ -55,10 +63,8 @@ def arrays_of(source: dict[str, Any]) -> Iterator[Callable[[str], np.ndarray]]:
         return
     # numpy.load takes a path, but leaves it open when it fails.
     with open(path, "rb") as raw:
-        try:
+        with blaming_damage(f"{path} is not an npz file, or"):
             file = np.load(raw, allow_pickle=False)
-        except _DAMAGED as error:
-            raise ValueError(f"{path} is not an npz file, or is damaged ({_reason(error)}).") from error
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise ValueError(f"{path} is not an npz file but a single array; save it with numpy.savez.")
         with file:
@@ -74,22 +80,23 @@ def names_in(path: Path, form: str) -> set[str] | None:
             return None  # a pipe would wait for somebody who writes
         with zipfile.ZipFile(path) as file:
             return {name.removesuffix(".npy") for name in file.namelist()}
-    except _DAMAGED:
+    except Exception:
         return None
 
 
 def _npz_array(file: Any, path: str, name: str) -> np.ndarray:
     if name not in file.files:
         raise ValueError(f'{path} has no array "{name}"{guess(name, file.files)}')
+    what = f'{path}: the array "{name}"'
     try:
-        return file[name]
-    except _DAMAGED as error:
-        if "Object arrays" in str(error):
-            raise ValueError(
-                f'{path}: the array "{name}" holds Python objects, which only a pickle can keep; it is not read. Save '
-                "it as numbers or text."
-            ) from error
-        raise ValueError(f'{path}: the array "{name}" is damaged ({_reason(error)}).') from error
+        with blaming_damage(what):
+            return file[name]
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        raise ValueError(
+            f"{what} holds Python objects, which only a pickle can keep; it is not read. Save it as numbers or text."
+        ) from error
 
 
 def _zarr_reader(path: str) -> Callable[[str], np.ndarray]:
@@ -98,30 +105,22 @@ def _zarr_reader(path: str) -> Callable[[str], np.ndarray]:
     except ImportError as error:
         raise ImportError(f"{path} needs zarr: pip install zarr.") from error
 
-    try:
+    with blaming_damage(f"{path} is not a zarr group, or"):
         group = zarr.open_group(path, mode="r")
-    except Exception as error:
-        raise ValueError(f"{path} is not a zarr group, or is damaged ({_reason(error)}).") from error
 
     def read(name: str) -> np.ndarray:
-        try:
-            array = group[name]
-        except KeyError:
-            raise ValueError(f'{path} has no array "{name}"{guess(name, _names(path))}') from None
-        except Exception as error:
-            raise ValueError(f'{path}: the array "{name}" is damaged ({_reason(error)}).') from error
+        what = f'{path}: the array "{name}"'
+        with blaming_damage(what):
+            array = group.get(name)
+        if array is None:
+            raise ValueError(f'{path} has no array "{name}"{guess(name, _names(path))}')
         if not isinstance(array, zarr.Array):
             raise ValueError(f'{path}: "{name}" is a group, not an array.')
         codecs = [getattr(codec, "codec_id", "") for codec in (*array.filters, *array.compressors)]
         if "pickle" in codecs or array.dtype == object:
-            raise ValueError(
-                f'{path}: the array "{name}" is pickled, and could run any code if it were read. Save it as '
-                "numbers or text."
-            )
-        try:
+            raise ValueError(f"{what} is pickled, and could run any code if it were read. Save it as numbers or text.")
+        with blaming_damage(what):
             return np.asarray(array[...])
-        except Exception as error:
-            raise ValueError(f'{path}: the array "{name}" is damaged ({_reason(error)}).') from error
 
     return read
 
@@ -137,7 +136,3 @@ def _pairs(read: Callable[[str], np.ndarray], keys: dict[str, str]) -> np.ndarra
     if start.shape != stop.shape or start.ndim != 1:
         raise ValueError(f"{keys['start']} has shape {start.shape}, {keys['stop']} {stop.shape}; both need (epoch,).")
     return np.column_stack([start, stop])
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip(": ")

@@ -35,13 +35,11 @@ def time_kernels(basis: dict, bin_s: float) -> np.ndarray:
 def evaluate(basis: dict, values: np.ndarray) -> np.ndarray:
     """Basis functions (row, basis) of values (row,), NaN where they are NaN or, unless cyclic, out of range."""
     low, high = basis["range"]
+    phase = (values - low) / (high - low)
     if basis["kind"] in CYCLIC:
-        phase = np.mod((values - low) / (high - low), 1.0)
+        phase = np.mod(phase, 1.0)
         phase = np.where(phase >= 1.0, 0.0, phase)  # of a tiny negative number
-        known = np.isfinite(phase)
-    else:
-        phase = (values - low) / (high - low)
-        known = (phase >= 0) & (phase <= 1)
+    known = (phase >= 0) & (phase <= 1)
     make = {"bspline": _bspline, "cyclic_bspline": _cyclic_bspline, "fourier": _fourier}[basis["kind"]]
     features = np.full((len(values), len(names_of(basis))), np.nan)
     if known.any():
@@ -58,23 +56,24 @@ def names_of(basis: dict) -> list[str]:
 
 def _bspline(phase: np.ndarray, basis: dict) -> np.ndarray:
     """B-splines on [0, 1] with equal knots, clamped at both ends: they add up to 1."""
-    from scipy.interpolate import BSpline
-
     n, order = basis["n"], basis["order"]
     knots = np.r_[np.zeros(order - 1), np.linspace(0, 1, n - order + 2), np.ones(order - 1)]
-    return BSpline.design_matrix(phase, knots, order - 1).toarray()
+    return _on_knots(phase, knots, order - 1)
 
 
 def _cyclic_bspline(phase: np.ndarray, basis: dict) -> np.ndarray:
     """B-splines around a circle of length 1: they add up to 1 and are shifts of each other."""
-    from scipy.interpolate import BSpline
-
     n, degree = basis["n"], basis["order"] - 1
-    knots = np.arange(-degree, n + degree + 1) / n
-    straight = BSpline.design_matrix(phase, knots, degree).toarray()  # (row, n + degree)
+    straight = _on_knots(phase, np.arange(-degree, n + degree + 1) / n, degree)  # (row, n + degree)
     features = straight[:, :n].copy()
     features[:, :degree] += straight[:, n:]
     return features
+
+
+def _on_knots(phase: np.ndarray, knots: np.ndarray, degree: int) -> np.ndarray:
+    from scipy.interpolate import BSpline
+
+    return BSpline.design_matrix(phase, knots, degree).toarray()
 
 
 def _fourier(phase: np.ndarray, basis: dict) -> np.ndarray:

@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ._schema import Problems
-from .recording import build_recording
+from .recording import Built, build_recording
 from .sessions import Session
 from .settings import COUNT_ESTIMATORS, read_design
-
-
-@dataclass(frozen=True)
-class Built:
-    """What an estimator is fitted to.
-
-    Attributes
-    ----------
-    X : numpy.ndarray
-        (time, feature).
-    y : numpy.ndarray
-        Counts (time, neuron), or labels (time,).
-    sample_weight, offset, exposure : numpy.ndarray or None
-        As ``fit`` takes them.
-    feature_names : list of str
-        Of the columns of X.
-    target_names : list of str or None
-        Of the columns of y.
-    notes : dict
-        What was done, values of JSON.
-    own : list of numpy.ndarray or None
-        History of each neuron by itself, (time, basis) each.
-    """
-
-    X: np.ndarray
-    y: np.ndarray
-    sample_weight: np.ndarray | None
-    offset: np.ndarray | None
-    exposure: np.ndarray | None
-    feature_names: list[str]
-    target_names: list[str] | None
-    notes: dict[str, Any]
-    own: list[np.ndarray] | None = None
 
 
 def build(
@@ -93,7 +59,7 @@ def build(
         return _matrices(session.matrices, design, estimator, dtype)
     if design is None:
         raise ValueError("the session is a recording, but the model has no design: add [model.design] with bin_s.")
-    return Built(sample_weight=None, offset=None, **build_recording(session, _checked(design), dtype))
+    return build_recording(session, _checked(design), dtype)
 
 
 def _checked(design: dict[str, Any]) -> dict[str, Any]:

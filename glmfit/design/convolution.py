@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import ArrayLike, DTypeLike
 
 from .._warn import warn_user
-from ._form import check_form
-from ._sources import as_source
-from .base import RowSource
+from ..data.arrays import refuse_spike_times
+from ._sources import rows_of
+from .base import KnownRows, check_form
 
 _MOST_ROWS_PER_PRODUCT = 16
 _MOST_ENTRIES = 2**20  # of the matrix of shifted kernels
 _SCAN_ROWS = 65536
 
 
-class Convolution(RowSource):
+class Convolution(KnownRows):
     """Convolve a signal's past with kernels, a run of rows at a time; the features never exist as a matrix.
 
     Row t, of source s and kernel b, is ``sum_k signal[t - 1 - k, s] * basis[k, b]``: strictly causal, the present bin
@@ -54,8 +53,8 @@ class Convolution(RowSource):
 
     Notes
     -----
-    Rows whose window reaches before their epoch's first bin, or over a NaN of the signal, are left out: they are NaN,
-    all of them. These are the features that NeMoS computes, NaN rows included, to rounding.
+    Rows whose window reaches before their epoch's first bin, or over a NaN of the signal, are left out: they are all
+    NaN. These are the features that NeMoS computes, NaN rows included, to rounding.
 
     A row comes out the same to the last bit whatever run it is read in: rows are computed in blocks of up to 16 whose
     place is fixed, each one product of the block's signal with shifted copies of the kernels. Cost of a row: 2 (lag +
@@ -91,22 +90,21 @@ class Convolution(RowSource):
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype is {dtype!r}; it must be numpy.float32 or numpy.float64.")
-        _refuse_times(signal)
+        refuse_spike_times(signal, "signal", "count them in bins first: signal.count(0.01).")
         kernels = _kernels(basis, self.dtype)
         self._lags, n_basis = kernels.shape
         starts = _starts(signal, epochs)
-        labels = getattr(signal, "columns", None)
-        self._source = as_source(signal)
-        self._signal, shape = _reader(signal if self._source is None else self._source)
-        self._n_rows, self._n_sources = shape
+        self._source = rows_of(signal, "signal")
+        self._n_rows, self._n_sources = self._source.shape
         self.n_columns = self._n_sources * n_basis
+        labels = getattr(signal, "columns", None)
         labels = range(self._n_sources) if labels is None else labels
         prefix = "x" if name is None else name
         self.columns = [f"{prefix}{source}_{b}" for source in labels for b in range(n_basis)]
         self._block, self._shifted = _shifted(kernels)
         missing = self._find_missing()
-        self._has_missing = missing is not None
-        self.left_out = _incomplete(self._n_rows, self._lags, starts, missing)
+        self._has_missing = bool(missing.any())
+        self.left_out = _incomplete(missing, self._lags, starts)
         if self.left_out.all():
             raise ValueError(
                 f"no row of the signal, {self._n_rows} rows in {len(starts)} epochs, has {self._lags} rows without NaN "
@@ -114,22 +112,8 @@ class Convolution(RowSource):
             )
         self._origin = f" of {self._n_sources} sources, {n_basis} kernels of {self._lags} lags"
 
-    def __len__(self) -> int:
-        return self._n_rows
-
     def read(self, rows: slice) -> np.ndarray:
-        """Compute a run of rows.
-
-        Parameters
-        ----------
-        rows : slice
-            From a start to a stop, step 1.
-
-        Returns
-        -------
-        numpy.ndarray
-            Features, (row, source * basis).
-        """
+        """Compute a run of rows, (row, source * basis): see `RowSource.read`."""
         start, stop, _ = rows.indices(len(self))
         first, last = start // self._block, -(-stop // self._block)
         past = self._past(first * self._block - self._lags, last * self._block - 1)
@@ -148,34 +132,33 @@ class Convolution(RowSource):
 
     def signature(self) -> dict[str, Hashable]:
         """State of what the signal is read from."""
-        return {} if self._source is None else self._source.signature()
+        return self._source.signature()
 
     def _past(self, start: int, stop: int) -> np.ndarray:
         """Rows of the signal as floats, 0 outside and where it is NaN: no row that needs them is kept."""
-        if self._source is not None:
-            self._source._refuse_shorter(self._n_rows)
+        self._source._refuse_shorter(self._n_rows)
         past = np.zeros((stop - start, self._n_sources), self.dtype)
         inside = slice(max(start, 0), min(stop, self._n_rows))
         if inside.start < inside.stop:
-            past[inside.start - start : inside.stop - start] = self._signal(inside)
+            past[inside.start - start : inside.stop - start] = self._source._as_stored(inside.start, inside.stop)
         if self._has_missing:
             np.nan_to_num(past, copy=False, nan=0.0)
         return past
 
-    def _find_missing(self) -> np.ndarray | None:
-        """Rows of the signal with a NaN, bool (time,), None if there is none."""
+    def _find_missing(self) -> np.ndarray:
+        """Rows of the signal with a NaN, bool (time,)."""
         missing = np.zeros(self._n_rows, bool)
         for start in range(0, self._n_rows, _SCAN_ROWS):
-            block = self._signal(slice(start, min(start + _SCAN_ROWS, self._n_rows)))
+            block = self._source._read(start, min(start + _SCAN_ROWS, self._n_rows))
             if block.dtype.kind != "f":
-                return None
+                break
             if np.isinf(block).any():
                 raise ValueError(
                     f"the signal is infinite at row {start + np.isinf(block).any(axis=1).argmax()}; it must be finite, "
                     "or NaN where it is missing."
                 )
             missing[start : start + len(block)] = np.isnan(block).any(axis=1)
-        return missing if missing.any() else None
+        return missing
 
 
 def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
@@ -210,30 +193,6 @@ def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
     return kernels.astype(dtype)
 
 
-def _reader(signal: Any) -> tuple[Callable[[slice], np.ndarray], tuple[int, int]]:
-    """How to get rows of a signal as a dense array (row, source), and its shape."""
-    if isinstance(signal, RowSource):
-        return signal.fetch, signal.shape
-    if scipy.sparse.issparse(signal):
-        check_form(signal.shape, signal.dtype, "signal")
-        by_rows = scipy.sparse.csr_array(signal)
-        return lambda rows: by_rows[rows].toarray(), by_rows.shape
-    if isinstance(signal, np.ma.MaskedArray):  # what is masked is missing
-        signal = signal.astype(np.promote_types(signal.dtype, np.float32)).filled(np.nan)
-    values = np.asarray(getattr(signal, "values", signal))
-    check_form(values.shape, values.dtype, "signal")
-    values = values[:, None] if values.ndim == 1 else values
-    return values.__getitem__, values.shape
-
-
-def _refuse_times(signal: Any) -> None:
-    """Raise for spike times that have not been counted in bins."""
-    if hasattr(signal, "count") and type(signal).__name__ in ("Ts", "TsGroup"):
-        raise TypeError(
-            f"signal is a {type(signal).__name__} of spike times; count them in bins first: signal.count(0.01)."
-        )
-
-
 def _starts(signal: Any, epochs: Any) -> np.ndarray:
     """Rows at which epochs begin, the first of them 0."""
     support = getattr(signal, "time_support", None)
@@ -251,14 +210,14 @@ def _starts(signal: Any, epochs: Any) -> np.ndarray:
     return np.unique(np.r_[0, epochs])
 
 
-def _incomplete(n_rows: int, lags: int, starts: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+def _incomplete(missing: np.ndarray, lags: int, starts: np.ndarray) -> np.ndarray:
     """Rows whose window of lags reaches over their epoch's start or over a missing row, bool (time,)."""
-    incomplete = np.zeros(n_rows, bool)
+    incomplete = np.zeros(len(missing), bool)
+    if missing.any():
+        seen = np.r_[0, np.cumsum(missing)]  # missing rows before each
+        incomplete[lags:] = seen[lags:-1] > seen[: -lags - 1]
     for start in starts:
         incomplete[start : start + lags] = True
-    if missing is not None:
-        until = np.r_[0, np.cumsum(missing)]  # missing rows before each
-        incomplete[lags:] |= until[lags:-1] > until[: -lags - 1]
     return incomplete
 
 

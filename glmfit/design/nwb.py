@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ._schema import guess
-from .arrays import blaming
+from .arrays import blaming, blaming_damage
 from .sessions import Session
 
 
@@ -40,26 +40,25 @@ def _opened(path: str) -> Iterator[Any]:
     with warnings.catch_warnings():
         # hdmf warns of namespaces of other versions and of details of the standard: nothing to be done here.
         warnings.simplefilter("ignore", UserWarning)
-        try:
+        with blaming_damage(f"{path} is not an NWB file, or"):
             file = NWBFile(path)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ValueError(f"{path} is not an NWB file, or is damaged ({reason}).") from error
-        try:
+        with contextlib.closing(file):
             yield file
-        finally:
-            file.close()
+
+
+def _name(file: Any, path: str, key: str) -> str:
+    """Find the name of an object that is given by it, or by its full path."""
+    name, known = file.full_path_to_key.get(key, key), list(file.keys())
+    if name not in known:
+        raise ValueError(f'{path} has no "{key}"{guess(key, known)}')
+    return name
 
 
 def _take(file: Any, path: str, key: str, what: str, *kinds: type) -> Any:
     """Read an object of the file."""
-    known = list(file.keys())
-    if key not in known and not (key.startswith("/") and key in file.full_path_to_key):
-        raise ValueError(f'{path} has no "{key}"{guess(key, known)}')
-    try:
-        found = file[key]
-    except Exception as error:
-        raise ValueError(f'{path}: "{key}" is damaged ({type(error).__name__}: {error}).') from error
+    name = _name(file, path, key)
+    with blaming_damage(f'{path}: "{key}"'):
+        found = file[name]
     if not isinstance(found, kinds):
         raise ValueError(f'{path}: "{key}" is a {type(found).__name__}, which holds no {what}.')
     return found
@@ -68,20 +67,15 @@ def _take(file: Any, path: str, key: str, what: str, *kinds: type) -> Any:
 def _signal(file: Any, path: str, key: str, nap: Any) -> tuple:
     """Read times, values and names of columns of a signal."""
     found = _take(file, path, key, "signal of one or several columns", nap.Tsd, nap.TsdFrame)
-    try:
+    with blaming_damage(f'{path}: "{key}"'):  # read when it is asked for
         values = np.asarray(found.values)
-    except Exception as error:  # read when it is asked for
-        raise ValueError(f'{path}: "{key}" is damaged ({type(error).__name__}: {error}).') from error
     columns = [str(column) for column in found.columns] if isinstance(found, nap.TsdFrame) else None
     return found.t, values, columns
 
 
 def _epochs(file: Any, path: str, key: str) -> np.ndarray:
     """Read starts and stops as they are written; pynapple would merge intervals that overlap."""
-    name = file.full_path_to_key.get(key, key)
-    if name not in file.keys():
-        raise ValueError(f'{path} has no "{key}"{guess(key, list(file.keys()))}')
-    table = file.nwb.objects[file.key_to_id[name]]
+    table = file.nwb.objects[file.key_to_id[_name(file, path, key)]]
     if not {"start_time", "stop_time"} <= set(getattr(table, "colnames", ())):
         raise ValueError(f'{path}: "{key}" is a {type(table).__name__}, which holds no intervals.')
     return np.column_stack([np.asarray(table[side].data[:]) for side in ("start_time", "stop_time")])

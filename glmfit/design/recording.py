@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,68 +19,76 @@ from .settings import COUNTS
 _MOST_INTERVALS = 100  # written in the notes
 
 
-class Features:
-    """Columns of a design, gathered part by part."""
+@dataclass(frozen=True)
+class Built:
+    """What an estimator is fitted to.
 
-    def __init__(self, n_rows: int, dtype):
-        self.blocks: list[np.ndarray] = [np.empty((n_rows, 0), dtype)]
-        self.names: list[str] = []
-        self.dtype = dtype
-        self.incomplete: dict[str, int] = {}  # rows with NaN, by part
-        self.scaled: dict[int, np.ndarray] = {}  # columns to be standardized, as they were before rounding to dtype
+    Attributes
+    ----------
+    X : numpy.ndarray
+        (time, feature).
+    y : numpy.ndarray
+        Counts (time, neuron), or labels (time,).
+    sample_weight, offset, exposure : numpy.ndarray or None
+        As ``fit`` takes them.
+    feature_names : list of str
+        Of the columns of X.
+    target_names : list of str or None
+        Of the columns of y.
+    notes : dict
+        What was done, values of JSON.
+    own : list of numpy.ndarray or None
+        History of each neuron by itself, (time, basis) each.
+    """
 
-    def add(self, part: str, values: np.ndarray, names: list[str], standardize: bool = False) -> None:
-        """Append columns."""
-        if standardize:
-            self.scaled |= {len(self.names) + i: column for i, column in enumerate(values.astype(np.float64).T)}
-        self.blocks.append(values.astype(self.dtype, copy=False))
-        self.names += names
-        self.incomplete[part] = int(np.isnan(values).any(axis=1).sum())
-
-    def standardize(self, X: np.ndarray, complete: np.ndarray) -> dict[str, list[float]]:
-        """Bring columns to mean 0 and standard deviation 1 over complete rows; mean and deviation by name."""
-        used = {}
-        for column, values in self.scaled.items():
-            known = values[complete]
-            mean, deviation = float(known.mean()), float(known.std())
-            deviation = deviation if deviation > 1e-12 * np.abs(known).max() else 1.0  # a constant stays one
-            X[:, column] = (values - mean) / deviation
-            used[self.names[column]] = [mean, deviation]
-        return used
+    X: np.ndarray
+    y: np.ndarray
+    sample_weight: np.ndarray | None
+    offset: np.ndarray | None
+    exposure: np.ndarray | None
+    feature_names: list[str]
+    target_names: list[str] | None
+    notes: dict[str, Any]
+    own: list[np.ndarray] | None = None
 
 
-def build_recording(session: Session, design: dict[str, Any], dtype) -> dict[str, Any]:
-    """Make all parts of what an estimator is fitted to, by name."""
+class Part(NamedTuple):
+    """Features of one covariate, or of the history."""
+
+    name: str
+    values: np.ndarray  # (bin, feature), NaN where there is none
+    names: list[str]
+    note: dict[str, Any] | None = None  # how a signal came into bins
+    standardize: bool = False
+
+
+def build_recording(session: Session, design: dict[str, Any], dtype) -> Built:
+    """Make what an estimator is fitted to."""
     signals = _signals(session, design)
     epochs, origin = _epochs(session, design, signals)
-    keep_partial = design["partial_bins"] == "exposure"
-    bins = _bins.make_bins(epochs, design["bin_s"], keep_partial)
+    bins = _bins.make_bins(epochs, design["bin_s"], design["partial_bins"] == "exposure")
     if not len(bins.starts):
         raise ValueError(f"no epoch is as long as a bin of {design['bin_s']:g} s (epochs: {origin}).")
-    units, left_out = _units(session, design)
-    counts = _bins.count(bins, [session.spikes[unit] for unit in units])
     seconds = float((bins.stops - bins.starts).sum())
-    if "min_rate_hz" in design:
-        rates = counts.sum(axis=0) / seconds
-        left_out |= {u: f"{r:.3g} Hz" for u, r in zip(units, rates) if r < design["min_rate_hz"]}
-        counts = counts[:, [unit not in left_out for unit in units]]
-        units = [unit for unit in units if unit not in left_out]
-    if not units and (design["target"] == COUNTS or "history" in design):
-        raise ValueError(f"no unit is left; left out are {left_out}." if left_out else "the session has no spikes.")
-    features = Features(len(counts), dtype)
-    used = [_add_covariate(features, bins, covariate, signals, counts, units) for covariate in design["covariates"]]
-    own, own_names = _history(features, bins, design, counts, units)
-    twice = sorted({name for name in features.names if features.names.count(name) > 1})
+    counts, units, left_out = _counts(session, design, bins, seconds)
+    covariates = [_covariate(covariate, bins, signals, counts, units, dtype) for covariate in design["covariates"]]
+    history = [_history(design["history"], bins, counts, units, dtype)] if "history" in design else []
+    own = history[0] if history and design["history"]["of"] == "own" else None
+    parts = covariates if own else covariates + history
+    names = [name for part in parts for name in part.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"several features are called {', '.join(twice)}; give their covariates names of their own.")
-    X = np.concatenate(features.blocks, axis=1)
+    X = np.empty((len(counts), len(names)), dtype)
+    np.concatenate([X[:, :0], *(part.values for part in parts)], axis=1, out=X, casting="same_kind")
     y = counts if design["target"] == COUNTS else _labels(bins, design["target"], signals)
+    missing = {part.name: np.isnan(part.values).any(axis=1) for part in covariates + history}
+    missing_by = {name: int(rows.sum()) for name, rows in missing.items()}
     complete = np.isfinite(X).all(axis=1) & np.isfinite(y.reshape(len(y), -1)).all(axis=1)
-    if own is not None:
-        complete &= ~np.isnan(own[0]).any(axis=1)
+    if own:
+        complete &= ~missing[own.name]
     if not complete.any():
-        raise ValueError(f"none of {len(X)} bins has all features; bins without, by part: {features.incomplete}.")
-    standardized = features.standardize(X, complete)
+        raise ValueError(f"none of {len(X)} bins has all features; bins without, by part: {missing_by}.")
     notes = {
         "kind": "recording",
         "bin_s": bins.bin_s,
@@ -87,22 +97,32 @@ def build_recording(session: Session, design: dict[str, Any], dtype) -> dict[str
         "epochs": {"from": origin, "number": len(epochs), "intervals": epochs[:_MOST_INTERVALS].tolist()},
         "partial_bins": {"handled": design["partial_bins"], "number": bins.n_partial, "seconds": bins.partial_s},
         "rows_left_out": int((~complete).sum()),
-        "rows_left_out_by": features.incomplete,
+        "rows_left_out_by": missing_by,
         "units_left_out": left_out,
-        "covariates": used,
-        "standardized": standardized,
+        "covariates": [part.note for part in covariates],
+        "standardized": _standardize(X, parts, complete),
     }
-    if own is not None:
-        notes["own_names"] = own_names
-    return {
-        "X": X,
-        "y": y,
-        "exposure": bins.share if keep_partial and bins.n_partial else None,
-        "feature_names": features.names,
-        "target_names": units if design["target"] == COUNTS else None,
-        "notes": notes,
-        "own": own,
-    }
+    if own:
+        notes["own_names"] = [f"history_{end}" for end in names_of(design["history"]["basis"])]
+    exposure = bins.share if design["partial_bins"] == "exposure" and bins.n_partial else None
+    target_names = units if design["target"] == COUNTS else None
+    of_each = np.split(own.values, len(units), axis=1) if own else None
+    return Built(X, y, None, None, exposure, names, target_names, notes, of_each)
+
+
+def _standardize(X: np.ndarray, parts: list[Part], complete: np.ndarray) -> dict[str, list[float]]:
+    """Bring columns to mean 0 and standard deviation 1 over complete rows; mean and deviation by name."""
+    used, at = {}, 0
+    for part in parts:
+        if part.standardize:
+            values = part.values.astype(np.float64)  # as they were before rounding to the type of X
+            known = np.ascontiguousarray(values[complete].T)
+            mean, deviation = known.mean(axis=1), known.std(axis=1)
+            deviation[deviation <= 1e-12 * np.abs(known).max(axis=1)] = 1.0  # a constant stays one
+            X[:, at : at + len(part.names)] = (values - mean) / deviation
+            used |= dict(zip(part.names, np.stack([mean, deviation], axis=1).tolist(), strict=True))
+        at += len(part.names)
+    return used
 
 
 def _signals(session: Session, design: dict[str, Any]) -> dict[str, Signal]:
@@ -127,30 +147,39 @@ def _epochs(session: Session, design: dict[str, Any], signals: dict[str, Signal]
         if session.support is None:
             raise ValueError("the session has no spikes, and the design no epochs.")
         return session.support, "the time support of the spikes"
-    epochs = None
-    for signal in signals.values():
-        epochs = signal.support if epochs is None else _bins.intersect(epochs, signal.support)
+    epochs = functools.reduce(_bins.intersect, [signal.support for signal in signals.values()])
     origin = f"the time supports of {', '.join(signals)}"
     if not len(epochs):
         raise ValueError(f"{origin} have nothing in common; are all on the same clock, in seconds?")
     return epochs, origin
 
 
-def _units(session: Session, design: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Units of a design, and those left out with the reason."""
+def _counts(
+    session: Session, design: dict[str, Any], bins: Bins, seconds: float
+) -> tuple[np.ndarray, list[str], dict[str, str]]:
+    """Count spikes, (bin, unit), of the units of a design; these units, and those left out with the reason."""
     left_out = {unit: f"{n} spikes" for unit, n in session.few_spikes.items()}
-    if "units" not in design:
-        return list(session.spikes), left_out
-    missing = [unit for unit in design["units"] if unit not in session.spikes]
-    if missing:
-        few = [f"{unit} ({left_out[unit]})" for unit in missing if unit in left_out]
-        reason = f" Left out by min_spikes are {', '.join(few)}." if few else ""
-        raise ValueError(f"the design names units that the session has not: {', '.join(missing)}.{reason}")
-    return [unit for unit in session.spikes if unit in design["units"]], {}
+    units = list(session.spikes)
+    if "units" in design:
+        missing = [unit for unit in design["units"] if unit not in units]
+        if missing:
+            few = [f"{unit} ({left_out[unit]})" for unit in missing if unit in left_out]
+            reason = f" Left out by min_spikes are {', '.join(few)}." if few else ""
+            raise ValueError(f"the design names units that the session has not: {', '.join(missing)}.{reason}")
+        units, left_out = [unit for unit in units if unit in design["units"]], {}
+    counts = _bins.count(bins, [session.spikes[unit] for unit in units])
+    if "min_rate_hz" in design:
+        rates = counts.sum(axis=0) / seconds
+        kept = rates >= design["min_rate_hz"]
+        left_out |= {unit: f"{rate:.3g} Hz" for unit, rate, keep in zip(units, rates, kept, strict=True) if not keep}
+        counts, units = counts[:, kept], [unit for unit, keep in zip(units, kept, strict=True) if keep]
+    if not units and (design["target"] == COUNTS or "history" in design):
+        raise ValueError(f"no unit is left; left out are {left_out}." if left_out else "the session has no spikes.")
+    return counts, units, left_out
 
 
-def _add_covariate(features: Features, bins: Bins, covariate: dict, signals, counts, units) -> dict[str, Any]:
-    """Append the features of a covariate; how the signal came into bins."""
+def _covariate(covariate: dict, bins: Bins, signals, counts, units, dtype) -> Part:
+    """Features of a covariate."""
     signal_name, basis = covariate["signal"], covariate.get("basis")
     name = covariate.get("name", signal_name)
     if signal_name == COUNTS:
@@ -165,7 +194,7 @@ def _add_covariate(features: Features, bins: Bins, covariate: dict, signals, cou
     prefixes = [f"{name}_{column}" for column in columns] or [name]
     lags = covariate.get("lags", [round(lag / bins.bin_s) for lag in covariate.get("lags_s", [])])
     if basis is not None and basis["kind"] in TIME_BASES:
-        made, ends = _convolve(values, basis, bins, features.dtype, f'covariate "{name}"'), names_of(basis)
+        made, ends = _convolve(values, basis, bins, dtype, f'covariate "{name}"'), names_of(basis)
     elif basis is not None:
         made = np.concatenate([evaluate(basis, column) for column in values.T], axis=1)
         ends = names_of(basis)
@@ -180,8 +209,8 @@ def _add_covariate(features: Features, bins: Bins, covariate: dict, signals, cou
     else:
         made, ends = values, [""]
     names = [f"{prefix}_{end}" if end else prefix for prefix in prefixes for end in ends]
-    features.add(name, made, names, covariate.get("standardize", False))
-    return {"name": name, "signal": signal_name, "resample": how, "columns": list(columns)}
+    note = {"name": name, "signal": signal_name, "resample": how, "columns": list(columns)}
+    return Part(name, made, names, note, covariate.get("standardize", False))
 
 
 def _default_resample(signal: Signal, bin_s: float, basis: dict | None) -> str:
@@ -203,18 +232,10 @@ def _column(column: Any, columns: tuple[str, ...], n: int, signal: str) -> int:
     return column
 
 
-def _history(features: Features, bins: Bins, design: dict, counts, units) -> tuple[list | None, list[str]]:
-    """Append the history of all units, or return that of each by itself."""
-    history = design.get("history")
-    if history is None:
-        return None, []
-    made = _convolve(counts, history["basis"], bins, features.dtype, "history")
-    ends = names_of(history["basis"])
-    if history["of"] == "all":
-        features.add("history", made, [f"history_{unit}_{end}" for unit in units for end in ends])
-        return None, []
-    features.incomplete["history"] = int(np.isnan(made).any(axis=1).sum())
-    return list(np.split(made, len(units), axis=1)), [f"history_{end}" for end in ends]
+def _history(history: dict, bins: Bins, counts, units, dtype) -> Part:
+    """History of all units."""
+    made, ends = _convolve(counts, history["basis"], bins, dtype, "history"), names_of(history["basis"])
+    return Part("history", made, [f"history_{unit}_{end}" for unit in units for end in ends])
 
 
 def _convolve(values: np.ndarray, basis: dict, bins: Bins, dtype, what: str) -> np.ndarray:

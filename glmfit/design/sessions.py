@@ -43,14 +43,11 @@ class Session:
 
     Attributes
     ----------
-    spikes : dict of numpy.ndarray
-        Sorted times, s, by name of the unit; empty for matrices.
+    spikes, signals, epochs : dict
+        By name: sorted times of a unit, s; times, values (sample, column), names of columns and support of a signal;
+        (epoch, 2), s. Empty for matrices.
     few_spikes : dict of int
         Units left out, with the number of their spikes.
-    signals : dict
-        Name -> times, values (sample, column), names of columns, support.
-    epochs : dict of numpy.ndarray
-        Name -> (epoch, 2), s.
     support : numpy.ndarray or None
         Time support of the spikes, (interval, 2), s: that of a TsGroup, from the first to the last spike otherwise.
     matrices : dict of numpy.ndarray, or None
@@ -101,9 +98,9 @@ class Session:
         if not given and not recorded:
             raise ValueError("nothing is given; a session needs spikes, or X and y.")
         self.matrices = _matrices(given) if given else None
-        self.spikes, self.support = _spikes(spikes) if spikes is not None else ({}, None)
-        self.few_spikes = {name: len(t) for name, t in self.spikes.items() if len(t) < min_spikes}
-        self.spikes = {name: t for name, t in self.spikes.items() if name not in self.few_spikes}
+        trains, self.support = _spikes(spikes) if spikes is not None else ({}, None)
+        self.few_spikes = {name: len(t) for name, t in trains.items() if len(t) < min_spikes}
+        self.spikes = {name: t for name, t in trains.items() if name not in self.few_spikes}
         self.signals = {str(name): _signal(name, value) for name, value in _mapping("signals", signals).items()}
         self.epochs = {str(name): intervals(f"epochs {name!r}", v) for name, v in _mapping("epochs", epochs).items()}
 
@@ -123,14 +120,16 @@ def intervals(what: str, value: Any) -> np.ndarray:
         raise ValueError(f"{what} has shape {found.shape}; it needs a start and a stop per interval, (interval, 2).")
     if not np.isfinite(found).all():
         raise ValueError(f"{what} has starts or stops that are NaN or infinite.")
-    if (found[:, 1] <= found[:, 0]).any():
-        i = int((found[:, 1] <= found[:, 0]).argmax())
-        raise ValueError(f"{what}: interval {i + 1} starts at {found[i, 0]:g} s and stops at {found[i, 1]:g} s.")
-    if (found[1:, 0] < found[:-1, 1]).any():
-        i = int((found[1:, 0] < found[:-1, 1]).argmax())
+    starts, stops = found.T
+    backwards, early = stops <= starts, starts[1:] < stops[:-1]
+    if backwards.any():
+        i = int(backwards.argmax())
+        raise ValueError(f"{what}: interval {i + 1} starts at {starts[i]:g} s and stops at {stops[i]:g} s.")
+    if early.any():
+        i = int(early.argmax())
         raise ValueError(
-            f"{what}: interval {i + 2} starts at {found[i + 1, 0]:g} s, before the one before it stops, at "
-            f"{found[i, 1]:g} s. Intervals must increase and not overlap."
+            f"{what}: interval {i + 2} starts at {starts[i + 1]:g} s, before the one before it stops, at {stops[i]:g} "
+            "s. Intervals must increase and not overlap."
         )
     return found
 
@@ -183,14 +182,10 @@ def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
 def _signal(name: Any, value: Any) -> Signal:
     """Check a signal."""
     what = f"the signal {name!r}"
-    support = getattr(value, "time_support", None)
-    columns: tuple[str, ...] = ()
     if hasattr(value, "t") and hasattr(value, "values"):
-        times, values = value.t, value.values
-        columns = tuple(str(column) for column in getattr(value, "columns", ()))
+        times, values, columns = value.t, value.values, map(str, getattr(value, "columns", ()))
     elif isinstance(value, tuple) and len(value) in (2, 3):
-        times, values = value[:2]
-        columns = tuple(value[2]) if len(value) == 3 and value[2] is not None else ()
+        times, values, columns = (*value, ())[:3]
     else:
         raise TypeError(f"{what} is a {type(value).__name__}; it must be a Tsd, a TsdFrame or a pair (times, values).")
     times = np.round(numbers(times, f"the times of {what}", "one time per sample, in s"), 9)
@@ -202,15 +197,17 @@ def _signal(name: Any, value: Any) -> Signal:
         )
     if not np.isfinite(times).all():
         raise ValueError(f"the times of {what} are not all finite.")
-    if np.isinf(values).any():
-        raise ValueError(f"{what} is infinite at {times[np.isinf(values.reshape(len(times), -1)).any(axis=1)][0]:g} s.")
     values = values.reshape(len(times), -1)
+    if np.isinf(values).any():
+        raise ValueError(f"{what} is infinite at {times[np.isinf(values).any(axis=1)][0]:g} s.")
+    columns = () if columns is None else tuple(columns)
     if columns and len(columns) != values.shape[1]:
         raise ValueError(f"{what} has {values.shape[1]} columns and {len(columns)} names of columns.")
     if not columns and values.shape[1] > 1:
         columns = tuple(str(i) for i in range(values.shape[1]))
     order = np.argsort(times, kind="stable")
     times, first = np.unique(times[order], return_index=True)
+    support = getattr(value, "time_support", None)
     support = np.array([[times[0], times[-1]]]) if support is None else intervals(f"the support of {what}", support)
     return Signal(times, values[order][first], columns, support)
 
@@ -220,21 +217,20 @@ def _matrices(given: dict[str, Any]) -> dict[str, Any]:
     missing = [name for name in ("X", "y") if name not in given]
     if missing:
         raise ValueError(f"{' and '.join(missing)} is missing; a session of matrices needs both X and y.")
-    found = {}
+    X = np.asarray(getattr(given["X"], "values", given["X"]))
+    if X.ndim != 2:
+        raise ValueError(f"X has shape {X.shape}; it needs (time, feature).")
+    found: dict[str, Any] = {}
     for name, value in given.items():
         if name.endswith("_names"):
             found[name] = [_word(entry) for entry in value]
             _refuse_equal(name, found[name])
-        else:
-            found[name] = np.asarray(getattr(value, "values", value))
-            if found[name].dtype == object:
-                raise TypeError(f"{name} holds objects, not numbers.")
-    n = len(found["X"]) if found["X"].ndim == 2 else None
-    if n is None:
-        raise ValueError(f"X has shape {found['X'].shape}; it needs (time, feature).")
-    for name in ("y", "sample_weight", "offset", "exposure"):
-        if name in found and (found[name].ndim == 0 or len(found[name]) != n):
-            raise ValueError(f"{name} has shape {found[name].shape}, X has {n} rows; both need one row per time bin.")
+            continue
+        array = found[name] = np.asarray(getattr(value, "values", value))
+        if array.dtype == object:
+            raise TypeError(f"{name} holds objects, not numbers.")
+        if array.ndim == 0 or len(array) != len(X):
+            raise ValueError(f"{name} has shape {array.shape}, X has {len(X)} rows; both need one row per time bin.")
     for name, matrix in (("feature_names", "X"), ("neuron_names", "y")):
         columns = found[matrix].shape[1] if found[matrix].ndim == 2 else 1
         if name in found and len(found[name]) != columns:

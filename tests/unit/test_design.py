@@ -14,7 +14,7 @@ import scipy.sparse
 import zarr
 
 from glmfit.design import Convolution, RowSource, as_source, hstack
-from glmfit.design._form import runs_of
+from glmfit.design.base import runs_of
 
 N, P = 700, 5
 
@@ -585,5 +585,5 @@ def test_parts_without_a_name_of_their_own_are_told_apart_by_their_place():
 
 
 def test_spike_times_are_to_be_counted_first():
-    with pytest.raises(TypeError, match=r"is a TsGroup of spike times; count them in bins first"):
+    with pytest.raises(TypeError, match=r"is a TsGroup, spike times; count them in bins first"):
         Convolution(nap.TsGroup({0: nap.Ts(np.arange(5.0))}), np.ones((3, 1)))
