@@ -208,7 +208,7 @@ def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scale(variance, mean, n_rows):
-    """Standard deviations, 1 for constant columns, and which are: what rounding leaves of those is not a variance."""
+    """Return standard deviations, 1 for constant columns, and which are: rounding leaves those something, too."""
     constant = variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
     return np.sqrt(np.where(constant, 1.0, variance)), constant
 

@@ -11,13 +11,54 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._compile import full_precision, jit
 from ..bounds import lanczos
 from ..observations import Observation
+from ..observations.row_loss import RowLoss
 from ..penalties import Penalty
 from ..penalties.base import per_neuron
-from .row_metric import Metric
+
+
+class Metric(NamedTuple):
+    """Positive definite matrix ``M = S diag(scale) S'`` per neuron, S the change to a centre of its own.
+
+    Measured from its centre the row z reads ``S'z``: the intercept's column stays, the centre is taken off the
+    others. NumPy or JAX arrays; every method works on either. Why: docs/theory/spectral_basis.md.
+    """
+
+    scale: jax.Array  # (column, neuron), positive, intercept last
+    centre: jax.Array  # (column - 1, neuron)
+
+    def apply(self, g):
+        """``M g``, (column, neuron)."""
+        return self._shift_intercept(self.scale * self._from_centre(g))
+
+    def root(self, x):
+        """``R x`` with ``M = R R'``, (column, neuron)."""
+        return self._shift_intercept(self.scale**0.5 * x)
+
+    def root_transposed(self, g):
+        """``R' g``, (column, neuron)."""
+        return self.scale**0.5 * self._from_centre(g)
+
+    def squared_norm(self, g):
+        """``g'M g``, (neuron,)."""
+        return (self.scale * self._from_centre(g) ** 2).sum(axis=0)
+
+    def leverage(self, z, dot):
+        """``z'M z`` of rows z (row, column) whose last entry is 1, (row, neuron); ``dot`` multiplies matrices."""
+        shifted = -2 * self.scale[:-1] * self.centre
+        constant = self.scale[-1] + (self.scale[:-1] * self.centre**2).sum(axis=0)
+        return dot(z[:, :-1] ** 2, self.scale[:-1]) + dot(z[:, :-1], shifted) + constant[None]
+
+    def _from_centre(self, g):
+        return g.__array_namespace__().concat([g[:-1] - self.centre * g[-1:], g[-1:]])
+
+    def _shift_intercept(self, x):
+        shifted = x[-1:] - (self.centre * x[:-1]).sum(axis=0, keepdims=True)
+        return x.__array_namespace__().concat([x[:-1], shifted])
 
 
 class AdmmState(NamedTuple):
@@ -53,7 +94,7 @@ class Rows(eqx.Module):
     ridge: jax.Array  # (column, neuron) strength of the ridge in whitened coordinates, 0 on the intercept
     penalty: Penalty
     splitting: Splitting | None
-    observation: Observation = eqx.field(static=True)
+    observation: Observation | RowLoss = eqx.field(static=True)
     n_rows: int = eqx.field(static=True)  # of the whole
     n_blocks: int = eqx.field(static=True)
 
@@ -120,32 +161,42 @@ class Rows(eqx.Module):
 
 
 class Sweep(NamedTuple):
-    """What one pass over the rows at fixed columns v yields."""
+    """What one pass over the rows at fixed columns v yields; estimates of curvature where the loss is known as code."""
 
     table: jax.Array  # (block, row, neuron) weighted derivatives
     gradient: jax.Array  # (column, neuron) of the mean loss, without ridge
-    loss: jax.Array  # (neuron,) mean loss
-    bend: jax.Array  # (column, neuron) mean of the rows times their curvature; last the mean curvature
+    loss: jax.Array  # (neuron,) mean loss; one number where columns are coupled
+    bend: jax.Array  # (column, neuron) mean of the rows times their curvature, or (neuron,) mean curvature
 
 
 @jit
 def sweep(rows: Rows, v) -> Sweep:
     """Evaluate loss, derivatives, gradient and mean curvature at v over all rows."""
+    by_code = isinstance(rows.observation, RowLoss)
+    signs = jax.random.rademacher(jax.random.key(0), rows.Y.shape[1:2] + v.shape[1:], v.dtype) if by_code else None
 
-    def block(carry, data):
-        g, loss, bend = carry
+    def block(total, data):
         z, y, w, offset = data
         eta = rows.eta(z, v, offset)
-        value, r = rows.observation.loss_and_derivative(y, eta)
-        r = w * r
-        value = jnp.where(w > 0, w * value, 0)  # 0 * inf must not come from padding
-        g = g + rows.pull(z, r) / rows.n_rows
-        bend = bend + rows.pull(z, w * rows.observation.curvature(y, eta)) / rows.n_rows
-        return (g, loss + jnp.sum(value, axis=0) / rows.n_rows, bend), r
+        if by_code:
+            loss, r = jax.value_and_grad(lambda e: rows.observation.total(y, e, w))(eta)
+            # With random signs s, E[s (H s)] is the diagonal of H.
+            bend = jnp.sum(signs * change_of_derivative(rows, y, w, eta, signs), axis=0)
+        else:
+            loss, r = rows.observation.loss_and_derivative(y, eta)
+            r, loss = w * r, jnp.sum(jnp.where(w > 0, w * loss, 0), axis=0)  # 0 * inf must not come from padding
+            bend = rows.pull(z, w * rows.observation.curvature(y, eta))
+        return jax.tree.map(jnp.add, total, (rows.pull(z, r), loss, bend)), r
 
     zero = jnp.zeros_like(v)
-    (g, loss, bend), table = jax.lax.scan(block, (zero, zero[0], zero), rows.blocks)
-    return Sweep(table, g, loss, bend)
+    start = (zero, zero[0, 0], zero[0]) if by_code else (zero, zero[0], zero)
+    total, table = jax.lax.scan(block, start, rows.blocks)
+    return Sweep(table, *(part / rows.n_rows for part in total))
+
+
+def change_of_derivative(rows: Rows, y, w, eta, change):
+    """Change of the weighted derivative of a block when eta changes, of a loss known as code, (row, column)."""
+    return jax.jvp(jax.grad(lambda e: rows.observation.total(y, e, w)), (eta,), (change,))[1]
 
 
 @jit
@@ -219,3 +270,22 @@ def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subse
     start = v, table, mean_gradient, memory
     (v, table, mean_gradient, memory), _ = jax.lax.scan(visit, start, order)
     return v, table.reshape(shape), mean_gradient, memory
+
+
+SAMPLINGS = ("partition", "subsets", "shuffle")
+
+
+def epoch_order(sampling: str, seed: int, epoch: int, n_blocks: int, batch_size: int, n_rows: int) -> np.ndarray:
+    """Draw the visiting order of one epoch, int32: block or row numbers that depend on seed and epoch alone.
+
+    "partition": blocks of the fixed random partition, independently and uniformly, (n_blocks,). "shuffle": every block
+    once, in random order, (n_blocks,). "subsets": independent uniform subsets of rows, (n_blocks, batch_size).
+    """
+    rng = np.random.default_rng([int(seed), 2, int(epoch)])
+    if sampling == "partition":
+        order = rng.integers(0, n_blocks, n_blocks)
+    elif sampling == "shuffle":
+        order = rng.permutation(n_blocks)
+    else:
+        order = np.stack([rng.choice(n_rows, batch_size, replace=False, shuffle=False) for _ in range(n_blocks)])
+    return order.astype(np.int32)

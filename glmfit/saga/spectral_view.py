@@ -16,25 +16,16 @@ from ..penalties import Penalty
 from ..problems._basis import SpectralBasis
 from ..problems._chunks import aligned_empty, over_chunks
 from ..problems.base import Evaluation, Params
-from .row_metric import Metric
-from .spectral_rows import Rows, Splitting
+from .spectral_rows import Metric, Rows, Splitting
 
 _ADMM_RHO, _ADMM_INNER = 0.2, 10
 
 
 class SpectralView:
-    """Data and penalty of some fits, seen in the spectral basis.
+    """Data and penalty of some fits, seen in the spectral basis of their features.
 
-    Parameters
-    ----------
-    X, Y, observation, neuron, weights, rows, offset :
-        As in :class:`glmfit.engine.host.HostRows`.
-    penalty : Penalty
-        Of the coefficients of these fits.
-    basis : SpectralBasis
-        Of the features.
-    dtype : numpy dtype
-        Precision of the rows on the device.
+    X, Y, observation, neuron, weights, rows and offset are as in :class:`glmfit.engine.host.HostRows`; ``dtype`` is the
+    precision of the rows on the device.
     """
 
     def __init__(
@@ -165,6 +156,3 @@ class SpectralView:
         kept = np.r_[: self.basis.rank, self.n_features]
         start[kept] = random_start(np.random.default_rng([int(seed), 1, int(number)]), len(kept), self.dtype)
         return start
-
-
-__all__ = ["SpectralView"]

@@ -31,9 +31,7 @@ from ..engine.tiles import Slopes
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 from ..solvers._seed import seed_of
-from .row_metric import Metric
-from .row_orders import SAMPLINGS, epoch_order
-from .spectral_rows import Rows, block_spectra, largest_change, saga_epoch, sweep
+from .spectral_rows import SAMPLINGS, Metric, Rows, block_spectra, epoch_order, largest_change, saga_epoch, sweep
 from .spectral_view import SpectralView
 
 

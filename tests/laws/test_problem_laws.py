@@ -13,8 +13,7 @@ from glmfit import PopulationGLM, Status
 from glmfit.problems import Params
 from glmfit.problems._basis import floored_basis, spectral_basis
 from glmfit.problems._newton import NewtonSystem
-from glmfit.saga.row_metric import Metric
-from glmfit.saga.spectral_rows import largest_change, saga_epoch, sweep
+from glmfit.saga.spectral_rows import Metric, largest_change, saga_epoch, sweep
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)
 every_design = pytest.mark.parametrize("kind", DESIGNS)
