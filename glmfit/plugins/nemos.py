@@ -32,8 +32,8 @@ from .._status import Status, as_statuses
 from ..engine import ConjugateGradients, ProximalNewton
 from ..estimators import FitReport, choose_solver
 from ..problems import Params, PopulationProblem
-from ..saga.joint import JointProblem, block_curvature, curved
-from ..saga.spectral_rows import saga_epoch, sweep
+from ..saga.joint import JointProblem, curved
+from ..saga.spectral_rows import block_spectra, saga_epoch, sweep
 from ..saga.table import TableSAGA
 from ..solvers import SAGA as CertifiedSAGA
 from ..solvers import LoopOptions, Newton
@@ -408,7 +408,7 @@ def _own_kernels():
     """Kernels of a run that go with it, and with them the model whose loss they hold."""
     fresh = [
         jit(lambda *a, f=sweep.__wrapped__: f(*a)),
-        jit(lambda *a, n_steps, f=block_curvature.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
+        jit(lambda *a, n_steps, f=block_spectra.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
         jit(lambda *a, f=curved.__wrapped__: f(*a)),
     ]
     epoch = jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets")

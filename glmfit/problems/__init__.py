@@ -7,9 +7,8 @@ from .._lazy import lazy_names as _lazy_names
 if _TYPE_CHECKING:
     from ..pairs import AllPairs, AllPairsProblem, SessionBlock, Triples, TwoTowers
     from ..stochastic import Pairs, SoftmaxProblem
-    from ._population import PopulationProblem
+    from ._population import FoldedProblem, PopulationProblem
     from .base import Evaluation, Params, Problem
-    from .folds import FoldedProblem
 
 __all__ = [
     "AllPairs",
@@ -28,9 +27,8 @@ __all__ = [
 
 __getattr__, __dir__ = _lazy_names(
     __name__,
-    _population=("PopulationProblem",),
+    _population=("FoldedProblem", "PopulationProblem"),
     base=("Evaluation", "Params", "Problem"),
-    folds=("FoldedProblem",),
     **{
         ".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers"),
         ".stochastic": ("Pairs", "SoftmaxProblem"),

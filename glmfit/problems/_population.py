@@ -11,44 +11,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
+from .._progress import counted
 from ..bounds import dual_gap
 from ..observations import Observation
 from ..penalties import Penalty
 from . import _host
-from ._basis import SpectralBasis, basis_of, rough_standard
+from ._basis import Design, SpectralBasis
 from ._chunks import chunks, over_chunks, rows_at_once
 from ._one_neuron import OneNeuron
 from .base import Evaluation, Params
-
-_FAR_FROM_0 = 8.0  # standard deviations of a feature
-
-
-class Design:
-    """What is computed of the features alone, when it is first asked for; the problems of single neurons share it."""
-
-    def __init__(self, X, weights, penalty: Penalty):
-        self.X, self.weights, self.penalty = X, weights, penalty
-
-    @cached_property
-    def basis(self) -> SpectralBasis:
-        """Spectral basis; see docs/theory/spectral_basis.md."""
-        return basis_of(self.X, self.weights, self.penalty)
-
-    @cached_property
-    def standard(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
-        if isinstance(self.X, np.ndarray):
-            return rough_standard(self.X, self.weights)
-        return self.basis.mean, self.basis.deviation  # single rows are slow to read
-
-    @cached_property
-    def shift(self) -> np.ndarray | None:
-        """Means of features that are far from 0 for how much they vary, 0 for the others; None if no feature is."""
-        mean, scale = self.standard
-        shift = np.where(np.abs(mean) > _FAR_FROM_0 * scale, mean, 0.0)
-        return shift if shift.any() else None
 
 
 class PopulationProblem(OneNeuron):
@@ -247,3 +220,85 @@ class PopulationProblem(OneNeuron):
 def select(penalty: Penalty, index) -> Penalty:
     """Return the penalty of some of the fits."""
     return jax.tree.map(lambda a: a[..., index] if np.ndim(a) else a, penalty)
+
+
+class _View:
+    """Columns of an array, looked up a chunk of rows at a time: (row, column) without holding it."""
+
+    def __init__(self, array, column):
+        self.array, self.column, self.shape = array, column, (len(array), len(column))
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, rows):
+        return self.array[rows][:, self.column]
+
+
+class FoldedProblem(PopulationProblem):
+    """Fits of the same design to different neurons, rows and strengths, as columns of one problem.
+
+    Parameters
+    ----------
+    X, Y, observation, dtype, offset :
+        As in :class:`PopulationProblem`.
+    penalty : Penalty
+        Strengths shared or per column. One that is not smooth acts in a basis of all rows, too.
+    neuron : numpy.ndarray
+        Column of Y that each column fits, (column,).
+    fold : numpy.ndarray
+        Column of ``train`` that each column obeys, (column,).
+    train : numpy.ndarray
+        Which rows count in each fold, bool (time, fold); every fold has some.
+    weights : numpy.ndarray, optional
+        Row weights (time,) besides; in every fold those that count are rescaled to mean one over all rows.
+
+    Notes
+    -----
+    A column's objective is the mean over the rows of its fold. The basis is that of all rows: any basis is allowed, and
+    one near the folds' own serves as well (docs/theory/spectral_basis.md).
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        Y: np.ndarray,
+        observation: Observation,
+        penalty: Penalty,
+        neuron: ArrayLike,
+        fold: ArrayLike,
+        train: ArrayLike,
+        weights: np.ndarray | None = None,
+        dtype: DTypeLike = np.float32,
+        offset: np.ndarray | None = None,
+    ):
+        super().__init__(X, Y, observation, penalty, weights, dtype, offset)
+        self.neuron, self.fold = np.asarray(neuron), np.asarray(fold)
+        self.n_neurons, self.known = len(self.neuron), offset
+        self.Y = _View(Y, self.neuron)
+        if offset is not None:
+            self.offset = _View(offset, self.neuron if offset.shape[1] > 1 else np.zeros_like(self.neuron))
+        weights = np.asarray(train, bool) * (1.0 if self.weights is None else self.weights[:, None])
+        self.sets = weights * (len(X) / weights.sum(axis=0))
+        self.row_weights = _View(self.sets, self.fold)
+
+    @property
+    def subject(self) -> str:
+        """What a progress bar says is fitted."""
+        return counted(self.n_neurons, "fit")
+
+    def rows_of(self, fits: np.ndarray) -> dict:
+        """Return what :class:`glmfit.engine.host.HostRows` takes, for some fits."""
+        common = {"X": self.X, "Y": self.counts, "neuron": self.neuron[fits], "offset": self.known}
+        return common | {"weights": self.sets, "rows": self.fold[fits]}
+
+    def select(self, neuron: int) -> PopulationProblem:
+        """Return the problem of one column, on the rows of its fold alone."""
+        kept, column = np.flatnonzero(self.sets[:, self.fold[neuron]] > 0), self.neuron[neuron]
+        Y = np.ascontiguousarray(self.counts[kept, column][:, None])
+        weights = None if self.weights is None else self.weights[kept]
+        offset = None
+        if self.known is not None:
+            offset = self.known[kept][:, [column if self.known.shape[1] > 1 else 0]]
+        penalty = select(self.penalty, [neuron])
+        return PopulationProblem(self.X[kept], Y, self.observation, penalty, weights, self.dtype, offset)

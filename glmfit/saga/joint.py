@@ -5,7 +5,6 @@ F(W, b) = (1/T) sum_t loss_t(W'x_t + b) + penalty(W)
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compile import jit
-from ..bounds import bound_largest_eigenvalue, lanczos
+from ..bounds import bound_largest_eigenvalue
 from ..penalties import Penalty
 from ..penalties.base import per_neuron
 from ..problems._basis import basis_of
 from ..problems._chunks import a_twentieth
 from ..problems._quadratic import minimise
-from ..problems.base import Evaluation
-from .spectral_rows import Metric, Rows, Sweep, change_of_derivative, sweep
+from .spectral_rows import Metric, Rows, Sweep, block_spectra, change_of_derivative, sweep
 from .spectral_view import SpectralView
 
 _SMOOTH_STEPS, _GAP_STEPS, _LEFT = 8, 16, 1e-3  # of Lanczos; of conjugate gradients, and what they may leave
@@ -39,14 +37,14 @@ class JointProblem(SpectralView):
     """Data, loss of a row (`RowLoss`) and penalty of a model whose columns are fitted together.
 
     It shares the spectral view of a population, and none of its certificates: curvatures are those at the
-    present parameters, not bounds, and so is all that follows from them. ``kernels`` are `sweep`, `block_curvature` and
+    present parameters, not bounds, and so is all that follows from them. ``kernels`` are `sweep`, `block_spectra` and
     `curved`, jitted by a caller who wants them gone with the problem.
     """
 
     def __init__(self, X, Y, loss, penalty: Penalty, n_columns: int, dtype=np.float32, kernels=None):
         super().__init__(X, Y, loss, penalty, basis_of(X, None, penalty), dtype)
         self.n_neurons = n_columns
-        self._sweep, self._block_curvature, self._curved = kernels or (sweep, block_curvature, curved)
+        self._sweep, self._spectra, self._curved = kernels or (sweep, block_spectra, curved)
 
     @property
     def default_batch_size(self) -> int:
@@ -70,16 +68,17 @@ class JointProblem(SpectralView):
         """Largest eigenvalue of any block's Hessian at v, in the metric."""
         start = np.random.default_rng([seed, 3, number]).normal(size=(v.size, 1))
         start = (start / np.linalg.norm(start)).astype(self.dtype)
-        found = self._block_curvature(rows, v, metric.scale, start, n_steps=_SMOOTH_STEPS)
-        alpha, beta = (np.asarray(a).T for a in found)
+        spectra = self._spectra(rows, v, None, metric, start, n_steps=_SMOOTH_STEPS)
+        alpha, beta = (np.asarray(a)[..., 0].T for a in spectra[:2])
         return float(np.max(bound_largest_eigenvalue(alpha, beta, v.size, 1e-3 / rows.n_blocks)))
 
     def residual(self, at: Outlook) -> np.ndarray:
         """Gradient plus smallest subgradient in whitened coordinates, (column of v, column)."""
-        params, g = self.from_columns(at.v, at.memory), np.asarray(at.pass_.gradient, np.float64)
+        coef, g = self.from_columns(at.v, at.memory).coef, np.asarray(at.pass_.gradient, np.float64)
         grad_coef = self.basis.unwhiten.T @ g[:-1] + self.basis.mean[:, None] * g[-1]
-        ridge = np.asarray(self.penalty.ridge_strength, np.float64)
-        return self.residual_columns(params, Evaluation(None, grad_coef + ridge * params.coef, g[-1]))
+        grad_coef = grad_coef + np.asarray(self.penalty.ridge_strength, np.float64) * coef
+        inside = np.asarray(self.penalty.subgradient_residual(coef, grad_coef), np.float64)
+        return np.concatenate([self.basis.whiten.T @ (inside - self.basis.mean[:, None] * g[-1]), g[-1:]])
 
     def joint_gap(self, rows, at: Outlook, metric: Metric) -> float:
         """Second-order estimate ``g'H^-1 g / 2`` of the gap; not a bound.
@@ -93,26 +92,6 @@ class JointProblem(SpectralView):
 
         _, down, _ = minimise(product, lambda r: scale * r, g, _GAP_STEPS, _LEFT)
         return down or float(np.sum(scale * g**2)) / 2  # where nothing curves, the metric's own
-
-
-@partial(jit, static_argnames="n_steps")
-def block_curvature(rows: Rows, v, scale, start, n_steps: int):
-    """Run Lanczos on every block's Hessian at v, all columns together, in the metric: (block, step) twice."""
-    root = jnp.sqrt(scale)
-
-    def block(_, data):
-        z, y, w, offset = data
-        eta = rows.eta(z, v, offset)
-
-        def matvec(x):
-            x = root * x.reshape(v.shape)
-            change = rows.pull(z, change_of_derivative(rows, y, w, eta, rows.eta(z, x)))
-            return (root * (change / rows.rows_per_block + rows.ridge * x)).reshape(-1, 1)
-
-        alpha, beta = lanczos(matvec, start, n_steps)
-        return None, (alpha[:, 0], beta[:, 0])
-
-    return jax.lax.scan(block, None, rows.blocks)[1]
 
 
 @jit

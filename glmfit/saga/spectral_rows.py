@@ -223,22 +223,29 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
     """Run Lanczos on ``R' ((1/b) Z_B' diag(curvature bound) Z_B + ridge) R`` for all blocks and neurons.
 
     The curvature bound holds wherever eta stays within ``radius`` of its value at ``anchor``; an infinite
-    radius makes it global.
+    radius makes it global. Of a loss known as code it is the curvature at the anchor, of all columns together: then
+    ``start`` has all columns below each other, and there is no worst row.
     """
-    start = jnp.broadcast_to(start, anchor.shape)
+    by_code = isinstance(rows.observation, RowLoss)
+    start = start if by_code else jnp.broadcast_to(start, anchor.shape)
 
     def block(row, data):
         z, y, w, offset = data
         eta = rows.eta(z, anchor, offset)
-        wide = radius[None] + 64 * jnp.finfo(eta.dtype).eps * (1 + jnp.abs(eta))  # eta is rounded
-        bound = w * rows.observation.curvature_bound(y, eta - wide, eta + wide)
+        if by_code:
+            curve = partial(change_of_derivative, rows, y, w, eta)
+        else:
+            wide = radius[None] + 64 * jnp.finfo(eta.dtype).eps * (1 + jnp.abs(eta))  # eta is rounded
+            bound = w * rows.observation.curvature_bound(y, eta - wide, eta + wide)
+            curve = partial(jnp.multiply, bound)
+            row = jnp.maximum(row, jnp.max(bound * metric.leverage(z, rows.eta), axis=0))
 
         def matvec(x):
-            x = metric.root(x)
-            return metric.root_transposed(rows.pull(z, bound * rows.eta(z, x)) / rows.rows_per_block + rows.ridge * x)
+            x = metric.root(x.reshape(anchor.shape))
+            product = rows.pull(z, curve(rows.eta(z, x))) / rows.rows_per_block + rows.ridge * x
+            return metric.root_transposed(product).reshape(start.shape)
 
-        alpha, beta = lanczos(matvec, start, n_steps)
-        return jnp.maximum(row, jnp.max(bound * metric.leverage(z, rows.eta), axis=0)), (alpha, beta)
+        return row, lanczos(matvec, start, n_steps)
 
     row, (alpha, beta) = jax.lax.scan(block, jnp.zeros(anchor.shape[1], anchor.dtype), rows.blocks)
     # The ridge leaves the intercept alone, so the centre does not enter.

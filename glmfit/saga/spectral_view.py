@@ -15,7 +15,7 @@ from ..bounds import random_start
 from ..penalties import Penalty
 from ..problems._basis import SpectralBasis
 from ..problems._chunks import aligned_empty, over_chunks
-from ..problems.base import Evaluation, Params
+from ..problems.base import Params
 from .spectral_rows import Metric, Rows, Splitting
 
 _ADMM_RHO, _ADMM_INNER = 0.2, 10
@@ -132,12 +132,6 @@ class SpectralView:
         else:
             coef = np.asarray(memory.z, np.float64) / self.basis.scale[:, None]
         return Params(coef, v[-1] - self.basis.mean @ coef)
-
-    def residual_columns(self, params: Params, evaluation: Evaluation) -> np.ndarray:
-        """Gradient plus smallest subgradient in whitened coordinates, (column, neuron)."""
-        g = self.penalty.subgradient_residual(params.coef, evaluation.grad_coef)
-        g = np.asarray(g, np.float64) - self.basis.mean[:, None] * evaluation.grad_intercept
-        return np.concatenate([self.basis.whiten.T @ g, evaluation.grad_intercept[None]])
 
     def metric(self, rows: Rows, mean_curvature, bend=None) -> Metric:
         """Metric of mean curvature (neuron,) and, if given, of rows times curvature averaged (column - 1, neuron)."""
