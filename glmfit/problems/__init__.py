@@ -25,4 +25,4 @@ __all__ = [
     "TwoTowers",
 ]
 
-__getattr__, __dir__ = _names_of_rooms(__name__, __all__, (".base", "._population", "..stochastic", "..pairs"))
+__getattr__, __dir__ = _names_of_rooms(__name__, __all__, (".base", "._population", "..pairs", "..stochastic"))

@@ -76,9 +76,8 @@ class JointProblem(SpectralView):
         g, scale = self.residual(at), np.asarray(metric.scale, np.float64)
 
         def product(p):
-            return (
-                np.asarray(self._curved(at.rows, at.v, p.astype(self.dtype)), np.float64) + _FLAT * largest * p / scale
-            )
+            whole = np.asarray(self._curved(at.rows, at.v, p.astype(self.dtype)), np.float64)
+            return whole + _FLAT * largest * p / scale
 
         _, down, _ = minimise(product, lambda r: scale * r, g, _GAP_STEPS, _LEFT)
         return down or float(np.sum(scale * g**2)) / 2  # where nothing curves, the metric's own

@@ -70,4 +70,4 @@ __all__ = [
     "untuned_step",
 ]
 
-__getattr__, __dir__ = _names_of_rooms(__name__, __all__, ("._result", "..stochastic", "..engine", "..saga", "..pairs"))
+__getattr__, __dir__ = _names_of_rooms(__name__, __all__, ("._result", "..pairs", "..engine", "..saga", "..stochastic"))
