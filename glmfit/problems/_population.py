@@ -69,9 +69,9 @@ class PopulationProblem(OneNeuron):
         self.offset, self.devices = offset, () if devices is None else tuple(devices)
         self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
         self.design = Design(X, self.weights, penalty)
-        # Which column of the counts, and of the sets of row weights, a fit has.
-        self.counts, self.neuron = Y, np.arange(self.n_neurons)
-        self.sets, self.fold = self.row_weights, np.zeros(self.n_neurons, int)
+        # All there is, of which a fit has a column of the counts, and of the sets of row weights if there are some.
+        self.counts, self.known, self.sets = Y, offset, self.row_weights
+        self.neuron, self.fold = np.arange(self.n_neurons), None
 
     @property
     def in_memory(self) -> bool:
@@ -109,7 +109,8 @@ class PopulationProblem(OneNeuron):
             values = function(self.counts[rows])
             return values.sum(axis=0)[None] if self.sets is None else self.sets[rows].T @ values
 
-        return (sum(over_chunks(chunk, self.n_rows)) / self.n_rows)[self.fold, self.neuron]
+        means = sum(over_chunks(chunk, self.n_rows)) / self.n_rows
+        return means[0 if self.fold is None else self.fold, self.neuron]
 
     @property
     def silent(self) -> np.ndarray:
@@ -136,7 +137,8 @@ class PopulationProblem(OneNeuron):
 
     def rows_of(self, fits: np.ndarray) -> dict:
         """Return what :class:`glmfit.engine.host.HostRows` takes, for some fits."""
-        return {"X": self.X, "Y": self.Y, "neuron": fits, "weights": self.row_weights, "offset": self.offset}
+        given = {"X": self.X, "Y": self.counts, "weights": self.sets, "offset": self.known}
+        return given | {"neuron": self.neuron[fits], "rows": None if self.fold is None else self.fold[fits]}
 
     def null_params(self) -> Params:
         """Intercept-only optimum, the reference point of relative gaps."""
@@ -203,17 +205,23 @@ class PopulationProblem(OneNeuron):
         return self.basis.settles(self.penalty.rotation_invariant, coef)
 
     def select(self, neuron: int) -> PopulationProblem:
-        """Return the problem of one neuron, sharing what is known of the design."""
-        if self.n_neurons == 1:
+        """Return the problem of one fit on its rows alone, sharing what is known of the design if those are all."""
+        if self.n_neurons == 1 and self.fold is None:
             return self
+        column, X, weights, offset = self.neuron[neuron], self.X, self.weights, self.known
         if self.in_memory:
-            Y = np.ascontiguousarray(self.Y[:, neuron : neuron + 1])
+            Y = np.ascontiguousarray(self.counts[:, [column]])
         else:
-            Y = np.concatenate([self.Y[rows][:, [neuron]] for rows in chunks(self.n_rows, 65536)])
-        offset = None if self.offset is None else self.offset[:, [neuron if self.offset.shape[1] > 1 else 0]]
+            Y = np.concatenate([self.counts[rows][:, [column]] for rows in chunks(self.n_rows, 65536)])
+        if offset is not None:
+            offset = offset[:, [column if offset.shape[1] > 1 else 0]]
+        if self.fold is not None:
+            kept = np.flatnonzero(self.sets[:, self.fold[neuron]] > 0)
+            X, Y, weights, offset = (None if a is None else a[kept] for a in (X, Y, weights, offset))
         penalty = select(self.penalty, [neuron])
-        one = PopulationProblem(self.X, Y, self.observation, penalty, self.weights, self.dtype, offset, self.devices)
-        one.design, one.found = self.design, self._found_of[neuron]
+        one = PopulationProblem(X, Y, self.observation, penalty, weights, self.dtype, offset, self.devices)
+        if self.fold is None:
+            one.design, one.found = self.design, self._found_of[neuron]
         return one
 
 
@@ -274,7 +282,7 @@ class FoldedProblem(PopulationProblem):
     ):
         super().__init__(X, Y, observation, penalty, weights, dtype, offset)
         self.neuron, self.fold = np.asarray(neuron), np.asarray(fold)
-        self.n_neurons, self.known = len(self.neuron), offset
+        self.n_neurons = len(self.neuron)
         self.Y = _View(Y, self.neuron)
         if offset is not None:
             self.offset = _View(offset, self.neuron if offset.shape[1] > 1 else np.zeros_like(self.neuron))
@@ -286,19 +294,3 @@ class FoldedProblem(PopulationProblem):
     def subject(self) -> str:
         """What a progress bar says is fitted."""
         return counted(self.n_neurons, "fit")
-
-    def rows_of(self, fits: np.ndarray) -> dict:
-        """Return what :class:`glmfit.engine.host.HostRows` takes, for some fits."""
-        common = {"X": self.X, "Y": self.counts, "neuron": self.neuron[fits], "offset": self.known}
-        return common | {"weights": self.sets, "rows": self.fold[fits]}
-
-    def select(self, neuron: int) -> PopulationProblem:
-        """Return the problem of one column, on the rows of its fold alone."""
-        kept, column = np.flatnonzero(self.sets[:, self.fold[neuron]] > 0), self.neuron[neuron]
-        Y = np.ascontiguousarray(self.counts[kept, column][:, None])
-        weights = None if self.weights is None else self.weights[kept]
-        offset = None
-        if self.known is not None:
-            offset = self.known[kept][:, [column if self.known.shape[1] > 1 else 0]]
-        penalty = select(self.penalty, [neuron])
-        return PopulationProblem(self.X[kept], Y, self.observation, penalty, weights, self.dtype, offset)
