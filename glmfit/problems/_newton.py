@@ -13,7 +13,7 @@ from scipy.linalg import solve_triangular
 
 from ..bounds import descent_step, gap_bound
 from ._chunks import small_blas
-from .base import Params
+from .base import Evaluation, Params
 
 _FAR = 1e-2  # of what the model explains, still to be gained
 CLOSE = 1e-2  # nats of the recording, still to be gained
@@ -115,6 +115,15 @@ class Iterate(NamedTuple):
         """Go along a step, to where nothing was evaluated yet."""
         return self._replace(coef=self.coef + length * step.coef, intercept=self.intercept + length * step.intercept)
 
+    def seen(self, value: Evaluation) -> Iterate:
+        """Take over what a pass has found."""
+        return self._replace(
+            objective=float(value.objective[0]),
+            grad_coef=np.asarray(value.grad_coef, np.float64)[:, 0],
+            grad_intercept=float(value.grad_intercept[0]),
+            passes=self.passes + 1,
+        )
+
 
 def start(problem, coef, intercept, near: bool = False) -> Iterate:
     """First iterate of a one-neuron problem: near the optimum judged by its Hessian, elsewhere none yet."""
@@ -129,13 +138,7 @@ def start(problem, coef, intercept, near: bool = False) -> Iterate:
 
 def evaluate(problem, at: Iterate, dtype=np.float64) -> Iterate:
     """Take a pass for objective and gradient."""
-    value = problem.evaluate(at.params, dtype)
-    return at._replace(
-        objective=float(value.objective[0]),
-        grad_coef=np.asarray(value.grad_coef, np.float64)[:, 0],
-        grad_intercept=float(value.grad_intercept[0]),
-        passes=at.passes + 1,
-    )
+    return at.seen(problem.evaluate(at.params, dtype))
 
 
 def search(problem, at: Iterate, step: Step, look) -> Iterate:

@@ -40,15 +40,7 @@ def iterate(problem, at: Iterate) -> Iterate:
 def _look(problem, at: Iterate, slope: float) -> Iterate:
     """Take a pass for objective, gradient and a bound by duality."""
     value, bound = problem.evaluate_with_dual(at.params)
-    gap = float(bound[0])
-    return at._replace(
-        objective=float(value.objective[0]),
-        grad_coef=value.grad_coef[:, 0],
-        grad_intercept=float(value.grad_intercept[0]),
-        bound=gap,
-        estimate=min(gap, slope),
-        passes=at.passes + 1,
-    )
+    return at.seen(value)._replace(bound=float(bound[0]), estimate=min(float(bound[0]), slope))
 
 
 def _proved(problem, at: Iterate) -> Iterate:
