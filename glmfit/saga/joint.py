@@ -89,7 +89,7 @@ def curved(rows: Rows, v, x):
 
     def block(total, data):
         z, y, w, offset = data
-        return total + rows.pull(z, change_of_derivative(rows, y, w, rows.eta(z, v, offset), rows.eta(z, x))), None
+        return total + z.T @ change_of_derivative(rows, y, w, rows.eta(z, v, offset), rows.eta(z, x)), None
 
     total, _ = jax.lax.scan(block, jnp.zeros_like(v), rows.blocks)
     if rows.splitting is None:

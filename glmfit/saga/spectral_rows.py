@@ -20,6 +20,8 @@ from ..observations.row_loss import RowLoss
 from ..penalties import Penalty
 from ..penalties.base import per_neuron
 
+ADMM_RHO, _ADMM_STEPS = 0.2, 10
+
 
 class Metric(NamedTuple):
     """Positive definite matrix ``M = S diag(scale) S'`` per neuron, S the change to a centre of its own.
@@ -80,8 +82,6 @@ class Splitting(eqx.Module):
     gain: jax.Array  # B (I + rho B'B)^-1
     mix: jax.Array  # rho B (I + rho B'B)^-1 B'
     scale: jax.Array  # (feature,)
-    rho: float = eqx.field(static=True)
-    n_inner: int = eqx.field(static=True)
 
 
 class Rows(eqx.Module):
@@ -118,10 +118,6 @@ class Rows(eqx.Module):
         change = z @ v
         return change if offset is None else change + offset
 
-    def pull(self, z, r):
-        """Gradient of the rows' residuals, (column, neuron)."""
-        return z.T @ r
-
     def descend(self, v, g, metric: Metric, step, memory):
         """One proximal gradient step in the metric; returns the new columns and the warm start."""
         if self.splitting is None:
@@ -139,7 +135,7 @@ class Rows(eqx.Module):
         """Over-relaxed ADMM for min |x - half|^2/(2 step) + penalty(B x); the answer is z, with exact zeros."""
         c = self.splitting
         base = c.gain @ half
-        length = step / c.rho
+        length = step / ADMM_RHO
         shrink = 1 + length[None] * per_neuron(self.penalty.ridge_strength, half) / c.scale[:, None] ** 2
 
         def inner(_, state):
@@ -149,7 +145,7 @@ class Rows(eqx.Module):
             z = self.penalty.prox(x + u, length, feature_scale=c.scale) / shrink
             return AdmmState(z, u + x - z)
 
-        return jax.lax.fori_loop(0, c.n_inner, inner, memory)
+        return jax.lax.fori_loop(0, _ADMM_STEPS, inner, memory)
 
     @full_precision  # called outside of kernels, too
     def start_memory(self, v):
@@ -185,8 +181,8 @@ def sweep(rows: Rows, v) -> Sweep:
         else:
             loss, r = rows.observation.loss_and_derivative(y, eta)
             r, loss = w * r, jnp.sum(jnp.where(w > 0, w * loss, 0), axis=0)  # 0 * inf must not come from padding
-            bend = rows.pull(z, w * rows.observation.curvature(y, eta))
-        return jax.tree.map(jnp.add, total, (rows.pull(z, r), loss, bend)), r
+            bend = z.T @ (w * rows.observation.curvature(y, eta))
+        return jax.tree.map(jnp.add, total, (z.T @ r, loss, bend)), r
 
     zero = jnp.zeros_like(v)
     start = (zero, zero[0, 0], zero[0]) if by_code else (zero, zero[0], zero)
@@ -242,7 +238,7 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
 
         def matvec(x):
             x = metric.root(x.reshape(anchor.shape))
-            product = rows.pull(z, curve(rows.eta(z, x))) / rows.rows_per_block + rows.ridge * x
+            product = z.T @ curve(rows.eta(z, x)) / rows.rows_per_block + rows.ridge * x
             return metric.root_transposed(product).reshape(start.shape)
 
         return row, lanczos(matvec, start, n_steps)
@@ -269,7 +265,7 @@ def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subse
         z, y, w, offset = jax.tree.map(lambda a: a[index], flat)
         old = table[index]
         change = w * rows.observation.derivative(y, rows.eta(z, v, offset)) - old
-        delta = rows.pull(z, change) / rows.n_rows
+        delta = z.T @ change / rows.n_rows
         v, memory = rows.descend(v, mean_gradient + factor * delta, metric, step, memory)
         # `old + change`, not the new value: XLA updates the table in place only when the write depends on the read.
         return (v, table.at[index].set(old + change), mean_gradient + delta, memory), None

@@ -16,9 +16,7 @@ from ..penalties import Penalty
 from ..problems._basis import SpectralBasis
 from ..problems._chunks import aligned_empty, over_chunks
 from ..problems.base import Params
-from .spectral_rows import Metric, Rows, Splitting, epoch_order, saga_epoch, sweep
-
-_ADMM_RHO, _ADMM_INNER = 0.2, 10
+from .spectral_rows import ADMM_RHO, Metric, Rows, Splitting, epoch_order, saga_epoch, sweep
 
 
 class SpectralView:
@@ -113,9 +111,9 @@ class SpectralView:
             return None
         basis = self.basis
         expand = basis.scale[:, None] * basis.whiten
-        gain = expand / (1 + _ADMM_RHO * np.sum(expand**2, axis=0))  # B'B is diagonal in this basis
-        constants = (expand, basis.unwhiten / basis.scale, gain, _ADMM_RHO * gain @ expand.T, basis.scale)
-        return Splitting(*(jax.device_put(c.astype(self.dtype)) for c in constants), _ADMM_RHO, _ADMM_INNER)
+        gain = expand / (1 + ADMM_RHO * np.sum(expand**2, axis=0))  # B'B is diagonal in this basis
+        constants = (expand, basis.unwhiten / basis.scale, gain, ADMM_RHO * gain @ expand.T, basis.scale)
+        return Splitting(*(jax.device_put(c.astype(self.dtype)) for c in constants))
 
     def objective(self, loss, coef) -> np.ndarray:
         """F of every fit, (fit,), given its mean loss."""
