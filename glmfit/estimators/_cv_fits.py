@@ -194,9 +194,9 @@ class Fits:
         return self.solver or (ConjugateGradients() if self.penalty(1.0).smooth else ProximalNewton())
 
     @cached_property
-    def designs(self) -> dict:
+    def designs(self) -> dict[bool, dict]:
         """What is computed of the features alone, for penalties without kinks (True) and with: all fits share it."""
-        return {}
+        return {True: {}, False: {}}
 
     @cached_property
     def _train(self) -> np.ndarray:
@@ -244,7 +244,7 @@ class Fits:
             data.X, data.Y, self.observation, penalty, neuron, fold, self._train,
             weights=data.weights, dtype=self.dtype, offset=data.offset,
         )  # fmt: skip
-        problem.design = self.designs.setdefault(penalty.smooth, problem.design)
+        problem.design = self.designs[penalty.smooth]
         tol = np.where(fold < self._n_folds - 1, self.options.tol, self.last.tol)
         options = replace(self.options, max_memory=self.max_memory, tol=tol)
         solution = run_counted(replace(solver, curved=curved), problem, start, self.seed, options, bar)

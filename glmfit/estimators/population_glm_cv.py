@@ -234,7 +234,7 @@ class PopulationGLMCV(PopulationModel):
             problem = PopulationProblem(
                 data.X, data.Y, observation, penalty(strengths[chosen]), data.weights, dtype, data.offset
             )
-            problem.design = fits.designs.setdefault(problem.penalty.smooth, problem.design)
+            problem.design = fits.designs[problem.penalty.smooth]
             solution = None
             if not interrupted:
                 with suppress(KeyboardInterrupt):

@@ -371,11 +371,11 @@ class SAGA:
             budget = _CLASS_EPOCHS if self.maxiter is None else self.maxiter
             options = LoopOptions(tol=gap, max_epochs=budget, negligible=_NEGLIGIBLE)
             return self._run_certified(ConjugateGradients(), problem, start, options, dtype)
-        kernels = _own_kernels() if view.disposable else None
+        kernels, epoch = _own_kernels() if view.disposable else (None, None)
         problem = JointProblem(X, np.ascontiguousarray(Y), view.loss.select(len(part.columns)), part.penalty,
                                len(part.columns), view.dtype, kernels)  # fmt: skip
         batch = None if self.batch_size is None else min(self.batch_size, len(X))
-        solver = TableSAGA(batch, limit)
+        solver = TableSAGA(batch, limit, epoch)
         budget = _JOINT_EPOCHS if self.maxiter is None else self.maxiter
         budget = budget if reference is None else 0
         solution = solver.run(problem, start, key=key_of(self.key), tol=gap, max_epochs=budget, reference=reference)
@@ -406,12 +406,13 @@ def _better_start(problem, start: Params) -> Params:
 
 def _own_kernels():
     """Kernels of a run that go with it, and with them the model whose loss they hold."""
-    return (
+    fresh = [
+        jit(lambda *a, f=sweep.__wrapped__: f(*a)),
         jit(lambda *a, n_steps, f=block_spectra.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
         jit(lambda *a, f=curved.__wrapped__: f(*a)),
-        jit(lambda *a, f=sweep.__wrapped__: f(*a)),
-        jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets"),
-    )
+    ]
+    epoch = jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets")
+    return tuple(fresh), epoch
 
 
 def _is_traced(tree) -> bool:

@@ -18,7 +18,6 @@ from ._chunks import CHUNK, one_thread_each, over_chunks, rows_at_once
 
 _ABSENT = 1e-14  # share of the trace of a correlation matrix: what is less is the rounding of the Gram matrix
 _FLOOR = 1e-5  # share of the largest variance to which others are raised
-_FAR_FROM_0 = 8.0  # standard deviations of a feature
 _ROUNDING = 64  # units in the last place of its terms by which a sum that should be 0 may differ from it
 
 
@@ -166,32 +165,6 @@ def basis_of(X: np.ndarray, weights: np.ndarray | None, penalty) -> SpectralBasi
     labels = np.arange(X.shape[1]) if groups is None else np.asarray(groups)
     # An unpenalised feature (label -1) shares its scale with nobody.
     return floored_basis(X, weights, np.where(labels < 0, -1 - np.arange(len(labels)), labels))
-
-
-class Design:
-    """What is computed of the features alone, when it is first asked for; the problems of single neurons share it."""
-
-    def __init__(self, X, weights, penalty):
-        self.X, self.weights, self.penalty = X, weights, penalty
-
-    @cached_property
-    def basis(self) -> SpectralBasis:
-        """Spectral basis; see docs/theory/spectral_basis.md."""
-        return basis_of(self.X, self.weights, self.penalty)
-
-    @cached_property
-    def standard(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
-        if isinstance(self.X, np.ndarray):
-            return rough_standard(self.X, self.weights)
-        return self.basis.mean, self.basis.deviation  # single rows are slow to read
-
-    @cached_property
-    def shift(self) -> np.ndarray | None:
-        """Means of features that are far from 0 for how much they vary, 0 for the others; None if no feature is."""
-        mean, scale = self.standard
-        shift = np.where(np.abs(mean) > _FAR_FROM_0 * scale, mean, 0.0)
-        return shift if shift.any() else None
 
 
 def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:

@@ -190,7 +190,7 @@ def judge_exactly(problem, at: Iterate) -> Iterate:
 def _form(problem, at: Iterate, dtype) -> Iterate:
     formed = problem.hessian_of_one(at.coef, at.intercept, dtype)
     anchor = at.coef, at.intercept
-    system = NewtonSystem(*formed, *problem.design.standard, anchor, dtype is np.float64)
+    system = NewtonSystem(*formed, *problem.standard, anchor, dtype is np.float64)
     return at._replace(system=system, passes=at.passes + 1)
 
 

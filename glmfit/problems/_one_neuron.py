@@ -58,13 +58,13 @@ class OneNeuron(Problem):
     @property
     def design_rank(self) -> int:
         """Directions of the design that were resolved; all of them unless the basis or a neuron has shown otherwise."""
-        rank = self.basis.rank if "basis" in vars(self.design) else self.n_features
+        rank = self.basis.rank if "basis" in self.design else self.n_features
         known = [found.rank for found in (self.found, *self._found_of.values()) if found.rank is not None]
         return min([rank, *known])
 
     def hessian_of_one(self, coef, intercept, dtype):
         """Standardised Hessian of a one-neuron problem, ridge included, and its largest squared row norm."""
-        mean, scale = self.design.standard
+        mean, scale = self.standard
         offset = None if self.offset is None else self.offset[:, 0]
         y = self.Y[:, 0]
         H, reach = _host.hessian(self.X, y, self.weights, self.observation, coef, intercept, mean, scale, dtype, offset)
@@ -130,7 +130,7 @@ class OneNeuron(Problem):
         return self.found.recedes
 
     def _look_for_recession(self) -> bool | None:
-        mean, scale = self.design.standard
+        mean, scale = self.standard
         free = np.append(self.penalty.leaves_free(self.n_features), True)
         counts = True if self.weights is None else self.weights > 0
         silent, spikes = counts & ~(self.Y[:, 0] > 0), counts & (self.Y[:, 0] > 0)

@@ -18,10 +18,12 @@ from ..bounds import dual_gap
 from ..observations import Observation
 from ..penalties import Penalty
 from . import _host
-from ._basis import Design, SpectralBasis
+from ._basis import SpectralBasis, basis_of, rough_standard
 from ._chunks import chunks, over_chunks, rows_at_once
 from ._one_neuron import OneNeuron
 from .base import Evaluation, Params
+
+_FAR_FROM_0 = 8.0  # standard deviations of a feature
 
 
 class PopulationProblem(OneNeuron):
@@ -68,7 +70,7 @@ class PopulationProblem(OneNeuron):
         self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
         self.offset, self.devices = offset, () if devices is None else tuple(devices)
         self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
-        self.design = Design(X, self.weights, penalty)
+        self.design: dict = {}  # what was computed of the features alone; fits to the same features may share it
         # All there is, of which a fit has a column of the counts, and of the sets of row weights if there are some.
         self.counts, self.known, self.sets = Y, offset, self.row_weights
         self.neuron, self.fold = np.arange(self.n_neurons), None
@@ -78,10 +80,33 @@ class PopulationProblem(OneNeuron):
         """Whether rows are arrays; otherwise they are read as they are needed, a slice at a time."""
         return isinstance(self.X, np.ndarray)
 
+    def _of_design(self, name: str, compute: Callable[[], Any]) -> Any:
+        if name not in self.design:
+            self.design[name] = compute()
+        return self.design[name]
+
     @property
     def basis(self) -> SpectralBasis:
-        """Spectral basis of the design."""
-        return self.design.basis
+        """Spectral basis of the design; see docs/theory/spectral_basis.md."""
+        return self._of_design("basis", lambda: basis_of(self.X, self.weights, self.penalty))
+
+    @property
+    def standard(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
+        if self.in_memory:
+            return self._of_design("standard", lambda: rough_standard(self.X, self.weights))
+        return self.basis.mean, self.basis.deviation  # single rows are slow to read
+
+    @property
+    def shift(self) -> np.ndarray | None:
+        """Means of features that are far from 0 for how much they vary, 0 for the others; None if no feature is."""
+
+        def far():
+            mean, scale = self.standard
+            shift = np.where(np.abs(mean) > _FAR_FROM_0 * scale, mean, 0.0)
+            return shift if shift.any() else None
+
+        return self._of_design("shift", far)
 
     # ---------------------------------------------------------------- reference point and objective
 
@@ -170,7 +195,7 @@ class PopulationProblem(OneNeuron):
 
     def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
         """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""
-        return self._evaluate(params, dtype=dtype, shift=self.design.shift)[0]
+        return self._evaluate(params, dtype=dtype, shift=self.shift)[0]
 
     def evaluate_with_dual(self, params: Params) -> tuple[Evaluation, np.ndarray]:
         """`evaluate`, and a bound of ``F - F*`` by duality, inf where there is none, (neuron,): one pass.
@@ -195,7 +220,7 @@ class PopulationProblem(OneNeuron):
 
         Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms.
         """
-        mean, scale = self.design.standard
+        mean, scale = self.standard
         terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.finfo(float).eps * (16 * (np.abs(objective) + self.mean_count) + 2 * self.mean_count * terms)

@@ -53,7 +53,7 @@ def _proved(problem, at: Iterate) -> Iterate:
 
 def _step(problem, at: Iterate) -> Step:
     """Step to the least of the quadratic model plus the penalty."""
-    penalty, (mean, scale) = problem.penalty, problem.design.standard
+    penalty, (mean, scale) = problem.penalty, problem.standard
     labels, strength = penalty.blocks(len(at.coef))
     missed = np.asarray(penalty.subgradient_residual(at.coef[:, None], at.grad_coef[:, None]), np.float64)[:, 0]
     inside = np.flatnonzero((labels < 0) | np.isin(labels, labels[(at.coef != 0) | (missed != 0)]))

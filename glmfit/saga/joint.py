@@ -16,7 +16,7 @@ from ..penalties.base import per_neuron
 from ..problems._basis import basis_of
 from ..problems._chunks import a_twentieth
 from ..problems._quadratic import minimise
-from .spectral_rows import Metric, Rows, block_spectra, change_of_derivative, saga_epoch, sweep
+from .spectral_rows import Metric, Rows, block_spectra, change_of_derivative, sweep
 from .spectral_view import Position, SpectralView
 
 _SMOOTH_STEPS, _GAP_STEPS, _LEFT = 8, 16, 1e-3  # of Lanczos; of conjugate gradients, and what they may leave
@@ -27,14 +27,14 @@ class JointProblem(SpectralView):
     """Data, loss of a row (`RowLoss`) and penalty of a model whose columns are fitted together.
 
     It shares the spectral view of a population, and none of its certificates: curvatures are those at the
-    present parameters, not bounds, and so is all that follows from them. ``kernels`` are `block_spectra`, `curved`,
-    `sweep` and `saga_epoch`, jitted by a caller who wants them gone with the problem.
+    present parameters, not bounds, and so is all that follows from them. ``kernels`` are `sweep`, `block_spectra` and
+    `curved`, jitted by a caller who wants them gone with the problem.
     """
 
     def __init__(self, X, Y, loss, penalty: Penalty, n_columns: int, dtype=np.float32, kernels=None):
         super().__init__(X, Y, loss, penalty, basis_of(X, None, penalty), dtype)
         self.n_neurons = n_columns
-        self._spectra, self._curved, *self.kernels = kernels or (block_spectra, curved, sweep, saga_epoch)
+        self.sweep, self._spectra, self._curved = kernels or (sweep, block_spectra, curved)
 
     @property
     def default_batch_size(self) -> int:

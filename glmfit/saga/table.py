@@ -11,6 +11,7 @@ from .._checks import check_positive, check_whole
 from ..problems.base import Params
 from ..solvers._seed import seed_of
 from .joint import JointProblem
+from .spectral_rows import saga_epoch
 from .spectral_view import Position
 
 _STALLED = 10  # epochs without progress
@@ -35,7 +36,8 @@ class TableSolution(NamedTuple):
 class TableSAGA:
     """SAGA on all columns together, with a safeguarded step.
 
-    ``batch_size`` rows per step (1/20 of the recording, 32 to 4096, by default); no step is longer than ``step_limit``.
+    ``batch_size`` rows per step (1/20 of the recording, 32 to 4096, by default); no step is longer than ``step_limit``;
+    ``epoch_kernel`` may be a jitted `saga_epoch` of the caller's own.
 
     The step is 1/(3 L_b), the largest eigenvalue of the blocks' Hessians at the present parameters: right for them,
     proved for nothing else. After each epoch the objective is looked at; if it rose, the epoch is undone and the step
@@ -44,6 +46,7 @@ class TableSAGA:
 
     batch_size: int | None = None
     step_limit: float = float("inf")
+    epoch_kernel: object = None
 
     def __post_init__(self):
         if self.batch_size is not None:
@@ -60,7 +63,7 @@ class TableSAGA:
         other than 0 the improvement is that over no coefficients, so that a start near the optimum asks for no more
         than one far from it, and a worse one for no less.
         """
-        walk = _JointWalk(problem, self.batch_size, seed_of(key), self.step_limit)
+        walk = _JointWalk(problem, self.batch_size, seed_of(key), self.epoch_kernel or saga_epoch, self.step_limit)
         reference, best, first = reference or start, start, None
         if np.any(reference.coef):
             none, mean = np.zeros_like(reference.coef), problem.basis.mean
@@ -93,8 +96,8 @@ class TableSAGA:
 class _JointWalk(Position):
     """A joint fit on its way, with the metric formed where its columns were, and the step in it."""
 
-    def __init__(self, problem: JointProblem, batch_size: int | None, seed: int, step_limit: float):
-        super().__init__(problem, batch_size, seed, problem.kernels)
+    def __init__(self, problem: JointProblem, batch_size: int | None, seed: int, kernel, step_limit: float):
+        super().__init__(problem, batch_size, seed, (problem.sweep, kernel))
         self.limit, self.metric, self.n_metrics = step_limit, None, 0
         self.largest, self.step, self.shrink = 0.0, 0.0, 1.0
 

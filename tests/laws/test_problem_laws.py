@@ -367,7 +367,7 @@ def test_the_newton_direction_is_that_of_the_exact_hessian(link, kind, weighted)
     at = some_params(X)
     coef, intercept = at.coef[:, 0], at.intercept[0]
     grad_coef, grad_intercept = (g[..., 0] for g in oracle.gradient(link, X, Y, *at, weights, 1e-3))
-    system = NewtonSystem(*one.hessian_of_one(coef, intercept, np.float64), *one.design.standard)
+    system = NewtonSystem(*one.hessian_of_one(coef, intercept, np.float64), *one.standard)
     step, step_intercept, decrement, _ = system.step(grad_coef, grad_intercept)
 
     scale = np.maximum(X.std(axis=0), 1e-3)  # any will do
