@@ -6,7 +6,7 @@ A kernel is compiled once per shape: data are arguments, observation and penalty
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +16,6 @@ import numpy as np
 from .._compile import full_precision, jit
 from ..bounds import lanczos
 from ..observations import Observation
-from ..observations.row_loss import RowLoss
 from ..penalties import Penalty
 from ..penalties.base import per_neuron
 
@@ -94,9 +93,14 @@ class Rows(eqx.Module):
     ridge: jax.Array  # (column, neuron) strength of the ridge in whitened coordinates, 0 on the intercept
     penalty: Penalty
     splitting: Splitting | None
-    observation: Observation | RowLoss = eqx.field(static=True)
+    observation: Any = eqx.field(static=True)  # Observation or RowLoss
     n_rows: int = eqx.field(static=True)  # of the whole
     n_blocks: int = eqx.field(static=True)
+
+    @property
+    def by_code(self) -> bool:
+        """Whether the loss of a row is known as code alone, which may couple the columns."""
+        return not isinstance(self.observation, Observation)
 
     @property
     def rows_per_block(self) -> float:
@@ -168,7 +172,7 @@ class Sweep(NamedTuple):
 @jit
 def sweep(rows: Rows, v) -> Sweep:
     """Evaluate loss, derivatives, gradient and mean curvature at v over all rows."""
-    by_code = isinstance(rows.observation, RowLoss)
+    by_code = rows.by_code
     signs = jax.random.rademacher(jax.random.key(0), rows.Y.shape[1:2] + v.shape[1:], v.dtype) if by_code else None
 
     def block(total, data):
@@ -222,7 +226,7 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
     radius makes it global. Of a loss known as code it is the curvature at the anchor, of all columns together: then
     ``start`` has all columns below each other, and there is no worst row.
     """
-    by_code = isinstance(rows.observation, RowLoss)
+    by_code = rows.by_code
     start = start if by_code else jnp.broadcast_to(start, anchor.shape)
 
     def block(row, data):
