@@ -27,8 +27,7 @@ from _models import fit_quietly
 
 from glmfit import PopulationGLM, observations, penalties
 from glmfit.problems import PopulationProblem
-from glmfit.saga.row_metric import Metric
-from glmfit.saga.spectral_rows import Rows, saga_epoch
+from glmfit.saga.spectral_rows import Metric, Rows, saga_epoch
 from glmfit.saga.spectral_view import SpectralView
 from glmfit.saga.walk import Walk
 from glmfit.solvers import SAGA

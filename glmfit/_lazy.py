@@ -34,6 +34,23 @@ def lazy_names(
     return get, names_of_it
 
 
+def names_of_rooms(
+    package: str, public: list[str], rooms: tuple[str, ...]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the ``__getattr__`` and ``__dir__`` of a package whose public names are in some modules, tried in order."""
+
+    def get(name: str) -> Any:
+        for room in rooms if name in public else ():
+            with _collector_paused():
+                module = importlib.import_module(room, package)
+            if hasattr(module, name):
+                setattr(sys.modules[package], name, getattr(module, name))
+                return getattr(module, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *public})
+
+
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
     """Let Python look for no unreachable cycles: among the modules of an import, that takes a quarter of its time."""

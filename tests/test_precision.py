@@ -189,7 +189,7 @@ def update(solver, problem):
 AREAS = {
     populations: ("saga.spectral_rows",),
     devices: ("engine.device", "engine.device_cg"),
-    coupled_columns: ("saga.joint_rows",),
+    coupled_columns: ("saga.joint",),
     classes: ("stochastic.class_kernels", "stochastic.class_steps"),
     towers: (
         "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs", "pairs.objective", "pairs.sampling", "pairs.stationary",

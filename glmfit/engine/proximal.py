@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from ..penalties import Penalty
+from ..problems._population import select
 from ..problems._proximal_newton import least_of_model
 from .cg import Descent, steps_of_a_hessian
 from .host import HostRows
@@ -238,8 +238,3 @@ def _norms(coef, labels, n: int) -> np.ndarray:
     squares, inside = np.zeros((n, coef.shape[1])), labels >= 0
     np.add.at(squares, labels[inside], coef[inside] ** 2)
     return np.sqrt(squares)
-
-
-def select(penalty: Penalty, index) -> Penalty:
-    """Return the penalty of some of the fits."""
-    return jax.tree.map(lambda a: a[..., index] if np.ndim(a) else a, penalty)

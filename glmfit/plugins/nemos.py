@@ -33,9 +33,8 @@ from .._status import Status, as_statuses
 from ..engine import ConjugateGradients, ProximalNewton
 from ..estimators import FitReport, choose_solver
 from ..problems import Params, PopulationProblem
-from ..saga.joint import JointProblem
-from ..saga.joint_rows import joint_blocks, joint_spectrum, joint_sweep
-from ..saga.spectral_rows import saga_epoch
+from ..saga.joint import JointProblem, curved
+from ..saga.spectral_rows import block_spectra, saga_epoch, sweep
 from ..saga.table import TableSAGA
 from ..solvers import SAGA as CertifiedSAGA
 from ..solvers import LoopOptions, Newton
@@ -413,9 +412,9 @@ def _better_start(problem, start: Params) -> Params:
 def _own_kernels():
     """Kernels of a run that go with it, and with them the model whose loss they hold."""
     fresh = [
-        jit(lambda *a, f=joint_sweep.__wrapped__: f(*a)),
-        jit(lambda *a, n_steps, f=joint_blocks.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
-        jit(lambda *a, n_steps, f=joint_spectrum.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
+        jit(lambda *a, f=sweep.__wrapped__: f(*a)),
+        jit(lambda *a, n_steps, f=block_spectra.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
+        jit(lambda *a, f=curved.__wrapped__: f(*a)),
     ]
     epoch = jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets")
     return tuple(fresh), epoch

@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from .._lazy import lazy_names as _lazy_names
+from .._lazy import names_of_rooms as _names_of_rooms
 
 if _TYPE_CHECKING:
     from ..pairs import AllPairs, AllPairsProblem, SessionBlock, Triples, TwoTowers
     from ..stochastic import Pairs, SoftmaxProblem
-    from ._population import PopulationProblem
+    from ._population import FoldedProblem, PopulationProblem
     from .base import Evaluation, Params, Problem
-    from .folds import FoldedProblem
 
 __all__ = [
     "AllPairs",
@@ -26,13 +25,4 @@ __all__ = [
     "TwoTowers",
 ]
 
-__getattr__, __dir__ = _lazy_names(
-    __name__,
-    _population=("PopulationProblem",),
-    base=("Evaluation", "Params", "Problem"),
-    folds=("FoldedProblem",),
-    **{
-        ".pairs": ("AllPairs", "AllPairsProblem", "SessionBlock", "Triples", "TwoTowers"),
-        ".stochastic": ("Pairs", "SoftmaxProblem"),
-    },
-)
+__getattr__, __dir__ = _names_of_rooms(__name__, __all__, (".base", "._population", "..pairs", "..stochastic"))

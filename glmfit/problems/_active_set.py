@@ -13,28 +13,12 @@ _NEAR = 1e-9  # of the terms of the gradient: the step that has been taken from 
 
 
 def minimise_l1(Q, c, l1, start):
-    """Minimise ``w'Q w / 2 - c'w + sum l1 |w|``.
+    """Minimise ``w'Q w / 2 - c'w + sum l1 |w|``, w with exact zeros; variables of l1 = 0 are free.
 
-    Parameters
-    ----------
-    Q : numpy.ndarray
-        Positive definite, (variable, variable).
-    c, l1 : numpy.ndarray
-        (variable,); l1 is >= 0, and 0 for a variable that is free.
-    start : numpy.ndarray
-        First guess of w, (variable,): the nearer its zeros and signs, the fewer rounds.
-
-    Returns
-    -------
-    numpy.ndarray
-        w with exact zeros.
-
-    Notes
-    -----
     The optimum given zeros and signs is one linear system. At first all variables that come out with the wrong sign,
     or should not be zero, change over at once, which ends after a few rounds as a rule. If it has not, they
     change over one by one along a path on which the objective falls, which must end (Lee, Battle, Raina, Ng 2007,
-    Efficient sparse coding algorithms).
+    Efficient sparse coding algorithms). The nearer the zeros and signs of ``start``, the fewer rounds.
     """
     w, free = start.copy(), l1 == 0
     sign = np.where(free, 0.0, np.sign(w))
@@ -84,28 +68,8 @@ def _to_first_crossing(w, target, sign, wrong):
 
 
 def minimise_groups(Q, c, labels, strength, start):
-    """Minimise ``w'Q w / 2 - c'w + sum_g strength_g |w_g|``.
+    """Minimise ``w'Q w / 2 - c'w + sum_g strength_g |w_g|``, w with groups of exact zeros; those of 0 are free.
 
-    Parameters
-    ----------
-    Q : numpy.ndarray
-        Positive definite, (variable, variable).
-    c : numpy.ndarray
-        (variable,).
-    labels : numpy.ndarray
-        Group of each variable, (variable,).
-    strength : numpy.ndarray
-        (group,), >= 0; 0 for variables that are free.
-    start : numpy.ndarray
-        First guess of w, (variable,).
-
-    Returns
-    -------
-    numpy.ndarray
-        w with groups of exact zeros.
-
-    Notes
-    -----
     Newton steps on the groups that are not zero, where the norms are smooth, are fast once the zeros are right. Where
     they do not say that they are, or do not get on, one group after the other is minimised over, which finds the zeros
     and never goes up.
@@ -159,14 +123,8 @@ def _least_of_group(values, vectors, b, strength):
 def _newton_of_groups(Q, c, labels, strength, w):
     """Take a Newton step on the groups that are not zero, if it goes down.
 
-    Returns
-    -------
-    w : numpy.ndarray
-        After the step, an array of its own.
-    missed : float
-        Largest entry of the gradient before it.
-    released : bool
-        Whether some group was zero there that should not be.
+    Returns w after the step, an array of its own, the largest entry of the gradient before it, and whether some group
+    was zero there that should not be.
     """
     gradient, n = Q @ w - c, len(strength)
     norms = np.sqrt(np.bincount(labels, w**2, n))

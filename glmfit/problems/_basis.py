@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike
 
 from ._chunks import CHUNK, one_thread_each, over_chunks, rows_at_once
 
+_ABSENT = 1e-14  # share of the trace of a correlation matrix: what is less is the rounding of the Gram matrix
+_FLOOR = 1e-5  # share of the largest variance to which others are raised
 _ROUNDING = 64  # units in the last place of its terms by which a sum that should be 0 may differ from it
 
 
@@ -23,34 +25,18 @@ _ROUNDING = 64  # units in the last place of its terms by which a sum that shoul
 class SpectralBasis:
     """Centred design = whitened columns: ``(X - mean) @ whiten`` is uncorrelated, of variance at most one.
 
-    Attributes
-    ----------
-    mean, deviation :
-        Weighted mean and standard deviation (1 for a constant one) of every feature, (feature,).
-    scale :
-        What a feature is divided by where a penalty acts on coefficients one by one, (feature,).
-    variance :
-        Variance of the data along each direction before whitening, descending, shape (feature,).
-    whiten, unwhiten :
-        Maps from whitened columns to coefficients and back, (feature, feature). ``unwhiten @ whiten`` is the
-        identity on the directions kept; both are zero on directions dropped.
-    rank :
-        Number of directions the data distinguish.
-    constant :
-        Features without variance, (feature,).
-    look_beyond :
-        Finds out whether X is constant along the directions beyond the rank: a pass over the rows.
+    ``unwhiten @ whiten`` is the identity on the directions kept; both are zero on directions dropped.
     """
 
-    mean: np.ndarray
-    deviation: np.ndarray
-    scale: np.ndarray
-    variance: np.ndarray
-    whiten: np.ndarray
-    unwhiten: np.ndarray
-    rank: int
-    constant: np.ndarray
-    look_beyond: Callable[[], bool]
+    mean: np.ndarray  # weighted, (feature,)
+    deviation: np.ndarray  # standard deviation, 1 for a constant feature, (feature,)
+    scale: np.ndarray  # what a feature is divided by where a penalty acts on coefficients one by one, (feature,)
+    variance: np.ndarray  # of the data along each direction before whitening, descending, (direction,)
+    whiten: np.ndarray  # from whitened columns to coefficients, (feature, direction)
+    unwhiten: np.ndarray  # and back
+    rank: int  # directions that the data distinguish
+    constant: np.ndarray  # features without variance, (feature,)
+    look_beyond: Callable[[], bool]  # whether X is constant along the directions beyond the rank: a pass
 
     @cached_property
     def absent(self) -> bool:
@@ -83,7 +69,7 @@ class SpectralBasis:
         return bool(np.sqrt(np.min(spread, initial=1.0)) > 1e-3 and offset < 1e2)
 
 
-def weighted_moments(X: np.ndarray, weights: np.ndarray | None, dtype=np.float64) -> tuple[np.ndarray, np.ndarray]:
+def _moments(X: np.ndarray, weights: np.ndarray | None, dtype) -> tuple[np.ndarray, np.ndarray]:
     """Mean (feature,) and centred Gram (feature, feature) of the rows, weights of mean one.
 
     Products within a chunk are taken in ``dtype``, sums over chunks in float64.
@@ -113,44 +99,17 @@ def weighted_moments(X: np.ndarray, weights: np.ndarray | None, dtype=np.float64
 
 
 def spectral_basis(
-    X: np.ndarray,
-    weights: np.ndarray | None,
-    floor: float = 1e-14,
-    units: ArrayLike = 1.0,
-    centred: bool = True,
+    X: np.ndarray, weights: np.ndarray | None, units: ArrayLike = 1.0, centred: bool = True
 ) -> SpectralBasis:
     """Basis for penalties a rotation leaves alone: eigenvectors of the Gram matrix, directions kept or dropped.
 
-    Parameters
-    ----------
-    X :
-        Design, (time, feature).
-    weights :
-        Row weights of mean one, or None.
-    floor :
-        Directions whose eigenvalue of the *correlation* matrix is below this share of the trace are absent:
-        what is left there is the rounding of the Gram matrix.
-    units :
-        Of the coefficients, (feature,) or one for all; variances are those of ``X / units``.
-    centred :
-        Whether means are taken off the features; without an intercept they are not.
-
-    Returns
-    -------
-    SpectralBasis
-        The ridge stays diagonal in it: ``|units * coef|^2 = sum_j v_j^2 / variance_j``.
-
-    Notes
-    -----
-    An eigendecomposition of the Gram matrix loses every direction whose variance is 1e-16 of the largest: one
-    feature of scale 1e8 would hide all others. Decomposing the correlation matrix, whose eigenvalues do not
-    know the scales, and then the small factor ``sqrt(c) Q' diag(scale)`` by SVD keeps them.
-    Cost: T d^2 for the Gram matrix, O(d^3) once.
+    The ridge of coefficients in ``units`` (feature,) stays diagonal in it: ``|units * coef|^2 = sum_j v_j^2 /
+    variance_j``. The correlation matrix, which knows no scales, is decomposed first. Cost: T d^2 once.
     """
     mean, scale, correlation, constant = _correlation(X, weights, centred)
     with one_thread_each():
         c, Q = np.linalg.eigh(correlation)
-    keep = c > floor * np.trace(correlation)
+    keep = c > _ABSENT * np.trace(correlation)
     rank = int(keep.sum())
     look_beyond = partial(_is_constant_along, X, weights, mean, scale, c, Q, keep)
     units = np.broadcast_to(units, scale.shape)
@@ -176,22 +135,11 @@ def plain_basis(X, weights: np.ndarray, centred: bool) -> SimpleNamespace:
     return SimpleNamespace(mean=mean, deviation=deviation, whiten=whiten, unwhiten=unwhiten, rank=int(varies.sum()))
 
 
-def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray, floor: float = 1e-5) -> SpectralBasis:
+def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray) -> SpectralBasis:
     """Basis for penalties on coefficients or groups of them: every direction kept, small variances raised.
 
-    Parameters
-    ----------
-    X, weights :
-        As in :func:`spectral_basis`.
-    groups :
-        Integer label per feature; features of a group share one scale, so that group norms keep their shape.
-    floor :
-        Variances are raised to this share of the largest. The step in the flattest directions is shorter than
-        it could be; the map stays invertible whatever the design (duplicates, more features than rows).
-
-    Returns
-    -------
-    SpectralBasis
+    Features with one label share one scale, so that group norms keep their shape. Steps in the flattest directions are
+    shorter than they could be; the map stays invertible whatever the design (duplicates, more features than rows).
     """
     mean, scale, correlation, constant = _correlation(X, weights)
     shared = np.ones_like(scale)
@@ -201,8 +149,8 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray,
     with one_thread_each():
         s, Q = np.linalg.eigh(correlation * np.outer(ratio, ratio))
     s, Q = s[::-1], Q[:, ::-1]
-    rank = int(np.sum(s > 1e-14 * max(np.sum(s), 0.0)))
-    raised = np.maximum(s, floor * s[0]) if s[0] > 0 else np.ones_like(s)
+    rank = int(np.sum(s > _ABSENT * max(np.sum(s), 0.0)))
+    raised = np.maximum(s, _FLOOR * s[0]) if s[0] > 0 else np.ones_like(s)
     root = np.sqrt(raised)
     look_beyond = partial(_is_constant_along, X, weights, mean, shared, s, Q, np.arange(len(s)) < rank)
     whiten, unwhiten = Q / root / shared[:, None], root[:, None] * Q.T * shared
@@ -220,10 +168,7 @@ def basis_of(X: np.ndarray, weights: np.ndarray | None, penalty) -> SpectralBasi
 
 
 def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
-    """Whether no row that counts moves along the directions left out, but for rounding: some units of its terms.
-
-    Directions are eigenvectors of ``(x - mean) / scale``, (feature, direction), and their eigenvalues.
-    """
+    """Whether no row that counts moves along the eigenvectors left out, but for rounding: some units of its terms."""
     left_out = vectors[:, ~keep]
     if not left_out.shape[1]:
         return True
@@ -257,18 +202,15 @@ def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:
     rows = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
     sample = np.asarray(X[rows[:: max(1, len(rows) // CHUNK)]], np.float64)
     mean = sample.mean(axis=0)
-    scale = _scale(sample.var(axis=0), mean, len(sample))
+    scale, _ = _scale(sample.var(axis=0), mean, len(sample))
     # A constant feature becomes exactly 0: what rounding leaves of it would look like a direction of its own.
     return np.where(np.ptp(sample, axis=0) == 0, sample[0], mean), scale
 
 
 def _scale(variance, mean, n_rows):
-    """Take standard deviations; what rounding leaves of the variance of a constant column is not a variance."""
-    return np.sqrt(np.where(_is_constant(variance, mean, n_rows), 1.0, variance))
-
-
-def _is_constant(variance, mean, n_rows):
-    return variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
+    """Return standard deviations, 1 for constant columns, and which are: rounding leaves those something, too."""
+    constant = variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
+    return np.sqrt(np.where(constant, 1.0, variance)), constant
 
 
 def _correlation(X, weights, centred=True):
@@ -278,11 +220,11 @@ def _correlation(X, weights, centred=True):
     orthonormal, but directions weaker than 1e-5 would be rounding.
     """
     for dtype in (np.float32, np.float64) if X.dtype == np.float32 else (np.float64,):
-        mean, gram = weighted_moments(X, weights, dtype)
+        mean, gram = _moments(X, weights, dtype)
         if not centred:
             mean, gram = np.zeros_like(mean), gram + np.outer(mean, mean)
         variance = np.diag(gram)
-        scale = _scale(variance, mean, len(X))
+        scale, constant = _scale(variance, mean, len(X))
         correlation = gram / np.outer(scale, scale)
         # What overflows in single precision may not in double.
         if dtype is np.float32 and np.isfinite(correlation).all() and np.all(variance > 1e-5 * mean**2):
@@ -290,4 +232,4 @@ def _correlation(X, weights, centred=True):
                 c = np.linalg.eigvalsh(correlation)
             if c[0] > 1e-5 * c[-1]:
                 break
-    return mean, scale, correlation, _is_constant(variance, mean, len(X))
+    return mean, scale, correlation, constant

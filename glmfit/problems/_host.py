@@ -5,6 +5,8 @@ NumPy and BLAS, whatever jax's precision mode is; nothing is compiled.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from ..bounds import ResidualSums
@@ -17,46 +19,37 @@ _quietly = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
 @_quietly
-def evaluate_loss(X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64, offset=None, shift=None):
+def evaluate_loss(
+    X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64, offset=None, shift=None, dual=False
+):
     """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64.
 
-    ``weights`` are (time,), or (time, neuron), ``offset`` (time, 1 or neuron). ``dtype`` is the precision of
-    the products within a chunk; all else is float64. ``shift`` is (feature,): what is taken off X before, and put back
-    into the gradient, so that large means leave no rounding in products that should cancel.
+    Where asked for, fourth the sums of its residuals that a dual bound needs, else None. ``weights`` are (time,), or
+    (time, neuron), ``offset`` (time, 1 or neuron). ``dtype`` is the precision of the products within a chunk; all else
+    is float64. ``shift`` is (feature,): what is taken off X before, and put back into the gradient, so that large means
+    leave no rounding in products that should cancel.
     """
     product_coef = coef.astype(dtype)
     base = intercept if shift is None else intercept + shift @ coef
 
     def chunk(rows):
         x = np.asarray(X[rows] if shift is None else X[rows] - shift, dtype)
-        eta = np.asarray(x @ product_coef, np.float64) + base
-        if offset is not None:
-            eta += offset[rows]
-        value, r = observation.loss_and_derivative(np.asarray(Y[rows], np.float64), eta)
+        own = np.asarray(x @ product_coef, np.float64) + base
+        y, eta = np.asarray(Y[rows], np.float64), own if offset is None else own + offset[rows]
+        loss, r = observation.loss_and_derivative(y, eta)
+        least = observation.saturated_loss(y) if dual else None
         if weights is not None:
-            w = weights[rows]
-            w = w[:, None] if w.ndim == 1 else w
-            value, r = value * w, r * w
-        return value.sum(axis=0), x.T @ r.astype(dtype, copy=False), r.sum(axis=0)
+            w = weights[rows].reshape(len(y), -1)
+            loss, r, least = loss * w, r * w, least * w if dual else None
+        if not dual:
+            return loss.sum(axis=0), x.T @ r.astype(dtype, copy=False), r.sum(axis=0)
+        sums = sums_of(x, r, own * r - loss, least)
+        return loss.sum(axis=0), sums.gradient.sum(axis=0), sums.residual.sum(axis=0), *sums
 
-    loss, grad_coef, grad_intercept = (total / len(Y) for total in _sum(over_chunks(chunk, len(Y))))
-    return loss, grad_coef if shift is None else grad_coef + np.outer(shift, grad_intercept), grad_intercept
-
-
-@_quietly
-def residual_sums(X, Y, weights, observation: Observation, coef, intercept, offset=None):
-    """Mean loss (neuron,) and the sums of its residuals that a dual bound needs; arguments of `evaluate_loss`."""
-
-    def chunk(rows):
-        x, y = np.asarray(X[rows], np.float64), np.asarray(Y[rows], np.float64)
-        z = x @ coef + intercept
-        value, r = observation.loss_and_derivative(y, z if offset is None else z + offset[rows])
-        w = 1.0 if weights is None else weights[rows].reshape(len(y), -1)
-        parts = sums_of(x, r * w, (z * r - value) * w, observation.saturated_loss(y) * w)
-        return (value * w).sum(axis=0), *parts
-
-    loss, *sums = (total / len(Y) for total in _sum(over_chunks(chunk, len(Y))))
-    return loss, ResidualSums(*sums)
+    totals = reduce(lambda a, b: [x + y for x, y in zip(a, b, strict=True)], over_chunks(chunk, len(Y)))
+    loss, grad_coef, grad_intercept, *rest = (total / len(Y) for total in totals)
+    grad_coef = grad_coef if shift is None else grad_coef + np.outer(shift, grad_intercept)
+    return loss, grad_coef, grad_intercept, ResidualSums(*rest) if dual else None
 
 
 def sums_of(x, r, excess, saturated) -> ResidualSums:
@@ -140,17 +133,6 @@ def fit_intercept(Y, weights, observation: Observation, offset):
     return b, loss, curvature
 
 
-def rounding_of(mean, scale, params, objective, mean_count) -> np.ndarray:
-    """Allow for the rounding of an objective and its gradient in float64, added to every bound, (neuron,).
-
-    Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms; ``mean`` and
-    ``scale`` are those of the features.
-    """
-    terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.finfo(float).eps * (16 * (np.abs(objective) + mean_count) + 2 * mean_count * terms)
-
-
 @_quietly
 def predictor(X, coef, intercept) -> np.ndarray:
     """Linear predictor in float64 without a float64 copy of X, (time, ...)."""
@@ -165,10 +147,3 @@ def largest_move(X, change_coef, change_intercept) -> np.ndarray:
         return np.abs(np.asarray(X[rows], np.float64) @ change_coef + change_intercept).max(axis=0)
 
     return np.max(list(over_chunks(chunk, len(X))), axis=0)
-
-
-def _sum(pieces):
-    totals = None
-    for piece in pieces:
-        totals = piece if totals is None else tuple(a + b for a, b in zip(totals, piece, strict=True))
-    return totals

@@ -13,33 +13,35 @@ from scipy.linalg import solve_triangular
 
 from ..bounds import descent_step, gap_bound
 from ._chunks import small_blas
-from .base import Params
+from .base import Evaluation, Params
 
 _FAR = 1e-2  # of what the model explains, still to be gained
 CLOSE = 1e-2  # nats of the recording, still to be gained
 _REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement by this factor
 
 
+class Step(NamedTuple):
+    """Where a quadratic model of one neuron has its least."""
+
+    coef: np.ndarray
+    intercept: float
+    slope: float  # above 0 downhill
+    curvature: float
+
+
 class NewtonSystem:
-    """Factorised Hessian of one neuron in centred coordinates.
+    """Factorised Hessian of one neuron in centred coordinates, and where it was formed.
 
-    Parameters
-    ----------
-    matrix :
-        Hessian with the ridge inside, (column, column), intercept last.
-    reach :
-        Largest squared norm of a row in the same coordinates.
-    mean, scale :
-        Rows are ``[(x - mean) / scale, 1]``.
+    ``matrix`` has the ridge inside, (column, column), intercept last; ``reach`` is the largest squared norm of a row
+    ``[(x - mean) / scale, 1]``. A matrix in single precision only guides and ``proves`` nothing.
 
-    Notes
-    -----
     Directions whose curvature is below 1e-13 of the largest, after scaling the diagonal to one, are left out:
     the data do not see them (duplicate or constant columns), or the neuron is separable.
     """
 
-    def __init__(self, matrix, reach, mean, scale):
+    def __init__(self, matrix, reach, mean, scale, anchor: tuple[np.ndarray, float] | None = None, proves=True):
         self.matrix, self.reach, self.mean, self.scale = matrix, reach, mean, scale
+        self.anchor, self.proves = anchor, proves
 
     @cached_property
     def factor(self) -> np.ndarray:
@@ -63,12 +65,12 @@ class NewtonSystem:
         """Number of directions with curvature."""
         return len(self.factor)
 
-    def direction(self, grad_coef, grad_intercept) -> tuple[np.ndarray, float, float]:
-        """Newton direction in coefficients and intercept, and the squared decrement g'H^-1 g."""
+    def step(self, grad_coef, grad_intercept) -> Step:
+        """Newton's step, whose slope and curvature are the squared decrement g'H^-1 g."""
         half = self.factor @ self._centred(grad_coef, grad_intercept)
-        step = -(half @ self.factor)
+        step, decrement = -(half @ self.factor), float(half @ half)
         coef = step[:-1] / self.scale
-        return coef, float(step[-1] - self.mean @ coef), float(half @ half)
+        return Step(coef, float(step[-1] - self.mean @ coef), decrement, decrement)
 
     def misses(self, grad_coef, grad_intercept) -> bool:
         """Whether part of a gradient lies along the directions left out, where nothing limits the descent."""
@@ -86,158 +88,145 @@ class NewtonSystem:
 
 
 class Iterate(NamedTuple):
-    """One neuron on its way: parameters, objective, residual, and the Hessian last formed."""
+    """One neuron on its way: parameters, objective, gradient, and the Hessian last formed."""
 
     coef: np.ndarray  # (feature,)
     intercept: float
-    objective: float
-    grad_coef: np.ndarray  # gradient plus smallest subgradient
-    grad_intercept: float
-    matrix: np.ndarray  # (column, column); nan where none is at hand
-    reach: float
-    proves: bool  # whether the matrix is in float64: one in float32 only guides
-    anchor_coef: np.ndarray  # where the matrix was formed
-    anchor_intercept: float
-    bound: float  # of F - F*; inf where there is none
-    estimate: float
-    passes: int  # over the rows, so far
+    objective: float = np.nan
+    grad_coef: np.ndarray | None = None  # of the smooth part
+    grad_intercept: float = np.nan
+    system: NewtonSystem | None = None  # None where the last is of no use any more
+    bound: float = np.inf  # of F - F*; inf where there is none
+    estimate: float = np.inf
+    passes: int = 0  # over the rows, so far
     stuck: bool = False  # no step descends any more: rounding; or steps would go on for ever
+
+    @property
+    def params(self) -> Params:
+        """Parameters of a problem of one neuron."""
+        return Params(self.coef[:, None], np.array([self.intercept]))
+
+    @property
+    def rounding(self) -> float:
+        """What objectives may differ by that are the same."""
+        return 4e-16 * max(abs(self.objective), 1.0)
+
+    def towards(self, step: Step, length: float = 1.0) -> Iterate:
+        """Go along a step, to where nothing was evaluated yet."""
+        return self._replace(coef=self.coef + length * step.coef, intercept=self.intercept + length * step.intercept)
+
+    def seen(self, value: Evaluation) -> Iterate:
+        """Take over what a pass has found."""
+        return self._replace(
+            objective=float(value.objective[0]),
+            grad_coef=np.asarray(value.grad_coef, np.float64)[:, 0],
+            grad_intercept=float(value.grad_intercept[0]),
+            passes=self.passes + 1,
+        )
 
 
 def start(problem, coef, intercept, near: bool = False) -> Iterate:
     """First iterate of a one-neuron problem: near the optimum judged by its Hessian, elsewhere none yet."""
-    empty = np.full((len(coef) + 1, len(coef) + 1), np.nan)
+    at = Iterate(coef, intercept)
     if near:
-        nowhere = np.nan, np.full_like(coef, np.nan), np.nan
-        at = Iterate(coef, intercept, *nowhere, empty, np.inf, False, coef, intercept, np.inf, np.inf, 0)
         return judge_exactly(problem, at)
     if problem.X.dtype == np.float32 and not np.any(coef) and intercept == problem.null_params().intercept[0]:
         # The objective of the null model is known, and a gradient in single precision shows the way from there.
-        _, grad_coef, grad_intercept = _evaluate(problem, coef, intercept, np.float32)
-        value = float(problem.null_objective[0]), grad_coef, grad_intercept
-    else:
-        value = _evaluate(problem, coef, intercept)
-    return Iterate(coef, intercept, *value, empty, np.inf, False, coef, intercept, np.inf, np.inf, 1)
+        return evaluate(problem, at, np.float32)._replace(objective=float(problem.null_objective[0]))
+    return evaluate(problem, at)
+
+
+def evaluate(problem, at: Iterate, dtype=np.float64) -> Iterate:
+    """Take a pass for objective and gradient."""
+    return at.seen(problem.evaluate(at.params, dtype))
+
+
+def search(problem, at: Iterate, step: Step, look) -> Iterate:
+    """Go the whole step or, where that does not descend, half of it and again, down to a length that surely does.
+
+    ``look(problem, iterate)`` evaluates. Stuck where even that length leads uphill.
+    """
+    length, sure, passes = 1.0, 0.0, at.passes
+    while True:
+        after = look(problem, at.towards(step, length)._replace(passes=passes))
+        enough = 1e-4 * length * step.slope if length > sure else 0.0
+        if after.objective <= at.objective - enough + at.rounding:
+            return after
+        passes = after.passes
+        if length == 1.0:
+            # Where predictors have far to go the length that is sure to descend is tiny, and halving finds a longer.
+            known = step.slope, step.curvature, problem.largest_move(step.coef, step.intercept)
+            sure, passes = min(float(descent_step(*(np.asarray([a]) for a in known))[0]), 0.5), passes + 1
+        if length <= sure:
+            return at._replace(passes=passes, stuck=True)
+        length = max(length / 2, sure)
 
 
 def iterate(problem, at: Iterate) -> Iterate:
     """One Newton step of a one-neuron problem, with the Hessian at hand or a new one, never uphill."""
-    fresh = not np.isfinite(at.matrix[0, 0])
-    if fresh:
-        # Far from the optimum single precision serves.
-        far = not at.estimate <= max(_FAR * (problem.null_objective[0] - at.objective), CLOSE / problem.n_rows)
-        single = problem.X.dtype == np.float32 and far
-        at = _form(problem, at, np.float32 if single else np.float64)
-    if not np.all(np.isfinite(at.matrix)):
+    if at.system is not None:
+        step = at.system.step(at.grad_coef, at.grad_intercept)
+        after = evaluate(problem, at.towards(step))
+        if after.objective <= at.objective - 1e-4 * step.slope + at.rounding:
+            return _judge(problem, after, step.slope)
+        at = at._replace(system=None, passes=after.passes)
+    # Far from the optimum single precision serves.
+    far = not at.estimate <= max(_FAR * (problem.null_objective[0] - at.objective), CLOSE / problem.n_rows)
+    at = _form(problem, at, np.float32 if problem.X.dtype == np.float32 and far else np.float64)
+    if not np.all(np.isfinite(at.system.matrix)):
         return at._replace(objective=np.nan, estimate=np.nan, stuck=True)
-    system = _system(problem, at)
-    step, step_intercept, decrement = system.direction(at.grad_coef, at.grad_intercept)
-    rounding = 4e-16 * max(abs(at.objective), 1.0)
-
-    def tried(length):
-        return _evaluate(problem, at.coef + length * step, at.intercept + length * step_intercept)
-
-    def falls(length, moved):
-        return moved[0] <= at.objective - 1e-4 * length * decrement + rounding
-
-    length = 1.0
-    moved = tried(length)
-    if not falls(length, moved) and not fresh:
-        return iterate(problem, _forget(at)._replace(passes=at.passes + 1))
-    if not falls(length, moved):
-        # The step that is sure to descend; where predictors have far to go it is tiny, and halving finds a longer one.
-        reach = problem.largest_move(step, step_intercept)
-        sure = float(descent_step(*(np.asarray([a]) for a in (decrement, decrement, reach)))[0])
-        passes = at.passes + 1
-        while not falls(length, moved) and length > sure:
-            length = max(length / 2, sure)
-            moved, passes = tried(length), passes + 1
-        at = at._replace(passes=passes)
-        if not moved[0] <= at.objective + rounding:
-            if at.proves:
-                return at._replace(stuck=True)
-            return judge_exactly(problem, at)  # single precision shows no way down
-    objective, grad_coef, grad_intercept = moved
-    after = at._replace(
-        coef=at.coef + length * step,
-        intercept=at.intercept + length * step_intercept,
-        objective=objective,
-        grad_coef=grad_coef,
-        grad_intercept=grad_intercept,
-        passes=at.passes + 1,
-    )
-    return _judge(problem, after, system, decrement)
+    step = at.system.step(at.grad_coef, at.grad_intercept)
+    after = search(problem, at, step, evaluate)
+    if not after.stuck:
+        return _judge(problem, after, step.slope)
+    return after if at.system.proves else judge_exactly(problem, after)  # single precision shows no way down
 
 
 def judge_exactly(problem, at: Iterate) -> Iterate:
     """Form gradient and Hessian in double precision, and judge: those that only show the way prove nothing."""
-    objective, grad_coef, grad_intercept = _evaluate(problem, at.coef, at.intercept)
-    at = at._replace(objective=objective, grad_coef=grad_coef, grad_intercept=grad_intercept, passes=at.passes + 1)
-    at = _form(problem, at, np.float64)
-    return _judge(problem, at, _system(problem, at), np.inf)
-
-
-def _judge(problem, at: Iterate, system: NewtonSystem, before: float) -> Iterate:
-    """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
-    _, _, decrement = system.direction(at.grad_coef, at.grad_intercept)
-    close = decrement / 2 <= CLOSE / problem.n_rows or not np.isfinite(before)
-    gap = _bound(problem, at, system, decrement) if close and at.proves else np.inf
-    if close and at.proves and not np.isfinite(gap) and problem.penalty.smooth:
-        # What the Hessian does not show a penalty on all coefficients may.
-        gap = float(problem.evaluate_with_dual(Params(at.coef[:, None], np.array([at.intercept])))[1][0])
-    at = at._replace(bound=gap, estimate=decrement / 2, stuck=problem.has_no_optimum)
-    if decrement > _REUSE * before or (close and not np.isfinite(gap)):
-        return _forget(at)
-    return at
-
-
-def _bound(problem, at: Iterate, system: NewtonSystem, decrement: float) -> float:
-    """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
-    problem.note_rank(None)
-    if system.n_directions < len(at.matrix):
-        if system.n_directions < problem.basis.rank + 1:
-            if not _may_be_separable(problem, at):
-                problem.note_rank(system.n_directions - 1)
-            return np.inf  # curvature vanishes along a direction the data see
-        settled = problem.left_out_is_settled(at.coef[:, None])[0]
-        if not settled or system.misses(at.grad_coef, at.grad_intercept):
-            return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
-    if _may_be_separable(problem, at):
-        return np.inf  # there is no optimum: what says otherwise is rounding
-    drift = problem.largest_move(at.coef - at.anchor_coef, at.intercept - at.anchor_intercept)
-    with np.errstate(over="ignore"):
-        growth = np.exp(drift)  # infinite far away: no bound
-    rounding = problem.rounding_of(Params(at.coef[:, None], np.array([at.intercept])), at.objective)
-    bound = gap_bound(growth * decrement, growth * system.radius_squared, problem.penalty.penalises_all)
-    return float(bound + rounding[0])
-
-
-def _may_be_separable(problem, at: Iterate) -> bool:
-    return bool(problem.may_be_separable(Params(at.coef[:, None], np.array([at.intercept])))[0])
-
-
-def _system(problem, at: Iterate) -> NewtonSystem:
-    return NewtonSystem(at.matrix, at.reach, *problem.standard)
-
-
-def _forget(at: Iterate) -> Iterate:
-    return at._replace(matrix=np.full_like(at.matrix, np.nan))
-
-
-def _evaluate(problem, coef, intercept, dtype=np.float64):
-    """Objective, and gradient plus smallest subgradient, of a one-neuron problem."""
-    value = problem.evaluate(Params(coef[:, None], np.array([intercept])), dtype)
-    residual = problem.penalty.subgradient_residual(coef[:, None], value.grad_coef)
-    return float(value.objective[0]), np.asarray(residual, np.float64)[:, 0], float(value.grad_intercept[0])
+    return _judge(problem, _form(problem, evaluate(problem, at), np.float64), np.inf)
 
 
 def _form(problem, at: Iterate, dtype) -> Iterate:
-    matrix, reach = problem.hessian_of_one(at.coef, at.intercept, dtype)
-    return at._replace(
-        matrix=matrix,
-        reach=reach,
-        proves=dtype is np.float64,
-        anchor_coef=at.coef,
-        anchor_intercept=at.intercept,
-        passes=at.passes + 1,
-    )
+    formed = problem.hessian_of_one(at.coef, at.intercept, dtype)
+    anchor = at.coef, at.intercept
+    system = NewtonSystem(*formed, *problem.standard, anchor, dtype is np.float64)
+    return at._replace(system=system, passes=at.passes + 1)
+
+
+def _judge(problem, at: Iterate, before: float) -> Iterate:
+    """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
+    residual = at.grad_coef
+    if not problem.penalty.smooth:
+        missed = problem.penalty.subgradient_residual(at.coef[:, None], at.grad_coef[:, None])
+        residual = np.asarray(missed, np.float64)[:, 0]
+    decrement = at.system.step(residual, at.grad_intercept).slope
+    close = decrement / 2 <= CLOSE / problem.n_rows or not np.isfinite(before)
+    gap = np.inf
+    if close and at.system.proves:
+        gap = _bound(problem, at, residual, decrement)
+        if not np.isfinite(gap) and problem.penalty.smooth:
+            # What the Hessian does not show a penalty on all coefficients may.
+            gap = float(problem.evaluate_with_dual(at.params)[1][0])
+    kept = None if decrement > _REUSE * before or (close and not np.isfinite(gap)) else at.system
+    return at._replace(bound=gap, estimate=decrement / 2, stuck=problem.found.recedes is True, system=kept)
+
+
+def _bound(problem, at: Iterate, residual: np.ndarray, decrement: float) -> float:
+    """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
+    system, problem.found.rank = at.system, None
+    if problem.may_be_separable(at.params)[0]:
+        return np.inf  # there is no optimum: what says otherwise is rounding
+    if system.n_directions < len(system.matrix):
+        if system.n_directions < problem.basis.rank + 1:
+            problem.found.rank = system.n_directions - 1
+            return np.inf  # curvature vanishes along a direction the data see
+        settled = problem.left_out_is_settled(at.coef[:, None])[0]
+        if not settled or system.misses(residual, at.grad_intercept):
+            return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
+    coef, intercept = system.anchor
+    drift = problem.largest_move(at.coef - coef, at.intercept - intercept)
+    with np.errstate(over="ignore"):
+        growth = np.exp(drift)  # infinite far away: no bound
+    bound = gap_bound(growth * decrement, growth * system.radius_squared, problem.penalty.penalises_all)
+    return float(bound + problem.rounding_of(at.params, at.objective)[0])

@@ -5,83 +5,54 @@ Only features that are not zero, or should not be, enter the model. Theory: docs
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from ..bounds import descent_step
-from . import _host, _newton
+from . import _host
 from ._active_set import minimise_groups, minimise_l1
-from ._newton import CLOSE
-from .base import Params
+from ._newton import CLOSE, Iterate, Step, judge_exactly, search
 
 _LIFT = 1e-9  # of the scaled diagonal: of duplicates any share will do
 
 
-class ProximalIterate(NamedTuple):
-    """One neuron on its way: parameters, objective, residual, and what is known of the gap."""
-
-    coef: np.ndarray  # (feature,)
-    intercept: float
-    objective: float
-    grad_coef: np.ndarray  # of the smooth part
-    grad_intercept: float
-    bound: float  # of F - F*; inf where there is none
-    estimate: float
-    passes: int  # over the rows, so far
-    stuck: bool = False  # no step descends any more: rounding
-
-
-def start(problem, coef, intercept, near: bool = False) -> ProximalIterate:
+def start(problem, coef, intercept, near: bool = False) -> Iterate:
     """First iterate of a one-neuron problem; near the optimum or not is the same here."""
-    return _look(problem, np.asarray(coef, np.float64), float(intercept), np.inf, 0)
+    return _look(problem, Iterate(np.asarray(coef, np.float64), float(intercept)), np.inf)
 
 
-def iterate(problem, at: ProximalIterate) -> ProximalIterate:
+def iterate(problem, at: Iterate) -> Iterate:
     """One proximal Newton step of a one-neuron problem, never uphill."""
     if not np.isfinite(at.objective):
         return at._replace(stuck=True)
-    step, step_intercept, slope, curvature = _direction(problem, at)
+    step = _step(problem, at)
     at = at._replace(passes=at.passes + 1)
-    rounding = 4e-16 * max(abs(at.objective), 1.0)
-    if not slope > rounding:
+    if not step.slope > at.rounding:
         # Objectives no longer tell one from the other; how far the conditions of the optimum are from holding does.
-        after = _look(problem, at.coef + step, at.intercept + step_intercept, abs(slope), at.passes)
-        after = after if after.objective <= at.objective + rounding else at
-        if not problem.penalty.penalises_all:
-            after = _prove_by_hessian(problem, after)
+        after = _look(problem, at.towards(step), abs(step.slope))
+        after = _proved(problem, after if after.objective <= at.objective + at.rounding else at)
         if after.bound < at.bound:
             return after
         return (after if after.estimate < at.estimate else at)._replace(stuck=True)
-    length = 1.0
-    while True:
-        after = _look(problem, at.coef + length * step, at.intercept + length * step_intercept, slope, at.passes)
-        if after.objective <= at.objective - 1e-4 * length * slope + rounding:
-            break
-        if length == 1.0:  # the length that is sure to descend
-            reach = problem.largest_move(step, step_intercept)
-            sure = min(float(descent_step(*(np.asarray([a]) for a in (slope, curvature, reach)))[0]), 0.5)
-        at = at._replace(passes=after.passes)
-        if length <= sure:
-            return at._replace(stuck=True)
-        length = max(length / 2, sure)
-    if not problem.penalty.penalises_all and slope <= CLOSE / problem.n_rows:
-        after = _prove_by_hessian(problem, after)
-    return after
+    after = search(problem, at, step, lambda problem, there: _look(problem, there, step.slope))
+    close = step.slope <= CLOSE / problem.n_rows and not after.stuck
+    return _proved(problem, after) if close else after
 
 
-def _look(problem, coef, intercept, slope, passes) -> ProximalIterate:
-    """Take a pass."""
-    value, bound = problem.evaluate_with_dual(Params(coef[:, None], np.array([intercept])))
-    gap, objective = float(bound[0]), float(value.objective[0])
-    return ProximalIterate(
-        coef, intercept, objective, value.grad_coef[:, 0], float(value.grad_intercept[0]), gap, min(gap, slope),
-        passes + 1,
-    )  # fmt: skip
+def _look(problem, at: Iterate, slope: float) -> Iterate:
+    """Take a pass for objective, gradient and a bound by duality."""
+    value, bound = problem.evaluate_with_dual(at.params)
+    return at.seen(value)._replace(bound=float(bound[0]), estimate=min(float(bound[0]), slope))
 
 
-def _direction(problem, at: ProximalIterate):
-    """Step to the least of the quadratic model plus the penalty, its slope (above 0 downhill) and curvature."""
+def _proved(problem, at: Iterate) -> Iterate:
+    """Bound the gap by self-concordance where features without a penalty leave nothing to duality."""
+    if problem.penalty.penalises_all:
+        return at
+    judged = judge_exactly(problem, at)
+    return at._replace(bound=judged.bound, estimate=judged.estimate, passes=judged.passes)
+
+
+def _step(problem, at: Iterate) -> Step:
+    """Step to the least of the quadratic model plus the penalty."""
     penalty, (mean, scale) = problem.penalty, problem.standard
     labels, strength = penalty.blocks(len(at.coef))
     missed = np.asarray(penalty.subgradient_residual(at.coef[:, None], at.grad_coef[:, None]), np.float64)[:, 0]
@@ -96,7 +67,7 @@ def _direction(problem, at: ProximalIterate):
     flat = np.diag(Q) == 0  # constant features: nothing but their penalty moves them, and rounding of no gradient
     Q[np.diag_indices_from(Q)] = np.where(flat, 1.0, (1 + _LIFT) * np.diag(Q))
     if not np.all(np.isfinite(Q)):
-        return np.zeros(len(at.coef)), 0.0, 0.0, 0.0
+        return Step(np.zeros(len(at.coef)), 0.0, 0.0, 0.0)
     g = np.where(flat, 0.0, np.append(at.grad_coef[inside] - mean * at.grad_intercept, at.grad_intercept))
     before = np.append(at.coef[inside], 0.0)
     move = least_of_model(Q, Q @ before - g, labels, strength, before) - before
@@ -104,7 +75,7 @@ def _direction(problem, at: ProximalIterate):
     step[inside] = move[:-1]
     kinks = [float(penalty.value(w[:, None])[0]) - ridge @ w**2 / 2 for w in (at.coef, at.coef + step)]
     slope, curvature = kinks[0] - kinks[1] - g @ move, move @ Q @ move
-    return step, float(move[-1] - mean @ move[:-1]), float(slope), float(curvature)
+    return Step(step, float(move[-1] - mean @ move[:-1]), float(slope), float(curvature))
 
 
 def least_of_model(Q, c, labels, strength, before):
@@ -123,12 +94,6 @@ def least_of_model(Q, c, labels, strength, before):
     norms = np.zeros(len(known))
     norms[group[:-1]] = unit[:-1] * strength[labels] * (labels >= 0)
     return unit * minimise_groups(Q, c, group, norms, before)
-
-
-def _prove_by_hessian(problem, at: ProximalIterate) -> ProximalIterate:
-    """Bound the gap by self-concordance, where features without a penalty leave nothing to duality."""
-    judged = _newton.start(problem, at.coef, at.intercept, near=True)
-    return at._replace(bound=judged.bound, estimate=judged.estimate, passes=at.passes + judged.passes)
 
 
 class _Columns:

@@ -6,27 +6,12 @@ import numpy as np
 
 
 def minimise(product, precondition, gradient: np.ndarray, most: int, left: float, flat: float = 0.0, went=None):
-    """Minimise a quadratic by conjugate gradients, every iterate of which is lower than the one before.
+    """Minimise a quadratic by conjugate gradients from 0, every iterate of which is lower than the one before.
 
-    Parameters
-    ----------
-    product, precondition : callable
-        Multiply the curvature, and an approximate inverse, with an array like the gradient.
-    gradient : numpy.ndarray
-        At 0.
-    most : int
-        Products.
-    left : float
-        Share of the gradient's norm, in the preconditioner, at which to stop.
-    flat : float
-        Curvature that counts as none.
-    went : callable, optional
-        Told how far each step goes along the direction of the last product.
-
-    Returns
-    -------
-    x, down, gradient :
-        Where it ends, by how much lower that is, and the gradient there.
+    ``product`` and ``precondition`` multiply the curvature, and an approximate inverse, with an array like the
+    gradient; at most ``most`` products are made. It ends where the gradient's norm in the preconditioner is below its
+    share ``left``, or where a direction has no curvature above ``flat``. ``went`` is told how far each step goes.
+    Returns where it ends, by how much lower that is, and the gradient there.
     """
     r = -gradient
     x, down = np.zeros_like(r), 0.0

@@ -22,21 +22,10 @@ _ZERO = 1e-7  # of a row's own length: what moves less stays, and so much an ine
 def recedes(inequalities: np.ndarray) -> bool | None:
     """Whether some u has ``a @ u <= 0`` for every row a of a matrix, and ``a @ u < 0`` for one of them.
 
-    Parameters
-    ----------
-    inequalities :
-        Rows a, float64 (row, unknown).
-
-    Returns
-    -------
-    bool or None
-        None where the programmes would have become too large to tell.
-
-    Notes
-    -----
-    Cutting planes: a programme of some rows, to which those that its solution violates are added. Where a programme has
-    no solution but those that move no row, and its rows span the space, neither have all rows together. Rows have
-    length one before they are compared, so that short ones count as much as long ones.
+    None where the programmes would have become too large to tell. Cutting planes: a programme of some rows, to which
+    those that its solution violates are added. Where a programme has no solution but those that move no row, and its
+    rows span the space, neither have all rows together. Rows have length one before they are compared, so that short
+    ones count as much as long ones.
     """
     size = np.linalg.norm(inequalities, axis=1)
     moves = size > _NOTHING * np.max(size, initial=0.0)

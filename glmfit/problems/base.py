@@ -67,7 +67,3 @@ class Problem(ABC):
     @abstractmethod
     def evaluate(self, params: Params) -> Evaluation:
         """Compute objective and gradient at ``params`` in float64 with the data as given."""
-
-    def rounding_of(self, params: Params, objective: np.ndarray) -> np.ndarray:
-        """Allow for the rounding of an objective in float64, (neuron,): no fit is asked for less than twice that."""
-        return 2e-15 * np.abs(objective)

@@ -6,18 +6,60 @@ A kernel is compiled once per shape: data are arguments, observation and penalty
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._compile import full_precision, jit
 from ..bounds import lanczos
 from ..observations import Observation
 from ..penalties import Penalty
 from ..penalties.base import per_neuron
-from .row_metric import Metric
+
+ADMM_RHO, _ADMM_STEPS = 0.2, 10
+
+
+class Metric(NamedTuple):
+    """Positive definite matrix ``M = S diag(scale) S'`` per neuron, S the change to a centre of its own.
+
+    Measured from its centre the row z reads ``S'z``: the intercept's column stays, the centre is taken off the
+    others. NumPy or JAX arrays; every method works on either. Why: docs/theory/spectral_basis.md.
+    """
+
+    scale: jax.Array  # (column, neuron), positive, intercept last
+    centre: jax.Array  # (column - 1, neuron)
+
+    def apply(self, g):
+        """``M g``, (column, neuron)."""
+        return self._shift_intercept(self.scale * self._from_centre(g))
+
+    def root(self, x):
+        """``R x`` with ``M = R R'``, (column, neuron)."""
+        return self._shift_intercept(self.scale**0.5 * x)
+
+    def root_transposed(self, g):
+        """``R' g``, (column, neuron)."""
+        return self.scale**0.5 * self._from_centre(g)
+
+    def squared_norm(self, g):
+        """``g'M g``, (neuron,)."""
+        return (self.scale * self._from_centre(g) ** 2).sum(axis=0)
+
+    def leverage(self, z, dot):
+        """``z'M z`` of rows z (row, column) whose last entry is 1, (row, neuron); ``dot`` multiplies matrices."""
+        shifted = -2 * self.scale[:-1] * self.centre
+        constant = self.scale[-1] + (self.scale[:-1] * self.centre**2).sum(axis=0)
+        return dot(z[:, :-1] ** 2, self.scale[:-1]) + dot(z[:, :-1], shifted) + constant[None]
+
+    def _from_centre(self, g):
+        return g.__array_namespace__().concat([g[:-1] - self.centre * g[-1:], g[-1:]])
+
+    def _shift_intercept(self, x):
+        shifted = x[-1:] - (self.centre * x[:-1]).sum(axis=0, keepdims=True)
+        return x.__array_namespace__().concat([x[:-1], shifted])
 
 
 class AdmmState(NamedTuple):
@@ -39,8 +81,6 @@ class Splitting(eqx.Module):
     gain: jax.Array  # B (I + rho B'B)^-1
     mix: jax.Array  # rho B (I + rho B'B)^-1 B'
     scale: jax.Array  # (feature,)
-    rho: float = eqx.field(static=True)
-    n_inner: int = eqx.field(static=True)
 
 
 class Rows(eqx.Module):
@@ -53,9 +93,14 @@ class Rows(eqx.Module):
     ridge: jax.Array  # (column, neuron) strength of the ridge in whitened coordinates, 0 on the intercept
     penalty: Penalty
     splitting: Splitting | None
-    observation: Observation = eqx.field(static=True)
+    observation: Any = eqx.field(static=True)  # Observation or RowLoss
     n_rows: int = eqx.field(static=True)  # of the whole
     n_blocks: int = eqx.field(static=True)
+
+    @property
+    def by_code(self) -> bool:
+        """Whether the loss of a row is known as code alone, which may couple the columns."""
+        return not isinstance(self.observation, Observation)
 
     @property
     def rows_per_block(self) -> float:
@@ -77,10 +122,6 @@ class Rows(eqx.Module):
         change = z @ v
         return change if offset is None else change + offset
 
-    def pull(self, z, r):
-        """Gradient of the rows' residuals, (column, neuron)."""
-        return z.T @ r
-
     def descend(self, v, g, metric: Metric, step, memory):
         """One proximal gradient step in the metric; returns the new columns and the warm start."""
         if self.splitting is None:
@@ -98,7 +139,7 @@ class Rows(eqx.Module):
         """Over-relaxed ADMM for min |x - half|^2/(2 step) + penalty(B x); the answer is z, with exact zeros."""
         c = self.splitting
         base = c.gain @ half
-        length = step / c.rho
+        length = step / ADMM_RHO
         shrink = 1 + length[None] * per_neuron(self.penalty.ridge_strength, half) / c.scale[:, None] ** 2
 
         def inner(_, state):
@@ -108,7 +149,7 @@ class Rows(eqx.Module):
             z = self.penalty.prox(x + u, length, feature_scale=c.scale) / shrink
             return AdmmState(z, u + x - z)
 
-        return jax.lax.fori_loop(0, c.n_inner, inner, memory)
+        return jax.lax.fori_loop(0, _ADMM_STEPS, inner, memory)
 
     @full_precision  # called outside of kernels, too
     def start_memory(self, v):
@@ -120,32 +161,42 @@ class Rows(eqx.Module):
 
 
 class Sweep(NamedTuple):
-    """What one pass over the rows at fixed columns v yields."""
+    """What one pass over the rows at fixed columns v yields; estimates of curvature where the loss is known as code."""
 
     table: jax.Array  # (block, row, neuron) weighted derivatives
     gradient: jax.Array  # (column, neuron) of the mean loss, without ridge
-    loss: jax.Array  # (neuron,) mean loss
-    bend: jax.Array  # (column, neuron) mean of the rows times their curvature; last the mean curvature
+    loss: jax.Array  # (neuron,) mean loss; one number where columns are coupled
+    bend: jax.Array  # (column, neuron) mean of the rows times their curvature, or (neuron,) mean curvature
 
 
 @jit
 def sweep(rows: Rows, v) -> Sweep:
     """Evaluate loss, derivatives, gradient and mean curvature at v over all rows."""
+    by_code = rows.by_code
+    signs = jax.random.rademacher(jax.random.key(0), rows.Y.shape[1:2] + v.shape[1:], v.dtype) if by_code else None
 
-    def block(carry, data):
-        g, loss, bend = carry
+    def block(total, data):
         z, y, w, offset = data
         eta = rows.eta(z, v, offset)
-        value, r = rows.observation.loss_and_derivative(y, eta)
-        r = w * r
-        value = jnp.where(w > 0, w * value, 0)  # 0 * inf must not come from padding
-        g = g + rows.pull(z, r) / rows.n_rows
-        bend = bend + rows.pull(z, w * rows.observation.curvature(y, eta)) / rows.n_rows
-        return (g, loss + jnp.sum(value, axis=0) / rows.n_rows, bend), r
+        if by_code:
+            loss, r = jax.value_and_grad(lambda e: rows.observation.total(y, e, w))(eta)
+            # With random signs s, E[s (H s)] is the diagonal of H.
+            bend = jnp.sum(signs * change_of_derivative(rows, y, w, eta, signs), axis=0)
+        else:
+            loss, r = rows.observation.loss_and_derivative(y, eta)
+            r, loss = w * r, jnp.sum(jnp.where(w > 0, w * loss, 0), axis=0)  # 0 * inf must not come from padding
+            bend = z.T @ (w * rows.observation.curvature(y, eta))
+        return jax.tree.map(jnp.add, total, (z.T @ r, loss, bend)), r
 
     zero = jnp.zeros_like(v)
-    (g, loss, bend), table = jax.lax.scan(block, (zero, zero[0], zero), rows.blocks)
-    return Sweep(table, g, loss, bend)
+    start = (zero, zero[0, 0], zero[0]) if by_code else (zero, zero[0], zero)
+    total, table = jax.lax.scan(block, start, rows.blocks)
+    return Sweep(table, *(part / rows.n_rows for part in total))
+
+
+def change_of_derivative(rows: Rows, y, w, eta, change):
+    """Change of the weighted derivative of a block when eta changes, of a loss known as code, (row, column)."""
+    return jax.jvp(jax.grad(lambda e: rows.observation.total(y, e, w)), (eta,), (change,))[1]
 
 
 @jit
@@ -172,22 +223,29 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
     """Run Lanczos on ``R' ((1/b) Z_B' diag(curvature bound) Z_B + ridge) R`` for all blocks and neurons.
 
     The curvature bound holds wherever eta stays within ``radius`` of its value at ``anchor``; an infinite
-    radius makes it global.
+    radius makes it global. Of a loss known as code it is the curvature at the anchor, of all columns together: then
+    ``start`` has all columns below each other, and there is no worst row.
     """
-    start = jnp.broadcast_to(start, anchor.shape)
+    by_code = rows.by_code
+    start = start if by_code else jnp.broadcast_to(start, anchor.shape)
 
     def block(row, data):
         z, y, w, offset = data
         eta = rows.eta(z, anchor, offset)
-        wide = radius[None] + 64 * jnp.finfo(eta.dtype).eps * (1 + jnp.abs(eta))  # eta is rounded
-        bound = w * rows.observation.curvature_bound(y, eta - wide, eta + wide)
+        if by_code:
+            curve = partial(change_of_derivative, rows, y, w, eta)
+        else:
+            wide = radius[None] + 64 * jnp.finfo(eta.dtype).eps * (1 + jnp.abs(eta))  # eta is rounded
+            bound = w * rows.observation.curvature_bound(y, eta - wide, eta + wide)
+            curve = partial(jnp.multiply, bound)
+            row = jnp.maximum(row, jnp.max(bound * metric.leverage(z, rows.eta), axis=0))
 
         def matvec(x):
-            x = metric.root(x)
-            return metric.root_transposed(rows.pull(z, bound * rows.eta(z, x)) / rows.rows_per_block + rows.ridge * x)
+            x = metric.root(x.reshape(anchor.shape))
+            product = z.T @ curve(rows.eta(z, x)) / rows.rows_per_block + rows.ridge * x
+            return metric.root_transposed(product).reshape(start.shape)
 
-        alpha, beta = lanczos(matvec, start, n_steps)
-        return jnp.maximum(row, jnp.max(bound * metric.leverage(z, rows.eta), axis=0)), (alpha, beta)
+        return row, lanczos(matvec, start, n_steps)
 
     row, (alpha, beta) = jax.lax.scan(block, jnp.zeros(anchor.shape[1], anchor.dtype), rows.blocks)
     # The ridge leaves the intercept alone, so the centre does not enter.
@@ -211,7 +269,7 @@ def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subse
         z, y, w, offset = jax.tree.map(lambda a: a[index], flat)
         old = table[index]
         change = w * rows.observation.derivative(y, rows.eta(z, v, offset)) - old
-        delta = rows.pull(z, change) / rows.n_rows
+        delta = z.T @ change / rows.n_rows
         v, memory = rows.descend(v, mean_gradient + factor * delta, metric, step, memory)
         # `old + change`, not the new value: XLA updates the table in place only when the write depends on the read.
         return (v, table.at[index].set(old + change), mean_gradient + delta, memory), None
@@ -219,3 +277,22 @@ def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subse
     start = v, table, mean_gradient, memory
     (v, table, mean_gradient, memory), _ = jax.lax.scan(visit, start, order)
     return v, table.reshape(shape), mean_gradient, memory
+
+
+SAMPLINGS = ("partition", "subsets", "shuffle")
+
+
+def epoch_order(sampling: str, seed: int, epoch: int, n_blocks: int, batch_size: int, n_rows: int) -> np.ndarray:
+    """Draw the visiting order of one epoch, int32: block or row numbers that depend on seed and epoch alone.
+
+    "partition": blocks of the fixed random partition, independently and uniformly, (n_blocks,). "shuffle": every block
+    once, in random order, (n_blocks,). "subsets": independent uniform subsets of rows, (n_blocks, batch_size).
+    """
+    rng = np.random.default_rng([int(seed), 2, int(epoch)])
+    if sampling == "partition":
+        order = rng.integers(0, n_blocks, n_blocks)
+    elif sampling == "shuffle":
+        order = rng.permutation(n_blocks)
+    else:
+        order = np.stack([rng.choice(n_rows, batch_size, replace=False, shuffle=False) for _ in range(n_blocks)])
+    return order.astype(np.int32)

@@ -11,30 +11,19 @@ import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..bounds import random_start
+from ..bounds import check_batch_size, random_start
 from ..penalties import Penalty
 from ..problems._basis import SpectralBasis
 from ..problems._chunks import aligned_empty, over_chunks
-from ..problems.base import Evaluation, Params
-from .row_metric import Metric
-from .spectral_rows import Rows, Splitting
-
-_ADMM_RHO, _ADMM_INNER = 0.2, 10
+from ..problems.base import Params
+from .spectral_rows import ADMM_RHO, Metric, Rows, Splitting, epoch_order, saga_epoch, sweep
 
 
 class SpectralView:
-    """Data and penalty of some fits, seen in the spectral basis.
+    """Data and penalty of some fits, seen in the spectral basis of their features.
 
-    Parameters
-    ----------
-    X, Y, observation, neuron, weights, rows, offset :
-        As in :class:`glmfit.engine.host.HostRows`.
-    penalty : Penalty
-        Of the coefficients of these fits.
-    basis : SpectralBasis
-        Of the features.
-    dtype : numpy dtype
-        Precision of the rows on the device.
+    X, Y, observation, neuron, weights, rows and offset are as in :class:`glmfit.engine.host.HostRows`; ``dtype`` is the
+    precision of the rows on the device.
     """
 
     def __init__(
@@ -122,9 +111,13 @@ class SpectralView:
             return None
         basis = self.basis
         expand = basis.scale[:, None] * basis.whiten
-        gain = expand / (1 + _ADMM_RHO * np.sum(expand**2, axis=0))  # B'B is diagonal in this basis
-        constants = (expand, basis.unwhiten / basis.scale, gain, _ADMM_RHO * gain @ expand.T, basis.scale)
-        return Splitting(*(jax.device_put(c.astype(self.dtype)) for c in constants), _ADMM_RHO, _ADMM_INNER)
+        gain = expand / (1 + ADMM_RHO * np.sum(expand**2, axis=0))  # B'B is diagonal in this basis
+        constants = (expand, basis.unwhiten / basis.scale, gain, ADMM_RHO * gain @ expand.T, basis.scale)
+        return Splitting(*(jax.device_put(c.astype(self.dtype)) for c in constants))
+
+    def objective(self, loss, coef) -> np.ndarray:
+        """F of every fit, (fit,), given its mean loss."""
+        return loss + self.penalty.value(coef)
 
     # ---------------------------------------------------------------- coordinates
 
@@ -141,12 +134,6 @@ class SpectralView:
         else:
             coef = np.asarray(memory.z, np.float64) / self.basis.scale[:, None]
         return Params(coef, v[-1] - self.basis.mean @ coef)
-
-    def residual_columns(self, params: Params, evaluation: Evaluation) -> np.ndarray:
-        """Gradient plus smallest subgradient in whitened coordinates, (column, neuron)."""
-        g = self.penalty.subgradient_residual(params.coef, evaluation.grad_coef)
-        g = np.asarray(g, np.float64) - self.basis.mean[:, None] * evaluation.grad_intercept
-        return np.concatenate([self.basis.whiten.T @ g, evaluation.grad_intercept[None]])
 
     def metric(self, rows: Rows, mean_curvature, bend=None) -> Metric:
         """Metric of mean curvature (neuron,) and, if given, of rows times curvature averaged (column - 1, neuron)."""
@@ -167,4 +154,42 @@ class SpectralView:
         return start
 
 
-__all__ = ["SpectralView"]
+class Position:
+    """Where some fits are: columns, what the last pass over the rows found there, and epochs of SAGA from there on."""
+
+    def __init__(self, view: SpectralView, batch_size: int | None, seed: int, kernels=(sweep, saga_epoch)):
+        size = batch_size or view.default_batch_size
+        check_batch_size(size, view.n_rows)
+        self.view, self.seed, self.rows, self.epoch = view, seed, view.rows(size, seed), 0
+        self._sweep, self._saga_epoch = kernels
+
+    @property
+    def params(self) -> Params:
+        """Coefficients and intercepts in float64."""
+        return self.view.from_columns(self.v, self.memory)
+
+    def put(self, params: Params) -> None:
+        """Go to some parameters."""
+        self.v = self.view.to_columns(params)
+        self.memory = self.rows.start_memory(self.v)
+        self.look()
+
+    def look(self) -> None:
+        """Take a pass at the columns for table, gradient, curvature and objective."""
+        self.table, self.mean_gradient, loss, self.bend = self._sweep(self.rows, self.v)
+        self.gradient = np.asarray(self.mean_gradient, np.float64)
+        self.objective = self.view.objective(np.asarray(loss, np.float64), self.params.coef)
+
+    def keep(self) -> None:
+        """Remember the columns: the next epoch gives their buffers away."""
+        self.kept = jax.tree.map(np.array, (self.v, self.memory))
+
+    def visit_rows(self, step: np.ndarray, metric: Metric, sampling: str = "partition") -> None:
+        """Visit about every row once, with steps (fit,) of length 0 for those that stay."""
+        rows = self.rows
+        order = epoch_order(sampling, self.seed, self.epoch, rows.n_blocks, rows.batch_size, rows.n_rows)
+        self.v, self.table, self.mean_gradient, self.memory = self._saga_epoch(
+            rows, self.v, self.table, self.mean_gradient, self.memory, metric, step.astype(self.view.dtype),
+            order, subsets=sampling == "subsets",
+        )  # fmt: skip
+        self.epoch += 1

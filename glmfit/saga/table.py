@@ -5,73 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from .._checks import check_positive, check_whole
-from ..bounds import check_batch_size
 from ..problems.base import Params
 from ..solvers._seed import seed_of
-from .row_orders import epoch_order
+from .joint import JointProblem
 from .spectral_rows import saga_epoch
+from .spectral_view import Position
 
 _STALLED = 10  # epochs without progress
 _MOVED = 4.0  # fall of the gradient's norm after which the curvature is looked at anew
 
 
-def _finite_first(pair) -> float:
-    return pair[0] if np.isfinite(pair[0]) else np.inf
-
-
 class TableSolution(NamedTuple):
-    """Outcome of a joint fit.
+    """Outcome of a joint fit."""
 
-    Attributes
-    ----------
-    params : Params
-        Coefficients (feature, column) and intercepts (column,), float64.
-    objective, start_objective : float
-        F at ``params`` and at the start; the former is never larger.
-    gap : float
-        Second-order estimate of F - F*; not a bound.
-    shares : numpy.ndarray
-        What of it is each column's, by the norms of their gradients, (column,).
-    target : float
-        Gap below which the fit counts as converged.
-    converged : bool
-        Whether it is below.
-    epochs : int
-        Passes of SAGA over the rows.
-    step : float
-        Last step, in the metric of the spectral basis.
-    """
-
-    params: Params
-    objective: float
+    params: Params  # float64
+    objective: float  # F there, never larger than at the start
     start_objective: float
-    gap: float
-    shares: np.ndarray
-    target: float
+    gap: float  # second-order estimate of F - F*; not a bound
+    shares: np.ndarray  # what of it is each column's, by the norms of their gradients, (column,)
+    target: float  # gap below which the fit counts as converged
     converged: bool
-    epochs: int
-    step: float
+    epochs: int  # passes of SAGA over the rows
+    step: float  # last one, in the metric of the spectral basis
 
 
 @dataclass(frozen=True)
 class TableSAGA:
     """SAGA on all columns together, with a safeguarded step.
 
-    Parameters
-    ----------
-    batch_size : int, optional
-        Rows per step; chosen by default (1/20 of the recording, 32 to 4096).
-    step_limit : float
-        The step is never longer than this.
-    epoch_kernel : callable, optional
-        A jitted ``saga_epoch`` of the caller's own.
+    ``batch_size`` rows per step (1/20 of the recording, 32 to 4096, by default); no step is longer than ``step_limit``;
+    ``epoch_kernel`` may be a jitted `saga_epoch` of the caller's own.
 
-    Notes
-    -----
     The step is 1/(3 L_b), the largest eigenvalue of the blocks' Hessians at the present parameters: right for them,
     proved for nothing else. After each epoch the objective is looked at; if it rose, the epoch is undone and the step
     halved. The objective never ends above its start. Cost per epoch: about three passes.
@@ -96,76 +63,94 @@ class TableSAGA:
         other than 0 the improvement is that over no coefficients, so that a start near the optimum asks for no more
         than one far from it, and a worse one for no less.
         """
-        seed = seed_of(key)
-        size = self.batch_size or problem.default_batch_size
-        check_batch_size(size, problem.n_rows)
-        saga = self.epoch_kernel or saga_epoch
-        rows = problem.rows(size, seed)
-        eps = float(np.finfo(problem.dtype).eps)
-
-        def look(params):
-            v = problem.to_columns(params)
-            return problem.look(rows, v, rows.start_memory(v))
-
-        at = look(start)
-        begun = first = at.objective
-        if reference is not None:
-            first = look(reference).objective
-        reference = start if reference is None else reference
+        walk = _JointWalk(problem, self.batch_size, seed_of(key), self.epoch_kernel or saga_epoch, self.step_limit)
+        reference, best, first = reference or start, start, None
         if np.any(reference.coef):
-            plain = reference._replace(coef=np.zeros_like(reference.coef))
-            centred = plain._replace(intercept=reference.intercept + problem.basis.mean @ reference.coef)
-            first, no_coef = min(((o.objective, o) for o in (look(plain), look(centred))), key=_finite_first)
-            if max_epochs > 0 and not at.objective <= first:
-                at = no_coef
-        lowest = at.objective
-        shrink, best, since, seen = 1.0, np.inf, 0, np.inf
-        metric = step = None
-        number, inflation, gap = 0, 1.0, np.inf
-        for epoch in range(max_epochs + 1):
-            norm = np.inf
-            if metric is not None:
-                norm = float(np.sum(metric.squared_norm(problem.residual(at))))
-            if metric is None or norm < seen / _MOVED**2:
-                number += 1
-                metric = problem.metric_of(rows, at)
-                norm = float(np.sum(metric.squared_norm(problem.residual(at))))
-                L = problem.smoothness(rows, at.v, metric, seed, number)
-                step, seen = min(1 / (3 * max(L, 1e-12)), self.step_limit), norm
-            target = self._target(first, at.objective, tol, eps)
-            last = epoch == max_epochs or since >= _STALLED
-            if inflation * norm / 2 <= 4 * target or last:
-                gap = problem.joint_gap(rows, at, metric)
+            none, mean = np.zeros_like(reference.coef), problem.basis.mean
+            plain = [Params(none, b) for b in (reference.intercept, reference.intercept + mean @ reference.coef)]
+            values = [walk.objective_at(params) for params in plain]
+            first, best = min(zip(values, plain, strict=True), key=lambda at: at[0] if np.isfinite(at[0]) else np.inf)
+        elif reference is not start:
+            first = walk.objective_at(reference)
+        begun = walk.objective_at(start)
+        first = begun if first is None else first
+        if max_epochs > 0 and not begun <= first:
+            walk.put(best)
+        gap, target = walk.run(first, tol, max_epochs)
+        worse = walk.objective > begun
+        norms = walk.norms()
+        shares = norms / norms.sum() if 0 < norms.sum() < np.inf else np.full(len(norms), 1 / len(norms))
+        return TableSolution(
+            params=start if worse else walk.params,
+            objective=begun if worse else walk.objective,
+            start_objective=begun,
+            gap=gap,
+            shares=shares,
+            target=target,
+            converged=bool(gap <= target and np.isfinite(walk.objective) and not worse),
+            epochs=walk.epoch,
+            step=walk.shrink * walk.step,
+        )
+
+
+class _JointWalk(Position):
+    """A joint fit on its way, with the metric formed where its columns were, and the step in it."""
+
+    def __init__(self, problem: JointProblem, batch_size: int | None, seed: int, kernel, step_limit: float):
+        super().__init__(problem, batch_size, seed, (problem.sweep, kernel))
+        self.limit, self.metric, self.n_metrics = step_limit, None, 0
+        self.largest, self.step, self.shrink = 0.0, 0.0, 1.0
+
+    def objective_at(self, params: Params) -> float:
+        """Go to some parameters and return F there."""
+        self.put(params)
+        return self.objective
+
+    def norms(self) -> np.ndarray:
+        """Squared norms of the gradient in the metric, (column,)."""
+        return np.asarray(self.metric.squared_norm(self.view.residual(self)), np.float64)
+
+    def run(self, first: float, tol: float, max_epochs: int) -> tuple[float, float]:
+        """Go epochs until the gap, estimated, is below its target or nothing improves; returns both."""
+        eps, smooth = float(np.finfo(self.view.dtype).eps), self.view.penalty.smooth
+        lowest, best, since, seen, inflation = self.objective, np.inf, 0, np.inf, 1.0
+        while True:
+            norm = np.inf if self.metric is None else float(np.sum(self.norms()))
+            if self.metric is None or norm < seen / _MOVED**2:
+                self._renew()
+                norm = seen = float(np.sum(self.norms()))
+            before = self.objective
+            target = max(tol * max(first - before, 0.0), max(8 * eps**2, 4e-15) * abs(before))
+            last = self.epoch == max_epochs or since >= _STALLED
+            gap = inflation * norm / 2
+            if gap <= 4 * target or last:
+                gap = self.view.joint_gap(self, self.metric, self.largest)
                 inflation = max(1.0, 2 * gap / max(norm, 1e-300))
-            else:
-                gap = inflation * norm / 2
-            if gap <= target or last or not np.isfinite(at.objective):
-                break
-            order = epoch_order("partition", seed, epoch, rows.n_blocks, rows.batch_size, problem.n_rows)
-            steps = np.full(problem.n_neurons, shrink * step, problem.dtype)
-            kept = jax.tree.map(np.array, (at.v, at.memory))
-            v, _, _, memory = saga(
-                rows, at.v, at.pass_.table, at.pass_.gradient, at.memory, metric, steps, order, subsets=False
-            )
-            before, new = at.objective, problem.look(rows, v, memory)
+            if gap <= target or last or not np.isfinite(before):
+                return gap, target
             # The proximal step of a sparse penalty is solved to a share of what is left only.
-            slack = 8 * eps * abs(before) + (0.0 if problem.penalty.smooth else 0.05 * norm)
-            if new.objective <= before + slack:
-                at, shrink = new, min(1.0, 1.2 * shrink)
-            else:
-                at, shrink = problem.look(rows, *kept), shrink / 2
-            better = norm < 0.9 * best or at.objective < lowest - max(1e-2 * target, 4 * eps * abs(before))
+            self._visit(slack=8 * eps * abs(before) + (0.0 if smooth else 0.05 * norm))
+            better = norm < 0.9 * best or self.objective < lowest - max(1e-2 * target, 4 * eps * abs(before))
             since = 0 if better else since + 1
             if better:
-                best, lowest = min(best, norm), min(lowest, at.objective)
-        worse = at.objective > begun
-        params = start if worse else problem.from_columns(at.v, at.memory)
-        converged = bool(gap <= target and np.isfinite(at.objective) and not worse)
-        objective = begun if worse else at.objective
-        norms = np.asarray(metric.squared_norm(problem.residual(at)), np.float64)
-        shares = norms / norms.sum() if 0 < norms.sum() < np.inf else np.full(len(norms), 1 / len(norms))
-        return TableSolution(params, objective, begun, gap, shares, target, converged, epoch, shrink * step)
+                best, lowest = min(best, norm), min(lowest, self.objective)
 
-    @staticmethod
-    def _target(first, objective, tol, eps) -> float:
-        return max(tol * max(first - objective, 0.0), max(8 * eps**2, 4e-15) * abs(objective))
+    def _renew(self) -> None:
+        """Form the metric and the step where the columns are."""
+        self.n_metrics += 1
+        self.metric = self.view.metric_of(self)
+        self.largest = max(self.view.smoothness(self, self.metric, self.n_metrics), 1e-12)
+        self.step = min(1 / (3 * self.largest), self.limit)
+
+    def _visit(self, slack: float) -> None:
+        """Go an epoch; where the objective rises by more than some slack, it is undone and the step halved."""
+        before = self.objective
+        self.keep()
+        self.visit_rows(np.full(self.view.n_neurons, self.shrink * self.step), self.metric)
+        self.look()
+        if self.objective <= before + slack:
+            self.shrink = min(1.0, 1.2 * self.shrink)
+        else:
+            self.v, self.memory = self.kept
+            self.shrink /= 2
+            self.look()

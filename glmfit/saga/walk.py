@@ -19,7 +19,6 @@ from ..bounds import (
     StepCertificate,
     batch_smoothness,
     bound_largest_eigenvalue,
-    check_batch_size,
     partition_step,
     subset_step,
 )
@@ -31,10 +30,8 @@ from ..engine.tiles import Slopes
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 from ..solvers._seed import seed_of
-from .row_metric import Metric
-from .row_orders import SAMPLINGS, epoch_order
-from .spectral_rows import Rows, block_spectra, largest_change, saga_epoch, sweep
-from .spectral_view import SpectralView
+from .spectral_rows import SAMPLINGS, Metric, Rows, block_spectra, largest_change
+from .spectral_view import Position, SpectralView
 
 
 @dataclass(frozen=True)
@@ -175,12 +172,9 @@ class Smoothness(NamedTuple):
 def certify_smoothness(view: SpectralView, rows: Rows, v, radius, metric, n_steps, failure_probability, seed, number):
     """Bound the smoothness of every neuron's blocks where eta stays within ``radius`` of its value at v.
 
-    Returns
-    -------
-    Smoothness
-        In ``metric``, with the ridge inside; ``full`` is the mean over blocks of their bounds, itself a bound because
-        the largest eigenvalue is convex. Any metric is allowed; the nearer its curvature to the one at v, the better
-        the constants.
+    In ``metric``, with the ridge inside; ``full`` is the mean over blocks of their bounds, itself a bound because the
+    largest eigenvalue is convex. Any metric is allowed; the nearer its curvature to the one at v, the better the
+    constants.
     """
     start = view.random_column(seed, number)
     spectra = block_spectra(rows, v, radius.astype(view.dtype), metric, start, n_steps=n_steps)
@@ -191,31 +185,22 @@ def certify_smoothness(view: SpectralView, rows: Rows, v, radius, metric, n_step
     return Smoothness(block.mean(axis=0), block.max(axis=0), np.maximum(row, block.mean(axis=0)))
 
 
-class Walk:
-    """Some fits on their way with SAGA: columns, table, and the step with its certificate."""
+class Walk(Position):
+    """Some fits on their way with SAGA, and the step with its certificate."""
 
     def __init__(self, solver: SAGA, view: SpectralView, params: Params, seed: int):
-        self.solver, self.view, self.seed = solver, view, seed
-        size = solver.batch_size or view.default_batch_size
-        check_batch_size(size, view.n_rows)
-        self.rows = view.rows(size, seed)
-        self.v = view.to_columns(params)
-        self.memory = self.rows.start_memory(self.v)
-        bend = np.asarray(self._sweep())
-        self.bend = bend[-1]
+        super().__init__(view, solver.batch_size, seed)
+        self.solver, n = solver, view.n_neurons
+        self.put(params)
+        bend = np.asarray(self.bend)
         self.metric: Metric = view.metric(self.rows, bend[-1], bend[:-1])
-        n = view.n_neurons
+        self.curvature = bend[-1]  # where the walk began
         self.radius = np.full(n, solver.radius if solver.certificate == "anchored" else np.inf)
         self.step, self.L, self.L_max, self.L_b = np.zeros((4, n))
-        self.left, self.epoch, self.n_certificates = np.zeros(n, int), 0, 0
-        self._keep()
-        self.anchor = self._kept[0]
+        self.left, self.n_certificates = np.zeros(n, int), 0
+        self.keep()
+        self.anchor = self.kept[0]
         self._certify(np.ones(n, bool))
-
-    @property
-    def params(self) -> Params:
-        """Coefficients and intercepts in float64."""
-        return self.view.from_columns(self.v, self.memory)
 
     def visit(self, active: np.ndarray, n_epochs: int) -> None:
         """Go some epochs with the fits ``active``, bool (fit,), and check what came of it."""
@@ -224,20 +209,13 @@ class Walk:
 
     def step_through(self, active: np.ndarray, n_epochs: int) -> None:
         """Visit about every row ``n_epochs`` times."""
-        rows, sampling = self.rows, self.solver.sampling
-        step = np.where(active, self.step, 0.0).astype(self.view.dtype)
         for _ in range(n_epochs):
-            order = epoch_order(sampling, self.seed, self.epoch, rows.n_blocks, rows.batch_size, rows.n_rows)
-            self.v, self.table, self.mean_gradient, self.memory = saga_epoch(
-                rows, self.v, self.table, self.mean_gradient, self.memory, self.metric, step,
-                order, subsets=sampling == "subsets",
-            )  # fmt: skip
-            self.epoch += 1
+            self.visit_rows(np.where(active, self.step, 0.0), self.metric, self.solver.sampling)
 
     def _check(self, active: np.ndarray) -> None:
         """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
         before = self.objective
-        self._sweep()
+        self.look()
         moved = np.asarray(largest_change(self.rows, np.asarray(self.v) - np.asarray(self.anchor)))
         slack = 8 * np.finfo(self.view.dtype).eps * np.abs(before)
         outside = ~(moved <= self.radius)
@@ -246,25 +224,13 @@ class Walk:
         renew = active & outside & np.isfinite(self.radius)
         if undo.any():
             now = self.v, self.memory
-            self.v, self.memory = jax.tree.map(lambda new, old: np.where(undo, old, new), now, self._kept)
-            self._sweep()
+            self.v, self.memory = jax.tree.map(lambda new, old: np.where(undo, old, new), now, self.kept)
+            self.look()
             renew |= undo & np.isfinite(self.radius)
             self.radius = np.where(undo, 1.5 * self.radius, self.radius)
-        self._keep()
+        self.keep()
         if renew.any():
             self._certify(renew)
-
-    def _sweep(self):
-        """Take a pass at the columns for table, gradient and objective; returns what the metric is made of."""
-        pass_ = sweep(self.rows, self.v)
-        self.table, self.mean_gradient = pass_.table, pass_.gradient
-        self.gradient = np.asarray(pass_.gradient, np.float64)
-        self.objective = np.asarray(pass_.loss, np.float64) + self.view.penalty.value(self.params.coef)
-        return pass_.bend
-
-    def _keep(self) -> None:
-        """Remember the columns: the next epoch gives their buffers away."""
-        self._kept = jax.tree.map(np.array, (self.v, self.memory))
 
     def _certify(self, renew: np.ndarray) -> None:
         """Certify smoothness around the columns for the neurons to renew."""
@@ -282,7 +248,7 @@ class Walk:
             L_b = fresh.block
             step = partition_step(L_b, 0.0, rows.n_rows, rows.batch_size)
         found = {
-            "anchor": self._kept[0],
+            "anchor": self.kept[0],
             "step": np.minimum(solver.step_scale * step, solver.step_limit),
             "L": fresh.full,
             "L_max": fresh.row,
@@ -321,7 +287,7 @@ class SagaDescent(Descent):
         start = problem.null_params()
         start.coef[:, fits], start.intercept[fits] = self.coef, self.intercept - rows.mean @ self.coef
         self.walk, self.index, self._null = Walk(solver, view, start, seed), fits, problem.null_objective[fits]
-        bend = self.walk.bend[fits]
+        bend = self.walk.curvature[fits]
         self.shared = SharedMetric(metric.basis, np.where(bend > 0, bend, metric.curvature), metric.ridge)
         self._read()
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from .._lazy import lazy_names as _lazy_names
+from .._lazy import names_of_rooms as _names_of_rooms
 
 if _TYPE_CHECKING:
     from ..engine import ConjugateGradients, Newton, ProximalNewton
@@ -70,39 +70,4 @@ __all__ = [
     "untuned_step",
 ]
 
-__getattr__, __dir__ = _lazy_names(
-    __name__,
-    _result=("LoopOptions", "Solution"),
-    **{
-        ".engine": ("ConjugateGradients", "Newton", "ProximalNewton"),
-        ".pairs": (
-            "GaussNewton",
-            "LeftBatches",
-            "SampledPairs",
-            "StationaryOptions",
-            "StationarySolution",
-            "TowerAdam",
-            "TowerLBFGS",
-            "TwoSidedSolver",
-        ),
-        ".saga": ("SAGA",),
-        ".stochastic": (
-            "NCE",
-            "OVE",
-            "SGD",
-            "BoundMajorization",
-            "ImplicitSGD",
-            "ImportanceSampling",
-            "IncrementalMajorization",
-            "SampledSolution",
-            "Schedule",
-            "SoftmaxProx",
-            "SoftmaxSGD",
-            "StochasticMajorization",
-            "TunedStep",
-            "UMax",
-            "tune_step",
-            "untuned_step",
-        ),
-    },
-)
+__getattr__, __dir__ = _names_of_rooms(__name__, __all__, ("._result", "..pairs", "..engine", "..saga", "..stochastic"))

@@ -69,14 +69,10 @@ class History:
     gap: list[np.ndarray] = field(default_factory=list)
     gap_is_bound: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, epoch, row_evals, seconds, objective, gap, is_bound):
-        """Append one check."""
-        self.epoch.append(int(epoch))
-        self.row_evals.append(int(row_evals))
-        self.seconds.append(float(seconds))
-        self.objective.append(np.asarray(objective, np.float64))
-        self.gap.append(np.asarray(gap, np.float64))
-        self.gap_is_bound.append(np.asarray(is_bound, bool))
+    def add(self, *check) -> None:
+        """Append one check: a value for each field, in their order."""
+        for values, value in zip(vars(self).values(), check, strict=True):
+            values.append(value)
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Put back what `arrays` gave."""

@@ -9,13 +9,7 @@ from .._compile import refuse_fork
 
 
 def key_for(solver, seed: int) -> jax.Array | None:
-    """Key of a solver's draws; None for a solver that draws nothing and leaves jax alone.
-
-    Raises
-    ------
-    RuntimeError
-        If the solver needs jax and this process was forked after jax had started.
-    """
+    """Key of a solver's draws, which is refused in a forked process; None for a solver that leaves jax alone."""
     if getattr(solver, "on_host", False):
         return None
     refuse_fork()

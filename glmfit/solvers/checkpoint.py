@@ -37,18 +37,13 @@ class Checkpoint:
                 f"checkpoint {self.path} cannot be written: {self.path.parent} is not writable. Give another path."
             )
 
-    @property
-    def exists(self) -> bool:
-        """Whether there is something to go on from."""
-        return self.path.exists()
-
     def save(self, arrays: dict[str, np.ndarray]) -> None:
         """Write the state; the file is the old one or the new one, whatever happens.
 
         A fit does not end because it cannot be written down: there is one warning, and it goes on.
         """
         try:
-            if self.exists:
+            if self.path.exists():
                 self._check(load_npz(self.path)[0])  # another fit may have begun on the same path
             save_npz(self.path, {"class": "checkpoint", "facts": self.facts, "arrays": _forms(arrays)}, arrays)
         except (OSError, ValueError) as error:
@@ -57,14 +52,8 @@ class Checkpoint:
             self._silent = True
 
     def load(self) -> dict[str, np.ndarray] | None:
-        """Read the state, None if there is none.
-
-        Raises
-        ------
-        ValueError
-            If the file is something else, damaged, or belongs to another fit: what differs is named.
-        """
-        if not self.exists:
+        """Read the state, None if there is none; ValueError where the file is another's or damaged."""
+        if not self.path.exists():
             return None
         try:
             header, arrays = load_npz(self.path)
@@ -75,9 +64,8 @@ class Checkpoint:
             ) from error
         self._check(header)
         kept, found = header.get("arrays"), _forms(arrays)
+        wrong = _different(kept if isinstance(kept, dict) else {}, found)
         if kept != found:
-            kept = kept if isinstance(kept, dict) else {}
-            wrong = [name for name in dict.fromkeys([*kept, *found]) if kept.get(name) != found.get(name)]
             raise self._damaged(f"missing, or other than was written: {', '.join(wrong)}")
         return arrays
 
@@ -92,8 +80,7 @@ class Checkpoint:
             raise self._damaged("it does not say which fit it belongs to")
         different = [
             f"{name} ({found.get(name, 'unknown')}, here {self.facts.get(name, 'unknown')})"
-            for name in dict.fromkeys([*found, *self.facts])
-            if found.get(name) != self.facts.get(name)
+            for name in _different(found, self.facts)
         ]
         if different:
             raise ValueError(
@@ -106,6 +93,11 @@ class Checkpoint:
             f"checkpoint {self.path} is damaged ({how}). Nothing was changed: put a whole copy in its place, "
             "or delete it to begin anew."
         )
+
+
+def _different(a: dict, b: dict) -> list[str]:
+    """Names under which two say different things."""
+    return [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
 
 
 def _forms(arrays: dict[str, np.ndarray]) -> dict[str, list]:

@@ -18,73 +18,30 @@ _LONGEST, _HALVINGS = 1e10, 60
 
 
 class ProximalResult(NamedTuple):
-    """Where the iterations ended.
+    """Where the iterations ended."""
 
-    Attributes
-    ----------
-    params :
-        Best parameters seen; the objective there is never above that of the start.
-    objective : jax.Array
-        Loss plus penalty there.
-    residual : jax.Array
-        Norm of the gradient mapping (the gradient, without a penalty) over that of the parameters plus one.
-    mapping : jax.Array
-        Norm of the gradient mapping itself.
-    step : jax.Array
-        Last step.
-    n_steps : jax.Array
-        Iterations taken.
-    converged : jax.Array
-        Whether the residual is below the tolerance, or nothing changes any more in this precision.
-    """
-
-    params: Any
-    objective: jax.Array
-    residual: jax.Array
-    mapping: jax.Array
-    step: jax.Array
+    params: Any  # best seen; the objective there is never above that of the start
+    objective: jax.Array  # loss plus penalty there
+    residual: jax.Array  # norm of the gradient mapping over that of the parameters plus one
+    mapping: jax.Array  # norm of the gradient mapping itself: the gradient, without a penalty
+    step: jax.Array  # last one
     n_steps: jax.Array
-    converged: jax.Array
+    converged: jax.Array  # residual below the tolerance, or nothing changes any more in this precision
 
 
 @full_precision
 def proximal_gradient(
     loss: Callable, prox: Callable, penalty: Callable, start: Any, tol: float, max_steps: int, step: float = 1.0
 ) -> ProximalResult:
-    r"""Minimise ``loss(params) + penalty(params)`` by accelerated proximal gradient steps.
+    """Minimise ``loss(params) + penalty(params)`` by accelerated proximal gradient steps.
 
-    Parameters
-    ----------
-    loss :
-        Differentiable; maps the parameters, any tree of arrays, to a number.
-    prox :
-        ``prox(params, step)`` minimises ``|. - params|^2/2 + step * penalty(.)``.
-    penalty :
-        Maps the parameters to a number.
-    start :
-        First parameters.
-    tol :
-        Relative norm of the gradient mapping at which to stop.
-    max_steps :
-        Budget.
-    step :
-        First step; it grows and shrinks by itself.
+    Parameters are any tree of arrays; ``prox(params, step)`` minimises ``|. - params|^2/2 + step * penalty(.)``;
+    ``tol`` is of the relative norm of the gradient mapping. The first ``step`` grows and shrinks by itself.
 
-    Returns
-    -------
-    ProximalResult
-
-    Notes
-    -----
     A step s from y to x is taken only if ``loss(x) <= loss(y) + g'(x - y) + |x - y|^2/(2s)``, halving s until it holds:
-    with a convex loss that is what the O(1/k^2) rate of Beck and Teboulle needs, whatever the smoothness. Where
-    the objective would rise the momentum is dropped (O'Donoghue and Candes), and the plain proximal gradient step
+    with a convex loss that is what the O(1/k^2) rate of Beck and Teboulle (2009) needs, whatever the smoothness. Where
+    the objective would rise the momentum is dropped (O'Donoghue and Candes 2015), and the plain proximal gradient step
     that follows cannot raise it. Cost: two to three evaluations per iteration.
-
-    References
-    ----------
-    Beck and Teboulle (2009), A fast iterative shrinkage-thresholding algorithm. O'Donoghue and Candes (2015),
-    Adaptive restart for accelerated gradient schemes.
     """
     x0, unravel = ravel_pytree(start)
     eps = jnp.finfo(x0.dtype).eps

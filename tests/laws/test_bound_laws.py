@@ -14,8 +14,7 @@ from oracles import population as oracle
 from glmfit import bounds
 from glmfit.problems import Params
 from glmfit.problems import _newton as newton_steps
-from glmfit.saga.row_metric import Metric
-from glmfit.saga.spectral_rows import block_spectra
+from glmfit.saga.spectral_rows import Metric, block_spectra
 from glmfit.saga.walk import certify_smoothness
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)

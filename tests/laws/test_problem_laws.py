@@ -13,8 +13,7 @@ from glmfit import PopulationGLM, Status
 from glmfit.problems import Params
 from glmfit.problems._basis import floored_basis, spectral_basis
 from glmfit.problems._newton import NewtonSystem
-from glmfit.saga.row_metric import Metric
-from glmfit.saga.spectral_rows import largest_change, saga_epoch, sweep
+from glmfit.saga.spectral_rows import Metric, largest_change, saga_epoch, sweep
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)
 every_design = pytest.mark.parametrize("kind", DESIGNS)
@@ -369,7 +368,7 @@ def test_the_newton_direction_is_that_of_the_exact_hessian(link, kind, weighted)
     coef, intercept = at.coef[:, 0], at.intercept[0]
     grad_coef, grad_intercept = (g[..., 0] for g in oracle.gradient(link, X, Y, *at, weights, 1e-3))
     system = NewtonSystem(*one.hessian_of_one(coef, intercept, np.float64), *one.standard)
-    step, step_intercept, decrement = system.direction(grad_coef, grad_intercept)
+    step, step_intercept, decrement, _ = system.step(grad_coef, grad_intercept)
 
     scale = np.maximum(X.std(axis=0), 1e-3)  # any will do
     shift = X.mean(axis=0)

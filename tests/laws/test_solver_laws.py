@@ -533,7 +533,7 @@ def test_an_interrupted_fit_keeps_usable_parameters_with_an_honest_label(where, 
     if where == "callback":
         callback = interrupt
     else:  # the buffers of the last step are already given away
-        monkeypatch.setattr(saga, "sweep", lambda *a, f=saga.sweep: (interrupt(), f(*a))[1])
+        monkeypatch.setattr(saga.Walk, "look", lambda at, f=saga.Walk.look: (interrupt(), f(at))[1])
     solution = solve(SAGA(check_every=1), at, tol=1e-14, callback=callback)
     assert solution.interrupted and np.all(solution.status == Status.INTERRUPTED)
     objective = oracle.objective("exp", X, Y, *solution.params, strength=RIDGE)
