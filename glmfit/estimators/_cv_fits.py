@@ -23,8 +23,7 @@ from ..solvers._result import stopping_target
 from ..solvers._seed import key_for
 from ._folds import Folds
 from ._parameters import precision
-
-PROVED = (Status.CONVERGED, Status.NO_SPIKES)
+from ._population_model import PROVED
 
 
 class Fits:

@@ -13,19 +13,19 @@ from .._checks import check_choice
 from .._status import Status
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
-from ..data.counts import read_scoring
 from ..data.features import check_columns, read_features
 from ..data.rows import read_exposure, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..problems import Params
-from ..problems._chunks import over_chunks, rows_at_once
+from ..problems._chunks import chunks, over_chunks, rows_at_once
 from ._model import Model, coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
 from ._scores import score_sums, spike_sums
-from ._streaming import predictor_of, read_streamed_scoring
+from ._streaming import read_scored
 from .report import FitReport, null_is_best, relative_gap, report_of
 
+PROVED = (Status.CONVERGED, Status.NO_SPIKES)
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
 _RUNAWAY = 15.0  # change of the linear predictor over the rows by one feature: of the rate, by a factor of e^15
@@ -93,7 +93,8 @@ class PopulationModel(RegressorMixin, Model):
                 eta = np.asarray(X, np.float64) @ self.coef_ + self.intercept_
             else:
                 check_columns(self, source, reset=False)
-                eta = predictor_of(source, self.coef_, self.intercept_)
+                parts = (np.asarray(source.fetch(rows), np.float64) for rows in chunks(len(source)))
+                eta = np.concatenate([x @ self.coef_ + self.intercept_ for x in parts])
             if offset is not None:
                 offset = read_offset(offset, len(eta), 1 if eta.ndim == 1 else eta.shape[1])
                 eta = eta + (offset if eta.ndim == 2 else offset[:, 0])
@@ -136,8 +137,7 @@ class PopulationModel(RegressorMixin, Model):
         """
         check_choice("score_type", score_type, SCORES)
         check_is_fitted(self)
-        check = read_scoring if as_source(X) is None and as_source(y) is None else read_streamed_scoring
-        data = check(self, X, y, sample_weight, offset, exposure)
+        data = read_scored(self, X, y, sample_weight, offset, exposure)
         coef, intercept = self._matrix()
         observation = observations.from_inverse_link(self.inverse_link_function)
         silent = self._silent

@@ -27,12 +27,12 @@ from ..problems import Params, PopulationProblem
 from ..solvers import LoopOptions
 from ._auto import SOLVERS as FIT_SOLVERS
 from ._auto import choose_solver, read_population_solver
-from ._cv_fits import PROVED, Fits, default_strengths, read_strengths, run_counted
+from ._cv_fits import Fits, default_strengths, read_strengths, run_counted
 from ._default_strength import residual, warn_if_flat
 from ._folds import make_folds
 from ._model import WholeFit
 from ._parameters import read_count, read_number, read_seed, read_verbose
-from ._population_model import PopulationModel
+from ._population_model import PROVED, PopulationModel
 from ._scores import choose_strengths, score_folds
 from ._streaming import as_arrays
 
