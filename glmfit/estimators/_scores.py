@@ -12,6 +12,8 @@ from ..problems._chunks import over_chunks, rows_at_once
 from ..problems._host import fit_intercept
 from ._folds import Folds
 
+NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
+
 
 def score_sums(observation, data, coef, intercept, score_type, silent=None):
     """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron.
@@ -45,6 +47,12 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
     return totals
 
 
+def share_explained(of_model, of_null) -> np.ndarray:
+    """``1 - of_model / of_null`` of deviances or log-likelihoods, nan where there is nothing to explain."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(np.abs(of_null) < NO_DEVIANCE, np.nan, 1 - of_model / of_null)
+
+
 def spike_sums(data) -> np.ndarray:
     """Sum the counts by their weights, (neuron,)."""
     return sum(over_chunks(lambda rows: data.weights[rows] @ np.asarray(data.Y[rows], np.float64), len(data.weights)))
@@ -74,13 +82,10 @@ def score_folds(observation, data, folds: Folds, coef, intercept, scoring: str) 
     for f in range(F):
         rows = np.flatnonzero(folds.test[:, f])
         left_out = _left_out(data, rows, S)
-        # All strengths at once: as neurons beside each other.
+        # All strengths at once: as neurons next to each other.
         flat = np.moveaxis(coef[:, f], 0, 1).reshape(d, S * N), intercept[:, f].reshape(S * N)
         model, null = score_sums(observation, left_out, *flat, scoring)
-        if scoring == "D2":
-            with np.errstate(divide="ignore", invalid="ignore"):
-                model = np.where(left_out.Y.sum(axis=0) > 0, 1 - model / null, np.nan)
-        out[:, f] = model.reshape(S, N)
+        out[:, f] = (share_explained(model, null) if scoring == "D2" else model).reshape(S, N)
     return out
 
 

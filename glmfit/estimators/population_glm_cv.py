@@ -343,14 +343,6 @@ class PopulationGLMCV(PopulationModel):
 
 
 _FITTED = (
-    "strengths_",
-    "cv_scores_",
-    "strength_",
-    "best_strength_",
-    "one_se_strength_",
-    "coef_path_",
-    "intercept_path_",
-    "cv_gap_",
-    "cv_gap_is_bound_",
-    "cv_converged_",
-)
+    "strengths_", "cv_scores_", "strength_", "best_strength_", "one_se_strength_", "coef_path_", "intercept_path_",
+    "cv_gap_", "cv_gap_is_bound_", "cv_converged_",
+)  # fmt: skip
