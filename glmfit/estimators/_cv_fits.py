@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +20,9 @@ from ..observations import Observation
 from ..penalties import Penalty
 from ..problems import FoldedProblem, Params, PopulationProblem
 from ..solvers import LoopOptions, Solution
-from ..solvers._result import stopping_target
+from ..solvers._result import History, stopping_target
 from ..solvers._seed import key_for
+from ._auto import SOLVERS, choose_solver
 from ._folds import Folds
 from ._parameters import precision
 from ._population_model import PROVED
@@ -44,7 +46,7 @@ class Fits:
         cv_tol: float,
     ):
         self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
-        self.folds, self.options = folds, options
+        self.folds, self.options, self._began = folds, options, time.perf_counter()
         self.solver = solver or (ConjugateGradients() if penalty(1.0).smooth else ProximalNewton())
         self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
         self._tol = np.append(np.full(folds.train.shape[1], cv_tol), min(cv_tol, options.tol))
@@ -111,27 +113,31 @@ class Fits:
             raise KeyboardInterrupt
         return solution
 
-    # ---------------------------------------------------------------- fits to all rows, at a strength of every neuron
-
-    def problem(self, chosen: np.ndarray) -> PopulationProblem:
-        """Lay out the fit to all rows at strengths that are given by their index, (neuron,)."""
+    def finish(
+        self, chosen: np.ndarray, interrupted: bool, seed: int, bar: ProgressBar
+    ) -> tuple[PopulationProblem, Solution]:
+        """Fit all rows at strengths that are given by their index, (neuron,), if that leaves something to do."""
         data, penalty = self.data, self.penalty(self.strengths[chosen])
         common = data.X, data.Y, self.observation, penalty, data.weights, precision(data.X.dtype), data.offset
         problem = PopulationProblem(*common)
         problem.design = self._designs[penalty.smooth]
-        return problem
+        neurons = np.arange(len(chosen))
+        coef = np.ascontiguousarray(self.coef[chosen, -1, :, neurons].T)
+        start = Params(coef, self.intercept[chosen, -1, neurons])
+        if not interrupted:
+            with suppress(KeyboardInterrupt):
+                if self.have_converged(chosen):
+                    return problem, self._outcome(problem, start, chosen)
+                with bar.phase(f"last fit, {problem.subject}"):
+                    solver = SOLVERS[choose_solver(problem)]()
+                    return problem, run_counted(solver, problem, start, seed, self.options, bar)
+        return problem, self._outcome(problem, start, chosen, interrupted=True)
 
     def have_converged(self, chosen: np.ndarray) -> bool:
         """Whether the fits to all rows at the strengths chosen are as near the optimum as they could be."""
         return bool(np.isin(self.status[chosen, -1, np.arange(len(chosen))], PROVED).all())
 
-    def params(self, chosen: np.ndarray) -> Params:
-        """Return the fits to all rows at the strengths chosen."""
-        neurons = np.arange(len(chosen))
-        coef = np.ascontiguousarray(self.coef[chosen, -1, :, neurons].T)
-        return Params(coef, self.intercept[chosen, -1, neurons])
-
-    def solution(self, problem, chosen: np.ndarray, began: float, interrupted: bool = False) -> Solution:
+    def _outcome(self, problem, params: Params, chosen: np.ndarray, interrupted: bool = False) -> Solution:
         """Turn the fits to all rows at the strengths chosen into the outcome of a fit.
 
         All of them have converged; once Ctrl-C came, those that are proved to be near enough. A neuron without a fit
@@ -139,18 +145,17 @@ class Fits:
         """
         at = chosen, -1, np.arange(len(chosen))
         known, silent = ~np.isnan(self.intercept[at]) & self.comparable.any(axis=0), problem.mean_count <= 0
-        found = zip(self.params(chosen), problem.null_params(), strict=True)
-        params = Params(*(np.where(known, fit, constant) for fit, constant in found))
+        constant = problem.null_params()
+        params = Params(*(np.where(known, of, null) for of, null in zip(params, constant, strict=True)))
         objective = problem.evaluate(params).objective
         target = stopping_target(problem, objective, self.options, 2 * problem.rounding_of(params, objective))
         gap = np.where(silent, 0.0, np.where(known, self.gap[at], np.nan))
         is_bound = silent | (known & self.gap_is_bound[at])
         converged = (is_bound & (gap <= target)) | (not interrupted)
         status = np.where(converged, int(Status.CONVERGED), int(Status.INTERRUPTED))
-        seconds, epochs = time.perf_counter() - began, self.epochs[at]
-        row_evals = int(epochs.max()) * problem.n_rows
-        trace = {"epoch": epochs.max(), "row_evals": row_evals, "seconds": seconds}
-        trace |= {"objective": objective, "gap": gap, "gap_is_bound": is_bound}
+        seconds, epochs = time.perf_counter() - self._began, self.epochs[at]
+        row_evals, history = int(epochs.max()) * problem.n_rows, History()
+        history.add(epochs.max(), row_evals, seconds, objective, gap, is_bound)
         return Solution(
             params=params,
             status=np.where(silent, int(Status.NO_SPIKES), status),
@@ -161,7 +166,7 @@ class Fits:
             null_objective=problem.null_objective,
             epochs=epochs,
             row_evals=row_evals,
-            history={name: np.asarray(value)[None] for name, value in trace.items()},
+            history=history.arrays(),
             seconds_run=seconds,
             seconds_compile=0.0,
             solver_name=type(self.solver).__name__,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -25,9 +24,8 @@ from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import ElasticNet, Lasso, Ridge
 from ..problems import Params, PopulationProblem
 from ..solvers import LoopOptions
-from ._auto import SOLVERS as FIT_SOLVERS
-from ._auto import choose_solver, read_population_solver
-from ._cv_fits import Fits, default_strengths, read_strengths, run_counted
+from ._auto import read_population_solver
+from ._cv_fits import Fits, default_strengths, read_strengths
 from ._default_strength import residual, warn_if_flat
 from ._folds import make_folds
 from ._model import WholeFit
@@ -217,24 +215,13 @@ class PopulationGLMCV(PopulationModel):
             penalty = kinds[self.regularizer]
             strengths = default_strengths(penalty, data, observation) if strengths is None else strengths
 
-            began = time.perf_counter()
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)
             n_neurons = data.Y.shape[1]
             what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {counted(n_neurons, 'neuron')}"
             with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", verbose)) as bar:
                 scores, interrupted = self._score(fits, fits.run(bar))
                 chosen = self._choose(fits, scores)
-                problem, solution = fits.problem(chosen), None
-                if not interrupted:
-                    with suppress(KeyboardInterrupt):
-                        if fits.have_converged(chosen):
-                            solution = fits.solution(problem, chosen, began)
-                        else:
-                            with bar.phase(f"last fit, {problem.subject}"):
-                                last = FIT_SOLVERS[choose_solver(problem)]()
-                                solution = run_counted(last, problem, fits.params(chosen), seed, options, bar)
-                if solution is None:
-                    solution = fits.solution(problem, chosen, began, interrupted=True)
+                problem, solution = fits.finish(chosen, interrupted, seed, bar)
                 if not solution.interrupted:
                     bar.finish(not any(np.any(of.status == Status.MAX_EPOCHS) for of in (fits, solution)))
             self._keep(problem, solution, data)
