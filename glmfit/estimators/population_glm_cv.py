@@ -34,7 +34,7 @@ from ._population_model import PROVED, PopulationModel
 from ._scores import choose_strengths, score_folds
 from ._streaming import as_arrays
 
-REGULARIZERS = ("Ridge", "Lasso", "ElasticNet")
+PENALTIES = {"Ridge": Ridge, "Lasso": Lasso, "ElasticNet": ElasticNet}
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")
 SOLVERS = {"ConjugateGradients": ConjugateGradients, "ProximalNewton": ProximalNewton}
@@ -211,8 +211,8 @@ class PopulationGLMCV(PopulationModel):
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
             observation = observations.from_inverse_link(self.inverse_link_function)
-            kinds = {"Ridge": Ridge, "Lasso": Lasso, "ElasticNet": partial(ElasticNet, ratio=self.l1_ratio)}
-            penalty = kinds[self.regularizer]
+            more = {"ratio": self.l1_ratio} if self.regularizer == "ElasticNet" else {}
+            penalty = partial(PENALTIES[self.regularizer], **more)
             strengths = default_strengths(penalty, data, observation) if strengths is None else strengths
 
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)
@@ -257,7 +257,7 @@ class PopulationGLMCV(PopulationModel):
         return chosen
 
     def _check_words(self) -> None:
-        for name, allowed in (("regularizer", REGULARIZERS), ("scoring", SCORINGS), ("rule", RULES)):
+        for name, allowed in (("regularizer", PENALTIES), ("scoring", SCORINGS), ("rule", RULES)):
             check_choice(name, getattr(self, name), allowed)
         check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
 

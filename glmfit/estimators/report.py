@@ -147,10 +147,8 @@ class FitReport(CertifiedReport):
         Names of the neurons; all arrays below are (neuron,).
     status : numpy.ndarray
         Outcome, of :class:`glmfit.Status`; shown as words.
-    gap : numpy.ndarray
+    gap, gap_is_bound : numpy.ndarray
         ``F - F*`` in nats per bin: a proved upper bound where ``gap_is_bound``, else an estimate.
-    gap_is_bound : numpy.ndarray
-        Whether ``gap`` is a certificate.
     relative_gap : numpy.ndarray
         ``gap / (F_null - F)``, what ``tol`` is compared with; 0 for a proved optimum that explains nothing.
     target : numpy.ndarray
@@ -185,8 +183,8 @@ class FitReport(CertifiedReport):
     runaway : dict of numpy.ndarray
         Coefficients whose feature alone moves the linear predictor by more than 15 over the rows, and which the rows
         hardly determine, as happens on columns that are nearly empty or nearly repeat others: neuron, feature (names),
-        coef, n_rows (rows where the feature is not 0). Empty if there are none, and for rows that were read as they
-        were needed.
+        coef, n_rows (rows where the feature is not at its median). Empty if there are none, and for rows that were read
+        as they were needed.
     """
 
     neuron: list
