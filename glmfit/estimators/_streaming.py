@@ -106,29 +106,25 @@ def _readable(array, max_memory: float):
 
 
 def as_arrays(X, y):
-    """Load what rows are read from."""
+    """Load what rows are read from; features with names come as a frame."""
     X, y = (_readable(a, np.inf) for a in (X, y))
     source, counts = as_source(X), as_source(y)
-    return X if source is None else _with_names(source), y if counts is None else _whole(counts)
+    if source is not None:
+        X = source.to_array()
+        if source.columns is not None:
+            import pandas as pd
+
+            X = pd.DataFrame(X, columns=source.columns)
+    if counts is not None:
+        y = counts.to_array()
+        y = y[:, 0] if counts.one_column else y
+    return X, y
 
 
 def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
     """Bytes that a fit in memory takes: features twice, and of the size of the counts some arrays."""
     n_rows, n_features = shape
     return n_rows * (2 * n_features + 1 + 7 * n_neurons) * np.dtype(dtype).itemsize
-
-
-def _whole(counts: RowSource) -> np.ndarray:
-    values = counts.to_array()
-    return values[:, 0] if counts.one_column else values
-
-
-def _with_names(source: RowSource):
-    if source.columns is None:
-        return source.to_array()
-    import pandas as pd
-
-    return pd.DataFrame(source.to_array(), columns=source.columns)
 
 
 def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, exposure) -> Training:
@@ -153,7 +149,7 @@ def read_scored(estimator, X, y, sample_weight, offset, exposure) -> Recording:
     """Check what a score is asked of; features that are read from somewhere stay there."""
     source, counts = as_source(X), as_source(y)
     if source is None:
-        return read_scoring(estimator, X, y if counts is None else _whole(counts), sample_weight, offset, exposure)
+        return read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
     y = y if counts is None else counts
     data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=False)
     weights, offset, _ = _count_out(data)

@@ -107,7 +107,7 @@ def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # -------------------------------------------------------------------------------------------- what a user gives
 
 
-def read_fitted(model, X, y, sample_weight, offset, exposure) -> FittedData:
+def data_of_fit(model, X, y, sample_weight, offset, exposure) -> FittedData:
     """Check the model and that these are the rows it was fitted to: the same numbers in another place are others."""
     if not isinstance(model, PopulationGLM):
         of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"

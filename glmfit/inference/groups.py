@@ -16,7 +16,7 @@ from .._progress import counted
 from .._types import DataLike
 from ..estimators import PopulationGLM
 from ..penalties._groups import read_labels, read_members
-from ._fit import NO_OPTIMUM, FittedData, read_fitted, to_frame
+from ._fit import NO_OPTIMUM, FittedData, data_of_fit, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +119,7 @@ def drop_groups(
     bound of their gap. That the statistic is chi-squared is asymptotic (Wilks), and approximate with a ridge, where the
     degrees of freedom are differences of effective ones. One fit per group, all neurons at once.
     """
-    fit = read_fitted(model, X, y, sample_weight, offset, exposure)
+    fit = data_of_fit(model, X, y, sample_weight, offset, exposure)
     named = _groups(fit, groups)
     full, ridge, rank = model.report_, bool(np.any(fit.ridge > 0)), model.report_.rank
     loss, saturated, per_row = fit.loss, fit.problem.saturated_loss, 2 * fit.data.weights.sum()

@@ -13,7 +13,7 @@ from .._checks import check_choice, check_real
 from .._display import Display, Summary
 from .._types import DataLike
 from ..estimators import PopulationGLM
-from ._fit import read_fitted, to_frame
+from ._fit import data_of_fit, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,7 +145,7 @@ def wald_table(
     """
     check_choice("covariance", covariance, COVARIANCES)
     check_real("level", level, 1.0, hint="The usual one is 0.95.")
-    fit = read_fitted(model, X, y, sample_weight, offset, exposure)
+    fit = data_of_fit(model, X, y, sample_weight, offset, exposure)
     (coef, intercept), names = fit.params, fit.features
     combinations = None if combinations is None else _check_combinations(combinations, len(coef))
     found = [fit.information(i, covariance, combinations) for i in range(len(intercept))]
