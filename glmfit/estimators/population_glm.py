@@ -171,8 +171,7 @@ class PopulationGLM(PopulationModel):
         ----------
         X : array-like of shape (time, feature)
             Features: NumPy, JAX, lists, pandas, or a pynapple TsdFrame. Dense, real, no infinities. Or what rows are
-            read from: a memory-mapped .npy file, an h5py or zarr array, a :class:`glmfit.design.RowSource`. If a fit
-            in memory would take more than ``max_memory``, its rows are then read anew in every pass.
+            read from: a memory-mapped .npy file, an h5py or zarr array, a :class:`glmfit.design.RowSource`.
         y : array-like of shape (time,) or (time, neuron)
             Spike counts per bin, >= 0; also a pynapple Tsd or TsdFrame, whose times must be those of X, or what rows
             are read from.

@@ -53,7 +53,7 @@ class PopulationGLMCV(PopulationModel):
     regularizer : {"Ridge", "Lasso", "ElasticNet"}
         Penalty of the coefficients, as in `PopulationGLM`.
     l1_ratio : float
-        Of the elastic net, in (0, 1]: its penalty is ``strength ((1 - l1_ratio)/2 ||w||^2 + l1_ratio ||w||_1)``.
+        Ratio of the elastic net, in (0, 1].
     strengths : array of float, optional
         Strengths to try, >= 0, at least two different ones. By default, eight from 1e-6 to 1 for the ridge; for the
         others twelve from the smallest that leaves no neuron a coefficient down to a thousandth of it.
