@@ -77,7 +77,8 @@ class Fits:
                 lead = self._solve(s, np.array([n_folds]), lead and lead.params, lead and lead.state, bar)
                 near = Params(*(np.tile(a, n_folds) for a in lead.params))
                 begin = others.params if others else near
-                if smooth and others:  # how far a fold is from all rows changes slowly; zeros it would lead away from
+                if smooth and others:
+                    # How far a fold is from all rows changes slowly with the strength; zeros it would lead away from.
                     begin = Params(*(a + (b - c) for a, b, c in zip(near, others.params, before, strict=True)))
                 others = self._solve(s, np.arange(n_folds), begin, np.tile(lead.state, n_folds), bar)
                 before = near
@@ -101,7 +102,7 @@ class Fits:
         )  # fmt: skip
         problem.design = self._designs[penalty.smooth]
         options = replace(self.options, tol=self._tol[fold])
-        solution = run_counted(replace(solver, curved=curved), problem, start, 0, options, bar)
+        solution = run_counted(replace(solver, curved=curved), problem, start, options, bar)
         self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
         self.intercept[s, folds] = solution.params.intercept.reshape(shape)
         # A fit that was stopped before its first step is a constant rate, and nothing to compare.
@@ -116,7 +117,7 @@ class Fits:
     def finish(
         self, chosen: np.ndarray, interrupted: bool, seed: int, bar: ProgressBar
     ) -> tuple[PopulationProblem, Solution]:
-        """Fit all rows at strengths that are given by their index, (neuron,), if that leaves something to do."""
+        """Return the problem of all rows at strengths given by their index, (neuron,), and the outcome of its fit."""
         data, penalty = self.data, self.penalty(self.strengths[chosen])
         common = data.X, data.Y, self.observation, penalty, data.weights, precision(data.X.dtype), data.offset
         problem = PopulationProblem(*common)
@@ -130,7 +131,7 @@ class Fits:
                     return problem, self._outcome(problem, start, chosen)
                 with bar.phase(f"last fit, {problem.subject}"):
                     solver = SOLVERS[choose_solver(problem)]()
-                    return problem, run_counted(solver, problem, start, seed, self.options, bar)
+                    return problem, run_counted(solver, problem, start, self.options, bar, key_for(solver, seed))
         return problem, self._outcome(problem, start, chosen, interrupted=True)
 
     def have_converged(self, chosen: np.ndarray) -> bool:
@@ -174,7 +175,7 @@ class Fits:
         )
 
 
-def run_counted(solver, problem, start: Params | None, seed: int, options: LoopOptions, bar: ProgressBar) -> Solution:
+def run_counted(solver, problem, start, options: LoopOptions, bar: ProgressBar, key=None) -> Solution:
     """Run a solver, and count the columns that are done on a bar."""
     before = bar.n
 
@@ -182,8 +183,7 @@ def run_counted(solver, problem, start: Params | None, seed: int, options: LoopO
         bar.say(f"epoch {epoch}")
         bar.to(before + int(np.sum(~state.active)))
 
-    options = replace(options, callback=after_epoch)
-    solution = solver.run(problem, start, key=key_for(solver, seed), options=options)
+    solution = solver.run(problem, start, key=key, options=replace(options, callback=after_epoch))
     if not solution.interrupted:
         bar.to(before + problem.n_neurons)
     return solution

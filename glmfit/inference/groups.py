@@ -122,12 +122,12 @@ def drop_groups(
     fit = data_of_fit(model, X, y, sample_weight, offset, exposure)
     named = _groups(fit, groups)
     full, ridge, rank = model.report_, bool(np.any(fit.ridge > 0)), model.report_.rank
-    loss, saturated, per_row = fit.loss, fit.problem.saturated_loss, 2 * fit.data.weights.sum()
+    loss, saturated, scale = fit.loss, fit.problem.saturated_loss, 2 * fit.data.weights.sum()
     rests = [_without(fit, members, ridge) for members in named.values()]
     loss_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))  # (group, neuron)
     whole = fit.degrees if ridge else rank + 1.0
     silent = np.isin(full.status, NO_OPTIMUM)
-    lost, df = np.where(silent, np.nan, per_row * (loss_rest - loss)), np.maximum(whole - left, 0.0)
+    lost, df = np.where(silent, np.nan, scale * (loss_rest - loss)), np.maximum(whole - left, 0.0)
     known = proved & full.gap_is_bound & (not ridge)
     p = np.where(df > 0, scipy.stats.chi2.sf(np.maximum(lost, 0.0), np.maximum(df, 1e-12)), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -141,8 +141,8 @@ def drop_groups(
         deviance_explained=explained,
         deviance_explained_without=without,
         statistic=lost,
-        statistic_low=np.where(known, lost - per_row * gap, np.nan),
-        statistic_high=np.where(known, lost + per_row * full.gap, np.nan),
+        statistic_low=np.where(known, lost - scale * gap, np.nan),
+        statistic_high=np.where(known, lost + scale * full.gap, np.nan),
         df=df,
         p_value=np.where(silent, np.nan, p),
         converged=converged & full.converged,
