@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import penalties
 from .._checks import not_text, shorten
-from .._progress import ProgressBar
+from .._progress import ProgressBar, counted
 from .._status import Status
+from .._warn import warn_user
 from ..data.counts import Training
 from ..engine import ConjugateGradients, ProximalNewton
 from ..observations import Observation
@@ -23,6 +25,7 @@ from ..solvers import LoopOptions, Solution
 from ..solvers._result import History, stopping_target
 from ..solvers._seed import key_for
 from ._auto import SOLVERS, choose_solver
+from ._default_strength import residual, warn_if_flat
 from ._folds import Folds
 from ._parameters import precision
 from ._population_model import PROVED
@@ -173,6 +176,52 @@ class Fits:
             solver_name=type(self.solver).__name__,
             interrupted=interrupted,
         )
+
+    # ---------------------------------------------------------------- what a user is told
+
+    def warn(self, problem: PopulationProblem, scores: np.ndarray, interrupted: bool) -> None:
+        """Warn of what was not fitted, not scored or not proved, and of strengths that leave nothing."""
+        status = self.status[:, :-1]
+        if interrupted:
+            self._warn_of_interruption()
+        silent = (np.isnan(scores) & self.comparable[:, None]).any(axis=(0, 1))
+        if silent.any():
+            warn_user(
+                f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
+                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes.",
+            )
+        unproved = status == Status.UNPROVED
+        failed = ~np.isin(status, (*PROVED, Status.UNPROVED, Status.INTERRUPTED))
+        if failed.any():
+            warn_user(
+                f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
+                "far they are); raise max_epochs, or leave out the weakest strengths.",
+            )
+        if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
+            warn_user(
+                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
+                "estimate that nothing proves (cv_gap_is_bound_ is False there): along some direction the features "
+                "vary too little. Leave out a strength of 0, or features that nearly repeat others.",
+            )
+        if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
+            weakest = Params(self.coef[0, -1], self.intercept[0, -1])
+            tried = f"strengths of {self.strengths[0]:.2g} and more", "Pass smaller ones."
+            warn_if_flat(problem.X, weakest.coef, partial(residual, problem, weakest), *tried)
+
+    def _warn_of_interruption(self) -> None:
+        scored = self.comparable.sum(axis=0)
+        least, most, none = scored.min(), scored.max(), int(np.sum(scored == 0))
+        halfway = int(np.sum((self.status == Status.INTERRUPTED).any(axis=1) & self.comparable))
+        text = (
+            f"Ctrl-C stopped the cross-validation with {least if least == most else f'{least} to {most}'} of "
+            f"{len(self.strengths)} strengths scored on every fold (the strongest are fitted first): strength_ is "
+            "chosen among these, coef_ is the fit to all rows there, and report_ says whether it is converged."
+        )
+        if none:
+            text += f" Nothing is scored for {counted(none, 'neuron')}: strength_ is nan, the rate constant."
+        if halfway:
+            text += f" {halfway} of the scores are of fits that were still on their way; cv_gap_ says how far."
+        warn_user(text)
 
 
 def run_counted(solver, problem, start, options: LoopOptions, bar: ProgressBar, key=None) -> Solution:

@@ -22,11 +22,9 @@ from ..data.counts import read_training
 from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import ElasticNet, Lasso, Ridge
-from ..problems import Params, PopulationProblem
 from ..solvers import LoopOptions
 from ._auto import read_population_solver
 from ._cv_fits import Fits, default_strengths, read_strengths
-from ._default_strength import residual, warn_if_flat
 from ._folds import make_folds
 from ._model import WholeFit
 from ._parameters import read_count, read_number, read_seed, read_verbose
@@ -225,7 +223,7 @@ class PopulationGLMCV(PopulationModel):
                 if not solution.interrupted:
                     bar.finish(not any(np.any(of.status == Status.MAX_EPOCHS) for of in (fits, solution)))
             self._keep(problem, solution, data)
-            self._warn(fits, problem, solution.interrupted)
+            fits.warn(problem, scores, solution.interrupted)
         return self
 
     def _score(self, fits: Fits, interrupted: bool) -> tuple[np.ndarray, bool]:
@@ -260,50 +258,6 @@ class PopulationGLMCV(PopulationModel):
         for name, allowed in (("regularizer", PENALTIES), ("scoring", SCORINGS), ("rule", RULES)):
             check_choice(name, getattr(self, name), allowed)
         check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
-
-    def _warn(self, fits: Fits, problem: PopulationProblem, interrupted: bool) -> None:
-        """Warn of what was not fitted, not scored or not proved, and of strengths that leave nothing."""
-        status = fits.status[:, :-1]
-        if interrupted:
-            self._warn_of_interruption(fits)
-        silent = (np.isnan(self.cv_scores_) & fits.comparable[:, None]).any(axis=(0, 1))
-        if silent.any():
-            warn_user(
-                f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
-                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes.",
-            )
-        unproved = status == Status.UNPROVED
-        failed = ~self.cv_converged_ & ~unproved & (status != Status.INTERRUPTED)
-        if failed.any():
-            warn_user(
-                f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
-                "far they are); raise max_epochs, or leave out the weakest strengths.",
-            )
-        if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
-            warn_user(
-                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
-                "estimate that nothing proves (cv_gap_is_bound_ is False there): along some direction the features "
-                "vary too little. Leave out a strength of 0, or features that nearly repeat others.",
-            )
-        if fits.strengths[0] > 0 and np.isin(fits.status[0, -1], PROVED).all():
-            weakest = Params(self.coef_path_[0], self.intercept_path_[0])
-            tried = f"strengths of {fits.strengths[0]:.2g} and more", "Pass smaller ones."
-            warn_if_flat(problem.X, weakest.coef, partial(residual, problem, weakest), *tried)
-
-    def _warn_of_interruption(self, fits: Fits) -> None:
-        scored = fits.comparable.sum(axis=0)
-        least, most, none = scored.min(), scored.max(), int(np.sum(scored == 0))
-        halfway = int(np.sum((fits.status == Status.INTERRUPTED).any(axis=1) & fits.comparable))
-        text = (
-            f"Ctrl-C stopped the cross-validation with {least if least == most else f'{least} to {most}'} of "
-            f"{len(fits.strengths)} strengths scored on every fold (the strongest are fitted first): strength_ is "
-            "chosen among these, coef_ is the fit to all rows there, and report_ says whether it is converged."
-        )
-        if none:
-            text += f" Nothing is scored for {counted(none, 'neuron')}: strength_ is nan, the rate constant."
-        if halfway:
-            text += f" {halfway} of the scores are of fits that were still on their way; cv_gap_ says how far."
-        warn_user(text)
 
     def _get_params_html(self, *args, **kwargs):
         """Parameters as scikit-learn shows them in a notebook: it compares an IntervalSet by NumPy, which warns."""
