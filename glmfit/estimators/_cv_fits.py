@@ -4,70 +4,61 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from .. import penalties
 from .._checks import not_text, shorten
-from .._progress import ProgressBar
+from .._progress import ProgressBar, counted
 from .._status import Status
+from .._warn import warn_user
+from ..data.counts import Training
 from ..engine import ConjugateGradients, ProximalNewton
+from ..observations import Observation
 from ..penalties import Penalty
 from ..problems import FoldedProblem, Params, PopulationProblem
 from ..solvers import LoopOptions, Solution
-from ..solvers._result import stopping_target
+from ..solvers._result import History, stopping_target
 from ..solvers._seed import key_for
+from ._auto import SOLVERS, choose_solver
+from ._default_strength import residual, warn_if_flat
 from ._folds import Folds
+from ._parameters import precision
+from ._population_model import PROVED
 
-REGULARIZERS = ("Ridge", "Lasso", "ElasticNet")
 
+class Fits:
+    """What the fits of a cross-validation share, and what was found so far: nan, and INTERRUPTED, where nothing was.
 
-class Found(NamedTuple):
-    """What was found so far; where there is nothing yet, nan, and the status is INTERRUPTED.
-
-    Attributes
-    ----------
-    coef : numpy.ndarray
-        (strength, fold, feature, neuron); the last fold holds all rows.
-    intercept, status, gap, gap_is_bound, target, passes : numpy.ndarray
-        (strength, fold, neuron). The passes of fits that are not to be returned as they are, are 0.
+    The last fold holds all rows; its fits may be returned, so that they obey ``options.tol`` as well as ``cv_tol``.
     """
 
-    coef: np.ndarray
-    intercept: np.ndarray
-    status: np.ndarray
-    gap: np.ndarray
-    gap_is_bound: np.ndarray
-    target: np.ndarray
-    passes: np.ndarray
-
-    @classmethod
-    def nothing(cls, n_strengths: int, n_folds: int, n_features: int, n_neurons: int) -> Found:
-        """Where all begin."""
-        shape = n_strengths, n_folds, n_neurons
-        return cls(
-            coef=np.full((n_strengths, n_folds, n_features, n_neurons), np.nan),
-            intercept=np.full(shape, np.nan),
-            status=np.full(shape, int(Status.INTERRUPTED)),
-            gap=np.full(shape, np.nan),
-            gap_is_bound=np.zeros(shape, bool),
-            target=np.full(shape, np.nan),
-            passes=np.zeros(shape, int),
-        )
-
-    def keep(self, s: int, folds: np.ndarray, *parts) -> None:
-        """Take over the outcome of some folds at a strength."""
-        for whole, new in zip(self, parts, strict=True):
-            whole[s, folds] = new
-
-    def params(self, chosen) -> Params:
-        """Of the fits to all rows at one strength of every neuron, (neuron,) index."""
-        neurons = np.arange(len(chosen))
-        coef = np.ascontiguousarray(self.coef[chosen, -1, :, neurons].T)
-        return Params(coef, self.intercept[chosen, -1, neurons])
+    def __init__(
+        self,
+        data: Training,
+        observation: Observation,
+        penalty: Callable[[Any], Penalty],  # of one strength, or of one for each fit
+        strengths: np.ndarray,  # increasing
+        folds: Folds,
+        solver: ConjugateGradients | None,
+        options: LoopOptions,
+        cv_tol: float,
+    ):
+        self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
+        self.folds, self.options, self._began = folds, options, time.perf_counter()
+        self.solver = solver or (ConjugateGradients() if penalty(1.0).smooth else ProximalNewton())
+        self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
+        self._tol = np.append(np.full(folds.train.shape[1], cv_tol), min(cv_tol, options.tol))
+        self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
+        shape = len(strengths), len(self._tol), data.Y.shape[1]
+        self.coef = np.full((*shape[:2], data.X.shape[1], shape[2]), np.nan)  # (strength, fold, feature, neuron)
+        self.intercept, self.gap = np.full((2, *shape), np.nan)  # (strength, fold, neuron), as all that follow
+        self.status, self.epochs = np.full(shape, int(Status.INTERRUPTED)), np.zeros(shape, int)
+        self.gap_is_bound = np.zeros(shape, bool)
 
     @property
     def comparable(self) -> np.ndarray:
@@ -77,188 +68,163 @@ class Found(NamedTuple):
         ended = ended.all(axis=1)
         return np.where(ended.any(axis=0), ended, began)
 
+    def run(self, bar: ProgressBar) -> bool:
+        """Fit the strongest strength first, to all rows and then to the folds from there; tell whether Ctrl-C came.
 
-@dataclass(frozen=True)
-class Fits:
-    """What the fits have in common.
-
-    Attributes
-    ----------
-    data : Training
-        X, Y, weights of the rows that are fitted.
-    observation : Observation
-        Of the counts.
-    penalty : callable
-        Penalty of a strength, or of one per column.
-    strengths : numpy.ndarray
-        Increasing.
-    folds : Folds
-        Of the rows.
-    solver : ConjugateGradients, ProximalNewton or None
-        Which solves them; None chooses.
-    options, last : LoopOptions
-        When to stop, and when the fits to all rows stop if they may be returned.
-    seed : int
-        Of the solver's randomness.
-    max_memory : float
-        Bytes.
-    dtype : numpy dtype
-        Of the passes.
-    """
-
-    data: Any
-    observation: Any
-    penalty: Callable[[Any], Penalty]
-    strengths: np.ndarray
-    folds: Folds
-    solver: ConjugateGradients | None
-    options: LoopOptions
-    last: LoopOptions
-    seed: int
-    max_memory: float
-    dtype: Any
-
-    def run(self, bar: ProgressBar) -> tuple[Found, bool]:
-        """Fit to all folds and, last, to all rows.
-
-        Parameters
-        ----------
-        bar : ProgressBar
-            Counts the fits that are done.
-
-        Returns
-        -------
-        found : Found
-            The outcome.
-        interrupted : bool
-            Whether Ctrl-C came first. If no strength can be scored then, KeyboardInterrupt is raised instead.
+        KeyboardInterrupt is raised if no strength can be scored then.
         """
-        found = Found.nothing(len(self.strengths), self._n_folds, self.data.X.shape[1], self.data.Y.shape[1])
+        n_folds, smooth = self.folds.train.shape[1], self.penalty(1.0).smooth
+        lead = others = before = None
         try:
-            self._along(found, bar)
+            for s in reversed(range(len(self.strengths))):
+                lead = self._solve(s, np.array([n_folds]), lead and lead.params, lead and lead.state, bar)
+                near = Params(*(np.tile(a, n_folds) for a in lead.params))
+                begin = others.params if others else near
+                if smooth and others:
+                    # How far a fold is from all rows changes slowly with the strength; zeros it would lead away from.
+                    begin = Params(*(a + (b - c) for a, b, c in zip(near, others.params, before, strict=True)))
+                others = self._solve(s, np.arange(n_folds), begin, np.tile(lead.state, n_folds), bar)
+                before = near
         except KeyboardInterrupt:
-            if not found.comparable.any():
+            if not self.comparable.any():
                 raise
-            return found, True
-        return found, False
+            return True
+        return False
 
-    def solution(
-        self, problem, found: Found, chosen, began: float, stopped: LoopOptions | None = None
-    ) -> Solution | None:
-        """Turn the fits to all rows at one strength of every neuron, (neuron,) index, into the outcome of a fit.
+    def _solve(self, s: int, folds: np.ndarray, start: Params | None, curved, bar: ProgressBar) -> Solution:
+        """Fit all neurons in some folds at one strength."""
+        data, shape = self.data, (len(folds), self.data.Y.shape[1])
+        fold, neuron = np.repeat(folds, shape[1]), np.tile(np.arange(shape[1]), len(folds))
+        strength = np.full(len(fold), self.strengths[s])
+        penalty, solver = self.penalty(strength), self.solver
+        if not penalty.smooth and self.strengths[s] == 0:  # there are no kinks without a strength
+            penalty, solver = penalties.Ridge(strength), ConjugateGradients()
+        problem = FoldedProblem(
+            data.X, data.Y, self.observation, penalty, neuron, fold, self._train,
+            weights=data.weights, dtype=precision(data.X.dtype), offset=data.offset,
+        )  # fmt: skip
+        problem.design = self._designs[penalty.smooth]
+        options = replace(self.options, tol=self._tol[fold])
+        solution = run_counted(replace(solver, curved=curved), problem, start, options, bar)
+        self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
+        self.intercept[s, folds] = solution.params.intercept.reshape(shape)
+        # A fit that was stopped before its first step is a constant rate, and nothing to compare.
+        gap = np.where((solution.status == Status.INTERRUPTED) & (solution.epochs == 0), np.nan, solution.gap)
+        self.gap[s, folds], self.gap_is_bound[s, folds] = gap.reshape(shape), solution.gap_is_bound.reshape(shape)
+        self.status[s, folds] = solution.status.reshape(shape)
+        self.epochs[s, folds] = np.maximum(solution.epochs, 1).reshape(shape)
+        if solution.interrupted:
+            raise KeyboardInterrupt
+        return solution
 
-        None where they are not as near the optimum as they could be. With ``stopped``, the options of a last fit that
-        is not to be made, those are converged that are proved to be near enough, and a neuron without a fit has a
-        constant rate.
-        """
+    def finish(
+        self, chosen: np.ndarray, interrupted: bool, seed: int, bar: ProgressBar
+    ) -> tuple[PopulationProblem, Solution]:
+        """Return the problem of all rows at strengths given by their index, (neuron,), and the outcome of its fit."""
+        data, penalty = self.data, self.penalty(self.strengths[chosen])
+        common = data.X, data.Y, self.observation, penalty, data.weights, precision(data.X.dtype), data.offset
+        problem = PopulationProblem(*common)
+        problem.design = self._designs[penalty.smooth]
         neurons = np.arange(len(chosen))
-        intercept, status, gap, is_bound, target, passes = (a[chosen, -1, neurons] for a in found[1:])
-        params = found.params(chosen)
-        if stopped is None:
-            if not np.all(((status == Status.CONVERGED) & (passes > 0)) | (status == Status.NO_SPIKES)):
-                return None
-            objective = problem.evaluate(params).objective
-        else:
-            known, silent = ~np.isnan(intercept) & found.comparable.any(axis=0), problem.mean_count <= 0
-            gap, is_bound = np.where(known, gap, np.nan), is_bound & known
-            params = Params(*(np.where(known, a, null) for a, null in zip(params, problem.null_params(), strict=True)))
-            objective = problem.evaluate(params).objective
-            target = stopping_target(problem, objective, stopped, 2 * problem.rounding_of(params, objective))
-            gap, is_bound = np.where(silent, 0.0, gap), is_bound | silent
-            status = np.where(is_bound & (gap <= target), int(Status.CONVERGED), int(Status.INTERRUPTED))
-            status = np.where(silent, int(Status.NO_SPIKES), status)
-        seconds, row_evals = time.perf_counter() - began, int(passes.max()) * problem.n_rows
-        trace = {"epoch": passes.max(), "row_evals": row_evals, "seconds": seconds, "objective": objective}
-        trace |= {"gap": gap, "gap_is_bound": is_bound}
+        coef = np.ascontiguousarray(self.coef[chosen, -1, :, neurons].T)
+        start = Params(coef, self.intercept[chosen, -1, neurons])
+        if not interrupted:
+            with suppress(KeyboardInterrupt):
+                if self.have_converged(chosen):
+                    return problem, self._outcome(problem, start, chosen)
+                with bar.phase(f"last fit, {problem.subject}"):
+                    solver = SOLVERS[choose_solver(problem)]()
+                    return problem, run_counted(solver, problem, start, self.options, bar, key_for(solver, seed))
+        return problem, self._outcome(problem, start, chosen, interrupted=True)
+
+    def have_converged(self, chosen: np.ndarray) -> bool:
+        """Whether the fits to all rows at the strengths chosen are as near the optimum as they could be."""
+        return bool(np.isin(self.status[chosen, -1, np.arange(len(chosen))], PROVED).all())
+
+    def _outcome(self, problem, params: Params, chosen: np.ndarray, interrupted: bool = False) -> Solution:
+        """Turn the fits to all rows at the strengths chosen into the outcome of a fit.
+
+        All of them have converged; once Ctrl-C came, those that are proved to be near enough. A neuron without a fit
+        has a constant rate then.
+        """
+        at = chosen, -1, np.arange(len(chosen))
+        known, silent = ~np.isnan(self.intercept[at]) & self.comparable.any(axis=0), problem.mean_count <= 0
+        constant = problem.null_params()
+        params = Params(*(np.where(known, of, null) for of, null in zip(params, constant, strict=True)))
+        objective = problem.evaluate(params).objective
+        target = stopping_target(problem, objective, self.options, 2 * problem.rounding_of(params, objective))
+        gap = np.where(silent, 0.0, np.where(known, self.gap[at], np.nan))
+        is_bound = silent | (known & self.gap_is_bound[at])
+        converged = (is_bound & (gap <= target)) | (not interrupted)
+        status = np.where(converged, int(Status.CONVERGED), int(Status.INTERRUPTED))
+        seconds, epochs = time.perf_counter() - self._began, self.epochs[at]
+        row_evals, history = int(epochs.max()) * problem.n_rows, History()
+        history.add(epochs.max(), row_evals, seconds, objective, gap, is_bound)
         return Solution(
             params=params,
-            status=status,
+            status=np.where(silent, int(Status.NO_SPIKES), status),
             gap=gap,
             gap_is_bound=is_bound,
             target=target,
             objective=objective,
             null_objective=problem.null_objective,
-            epochs=passes,
+            epochs=epochs,
             row_evals=row_evals,
-            step_certificate=None,
-            history={name: np.asarray(value)[None] for name, value in trace.items()},
+            history=history.arrays(),
             seconds_run=seconds,
             seconds_compile=0.0,
-            solver_name=type(self.chosen).__name__,
-            interrupted=stopped is not None,
+            solver_name=type(self.solver).__name__,
+            interrupted=interrupted,
         )
 
-    @property
-    def chosen(self) -> ConjugateGradients:
-        """Solver of the cross-validation."""
-        return self.solver or (ConjugateGradients() if self.penalty(1.0).smooth else ProximalNewton())
+    # ---------------------------------------------------------------- what a user is told
 
-    @cached_property
-    def designs(self) -> dict[bool, dict]:
-        """What is computed of the features alone, for penalties without kinks (True) and with: all fits share it."""
-        return {True: {}, False: {}}
+    def warn(self, problem: PopulationProblem, scores: np.ndarray, interrupted: bool) -> None:
+        """Warn of what was not fitted, not scored or not proved, and of strengths that leave nothing."""
+        status = self.status[:, :-1]
+        if interrupted:
+            self._warn_of_interruption()
+        silent = (np.isnan(scores) & self.comparable[:, None]).any(axis=(0, 1))
+        if silent.any():
+            warn_user(
+                f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
+                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes.",
+            )
+        unproved = status == Status.UNPROVED
+        failed = ~np.isin(status, (*PROVED, Status.UNPROVED, Status.INTERRUPTED))
+        if failed.any():
+            warn_user(
+                f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
+                "far they are); raise max_epochs, or leave out the weakest strengths.",
+            )
+        if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
+            warn_user(
+                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
+                "estimate that nothing proves (cv_gap_is_bound_ is False there): along some direction the features "
+                "vary too little. Leave out a strength of 0, or features that nearly repeat others.",
+            )
+        if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
+            weakest = Params(self.coef[0, -1], self.intercept[0, -1])
+            tried = f"strengths of {self.strengths[0]:.2g} and more", "Pass smaller ones."
+            warn_if_flat(problem.X, weakest.coef, partial(residual, problem, weakest), *tried)
 
-    @cached_property
-    def _train(self) -> np.ndarray:
-        """Rows of every fold, all of them last, bool (time, fold)."""
-        return np.column_stack([self.folds.train, np.ones(len(self.data.X), bool)])
-
-    @property
-    def _n_folds(self) -> int:
-        return self._train.shape[1]
-
-    @property
-    def count(self) -> int:
-        """Fits in all, the last one of every neuron included."""
-        return (len(self.strengths) * self._n_folds + 1) * self.data.Y.shape[1]
-
-    def _along(self, found: Found, bar: ProgressBar) -> None:
-        """Fit strength after strength, the strongest first: all rows, and then the folds from there."""
-        smooth, lead, others, apart = self.penalty(1.0).smooth, None, None, None
-        for s in range(len(self.strengths))[::-1]:
-            lead = self._solve(s, [self._n_folds - 1], lead and lead.params, lead and lead.state, found, bar)
-            start, curved = self._in_folds(lead)
-            if apart is not None:  # how far a fold is from all rows changes slowly with the strength
-                begin = Params(start.coef + apart.coef, start.intercept + apart.intercept)
-            else:
-                begin = others.params if others else start
-            others = self._solve(s, range(self._n_folds - 1), begin, curved, found, bar)
-            if smooth:  # elsewhere it would lead away from zeros
-                apart = Params(others.params.coef - start.coef, others.params.intercept - start.intercept)
-
-    def _in_folds(self, lead: Solution) -> tuple[Params, np.ndarray]:
-        """Repeat what the fits to all rows have found for every other fold."""
-        coef, intercept, curved = (np.tile(a, self._n_folds - 1) for a in (*lead.params, lead.state))
-        return Params(coef, intercept), curved
-
-    def _solve(self, s: int, folds, start: Params | None, curved, found: Found, bar: ProgressBar) -> Solution:
-        """All neurons in some folds at one strength."""
-        data, folds = self.data, np.asarray(folds)
-        shape = len(folds), data.Y.shape[1]
-        fold, neuron = (a.ravel() for a in np.meshgrid(folds, np.arange(shape[1]), indexing="ij"))
-        strength = np.full(len(fold), self.strengths[s])
-        penalty, solver = self.penalty(strength), self.chosen
-        if not penalty.smooth and self.strengths[s] == 0:  # there are no kinks without a strength
-            penalty, solver = penalties.Ridge(strength), ConjugateGradients()
-        problem = FoldedProblem(
-            data.X, data.Y, self.observation, penalty, neuron, fold, self._train,
-            weights=data.weights, dtype=self.dtype, offset=data.offset,
-        )  # fmt: skip
-        problem.design = self.designs[penalty.smooth]
-        tol = np.where(fold < self._n_folds - 1, self.options.tol, self.last.tol)
-        options = replace(self.options, max_memory=self.max_memory, tol=tol)
-        solution = run_counted(replace(solver, curved=curved), problem, start, self.seed, options, bar)
-        # A fit that was stopped before its first step is a constant rate, and nothing to compare.
-        gap = np.where((solution.status == Status.INTERRUPTED) & (solution.epochs == 0), np.nan, solution.gap)
-        rest = solution.params.intercept, solution.status, gap, solution.gap_is_bound, solution.target
-        coef = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
-        found.keep(s, folds, coef, *(a.reshape(shape) for a in rest), np.maximum(solution.epochs, 1).reshape(shape))
-        if solution.interrupted:
-            raise KeyboardInterrupt
-        return solution
+    def _warn_of_interruption(self) -> None:
+        scored = self.comparable.sum(axis=0)
+        least, most, none = scored.min(), scored.max(), int(np.sum(scored == 0))
+        halfway = int(np.sum((self.status == Status.INTERRUPTED).any(axis=1) & self.comparable))
+        text = (
+            f"Ctrl-C stopped the cross-validation with {least if least == most else f'{least} to {most}'} of "
+            f"{len(self.strengths)} strengths scored on every fold (the strongest are fitted first): strength_ is "
+            "chosen among these, coef_ is the fit to all rows there, and report_ says whether it is converged."
+        )
+        if none:
+            text += f" Nothing is scored for {counted(none, 'neuron')}: strength_ is nan, the rate constant."
+        if halfway:
+            text += f" {halfway} of the scores are of fits that were still on their way; cv_gap_ says how far."
+        warn_user(text)
 
 
-def run_counted(solver, problem, start: Params | None, seed: int, options: LoopOptions, bar: ProgressBar) -> Solution:
+def run_counted(solver, problem, start, options: LoopOptions, bar: ProgressBar, key=None) -> Solution:
     """Run a solver, and count the columns that are done on a bar."""
     before = bar.n
 
@@ -266,23 +232,10 @@ def run_counted(solver, problem, start: Params | None, seed: int, options: LoopO
         bar.say(f"epoch {epoch}")
         bar.to(before + int(np.sum(~state.active)))
 
-    options = replace(options, callback=after_epoch)
-    solution = solver.run(problem, start, key=key_for(solver, seed), options=options)
+    solution = solver.run(problem, start, key=key, options=replace(options, callback=after_epoch))
     if not solution.interrupted:
         bar.to(before + problem.n_neurons)
     return solution
-
-
-def penalty_maker(regularizer: str, l1_ratio: float) -> Callable[[Any], Penalty]:
-    """Return the penalty as a function of the strength."""
-
-    def make(strength) -> Penalty:
-        strength = np.asarray(strength, np.float64)
-        if regularizer == "ElasticNet":
-            return penalties.ElasticNet(strength, np.float64(l1_ratio))
-        return (penalties.Ridge if regularizer == "Ridge" else penalties.Lasso)(strength)
-
-    return make
 
 
 def read_strengths(given) -> np.ndarray | None:
@@ -311,12 +264,12 @@ def read_strengths(given) -> np.ndarray | None:
     return strengths
 
 
-def default_strengths(regularizer: str, penalty, data, observation) -> np.ndarray:
+def default_strengths(penalty: Callable[[Any], Penalty], data: Training, observation: Observation) -> np.ndarray:
     """Eight from 1e-6 to 1 for a ridge; else twelve, from the smallest that leaves no neuron a coefficient down."""
-    if regularizer == "Ridge":
+    of_one = penalty(1.0)
+    if of_one.smooth:
         return np.logspace(-6, 0, 8)
-    problem = PopulationProblem(data.X, data.Y, observation, penalty(1.0), data.weights, data.X.dtype, data.offset)
-    gradient = problem.null_gradient()
-    strongest = float(np.max(penalty(1.0).maximal_strength(gradient)))
+    problem = PopulationProblem(data.X, data.Y, observation, of_one, data.weights, data.X.dtype, data.offset)
+    strongest = float(np.max(of_one.maximal_strength(problem.null_gradient())))
     rounding = 1e-12 * float(np.max(problem.null_objective, initial=0.0))
     return (strongest if strongest > rounding else 1.0) * np.logspace(-3, 0, 12)

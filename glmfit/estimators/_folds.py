@@ -9,40 +9,22 @@ import numpy as np
 
 from .._progress import counted
 from .._warn import warn_user
+from ..data.counts import Training
 from ..data.times import TimeAxis
 
 _MANY = 20  # epochs, each a fold, that hardly anybody wants
 
 
 class Folds(NamedTuple):
-    """Rows of every fold.
+    """Rows to fit and rows to score of every fold."""
 
-    Attributes
-    ----------
-    train, test : numpy.ndarray
-        Bool, (time, fold).
-    """
-
-    train: np.ndarray
+    train: np.ndarray  # bool, (time, fold)
     test: np.ndarray
 
 
-def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> Folds:
-    """Read ``cv``.
-
-    Parameters
-    ----------
-    cv : int, pynapple IntervalSet, splitter or iterable
-        Number of contiguous blocks; epochs, or several sets of them; an object with ``split``; or pairs of row indices.
-    rows : numpy.ndarray
-        Which of the rows given are fitted at all; indices of splitters and pairs refer to those given.
-    n_given : int
-        Number of rows given.
-    axis : TimeAxis or None
-        Times of the rows given.
-    y : numpy.ndarray
-        Counts of the rows that are fitted, for splitters that look at them; single neuron or sum over neurons.
-    """
+def make_folds(cv, data: Training, axis: TimeAxis | None) -> Folds:
+    """Read ``cv`` of `PopulationGLMCV`: rows are those that are fitted, indices and ``axis`` those that were given."""
+    rows, n_given = data.rows, data.n_given
     n = len(rows)
     if isinstance(cv, numbers.Integral) and not isinstance(cv, bool):
         if not 2 <= cv <= n:
@@ -60,7 +42,7 @@ def make_folds(cv, rows: np.ndarray, n_given: int, axis: TimeAxis | None, y) -> 
         return _of_epochs(list(zip(cv.start, cv.end, strict=True)), rows, axis, "an IntervalSet", "epoch")
     if hasattr(cv, "split") and not isinstance(cv, str):
         full = np.zeros(n_given)
-        full[rows] = y
+        full[rows] = data.Y.sum(axis=1, dtype=np.float64)
         try:
             pairs = list(cv.split(np.zeros((n_given, 1)), full))
         except ValueError as error:

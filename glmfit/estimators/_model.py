@@ -39,16 +39,8 @@ class Model(BaseEstimator):
 
     def _fit_safely(self, work, *arguments) -> None:
         """Do the work, or leave everything as it was; warn of what did not converge."""
-        before = dict(vars(self))
-        try:
+        with WholeFit(self):
             work(*arguments)
-        except BaseException:
-            vars(self).clear()  # nothing half-done: checks have set n_features_in_ already
-            vars(self).update(before)
-            raise
-        failure = self.report_._failure()
-        if failure:
-            warn_user(failure, ConvergenceWarning)
 
     def save(self, path: str | Path) -> Path:
         """Save the fitted model to one .npz file (arrays and a JSON header; no pickle), atomically.
@@ -105,6 +97,24 @@ class Model(BaseEstimator):
     @abstractmethod
     def _read_state(self, header: dict, arrays: dict) -> None:
         """Set what `_write_state` wrote."""
+
+
+class WholeFit:
+    """Context of a fit that is done whole or leaves the model as it was; it warns of what did not converge."""
+
+    def __init__(self, model: Model):
+        self._model, self._before = model, dict(vars(model))
+
+    def __enter__(self) -> None:
+        """Let the fit begin."""
+
+    def __exit__(self, kind, *error) -> None:
+        """Undo what was half done: checks have set n_features_in_ already."""
+        if kind is not None:
+            vars(self._model).clear()
+            vars(self._model).update(self._before)
+        elif failure := self._model.report_._failure():
+            warn_user(failure, ConvergenceWarning)
 
 
 def _naming(init):

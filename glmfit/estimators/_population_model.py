@@ -13,25 +13,23 @@ from .._checks import check_choice
 from .._status import Status
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
-from ..data.counts import read_scoring
 from ..data.features import check_columns, read_features
 from ..data.rows import read_exposure, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
-from ..problems import Params
-from ..problems._chunks import over_chunks, rows_at_once
+from ..problems._chunks import chunks, over_chunks, rows_at_once
 from ._model import Model, coefficients_from_file, coefficients_to_file
 from ._parameters import read_seed
-from ._scores import score_sums, spike_sums
-from ._streaming import predictor_of, read_streamed_scoring
+from ._scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
+from ._streaming import read_scored
 from .report import FitReport, null_is_best, relative_gap, report_of
 
+PROVED = (Status.CONVERGED, Status.NO_SPIKES)
 SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
 _RUNAWAY = 15.0  # change of the linear predictor over the rows by one feature: of the rate, by a factor of e^15
 _HELD = 10.0  # nats by which rows hold a coefficient
 _CANCELS = 100.0  # effect of a feature over that of all together
-_NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 
 
 class PopulationModel(RegressorMixin, Model):
@@ -46,9 +44,25 @@ class PopulationModel(RegressorMixin, Model):
         intercept = np.where(silent, SILENT_INTERCEPT, solution.params.intercept)
         self.coef_ = coef[:, 0] if data.one_neuron else coef
         self.intercept_ = float(intercept[0]) if data.one_neuron else intercept
-        features = getattr(self, "feature_names_in_", range(len(coef)))
-        self.report_ = _report(problem, solution, data, Params(coef, intercept), features)
         self._neurons = data.neurons
+        objectives = solution.objective, solution.null_objective
+        penalty, saturated = np.asarray(problem.penalty.value(coef), np.float64), problem.saturated_loss
+        null = solution.null_objective - saturated
+        explained = 1 - (solution.objective - penalty - saturated) / np.where(null > NO_DEVIANCE, null, np.nan)
+        features = getattr(self, "feature_names_in_", range(len(coef)))
+        self.report_ = report_of(
+            FitReport,
+            solution,
+            data,
+            neuron=data.neuron_names,
+            relative_gap=relative_gap(solution.status, solution.gap, *objectives),
+            pseudo_r2=np.where(null_is_best(solution.status, *objectives), 0.0, explained),
+            row_evals=solution.row_evals * problem.n_counted // problem.n_rows,
+            n_rows=problem.n_counted,
+            rank=problem.design_rank,
+            n_features=problem.n_features,
+            runaway=_runaway(problem, coef, intercept, data.neuron_names, features) if problem.in_memory else {},
+        )
 
     # -------------------------------------------------------------------------------------- predict
 
@@ -71,17 +85,13 @@ class PopulationModel(RegressorMixin, Model):
         eta, axis = self._predictor(X, offset)
         rate = observations.from_inverse_link(self.inverse_link_function).rate(eta)
         # A silent neuron has rate 0, not the smallest number.
-        rate = np.where(self._silent_like(eta) & ~np.isnan(eta), 0.0, rate)
+        rate = np.where(self._silent & ~np.isnan(eta), 0.0, rate)
         return wrap(rate, axis, self._neurons, self.report_.neuron)
 
     @property
     def _silent(self) -> np.ndarray:
         """Which neurons had no spikes in the fit, (neuron,)."""
         return np.asarray(self.report_.status == Status.NO_SPIKES)
-
-    def _silent_like(self, eta) -> np.ndarray:
-        """Which neurons had no spikes in the fit, in a shape that broadcasts against predictors."""
-        return self._silent if eta.ndim == 2 else self._silent[0]
 
     def _predictor(self, X, offset):
         check_is_fitted(self)
@@ -93,7 +103,8 @@ class PopulationModel(RegressorMixin, Model):
                 eta = np.asarray(X, np.float64) @ self.coef_ + self.intercept_
             else:
                 check_columns(self, source, reset=False)
-                eta = predictor_of(source, self.coef_, self.intercept_)
+                parts = (np.asarray(source.fetch(rows), np.float64) for rows in chunks(len(source)))
+                eta = np.concatenate([x @ self.coef_ + self.intercept_ for x in parts])
             if offset is not None:
                 offset = read_offset(offset, len(eta), 1 if eta.ndim == 1 else eta.shape[1])
                 eta = eta + (offset if eta.ndim == 2 else offset[:, 0])
@@ -136,35 +147,28 @@ class PopulationModel(RegressorMixin, Model):
         """
         check_choice("score_type", score_type, SCORES)
         check_is_fitted(self)
-        check = read_scoring if as_source(X) is None and as_source(y) is None else read_streamed_scoring
-        data = check(self, X, y, sample_weight, offset, exposure)
-        coef, intercept = self._matrix()
-        observation = observations.from_inverse_link(self.inverse_link_function)
-        silent = self._silent
-        model, null = score_sums(observation, data, coef, intercept, score_type, silent)
+        data = read_scored(self, X, y, sample_weight, offset, exposure)
+        observation, silent = observations.from_inverse_link(self.inverse_link_function), self._silent
+        model, null = score_sums(observation, data, *self._matrix(), score_type, silent)
         # A neuron without spikes in the fit has rate 0: silence costs it nothing, any spike infinitely much.
         impossible = silent & (spike_sums(data) > 0) if silent.any() else silent
         if impossible.any():
             model = np.where(impossible, np.inf if score_type == "D2" else -np.inf, model)
             if not per_neuron:
-                self._warn_of_impossible(impossible)
+                names = [str(self.report_.neuron[n]) for n in np.flatnonzero(impossible)]
+                shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+                warn_user(
+                    f"{len(names)} of {len(impossible)} neurons had no spikes in the fit but have some in these rows "
+                    f"({shown}): their rate is 0 and their score -inf. They are left out of the score of the "
+                    "population."
+                )
                 model, null = (a if a is None else a[~impossible] for a in (model, null))
         if score_type == "log-likelihood":
             return model if per_neuron else float(model.mean()) if len(model) else np.nan
         if not per_neuron:
             model, null = model.sum(), null.sum()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            value = 1 - model / null
-        value = np.where(np.abs(null) < _NO_DEVIANCE, np.nan, value)
+        value = share_explained(model, null)
         return value if per_neuron else float(value)
-
-    def _warn_of_impossible(self, impossible: np.ndarray) -> None:
-        names = [str(self.report_.neuron[n]) for n in np.flatnonzero(impossible)]
-        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        warn_user(
-            f"{len(names)} of {len(impossible)} neurons had no spikes in the fit but have some in these rows "
-            f"({shown}): their rate is 0 and their score -inf. They are left out of the score of the population.",
-        )
 
     def simulate(
         self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None, exposure: ArrayLike | None = None
@@ -189,12 +193,12 @@ class PopulationModel(RegressorMixin, Model):
         check_same_rows(X, exposure=exposure)
         eta, axis = self._predictor(X, offset)
         unknown = np.isnan(eta)
-        eta = np.where(unknown | self._silent_like(eta), SILENT_INTERCEPT, eta)
+        eta = np.where(unknown | self._silent, SILENT_INTERCEPT, eta)
         seed = read_seed(self.random_state if random_state is None else random_state)
         observation = observations.from_inverse_link(self.inverse_link_function)
         exposure = read_exposure(exposure, len(eta))
         if exposure is not None:
-            expected = np.asarray(observation.rate(eta), np.float64) * exposure.reshape(-1, *[1] * (eta.ndim - 1))
+            expected = (np.asarray(observation.rate(eta), np.float64).T * exposure).T
             eta = np.where(expected > 0, observation.intercept(expected), SILENT_INTERCEPT)
         counts = np.asarray(observation.sample(jax.random.key(seed), eta.astype(np.float32)), np.float64)
         return wrap(np.where(unknown, np.nan, counts), axis, self._neurons, self.report_.neuron)
@@ -231,27 +235,6 @@ class PopulationModel(RegressorMixin, Model):
         tags.target_tags.positive_only = True
         tags.regressor_tags.poor_score = True
         return tags
-
-
-def _report(problem, solution, data, params: Params, features) -> FitReport:
-    penalty = np.asarray(problem.penalty.value(params.coef), np.float64)
-    deviance = solution.objective - penalty - problem.saturated_loss
-    null = solution.null_objective - problem.saturated_loss
-    no_gain = null_is_best(solution.status, solution.objective, solution.null_objective)
-    return report_of(
-        FitReport,
-        solution,
-        data,
-        neuron=data.neuron_names,
-        relative_gap=relative_gap(solution.status, solution.gap, solution.objective, solution.null_objective),
-        pseudo_r2=np.where(no_gain, 0.0, 1 - deviance / np.where(null > _NO_DEVIANCE, null, np.nan)),
-        row_evals=solution.row_evals * problem.n_counted // problem.n_rows,
-        n_rows=problem.n_counted,
-        rank=problem.design_rank,
-        n_features=problem.n_features,
-        memory_bytes=solution.memory_bytes,
-        runaway=_runaway(problem, *params, data.neuron_names, features) if problem.in_memory else {},
-    )
 
 
 def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarray]:

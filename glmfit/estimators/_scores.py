@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import scipy.special
 
-from ..data.counts import Recording
+from ..data.counts import Training
 from ..problems._chunks import over_chunks, rows_at_once
 from ..problems._host import fit_intercept
 from ._folds import Folds
+
+NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 
 
 def score_sums(observation, data, coef, intercept, score_type, silent=None):
@@ -45,6 +47,12 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
     return totals
 
 
+def share_explained(of_model, of_null) -> np.ndarray:
+    """``1 - of_model / of_null`` of deviances or log-likelihoods, nan where there is nothing to explain."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(np.abs(of_null) < NO_DEVIANCE, np.nan, 1 - of_model / of_null)
+
+
 def spike_sums(data) -> np.ndarray:
     """Sum the counts by their weights, (neuron,)."""
     return sum(over_chunks(lambda rows: data.weights[rows] @ np.asarray(data.Y[rows], np.float64), len(data.weights)))
@@ -67,32 +75,23 @@ def _log_likelihood(observation, y, eta, exposure):
     return np.where(np.isinf(rate), -np.inf, value)  # no count is that large
 
 
-def score_folds(observation, data, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
+def score_folds(observation, data: Training, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
     """Scores of the held-out rows, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
     S, F, d, N = coef.shape
-    out = np.empty((S, F, N))
-    for f in range(F):
-        rows = np.flatnonzero(folds.test[:, f])
-        left_out = _left_out(data, rows, S)
-        # All strengths at once: as neurons beside each other.
+    exposure = np.ones(len(data.X)) if data.exposure is None else data.exposure
+    weights = np.ones(len(data.X)) if data.weights is None else data.weights / exposure
+    counts = data.Y if data.exposure is None else data.Y * exposure[:, None].astype(data.Y.dtype)  # as they were given
+    given, scores = replace(data, Y=counts, weights=weights, exposure=exposure), np.empty((S, F, N))
+    for f, test in enumerate(folds.test.T):
+        left_out = given.take(np.flatnonzero(test))
+        # All strengths at once: as neurons next to each other.
         flat = np.moveaxis(coef[:, f], 0, 1).reshape(d, S * N), intercept[:, f].reshape(S * N)
-        model, null = score_sums(observation, left_out, *flat, scoring)
-        if scoring == "D2":
-            with np.errstate(divide="ignore", invalid="ignore"):
-                model = np.where(left_out.Y.sum(axis=0) > 0, 1 - model / null, np.nan)
-        out[:, f] = model.reshape(S, N)
-    return out
-
-
-def _left_out(data, rows, n_strengths: int) -> Recording:
-    """Take some rows of the training data, counts as they were given, once for every strength."""
-    exposure = np.ones(len(rows)) if data.exposure is None else data.exposure[rows]
-    weights = np.ones(len(rows)) if data.weights is None else data.weights[rows] / exposure
-    Y = np.tile(data.Y[rows] * exposure[:, None].astype(data.Y.dtype), (1, n_strengths))
-    offset = None if data.offset is None else data.offset[rows]
-    if offset is not None and offset.shape[1] > 1:
-        offset = np.tile(offset, (1, n_strengths))
-    return replace(data, X=data.X[rows], Y=Y, weights=weights, offset=offset, exposure=exposure)
+        wide = {"Y": np.tile(left_out.Y, (1, S))}
+        if data.offset is not None and data.offset.shape[1] > 1:
+            wide["offset"] = np.tile(left_out.offset, (1, S))
+        model, null = score_sums(observation, replace(left_out, **wide), *flat, scoring)
+        scores[:, f] = (share_explained(model, null) if scoring == "D2" else model).reshape(S, N)
+    return scores
 
 
 def choose_strengths(scores: np.ndarray, comparable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

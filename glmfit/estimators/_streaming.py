@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from ..data.counts import Recording, Training, check_part, read_recording, read_scoring, warn_of_fractions, with_ones
+from ..data.counts import (
+    Recording,
+    Training,
+    check_part,
+    read_recording,
+    read_scoring,
+    read_training,
+    warn_of_fractions,
+    with_ones,
+)
 from ..design import RowSource, as_source
 from ..design._signatures import Watch
 from ..problems._chunks import chunks
@@ -14,36 +23,37 @@ from ..problems._chunks import chunks
 _LOOK = 65536  # rows at a time of the first look at the counts
 
 
-@dataclass(frozen=True)
-class StreamedTraining(Training):
-    """Training data whose rows are read as they are needed; what does not count has weight 0."""
+class _View:
+    """Rows that are read whenever they are needed, from a source or an array; those that do not count are 0."""
 
-    watch: Watch | None = None
-
-
-class RowView:
-    """Features of a source, checked whenever they are read; rows that do not count read as 0.
-
-    Parameters
-    ----------
-    source : RowSource
-        Where they come from.
-    keep : numpy.ndarray or None
-        Which rows count, bool (time,).
-    """
-
-    def __init__(self, source: RowSource, keep: np.ndarray | None):
-        self.source, self.keep = source, keep
-        self.shape, self.dtype, self.chunk_rows = source.shape, source.dtype, source.chunk_rows
+    def __init__(self, given, keep: np.ndarray | None, dtype):
+        self.given, self.keep, self.dtype = given, keep, np.dtype(dtype)
+        self.shape = tuple(given.shape)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows) -> np.ndarray:
-        self.source._refuse_shorter(len(self))
-        x = self.source.fetch(rows)
+        if isinstance(self.given, RowSource):
+            self.given._refuse_shorter(len(self))
+            values = self.given.fetch(rows)
+        else:
+            values = self.given[rows]
+        values = np.asarray(values, self.dtype)
         if self.keep is not None and not self.keep[rows].all():
-            x = np.where(self.keep[rows][:, None], x, np.zeros((), x.dtype))
+            values = np.where(self.keep[rows][:, None], values, np.zeros((), self.dtype))
+        return values
+
+
+class RowView(_View):
+    """Features of a source, checked whenever they are read."""
+
+    def __init__(self, source: RowSource, keep: np.ndarray | None, watch: Watch | None = None):
+        super().__init__(source, keep, source.dtype)
+        self.chunk_rows, self.watch = source.chunk_rows, watch
+
+    def __getitem__(self, rows) -> np.ndarray:
+        x = super().__getitem__(rows)
         with np.errstate(over="ignore", invalid="ignore"):
             suspect = not np.isfinite(np.sum(x))  # cheap, and right but for an overflow
         if suspect and not np.isfinite(x).all():
@@ -56,43 +66,33 @@ class RowView:
         return x
 
 
-class CountView:
-    """Counts per unit of exposure, from an array or a source; rows that do not count read as 0."""
+class CountView(_View):
+    """Counts per unit of exposure, from an array or a source."""
 
     def __init__(self, counts, keep: np.ndarray | None, exposure: np.ndarray | None):
-        self.counts, self.keep, self.exposure = counts, keep, exposure
-        self.shape = tuple(counts.shape)
         # What is divided is rounded: in double precision it is the same recording as in memory.
-        self.dtype = np.dtype(np.float64 if counts.dtype == np.float64 or exposure is not None else np.float32)
-
-    def __len__(self) -> int:
-        return self.shape[0]
+        double = counts.dtype == np.float64 or exposure is not None
+        super().__init__(counts, keep, np.float64 if double else np.float32)
+        self.exposure = exposure
 
     def __getitem__(self, rows) -> np.ndarray:
-        if isinstance(self.counts, RowSource):
-            self.counts._refuse_shorter(len(self))
-        y = self.counts.fetch(rows) if isinstance(self.counts, RowSource) else self.counts[rows]
-        y = np.asarray(y, self.dtype)
-        if self.keep is not None and not self.keep[rows].all():
-            y = np.where(self.keep[rows][:, None], y, np.zeros((), y.dtype))
-        if self.exposure is not None:
-            e = self.exposure[rows]
-            y = y / np.where(e > 0, e, 1.0)[:, None]
-        return y
+        y = super().__getitem__(rows)
+        if self.exposure is None:
+            return y
+        e = self.exposure[rows]
+        return y / np.where(e > 0, e, 1.0)[:, None]
 
 
-def load_or_stream(estimator, X, y, sample_weight, offset, exposure, max_memory: float):
-    """Load sources that fit in memory: X and y as arrays, None. Else None and data that are read, checked but for X."""
+def read_fitted(estimator, X, y, sample_weight, offset, exposure, max_memory: float) -> Training:
+    """Check the data of a fit: X and y are loaded where they fit in memory, and else read in every pass, as views."""
     X, y = (_readable(a, max_memory) for a in (X, y))
     source, counts = as_source(X), as_source(y)
-    if source is None:
-        return as_arrays(X, y), None
-    n_neurons = 1 if len(np.shape(y)) < 2 else np.shape(y)[1]
-    if counts is not None:
-        n_neurons = counts.shape[1]
-    if bytes_in_memory(source.shape, n_neurons, source.dtype) <= max_memory:
-        return as_arrays(X, y), None
-    return None, _check(estimator, source, y if counts is None else counts, sample_weight, offset, exposure)
+    if source is not None:
+        shape = np.shape(y) if counts is None else counts.shape
+        if bytes_in_memory(source.shape, 1 if len(shape) < 2 else shape[1], source.dtype) > max_memory:
+            y = y if counts is None else counts
+            return _read_streamed(estimator, source, y, sample_weight, offset, exposure)
+    return read_training(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
 
 
 def _readable(array, max_memory: float):
@@ -106,10 +106,19 @@ def _readable(array, max_memory: float):
 
 
 def as_arrays(X, y):
-    """Load what rows are read from."""
+    """Load what rows are read from; features with names come as a frame."""
     X, y = (_readable(a, np.inf) for a in (X, y))
     source, counts = as_source(X), as_source(y)
-    return X if source is None else _with_names(source), y if counts is None else _whole(counts)
+    if source is not None:
+        X = source.to_array()
+        if source.columns is not None:
+            import pandas as pd
+
+            X = pd.DataFrame(X, columns=source.columns)
+    if counts is not None:
+        y = counts.to_array()
+        y = y[:, 0] if counts.one_column else y
+    return X, y
 
 
 def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
@@ -118,20 +127,8 @@ def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
     return n_rows * (2 * n_features + 1 + 7 * n_neurons) * np.dtype(dtype).itemsize
 
 
-def _whole(counts: RowSource) -> np.ndarray:
-    values = counts.to_array()
-    return values[:, 0] if counts.one_column else values
-
-
-def _with_names(source: RowSource):
-    if source.columns is None:
-        return source.to_array()
-    import pandas as pd
-
-    return pd.DataFrame(source.to_array(), columns=source.columns)
-
-
-def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> StreamedTraining:
+def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, exposure) -> Training:
+    """Check what rows are read from, but for the features; what does not count has weight 0."""
     watch = Watch([source, y, offset, exposure])  # weights are copied
     data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=True)
     weights, offset, n_dropped = _count_out(data)
@@ -143,17 +140,16 @@ def _check(estimator, source: RowSource, y, sample_weight, offset, exposure) -> 
     keep = _positive(weights)
     if keep is not None and keep.sum() < 2:
         raise ValueError(f"X has {int(keep.sum())} rows that count; a fit needs at least 2, of positive weight.")
-    of = {**vars(data), "X": RowView(source, keep), "Y": CountView(data.Y, keep, data.exposure)}
-    return StreamedTraining(
-        **of | {"weights": weights, "offset": offset}, n_dropped=n_dropped, spike_count=spikes, watch=watch,
-    )  # fmt: skip
+    views = {"X": RowView(source, keep, watch), "Y": CountView(data.Y, keep, data.exposure)}
+    given = vars(data) | views | {"weights": weights, "offset": offset}
+    return Training(**given, n_dropped=n_dropped, spike_count=spikes)
 
 
-def read_streamed_scoring(estimator, X, y, sample_weight, offset, exposure) -> Recording:
-    """Check what a score is asked of where X or y is read as it is needed."""
+def read_scored(estimator, X, y, sample_weight, offset, exposure) -> Recording:
+    """Check what a score is asked of; features that are read from somewhere stay there."""
     source, counts = as_source(X), as_source(y)
     if source is None:
-        return read_scoring(estimator, X, _whole(counts), sample_weight, offset, exposure)
+        return read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
     y = y if counts is None else counts
     data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=False)
     weights, offset, _ = _count_out(data)
@@ -192,9 +188,3 @@ def look_at_counts(counts: CountView, exposure=None) -> tuple[np.ndarray, np.nda
         fraction |= np.any(y != np.rint(y), axis=0)
         total += y.sum(axis=0, dtype=np.float64)
     return total, fraction
-
-
-def predictor_of(source: RowSource, coef: np.ndarray, intercept) -> np.ndarray:
-    """Linear predictor of all rows of a source, (time, ...), NaN where a row has none."""
-    parts = [np.asarray(source.fetch(rows), np.float64) @ coef + intercept for rows in chunks(len(source))]
-    return np.concatenate(parts)

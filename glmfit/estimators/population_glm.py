@@ -13,27 +13,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import observations, penalties
-from .._status import Status
 from .._types import DataLike, Seed
-from ..data.counts import read_training
+from ..data.counts import Training
 from ..problems import PopulationProblem
 from ..solvers import SAGA, LoopOptions, Newton
 from ..solvers._seed import key_for
 from ..solvers.checkpoint import Checkpoint, facts_of
 from ._auto import SOLVERS, choose_solver, read_population_solver
 from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
-from ._model import from_json, to_json
-from ._parameters import (
-    precision,
-    read_count,
-    read_devices,
-    read_flag,
-    read_number,
-    read_seed,
-    read_verbose,
-)
-from ._population_model import PopulationModel
-from ._streaming import StreamedTraining, load_or_stream
+from ._model import WholeFit, from_json, to_json
+from ._parameters import precision, read_count, read_devices, read_flag, read_number, read_seed, read_verbose
+from ._population_model import PROVED, PopulationModel
+from ._streaming import RowView, read_fitted
 
 
 class PopulationGLM(PopulationModel):
@@ -180,8 +171,7 @@ class PopulationGLM(PopulationModel):
         ----------
         X : array-like of shape (time, feature)
             Features: NumPy, JAX, lists, pandas, or a pynapple TsdFrame. Dense, real, no infinities. Or what rows are
-            read from: a memory-mapped .npy file, an h5py or zarr array, a :class:`glmfit.design.RowSource`. If a fit
-            in memory would take more than ``max_memory``, its rows are then read anew in every pass.
+            read from: a memory-mapped .npy file, an h5py or zarr array, a :class:`glmfit.design.RowSource`.
         y : array-like of shape (time,) or (time, neuron)
             Spike counts per bin, >= 0; also a pynapple Tsd or TsdFrame, whose times must be those of X, or what rows
             are read from.
@@ -220,69 +210,63 @@ class PopulationGLM(PopulationModel):
             are informative (not looked at where rows are read while fitting), or if a file whose rows are read while
             fitting has changed meanwhile.
         """
-        self._fit_safely(self._fit, X, y, sample_weight, offset, exposure, checkpoint)
+        with WholeFit(self):
+            max_memory = read_number("max_memory", self.max_memory)
+            seed, own = read_seed(self.random_state), self._get_param_names()
+            solver = read_population_solver(self.solver_name, self.solver_kwargs, own)
+            read_flag("pad_shapes", self.pad_shapes)
+            options = LoopOptions(
+                tol=read_number("tol", self.tol),
+                max_epochs=read_count("max_epochs", self.max_epochs),
+                verbose=read_verbose(self.verbose),
+                max_memory=max_memory,
+            )
+            data = read_fitted(self, X, y, sample_weight, offset, exposure, max_memory)
+            if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
+                raise ValueError(
+                    f"solver_name is {self.solver_name!r}, but rows that are read as they are fitted (X is "
+                    f'{data.X.given!r}) need "auto", "ConjugateGradients" (with kinks in the penalty '
+                    '"ProximalNewton"), or a max_memory large enough to load them.'
+                )
+            options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
+            problem = self._make_problem(data)
+            if solver is None:
+                solver = SOLVERS[choose_solver(problem)]()
+            if checkpoint is not None:
+                file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
+                options = replace(options, checkpoint=file)
+            solution = solver.run(problem, key=key_for(solver, seed), options=options)
+            self._keep(problem, solution, data)
+            if not problem.in_memory:
+                data.X.watch.warn_of_changes()
+            elif np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength):
+                given = name_strength(problem.penalty.strength, self.regularizer_strength is None)
+                warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
         return self
 
-    def _fit(self, X, y, sample_weight, offset, exposure, checkpoint) -> None:
-        max_memory = read_number("max_memory", self.max_memory)
-        seed, own = read_seed(self.random_state), self._get_param_names()
-        solver = read_population_solver(self.solver_name, self.solver_kwargs, own)
-        read_flag("pad_shapes", self.pad_shapes)
-        options = LoopOptions(
-            tol=read_number("tol", self.tol),
-            max_epochs=read_count("max_epochs", self.max_epochs),
-            verbose=read_verbose(self.verbose),
-            max_memory=max_memory,
-        )
-        arrays, data = load_or_stream(self, X, y, sample_weight, offset, exposure, max_memory)
-        if data is None:
-            data = read_training(self, *arrays, sample_weight, offset, exposure)
-        _refuse_solver(solver, self.solver_name, data)
-        options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
-        problem = self._make_problem(data, max_memory)
-        if solver is None:
-            solver = SOLVERS[choose_solver(problem)]()
-        if checkpoint is not None:
-            file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
-            options = replace(options, checkpoint=file)
-        solution = solver.run(problem, key=key_for(solver, seed), options=options)
-        self._keep(problem, solution, data)
-        if not problem.in_memory:
-            data.watch.warn_of_changes()
-        elif np.isin(solution.status, (Status.CONVERGED, Status.NO_SPIKES)).all() and np.any(problem.penalty.strength):
-            given = name_strength(problem.penalty.strength, self.regularizer_strength is None)
-            warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
-
-    def _make_problem(self, data, max_memory) -> PopulationProblem:
+    def _make_problem(self, data: Training) -> PopulationProblem:
         """Lay out data and penalty; ``strength_`` is the strength given, or one for these data."""
-        devices = read_devices(self.devices)
+        devices, strength = read_devices(self.devices), self.regularizer_strength
         observation = observations.from_inverse_link(self.inverse_link_function)
-        strength = self.regularizer_strength
-        chosen = strength is None and self.regularizer == "Ridge"
-        if chosen:
+        names, n_neurons = getattr(self, "feature_names_in_", None), data.Y.shape[1]
+        sizes = {"n_features": data.X.shape[1], "n_neurons": n_neurons}
+        make = partial(penalties.make, self.regularizer, **sizes, groups=self.groups, feature_names=names)
+        choose = strength is None and self.regularizer == "Ridge"
+        if choose:
             units = units_of(data.X, data.weights)
-            n_observed = bins_observed(len(data.X), data.weights, data.mean_exposure)
-            strength = np.tile(units[:, None] ** 2, data.Y.shape[1])
+            strength = np.tile(units[:, None] ** 2, n_neurons)
         elif strength is None:
             strength = 0.0 if self.regularizer in (None, "UnRegularized") else 1.0
-        penalty = self._make_penalty(data, strength)
-        common = data.X, data.Y, observation, penalty, data.weights, precision(data.X.dtype), data.offset, devices
-        problem = PopulationProblem(*common)
-        if chosen:
+        dtype = precision(data.X.dtype)
+        problem = PopulationProblem(
+            data.X, data.Y, observation, make(strength), data.weights, dtype, data.offset, devices
+        )
+        if choose:
+            n_observed = bins_observed(len(data.X), data.weights, data.mean_exposure)
             strength = default_ridge(problem, units, n_observed)
-            problem.penalty = self._make_penalty(data, strength)
+            problem.penalty = make(strength)
         self.strength_ = _plain(strength)
         return problem
-
-    def _make_penalty(self, data, strength) -> penalties.Penalty:
-        return penalties.make(
-            self.regularizer,
-            strength,
-            data.X.shape[1],
-            data.Y.shape[1],
-            groups=self.groups,
-            feature_names=getattr(self, "feature_names_in_", None),
-        )
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         super()._write_state(header, arrays)
@@ -300,13 +284,3 @@ def _plain(strength) -> float | np.ndarray | tuple:
         return tuple(map(_plain, strength))
     strength = np.array(strength, np.float64)
     return strength if strength.ndim else float(strength)
-
-
-def _refuse_solver(solver, name: str, data) -> None:
-    """Raise for a solver that does not read rows as it goes, where it has to."""
-    if isinstance(data, StreamedTraining) and isinstance(solver, SAGA | Newton):
-        raise ValueError(
-            f"solver_name is {name!r}, but rows that are read as they are fitted (X is {data.X.source!r}) need "
-            '"auto", "ConjugateGradients" (with kinks in the penalty "ProximalNewton"), or a max_memory large enough '
-            "to load them."
-        )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -22,24 +21,21 @@ from .._warn import warn_user
 from ..data.counts import read_training
 from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
-from ..problems import Params, PopulationProblem
-from ..solvers import LoopOptions, Solution
-from ._auto import SOLVERS as FIT_SOLVERS
-from ._auto import choose_solver, read_population_solver
-from ._cv_fits import REGULARIZERS, Fits, Found, default_strengths, penalty_maker, read_strengths, run_counted
-from ._default_strength import residual, warn_if_flat
+from ..penalties import ElasticNet, Lasso, Ridge
+from ..solvers import LoopOptions
+from ._auto import read_population_solver
+from ._cv_fits import Fits, default_strengths, read_strengths
 from ._folds import make_folds
-from ._parameters import precision, read_count, read_number, read_seed, read_verbose
-from ._population_model import PopulationModel
+from ._model import WholeFit
+from ._parameters import read_count, read_number, read_seed, read_verbose
+from ._population_model import PROVED, PopulationModel
 from ._scores import choose_strengths, score_folds
 from ._streaming import as_arrays
 
+PENALTIES = {"Ridge": Ridge, "Lasso": Lasso, "ElasticNet": ElasticNet}
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")
-SOLVERS = {
-    "ConjugateGradients": ConjugateGradients,
-    "ProximalNewton": ProximalNewton,
-}
+SOLVERS = {"ConjugateGradients": ConjugateGradients, "ProximalNewton": ProximalNewton}
 
 
 class PopulationGLMCV(PopulationModel):
@@ -55,7 +51,7 @@ class PopulationGLMCV(PopulationModel):
     regularizer : {"Ridge", "Lasso", "ElasticNet"}
         Penalty of the coefficients, as in `PopulationGLM`.
     l1_ratio : float
-        Of the elastic net, in (0, 1]: its penalty is ``strength ((1 - l1_ratio)/2 ||w||^2 + l1_ratio ||w||_1)``.
+        Ratio of the elastic net, in (0, 1].
     strengths : array of float, optional
         Strengths to try, >= 0, at least two different ones. By default, eight from 1e-6 to 1 for the ridge; for the
         others twelve from the smallest that leaves no neuron a coefficient down to a thousandth of it.
@@ -199,124 +195,69 @@ class PopulationGLMCV(PopulationModel):
             epochs, or even the smallest strength leaves next to nothing of the coefficients although the features are
             informative.
         """
-        self._fit_safely(self._fit, X, y, sample_weight, offset, exposure)
+        with WholeFit(self):
+            self._check_words()
+            solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names(), SOLVERS)
+            strengths, verbose = read_strengths(self.strengths), read_verbose(self.verbose)
+            cv_tol, seed = read_number("cv_tol", self.cv_tol), read_seed(self.random_state)
+            options = LoopOptions(
+                tol=read_number("tol", self.tol),
+                max_epochs=read_count("max_epochs", self.max_epochs),
+                max_memory=read_number("max_memory", self.max_memory),
+            )
+            data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure)
+            options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
+            folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
+            observation = observations.from_inverse_link(self.inverse_link_function)
+            more = {"ratio": self.l1_ratio} if self.regularizer == "ElasticNet" else {}
+            penalty = partial(PENALTIES[self.regularizer], **more)
+            strengths = default_strengths(penalty, data, observation) if strengths is None else strengths
+
+            fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)
+            n_neurons = data.Y.shape[1]
+            what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {counted(n_neurons, 'neuron')}"
+            with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", verbose)) as bar:
+                scores, interrupted = self._score(fits, fits.run(bar))
+                chosen = self._choose(fits, scores)
+                problem, solution = fits.finish(chosen, interrupted, seed, bar)
+                if not solution.interrupted:
+                    bar.finish(not any(np.any(of.status == Status.MAX_EPOCHS) for of in (fits, solution)))
+            self._keep(problem, solution, data)
+            fits.warn(problem, scores, solution.interrupted)
         return self
 
-    def _fit(self, X, y, sample_weight, offset, exposure) -> None:
-        self._check_words()
-        given = read_strengths(self.strengths)
-        given_solver = self.solver_name, self.solver_kwargs
-        solver = read_population_solver(*given_solver, self._get_param_names(), SOLVERS)
-        max_epochs, verbose = read_count("max_epochs", self.max_epochs), read_verbose(self.verbose)
-        cv_options = LoopOptions(tol=read_number("cv_tol", self.cv_tol), max_epochs=max_epochs)
-        options = LoopOptions(tol=read_number("tol", self.tol), max_epochs=max_epochs)
-        max_memory, seed = read_number("max_memory", self.max_memory), read_seed(self.random_state)
-        X, y = as_arrays(X, y)
-        data = read_training(self, X, y, sample_weight, offset, exposure)
-        negligible = options.negligible / data.mean_exposure  # F is per whole bin
-        options, cv_options = (replace(o, negligible=negligible) for o in (options, cv_options))
-        total = data.Y.sum(axis=1, dtype=np.float64)
-        folds = make_folds(self.cv, data.rows, data.n_given, time_axis(X) or time_axis(y), total)
-        observation = observations.from_inverse_link(self.inverse_link_function)
-        penalty = penalty_maker(self.regularizer, self.l1_ratio)
-        dtype = precision(data.X.dtype)
-        strengths = default_strengths(self.regularizer, penalty, data, observation) if given is None else given
-
-        last = options if options.tol <= cv_options.tol else cv_options
-        began = time.perf_counter()
-        fits = Fits(data, observation, penalty, strengths, folds, solver, cv_options, last, seed, max_memory, dtype)
-        what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {counted(data.Y.shape[1], 'neuron')}"
-        with closing(ProgressBar(what, fits.count, "fit", verbose)) as bar:
-            found, interrupted = fits.run(bar)
-            scores, interrupted = self._score(fits, found, interrupted)
-            best, one_se = choose_strengths(scores, found.comparable)
-            chosen = best if self.rule == "best" else one_se
-            problem = PopulationProblem(
-                data.X, data.Y, observation, penalty(strengths[chosen]), data.weights, dtype, data.offset
-            )
-            problem.design = fits.designs[problem.penalty.smooth]
-            solution = None
-            if not interrupted:
-                with suppress(KeyboardInterrupt):
-                    solution = fits.solution(problem, found, chosen, began)
-                    solution = solution or _last_fit(problem, found.params(chosen), seed, options, bar)
-            if solution is None:
-                solution = fits.solution(problem, found, chosen, began, stopped=options)
-            interrupted = interrupted or solution.interrupted
-            if not interrupted:
-                bar.finish(not any(np.any(of.status == Status.MAX_EPOCHS) for of in (found, solution)))
-
-        there = found.comparable.any(axis=0)
-        self.strengths_, self.cv_scores_ = strengths, scores
-        self.best_strength_, self.one_se_strength_, self.strength_ = (
-            np.where(there, strengths[which], np.nan) for which in (best, one_se, chosen)
-        )
-        self.coef_path_, self.intercept_path_ = found.coef[:, -1], found.intercept[:, -1]
-        self.cv_gap_, self.cv_gap_is_bound_ = found.gap[:, :-1], found.gap_is_bound[:, :-1]
-        self.cv_converged_ = np.isin(found.status[:, :-1], (Status.CONVERGED, Status.NO_SPIKES))
-        self._keep(problem, solution, data)
-        if interrupted:
-            self._warn_of_interruption(found)
-        self._warn_of_folds(found, interrupted)
-        weakest = Params(self.coef_path_[0], self.intercept_path_[0])
-        if strengths[0] > 0 and np.isin(found.status[0, -1], (Status.CONVERGED, Status.NO_SPIKES)).all():
-            tried = f"strengths of {strengths[0]:.2g} and more", "Pass smaller ones."
-            warn_if_flat(data.X, weakest.coef, partial(residual, problem, weakest), *tried)
-
-    def _score(self, fits: Fits, found: Found, interrupted: bool) -> tuple[np.ndarray, bool]:
+    def _score(self, fits: Fits, interrupted: bool) -> tuple[np.ndarray, bool]:
         """Score what can be compared, and say whether Ctrl-C was pressed: the first one does not end this."""
-        scores = np.full_like(found.gap[:, :-1], np.nan)
-        some = slice(np.argmax(found.comparable.any(axis=1)), None)  # the strongest come first
+        scores = np.full_like(fits.gap[:, :-1], np.nan)
+        some = slice(np.argmax(fits.comparable.any(axis=1)), None)  # the strongest come first
         try:
-            coef, intercept = found.coef[some, :-1], found.intercept[some, :-1]
+            coef, intercept = fits.coef[some, :-1], fits.intercept[some, :-1]
             scores[some] = score_folds(fits.observation, fits.data, fits.folds, coef, intercept, self.scoring)
         except KeyboardInterrupt:
             if interrupted:
                 raise
-            return self._score(fits, found, True)
-        scores[(found.status[:, :-1] == Status.NO_SPIKES) | ~found.comparable[:, None]] = np.nan
+            return self._score(fits, True)
+        scores[(fits.status[:, :-1] == Status.NO_SPIKES) | ~fits.comparable[:, None]] = np.nan
         return scores, interrupted
 
+    def _choose(self, fits: Fits, scores: np.ndarray) -> np.ndarray:
+        """Set what the cross-validation has found, and return the index of the strength of every neuron, (neuron,)."""
+        best, one_se = choose_strengths(scores, fits.comparable)
+        chosen = best if self.rule == "best" else one_se
+        there = fits.comparable.any(axis=0)
+        self.strengths_, self.cv_scores_ = fits.strengths, scores
+        self.best_strength_, self.one_se_strength_, self.strength_ = (
+            np.where(there, fits.strengths[which], np.nan) for which in (best, one_se, chosen)
+        )
+        self.coef_path_, self.intercept_path_ = fits.coef[:, -1], fits.intercept[:, -1]
+        self.cv_gap_, self.cv_gap_is_bound_ = fits.gap[:, :-1], fits.gap_is_bound[:, :-1]
+        self.cv_converged_ = np.isin(fits.status[:, :-1], PROVED)
+        return chosen
+
     def _check_words(self) -> None:
-        for name, allowed in (("regularizer", REGULARIZERS), ("scoring", SCORINGS), ("rule", RULES)):
+        for name, allowed in (("regularizer", PENALTIES), ("scoring", SCORINGS), ("rule", RULES)):
             check_choice(name, getattr(self, name), allowed)
         check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
-
-    def _warn_of_interruption(self, found: Found) -> None:
-        scored = found.comparable.sum(axis=0)
-        least, most, none = scored.min(), scored.max(), int(np.sum(scored == 0))
-        halfway = int(np.sum((found.status == Status.INTERRUPTED).any(axis=1) & found.comparable))
-        text = (
-            f"Ctrl-C stopped the cross-validation with {least if least == most else f'{least} to {most}'} of "
-            f"{len(self.strengths_)} strengths scored on every fold (the strongest are fitted first): strength_ is "
-            "chosen among these, coef_ is the fit to all rows there, and report_ says whether it is converged."
-        )
-        if none:
-            text += f" Nothing is scored for {counted(none, 'neuron')}: strength_ is nan, the rate constant."
-        if halfway:
-            text += f" {halfway} of the scores are of fits that were still on their way; cv_gap_ says how far."
-        warn_user(text)
-
-    def _warn_of_folds(self, found: Found, interrupted: bool) -> None:
-        silent = (np.isnan(self.cv_scores_) & found.comparable[:, None]).any(axis=(0, 1))
-        if silent.any():
-            warn_user(
-                f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
-                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes.",
-            )
-        unproved = found.status[:, :-1] == Status.UNPROVED
-        failed = ~self.cv_converged_ & ~unproved & (found.status[:, :-1] != Status.INTERRUPTED)
-        if failed.any():
-            warn_user(
-                f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
-                "far they are); raise max_epochs, or leave out the weakest strengths.",
-            )
-        if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
-            warn_user(
-                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
-                "estimate that nothing proves (cv_gap_is_bound_ is False there): along some direction the features "
-                "vary too little. Leave out a strength of 0, or features that nearly repeat others.",
-            )
 
     def _get_params_html(self, *args, **kwargs):
         """Parameters as scikit-learn shows them in a notebook: it compares an IntervalSet by NumPy, which warns."""
@@ -342,21 +283,7 @@ class PopulationGLMCV(PopulationModel):
             setattr(self, name, arrays[f"cv.{name}"])
 
 
-def _last_fit(problem, start, seed: int, options: LoopOptions, bar: ProgressBar) -> Solution:
-    """Fit to all rows at the strengths chosen, where the cross-validation left more to do."""
-    with bar.phase(f"last fit, {problem.subject}"):
-        return run_counted(FIT_SOLVERS[choose_solver(problem)](), problem, start, seed, options, bar)
-
-
 _FITTED = (
-    "strengths_",
-    "cv_scores_",
-    "strength_",
-    "best_strength_",
-    "one_se_strength_",
-    "coef_path_",
-    "intercept_path_",
-    "cv_gap_",
-    "cv_gap_is_bound_",
-    "cv_converged_",
-)
+    "strengths_", "cv_scores_", "strength_", "best_strength_", "one_se_strength_", "coef_path_", "intercept_path_",
+    "cv_gap_", "cv_gap_is_bound_", "cv_converged_",
+)  # fmt: skip

@@ -77,13 +77,12 @@ class Report(Display):
         """
         import pandas as pd
 
-        of = {
-            "status": [str(Status(int(s))) for s in np.atleast_1d(self.status)],
-            "gap_kind": getattr(self, "_gap_kind", None),
+        values = {
+            name: np.atleast_1d(getattr(self, "_gap_kind" if name == "gap_kind" else name)) for name in self._frame
         }
-        values = {name: of[name] if name in of else getattr(self, name) for name in self._frame}
+        values["status"] = [str(Status(int(s))) for s in values["status"]]
         index = pd.Index(self.neuron, name="neuron") if hasattr(self, "neuron") else None
-        return pd.DataFrame({name: np.atleast_1d(value) for name, value in values.items()}, index=index)
+        return pd.DataFrame(values, index=index)
 
     def _seconds(self) -> str:
         return f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {int(np.max(self.epochs))} epochs"
@@ -148,10 +147,8 @@ class FitReport(CertifiedReport):
         Names of the neurons; all arrays below are (neuron,).
     status : numpy.ndarray
         Outcome, of :class:`glmfit.Status`; shown as words.
-    gap : numpy.ndarray
+    gap, gap_is_bound : numpy.ndarray
         ``F - F*`` in nats per bin: a proved upper bound where ``gap_is_bound``, else an estimate.
-    gap_is_bound : numpy.ndarray
-        Whether ``gap`` is a certificate.
     relative_gap : numpy.ndarray
         ``gap / (F_null - F)``, what ``tol`` is compared with; 0 for a proved optimum that explains nothing.
     target : numpy.ndarray
@@ -186,8 +183,8 @@ class FitReport(CertifiedReport):
     runaway : dict of numpy.ndarray
         Coefficients whose feature alone moves the linear predictor by more than 15 over the rows, and which the rows
         hardly determine, as happens on columns that are nearly empty or nearly repeat others: neuron, feature (names),
-        coef, n_rows (rows where the feature is not 0). Empty if there are none, and for rows that were read as they
-        were needed.
+        coef, n_rows (rows where the feature is not at its median). Empty if there are none, and for rows that were read
+        as they were needed.
     """
 
     neuron: list
@@ -215,17 +212,15 @@ class FitReport(CertifiedReport):
 
     def _summary(self) -> Summary:
         """Totals, a row per neuron (of many the twelve most in need of a look), advice, certificate."""
-        return Summary(self._totals(), self._worst(), self._remarks())
-
-    def _totals(self) -> list[str]:
-        done, silent = int(self.converged.sum()), int(np.sum(self.status == Status.NO_SPIKES))
-        return [
-            f"{self.solver_name}: {done} of {len(self.neuron)} neurons converged"
+        silent = int(np.sum(self.status == Status.NO_SPIKES))
+        totals = [
+            f"{self.solver_name}: {self.converged.sum()} of {len(self.neuron)} neurons converged"
             + (f", {silent} without spikes" if silent else "")
-            + f"; {self.n_rows} rows, {self.n_features} features "
-            f"(rank {self.rank})" + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
+            + f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank})"
+            + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
             f"{self._seconds()}, {self.row_evals / self.n_rows:.0f} passes over the rows in all",
         ]
+        return Summary(totals, self._worst(), self._remarks())
 
     def _worst(self):
         """Frame of words, a row per neuron; of many those that did not converge first, then the largest gaps."""

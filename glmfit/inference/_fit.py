@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,8 +27,88 @@ _ROUNDING = 1e-6  # of objectives of the same data
 _ABSENT = 1e-12  # curvature below this share of the largest, diagonal scaled to one: the data do not see it
 
 
-def data_of_fit(model, X, y, sample_weight, offset, exposure) -> Training:
-    """Check the model and that these are the rows it was fitted to."""
+class FittedData:
+    """A fitted model and the rows of its fit, whose weights have mean one, times the exposure."""
+
+    def __init__(self, model: PopulationGLM, data: Training):
+        self.model, self.data, self.params = model, data, Params(*model._matrix())
+        self.features = [str(name) for name in getattr(model, "feature_names_in_", range(model.n_features_in_))]
+        self.observation = observations.from_inverse_link(model.inverse_link_function)
+        shape = self.params.coef.shape
+        penalty = penalties.make(model.regularizer, model.strength_, *shape)
+        self.ridge = np.broadcast_to(np.asarray(penalty.ridge_strength, np.float64), shape)
+        self.problem = PopulationProblem(data.X, data.Y, self.observation, penalty, data.weights, offset=data.offset)
+
+    @cached_property
+    def objective(self) -> np.ndarray:
+        """Objective of the model on these rows, (neuron,)."""
+        return self.problem.evaluate(self.params).objective
+
+    @property
+    def loss(self) -> np.ndarray:
+        """Mean loss without penalty, (neuron,)."""
+        return self.objective - np.asarray(self.problem.penalty.value(self.params.coef))
+
+    @property
+    def degrees(self) -> np.ndarray:
+        """Effective degrees of freedom of every neuron, intercept included, (neuron,)."""
+        return np.array([self.information(i)[2] for i in range(len(self.params.intercept))])
+
+    def information(self, i: int, covariance: str = "fisher", combinations: np.ndarray | None = None):
+        """Of one neuron: standard errors (feature or combination,), that of the intercept, degrees, dispersion."""
+        data, (coef, intercept), observation = self.data, self.params, self.observation
+        if self.model.report_.status[i] in NO_OPTIMUM:
+            return np.full(len(coef if combinations is None else combinations), np.nan), np.nan, 0.0, np.nan
+        y, weights, (mean, scale) = np.asarray(data.Y[:, i], np.float64), data.weights, self.problem.standard
+        eta, offset = _host.predictor(data.X, coef[:, i], intercept[i]), None
+        if data.offset is not None:
+            offset = data.offset[:, i if data.offset.shape[1] > 1 else 0]
+            eta = eta + offset
+        rate = np.asarray(observation.rate(eta), np.float64)
+        place = coef[:, i], intercept[i], mean, scale, np.float64, offset
+        n_rows = len(data.X)
+        # The curvature is linear in y: at the expected counts it is the expected one.
+        J = n_rows * _host.hessian(data.X, y if covariance == "observed" else rate, weights, observation, *place)[0]
+        inverse, outside = _inverse(J + np.diag(np.append(weights.sum() * self.ridge[:, i] / scale**2, 0.0)))
+        spread = inverse
+        if covariance == "robust":
+            square = weights * np.asarray(observation.derivative(y, eta), np.float64) ** 2  # times the weights again
+            spread = inverse @ (n_rows * _host.hessian(data.X, square, weights, _Given, *place)[0]) @ inverse
+        # From standardised features to the user's: coef = v / scale, intercept = v_0 - (mean / scale) v.
+        wanted = np.diag(1 / scale) if combinations is None else combinations / scale
+        back = np.vstack([np.append(wanted, np.zeros((len(wanted), 1)), axis=1), np.append(-mean / scale, 1.0)])
+        variance = np.einsum("ij,jk,ik->i", back, spread, back)
+        undetermined = np.linalg.norm(back @ outside, axis=1) > 1e-6 * np.linalg.norm(back, axis=1)
+        error = np.where(undetermined, np.inf, np.sqrt(np.maximum(variance, 0.0)))
+        df = float(np.sum(inverse * J.T))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pearson = np.sum(weights * np.where(rate > 0, (y - rate) ** 2 / np.maximum(rate, 1e-300), 0.0))
+        return error[:-1], error[-1], df, pearson / (n_rows - df) if n_rows > df else np.nan
+
+
+class _Given:
+    """An observation whose curvature is what stands in the place of the counts."""
+
+    @staticmethod
+    def curvature(y, eta):
+        return y
+
+
+def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inverse of a Hessian on the directions that have curvature, and the others, (column, direction)."""
+    diagonal = np.diag(H)
+    root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    values, vectors = np.linalg.eigh(H / np.outer(root, root))
+    kept = values > _ABSENT * max(values[-1], 0.0)
+    inside = vectors[:, kept] / np.sqrt(values[kept]) / root[:, None]
+    return inside @ inside.T, vectors[:, ~kept] / root[:, None]
+
+
+# -------------------------------------------------------------------------------------------- what a user gives
+
+
+def data_of_fit(model, X, y, sample_weight, offset, exposure) -> FittedData:
+    """Check the model and that these are the rows it was fitted to: the same numbers in another place are others."""
     if not isinstance(model, PopulationGLM):
         of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
         raise TypeError(
@@ -40,18 +121,26 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> Training:
         )
     X, y = _load(model, X, y)
     check_is_fitted(model)
-    rows = read_training(model, X, y, sample_weight, offset, exposure, reset=False)
+    rows, report = read_training(model, X, y, sample_weight, offset, exposure, reset=False), model.report_
     if rows.X.shape[1] > _MOST_FEATURES:
         raise ValueError(f"X has {rows.X.shape[1]} features; the information matrix is formed up to {_MOST_FEATURES}.")
-    report = model.report_
     if len(rows.X) != report.n_rows:
         raise ValueError(f"X has {len(rows.X)} rows that count, the fit had {report.n_rows}; give the data of the fit.")
     if not np.allclose(rows.spike_count, report.spike_count, rtol=1e-5):
         raise ValueError("y holds other numbers of spikes than the fit had; give the data of the fit.")
     weights, exposure = (np.ones(len(rows.X)) if a is None else a for a in (rows.weights, rows.exposure))
-    data = replace(rows, weights=weights / np.mean(weights / exposure))  # of mean one, times the exposure
-    _check_objective(model, data)
-    return data
+    fit = FittedData(model, replace(rows, weights=weights / np.mean(weights / exposure)))
+    scale = np.maximum(np.abs(report.objective), report.null_objective - report.objective)
+    other = ~(np.abs(fit.objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)
+    if other.any():
+        n = int(np.argmax(other))
+        raise ValueError(
+            f"the objective of neuron {report.neuron[n]} is {fit.objective[n]:.6g} on these data and was "
+            f"{report.objective[n]:.6g} in the fit: X, y, weights, offset or exposure are not those of the fit (other "
+            "rows, another order, another scale of the features), or the model was changed since. Give the data of the "
+            "fit."
+        )
+    return fit
 
 
 def _load(model, X, y):
@@ -66,117 +155,6 @@ def _load(model, X, y):
                 "rows and give those."
             )
     return as_arrays(X, y)
-
-
-def _check_objective(model, data: Training) -> None:
-    """Raise unless the objective is the one the fit ended with: the same numbers in another place are other data."""
-    params, report = Params(*model._matrix()), model.report_
-    observation = observations.from_inverse_link(model.inverse_link_function)
-    penalty = penalties.make(model.regularizer, model.strength_, *params.coef.shape)
-    problem = PopulationProblem(data.X, data.Y, observation, penalty, data.weights, offset=data.offset)
-    objective = problem.evaluate(params).objective
-    scale = np.maximum(np.abs(report.objective), report.null_objective - report.objective)
-    other = ~(np.abs(objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)
-    if other.any():
-        n = int(np.argmax(other))
-        raise ValueError(
-            f"the objective of neuron {report.neuron[n]} is {objective[n]:.6g} on these data and was "
-            f"{report.objective[n]:.6g} in the fit: X, y, weights, offset or exposure are not those of the fit (other "
-            "rows, another order, another scale of the features), or the model was changed since. Give the data of the "
-            "fit."
-        )
-
-
-def feature_names(model) -> list:
-    names = getattr(model, "feature_names_in_", range(model.n_features_in_))
-    return [str(name) for name in names]
-
-
-def strength_of(model, n_features: int, n_neurons: int) -> np.ndarray:
-    """Ridge per coefficient, (feature, neuron)."""
-    penalty = penalties.make(model.regularizer, model.strength_, n_features, n_neurons)
-    return np.broadcast_to(np.asarray(penalty.ridge_strength, np.float64), (n_features, n_neurons))
-
-
-def moments(data: Training) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of the features, 1 for a constant one."""
-    mean = np.average(data.X, axis=0, weights=data.weights).astype(np.float64)
-    square = np.average((np.asarray(data.X, np.float64) - mean) ** 2, axis=0, weights=data.weights)
-    return mean, np.sqrt(np.where(square > 0, square, 1.0))
-
-
-def mean(data: Training, values) -> np.ndarray:
-    return np.average(np.asarray(values, np.float64), axis=0, weights=data.weights)
-
-
-def mean_loss(data: Training, observation, coef, intercept) -> np.ndarray:
-    """Mean loss without penalty, (neuron,)."""
-    return mean(data, observation.loss(np.asarray(data.Y, np.float64), predictor(data.X, coef, intercept, data.offset)))
-
-
-def predictor(X, coef, intercept, offset=None) -> np.ndarray:
-    """Linear predictor in float64, (time, ...)."""
-    eta = _host.predictor(X, coef, intercept)
-    return eta if offset is None else eta + offset
-
-
-class _Given:
-    """An observation whose curvature is what stands in the place of the counts."""
-
-    @staticmethod
-    def curvature(y, eta):
-        return y
-
-
-def information(model, data: Training, i: int, coef, intercept, mean, scale, strength, covariance, combinations=None):
-    """Compute standard errors (feature or combination,) and of the intercept, degrees of freedom, dispersion."""
-    observation = observations.from_inverse_link(model.inverse_link_function)
-    y = np.asarray(data.Y[:, i], np.float64)
-    offset = None if data.offset is None else data.offset[:, i if data.offset.shape[1] > 1 else 0]
-    eta = predictor(data.X, coef, intercept, offset)
-    rate = np.asarray(observation.rate(eta), np.float64)
-    place = observation, coef, intercept, mean, scale, np.float64, offset
-    n_rows, total = len(data.X), data.weights.sum()
-    # The curvature is linear in y: at the expected counts it is the expected one.
-    J = n_rows * _host.hessian(data.X, y if covariance == "observed" else rate, data.weights, *place)[0]
-    H = J + np.diag(np.append(total * strength / scale**2, 0.0))
-    inverse, outside = _inverse(H)
-    spread = inverse
-    if covariance == "robust":
-        square = data.weights * np.asarray(observation.derivative(y, eta), np.float64) ** 2  # times the weights again
-        middle = n_rows * _host.hessian(data.X, square, data.weights, _Given, *place[1:])[0]
-        spread = inverse @ middle @ inverse
-    # From standardised features to the user's: coef = v / scale, intercept = v_0 - (mean / scale) v.
-    wanted = np.diag(1 / scale) if combinations is None else combinations / scale
-    back = np.vstack([np.append(wanted, np.zeros((len(wanted), 1)), axis=1), np.append(-mean / scale, 1.0)])
-    variance = np.einsum("ij,jk,ik->i", back, spread, back)
-    undetermined = np.linalg.norm(back @ outside, axis=1) > 1e-6 * np.linalg.norm(back, axis=1)
-    error = np.where(undetermined, np.inf, np.sqrt(np.maximum(variance, 0.0)))
-    df = float(np.sum(inverse * J.T))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pearson = np.sum(data.weights * np.where(rate > 0, (y - rate) ** 2 / np.maximum(rate, 1e-300), 0.0))
-    return error[:-1], error[-1], df, pearson / (n_rows - df) if n_rows > df else np.nan
-
-
-def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inverse of a Hessian on the directions that have curvature, and the others, (column, direction)."""
-    diagonal = np.diag(H)
-    root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    values, vectors = np.linalg.eigh(H / np.outer(root, root))
-    kept = values > _ABSENT * max(values[-1], 0.0)
-    inside = vectors[:, kept] / np.sqrt(values[kept]) / root[:, None]
-    return inside @ inside.T, vectors[:, ~kept] / root[:, None]
-
-
-def degrees(model, data: Training) -> np.ndarray:
-    """Effective degrees of freedom of every neuron, intercept included."""
-    coef, intercept = model._matrix()
-    strength, (mean, scale) = strength_of(model, *coef.shape), moments(data)
-    return np.array([
-        0.0 if model.report_.status[i] in NO_OPTIMUM else
-        information(model, data, i, coef[:, i], intercept[i], mean, scale, strength[:, i], "fisher")[2]
-        for i in range(coef.shape[1])
-    ])  # fmt: skip
 
 
 def to_frame(neuron: list, second: str, names: list, values: dict) -> pd.DataFrame:

@@ -11,14 +11,12 @@ import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
-from .. import observations
 from .._display import Display, Summary
 from .._progress import counted
 from .._types import DataLike
-from ..data.counts import Training
 from ..estimators import PopulationGLM
 from ..penalties._groups import read_labels, read_members
-from ._fit import NO_OPTIMUM, data_of_fit, degrees, feature_names, mean, mean_loss, strength_of, to_frame
+from ._fit import NO_OPTIMUM, FittedData, data_of_fit, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,61 +119,40 @@ def drop_groups(
     bound of their gap. That the statistic is chi-squared is asymptotic (Wilks), and approximate with a ridge, where the
     degrees of freedom are differences of effective ones. One fit per group, all neurons at once.
     """
-    data = data_of_fit(model, X, y, sample_weight, offset, exposure)
-    named = _groups(model, groups)
-    full, d, n = model.report_, model.n_features_in_, len(model.report_.neuron)
-    coef, intercept = model._matrix()
-    ridge = bool(np.any(strength_of(model, d, n) > 0))
-    observation = observations.from_inverse_link(model.inverse_link_function)
-    saturated = mean(data, observation.saturated_loss(data.Y))
-    loss = mean_loss(data, observation, coef, intercept)
-    whole = degrees(model, data) if ridge else np.full(n, full.rank + 1.0)
-    shape = (len(named), n)
-    lost, low, high, df, converged = (np.full(shape, np.nan) for _ in range(5))
-    without = np.empty(shape)
-    null = full.null_objective - saturated
-    for g, members in enumerate(named.values()):
-        rest = np.setdiff1d(np.arange(d), members)
-        smaller = _fit_rest(model, data, rest) if len(rest) else None
-        if smaller is None:  # a constant rate, known exactly
-            loss_rest, gap, proved = full.null_objective, np.zeros(n), np.ones(n, bool)
-            left, fine = np.ones(n), np.ones(n, bool)
-        else:
-            report = smaller.report_
-            loss_rest = mean_loss(replace(data, X=data.X[:, rest]), observation, *smaller._matrix())
-            gap, proved, fine = report.gap, report.gap_is_bound, report.converged
-            left = degrees(smaller, replace(data, X=data.X[:, rest])) if ridge else np.full(n, report.rank + 1.0)
-        lost[g], df[g] = 2 * data.weights.sum() * (loss_rest - loss), np.maximum(whole - left, 0.0)
-        known = proved & full.gap_is_bound & (not ridge)
-        low[g] = np.where(known, lost[g] - 2 * data.weights.sum() * gap, np.nan)
-        high[g] = np.where(known, lost[g] + 2 * data.weights.sum() * full.gap, np.nan)
-        converged[g] = fine & full.converged
-        with np.errstate(divide="ignore", invalid="ignore"):
-            without[g] = 1 - (loss_rest - saturated) / null
+    fit = data_of_fit(model, X, y, sample_weight, offset, exposure)
+    named = _groups(fit, groups)
+    full, ridge, rank = model.report_, bool(np.any(fit.ridge > 0)), model.report_.rank
+    loss, saturated, scale = fit.loss, fit.problem.saturated_loss, 2 * fit.data.weights.sum()
+    rests = [_without(fit, members, ridge) for members in named.values()]
+    loss_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))  # (group, neuron)
+    whole = fit.degrees if ridge else rank + 1.0
     silent = np.isin(full.status, NO_OPTIMUM)
-    lost[:, silent] = low[:, silent] = high[:, silent] = without[:, silent] = np.nan
+    lost, df = np.where(silent, np.nan, scale * (loss_rest - loss)), np.maximum(whole - left, 0.0)
+    known = proved & full.gap_is_bound & (not ridge)
+    p = np.where(df > 0, scipy.stats.chi2.sf(np.maximum(lost, 0.0), np.maximum(df, 1e-12)), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        explained = np.where(silent, np.nan, 1 - (loss - saturated) / null)
-        p = np.where(df > 0, scipy.stats.chi2.sf(np.maximum(lost, 0.0), np.maximum(df, 1e-12)), 1.0)
-    p[:, silent] = np.nan
+        explained, without = (
+            np.where(silent, np.nan, 1 - (of - saturated) / (full.null_objective - saturated))
+            for of in (loss, loss_rest)
+        )
     return GroupTable(
         group=list(named),
         neuron=list(full.neuron),
         deviance_explained=explained,
         deviance_explained_without=without,
         statistic=lost,
-        statistic_low=low,
-        statistic_high=high,
+        statistic_low=np.where(known, lost - scale * gap, np.nan),
+        statistic_high=np.where(known, lost + scale * full.gap, np.nan),
         df=df,
-        p_value=p,
-        converged=converged.astype(bool),
+        p_value=np.where(silent, np.nan, p),
+        converged=converged & full.converged,
         approximate=ridge,
     )
 
 
-def _groups(model, groups) -> dict:
+def _groups(fit: FittedData, groups) -> dict:
     """Name -> indices of the features."""
-    names, d = feature_names(model), model.n_features_in_
+    names, d = fit.features, len(fit.features)
     if groups is None:
         return {name: [k] for k, name in enumerate(names)}
     if not hasattr(groups, "items"):
@@ -187,11 +164,20 @@ def _groups(model, groups) -> dict:
     return found
 
 
-def _fit_rest(model, data: Training, rest: np.ndarray):
-    """Fit some of the features only; what does not converge is said by the table, not by a warning."""
-    smaller = PopulationGLM(**model.get_params(deep=False))
+def _without(fit: FittedData, members, ridge: bool) -> tuple:
+    """Fit the other features alone: loss, gap, whether it is proved, whether it converged, degrees, (neuron,) each."""
+    model, data, full = fit.model, fit.data, fit.model.report_
+    rest = np.setdiff1d(np.arange(len(fit.features)), members)
+    if not len(rest):  # a constant rate, known exactly
+        ones = np.ones(len(full.neuron))
+        return full.null_objective, 0 * ones, ones > 0, ones > 0, ones
     strength = model.strength_
-    smaller.set_params(regularizer_strength=np.asarray(strength)[rest] if np.ndim(strength) == 2 else strength)
-    with warnings.catch_warnings():
+    strength = np.asarray(strength)[rest] if np.ndim(strength) == 2 else strength
+    smaller = PopulationGLM(**model.get_params(deep=False) | {"regularizer_strength": strength})
+    data = replace(data, X=data.X[:, rest])
+    with warnings.catch_warnings():  # what does not converge is said by the table
         warnings.simplefilter("ignore", UserWarning)
-        return smaller.fit(data.X[:, rest], data.Y, data.weights, data.offset)
+        smaller.fit(data.X, data.Y, data.weights, data.offset)
+    report, fit = smaller.report_, FittedData(smaller, data)
+    left = fit.degrees if ridge else np.full(len(full.neuron), report.rank + 1.0)
+    return fit.loss, report.gap, report.gap_is_bound, report.converged, left

@@ -45,9 +45,8 @@ class TimeRescaling(Display):
     p_value: np.ndarray
 
     def _summary(self) -> Summary:
-        return Summary(
-            [f"intervals between spikes in the time of the model; {len(self.uniform)} neurons"], self.to_frame()
-        )
+        head = f"intervals between spikes in the time of the model; {len(self.uniform)} neurons"
+        return Summary([head], self.to_frame())
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron as a pandas DataFrame: n_intervals, statistic, p_value."""
@@ -113,13 +112,12 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
 
     Notes
     -----
-    If counts are Poisson with these rates given the past, the places are those of a Poisson process of rate 1 and the
-    u are independent and uniform, whatever the width of the bins. Without the random places, discrete time alone
-    bends the curve wherever a bin expects more than some hundredths of a spike; that is the correction of Haslinger,
-    Pipa and Brown, who write it for bins of one spike at most: there :math:`q_t = -\log(1 - p_t)` stands for
-    :math:`\lambda_t`, and the first spike of a bin is placed by the same law. Bins with a NaN are left out and time
-    closed over them. The interval that the recording cuts off at its end is not used. Rates fitted to these very
-    spikes follow them a little too closely, and p-values are then somewhat too large. Cost: a sort of the spikes.
+    If counts are Poisson with these rates given the past, the u are independent and uniform, whatever the width of the
+    bins (docs/theory/inference.md). Without the random places, discrete time alone bends the curve wherever a bin
+    expects more than some hundredths of a spike; that is the correction of Haslinger, Pipa and Brown, for bins of any
+    number of spikes. Bins with a NaN are left out and time closed over them. The interval that the recording cuts off
+    at its end is not used. Rates fitted to these very spikes follow them a little too closely, and p-values are then
+    somewhat too large. Cost: a sort of the spikes.
 
     References
     ----------
@@ -170,13 +168,9 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
         _intervals(counts[known[:, n], n].astype(int), rate[known[:, n], n], np.random.default_rng([seed, n]))
         for n in range(counts.shape[1])
     )
-    tests = [scipy.stats.kstest(u, "uniform") if len(u) else None for u in uniform]
-    return TimeRescaling(
-        uniform=uniform,
-        n_intervals=np.array([len(u) for u in uniform]),
-        statistic=np.array([np.nan if test is None else test.statistic for test in tests]),
-        p_value=np.array([np.nan if test is None else test.pvalue for test in tests]),
-    )
+    tests = [tuple(scipy.stats.kstest(u, "uniform")) if len(u) else (np.nan, np.nan) for u in uniform]
+    statistic, p_value = np.reshape(tests, (-1, 2)).T
+    return TimeRescaling(uniform, np.array([len(u) for u in uniform]), statistic, p_value)
 
 
 def _intervals(counts: np.ndarray, rate: np.ndarray, rng) -> np.ndarray:

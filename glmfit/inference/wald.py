@@ -13,7 +13,7 @@ from .._checks import check_choice, check_real
 from .._display import Display, Summary
 from .._types import DataLike
 from ..estimators import PopulationGLM
-from ._fit import NO_OPTIMUM, data_of_fit, feature_names, information, moments, strength_of, to_frame
+from ._fit import data_of_fit, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,23 +145,11 @@ def wald_table(
     """
     check_choice("covariance", covariance, COVARIANCES)
     check_real("level", level, 1.0, hint="The usual one is 0.95.")
-    data = data_of_fit(model, X, y, sample_weight, offset, exposure)
-    coef, intercept = model._matrix()
-    d, n = coef.shape
-    combinations = None if combinations is None else _check_combinations(combinations, d)
-    error = np.empty((d if combinations is None else len(combinations), n))
-    error_b, df, dispersion = np.empty(n), np.empty(n), np.empty(n)
-    mean, scale = moments(data)
-    strength = strength_of(model, d, n)
-    for i in range(n):
-        if model.report_.status[i] in NO_OPTIMUM:
-            error[:, i], error_b[i], df[i], dispersion[i] = np.nan, np.nan, 0.0, np.nan
-            continue
-        of = information(
-            model, data, i, coef[:, i], intercept[i], mean, scale, strength[:, i], covariance, combinations
-        )
-        error[:, i], error_b[i], df[i], dispersion[i] = of
-    names = feature_names(model)
+    fit = data_of_fit(model, X, y, sample_weight, offset, exposure)
+    (coef, intercept), names = fit.params, fit.features
+    combinations = None if combinations is None else _check_combinations(combinations, len(coef))
+    found = [fit.information(i, covariance, combinations) for i in range(len(intercept))]
+    error, error_b, df, dispersion = (np.stack(part, axis=-1) for part in zip(*found, strict=True))
     if combinations is not None:
         coef, names = combinations @ coef, [str(k) for k in range(len(combinations))]
     quantile = scipy.stats.norm.isf((1 - level) / 2)

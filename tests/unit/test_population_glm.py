@@ -3,7 +3,9 @@
 import json
 import os
 import pickle
+import traceback
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+import glmfit
 from glmfit import FitReport, PopulationGLM, PopulationGLMCV, Status
+from glmfit.engine import ConjugateGradients
 from glmfit.estimators._auto import SOLVERS
 from glmfit.estimators._parameters import read_solver
 from glmfit.problems import PopulationProblem
@@ -720,3 +724,16 @@ def test_double_precision_is_used_where_jax_and_the_data_have_it(data, x64):
     np.testing.assert_allclose(double.coef_, best.coef, atol=1e-6)
     single = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3).fit(X.astype(np.float32), Y)
     assert single.report_.step_certificate.step.dtype == np.float64 and single.report_.converged.all()
+
+
+def test_nothing_stands_between_a_fit_and_its_solver(monkeypatch):
+    package, frames, run = Path(glmfit.__file__).parent, [], ConjugateGradients.run
+
+    def seen(*args, **options):
+        frames.extend(frame for frame in traceback.extract_stack() if package in Path(frame.filename).parents)
+        return run(*args, **options)
+
+    monkeypatch.setattr(ConjugateGradients, "run", seen)
+    rng = np.random.default_rng(0)
+    PopulationGLM().fit(rng.normal(size=(50, 2)), rng.poisson(1.0, 50))
+    assert [(Path(frame.filename).name, frame.name) for frame in frames] == [("population_glm.py", "fit")]

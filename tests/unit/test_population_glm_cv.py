@@ -3,7 +3,7 @@
 import re
 import signal
 import warnings
-from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +17,11 @@ from sklearn.utils.estimator_checks import check_estimator
 from glmfit import PopulationGLM, PopulationGLMCV, Status
 from glmfit.engine.host import HostRows
 from glmfit.estimators import _cv_fits, population_glm_cv
+from glmfit.estimators._folds import Folds
 from glmfit.estimators._scores import choose_strengths
+from glmfit.penalties import Ridge
 from glmfit.problems import FoldedProblem
+from glmfit.solvers import LoopOptions
 
 T, D, N = 500, 6, 3
 STRENGTHS = [1e-3, 1e-1, 1.0]
@@ -604,9 +607,14 @@ def test_ctrl_c_while_folds_are_scored_ends_nothing_but_the_second_does(data, fi
 
 def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch):
     X, Y = data
-    run, own = _cv_fits.Fits.run, _cv_fits.Fits.solution
-    monkeypatch.setattr(_cv_fits.Fits, "run", lambda self, bar: run(replace(self, last=self.options), bar))
-    monkeypatch.setattr(_cv_fits.Fits, "solution", lambda *a, stopped=None: stopped and own(*a, stopped=stopped))
+    run = _cv_fits.Fits.run
+
+    def loose(fits, bar):
+        fits._tol[-1] = fits._tol[0]
+        return run(fits, bar)
+
+    monkeypatch.setattr(_cv_fits.Fits, "run", loose)
+    monkeypatch.setattr(_cv_fits.Fits, "have_converged", lambda *_: False)
     stop_at(monkeypatch, HostRows, "place", 7)  # three strengths came before, all rows and folds
     with pytest.warns(UserWarning) as caught:
         model = PopulationGLMCV(strengths=STRENGTHS, cv_tol=0.5, tol=1e-14, cv=4).fit(X, Y)
@@ -616,10 +624,13 @@ def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch):
     np.testing.assert_allclose(model.coef_, path_, atol=1e-12)
 
 
-def test_strengths_that_ended_are_compared_without_the_one_on_its_way():
-    found = _cv_fits.Found.nothing(3, 2, 1, 2)
-    assert not found.comparable.any()
-    found.gap[1:, :, :] = 1e-3
-    np.testing.assert_array_equal(found.comparable, [[False, False], [True, True], [True, True]])
-    found.status[2, :, 0] = Status.MAX_EPOCHS
-    np.testing.assert_array_equal(found.comparable, [[False, False], [False, True], [True, True]])
+def test_strengths_that_ended_are_compared_without_the_one_on_its_way(data):
+    X, Y = data
+    recording = SimpleNamespace(X=X, Y=Y[:, :2])
+    folds = Folds(np.ones((T, 1), bool), np.ones((T, 1), bool))
+    fits = _cv_fits.Fits(recording, None, Ridge, np.array(STRENGTHS), folds, None, LoopOptions(), 1e-5)
+    assert not fits.comparable.any()
+    fits.gap[1:, :, :] = 1e-3
+    np.testing.assert_array_equal(fits.comparable, [[False, False], [True, True], [True, True]])
+    fits.status[2, :, 0] = Status.MAX_EPOCHS
+    np.testing.assert_array_equal(fits.comparable, [[False, False], [False, True], [True, True]])

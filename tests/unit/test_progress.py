@@ -96,7 +96,7 @@ def test_a_cross_validation_has_one_bar_that_counts_fits(bars):
 
 
 def test_a_last_fit_is_named_and_counted(bars, monkeypatch):
-    monkeypatch.setattr("glmfit.estimators._cv_fits.Fits.solution", lambda *_: None)
+    monkeypatch.setattr("glmfit.estimators._cv_fits.Fits.have_converged", lambda *_: False)
     PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
     (bar,) = bars
     whole = "glmfit: 2 strengths x 3 folds, 2 neurons"
