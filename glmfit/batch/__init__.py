@@ -9,10 +9,10 @@ if _TYPE_CHECKING:
     from ._fit import load_result, run_one
     from ._lock import BusyFolder
     from ._manifest import Manifest, ManifestError, read_manifest
+    from ._plan import Receipt, Task
     from ._progress import Progress, status
     from ._run import Summary, run
     from ._sources import load_session
-    from ._task import Receipt, Task
 
 __all__ = [
     "BusyFolder",
@@ -38,9 +38,9 @@ __getattr__, __dir__ = _lazy_names(
     _fit=("load_result", "run_one"),
     _lock=("BusyFolder",),
     _manifest=("Manifest", "ManifestError", "read_manifest"),
+    _plan=("Receipt", "Task"),
     _progress=("Progress", "status"),
     _run=("Summary", "run"),
     _sources=("load_session",),
-    _task=("Receipt", "Task"),
     **{".design": ("Built", "Session", "build")},
 )

@@ -7,21 +7,20 @@ import contextlib
 import importlib.util
 import json
 import os
-import signal
-import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._certificates import Certificates
-from ._environment import import_path, machine_type, visible_gpus, worker_environment
+from ._certificates import certificates
+from ._environment import compiled_in, import_path, visible_gpus, worker_environment
+from ._stop import signals_noted
 
 if TYPE_CHECKING:
     from distributed import Client, Security, SpecCluster
 
-# What every worker of ours is told through its environment, beside `worker_environment`.
+# What every worker of ours is told through its environment, in addition to `worker_environment`.
 WORKER_SETTINGS = {
     # Dask looks at the stack every 10 ms; a fit has nothing to gain from it.
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
@@ -30,7 +29,7 @@ WORKER_SETTINGS = {
     "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
     "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
     "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",
-    # Its HTTP server always listens: without any page, and (see `Certificates`) behind TLS.
+    # Its HTTP server always listens: without any page, and (see `certificates`) behind TLS.
     "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
 }
 
@@ -39,59 +38,72 @@ WORKER_SETTINGS = {
 def open_client(
     scheduler: str | os.PathLike | Client = "local",
     *,
+    out: str | os.PathLike | None = None,
     workers: int = 1,
     gpus: int = 0,
     slurm: dict[str, Any] | None = None,
     security: Security | None = None,
-    cache: str | os.PathLike | None = None,
-    out: str | os.PathLike | None = None,
     allowed_failures: int = 2,
     dashboard: bool = True,
 ) -> Iterator[Client]:
     """Open a Dask client, with its cluster where none exists, and close what was opened.
 
     The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
-    that runs already and is left running; a client is passed through. Workers have one thread each, as many as
-    `workers`, or as GPUs if there are any (on SLURM any number of GPUs asks for one per job). They may still be on
-    their way: `drive` waits for them. `slurm` has the options of `glmfit.batch._slurm.job_options`. Certificates are
-    new ones by default, or those of Dask's configuration for a cluster that exists. Under `cache` each type of machine
-    has its folder of compiled programs; logs go to out/logs, which SLURM's nodes must share. A task is given up after
-    `allowed_failures` of its workers have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
-
-    ImportError without Dask, ValueError for options that make no sense, ConnectionError where nothing answers.
-
-    Every port that is opened here is behind TLS. The ports over which a process could be told to run code accept only
-    those who have the certificate of this cluster. The HTTP servers accept everybody who reaches them: the workers'
-    have no pages, the scheduler's has the dashboard, which only shows.
+    that runs already and is left running (`security`: its certificates, by default those of Dask's configuration); a
+    client is passed through. Workers have one thread each, as many as `workers`, or as GPUs if there are any (on SLURM
+    any number of GPUs asks for one per job). They may still be on their way: `drive` waits for them. `slurm` has the
+    options of `job_options`. Logs go to out/logs, which SLURM's nodes must share, compiled programs to out/compiled. A
+    task is given up after `allowed_failures` of its workers have died, plus one. The dashboard, on 127.0.0.1 by HTTPS,
+    needs bokeh.
     """
-    _require_dask()
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
         return
+    missing = [name for name in ("distributed", "cryptography") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f'{" and ".join(missing)} not installed: in the checkout run  python -m pip install -e ".[batch]"  (or run '
+            "serially)"
+        )
     if scheduler not in ("local", "slurm"):
         with _connect(os.fspath(scheduler), security) as client:
             yield client
         return
-    if workers < 1 or gpus < 0:
-        raise ValueError(f"workers={workers} and gpus={gpus} were given; at least one worker is needed")
     import dask
     from distributed import Client
 
+    if scheduler == "slurm" and out is None:
+        raise ValueError("SLURM needs out=, a folder that the nodes share with this machine")
     out = None if out is None else Path(out).absolute()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_end_in_order())
-        certificates = stack.enter_context(Certificates(security, out if scheduler == "slurm" else None))
+        stack.enter_context(
+            signals_noted()
+        )  # SIGTERM and SIGHUP end in order: workers and jobs are ended, files removed
+        made = stack.enter_context(certificates(out if scheduler == "slurm" else None))
         dashboard = dashboard and importlib.util.find_spec("bokeh") is not None
-        settings = _driver_settings(scheduler, allowed_failures, dashboard) | certificates.settings
-        stack.enter_context(dask.config.set(settings))
-        env = WORKER_SETTINGS | certificates.environment | {"PYTHONPATH": import_path()}
-        if scheduler == "local":
-            cluster = _open_local(workers, gpus, certificates, env, cache, out, dashboard)
+        stack.enter_context(dask.config.set(_settings(scheduler, allowed_failures, dashboard) | made.settings))
+        env = WORKER_SETTINGS | made.environment | {"PYTHONPATH": import_path()}
+        logs = made.folder if out is None else out / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        if scheduler == "slurm":
+            from ._slurm import Jobs, job_options
+
+            cache = out / "compiled"  # of which the node finds the folder of its type of machine
+            env = worker_environment(gpu="0" if gpus else None, cache=cache) | env
+            env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
+            options = job_options(gpu=bool(gpus), options=dict(slurm or {}), env=env, logs=logs, dashboard=dashboard)
+            cluster = Jobs(n_jobs=workers, logs=logs, security=made.security, **options)
         else:
-            cluster = _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, dict(slurm or {}))
+            from ._local import LocalProcesses
+
+            names: list[str | None] = visible_gpus(gpus) if gpus else [None] * workers
+            cache = None if out is None else compiled_in(out)
+            envs = [{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names]
+            cluster = LocalProcesses(
+                environments=envs, security=made.security, scratch=made.folder, logs=logs, dashboard=dashboard
+            )
         stack.enter_context(_closed_in_the_end(cluster))
-        client = stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
-        yield client
+        yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
 
 
 @contextlib.contextmanager
@@ -111,17 +123,7 @@ def _closed_in_the_end(cluster: SpecCluster) -> Iterator[None]:
             )
 
 
-def _require_dask() -> None:
-    """Say what to install where Dask is missing."""
-    missing = [name for name in ("distributed", "cryptography") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f'{" and ".join(missing)} not installed: in the checkout run  python -m pip install -e ".[batch]"  (or run '
-            "serially)"
-        )
-
-
-def _driver_settings(scheduler: str, allowed_failures: int, dashboard: bool) -> dict[str, Any]:
+def _settings(scheduler: str, allowed_failures: int, dashboard: bool) -> dict[str, Any]:
     """Dask's configuration in this process while the cluster is open."""
     settings = {
         "distributed.scheduler.allowed-failures": allowed_failures,
@@ -131,29 +133,7 @@ def _driver_settings(scheduler: str, allowed_failures: int, dashboard: bool) -> 
         "distributed.scheduler.work-stealing-interval": "100ms",
         "distributed.dashboard.link": "{scheme}://127.0.0.1:{port}/status",
     }
-    if not dashboard:
-        settings["distributed.scheduler.http.routes"] = []
-    return settings
-
-
-@contextlib.contextmanager
-def _end_in_order() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an orderly exit, so that workers and jobs are ended and files removed."""
-    # Those that somebody else handles, or that nohup ignores, stay as they are.
-    signals = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
-    if threading.current_thread() is not threading.main_thread():
-        signals = []
-
-    def leave(signum: int, frame: object) -> None:
-        raise SystemExit(128 + signum)
-
-    for one in signals:
-        signal.signal(one, leave)
-    try:
-        yield
-    finally:
-        for one in signals:
-            signal.signal(one, signal.SIG_DFL)
+    return settings if dashboard else settings | {"distributed.scheduler.http.routes": []}
 
 
 @contextlib.contextmanager
@@ -197,46 +177,3 @@ def _knock(address: str, security: Security) -> None:
             f"no Dask scheduler could be reached at {address}: {error}. Is it running, and are its certificates named "
             "in Dask's configuration (distributed.comm.tls)?"
         ) from error
-
-
-def _open_local(workers, gpus, certificates, env, cache, out, dashboard):
-    """Start processes on this machine."""
-    from ._local import HTTP_ON_LOOPBACK, LocalProcesses
-
-    logs = certificates.folder if out is None else out / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    names: list[str | None] = visible_gpus(gpus) if gpus else [None] * workers
-    files = certificates.files["worker"]
-    command = ["--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--memory-limit", "0", *HTTP_ON_LOOPBACK]
-    command += ["--tls-ca-file", files["ca_file"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
-    command += ["--death-timeout", "60", "--local-directory", str(certificates.folder)]
-    command += ["--preload", str(Path(__file__).with_name("_orphan.py"))]
-    cache = None if cache is None else Path(cache) / machine_type()
-    return LocalProcesses(
-        environments=[{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names],
-        security=certificates.security,
-        command=command,
-        logs=logs,
-        dashboard=dashboard,
-    )
-
-
-def _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, options):
-    """Submit jobs to SLURM."""
-    from ._slurm import submit_jobs
-
-    if out is None:
-        raise ValueError("SLURM needs out=, a folder that the nodes share with this machine")
-    env = worker_environment(gpu="0" if gpus else None, cache=cache) | env
-    env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
-    if options.get("python"):
-        env.pop("PYTHONPATH")  # another interpreter has packages of its own
-    return submit_jobs(
-        n_jobs=workers,
-        gpu=bool(gpus),
-        options=options,
-        env=env,
-        security=certificates.on_disk(),
-        logs=out / "logs",
-        dashboard=dashboard,
-    )

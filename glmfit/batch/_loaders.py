@@ -63,18 +63,18 @@ def _import(module_name: str, folder: str, name: str) -> ModuleType:
                 if _READ.get(module_name, ("",))[0]:  # its text is gone
                     del _READ[module_name], sys.modules[module_name]
                 module = importlib.import_module(module_name)
-                _READ.setdefault(module_name, ("", _digest_of_file(getattr(module, "__file__", None) or "")))
-            elif _READ.get(module_name) == (now.path, now.digest) and module_name in sys.modules:
-                module = sys.modules[module_name]
-            else:
-                module = _execute(now)
+                file = Path(getattr(module, "__file__", None) or "")
+                digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+                _READ.setdefault(module_name, ("", digest))
+            elif _READ.get(module_name) != (now.path, now.digest) or module_name not in sys.modules:
+                _execute(now)
                 _READ[module_name] = now.path, now.digest
+            return sys.modules[module_name]
         except (Exception, SystemExit) as error:  # a module may do anything when it is imported
             raise ImportError(
                 f'loader "{name}": the module {module_name} could not be imported ({type(error).__name__}: {error}). '
                 f"It must be installed, or lie in {folder}."
             ) from error
-    return module
 
 
 class _Source(SourceFileLoader):
@@ -103,7 +103,7 @@ def _source_of(module_name: str) -> _Source | None:
     return _Source(spec) if spec is not None and isinstance(spec.loader, SourceFileLoader) else None
 
 
-def _execute(source: _Source) -> ModuleType:
+def _execute(source: _Source) -> None:
     """Make the module of a text, in place of what was imported under its name."""
     source.spec.loader = source
     before, module = sys.modules.get(source.name), importlib.util.module_from_spec(source.spec)
@@ -118,9 +118,3 @@ def _execute(source: _Source) -> ModuleType:
     parent, _, child = source.name.rpartition(".")
     if parent:
         setattr(sys.modules[parent], child, module)
-    return module
-
-
-def _digest_of_file(file: str) -> str:
-    """Hash of a file's bytes, "" for none."""
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else ""

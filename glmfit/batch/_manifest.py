@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -12,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import glmfit
+
 from .._display import one_line
+from .._files import DAMAGED, read_regular
 from ..design._schema import (
     BOOLEAN,
     TABLE,
@@ -25,10 +29,10 @@ from ..design._schema import (
     shown,
     whole,
 )
+from ._models import Model, read_model
+from ._plan import Task, make_task
 from ._read_data import Data, read_data
-from ._read_models import Model, read_model
-from ._sources import identity_of
-from ._task import Task, digest, make_task
+from ._sources import digest, identity_of
 
 _TABLES = Rule("an array of tables", lambda value: isinstance(value, list))
 _KEYS = {
@@ -39,10 +43,8 @@ _KEYS = {
     "data": _TABLES,
     "model": _TABLES,
 }
-_OPTIONS = {"pad_shapes": BOOLEAN}
-_DEFAULTS = {"pad_shapes": True}
 _DEEPEST = 100  # tables and arrays, one in the other; what reads them calls itself
-_TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep."
+_TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep"
 
 
 class ManifestError(ValueError):
@@ -169,18 +171,29 @@ def read_manifest(path: str | Path) -> Manifest:
     ...     print(error.problems[0])
     batch.toml: sead is not known here; did you mean "seed"?
     """
-    return read_again(path, None)
+    return _read(Path(path), None)
 
 
-def read_again(path, checked: str | None) -> Manifest:
+def read_known(path: Path, out: Path) -> Manifest:
+    """Read a manifest; the parameters of one that this version has planned in ``out`` are not checked again.
+
+    Checking them takes importing the estimators, which takes longer than finding that all is done.
+    """
+    checked = None
+    with contextlib.suppress(*DAMAGED):
+        listed = json.loads(read_regular(out / "tasks.json"))
+        checked = listed.get("manifest") if listed.get("version") == glmfit.__version__ else None
+    return _read(Path(path), checked)
+
+
+def _read(path: Path, checked: str | None) -> Manifest:
     """Read a manifest; parameters of estimators are taken as they are if its digest is that of one checked before."""
-    path = Path(path)
     content = path.read_bytes()
     digest_of_bytes = hashlib.sha256(content).hexdigest()
     document = _parse(path, content)
     problems = Problems(path.name, document)
     right = check_table(problems, (), document, _KEYS)
-    options = _DEFAULTS | check_table(problems, ("options",), right.get("options", {}), _OPTIONS)
+    options = check_table(problems, ("options",), right.get("options", {}), {"pad_shapes": BOOLEAN})
     folder = path.resolve().parent
     data = [read_data(problems, *entry, folder) for entry in check_tables(problems, document, "data")]
     by_name = {source.name: source for source in data}
@@ -198,7 +211,7 @@ def read_again(path, checked: str | None) -> Manifest:
         right.get("name", path.stem),
         right.get("seed", 0),
         right.get("precision", "single"),
-        options,
+        {"pad_shapes": True} | options,
         digest_of_bytes,
         tuple(data),
         tuple(models),
@@ -207,34 +220,33 @@ def read_again(path, checked: str | None) -> Manifest:
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
     """Read TOML or JSON; errors name the line where the document breaks off."""
-    suffix = path.suffix.lower()
+    suffix, line = path.suffix.lower(), None
     if suffix not in (".toml", ".json"):
         raise ManifestError([f'{path.name}: a manifest is a .toml or a .json file, not "{path.suffix}".'])
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
         document = tomllib.loads(text) if suffix == ".toml" else _read_json(text)
+        if not isinstance(document, dict):
+            raise ValueError(f"the document is a {type(document).__name__}; it must be a table")
+        level: list[Any] = [document]
+        for _ in range(_DEEPEST):
+            holders = [value for value in level if isinstance(value, dict | list)]
+            level = [entry for value in holders for entry in (value.values() if isinstance(value, dict) else value)]
+        if not level:
+            return document
+        why = _TOO_DEEP
+    except RecursionError:
+        why = _TOO_DEEP
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ManifestError([f"{path.name}, line {line}: the file is not UTF-8 ({error.reason})."]) from None
+        line, why = content[: error.start].count(b"\n") + 1, f"the file is not UTF-8 ({error.reason})"
     except json.JSONDecodeError as error:
-        raise ManifestError([f"{path.name}, line {error.lineno}: {error.msg} (column {error.colno})."]) from None
+        line, why = error.lineno, f"{error.msg} (column {error.colno})"
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"at line (\d+)", str(error))
-        line = int(found[1]) if found else text.rstrip().count("\n") + 1
-        raise ManifestError([f"{path.name}, line {line}: {error}."]) from None
+        line, why = int(found[1]) if found else text.rstrip().count("\n") + 1, str(error)
     except ValueError as error:
-        raise ManifestError([f"{path.name}: {error}."]) from None
-    except RecursionError:
-        raise ManifestError([f"{path.name}: {_TOO_DEEP}"]) from None
-    if not isinstance(document, dict):
-        raise ManifestError([f"{path.name}: the document is a {type(document).__name__}; it must be a table."])
-    level: list[Any] = [document]
-    for _ in range(_DEEPEST):
-        holders = [value for value in level if isinstance(value, dict | list)]
-        level = [entry for value in holders for entry in (value.values() if isinstance(value, dict) else value)]
-    if level:
-        raise ManifestError([f"{path.name}: {_TOO_DEEP}"])
-    return document
+        why = str(error)
+    raise ManifestError([f"{path.name}{f', line {line}' if line else ''}: {why}."])
 
 
 def _read_json(text: str) -> Any:

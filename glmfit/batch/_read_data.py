@@ -28,7 +28,7 @@ from ..design._schema import (
 from ..design.arrays import PARTS, names_in
 from ..design.settings import COUNTS
 from ._loaders import find_loader
-from ._task import digest
+from ._sources import digest
 
 FORMATS = ("npz", "nwb", "zarr")
 _LABEL = 60  # characters that the arguments of a loader may add to a session's name

@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .._files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz, whole_or_absent
+from .._files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz
 from .._status import Status
 from ._attempts import ended
-from ._task import Task, key_of
+from ._plan import Task, key_of, write_text
 
 _MOST = 2**53  # numbers beyond are none that a fit gives, and no table takes them
 _FACTS = {
@@ -87,28 +88,29 @@ def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
     Every byte is checked on the way (by checksums): ValueError if the file is truncated, damaged or not a result.
     """
-    path = Path(path)
-    try:
+    with _damage_told(path, "a whole result"):
         header, arrays = read_npz(path)
-        facts = check_result(header, arrays, path.stem)
-    except FileNotFoundError:
-        raise
-    except DAMAGED as error:
-        raise ValueError(f"{path} is not a whole result of a batch ({_said(error)}).") from error
-    return arrays, facts
+        return arrays, check_result(header, arrays, Path(path).stem)
 
 
 def read_facts(path: Path) -> dict[str, Any]:
     """Read what a result's header says of the fit; ValueError as `read_result`, as far as that is seen."""
-    path = Path(path)
-    try:
+    with _damage_told(path, "a result"):
         header, _ = read_npz(path, header_only=True)
-        _check_header(header, path.stem)
+        _check_header(header, Path(path).stem)
+        return header["batch"]
+
+
+@contextlib.contextmanager
+def _damage_told(path: Path, what: str) -> Iterator[None]:
+    """Make of whatever a damaged file raises a ValueError that names it."""
+    try:
+        yield
     except FileNotFoundError:
         raise
     except DAMAGED as error:
-        raise ValueError(f"{path} is not a result of a batch ({_said(error)}).") from error
-    return header["batch"]
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise ValueError(f"{path} is not {what} of a batch ({said}).") from error
 
 
 def is_whole(out: Path, key: str) -> bool:
@@ -155,12 +157,6 @@ def read_failure(path: Path) -> dict[str, Any]:
     except DAMAGED:
         pass
     return {"key": Path(path).stem, "error": "the file with the traceback cannot be read", "traceback": ""}
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with whole_or_absent(path) as file:
-        file.write(text.encode())
 
 
 def _check_header(header: dict, key: str | None) -> None:
@@ -219,7 +215,3 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         "seed": batch["spec"]["seed"],
         "key": batch["key"],
     }
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".removesuffix(": ")

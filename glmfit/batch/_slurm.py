@@ -13,12 +13,11 @@ from typing import Any
 import dask
 from dask_jobqueue import SLURMCluster
 from dask_jobqueue.slurm import SLURMJob
-from distributed import Security
 from distributed.core import Status
 
-from ._attempts import LIFETIME, SET_STARTED
-from ._directives import directive, lifetime_of, log_file
+from ._environment import LIFETIME, SET_STARTED, lifetime_of
 from ._local import HTTP_ON_LOOPBACK, Arrivals, last_lines
+from ._scripts import directive, log_file
 
 OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue", "python")
 CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
@@ -82,7 +81,7 @@ class Jobs(SLURMCluster):
         self.loop.add_callback(self._look_after_refused)
 
     def _get_worker_security(self, security):
-        """Leave the certificates out of the command, where Dask puts them unquoted: see `job_options`."""
+        """Leave the certificates out of the command, where Dask puts them unquoted: they are in the environment."""
         return None
 
     async def _is_open_after(self, seconds: float) -> bool:
@@ -158,14 +157,8 @@ class Jobs(SLURMCluster):
             self.trouble = f"{self.n_gone} jobs ended before their worker had started; see {log}:\n{last_lines(log)}"
 
 
-def submit_jobs(*, n_jobs: int, logs: Path, **given: Any) -> Jobs:
-    """Submit `n_jobs` jobs, and keep as many running or waiting until the cluster is closed."""
-    logs.mkdir(parents=True, exist_ok=True)
-    return Jobs(n_jobs=n_jobs, logs=logs, **job_options(logs=logs, **given))
-
-
 def job_options(
-    *, gpu: bool, options: dict[str, Any], env: dict[str, str], security: Security, logs: Path, dashboard: bool
+    *, gpu: bool, options: dict[str, Any], env: dict[str, str], logs: Path, dashboard: bool
 ) -> dict[str, Any]:
     """Translate the options of the user into those of Dask's SLURMCluster.
 
@@ -202,8 +195,8 @@ def job_options(
             arguments += ["--host", options["host"]]
     # What Dask's configuration names may be a command of several words, and stays as it is.
     python = options.get("python") or (None if configured["python"] else sys.executable)
-    files = security.get_tls_config_for_role("worker")
-    arguments += ["--tls-ca-file", files["ca_file"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
+    if options.get("python"):
+        env = {name: value for name, value in env.items() if name != "PYTHONPATH"}  # it has packages of its own
     return {
         "cores": 1,
         "processes": 1,
@@ -214,7 +207,6 @@ def job_options(
         "interface": None if options.get("interface") is None else shlex.quote(options["interface"]),
         "python": python and shlex.quote(python),
         "protocol": "tls://",
-        "security": security,
         "local_directory": f'"{configured["local-directory"] or "${TMPDIR:-/tmp}"}"',  # variables are for the node
         "job_script_prologue": [
             *_lines(options.get("prologue", configured["job-script-prologue"])),

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(importable, folder):
     """Two local workers, shared by the tests; a task is given up after it killed two of them."""
-    with open_client("local", workers=2, out=folder, cache=folder / "compiled", allowed_failures=1) as client:
+    with open_client("local", workers=2, out=folder, allowed_failures=1) as client:
         yield client
 
 
@@ -53,7 +53,7 @@ def test_only_a_few_tasks_are_with_the_cluster_and_none_is_remembered(client):
     def count_in_flight(task, receipt):
         handed_over.append(len(client.futures))
 
-    drive(client, engine_tasks.echo, range(30), per_worker=2, on_receipt=count_in_flight, on_lost=None)
+    drive(client, engine_tasks.echo, range(30), on_receipt=count_in_flight, on_lost=None)
     assert len(handed_over) == 30
     assert max(handed_over) <= 4
     # Dask lets go of the last one in a thread of its own.
@@ -173,7 +173,8 @@ def test_a_client_without_the_certificate_is_refused(client, who):
 def test_certificates_are_for_their_owner_only_and_vanish(importable, folder):
     with open_client("local", workers=1, out=folder, dashboard=False) as client:
         (worker,) = client.cluster.workers.values()
-        key = Path(worker.command[worker.command.index("--tls-key") + 1])
+        key = Path(worker.env["DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY"])
+        assert str(key.parent) not in " ".join(worker.command[: worker.command.index("--local-directory")])
         assert key.stat().st_mode & 0o777 == 0o600
         assert key.parent.stat().st_mode & 0o777 == 0o700
     assert not key.parent.exists()
