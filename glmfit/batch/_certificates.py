@@ -50,7 +50,9 @@ def certificates(parent: Path | None) -> Iterator[Certificates]:
             http = {f"distributed.scheduler.dashboard.tls.{what}": file for what, file in files.items()}
             talk = {"distributed.comm.tls.ca-file": files.pop("ca-file")}
             talk |= {f"distributed.comm.tls.worker.{what}": file for what, file in files.items()}
-            variables = {name.replace(".", "__").replace("-", "_").upper(): file for name, file in (http | talk).items()}
+            variables = {
+                name.replace(".", "__").replace("-", "_").upper(): file for name, file in (http | talk).items()
+            }
             environment = {f"DASK_{name}": file for name, file in variables.items()}
             yield Certificates(folder, security, http, environment)
     finally:

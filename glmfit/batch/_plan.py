@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import glmfit
 
-from .._files import read_regular, whole_or_absent
-from ._sources import IdentityCache, digest
+from .._files import DAMAGED, read_regular, whole_or_absent
+from ._sources import digest, identify, stat_signature
 
 if TYPE_CHECKING:
     from ._manifest import Manifest
@@ -108,7 +108,7 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
     Copies of the same data are one session. Every task knows what its data were when they were hashed: a worker fits
     nothing else.
     """
-    cache = IdentityCache(out / "identities.json")
+    cache = _IdentityCache(out / "identities.json")
     once: dict[str, Task] = {}
     for task in manifest.tasks(cache):
         once.setdefault(task.key, task)
@@ -120,6 +120,41 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
         tasks.append(replace(task, spec={**task.spec, "source": {**source, "planned": planned}}))
     write_plan(manifest, tasks, out)
     return tasks
+
+
+class _IdentityCache:
+    """Identity of data, remembered in a file as long as size and times of the data's files stay."""
+
+    def __init__(self, path: Path):
+        self._path, self._fresh = path, {}
+        self._hashed: dict[str, list | None] = {}
+        try:
+            self._known = dict(json.loads(read_regular(path)))
+        except DAMAGED:
+            self._known = {}
+
+    def __call__(self, source: dict) -> str:
+        signature = stat_signature(source)
+        known = self._known.get(self._name(source, signature))
+        if not (isinstance(known, str) and re.fullmatch("[0-9a-f]{64}", known)):
+            known, signature = identify(source)
+        self._hashed[self._name(source)] = signature
+        if signature is not None:  # a loader's identity is the text of its module, and is quickly read
+            self._fresh[self._name(source, signature)] = known
+        return known
+
+    def files_of(self, source: dict) -> list | None:
+        """Describe the files whose identity was given; empty if they could not be read, None for a loader."""
+        return self._hashed.get(self._name(source), [])
+
+    def save(self) -> None:
+        """Write down what was found out."""
+        if self._fresh.keys() - self._known.keys():
+            write_text(self._path, json.dumps(self._known | self._fresh))
+
+    @staticmethod
+    def _name(source: dict, signature: list | None = None) -> str:
+        return json.dumps({"source": source, "stat": signature}, sort_keys=True)
 
 
 def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:

@@ -23,7 +23,6 @@ from glmfit.batch import (
     ManifestError,
     _attempts,
     _fit,
-    _loaders,
     _plan,
     _run,
     _sources,
@@ -282,7 +281,7 @@ def test_a_loader_that_is_edited_during_a_run_is_not_filed_under_its_old_text(ma
 @pytest.fixture
 def loader(make_batch, monkeypatch):
     """A batch of one session, its loader's file, two texts of it, and a check: no fit of one is that of the other."""
-    monkeypatch.setattr(_loaders, "_READ", {})
+    monkeypatch.setattr(_sources, "_READ", {})
     monkeypatch.delitem(sys.modules, "sessions_for_tests", raising=False)
     batch = make_batch([{"seed": 0}])
     module = batch.folder / "sessions_for_tests.py"
