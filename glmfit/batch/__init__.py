@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from ._collect import Collected, collect
     from ._fit import load_result, run_one
     from ._lock import BusyFolder
     from ._manifest import Manifest, ManifestError, read_manifest
+    from ._overview import Collected, Progress, collect, status
     from ._plan import Receipt, Task
-    from ._progress import Progress, status
     from ._run import Summary, run
     from ._sources import load_session
 
@@ -34,12 +33,11 @@ __all__ = [
 
 __getattr__, __dir__ = _lazy_names(
     __name__,
-    _collect=("Collected", "collect"),
     _fit=("load_result", "run_one"),
     _lock=("BusyFolder",),
     _manifest=("Manifest", "ManifestError", "read_manifest"),
+    _overview=("Collected", "Progress", "collect", "status"),
     _plan=("Receipt", "Task"),
-    _progress=("Progress", "status"),
     _run=("Summary", "run"),
     _sources=("load_session",),
     **{".design": ("Built", "Session", "build")},

@@ -156,7 +156,7 @@ def _occupy_standard_streams() -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from ._progress import status
+    from ._overview import status
 
     progress = status(options.out)
     print(progress)
@@ -164,7 +164,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from ._collect import collect
+    from ._overview import collect
 
     found = collect(options.out)
     print(f"{found.n_fits} fits, {found.n_units} units: {found.index} and {found.arrays}")

@@ -7,21 +7,24 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
+import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._certificates import certificates
 from ._environment import compiled_in, import_path, visible_gpus, worker_environment
+from ._lock import RunLock
 from ._stop import signals_noted
 
 if TYPE_CHECKING:
     from distributed import Client, Security, SpecCluster
 
 # What every worker of ours is told through its environment, in addition to `worker_environment`.
-WORKER_SETTINGS = {
+_WORKER_SETTINGS = {
     # Dask looks at the stack every 10 ms; a fit has nothing to gain from it.
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
     # A worker above 80 % of its memory would be paused, but here nothing is kept that it could wait to be rid of: it
@@ -32,13 +35,15 @@ WORKER_SETTINGS = {
     # Its HTTP server always listens: without any page, and (see `certificates`) behind TLS.
     "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
 }
+_OWNER = "owner.lock"
+_STALE_S = 3600.0  # certificates that were in use within that time are left alone, whatever clocks and numbers say
 
 
 @contextlib.contextmanager
 def open_client(
     scheduler: str | os.PathLike | Client = "local",
     *,
-    out: str | os.PathLike | None = None,
+    out: Path | None = None,
     workers: int = 1,
     gpus: int = 0,
     slurm: dict[str, Any] | None = None,
@@ -49,12 +54,11 @@ def open_client(
     """Open a Dask client, with its cluster where none exists, and close what was opened.
 
     The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
-    that runs already and is left running (`security`: its certificates, by default those of Dask's configuration); a
-    client is passed through. Workers have one thread each, as many as `workers`, or as GPUs if there are any (on SLURM
-    any number of GPUs asks for one per job). They may still be on their way: `drive` waits for them. `slurm` has the
-    options of `job_options`. Logs go to out/logs, which SLURM's nodes must share, compiled programs to out/compiled. A
-    task is given up after `allowed_failures` of its workers have died, plus one. The dashboard, on 127.0.0.1 by HTTPS,
-    needs bokeh.
+    that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
+    through. Workers have one thread, or one GPU; they may still be on their way: `drive` waits for them. `slurm` has
+    the options of `job_options`. Logs go to out/logs, which SLURM's nodes must share, compiled programs to
+    out/compiled. A task is given up after `allowed_failures` of its workers have died, plus one. The dashboard, on
+    127.0.0.1 by HTTPS, needs bokeh.
     """
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
@@ -72,45 +76,54 @@ def open_client(
     import dask
     from distributed import Client
 
-    if scheduler == "slurm" and out is None:
-        raise ValueError("SLURM needs out=, a folder that the nodes share with this machine")
-    out = None if out is None else Path(out).absolute()
+    dashboard = dashboard and importlib.util.find_spec("bokeh") is not None
+    settings = {
+        "distributed.scheduler.allowed-failures": allowed_failures,
+        # SLURM: a job whose worker is lost is cancelled and replaced after this. Local workers come back by themselves.
+        "distributed.deploy.lost-worker-timeout": "2s" if scheduler == "slurm" else "365 days",
+        # A short task that waits behind a long one goes to the first idle worker.
+        "distributed.scheduler.work-stealing-interval": "100ms",
+        "distributed.dashboard.link": "{scheme}://127.0.0.1:{port}/status",
+    }
+    settings |= {} if dashboard else {"distributed.scheduler.http.routes": []}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            signals_noted()
-        )  # SIGTERM and SIGHUP end in order: workers and jobs are ended, files removed
+        stack.enter_context(signals_noted())  # SIGTERM ends in order, too: workers and jobs are ended, files removed
         made = stack.enter_context(certificates(out if scheduler == "slurm" else None))
-        dashboard = dashboard and importlib.util.find_spec("bokeh") is not None
-        stack.enter_context(dask.config.set(_settings(scheduler, allowed_failures, dashboard) | made.settings))
-        env = WORKER_SETTINGS | made.environment | {"PYTHONPATH": import_path()}
-        logs = made.folder if out is None else out / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        if scheduler == "slurm":
-            from ._slurm import Jobs, job_options
-
-            cache = out / "compiled"  # of which the node finds the folder of its type of machine
-            env = worker_environment(gpu="0" if gpus else None, cache=cache) | env
-            env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
-            options = job_options(gpu=bool(gpus), options=dict(slurm or {}), env=env, logs=logs, dashboard=dashboard)
-            cluster = Jobs(n_jobs=workers, logs=logs, security=made.security, **options)
-        else:
-            from ._local import LocalProcesses
-
-            names: list[str | None] = visible_gpus(gpus) if gpus else [None] * workers
-            cache = None if out is None else compiled_in(out)
-            envs = [{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names]
-            cluster = LocalProcesses(
-                environments=envs, security=made.security, scratch=made.folder, logs=logs, dashboard=dashboard
-            )
-        stack.enter_context(_closed_in_the_end(cluster))
+        stack.enter_context(dask.config.set(settings | made.settings))
+        start = _start_jobs if scheduler == "slurm" else _start_processes
+        env = _WORKER_SETTINGS | made.environment | {"PYTHONPATH": import_path()}
+        cluster = stack.enter_context(_closed(start(workers, gpus, slurm, out, made, env, dashboard)))
         yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
 
 
+def _start_processes(workers, gpus, _, out, made: Certificates, env: dict[str, str], dashboard: bool) -> SpecCluster:
+    from ._local import LocalProcesses
+
+    names: list[str | None] = visible_gpus(gpus) if gpus else [None] * workers
+    cache = None if out is None else compiled_in(out)
+    envs = [{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names]
+    logs = made.folder if out is None else out / "logs"
+    return LocalProcesses(
+        environments=envs, security=made.security, scratch=made.folder, logs=logs, dashboard=dashboard
+    )
+
+
+def _start_jobs(workers, gpus, slurm, out, made: Certificates, env: dict[str, str], dashboard: bool) -> SpecCluster:
+    from ._slurm import Jobs, job_options
+
+    # The node finds the folder of its type of machine.
+    env = worker_environment(gpu="0" if gpus else None, cache=out / "compiled") | env
+    env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
+    logs = out / "logs"
+    options = job_options(gpu=bool(gpus), options=dict(slurm or {}), env=env, logs=logs, dashboard=dashboard)
+    return Jobs(n_jobs=workers, logs=logs, security=made.security, **options)
+
+
 @contextlib.contextmanager
-def _closed_in_the_end(cluster: SpecCluster) -> Iterator[None]:
+def _closed(cluster: SpecCluster) -> Iterator[SpecCluster]:
     """Close a cluster; what that raises is told, but does not replace what was done (or went wrong) before."""
     try:
-        yield
+        yield cluster
     finally:
         try:
             cluster.close()
@@ -123,17 +136,47 @@ def _closed_in_the_end(cluster: SpecCluster) -> Iterator[None]:
             )
 
 
-def _settings(scheduler: str, allowed_failures: int, dashboard: bool) -> dict[str, Any]:
-    """Dask's configuration in this process while the cluster is open."""
-    settings = {
-        "distributed.scheduler.allowed-failures": allowed_failures,
-        # SLURM: a job whose worker is lost is cancelled and replaced after this. Local workers come back by themselves.
-        "distributed.deploy.lost-worker-timeout": "2s" if scheduler == "slurm" else "365 days",
-        # A short task that waits behind a long one goes to the first idle worker.
-        "distributed.scheduler.work-stealing-interval": "100ms",
-        "distributed.dashboard.link": "{scheme}://127.0.0.1:{port}/status",
-    }
-    return settings if dashboard else settings | {"distributed.scheduler.http.routes": []}
+class Certificates(NamedTuple):
+    """New certificates, for all connections of a cluster."""
+
+    folder: Path
+    security: Security  # for the scheduler and the client
+    settings: dict[str, str]  # of Dask, in their process
+    environment: dict[str, str]  # the same for workers, which have no secret on their command line
+
+
+@contextlib.contextmanager
+def certificates(parent: Path | None) -> Iterator[Certificates]:
+    """Make certificates in a folder that only this user can read, and remove it in the end."""
+    from distributed import Security
+
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    _tidy_up(parent or Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=".tls-", dir=parent))  # mode 0700, in a shared folder too
+    security, http, environment = Security.temporary(), {}, {}
+    try:
+        with RunLock(folder / _OWNER):
+            for what, role in (("ca_file", ""), ("cert", "WORKER__"), ("key", "WORKER__")):
+                file = folder / f"{what}.pem"
+                file.touch(mode=0o600)
+                file.write_text(security.get_tls_config_for_role("worker")[what], encoding="ascii")
+                # HTTP servers, of workers too, read what is named after the scheduler's dashboard.
+                http[f"distributed.scheduler.dashboard.tls.{what.replace('_', '-')}"] = str(file)
+                environment[f"DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__TLS__{what.upper()}"] = str(file)
+                environment[f"DASK_DISTRIBUTED__COMM__TLS__{role}{what.upper()}"] = str(file)
+            yield Certificates(folder, security, http, environment)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tidy_up(parent: Path) -> None:
+    """Remove the folders of this user's processes that were killed."""
+    for lock in parent.glob(f".tls-*/{_OWNER}"):
+        with contextlib.suppress(OSError):
+            is_ours = lock.parent.lstat().st_uid == os.getuid()  # others may write to a folder for temporary files
+            if is_ours and time.time() - lock.stat().st_mtime > _STALE_S and RunLock(lock).holder() is None:
+                shutil.rmtree(lock.parent)
 
 
 @contextlib.contextmanager

@@ -117,6 +117,7 @@ class LocalProcesses(SpecCluster):
         options = {"host": "127.0.0.1", "port": 0, "protocol": "tls://", "security": security, "plugins": [arrivals]}
         options |= {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}
         self.log_directory = str(logs)
+        logs.mkdir(parents=True, exist_ok=True)
         scheduler = {"cls": Scheduler, "options": options}
         super().__init__(workers=workers, scheduler=scheduler, security=security, silence_logs="CRITICAL")
 

@@ -72,8 +72,7 @@ class Jobs(SLURMCluster):
         self.trouble: str | None = None
         self.news: deque[str] = deque()  # sentences for the user
         self.reasons: list[str] = []  # why jobs wait, in SLURM's words
-        self.n_gone = 0
-        self.submitted: dict[str, float] = {}
+        logs.mkdir(parents=True, exist_ok=True)
         options["scheduler_options"]["plugins"] = [self.arrivals]
         super().__init__(**options)
         self.adapt(minimum_jobs=n_jobs, maximum_jobs=n_jobs, interval=f"{LOOK_EVERY}s")
@@ -90,55 +89,60 @@ class Jobs(SLURMCluster):
         return self.status.name in ("created", "starting", "running")
 
     async def _look_after_refused(self) -> None:
-        """Submit again what SLURM refused; where it never took a job, it would not take this one later either."""
-        accepted = False
-        while await self._is_open_after(LOOK_EVERY):
+        """Submit again what SLURM refused, after pauses that grow.
+
+        Where it never took a job, it would not take this one later either.
+        """
+        accepted, pause = False, 0.0
+        while await self._is_open_after(pause or LOOK_EVERY):
             accepted = accepted or any(job.job_id for job in self.workers.values())
             refused = self._refused()
             if refused and not accepted:
                 self.trouble = f"SLURM refuses the jobs; sbatch said:\n{refused[0].refusal}"
                 return
-            if refused:
+            if refused and not pause:
                 self.news.append(f"SLURM refuses a job, and is asked again; sbatch said:\n{refused[0].refusal}")
-                await self._submit_again()
-
-    async def _submit_again(self) -> None:
-        """Submit until all jobs are taken, after pauses that grow."""
-        pause = FIRST_PAUSE
-        while self._refused() and await self._is_open_after(pause):
-            pause = min(2 * pause, LONGEST_PAUSE)
-            for job in self._refused():
+                pause = FIRST_PAUSE
+                continue
+            for job in refused:
                 await self.workers.pop(job.name).close()
-            await self._correct_state()
-        self.news.append("SLURM takes jobs again")
+            if refused:
+                await self._correct_state()
+            if pause and not self._refused():
+                self.news.append("SLURM takes jobs again")
+            pause = min(2 * pause, LONGEST_PAUSE) if self._refused() else 0.0
 
     def _refused(self) -> list[Job]:
         """Jobs that are none, because SLURM refused them."""
         return [job for job in self.workers.values() if job.refusal]
 
     async def _look_after_jobs(self) -> None:
-        """Forget jobs that SLURM does not know any more, so that new ones are submitted."""
-        arrived = 0
-        # Where jobs cannot work, no queue is to be flooded with them.
+        """Forget jobs that SLURM does not know any more, so that new ones are submitted.
+
+        Many that end one after the other without a worker are trouble: no queue is to be flooded with them.
+        """
+        arrived = n_gone = 0
+        submitted: dict[str, float] = {}
         while await self._is_open_after(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY):
             if sum(self.arrivals.count.values()) > arrived:
-                arrived, self.n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
-            now, missing = time.monotonic(), self._missing()
-            self.submitted = {job: self.submitted.get(job, now) for job in missing}
-            old = [job for job, since in self.submitted.items() if now - since > SECONDS_TO_ARRIVE]
+                arrived, n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
+            present = {str(worker.name) for worker in self.scheduler.workers.values()}
+            missing = {
+                job.job_id: name for name, job in self.workers.items() if job.job_id and str(name) not in present
+            }
+            now = time.monotonic()
+            submitted = {job: submitted.get(job, now) for job in missing}
+            old = [job for job, since in submitted.items() if now - since > SECONDS_TO_ARRIVE]
             known = await self._known_jobs() if old else {}
             if known is None:
                 continue
             self.reasons = sorted({known[job] for job in old if job in known} - {"None"})
             for job in old:
                 if job not in known and self.workers.pop(missing[job], None) is not None:
-                    self._count_as_gone(job)
-
-    def _missing(self) -> dict[str, Any]:
-        """Jobs whose worker is not with the scheduler: {number of the job: name of the worker}."""
-        present = {str(worker.name) for worker in self.scheduler.workers.values()}
-        jobs = ((name, job) for name, job in self.workers.items() if str(name) not in present)
-        return {job.job_id: name for name, job in jobs if job.job_id}
+                    n_gone += 1
+                    log = next(iter(sorted(Path(self.log_directory).glob(f"*-{job}.err"))), Path(self.log_directory))
+            if n_gone >= 3 * self.n_jobs:
+                self.trouble = f"{n_gone} jobs ended before their worker had started; see {log}:\n{last_lines(log)}"
 
     async def _known_jobs(self) -> dict[str, str] | None:
         """Return this user's jobs that wait or run, and why they wait; None if SLURM does not answer now."""
@@ -148,13 +152,6 @@ class Jobs(SLURMCluster):
         except (RuntimeError, OSError):
             return None
         return dict(line.split("|", 1) for line in out.splitlines() if "|" in line)
-
-    def _count_as_gone(self, job: str) -> None:
-        """Notice that jobs end one after the other without a worker."""
-        self.n_gone += 1
-        if self.n_gone >= 3 * self.n_jobs:
-            log = next(iter(sorted(Path(self.log_directory).glob(f"*-{job}.err"))), Path(self.log_directory))
-            self.trouble = f"{self.n_gone} jobs ended before their worker had started; see {log}:\n{last_lines(log)}"
 
 
 def job_options(

@@ -112,12 +112,13 @@ def test_each_job_has_a_gpu_of_its_own(slurm, tmp_path):
 
 DRIVER = """
 import sys
+from pathlib import Path
 from engine_tasks import nap
 from glmfit.batch._cluster import open_client
 from glmfit.batch._drive import drive
 
 options = {"host": "127.0.0.1", "memory": "1GB"}
-with open_client("slurm", workers=1, out="out", slurm=options, dashboard=False) as client:
+with open_client("slurm", workers=1, out=Path("out").absolute(), slurm=options, dashboard=False) as client:
     client.wait_for_workers(1)
     print("ready", flush=True)
     drive(client, nap, [(i, 3.0) for i in range(100)], on_receipt=print, on_lost=print)

@@ -127,11 +127,11 @@ def test_a_cluster_that_does_not_close_in_order_hides_nothing(error):
             raise error
 
     with pytest.warns(UserWarning, match=f"did not close in order .{type(error).__name__}: {error}.*squeue"):
-        with _cluster._closed_in_the_end(Cluster()):
+        with _cluster._closed(Cluster()):
             summary = "what was done"
     assert summary
     with pytest.warns(UserWarning, match="did not close"), pytest.raises(KeyError):
-        with _cluster._closed_in_the_end(Cluster()):
+        with _cluster._closed(Cluster()):
             raise KeyError("what went wrong before")
 
 
