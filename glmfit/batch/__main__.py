@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 from .._display import one_line, printable
@@ -68,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         add("--scheduler", help="local (processes, the default), serial, slurm, or a scheduler's address")
         add("--workers", type=_count, default=2, metavar="N", help="processes or jobs (%(default)s)")
         again = "how often a fit that ends its process is tried again (%(default)s)"
-        add("--allowed-failures", type=_none_or_more, default=2, metavar="N", help=again)
+        add("--allowed-failures", type=partial(_count, least=0), default=2, metavar="N", help=again)
         add("--shard", type=_shard, metavar="I/N", help="do part I of N, in this process")
         add("--quiet", action="store_true", help="no progress bar")
         _add_slurm(command)
@@ -95,22 +96,21 @@ def _add_manifest(command: argparse.ArgumentParser) -> None:
 
 def _add_slurm(command: argparse.ArgumentParser) -> None:
     gpus = "GPUs; one per worker or job (%(default)s)"
-    command.add_argument("--gpus", type=_none_or_more, default=0, metavar="N", help=gpus)
+    command.add_argument("--gpus", type=partial(_count, least=0), default=0, metavar="N", help=gpus)
     add = command.add_argument_group("SLURM").add_argument
     add("--partition")
     add("--account")
     add("--walltime", metavar="H:MM:SS", help="of a job")
     add("--memory", type=_memory, metavar="4GB", help="of a job")
-    add("--sbatch-option", action="append", default=[], metavar="--OPTION=X", help="further option")
-    add("--prologue", action="append", default=[], metavar="COMMAND", help="shell command before Python")
+    add("--sbatch-option", dest="extra", action="append", metavar="--OPTION=X", help="further option")
+    add("--prologue", action="append", metavar="COMMAND", help="shell command before Python")
     add("--interface", metavar="ib0", help="network interface of scheduler and workers")
     add("--host", metavar="NAME", help="this machine's address as the nodes see it, in place of it")
 
 
 def _slurm(options: argparse.Namespace) -> dict:
-    names = ("partition", "account", "walltime", "memory", "prologue", "interface", "host")
-    given = {name: getattr(options, name) for name in names} | {"extra": options.sbatch_option}
-    return {name: value for name, value in given.items() if value}
+    names = ("partition", "account", "walltime", "memory", "prologue", "interface", "host", "extra")
+    return {name: getattr(options, name) for name in names if getattr(options, name)}
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -123,18 +123,9 @@ def _run(options: argparse.Namespace) -> int:
         os.environ.update(worker_environment(gpu=gpu, cache=compiled_in(out)))
     from ._run import run
 
-    summary = run(
-        options.manifest,
-        out=out,
-        scheduler=scheduler,
-        workers=options.workers,
-        gpus=options.gpus,
-        slurm=_slurm(options),
-        allowed_failures=options.allowed_failures,
-        shard=options.shard,
-        retry=options.retry,
-        progress=not options.quiet,
-    )
+    given = {name: getattr(options, name) for name in ("workers", "gpus", "allowed_failures", "shard", "retry")}
+    slurm, progress = _slurm(options), not options.quiet
+    summary = run(options.manifest, out=out, scheduler=scheduler, slurm=slurm, progress=progress, **given)
     try:
         print(summary, flush=True)
     except OSError:  # a summary that cannot be read changes nothing
@@ -194,14 +185,10 @@ def _sbatch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+def _count(text: str, least: int = 1) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
-
-
-def _none_or_more(text: str) -> int:
-    return 0 if text == "0" else _count(text)
 
 
 def _memory(text: str) -> str:

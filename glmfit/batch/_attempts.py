@@ -59,7 +59,6 @@ class Attempt:
 
 @atexit.register
 def forget_all() -> None:
-    """Take back what this process has begun."""
     for attempt in list(_here):
         attempt.forget()
 
@@ -104,7 +103,6 @@ def take_back(out: Path, keys: list[str]) -> None:
 
 
 def reason(attempts: list[dict[str, Any]]) -> str:
-    """Say why a fit is given up."""
     text = f"its process ended {counted(len(attempts), 'time')} without a result: a crash, or more memory than there is"
     lifetimes = [mark["lifetime"] for mark in attempts if "lifetime" in mark]
     if lifetimes:
@@ -137,7 +135,6 @@ def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
 
 
 def _append(path: Path, lines: list[str]) -> None:
-    """Add lines, by one call."""
     with open_to_append(path) as file:
         file.write("".join(f"{line}\n" for line in lines).encode())
 

@@ -60,16 +60,12 @@ def drive(
 
 @dataclass(eq=False)
 class _Attempt:
-    """A task with its history."""
-
     task: Any
     n_resubmitted: int = 0
     alone: bool = False
 
 
 class _Run:
-    """One call of `drive`."""
-
     def __init__(self, client: Client, function, tasks, on_receipt, on_lost, watch: _Watch):
         self.client, self.function, self.watch = client, function, watch
         self.on_receipt, self.on_lost = on_receipt, on_lost
@@ -93,7 +89,6 @@ class _Run:
                 self.land(self.landed.get(timeout=LOOK_EVERY))
 
     def submit(self, attempt: _Attempt) -> None:
-        """Hand one task to the cluster."""
         try:
             # pure=False: a new key each time, so that no answer of an earlier attempt is remembered.
             future = self.client.submit(self.function, attempt.task, pure=False)
@@ -105,7 +100,6 @@ class _Run:
         future.add_done_callback(self.landed.put)
 
     def land(self, future: Future) -> None:
-        """Deal with one future that is done, one way or another."""
         from distributed import KilledWorker
 
         if future.key not in self.flying:
@@ -152,7 +146,6 @@ class _Watch:
         self.has_spoken = False
 
     def look(self) -> None:
-        """Look, if the last look is long enough ago."""
         now = time.monotonic()
         if now - self.looked < LOOK_EVERY:
             return
@@ -176,7 +169,6 @@ class _Watch:
             self.has_spoken = True
 
     def about(self, name: str, otherwise: Any = None) -> Any:
-        """Return what a cluster of ours says of itself."""
         return getattr(getattr(self.client, "cluster", None), name, otherwise)
 
     def count(self) -> int:

@@ -21,7 +21,6 @@ MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a
 
 
 def default_out(path: Path) -> Path:
-    """Output folder of a manifest when none is named."""
     return path.resolve().with_name(f"{path.stem}_results")
 
 

@@ -143,7 +143,6 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGL
 
 
 def _fit(task: Task) -> tuple[Any, dict, dict]:
-    """Fitted model, what is to be recorded of it, and arrays that go with it."""
     spec = task.spec
     built = _design({name: spec[name] for name in ("source", "design", "estimator", "precision")})
     compiled, programs = compile_seconds(), compiled_programs()
@@ -222,7 +221,6 @@ def _join_neurons(models: list, names: list[str]):
 
 
 def _join_steps(steps: list[StepCertificate | None]) -> StepCertificate | None:
-    """One certificate for all neurons, if all have one."""
     if any(step is None for step in steps):
         return None
     return replace(
@@ -235,7 +233,6 @@ def _join_steps(steps: list[StepCertificate | None]) -> StepCertificate | None:
 
 
 def _arrays(parts: list, cls: type) -> dict[str, np.ndarray]:
-    """Arrays with a number per neuron, one after the other."""
     names = [f.name for f in fields(cls) if isinstance(getattr(parts[0], f.name), np.ndarray)]
     return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 

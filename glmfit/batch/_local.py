@@ -32,7 +32,6 @@ class Arrivals(SchedulerPlugin):
         self.count: dict[object, int] = {}
 
     def add_worker(self, scheduler, worker):
-        """Count one; Dask calls this."""
         name = str(scheduler.workers[worker].name)
         self.count[name] = self.count.get(name, 0) + 1
 
@@ -59,7 +58,6 @@ class LocalWorker(ProcessInterface):
         self._process = self._task = None
 
     async def start(self):
-        """Start the process and whoever watches it."""
         self._task = asyncio.create_task(self._keep_alive())
         await super().start()
 

@@ -20,7 +20,6 @@ _touched: set[Path] = set()  # files that show that this process is there
 
 
 def lock_of(out: Path, shard: tuple[int, int] | None) -> Path:
-    """File that a run, or a shard of one, holds."""
     return out / ("run.lock" if shard is None else f"shard-{shard[0]}-of-{shard[1]}.lock")
 
 
@@ -44,9 +43,10 @@ class RunLock:
             try:
                 with open(self.path, "x", encoding="utf-8") as file:
                     file.write(self._text)
-                break
+                touch_from_now_on(self.path)
+                return self
             except FileExistsError:
-                seen, holder = self._text_of(self.path), self.holder()
+                seen, holder = _text_of(self.path), self.holder()
                 if holder is not None:
                     raise BusyFolder(
                         f"another run is at work in {self.path.parent}: process {holder['pid']} on {holder['host']}, "
@@ -54,15 +54,12 @@ class RunLock:
                         f"(--shard i/n). If it is gone, remove {self.path}."
                     ) from None
                 self._take_away(seen)
-        else:
-            raise BusyFolder(f"other runs are starting in {self.path.parent} at this moment; start one of them only.")
-        touch_from_now_on(self.path)
-        return self
+        raise BusyFolder(f"other runs are starting in {self.path.parent} at this moment; start one of them only.")
 
     def __exit__(self, *_) -> None:
         touch_no_more(self.path)
         with contextlib.suppress(OSError):  # a folder that has become read-only, or is gone, is told of elsewhere
-            if self._text_of(self.path) == self._text:
+            if _text_of(self.path) == self._text:
                 self.path.unlink(missing_ok=True)
 
     def holder(self) -> dict | None:
@@ -72,7 +69,7 @@ class RunLock:
         except OSError:
             return None
         try:
-            found = json.loads(self._text_of(self.path) or "")
+            found = json.loads(_text_of(self.path) or "")
             int(found["pid"])
             holder = found | {"host": found["host"], "since": time.ctime(float(found.get("since", 0)))}
         except DAMAGED:  # half-written, by somebody who is at it or was killed
@@ -85,18 +82,18 @@ class RunLock:
         aside = self.path.with_name(f".{self.path.name}.{os.getpid()}.gone")
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, aside)
-            if self._text_of(aside) != seen and not self.path.exists():
+            if _text_of(aside) != seen and not self.path.exists():
                 os.rename(aside, self.path)  # somebody was faster, and is alive
             else:
                 aside.unlink()
 
-    @staticmethod
-    def _text_of(path: Path) -> str | None:
-        """Read what somebody wrote, of a file that may be anything."""
-        try:
-            return read_regular(path, 10_000).decode(errors="replace")
-        except (OSError, ValueError):
-            return None
+
+def _text_of(path: Path) -> str | None:
+    """Read what somebody wrote, of a file that may be anything."""
+    try:
+        return read_regular(path, 10_000).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
 
 
 def touch_from_now_on(path: Path) -> None:
@@ -112,14 +109,15 @@ def touch_no_more(path: Path) -> None:
 
 @functools.cache
 def _start_to_beat() -> None:
-    def beat() -> None:
-        while True:
-            time.sleep(BEAT_S)
-            for path in list(_touched):
-                with contextlib.suppress(OSError):  # a file server may be back in a moment
-                    os.utime(path)
+    threading.Thread(target=_beat, daemon=True, name="glmfit-beat").start()
 
-    threading.Thread(target=beat, daemon=True, name="glmfit-beat").start()
+
+def _beat() -> None:
+    while True:
+        time.sleep(BEAT_S)
+        for path in list(_touched):
+            with contextlib.suppress(OSError):  # a file server may be back in a moment
+                os.utime(path)
 
 
 def this_process() -> dict[str, Any]:

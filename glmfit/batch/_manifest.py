@@ -76,18 +76,14 @@ class Manifest:
         Where it was read.
     name : str
         Its name, the file's without one.
-    seed : int
+    seed, precision : int, {"single", "double"}
         Of every fit.
-    precision : {"single", "double"}
-        Of the passes.
     options : dict
         With defaults filled in; its one entry, ``pad_shapes``, is without effect since version 0.2.
     digest : str
         sha256 of the file's bytes, in hexadecimal.
-    data : tuple
-        Sources, each with a name and sessions.
-    models : tuple
-        Configurations, the members of grids each by themselves.
+    data, models : tuple
+        Sources, each with a name and sessions; configurations, the members of grids each by themselves.
     """
 
     path: Path
@@ -126,17 +122,11 @@ class Manifest:
         return tasks
 
     def _spec(self, model: Model, source: dict[str, Any]) -> dict[str, Any]:
-        parameters = model.parameters
+        about = {"source": source, "seed": self.seed, "precision": self.precision}
+        spec = {"estimator": model.estimator, "parameters": model.parameters, "design": model.design, **about}
         if model.estimator == "PopulationGLM":  # without effect, but in the keys of fits by version 0.1
-            parameters = {"pad_shapes": self.options["pad_shapes"], **parameters}
-        return {
-            "estimator": model.estimator,
-            "parameters": parameters,
-            "design": model.design,
-            "source": source,
-            "seed": self.seed,
-            "precision": self.precision,
-        }
+            spec["parameters"] = {"pad_shapes": self.options["pad_shapes"], **model.parameters}
+        return spec
 
 
 def read_manifest(path: str | Path) -> Manifest:
@@ -189,32 +179,29 @@ def read_known(path: Path, out: Path) -> Manifest:
 def _read(path: Path, checked: str | None) -> Manifest:
     """Read a manifest; parameters of estimators are taken as they are if its digest is that of one checked before."""
     content = path.read_bytes()
-    digest_of_bytes = hashlib.sha256(content).hexdigest()
+    hashed = hashlib.sha256(content).hexdigest()
     document = _parse(path, content)
     problems = Problems(path.name, document)
     right = check_table(problems, (), document, _KEYS)
     options = check_table(problems, ("options",), right.get("options", {}), {"pad_shapes": BOOLEAN})
     folder = path.resolve().parent
-    data = [read_data(problems, *entry, folder) for entry in check_tables(problems, document, "data")]
-    by_name = {source.name: source for source in data}
+    data = {}
+    for place, table in check_tables(problems, document, "data"):
+        source = read_data(problems, place, table, folder)
+        data[source.name] = source
     models: list[Model] = []
     for place, table in check_tables(problems, document, "model"):
-        made = read_model(problems, place, table, by_name, values=digest_of_bytes != checked)
+        made = read_model(problems, place, table, data, values=hashed != checked)
         _check_new(problems, place, made, models)
         models += made
-    if not problems and not any(by_name[name].sessions for model in models for name in model.data):
+    if not problems and not any(data[name].sessions for model in models for name in model.data):
         problems.add((), "there is nothing to fit: no model has a session.")
     if problems:
         raise ManifestError(problems.texts)
+    name, seed, precision = right.get("name", path.stem), right.get("seed", 0), right.get("precision", "single")
+    sources = tuple(data.values())
     return Manifest(
-        path.resolve(),
-        right.get("name", path.stem),
-        right.get("seed", 0),
-        right.get("precision", "single"),
-        {"pad_shapes": True} | options,
-        digest_of_bytes,
-        tuple(data),
-        tuple(models),
+        path.resolve(), name, seed, precision, {"pad_shapes": True} | options, hashed, sources, tuple(models)
     )
 
 
@@ -267,10 +254,13 @@ def _read_json(text: str) -> Any:
 
 def _check_new(problems: Problems, place: tuple, made: list[Model], models: list[Model]) -> None:
     """Note a configuration that is there already for the same data: its results would be the same files."""
-    facts = {digest([m.estimator, m.parameters, m.design, name]): m.name for m in models for name in m.data}
+
+    def of(model: Model) -> dict[str, str]:
+        return {digest([model.estimator, model.parameters, model.design, name]): name for name in model.data}
+
+    there = {fact: model.name for model in models for fact in of(model)}
     for model in made:
-        for name in model.data:
-            other = facts.get(digest([model.estimator, model.parameters, model.design, name]))
-            if other is not None:
-                problems.add(place, f'"{model.name}" is the same as model "{other}" for data "{name}".')
+        for fact, name in of(model).items():
+            if fact in there:
+                problems.add(place, f'"{model.name}" is the same as model "{there[fact]}" for data "{name}".')
                 break

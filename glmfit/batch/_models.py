@@ -98,7 +98,6 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
 
 
 def _check_names(problems: Problems, path: tuple, keys: dict, estimator: str) -> None:
-    """Note parameters that the estimator does not have, or that are not for manifests."""
     known = [name for name in inspect.signature(getattr(glmfit, estimator)).parameters if name not in _SET_ELSEWHERE]
     for key in keys:
         if key in _SET_ELSEWHERE:
@@ -108,7 +107,6 @@ def _check_names(problems: Problems, path: tuple, keys: dict, estimator: str) ->
 
 
 def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], estimator: str | None):
-    """Check whether there is to be a design, and the design."""
     kinds = {source.kind for source in sources}
     if "design" in table:
         if "matrices" in kinds:
@@ -123,7 +121,6 @@ def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], e
 
 
 def _short(value: Any) -> str:
-    """Write a value within a name."""
     return value if isinstance(value, str) else shown(value).replace(" ", "")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -80,9 +80,9 @@ class Progress:
     def __str__(self) -> str:
         """Readable summary."""
         lines = [f"{self.n_done} of {self.n_tasks} fits done, {self.n_failed} failed, {self.n_missing} missing"]
-        lines += listed(f"{counted(self.n_damaged, 'damaged result')}, to be done again:", self.damaged)
+        lines += _listed(f"{counted(self.n_damaged, 'damaged result')}, to be done again:", self.damaged)
         ends = {name: f" ({counted(n, 'attempt')} ended its process)" if n else "" for name, n in self.begun}
-        lines += listed("begun and not ended:", [name + end for name, end in ends.items()])
+        lines += _listed("begun and not ended:", [name + end for name, end in ends.items()])
         if self.n_missing and self.eta_s is not None:
             lines.append(f"about {_duration(self.eta_s)} to go, if work goes on at the pace of late")
         if len(self.by_model) > 1:
@@ -99,15 +99,18 @@ class Progress:
         if self.n_warned:
             lines.append(f"{self.n_warned} fits warned (column 'warnings' of what collect writes)")
         if self.failures:
-            lines += listed("failed:", [f"{name}: {error}" for name, error in self.failures])
+            lines += _listed("failed:", [f"{name}: {error}" for name, error in self.failures])
             lines.append("tracebacks are in failed/; 'retry' does them again")
         return "\n".join(map(one_line, lines))
 
 
-def listed(title: str, entries: list[str]) -> list[str]:
-    """List a few under a title, and count the rest."""
-    more = [f"  and {len(entries) - _MOST_NAMED} more"] if len(entries) > _MOST_NAMED else []
-    return [title, *(f"  {entry}" for entry in entries[:_MOST_NAMED]), *more] if entries else []
+def shorten(entries: Iterable[str]) -> list[str]:
+    entries = list(entries)
+    return entries[:_MOST_NAMED] + ([f"and {len(entries) - _MOST_NAMED} more"] if len(entries) > _MOST_NAMED else [])
+
+
+def _listed(title: str, entries: list[str]) -> list[str]:
+    return [title, *(f"  {entry}" for entry in shorten(entries))] if entries else []
 
 
 def status(out: str | Path) -> Progress:
@@ -176,7 +179,6 @@ def status(out: str | Path) -> Progress:
 
 
 def _eta(facts: list[dict], n_missing: int) -> float | None:
-    """Seconds to go, from when the fits of late began and ended."""
     if not n_missing:
         return 0.0
     ends = sorted(datetime.datetime.fromisoformat(f["began"]).timestamp() + f["seconds"] for f in facts)
@@ -187,7 +189,6 @@ def _eta(facts: list[dict], n_missing: int) -> float | None:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds as people say it."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -278,7 +279,6 @@ def collect(out: str | Path) -> Collected:
 
 
 def _joined(parts: list) -> Sequence:
-    """Join the units of all fits."""
     return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [*chain.from_iterable(parts)]
 
 

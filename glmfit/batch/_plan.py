@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,10 +48,10 @@ class Task:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Task:
         """Make the task of `to_json`; ValueError, TypeError or KeyError if it is none."""
-        names = [values[name] for name in ("session", "model")]
-        if not all(isinstance(name, str) for name in names) or not isinstance(values["spec"], dict):
+        task = cls(_check_key(values["key"]), values["session"], values["model"], values["spec"])
+        if not (isinstance(task.session, str) and isinstance(task.model, str) and isinstance(task.spec, dict)):
             raise ValueError("a session or model without a name, or without a specification")
-        return cls(_check_key(values["key"]), *names, values["spec"])
+        return task
 
 
 class Receipt(NamedTuple):
@@ -65,10 +65,8 @@ class Receipt(NamedTuple):
         "found": done before.
     seconds : float
         From the start of loading to the end of writing.
-    error : str or None
-        Of one that failed.
-    worker : str
-        Host and process.
+    error, worker : str or None, str
+        Error of one that failed; host and process.
     unwritten : bool
         Whether it failed because the output folder cannot be written to.
     """
@@ -90,7 +88,6 @@ def make_task(session: str, model: str, spec: dict[str, Any], identity: str) -> 
 
 
 def key_of(spec: dict[str, Any]) -> str:
-    """Key of a task's spec."""
     facts = {name: spec[name] for name in _HASHED}
     return digest({"format": _FORMAT, "data": spec["identity"], **facts})[:20]
 
@@ -113,11 +110,11 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
     for task in manifest.tasks(cache):
         once.setdefault(task.key, task)
     cache.save()
-    tasks = []
-    for task in once.values():
+    tasks = list(once.values())
+    for task in tasks:
         source = task.spec["source"]
-        planned = {"identity": task.spec["identity"], "files": cache.files_of(source)}
-        tasks.append(replace(task, spec={**task.spec, "source": {**source, "planned": planned}}))
+        planned = {"identity": task.spec["identity"], "files": cache.hashed.get(_name(source), [])}
+        task.spec["source"] = {**source, "planned": planned}
     write_plan(manifest, tasks, out)
     return tasks
 
@@ -127,7 +124,7 @@ class _IdentityCache:
 
     def __init__(self, path: Path):
         self._path, self._fresh = path, {}
-        self._hashed: dict[str, list | None] = {}
+        self.hashed: dict[str, list | None] = {}  # source -> files as they were hashed, None for a loader
         try:
             self._known = dict(json.loads(read_regular(path)))
         except DAMAGED:
@@ -135,26 +132,21 @@ class _IdentityCache:
 
     def __call__(self, source: dict) -> str:
         signature = stat_signature(source)
-        known = self._known.get(self._name(source, signature))
+        known = self._known.get(_name(source, signature))
         if not (isinstance(known, str) and re.fullmatch("[0-9a-f]{64}", known)):
             known, signature = identify(source)
-        self._hashed[self._name(source)] = signature
+        self.hashed[_name(source)] = signature
         if signature is not None:  # a loader's identity is the text of its module, and is quickly read
-            self._fresh[self._name(source, signature)] = known
+            self._fresh[_name(source, signature)] = known
         return known
 
-    def files_of(self, source: dict) -> list | None:
-        """Describe the files whose identity was given; empty if they could not be read, None for a loader."""
-        return self._hashed.get(self._name(source), [])
-
     def save(self) -> None:
-        """Write down what was found out."""
         if self._fresh.keys() - self._known.keys():
             write_text(self._path, json.dumps(self._known | self._fresh))
 
-    @staticmethod
-    def _name(source: dict, signature: list | None = None) -> str:
-        return json.dumps({"source": source, "stat": signature}, sort_keys=True)
+
+def _name(source: dict, signature: list | None = None) -> str:
+    return json.dumps({"source": source, "stat": signature}, sort_keys=True)
 
 
 def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
@@ -169,7 +161,6 @@ def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
     with whole_or_absent(path) as file:
         file.write(text.encode())
 
@@ -183,7 +174,6 @@ def planned_keys(out: Path) -> list[str]:
     """Read the keys of the tasks alone, which take a tenth of the memory; raises as `read_plan`."""
 
     def lean(values: dict) -> Any:
-        """Keep of a task its key, and of what is in it nothing."""
         return values if "tasks" in values else values.get("key")
 
     return _read_plan(out, _check_key, object_hook=lean)

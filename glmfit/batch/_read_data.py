@@ -35,7 +35,6 @@ _LABEL = 60  # characters that the arguments of a loader may add to a session's 
 
 
 def _is_place(value: Any) -> bool:
-    """Whether a text has the form of "package.module:function"."""
     parts = value.replace(":", ".").split(".") if isinstance(value, str) and value.count(":") == 1 else [""]
     return all(part.isidentifier() for part in parts)
 
@@ -63,8 +62,6 @@ _ARRAYS = {
 
 @dataclass(frozen=True)
 class Data:
-    """A source of sessions."""
-
     name: str
     kind: str  # what its sessions hold, "recording" or "matrices"; "loader": that is known when it has run
     sessions: dict[str, dict[str, Any]]  # name -> all that is needed to load it, values of JSON
@@ -73,7 +70,6 @@ class Data:
 
 
 def read_data(problems: Problems, path: tuple, table: dict[str, Any], folder: Path) -> Data:
-    """Check one source of data, and find its sessions."""
     name = table["name"] if isinstance(table.get("name"), str) else str(path[-1] + 1)
     if "loader" in table:
         return Data(name, "loader", _loader(problems, path, table, name, folder))
@@ -95,7 +91,6 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
     arrays: list[tuple] = []
 
     def named(at: tuple, what: str, entry: Any) -> dict:
-        """Arrays of a file that an entry names."""
         found = check_table(problems, at, entry, *_ARRAYS[what])
         arrays.extend((at, part, array) for part, array in found.items() if part != "columns")
         return found
@@ -185,7 +180,6 @@ def _sessions(name: str, files: list[Path], form: str | None, common: dict) -> d
 
 
 def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Path) -> dict[str, dict[str, Any]]:
-    """Sessions of a function of the user's."""
     right = check_table(problems, path, table, _LOADER, ("name", "loader"))
     if "loader" not in right:
         return {}

@@ -17,6 +17,7 @@ from ._attempts import begun, deaths, ended, take_back
 from ._environment import default_out
 from ._lock import RunLock, lock_of
 from ._manifest import Manifest, read_known
+from ._overview import shorten
 from ._plan import Receipt, Task, plan, share
 from ._results import failure_path, forget_failure, is_whole, make_folders, read_failure, result_path, write_failure
 from ._stop import signals_noted, stop_if_told
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _UNWRITTEN = 3  # results in a row that no host of the run can write end it
 _MANY_UNWRITTEN = 10  # or so many that came in a row, whoever wrote before: they may have left
-_MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,12 @@ class Summary:
     ----------
     out : pathlib.Path
         Output folder.
-    n_tasks : int
-        Tasks of the run (of the shard).
-    n_found : int
-        Done before.
-    n_done : int
-        Done by this run.
+    n_tasks, n_found, n_done : int
+        Tasks of the run (of the shard); those done before, and by this run.
     failed : list of Receipt
         Failed by this run, or earlier and not tried again.
-    n_missing : int
-        Neither done nor failed: a run that was stopped leaves some.
-    n_damaged : int
-        Results that were damaged, and were to be redone.
+    n_missing, n_damaged : int
+        Neither done nor failed: a run that was stopped leaves some; results that were damaged, and were to be redone.
     seconds : float
         Wall time.
     stopped : str or None
@@ -83,9 +77,7 @@ class Summary:
             parts.append(f"{self.n_missing} missing: run again to go on")
         lines = [", ".join(parts) + f"; {self.seconds:.1f} s, results in {self.out / 'results'}"]
         lines += [f"stopped: {self.stopped}"] if self.stopped else []
-        lines += [_failed(receipt) for receipt in self.failed[:_MOST_NAMED]]
-        if len(self.failed) > _MOST_NAMED:
-            lines.append(f"and {len(self.failed) - _MOST_NAMED} more")
+        lines += shorten(map(_failed, self.failed))
         if self.failed:
             lines.append(f"tracebacks are in {self.out / 'failed'}; fix the cause, then 'retry'")
         return "\n".join(map(one_line, lines))
@@ -161,8 +153,7 @@ def run(
     fails to write three results in a row, or when ten in a row (three per host, if that is more) cannot be written: on
     a full disk nothing is computed for nothing.
     """
-    start = time.perf_counter()
-    scheduler = str(scheduler)
+    start, scheduler = time.perf_counter(), str(scheduler)
     known = scheduler in ("serial", "local", "slurm") or "://" in scheduler or Path(scheduler).is_file()
     if client is None and not known:
         raise ValueError(
@@ -175,27 +166,30 @@ def run(
     make_folders(out)
     with signals_noted(), RunLock(lock_of(out, shard)):
         book = Book(manifest, out, shard, retry, progress, start)
-        with book:
-            if book.todo:
-                from ._fit import run_one
+        if book.todo:
+            from ._fit import run_one
 
-                function = partial(run_one, out=str(out), manifest=manifest.digest, tries=allowed_failures + 1)
+            function = partial(run_one, out=str(out), manifest=manifest.digest, tries=allowed_failures + 1)
+            options = {"workers": workers, "gpus": gpus, "slurm": slurm, "allowed_failures": allowed_failures}
+            try:
                 if client is None and scheduler == "serial":
                     for task in book.todo:
                         book.add(task, function(task))
                 else:
-                    options = {"workers": workers, "gpus": gpus, "slurm": slurm, "allowed_failures": allowed_failures}
                     _drive(function, book, client or scheduler, out=out, **options)
+            except _CannotWriteError as error:
+                book.stopped = str(error)
+            finally:
+                book.bar.close()
         return book.summary()
 
 
 def _drive(function: Callable[[Task], Receipt], book: Book, where: Any, **options: Any) -> None:
-    """Let Dask do the work."""
     from ._cluster import open_client
     from ._drive import drive
 
     with open_client(where, **options) as client:
-        if client.dashboard_link and book.is_shown:
+        if client.dashboard_link and book.bar.is_shown:
             book.say(f"Dask dashboard: {client.dashboard_link}")
         try:
             drive(client, function, book.todo, on_receipt=book.add, on_lost=book.lost, say=book.say)
@@ -211,8 +205,9 @@ class Book:
     """
 
     def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
-        self._out, self._digest, self._start, self._stopped = out, manifest.digest, start, None
+        self._out, self._digest, self._start = out, manifest.digest, start
         self.todo: list[Task] = []
+        self.stopped: str | None = None  # why there is no more to be done
         self._found: list[str] = []
         self._done: list[str] = []
         self._failed: list[Receipt] = []
@@ -225,10 +220,9 @@ class Book:
         self._look(tasks, retry)
         interval = 0.1 if sys.stderr is not None and sys.stderr.isatty() else 30.0
         show = progress and bool(self.todo)
-        self._bar = ProgressBar(f"batch {out.name}", len(self.todo), "fit", show, mininterval=interval)
+        self.bar = ProgressBar(f"batch {out.name}", len(self.todo), "fit", show, mininterval=interval)
 
     def _look(self, tasks: list[Task], retry: bool) -> None:
-        """Tell what is done, what failed and what is to be done."""
         left, attempted = {path.stem for path in (self._out / "failed").glob("*.json")}, begun(self._out)
         for task in tasks:
             key = task.key
@@ -250,47 +244,28 @@ class Book:
             # What ends its process, or may be what does, is not to keep the others from being done.
             self.todo.sort(key=lambda task: task.key in attempted and bool(deaths(self._out, task.key)))
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether there is a bar."""
-        return self._bar.is_shown
-
-    def __enter__(self) -> Book:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
-        self._bar.close()
-        if isinstance(error, _CannotWriteError):
-            self._stopped = str(error)
-        return self._stopped is not None
-
     def add(self, task: Task, receipt: Receipt) -> None:
-        """Note what became of a task."""
+        """Note what became of a task; _CannotWriteError if results cannot be written any more."""
         if receipt.state == "failed":
             self._failed.append(receipt)
             self.say(_failed(receipt))
         else:
             self._done.append(receipt.key)
-        self._bar.say(f"{len(self._failed)} failed" if self._failed else "")
-        self._bar.advance()
+        self.bar.say(f"{len(self._failed)} failed" if self._failed else "")
+        self.bar.advance()
         if receipt.worker:  # unknown where workers died
-            self._end_if_unwritten(receipt)
+            host = receipt.worker.rpartition(":")[0]
+            self._unwritten[host] = self._unwritten.get(host, 0) + 1 if receipt.unwritten else 0
+            self._in_a_row = self._in_a_row + 1 if receipt.unwritten else 0
+            # Where one host writes, it is another host that is sick, not the folder.
+            every_host = min(self._unwritten.values()) >= _UNWRITTEN
+            many = max(_MANY_UNWRITTEN, _UNWRITTEN * len(self._unwritten))
+            if every_host or self._in_a_row >= many:
+                n = _UNWRITTEN if every_host else many
+                raise _CannotWriteError(f"results cannot be written any more, {n} in a row: {receipt.error}")
         stop_if_told()
 
-    def _end_if_unwritten(self, receipt: Receipt) -> None:
-        """Raise if results cannot be written any more: nothing is computed for nothing."""
-        host = receipt.worker.rpartition(":")[0]
-        self._unwritten[host] = self._unwritten.get(host, 0) + 1 if receipt.unwritten else 0
-        self._in_a_row = self._in_a_row + 1 if receipt.unwritten else 0
-        # Where one host writes, it is another host that is sick, not the folder.
-        every_host = min(self._unwritten.values()) >= _UNWRITTEN
-        many = max(_MANY_UNWRITTEN, _UNWRITTEN * len(self._unwritten))
-        if every_host or self._in_a_row >= many:
-            n = _UNWRITTEN if every_host else many
-            raise _CannotWriteError(f"results cannot be written any more, {n} in a row: {receipt.error}")
-
     def lost(self, task: Task, error: BaseException | str) -> None:
-        """Note a task whose workers died, again and again."""
         died = type(error).__name__ == "KilledWorker"
         why = "its worker died every time it was tried (a crash, or more memory than allowed)"
         text = f"{why if died else 'it could not be done'}: {type(error).__name__}: {error}"
@@ -300,27 +275,17 @@ class Book:
 
     def say(self, text: str) -> None:
         """Print, without tearing the bar if there is one."""
-        if self._bar.is_shown:
-            self._bar.write(printable(text))
+        if self.bar.is_shown:
+            self.bar.write(printable(text))
         else:
             with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens
                 print(printable(text), file=sys.stderr, flush=True)
 
     def summary(self) -> Summary:
-        """Sum up what the run came to, by the results that are there now."""
-        n_found, n_done = (
-            sum(result_path(self._out, key).exists() for key in keys) for keys in (self._found, self._done)
-        )
+        counts = [sum(result_path(self._out, key).exists() for key in keys) for keys in (self._found, self._done)]
+        n_missing, seconds = self._n_tasks - sum(counts) - len(self._failed), time.perf_counter() - self._start
         return Summary(
-            self._out,
-            self._n_tasks,
-            n_found,
-            n_done,
-            self._failed,
-            n_missing=self._n_tasks - n_found - n_done - len(self._failed),
-            n_damaged=self._n_damaged,
-            seconds=time.perf_counter() - self._start,
-            stopped=self._stopped,
+            self._out, self._n_tasks, *counts, self._failed, n_missing, self._n_damaged, seconds, self.stopped
         )
 
 

@@ -48,7 +48,6 @@ class Job(SLURMJob):
             self.status = Status.running  # all that Dask closes are running, also one that never came to be
 
     async def close(self):
-        """Cancel the job."""
         try:
             await super().close()
         finally:
@@ -221,5 +220,4 @@ def job_options(
 
 
 def _lines(given: str | list[str] | None) -> list[str]:
-    """Accept one line for a list of one."""
     return [given] if isinstance(given, str) else list(given or [])

@@ -224,7 +224,6 @@ def find_loader(name: str, folder: str) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _near_manifest(folder: str) -> Iterator[None]:
-    """Let modules in the manifest's folder be imported."""
     sys.path.insert(0, folder)
     importlib.invalidate_caches()
     try:
@@ -284,7 +283,6 @@ class _Source(SourceFileLoader):
         return self.source_to_code(self.text, self.path)
 
     def execute(self) -> None:
-        """Make the module, in place of what was imported under its name."""
         before, module = sys.modules.get(self.name), importlib.util.module_from_spec(self.spec)
         sys.modules[self.name] = module
         try:

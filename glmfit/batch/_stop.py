@@ -19,7 +19,6 @@ ENDING = {143: "SIGTERM", 128 + getattr(signal, "SIGHUP", 1): "SIGHUP"}  # exit 
 
 
 def is_stopped() -> bool:
-    """Whether this process was told to stop."""
     return bool(_noted)
 
 
@@ -86,7 +85,6 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def _is_in(frame: FrameType | None, function: Callable) -> bool:
-    """Whether a frame is of a function or of what it called."""
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
     return frame is not None

@@ -409,21 +409,21 @@ def test_one_host_that_cannot_write_does_not_end_the_run_of_the_others(batch):
 
     manifest = read_manifest(batch.manifest)
     options = {"shard": None, "retry": False, "progress": False, "start": 0.0}
-    with _run.Book(manifest, batch.out, **options) as book:
-        book.add(None, receipt("well", False))
-        for _ in range(5):
-            book.add(None, receipt("sick", True))
-        book.lost(book.todo[0], "its worker died")  # on no known host
-        for _ in range(2):
-            book.add(None, receipt("well", True))
-        with pytest.raises(_run._CannotWriteError, match="3 in a row"):
-            book.add(None, receipt("well", True))
-    with _run.Book(manifest, batch.out, **options) as book:
-        book.add(None, receipt("well, and gone", False))
-        for _ in range(9):
-            book.add(None, receipt("sick", True))
-        with pytest.raises(_run._CannotWriteError, match="10 in a row"):
-            book.add(None, receipt("sick", True))
+    book = _run.Book(manifest, batch.out, **options)
+    book.add(None, receipt("well", False))
+    for _ in range(5):
+        book.add(None, receipt("sick", True))
+    book.lost(book.todo[0], "its worker died")  # on no known host
+    for _ in range(2):
+        book.add(None, receipt("well", True))
+    with pytest.raises(_run._CannotWriteError, match="3 in a row"):
+        book.add(None, receipt("well", True))
+    book = _run.Book(manifest, batch.out, **options)
+    book.add(None, receipt("well, and gone", False))
+    for _ in range(9):
+        book.add(None, receipt("sick", True))
+    with pytest.raises(_run._CannotWriteError, match="10 in a row"):
+        book.add(None, receipt("sick", True))
 
 
 def test_the_summary_counts_what_is_there(batch, monkeypatch):
