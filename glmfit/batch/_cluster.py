@@ -49,7 +49,6 @@ def open_client(
     slurm: dict[str, Any] | None = None,
     security: Security | None = None,
     allowed_failures: int = 2,
-    dashboard: bool = True,
 ) -> Iterator[Client]:
     """Open a Dask client, with its cluster where none exists, and close what was opened.
 
@@ -57,7 +56,7 @@ def open_client(
     that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
     through. Workers have one thread, or one GPU; they may still be on their way: `drive` waits for them. `slurm` has
     the options of `job_options`. Logs go to out/logs, which SLURM's nodes must share, compiled programs to
-    out/compiled. A task is given up after `allowed_failures` of its workers have died, plus one. The dashboard, on
+    out/compiled. A task is handed back after `allowed_failures` of its workers have died, plus one. The dashboard, on
     127.0.0.1 by HTTPS, needs bokeh.
     """
     if not isinstance(scheduler, str | os.PathLike):
@@ -76,7 +75,7 @@ def open_client(
     import dask
     from distributed import Client
 
-    dashboard = dashboard and importlib.util.find_spec("bokeh") is not None
+    dashboard = importlib.util.find_spec("bokeh") is not None
     settings = {
         "distributed.scheduler.allowed-failures": allowed_failures,
         # SLURM: a job whose worker is lost is cancelled and replaced after this. Local workers come back by themselves.

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -58,20 +57,13 @@ def drive(
         run.let_go()
 
 
-@dataclass(eq=False)
-class _Attempt:
-    task: Any
-    n_resubmitted: int = 0
-    alone: bool = False
-
-
 class _Run:
     def __init__(self, client: Client, function, tasks, on_receipt, on_lost, watch: _Watch):
         self.client, self.function, self.watch = client, function, watch
         self.on_receipt, self.on_lost = on_receipt, on_lost
-        self.waiting = deque(_Attempt(task) for task in tasks)
-        self.suspects: deque[_Attempt] = deque()
-        self.flying: dict[str, tuple[_Attempt, Future]] = {}
+        self.waiting = deque((task, 0) for task in tasks)  # and how often each was lost on the way
+        self.suspects: deque[tuple[Any, int]] = deque()
+        self.flying: dict[str, tuple[Any, int, bool, Future]] = {}
         self.landed: SimpleQueue[Future] = SimpleQueue()
 
     def all(self) -> None:
@@ -80,23 +72,21 @@ class _Run:
             stop_if_told()
             self.watch.look()
             if self.suspects and not self.waiting and not self.flying:
-                suspect = self.suspects.popleft()
-                suspect.alone = True
-                self.submit(suspect)
+                self.submit(*self.suspects.popleft(), alone=True)
             while self.waiting and len(self.flying) < max(2, PER_WORKER * self.watch.n_workers):
-                self.submit(self.waiting.popleft())
+                self.submit(*self.waiting.popleft())
             with contextlib.suppress(Empty):
                 self.land(self.landed.get(timeout=LOOK_EVERY))
 
-    def submit(self, attempt: _Attempt) -> None:
+    def submit(self, task: Any, n_lost: int, alone: bool = False) -> None:
         try:
             # pure=False: a new key each time, so that no answer of an earlier attempt is remembered.
-            future = self.client.submit(self.function, attempt.task, pure=False)
+            future = self.client.submit(self.function, task, pure=False)
         except (OSError, RuntimeError, CancelledError) as error:
             if self.client.status not in ("closing", "closed"):
                 raise
             raise ClusterLostError(f"the connection to the Dask scheduler is closed ({error})") from error
-        self.flying[future.key] = (attempt, future)
+        self.flying[future.key] = task, n_lost, alone, future
         future.add_done_callback(self.landed.put)
 
     def land(self, future: Future) -> None:
@@ -104,7 +94,8 @@ class _Run:
 
         if future.key not in self.flying:
             return
-        attempt, error = self.flying[future.key][0], None
+        task, n_lost, alone, _ = self.flying[future.key]
+        error = None
         try:
             receipt = future.result(timeout=FETCH_WITHIN)
         except Exception as caught:
@@ -117,18 +108,17 @@ class _Run:
         del self.flying[future.key]
         future.release()
         if error is None:
-            self.on_receipt(attempt.task, receipt)
-        elif isinstance(error, KilledWorker) and not attempt.alone:
-            self.suspects.append(attempt)
-        elif isinstance(error, CancelledError | OSError) and not is_own and attempt.n_resubmitted < RESUBMISSIONS:
-            attempt.n_resubmitted += 1
-            (self.suspects if attempt.alone else self.waiting).appendleft(attempt)
+            self.on_receipt(task, receipt)
+        elif isinstance(error, KilledWorker) and not alone:
+            self.suspects.append((task, n_lost))
+        elif isinstance(error, CancelledError | OSError) and not is_own and n_lost < RESUBMISSIONS:
+            (self.suspects if alone else self.waiting).appendleft((task, n_lost + 1))
         else:
-            self.on_lost(attempt.task, error)
+            self.on_lost(task, error)
 
     def let_go(self) -> None:
         """Cancel what is still with the cluster; nothing if all went well."""
-        futures = [future for _, future in self.flying.values()]
+        futures = [future for *_, future in self.flying.values()]
         self.flying.clear()
         if futures and self.client.status == "running":
             with contextlib.suppress(Exception):

@@ -19,7 +19,7 @@ from ._environment import LIFETIME, SET_STARTED, lifetime_of
 from ._local import HTTP_ON_LOOPBACK, Arrivals, last_lines
 from ._scripts import directive, log_file
 
-OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue", "python")
+OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue")
 CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
 SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
@@ -158,13 +158,9 @@ def job_options(
 ) -> dict[str, Any]:
     """Translate the options of the user into those of Dask's SLURMCluster.
 
-    The user's are those of sbatch, by name: partition, account, walltime ("HH:MM:SS"), memory ("4GB"), and extra, a
-    list of others ("--constraint=avx2"). prologue: lines of shell that come first in the job ("module load cuda").
-    interface: network interface of the nodes and of this machine ("ib0"); host: address of this machine instead.
-    python: interpreter of the workers, by default this one. What is not given is taken from Dask's own configuration
-    (jobqueue.slurm), where the walltime is 30 minutes unless it was changed; it must be longer than the longest fit.
-
-    Dask puts all of it into a script as it is: what must not be read as shell is quoted here.
+    The user's are those of `run`. What is not given is taken from Dask's own configuration (jobqueue.slurm), where the
+    walltime is 30 minutes unless it was changed; it must be longer than the longest fit. Dask puts all of it into a
+    script as it is: what must not be read as shell is quoted here.
     """
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
@@ -189,10 +185,6 @@ def job_options(
         scheduler["host"] = options["host"]
         if options["host"].startswith("127."):  # all nodes are this machine
             arguments += ["--host", options["host"]]
-    # What Dask's configuration names may be a command of several words, and stays as it is.
-    python = options.get("python") or (None if configured["python"] else sys.executable)
-    if options.get("python"):
-        env = {name: value for name, value in env.items() if name != "PYTHONPATH"}  # it has packages of its own
     return {
         "cores": 1,
         "processes": 1,
@@ -201,7 +193,8 @@ def job_options(
         "queue": options.get("partition"),
         "account": options.get("account"),
         "interface": None if options.get("interface") is None else shlex.quote(options["interface"]),
-        "python": python and shlex.quote(python),
+        # What Dask's configuration names may be a command of several words, and stays as it is.
+        "python": configured["python"] or shlex.quote(sys.executable),
         "protocol": "tls://",
         "local_directory": f'"{configured["local-directory"] or "${TMPDIR:-/tmp}"}"',  # variables are for the node
         "job_script_prologue": [

@@ -171,7 +171,7 @@ def test_a_client_without_the_certificate_is_refused(client, who):
 
 
 def test_certificates_are_for_their_owner_only_and_vanish(importable, folder):
-    with open_client("local", workers=1, out=folder, dashboard=False) as client:
+    with open_client("local", workers=1, out=folder) as client:
         (worker,) = client.cluster.workers.values()
         key = Path(worker.env["DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY"])
         assert str(key.parent) not in " ".join(worker.command[: worker.command.index("--local-directory")])
@@ -182,7 +182,7 @@ def test_certificates_are_for_their_owner_only_and_vanish(importable, folder):
 
 def test_each_gpu_has_a_worker_of_its_own(importable, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,8")
-    with open_client("local", gpus=2, dashboard=False) as client:
+    with open_client("local", gpus=2) as client:
         client.wait_for_workers(2, timeout=60)
         seen = client.run(engine_tasks.look_around, None).values()
     assert sorted(one["CUDA_VISIBLE_DEVICES"] for one in seen) == ["4", "6"]
@@ -256,7 +256,7 @@ def test_the_configuration_of_dask_is_as_before(client):
 def test_workers_that_cannot_start_are_an_error_with_the_end_of_their_log(importable, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import os, sys; print('broken site', flush=True); os._exit(4)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with open_client("local", workers=1, out=tmp_path / "out", dashboard=False) as client:
+    with open_client("local", workers=1, out=tmp_path / "out") as client:
         with pytest.raises(ClusterLostError, match=r"(?s)exit code 4.*broken site"):
             carry(client, engine_tasks.echo, [1])
 
@@ -268,7 +268,7 @@ from glmfit.batch._cluster import open_client
 from glmfit.batch._drive import drive
 
 # No worker imports this file again, so it needs no guard.
-with open_client("local", workers=2, dashboard=False) as client:
+with open_client("local", workers=2) as client:
     client.wait_for_workers(2)
     drive(client, nap, [(i, 60.0) for i in range(4)], on_receipt=None, on_lost=None)
 """

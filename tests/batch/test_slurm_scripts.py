@@ -60,7 +60,8 @@ def test_paths_reach_the_worker_as_they_are(name, tmp_path, monkeypatch, show):
     folder = tmp_path / name
     folder.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", f"{folder}/tmp")
-    found = arguments(worker_script(folder, slurm={"python": show}), tmp_path, monkeypatch)
+    monkeypatch.setattr(sys, "executable", show)
+    found = arguments(worker_script(folder), tmp_path, monkeypatch)
     given = dict(itertools.pairwise(found))
     assert given["--secret"] == f"{folder}/key.pem"
     assert given["--local-directory"] == f"{folder}/tmp"
