@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from .._display import one_line, printable
-from ._environment import compiled_in, default_out, worker_environment
+from ._environment import default_out, machine_type, worker_environment
 from ._stop import ENDING, signals_noted
 
 # Whatever imports NumPy or jax is imported on use: both read the environment, which is to be that of a worker by then.
@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--shard works in this process; leave --scheduler {scheduler} out.")
     if scheduler == "serial" and not sys.modules.keys() & {"numpy", "jax"}:
         gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] if options.gpus else None
-        os.environ.update(worker_environment(gpu=gpu, cache=compiled_in(out)))
+        os.environ.update(worker_environment(gpu=gpu, cache=out / "compiled" / machine_type()))
     from ._run import run
 
     given = {name: getattr(options, name) for name in ("workers", "gpus", "allowed_failures", "shard", "retry")}

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._environment import compiled_in, import_path, visible_gpus, worker_environment
+from ._environment import import_path, machine_type, visible_gpus, worker_environment
 from ._lock import RunLock
 from ._stop import signals_noted
 
@@ -54,10 +54,9 @@ def open_client(
 
     The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
     that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
-    through. Workers have one thread, or one GPU; they may still be on their way: `drive` waits for them. `slurm` has
-    the options of `job_options`. Logs go to out/logs, which SLURM's nodes must share, compiled programs to
-    out/compiled. A task is handed back after `allowed_failures` of its workers have died, plus one. The dashboard, on
-    127.0.0.1 by HTTPS, needs bokeh.
+    through. Workers of ours have one thread, or one GPU, logs in out/logs and compiled programs in out/compiled, which
+    SLURM's nodes must share; they may still be on their way: `drive` waits for them. A task is handed back after
+    `allowed_failures` of its workers have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
     """
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
@@ -89,40 +88,30 @@ def open_client(
         stack.enter_context(signals_noted())  # SIGTERM ends in order, too: workers and jobs are ended, files removed
         made = stack.enter_context(certificates(out if scheduler == "slurm" else None))
         stack.enter_context(dask.config.set(settings | made.settings))
-        start = _start_jobs if scheduler == "slurm" else _start_processes
         env = _WORKER_SETTINGS | made.environment | {"PYTHONPATH": import_path()}
-        cluster = stack.enter_context(_closed(start(workers, gpus, slurm, out, made, env, dashboard)))
+        given = {"security": made.security, "logs": out / "logs", "dashboard": dashboard}
+        if scheduler == "slurm":
+            from ._slurm import Jobs
+
+            env |= worker_environment(gpu="0" if gpus else None, cache=out / "compiled")
+            env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
+            cluster = Jobs(n_jobs=workers, gpu=bool(gpus), options=dict(slurm or {}), env=env, **given)
+        else:
+            from ._local import LocalProcesses
+
+            names = visible_gpus(gpus) if gpus else [None] * workers
+            cache = out / "compiled" / machine_type()
+            envs = [{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names]
+            cluster = LocalProcesses(environments=envs, scratch=made.folder, **given)
+        stack.enter_context(_closed(cluster))
         yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
 
 
-def _start_processes(workers, gpus, _, out, made: Certificates, env: dict[str, str], dashboard: bool) -> SpecCluster:
-    from ._local import LocalProcesses
-
-    names: list[str | None] = visible_gpus(gpus) if gpus else [None] * workers
-    cache = None if out is None else compiled_in(out)
-    envs = [{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names]
-    logs = made.folder if out is None else out / "logs"
-    return LocalProcesses(
-        environments=envs, security=made.security, scratch=made.folder, logs=logs, dashboard=dashboard
-    )
-
-
-def _start_jobs(workers, gpus, slurm, out, made: Certificates, env: dict[str, str], dashboard: bool) -> SpecCluster:
-    from ._slurm import Jobs, job_options
-
-    # The node finds the folder of its type of machine.
-    env = worker_environment(gpu="0" if gpus else None, cache=out / "compiled") | env
-    env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
-    logs = out / "logs"
-    options = job_options(gpu=bool(gpus), options=dict(slurm or {}), env=env, logs=logs, dashboard=dashboard)
-    return Jobs(n_jobs=workers, logs=logs, security=made.security, **options)
-
-
 @contextlib.contextmanager
-def _closed(cluster: SpecCluster) -> Iterator[SpecCluster]:
+def _closed(cluster: SpecCluster) -> Iterator[None]:
     """Close a cluster; what that raises is told, but does not replace what was done (or went wrong) before."""
     try:
-        yield cluster
+        yield
     finally:
         try:
             cluster.close()

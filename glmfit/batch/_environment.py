@@ -24,11 +24,6 @@ def default_out(path: Path) -> Path:
     return path.resolve().with_name(f"{path.stem}_results")
 
 
-def compiled_in(out: Path) -> Path:
-    """Folder of the programs compiled for this type of machine, in an output folder."""
-    return out / "compiled" / machine_type()
-
-
 def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> dict[str, str]:
     """Return the environment variables of a process that fits, which NumPy and jax read when they are imported.
 
@@ -55,13 +50,14 @@ def import_path() -> str:
 def visible_gpus(n_gpus: int) -> list[str]:
     """Name the first GPUs that this process may use, as CUDA_VISIBLE_DEVICES wants them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(i) for i in range(n_gpus)] if given is None else [name for name in given.split(",") if name.strip()]
+    names = map(str, range(n_gpus)) if given is None else given.split(",")
+    names = [name.strip() for name in names if name.strip()]
     if len(names) < n_gpus:
         raise ValueError(
             f"{n_gpus} GPUs were asked for, but CUDA_VISIBLE_DEVICES={given!r} lists {len(names)}; "
             "ask for fewer, or make more of them visible"
         )
-    return [name.strip() for name in names[:n_gpus]]
+    return names[:n_gpus]
 
 
 def machine_type() -> str:

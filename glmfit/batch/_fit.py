@@ -263,9 +263,4 @@ def _design(spec: dict) -> Built:
 @functools.cache
 def _versions() -> dict[str, str]:
     found = {"glmfit": glmfit.__version__, "python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "?"
-    return found
+    return found | {name: importlib.metadata.version(name) for name in _LIBRARIES}

@@ -40,10 +40,8 @@ class Progress:
         Seconds until the missing ones are done, at the pace of the last ten minutes of work; None before two are done.
     seconds : float
         Of all fits together, loading and writing included.
-    slowest : list of (str, float)
-        Names and seconds of the slowest fits.
-    failures : list of (str, str)
-        Names and errors of those that failed.
+    slowest, failures : list of (str, float), list of (str, str)
+        Names and seconds of the slowest fits; names and errors of those that failed.
     n_compilations, n_programs : int
         Fits that had to compile; programs compiled (or taken from the folder of compiled ones), in all fits.
     n_warned : int

@@ -13,6 +13,7 @@ from typing import Any
 import dask
 from dask_jobqueue import SLURMCluster
 from dask_jobqueue.slurm import SLURMJob
+from distributed import Security
 from distributed.core import Status
 
 from ._environment import LIFETIME, SET_STARTED, lifetime_of
@@ -65,15 +66,16 @@ class Jobs(SLURMCluster):
     job_cls = Job
     waits_in_queue = True
 
-    def __init__(self, *, n_jobs: int, logs: Path, **options):
+    def __init__(self, *, n_jobs: int, logs: Path, security: Security, **given):
         self.arrivals = Arrivals()
         self.n_jobs, self.log_directory = n_jobs, str(logs)
         self.trouble: str | None = None
         self.news: deque[str] = deque()  # sentences for the user
         self.reasons: list[str] = []  # why jobs wait, in SLURM's words
         logs.mkdir(parents=True, exist_ok=True)
+        options = job_options(logs=logs, **given)
         options["scheduler_options"]["plugins"] = [self.arrivals]
-        super().__init__(**options)
+        super().__init__(security=security, **options)
         self.adapt(minimum_jobs=n_jobs, maximum_jobs=n_jobs, interval=f"{LOOK_EVERY}s")
         self.loop.add_callback(self._look_after_jobs)
         self.loop.add_callback(self._look_after_refused)

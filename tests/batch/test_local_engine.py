@@ -180,9 +180,9 @@ def test_certificates_are_for_their_owner_only_and_vanish(importable, folder):
     assert not key.parent.exists()
 
 
-def test_each_gpu_has_a_worker_of_its_own(importable, monkeypatch):
+def test_each_gpu_has_a_worker_of_its_own(importable, monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,8")
-    with open_client("local", gpus=2) as client:
+    with open_client("local", gpus=2, out=tmp_path) as client:
         client.wait_for_workers(2, timeout=60)
         seen = client.run(engine_tasks.look_around, None).values()
     assert sorted(one["CUDA_VISIBLE_DEVICES"] for one in seen) == ["4", "6"]
@@ -262,13 +262,13 @@ def test_workers_that_cannot_start_are_an_error_with_the_end_of_their_log(import
 
 
 DRIVER = """
-import sys
+from pathlib import Path
 from engine_tasks import nap
 from glmfit.batch._cluster import open_client
 from glmfit.batch._drive import drive
 
 # No worker imports this file again, so it needs no guard.
-with open_client("local", workers=2) as client:
+with open_client("local", workers=2, out=Path("out").absolute()) as client:
     client.wait_for_workers(2)
     drive(client, nap, [(i, 60.0) for i in range(4)], on_receipt=None, on_lost=None)
 """
