@@ -161,28 +161,21 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     from ..estimators.population_glm_cv import SOLVERS as CV_SOLVERS
     from ..observations import from_inverse_link
 
-    numbers = [name for name in ("tol", "cv_tol", "max_memory") if hasattr(model, name)]
-    checks = {name: partial(read_number, name, getattr(model, name)) for name in numbers}
-    if hasattr(model, "certify"):
-        checks["certify"] = partial(read_flag, "certify", model.certify)
+    readers = dict.fromkeys(("tol", "cv_tol", "max_memory"), read_number)
+    readers |= {"certify": read_flag, "max_epochs": read_count}
+    if estimator not in COUNT_ESTIMATORS and model.max_epochs is None:
+        del readers["max_epochs"]  # as many as the solver takes
+    there = [name for name in readers if hasattr(model, name)]
+    checks = {name: partial(readers[name], name, getattr(model, name)) for name in there}
     if estimator not in COUNT_ESTIMATORS:
-        if model.max_epochs is not None:
-            checks["max_epochs"] = partial(read_count, "max_epochs", model.max_epochs)
-        return checks | {
-            "solver_name": model._make_solver,
-            "regularizer_strength": model._strength,
-            "step": model._read_step,
-            "step_decay": partial(check_real, "step_decay", model.step_decay, 1.0, closed=True),
-        }
-    checks["max_epochs"] = partial(read_count, "max_epochs", model.max_epochs)
+        checks |= {"solver_name": model._make_solver, "regularizer_strength": model._strength, "step": model._read_step}
+        return checks | {"step_decay": partial(check_real, "step_decay", model.step_decay, 1.0, closed=True)}
     checks["inverse_link_function"] = partial(from_inverse_link, model.inverse_link_function)
     if estimator == "PopulationGLM":
         return checks | {"solver_name": partial(_check_solver, model), "regularizer": partial(_check_penalty, model)}
-    return checks | {
-        "solver_name": partial(read_population_solver, model.solver_name, model.solver_kwargs, (), CV_SOLVERS),
-        "strengths": partial(read_strengths, model.strengths),
-        "regularizer": model._check_words,
-    }
+    solver = partial(read_population_solver, model.solver_name, model.solver_kwargs, (), CV_SOLVERS)
+    strengths = partial(read_strengths, model.strengths)
+    return checks | {"solver_name": solver, "strengths": strengths, "regularizer": model._check_words}
 
 
 def _check_solver(model: Any) -> None:

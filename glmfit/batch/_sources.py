@@ -45,14 +45,10 @@ def load_session(source: dict[str, Any]) -> Session:
 
     Raises
     ------
-    FileNotFoundError
-        If the file is not there.
-    ValueError
-        If the file is damaged, lacks something or holds something that is not allowed: the file is named.
-    TypeError
-        If a loader returned something other than a Session.
-    ImportError
-        If a loader cannot be imported.
+    FileNotFoundError, ValueError
+        If the file is not there; if it is damaged, lacks something or holds something that is not allowed.
+    ImportError, TypeError
+        If a loader cannot be imported, or returned something other than a Session.
     """
     if source["kind"] == "loader":
         name, function = source["loader"], find_loader(source["loader"], source["folder"])
