@@ -22,7 +22,7 @@ from typing import Any
 from .._files import DAMAGED, open_to_append, read_regular
 from .._progress import counted
 from ._environment import LIFETIME, MARGIN, STARTED, lifetime_of, seconds_of
-from ._lock import SILENT_S, is_alive, this_process, touch_from_now_on, touch_no_more
+from ._lock import SILENT_S, is_alive, this_process, touch_from_now_on, touched
 
 _MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for an innocent fit
 _LEAST = 0.1  # of a lifetime, which every attempt is taken to have had: none goes on for ever
@@ -48,7 +48,7 @@ class Attempt:
     def end(self) -> None:
         """Stop to show that it lasts: there is a result, or an error."""
         _here.discard(self)
-        touch_no_more(self._path)
+        touched.discard(self._path)
 
     def forget(self) -> None:
         """Take the line back: the process ends in order, and the fit is not why."""

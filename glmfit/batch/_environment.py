@@ -65,17 +65,13 @@ def machine_type() -> str:
 
     A program compiled on another kind of machine may stop with an illegal instruction, or differ in the last bits.
     """
-    what = "\n".join((platform.machine(), _cpu_flags(), metadata.version("jaxlib")))
-    return f"{platform.machine()}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
-
-
-def _cpu_flags() -> str:
-    """Name the instruction sets of the CPU, sorted, or what the system says instead."""
     try:
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
     except OSError:
         found = None
-    return " ".join(sorted(found[1].split())) if found else platform.processor()
+    instructions = " ".join(sorted(found[1].split())) if found else platform.processor()
+    what = "\n".join((platform.machine(), instructions, metadata.version("jaxlib")))
+    return f"{platform.machine()}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
 
 
 def seconds_of(walltime: str | int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import socket
@@ -16,7 +15,7 @@ from .._files import DAMAGED, read_regular
 
 BEAT_S = 5.0
 SILENT_S = 60.0  # on another host, heard of longer ago than this: gone
-_touched: set[Path] = set()  # files that show that this process is there
+touched: set[Path] = set()  # files that are touched from time to time, to show that this process is there
 
 
 def lock_of(out: Path, shard: tuple[int, int] | None) -> Path:
@@ -57,7 +56,7 @@ class RunLock:
         raise BusyFolder(f"other runs are starting in {self.path.parent} at this moment; start one of them only.")
 
     def __exit__(self, *_) -> None:
-        touch_no_more(self.path)
+        touched.discard(self.path)
         with contextlib.suppress(OSError):  # a folder that has become read-only, or is gone, is told of elsewhere
             if _text_of(self.path) == self._text:
                 self.path.unlink(missing_ok=True)
@@ -98,24 +97,15 @@ def _text_of(path: Path) -> str | None:
 
 def touch_from_now_on(path: Path) -> None:
     """Touch a file from time to time, so that other hosts see that somebody is there."""
-    _touched.add(path)
-    _start_to_beat()
-
-
-def touch_no_more(path: Path) -> None:
-    """Let a file grow old."""
-    _touched.discard(path)
-
-
-@functools.cache
-def _start_to_beat() -> None:
-    threading.Thread(target=_beat, daemon=True, name="glmfit-beat").start()
+    touched.add(path)
+    if "glmfit-beat" not in [thread.name for thread in threading.enumerate()]:
+        threading.Thread(target=_beat, daemon=True, name="glmfit-beat").start()
 
 
 def _beat() -> None:
     while True:
         time.sleep(BEAT_S)
-        for path in list(_touched):
+        for path in list(touched):
             with contextlib.suppress(OSError):  # a file server may be back in a moment
                 os.utime(path)
 

@@ -17,18 +17,7 @@ import glmfit
 
 from .._display import one_line
 from .._files import DAMAGED, read_regular
-from ..design._schema import (
-    BOOLEAN,
-    TABLE,
-    TEXT,
-    Problems,
-    Rule,
-    check_table,
-    check_tables,
-    one_of,
-    shown,
-    whole,
-)
+from ..design._schema import BOOLEAN, TABLE, TEXT, Problems, Rule, check_table, check_tables, one_of, shown, whole
 from ._models import Model, read_model
 from ._plan import Task, make_task
 from ._read_data import Data, read_data

@@ -90,7 +90,8 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
     members = []
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
-        label = ",".join(f"{key}={_short(value)}" for key, value in chosen.items())
+        words = [value if isinstance(value, str) else shown(value).replace(" ", "") for value in values]
+        label = ",".join(f"{key}={word}" for key, word in zip(grid, words, strict=True))
         members.append((f"[{label}]" if label else "", chosen))
         if check:
             _check_values(problems, path, estimator, parameters, chosen)
@@ -118,10 +119,6 @@ def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], e
         names = ", ".join(f'"{source.name}"' for source in sources if source.kind == "recording")
         problems.add(path, f"design is missing; the data {names} are recordings. Add [model.design] with bin_s.")
     return None
-
-
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else shown(value).replace(" ", "")
 
 
 def make_estimator(spec: dict[str, Any]) -> Any:

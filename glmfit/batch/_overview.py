@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -268,16 +268,16 @@ def collect(out: str | Path) -> Collected:
     if not coefs:
         n = n_absent + len(damaged)
         raise ValueError(f"there is no result in {out}: {n} tasks are still to be done. Run the manifest first.")
-    index = pd.DataFrame({name: _joined(columns.pop(name)) for name in list(columns)})
+    joined = {}
+    for name in list(columns):
+        parts = columns.pop(name)
+        joined[name] = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [*chain.from_iterable(parts)]
+    index = pd.DataFrame(joined)
     with whole_or_absent(out / "index.parquet") as file:
         index.to_parquet(file)
     with whole_or_absent(out / "fits.nc") as file:
         _dataset(index, coefs, names).to_netcdf(file.name, engine="h5netcdf")
     return Collected(out / "index.parquet", out / "fits.nc", len(coefs), len(index), n_absent, damaged)
-
-
-def _joined(parts: list) -> Sequence:
-    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [*chain.from_iterable(parts)]
 
 
 def _printable(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import inspect
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +33,7 @@ from ._sources import digest, find_loader
 
 FORMATS = ("npz", "nwb", "zarr")
 _LABEL = 60  # characters that the arguments of a loader may add to a session's name
-
-
-def _is_place(value: Any) -> bool:
-    parts = value.replace(":", ".").split(".") if isinstance(value, str) and value.count(":") == 1 else [""]
-    return all(part.isidentifier() for part in parts)
-
+_PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 _FILES = {
     "name": NAMED,
@@ -48,7 +44,9 @@ _MATRICES = _FILES | dict.fromkeys(PARTS, TEXT)
 _RECORDING = _FILES | {"spikes": either(TABLE, TEXT), "min_spikes": whole(0), "signals": TABLE, "epochs": TABLE}
 _LOADER = {
     "name": NAMED,
-    "loader": Rule('a text like "package.module:function"', _is_place),
+    "loader": Rule(
+        'a text like "package.module:function"', lambda value: isinstance(value, str) and bool(_PLACE.fullmatch(value))
+    ),
     "arguments": list_of(TABLE, "a list of tables, one per session"),
     "version": TEXT,
 }
