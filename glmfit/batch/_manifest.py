@@ -19,7 +19,7 @@ from .._display import one_line
 from .._files import DAMAGED, read_regular
 from ..design._schema import BOOLEAN, TABLE, TEXT, Problems, Rule, check_table, check_tables, one_of, shown, whole
 from ._models import Model, read_model
-from ._plan import Task, make_task
+from ._plan import Task, key_of
 from ._read_data import Data, read_data
 from ._sources import digest, identity_of
 
@@ -107,15 +107,15 @@ class Manifest:
                     identity = identify(source)
                 except (OSError, ImportError):
                     identity = digest(["cannot be read", session])
-                tasks += [make_task(session, model.name, self._spec(model, source), identity) for model in models]
+                tasks += [self._task(session, model, source, identity) for model in models]
         return tasks
 
-    def _spec(self, model: Model, source: dict[str, Any]) -> dict[str, Any]:
-        about = {"source": source, "seed": self.seed, "precision": self.precision}
-        spec = {"estimator": model.estimator, "parameters": model.parameters, "design": model.design, **about}
+    def _task(self, session: str, model: Model, source: dict[str, Any], identity: str) -> Task:
+        spec = {"estimator": model.estimator, "parameters": model.parameters, "design": model.design}
+        spec |= {"source": source, "seed": self.seed, "precision": self.precision, "identity": identity}
         if model.estimator == "PopulationGLM":  # without effect, but in the keys of fits by version 0.1
             spec["parameters"] = {"pad_shapes": self.options["pad_shapes"], **model.parameters}
-        return spec
+        return Task(key_of(spec), session, model.name, spec)
 
 
 def read_manifest(path: str | Path) -> Manifest:

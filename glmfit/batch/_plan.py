@@ -81,13 +81,8 @@ class Receipt(NamedTuple):
     unwritten: bool = False
 
 
-def make_task(session: str, model: str, spec: dict[str, Any], identity: str) -> Task:
-    """Make a task of a configuration and the identity of its data; the source's place is not in the key."""
-    spec = {**spec, "identity": identity}
-    return Task(key_of(spec), session, model, spec)
-
-
 def key_of(spec: dict[str, Any]) -> str:
+    """Hash what a task is; the places of its data are no part of it."""
     facts = {name: spec[name] for name in _HASHED}
     return digest({"format": _FORMAT, "data": spec["identity"], **facts})[:20]
 
