@@ -225,7 +225,7 @@ def foreign(importable, tmp_path):
     for command in (scheduler, worker):
         command = [sys.executable, "-m", f"distributed.cli.{command[0]}", *command[1:], "--scheduler-file", str(file)]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        wait_until(file.exists, "the scheduler's file")
+        wait_until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler's file")
     yield processes[0], file
     for process in reversed(processes):
         process.terminate()
