@@ -72,9 +72,8 @@ class Batch:
     @property
     def place(self):
         """Where it is started: folder and environment."""
-        environment = {k: v for k, v in os.environ.items() if k != "GLMFIT_BATCH_ENVIRONMENT"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
-        return {"cwd": self.folder, "env": environment}
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        return {"cwd": self.folder, "env": os.environ | {"PYTHONPATH": path}}
 
     def command(self, *arguments, name="run"):
         """Start the command line."""

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from ._collect import Collected, collect
     from ._fit import load_result, run_one
     from ._lock import BusyFolder
     from ._manifest import Manifest, ManifestError, read_manifest
-    from ._progress import Progress, status
+    from ._overview import Collected, Progress, collect, status
+    from ._plan import Receipt, Task
     from ._run import Summary, run
     from ._sources import load_session
-    from ._task import Receipt, Task
 
 __all__ = [
     "BusyFolder",
@@ -34,13 +33,12 @@ __all__ = [
 
 __getattr__, __dir__ = _lazy_names(
     __name__,
-    _collect=("Collected", "collect"),
     _fit=("load_result", "run_one"),
     _lock=("BusyFolder",),
     _manifest=("Manifest", "ManifestError", "read_manifest"),
-    _progress=("Progress", "status"),
+    _overview=("Collected", "Progress", "collect", "status"),
+    _plan=("Receipt", "Task"),
     _run=("Summary", "run"),
     _sources=("load_session",),
-    _task=("Receipt", "Task"),
     **{".design": ("Built", "Session", "build")},
 )

@@ -9,19 +9,15 @@ import os
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 from .._display import one_line, printable
-from ._environment import machine_type, worker_environment
-from ._lock import BusyFolder, RunLock, lock_of
-from ._manifest import ManifestError
-from ._plan import default_out, plan, read_known, read_plan, share
-from ._results import failure_path, make_folders, result_path
-from ._run import Summary, look, run
-from ._sbatch import write_array_script
+from ._environment import default_out, machine_type, worker_environment
 from ._stop import ENDING, signals_noted
 
-_READY = "GLMFIT_BATCH_ENVIRONMENT"
+# Whatever imports NumPy or jax is imported on use: both read the environment, which is to be that of a worker by then.
+
 _BAD_INPUT, _INTERRUPTED = 2, 130
 _BAD_PATH = FileNotFoundError | NotADirectoryError | IsADirectoryError | FileExistsError | PermissionError
 
@@ -45,12 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with signals_noted():
             return options.command(options)
-    except ManifestError as error:
-        print(error, file=sys.stderr)
-        return _BAD_INPUT
-    except (BusyFolder, ValueError, ImportError, RuntimeError, OSError) as error:
-        text = f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: {error}"
-        print(printable(text), file=sys.stderr)
+    except (ValueError, ImportError, RuntimeError, OSError) as error:
+        kind = f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: "
+        is_told = hasattr(error, "problems")  # of a manifest, whose lines say where they are
+        print(printable(f"{'' if is_told else kind}{error}"), file=sys.stderr)
         return _BAD_INPUT if isinstance(error, _BAD_PATH | ValueError) else 1
     except KeyboardInterrupt:
         print("stopped; what was done stays. Run the same command again to go on.", file=sys.stderr)
@@ -71,27 +65,21 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.set_defaults(command=_run, retry=name == "retry")
         _add_manifest(command)
-        where = command.add_argument_group("where to work")
-        where.add_argument(
-            "--scheduler", default=None, help="local (processes, the default), serial, slurm, or a scheduler's address"
-        )
-        where.add_argument("--workers", type=_count, default=2, metavar="N", help="processes or jobs (%(default)s)")
-        where.add_argument(
-            "--allowed-failures",
-            type=_none_or_more,
-            default=2,
-            metavar="N",
-            help="how often a fit that ends its process is tried again (%(default)s)",
-        )
-        where.add_argument("--shard", type=_shard, metavar="I/N", help="do part I of N, in this process")
-        where.add_argument("--quiet", action="store_true", help="no progress bar")
+        add = command.add_argument_group("where to work").add_argument
+        add("--scheduler", help="local (processes, the default), serial, slurm, or a scheduler's address")
+        add("--workers", type=_count, default=2, metavar="N", help="processes or jobs (%(default)s)")
+        again = "how often a fit that ends its process is tried again (%(default)s)"
+        add("--allowed-failures", type=partial(_count, least=0), default=2, metavar="N", help=again)
+        add("--shard", type=_shard, metavar="I/N", help="do part I of N, in this process")
+        add("--quiet", action="store_true", help="no progress bar")
         _add_slurm(command)
-    command = commands.add_parser("status", help="how far it is")
-    command.set_defaults(command=_status)
-    command.add_argument("out", type=Path, metavar="DIR", help="output folder")
-    command = commands.add_parser("collect", help="put all results into one table and one netCDF file")
-    command.set_defaults(command=_collect)
-    command.add_argument("out", type=Path, metavar="DIR", help="output folder")
+    for name, act, text in (
+        ("status", _status, "how far it is"),
+        ("collect", _collect, "put all results into one table and one netCDF file"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.set_defaults(command=act)
+        command.add_argument("out", type=Path, metavar="DIR", help="output folder")
     command = commands.add_parser("sbatch", help="write a script for an array job")
     command.set_defaults(command=_sbatch)
     _add_manifest(command)
@@ -107,24 +95,22 @@ def _add_manifest(command: argparse.ArgumentParser) -> None:
 
 
 def _add_slurm(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--gpus", type=_none_or_more, default=0, metavar="N", help="GPUs; one per worker or job (%(default)s)"
-    )
-    group = command.add_argument_group("SLURM")
-    group.add_argument("--partition")
-    group.add_argument("--account")
-    group.add_argument("--walltime", metavar="H:MM:SS", help="of a job")
-    group.add_argument("--memory", type=_memory, metavar="4GB", help="of a job")
-    group.add_argument("--sbatch-option", action="append", default=[], metavar="--OPTION=X", help="further option")
-    group.add_argument("--prologue", action="append", default=[], metavar="COMMAND", help="shell command before Python")
-    group.add_argument("--interface", metavar="ib0", help="network interface of scheduler and workers")
-    group.add_argument("--host", metavar="NAME", help="this machine's address as the nodes see it, in place of it")
+    gpus = "GPUs; one per worker or job (%(default)s)"
+    command.add_argument("--gpus", type=partial(_count, least=0), default=0, metavar="N", help=gpus)
+    add = command.add_argument_group("SLURM").add_argument
+    add("--partition")
+    add("--account")
+    add("--walltime", metavar="H:MM:SS", help="of a job")
+    add("--memory", type=_memory, metavar="4GB", help="of a job")
+    add("--sbatch-option", dest="extra", action="append", metavar="--OPTION=X", help="further option")
+    add("--prologue", action="append", metavar="COMMAND", help="shell command before Python")
+    add("--interface", metavar="ib0", help="network interface of scheduler and workers")
+    add("--host", metavar="NAME", help="this machine's address as the nodes see it, in place of it")
 
 
 def _slurm(options: argparse.Namespace) -> dict:
-    names = ("partition", "account", "walltime", "memory", "prologue", "interface", "host")
-    given = {name: getattr(options, name) for name in names} | {"extra": options.sbatch_option}
-    return {name: value for name, value in given.items() if value}
+    names = ("partition", "account", "walltime", "memory", "prologue", "interface", "host", "extra")
+    return {name: getattr(options, name) for name in names if getattr(options, name)}
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -132,47 +118,19 @@ def _run(options: argparse.Namespace) -> int:
     scheduler = options.scheduler or ("local" if options.shard is None else "serial")
     if options.shard is not None and scheduler != "serial":
         raise ValueError(f"--shard works in this process; leave --scheduler {scheduler} out.")
-    here = scheduler == "serial" and _READY not in os.environ
-    if here and options.manifest.is_file() and _is_missing(out, options.shard):
-        return _start_again(out, options.gpus)  # at once: what is to be done is looked up there
-    manifest = read_known(options.manifest, out)
-    if here:
-        make_folders(out)
-        with RunLock(lock_of(out, options.shard)):
-            book = look(manifest, out, options.shard, options.retry)
-        return _start_again(out, options.gpus) if book.todo else _end(book.summary())
-    summary = run(
-        manifest,
-        out=out,
-        scheduler=scheduler,
-        workers=options.workers,
-        gpus=options.gpus,
-        slurm=_slurm(options),
-        allowed_failures=options.allowed_failures,
-        shard=options.shard,
-        retry=options.retry,
-        progress=not options.quiet,
-    )
-    return _end(summary)
+    if scheduler == "serial" and not sys.modules.keys() & {"numpy", "jax"}:
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] if options.gpus else None
+        os.environ.update(worker_environment(gpu=gpu, cache=out / "compiled" / machine_type()))
+    from ._run import run
 
-
-def _end(summary: Summary) -> int:
-    """Print a summary; one that cannot be read changes nothing."""
+    given = {name: getattr(options, name) for name in ("workers", "gpus", "allowed_failures", "shard", "retry")}
+    slurm, progress = _slurm(options), not options.quiet
+    summary = run(options.manifest, out=out, scheduler=scheduler, slurm=slurm, progress=progress, **given)
     try:
         print(summary, flush=True)
-    except OSError:
+    except OSError:  # a summary that cannot be read changes nothing
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left when it ends
     return 0 if summary.ok else 1
-
-
-def _is_missing(out: Path, shard: tuple[int, int] | None) -> bool:
-    """Whether a result that was planned is not there, or nothing is known of a plan."""
-    try:
-        tasks = read_plan(out)
-    except (OSError, ValueError):
-        return True
-    tasks = tasks if shard is None else share(tasks, shard)
-    return any(not (result_path(out, t.key).exists() or failure_path(out, t.key).exists()) for t in tasks)
 
 
 def _occupy_standard_streams() -> None:
@@ -188,16 +146,8 @@ def _occupy_standard_streams() -> None:
             stream.reconfigure(errors="backslashreplace")  # names that the terminal cannot show
 
 
-def _start_again(out: Path, gpus: int) -> int:
-    """Become the same command in the environment of a worker, which must be there before jax and NumPy are imported."""
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] if gpus else None
-    environment = worker_environment(gpu=gpu, cache=str(out / "compiled" / machine_type()))
-    sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **environment, _READY: "1"})
-
-
 def _status(options: argparse.Namespace) -> int:
-    from ._progress import status
+    from ._overview import status
 
     progress = status(options.out)
     print(progress)
@@ -205,7 +155,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from ._collect import collect
+    from ._overview import collect
 
     found = collect(options.out)
     print(f"{found.n_fits} fits, {found.n_units} units: {found.index} and {found.arrays}")
@@ -217,6 +167,12 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _sbatch(options: argparse.Namespace) -> int:
+    from ._lock import RunLock, lock_of
+    from ._manifest import read_known
+    from ._plan import plan
+    from ._results import make_folders
+    from ._scripts import write_array_script
+
     out = (options.out or default_out(options.manifest)).resolve()
     manifest = read_known(options.manifest, out)
     make_folders(out)
@@ -229,14 +185,10 @@ def _sbatch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+def _count(text: str, least: int = 1) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
-
-
-def _none_or_more(text: str) -> int:
-    return 0 if text == "0" else _count(text)
 
 
 def _memory(text: str) -> str:

@@ -15,20 +15,15 @@ import math
 import os
 import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from .._files import open_to_append, read_regular
+from .._files import DAMAGED, open_to_append, read_regular
 from .._progress import counted
-from ._directives import lifetime_of, seconds_of
-from ._lock import BEAT_S, SILENT_S, born, is_alive
+from ._environment import LIFETIME, MARGIN, STARTED, lifetime_of, seconds_of
+from ._lock import SILENT_S, is_alive, this_process, touch_from_now_on, touched
 
-LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may work, of jobs with a walltime
-STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
-SET_STARTED = f"export {STARTED}=$(date +%s)"
-MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a tenth of it if that is less
 _MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for an innocent fit
 _LEAST = 0.1  # of a lifetime, which every attempt is taken to have had: none goes on for ever
 _BACK = "-"  # before a line that is taken back
@@ -40,21 +35,20 @@ class Attempt:
 
     def __init__(self, out: Path, key: str):
         self._path, self._start = _path(out, key), time.monotonic()
-        pid = os.getpid()
-        mark = {"host": socket.gethostname(), "pid": pid, "born": born(pid), "began": time.time()}
-        age = _age(mark["born"])
-        lifetime = _number(LIFETIME) or _lifetime_of_job(age)
+        mark = this_process() | {"began": time.time()}
+        lifetime = _number(LIFETIME) or _lifetime_of_job(os.environ.get("SLURM_JOB_ID"), mark["born"])
         if lifetime:
-            mark |= {"lifetime": lifetime, "left": lifetime - age}
+            mark |= {"lifetime": lifetime, "left": lifetime - _age(mark["born"])}
         self._left, self._line = mark.get("left", math.inf), json.dumps(mark)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         _append(self._path, [self._line])
         _here.add(self)
-        _beat_from_now_on()
+        touch_from_now_on(self._path)
 
     def end(self) -> None:
         """Stop to show that it lasts: there is a result, or an error."""
         _here.discard(self)
+        touched.discard(self._path)
 
     def forget(self) -> None:
         """Take the line back: the process ends in order, and the fit is not why."""
@@ -62,32 +56,11 @@ class Attempt:
         if time.monotonic() - self._start <= _MOST * self._left:
             _drop(self._path, {self._line})  # of what had all the time there was, it stays
 
-    def touch(self) -> None:
-        """Show that it lasts."""
-        with contextlib.suppress(OSError):
-            os.utime(self._path)
 
-
-@functools.cache
-def _beat_from_now_on() -> None:
-    """Touch what is begun here, from time to time."""
-
-    def beat() -> None:
-        while True:
-            time.sleep(BEAT_S)
-            for attempt in list(_here):
-                attempt.touch()
-
-    threading.Thread(target=beat, daemon=True, name="glmfit-attempts").start()
-
-
+@atexit.register
 def forget_all() -> None:
-    """Take back what this process has begun."""
     for attempt in list(_here):
         attempt.forget()
-
-
-atexit.register(forget_all)
 
 
 def ended(out: Path, key: str) -> None:
@@ -130,7 +103,6 @@ def take_back(out: Path, keys: list[str]) -> None:
 
 
 def reason(attempts: list[dict[str, Any]]) -> str:
-    """Say why a fit is given up."""
     text = f"its process ended {counted(len(attempts), 'time')} without a result: a crash, or more memory than there is"
     lifetimes = [mark["lifetime"] for mark in attempts if "lifetime" in mark]
     if lifetimes:
@@ -152,7 +124,7 @@ def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
         lines = read_regular(path).decode(errors="replace").splitlines()
         back = {line.removeprefix(_BACK) for line in lines if line.startswith(_BACK)}
         for line in [line for line in lines if line not in back]:
-            with contextlib.suppress(ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            with contextlib.suppress(ArithmeticError, *DAMAGED):
                 mark, share = json.loads(line), 1.0
                 if "lifetime" in mark:
                     mark["lifetime"] = float(mark["lifetime"])
@@ -163,7 +135,6 @@ def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
 
 
 def _append(path: Path, lines: list[str]) -> None:
-    """Add lines, by one call."""
     with open_to_append(path) as file:
         file.write("".join(f"{line}\n" for line in lines).encode())
 
@@ -186,22 +157,17 @@ def _number(name: str) -> float | None:
         return None
 
 
-_asked: dict[str, float | None] = {}
-
-
-def _lifetime_of_job(age: float) -> float | None:
-    """Ask SLURM, once, how long the job of this process may work where nobody has said it: a script of the user's."""
-    job = os.environ.get("SLURM_JOB_ID")
+@functools.cache
+def _lifetime_of_job(job: str | None, birth: str | None) -> float | None:
+    """Ask SLURM, once, how long a job may work where nobody has said it: one of a script of the user's."""
     if job is None:
         return None
-    if job not in _asked:
-        try:
-            command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
-            left = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-            _asked[job] = lifetime_of(age + seconds_of(left), MARGIN)
-        except (OSError, ValueError, subprocess.SubprocessError):  # no limit, or no answer
-            _asked[job] = None
-    return _asked[job]
+    try:
+        command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
+        left = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        return lifetime_of(_age(birth) + seconds_of(left), MARGIN)
+    except (OSError, ValueError, subprocess.SubprocessError):  # no limit, or no answer
+        return None
 
 
 def _age(birth: str | None) -> float:

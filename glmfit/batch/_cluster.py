@@ -7,22 +7,24 @@ import contextlib
 import importlib.util
 import json
 import os
-import signal
-import threading
+import shutil
+import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._certificates import Certificates
 from ._environment import import_path, machine_type, visible_gpus, worker_environment
+from ._lock import RunLock
+from ._stop import signals_noted
 
 if TYPE_CHECKING:
     from distributed import Client, Security, SpecCluster
 
-# What every worker of ours is told through its environment, beside `worker_environment`.
-WORKER_SETTINGS = {
+# What every worker of ours is told through its environment, in addition to `worker_environment`.
+_WORKER_SETTINGS = {
     # Dask looks at the stack every 10 ms; a fit has nothing to gain from it.
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
     # A worker above 80 % of its memory would be paused, but here nothing is kept that it could wait to be rid of: it
@@ -30,72 +32,83 @@ WORKER_SETTINGS = {
     "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
     "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
     "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",
-    # Its HTTP server always listens: without any page, and (see `Certificates`) behind TLS.
+    # Its HTTP server always listens: without any page, and (see `certificates`) behind TLS.
     "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
 }
+_OWNER = "owner.lock"
+_STALE_S = 3600.0  # certificates that were in use within that time are left alone, whatever clocks and numbers say
 
 
 @contextlib.contextmanager
 def open_client(
     scheduler: str | os.PathLike | Client = "local",
     *,
+    out: Path | None = None,
     workers: int = 1,
     gpus: int = 0,
     slurm: dict[str, Any] | None = None,
     security: Security | None = None,
-    cache: str | os.PathLike | None = None,
-    out: str | os.PathLike | None = None,
     allowed_failures: int = 2,
-    dashboard: bool = True,
 ) -> Iterator[Client]:
     """Open a Dask client, with its cluster where none exists, and close what was opened.
 
     The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
-    that runs already and is left running; a client is passed through. Workers have one thread each, as many as
-    `workers`, or as GPUs if there are any (on SLURM any number of GPUs asks for one per job). They may still be on
-    their way: `drive` waits for them. `slurm` has the options of `glmfit.batch._slurm.job_options`. Certificates are
-    new ones by default, or those of Dask's configuration for a cluster that exists. Under `cache` each type of machine
-    has its folder of compiled programs; logs go to out/logs, which SLURM's nodes must share. A task is given up after
+    that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
+    through. Workers of ours have one thread, or one GPU, logs in out/logs and compiled programs in out/compiled, which
+    SLURM's nodes must share; they may still be on their way: `drive` waits for them. A task is handed back after
     `allowed_failures` of its workers have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
-
-    ImportError without Dask, ValueError for options that make no sense, ConnectionError where nothing answers.
-
-    Every port that is opened here is behind TLS. The ports over which a process could be told to run code accept only
-    those who have the certificate of this cluster. The HTTP servers accept everybody who reaches them: the workers'
-    have no pages, the scheduler's has the dashboard, which only shows.
     """
-    _require_dask()
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
         return
+    missing = [name for name in ("distributed", "cryptography") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f'{" and ".join(missing)} not installed: in the checkout run  python -m pip install -e ".[batch]"  (or run '
+            "serially)"
+        )
     if scheduler not in ("local", "slurm"):
         with _connect(os.fspath(scheduler), security) as client:
             yield client
         return
-    if workers < 1 or gpus < 0:
-        raise ValueError(f"workers={workers} and gpus={gpus} were given; at least one worker is needed")
     import dask
     from distributed import Client
 
-    out = None if out is None else Path(out).absolute()
+    dashboard = importlib.util.find_spec("bokeh") is not None
+    settings = {
+        "distributed.scheduler.allowed-failures": allowed_failures,
+        # SLURM: a job whose worker is lost is cancelled and replaced after this. Local workers come back by themselves.
+        "distributed.deploy.lost-worker-timeout": "2s" if scheduler == "slurm" else "365 days",
+        # A short task that waits behind a long one goes to the first idle worker.
+        "distributed.scheduler.work-stealing-interval": "100ms",
+        "distributed.dashboard.link": "{scheme}://127.0.0.1:{port}/status",
+    }
+    settings |= {} if dashboard else {"distributed.scheduler.http.routes": []}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_end_in_order())
-        certificates = stack.enter_context(Certificates(security, out if scheduler == "slurm" else None))
-        dashboard = dashboard and importlib.util.find_spec("bokeh") is not None
-        settings = _driver_settings(scheduler, allowed_failures, dashboard) | certificates.settings
-        stack.enter_context(dask.config.set(settings))
-        env = WORKER_SETTINGS | certificates.environment | {"PYTHONPATH": import_path()}
-        if scheduler == "local":
-            cluster = _open_local(workers, gpus, certificates, env, cache, out, dashboard)
+        stack.enter_context(signals_noted())  # SIGTERM ends in order, too: workers and jobs are ended, files removed
+        made = stack.enter_context(certificates(out if scheduler == "slurm" else None))
+        stack.enter_context(dask.config.set(settings | made.settings))
+        env = _WORKER_SETTINGS | made.environment | {"PYTHONPATH": import_path()}
+        given = {"security": made.security, "logs": out / "logs", "dashboard": dashboard}
+        if scheduler == "slurm":
+            from ._slurm import Jobs
+
+            env |= worker_environment(gpu="0" if gpus else None, cache=out / "compiled")
+            env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
+            cluster = Jobs(n_jobs=workers, gpu=bool(gpus), options=dict(slurm or {}), env=env, **given)
         else:
-            cluster = _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, dict(slurm or {}))
-        stack.enter_context(_closed_in_the_end(cluster))
-        client = stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
-        yield client
+            from ._local import LocalProcesses
+
+            names = visible_gpus(gpus) if gpus else [None] * workers
+            cache = out / "compiled" / machine_type()
+            envs = [{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names]
+            cluster = LocalProcesses(environments=envs, scratch=made.folder, **given)
+        stack.enter_context(_closed(cluster))
+        yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
 
 
 @contextlib.contextmanager
-def _closed_in_the_end(cluster: SpecCluster) -> Iterator[None]:
+def _closed(cluster: SpecCluster) -> Iterator[None]:
     """Close a cluster; what that raises is told, but does not replace what was done (or went wrong) before."""
     try:
         yield
@@ -111,49 +124,47 @@ def _closed_in_the_end(cluster: SpecCluster) -> Iterator[None]:
             )
 
 
-def _require_dask() -> None:
-    """Say what to install where Dask is missing."""
-    missing = [name for name in ("distributed", "cryptography") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f'{" and ".join(missing)} not installed: in the checkout run  python -m pip install -e ".[batch]"  (or run '
-            "serially)"
-        )
+class Certificates(NamedTuple):
+    """New certificates, for all connections of a cluster."""
 
-
-def _driver_settings(scheduler: str, allowed_failures: int, dashboard: bool) -> dict[str, Any]:
-    """Dask's configuration in this process while the cluster is open."""
-    settings = {
-        "distributed.scheduler.allowed-failures": allowed_failures,
-        # SLURM: a job whose worker is lost is cancelled and replaced after this. Local workers come back by themselves.
-        "distributed.deploy.lost-worker-timeout": "2s" if scheduler == "slurm" else "365 days",
-        # A short task that waits behind a long one goes to the first idle worker.
-        "distributed.scheduler.work-stealing-interval": "100ms",
-        "distributed.dashboard.link": "{scheme}://127.0.0.1:{port}/status",
-    }
-    if not dashboard:
-        settings["distributed.scheduler.http.routes"] = []
-    return settings
+    folder: Path
+    security: Security  # for the scheduler and the client
+    settings: dict[str, str]  # of Dask, in their process
+    environment: dict[str, str]  # the same for workers, which have no secret on their command line
 
 
 @contextlib.contextmanager
-def _end_in_order() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an orderly exit, so that workers and jobs are ended and files removed."""
-    # Those that somebody else handles, or that nohup ignores, stay as they are.
-    signals = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
-    if threading.current_thread() is not threading.main_thread():
-        signals = []
+def certificates(parent: Path | None) -> Iterator[Certificates]:
+    """Make certificates in a folder that only this user can read, and remove it in the end."""
+    from distributed import Security
 
-    def leave(signum: int, frame: object) -> None:
-        raise SystemExit(128 + signum)
-
-    for one in signals:
-        signal.signal(one, leave)
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    _tidy_up(parent or Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=".tls-", dir=parent))  # mode 0700, in a shared folder too
+    security, http, environment = Security.temporary(), {}, {}
     try:
-        yield
+        with RunLock(folder / _OWNER):
+            for what, role in (("ca_file", ""), ("cert", "WORKER__"), ("key", "WORKER__")):
+                file = folder / f"{what}.pem"
+                file.touch(mode=0o600)
+                file.write_text(security.get_tls_config_for_role("worker")[what], encoding="ascii")
+                # HTTP servers, of workers too, read what is named after the scheduler's dashboard.
+                http[f"distributed.scheduler.dashboard.tls.{what.replace('_', '-')}"] = str(file)
+                environment[f"DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__TLS__{what.upper()}"] = str(file)
+                environment[f"DASK_DISTRIBUTED__COMM__TLS__{role}{what.upper()}"] = str(file)
+            yield Certificates(folder, security, http, environment)
     finally:
-        for one in signals:
-            signal.signal(one, signal.SIG_DFL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tidy_up(parent: Path) -> None:
+    """Remove the folders of this user's processes that were killed."""
+    for lock in parent.glob(f".tls-*/{_OWNER}"):
+        with contextlib.suppress(OSError):
+            is_ours = lock.parent.lstat().st_uid == os.getuid()  # others may write to a folder for temporary files
+            if is_ours and time.time() - lock.stat().st_mtime > _STALE_S and RunLock(lock).holder() is None:
+                shutil.rmtree(lock.parent)
 
 
 @contextlib.contextmanager
@@ -197,46 +208,3 @@ def _knock(address: str, security: Security) -> None:
             f"no Dask scheduler could be reached at {address}: {error}. Is it running, and are its certificates named "
             "in Dask's configuration (distributed.comm.tls)?"
         ) from error
-
-
-def _open_local(workers, gpus, certificates, env, cache, out, dashboard):
-    """Start processes on this machine."""
-    from ._local import HTTP_ON_LOOPBACK, LocalProcesses
-
-    logs = certificates.folder if out is None else out / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    names: list[str | None] = visible_gpus(gpus) if gpus else [None] * workers
-    files = certificates.files["worker"]
-    command = ["--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--memory-limit", "0", *HTTP_ON_LOOPBACK]
-    command += ["--tls-ca-file", files["ca_file"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
-    command += ["--death-timeout", "60", "--local-directory", str(certificates.folder)]
-    command += ["--preload", str(Path(__file__).with_name("_orphan.py"))]
-    cache = None if cache is None else Path(cache) / machine_type()
-    return LocalProcesses(
-        environments=[{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names],
-        security=certificates.security,
-        command=command,
-        logs=logs,
-        dashboard=dashboard,
-    )
-
-
-def _open_slurm(workers, gpus, certificates, env, cache, out, dashboard, options):
-    """Submit jobs to SLURM."""
-    from ._slurm import submit_jobs
-
-    if out is None:
-        raise ValueError("SLURM needs out=, a folder that the nodes share with this machine")
-    env = worker_environment(gpu="0" if gpus else None, cache=cache) | env
-    env.pop("CUDA_VISIBLE_DEVICES", None)  # SLURM chooses the GPU of each job
-    if options.get("python"):
-        env.pop("PYTHONPATH")  # another interpreter has packages of its own
-    return submit_jobs(
-        n_jobs=workers,
-        gpu=bool(gpus),
-        options=options,
-        env=env,
-        security=certificates.on_disk(),
-        logs=out / "logs",
-        dashboard=dashboard,
-    )

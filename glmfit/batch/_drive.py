@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from ._stop import stop_if_told
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+PER_WORKER = 2  # tasks with the cluster: one that runs, and one so that the worker need not wait for the next
 LOOK_EVERY = 1.0  # seconds between two looks at the workers
 SPEAK_AFTER = 60.0  # seconds without a worker before something is said
 FETCH_WITHIN = 10.0  # seconds for a receipt to arrive once it is there
@@ -28,65 +28,42 @@ class ClusterLostError(RuntimeError):
 
 def drive(
     client: Client,
-    function: Callable[[Any], dict],
+    function: Callable[[Any], Any],
     tasks: Iterable[Any],
     *,
-    per_worker: int = 2,
-    on_receipt: Callable[[Any, dict], None],
+    on_receipt: Callable[[Any, Any], None],
     on_lost: Callable[[Any, BaseException], None],
-    say: Callable[[str], None] | None = None,
-    patience: float | None = 300.0,
+    say: Callable[[str], None] = lambda sentence: None,
+    patience: float = 300.0,
 ) -> None:
     """Run ``function(task)`` for every task on the workers of a cluster, and hand over the receipts as they come.
 
     Only a few tasks are with the cluster at any time, and what they return is let go of at once, so that a worker that
     leaves takes nothing with it. A task whose worker dies is run again elsewhere. One that may be what kills its
-    workers is put aside, and run again at the end with nothing beside it: only if it kills them then, too, is it lost.
-    So a task may run more than once, and `function`, which the workers import, must be idempotent. For each task one of
-    these is called in this thread, in the order in which they finish, unless an error ends the call:
-    ``on_receipt(task, receipt)``, or ``on_lost(task, error)`` if the function raised `error`, or the task kills its
-    workers (`distributed.KilledWorker`), or could not be brought back.
+    workers is put aside, and run again at the end while nothing else runs: only if it kills them then, too, is it lost.
+    So a task may run more than once, and `function`, which the workers import, must be idempotent.
 
-    With the cluster are `per_worker` tasks per worker: one that runs, the others so that it need not wait for the next.
-    `say` is told in a sentence that there are no workers to wait for, or that SLURM refuses jobs, and that it is over.
-    ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience` seconds (None: no
-    limit, nor for a cluster whose jobs wait in a queue). Whatever ends the call cancels what is with the cluster.
+    In this thread, as tasks finish, ``on_receipt(task, receipt)`` is called, or ``on_lost(task, error)`` if the
+    function raised `error`, or the task kills its workers (`distributed.KilledWorker`), or could not be brought back.
+    `say` is told in a sentence that there are no workers, or that SLURM refuses jobs, and that it is over.
+    ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience` seconds (no limit
+    for a cluster whose jobs wait in a queue). Whatever ends the call cancels what is with the cluster.
     """
-    if per_worker < 1:
-        raise ValueError(f"per_worker={per_worker} was given; at least one task must be with each worker")
-    if getattr(getattr(client, "cluster", None), "waits_in_queue", False):
-        patience = None
-    attempts, watch = deque(_Attempt(task) for task in tasks), _Watch(client, say or (lambda sentence: None), patience)
-    run = _Run(client, function, attempts, per_worker, on_receipt, on_lost, watch)
+    run = _Run(client, function, tasks, on_receipt, on_lost, _Watch(client, say, patience))
     try:
         run.all()
     finally:
         run.let_go()
 
 
-@dataclass(eq=False)
-class _Attempt:
-    """A task with its history."""
-
-    task: Any
-    n_resubmitted: int = 0
-    alone: bool = False
-
-
-@dataclass
 class _Run:
-    """One call of `drive`."""
-
-    client: Client
-    function: Callable
-    waiting: deque[_Attempt]
-    per_worker: int
-    on_receipt: Callable
-    on_lost: Callable
-    watch: _Watch
-    suspects: deque[_Attempt] = field(default_factory=deque)
-    flying: dict[str, tuple[_Attempt, Future]] = field(default_factory=dict)
-    landed: SimpleQueue = field(default_factory=SimpleQueue)
+    def __init__(self, client: Client, function, tasks, on_receipt, on_lost, watch: _Watch):
+        self.client, self.function, self.watch = client, function, watch
+        self.on_receipt, self.on_lost = on_receipt, on_lost
+        self.waiting = deque((task, 0) for task in tasks)  # and how often each was lost on the way
+        self.suspects: deque[tuple[Any, int]] = deque()
+        self.flying: dict[str, tuple[Any, int, bool, Future]] = {}
+        self.landed: SimpleQueue[Future] = SimpleQueue()
 
     def all(self) -> None:
         """Keep the cluster supplied until nothing is left."""
@@ -94,75 +71,53 @@ class _Run:
             stop_if_told()
             self.watch.look()
             if self.suspects and not self.waiting and not self.flying:
-                suspect = self.suspects.popleft()
-                suspect.alone = True
-                self.submit(suspect)
-            while self.waiting and len(self.flying) < max(2, self.per_worker * self.watch.n_workers):
-                self.submit(self.waiting.popleft())
+                self.submit(*self.suspects.popleft(), alone=True)
+            while self.waiting and len(self.flying) < max(2, PER_WORKER * self.watch.n_workers):
+                self.submit(*self.waiting.popleft())
             with contextlib.suppress(Empty):
                 self.land(self.landed.get(timeout=LOOK_EVERY))
 
-    def submit(self, attempt: _Attempt) -> None:
-        """Hand one task to the cluster."""
+    def submit(self, task: Any, n_lost: int, alone: bool = False) -> None:
         try:
             # pure=False: a new key each time, so that no answer of an earlier attempt is remembered.
-            future = self.client.submit(self.function, attempt.task, pure=False)
+            future = self.client.submit(self.function, task, pure=False)
         except (OSError, RuntimeError, CancelledError) as error:
             if self.client.status not in ("closing", "closed"):
                 raise
             raise ClusterLostError(f"the connection to the Dask scheduler is closed ({error})") from error
-        self.flying[future.key] = (attempt, future)
+        self.flying[future.key] = task, n_lost, alone, future
         future.add_done_callback(self.landed.put)
 
     def land(self, future: Future) -> None:
-        """Deal with one future that is done, one way or another."""
         from distributed import KilledWorker
 
         if future.key not in self.flying:
             return
-        attempt, _ = self.flying[future.key]
+        task, n_lost, alone, _ = self.flying[future.key]
+        error = None
         try:
             receipt = future.result(timeout=FETCH_WITHIN)
-        except TimeoutError:
-            if future.status == "error":  # the function's own TimeoutError
-                self.finish(future, self.on_lost, attempt, future.exception(timeout=FETCH_WITHIN))
-            else:  # the worker left with the receipt: Dask runs the task again, and we wait for it again
-                future.add_done_callback(self.landed.put)
-        except KilledWorker as error:
-            if attempt.alone:
-                self.finish(future, self.on_lost, attempt, error)
-            else:
-                self.finish(future, None, attempt)
-                self.suspects.append(attempt)
-        except (CancelledError, OSError) as error:
-            self.again(future, attempt, error)
-        except Exception as error:
-            self.finish(future, self.on_lost, attempt, error)
-        else:
-            self.finish(future, self.on_receipt, attempt, receipt)
-
-    def again(self, future: Future, attempt: _Attempt, error: BaseException) -> None:
-        """Submit a task again whose result was lost on the way, unless the function itself raised the error."""
-        attempt.n_resubmitted += 1
-        if future.status == "error" or attempt.n_resubmitted > RESUBMISSIONS:
-            self.finish(future, self.on_lost, attempt, error)
+        except Exception as caught:
+            error = caught
+        is_own = future.status == "error"  # raised by the function, or said of it by the scheduler
+        if isinstance(error, TimeoutError) and not is_own:
+            # The worker left with the receipt: Dask runs the task again, and we wait for it again.
+            future.add_done_callback(self.landed.put)
             return
-        self.finish(future, None, attempt)
-        if attempt.alone:
-            self.suspects.appendleft(attempt)
-        else:
-            self.waiting.appendleft(attempt)
-
-    def finish(self, future: Future, tell: Callable | None, attempt: _Attempt, *what: Any) -> None:
-        """Let go of a future, then tell the caller."""
         del self.flying[future.key]
         future.release()
-        if tell is not None:
-            tell(attempt.task, *what)
+        if error is None:
+            self.on_receipt(task, receipt)
+        elif isinstance(error, KilledWorker) and not alone:
+            self.suspects.append((task, n_lost))
+        elif isinstance(error, CancelledError | OSError) and not is_own and n_lost < RESUBMISSIONS:
+            (self.suspects if alone else self.waiting).appendleft((task, n_lost + 1))
+        else:
+            self.on_lost(task, error)
 
     def let_go(self) -> None:
         """Cancel what is still with the cluster; nothing if all went well."""
-        futures = [future for _, future in self.flying.values()]
+        futures = [future for *_, future in self.flying.values()]
         self.flying.clear()
         if futures and self.client.status == "running":
             with contextlib.suppress(Exception):
@@ -172,7 +127,7 @@ class _Run:
 class _Watch:
     """Count the workers about once a second; say so, and in the end give up, when there are none."""
 
-    def __init__(self, client: Client, say: Callable[[str], None], patience: float | None):
+    def __init__(self, client: Client, say: Callable[[str], None], patience: float):
         self.client, self.say, self.patience = client, say, patience
         self.n_workers = 0
         self.seen = self.looked = time.monotonic()
@@ -180,22 +135,30 @@ class _Watch:
         self.has_spoken = False
 
     def look(self) -> None:
-        """Look, if the last look is long enough ago."""
         now = time.monotonic()
         if now - self.looked < LOOK_EVERY:
             return
         self.looked = now
-        self.tell_news()
+        news = self.about("news", ())
+        while news:
+            self.say(news.popleft())
         self.n_workers = self.count()
         if self.n_workers:
             if self.has_spoken:
                 self.say(f"there are workers again: {self.n_workers}")
             self.seen, self.has_spoken = now, False
             return
-        self.give_up_if_hopeless(now - self.seen)
-        if now - self.seen > SPEAK_AFTER and not self.has_spoken:
-            self.say(f"no worker for {now - self.seen:.0f} s, still waiting{self.hint()}")
+        seconds, trouble = now - self.seen, self.about("trouble")
+        if trouble:
+            raise ClusterLostError(f"no worker can start: {trouble}")
+        if seconds > self.patience and not self.about("waits_in_queue"):
+            raise ClusterLostError(f"no worker for {seconds:.0f} s{self.hint()}")
+        if seconds > SPEAK_AFTER and not self.has_spoken:
+            self.say(f"no worker for {seconds:.0f} s, still waiting{self.hint()}")
             self.has_spoken = True
+
+    def about(self, name: str, otherwise: Any = None) -> Any:
+        return getattr(getattr(self.client, "cluster", None), name, otherwise)
 
     def count(self) -> int:
         """Return the number of workers, 0 while the scheduler does not answer."""
@@ -206,23 +169,8 @@ class _Watch:
         except (OSError, RuntimeError, TimeoutError, CancelledError):
             return 0
 
-    def give_up_if_hopeless(self, seconds: float) -> None:
-        """Raise if no worker will come."""
-        trouble = getattr(getattr(self.client, "cluster", None), "trouble", None)
-        if trouble:
-            raise ClusterLostError(f"no worker can start: {trouble}")
-        if self.patience is not None and seconds > self.patience:
-            raise ClusterLostError(f"no worker for {seconds:.0f} s{self.hint()}")
-
-    def tell_news(self) -> None:
-        """Say what the cluster has to say."""
-        news = getattr(getattr(self.client, "cluster", None), "news", ())
-        while news:
-            self.say(news.popleft())
-
     def hint(self) -> str:
         """Where to look for the reason, and what SLURM takes for one."""
-        cluster = getattr(self.client, "cluster", None)
-        reasons, logs = getattr(cluster, "reasons", None), getattr(cluster, "log_directory", None)
+        reasons, logs = self.about("reasons"), self.about("log_directory")
         why = f"; SLURM's reason: {', '.join(reasons)}" if reasons else ""
         return why + (f"; logs of workers are in {logs}" if logs else "")

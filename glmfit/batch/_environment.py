@@ -1,10 +1,11 @@
-"""The environment of a process that fits: one thread per CPU worker, one GPU per GPU worker, a cache of programs."""
+"""What a process that fits finds around it: threads, one GPU or none, compiled programs, an end of its time."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import platform
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -13,21 +14,26 @@ from pathlib import Path
 # made (undocumented: tests/batch/test_environment.py measures it).
 ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
+LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may work, of jobs with a walltime
+STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
+SET_STARTED = f"export {STARTED}=$(date +%s)"
+MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a tenth of it if that is less
+
+
+def default_out(path: Path) -> Path:
+    return path.resolve().with_name(f"{path.stem}_results")
+
 
 def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> dict[str, str]:
-    """Return the environment variables of one worker process.
+    """Return the environment variables of a process that fits, which NumPy and jax read when they are imported.
 
-    They have to be set before the process starts: jax reads most of them when it is imported. `gpu` is the number (or
-    UUID) of the only GPU that the worker may use; without one it computes on the CPU. `cache` is a folder of compiled
-    programs, shared by all workers of the same `machine_type`.
+    `gpu` is the number (or UUID) of the only GPU to use, without one it is the CPU; `cache` the folder of compiled
+    programs, for machines of one type.
     """
-    env = dict(ONE_THREAD)
-    if gpu is None:
-        env["JAX_PLATFORMS"] = "cpu"
-    else:
+    env = ONE_THREAD | {"JAX_PLATFORMS": "cpu"}
+    if gpu is not None:
         # A GPU worker that finds no GPU must fail and not quietly compute on the CPU.
-        env["JAX_PLATFORMS"] = "cuda,cpu"
-        env["CUDA_VISIBLE_DEVICES"] = str(gpu)
+        env |= {"JAX_PLATFORMS": "cuda,cpu", "CUDA_VISIBLE_DEVICES": str(gpu)}
     if cache is not None:
         env["JAX_COMPILATION_CACHE_DIR"] = os.fspath(Path(cache).absolute())
         # By default jax keeps only programs that took more than a second to compile; a fit has many smaller ones.
@@ -44,34 +50,48 @@ def import_path() -> str:
 def visible_gpus(n_gpus: int) -> list[str]:
     """Name the first GPUs that this process may use, as CUDA_VISIBLE_DEVICES wants them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(i) for i in range(n_gpus)] if given is None else [name for name in given.split(",") if name.strip()]
+    names = map(str, range(n_gpus)) if given is None else given.split(",")
+    names = [name.strip() for name in names if name.strip()]
     if len(names) < n_gpus:
         raise ValueError(
             f"{n_gpus} GPUs were asked for, but CUDA_VISIBLE_DEVICES={given!r} lists {len(names)}; "
             "ask for fewer, or make more of them visible"
         )
-    return [name.strip() for name in names[:n_gpus]]
-
-
-def _cpu_flags() -> str:
-    """Name the instruction sets of the CPU, sorted, or what the system says instead."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                name, _, value = line.partition(":")
-                if name.strip() in ("flags", "Features"):
-                    return " ".join(sorted(value.split()))
-    except OSError:
-        pass
-    return platform.processor()
+    return names[:n_gpus]
 
 
 def machine_type() -> str:
-    """Return a short name for the kind of this machine, such as "x86_64-0a1b2c3d4e".
+    """Return a short name for architecture, instruction sets and jaxlib of this machine, as "x86_64-0a1b2c3d4e".
 
-    It hashes architecture, instruction sets and version of jaxlib: a program that was compiled on one kind of machine
-    may stop with an illegal instruction on another, or give results that differ in the last bits, so that each kind has
-    its own folder of compiled programs.
+    A program compiled on another kind of machine may stop with an illegal instruction, or differ in the last bits.
     """
-    what = "\n".join((platform.machine(), _cpu_flags(), metadata.version("jaxlib")))
+    try:
+        found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
+    except OSError:
+        found = None
+    instructions = " ".join(sorted(found[1].split())) if found else platform.processor()
+    what = "\n".join((platform.machine(), instructions, metadata.version("jaxlib")))
     return f"{platform.machine()}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
+
+
+def seconds_of(walltime: str | int) -> float:
+    """Seconds of a time as SLURM writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", str(walltime).strip())
+    if match is None:
+        raise ValueError(f"walltime={walltime!r} was given; write it as 'HH:MM:SS' or 'D-HH:MM:SS'")
+    days, *parts = match.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    if days is not None:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+    else:
+        hours, minutes, seconds = {1: [0, *numbers, 0], 2: [0, *numbers], 3: numbers}[len(numbers)]
+    return 86400.0 * int(days or 0) + 3600.0 * hours + 60.0 * minutes + seconds
+
+
+def lifetime_of(walltime: str | float | None, margin: float) -> float | None:
+    """Seconds after which a process ends: `margin`, or a tenth if that is less, before the walltime.
+
+    None without a walltime; SLURM reads 0 as none.
+    """
+    seconds = seconds_of(walltime) if isinstance(walltime, str | int) and walltime else float(walltime or 0.0)
+    return seconds - min(margin, 0.1 * seconds) if seconds else None

@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,25 +26,21 @@ import glmfit
 from .._compile import compile_seconds, compiled_programs
 from .._status import Status
 from .._warn import warn_user
+from ..bounds import StepCertificate
 from ..design.builder import Built, build
+from ..estimators import FitReport
 from ._attempts import Attempt, deaths, ended, reason
 from ._environment import machine_type
-from ._estimators import make_estimator
-from ._join import join_neurons
+from ._models import make_estimator
+from ._plan import Receipt, Task
 from ._results import check_result, is_whole, write_failure, write_result
-from ._sources import identify, identity_of, load_session, stat_signature
+from ._sources import DataChanged, load_planned
 from ._stop import is_stopped, stop
-from ._task import Receipt, Task, Work
 
 if TYPE_CHECKING:
     from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
 
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "equinox", "pynapple")
-
-
-def do(work: Work) -> Receipt:
-    """Do what was sent (the function that runs in workers)."""
-    return run_one(work.task, work.out, work.manifest, work.tries)
 
 
 def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> Receipt:
@@ -72,12 +69,13 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
     not at all, under the name of the content hash of configuration and data, so a task may be done twice, here or
     elsewhere, without harm.
     """
-    out, worker = Path(out), f"{socket.gethostname()}:{os.getpid()}"
+    out, host = Path(out), socket.gethostname()
+    receipt = functools.partial(Receipt, task.key, task.session, task.model, worker=f"{host}:{os.getpid()}")
     if is_whole(out, task.key):
-        return Receipt(task.key, task.session, task.model, "found", worker=worker)
+        return receipt("found")
     start = time.perf_counter()
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    facts = {"manifest": manifest, "worker": worker, "host": socket.gethostname(), "began": began}
+    facts = {"manifest": manifest, "worker": f"{host}:{os.getpid()}", "host": host, "began": began}
     if "SLURM_JOB_ID" in os.environ:
         facts["slurm_job"] = os.environ["SLURM_JOB_ID"]
     attempt, writing = None, False
@@ -97,12 +95,10 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
         write_result(out, task, model, facts, arrays)
         attempt.end()
     except BaseException as error:  # of whatever kind, also sys.exit in a loader: the others go on
-        if is_stopped():
-            if attempt is not None:
-                attempt.forget()
-            raise
         if attempt is not None:
-            attempt.end()
+            (attempt.forget if is_stopped() else attempt.end)()
+        if is_stopped():
+            raise
         unwritten = writing and isinstance(error, OSError)
         text = f"{type(error).__name__}: {error}"
         facts |= {"error": text, "traceback": traceback.format_exc(), "seconds": time.perf_counter() - start}
@@ -113,8 +109,8 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
                 write_failure(out, task, facts)
         except OSError as second:  # a full disk: the receipt still tells
             text += f" (and its traceback could not be kept: {second})"
-        return Receipt(task.key, task.session, task.model, "failed", facts["seconds"], text, worker, unwritten)
-    return Receipt(task.key, task.session, task.model, "done", facts["seconds"], worker=worker)
+        return receipt("failed", facts["seconds"], text, unwritten=unwritten)
+    return receipt("done", facts["seconds"])
 
 
 def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGLM | MultinomialGLM:
@@ -147,19 +143,17 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGL
 
 
 def _fit(task: Task) -> tuple[Any, dict, dict]:
-    """Fitted model, what is to be recorded of it, and arrays that go with it."""
     spec = task.spec
-    built = _built(spec)
+    built = _design({name: spec[name] for name in ("source", "design", "estimator", "precision")})
     compiled, programs = compile_seconds(), compiled_programs()
     double = jax.enable_x64(True) if spec["precision"] == "double" else nullcontext()
     with double, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = _fit_built(spec, built)
-    said = sorted({str(w.message) for w in caught})
     facts = {
         "seconds_compile": compile_seconds() - compiled,
         "programs": compiled_programs() - programs,
-        "warnings": said,
+        "warnings": sorted({str(w.message) for w in caught}),
         "notes": built.notes,
         "targets": built.target_names,
         "n_rows": len(built.y),
@@ -175,7 +169,8 @@ def _fit_built(spec: dict, built: Built) -> Any:
 
     def fit(X, y):
         model = make_estimator(spec).fit(X, y, **given)
-        _refuse_interrupted(model)
+        if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
+            stop()  # a fit that was stopped half-way is not a result
         n_rows, n_features = X.shape
         if n_rows < n_features:
             warn_user(f"{n_rows} rows for {n_features} features: only the penalty makes the fit unique.")
@@ -190,7 +185,7 @@ def _fit_built(spec: dict, built: Built) -> Any:
     models = [
         fit(_named(np.concatenate([built.X, own], axis=1), names), built.y[:, [n]]) for n, own in enumerate(built.own)
     ]
-    return join_neurons(models, built.target_names)
+    return _join_neurons(models, built.target_names)
 
 
 def _named(X: np.ndarray, names: list[str]):
@@ -200,10 +195,46 @@ def _named(X: np.ndarray, names: list[str]):
     return pd.DataFrame(X, columns=names, copy=False)
 
 
-def _refuse_interrupted(model) -> None:
-    """Raise what the fit caught: a fit that was stopped half-way is not a result."""
-    if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
-        stop()
+def _join_neurons(models: list, names: list[str]):
+    """Put models of one neuron each, fitted to as many features, side by side: one PopulationGLM, without a history.
+
+    The bounds are those of the single fits, and their failure probabilities are added up.
+    """
+    joined, reports = models[0], [m.report_ for m in models]
+    changes = {
+        "neuron": list(names),
+        "row_evals": max(r.row_evals for r in reports),
+        "rank": min(r.rank for r in reports),
+        "solver_name": "/".join(sorted({r.solver_name for r in reports})),
+        "step_certificate": _join_steps([r.step_certificate for r in reports]),
+        "failure_probability": sum(r.failure_probability for r in reports),
+        "seconds_run": sum(r.seconds_run for r in reports),
+        "seconds_compile": sum(r.seconds_compile for r in reports),
+        "history": {},
+    }
+    joined.coef_ = np.concatenate([m.coef_ for m in models], axis=1)
+    joined.intercept_ = np.concatenate([m.intercept_ for m in models])
+    joined.report_ = replace(joined.report_, **_arrays(reports, FitReport), **changes)
+    if isinstance(joined.strength_, np.ndarray):  # chosen for every neuron
+        joined.strength_ = np.concatenate([m.strength_ for m in models], axis=-1)
+    return joined
+
+
+def _join_steps(steps: list[StepCertificate | None]) -> StepCertificate | None:
+    if any(step is None for step in steps):
+        return None
+    return replace(
+        steps[0],
+        **_arrays(steps, StepCertificate),
+        assumptions=tuple(dict.fromkeys(a for step in steps for a in step.assumptions)),
+        failure_probability=sum(step.failure_probability for step in steps),
+        certified=all(step.certified for step in steps),
+    )
+
+
+def _arrays(parts: list, cls: type) -> dict[str, np.ndarray]:
+    names = [f.name for f in fields(cls) if isinstance(getattr(parts[0], f.name), np.ndarray)]
+    return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 
 
 class _LastOnly:
@@ -220,60 +251,16 @@ class _LastOnly:
             return self._kept[1]
 
 
-class DataChanged(RuntimeError):
-    """The data are not those that the key of the task belongs to."""
+_session = _LastOnly(load_planned)
 
 
-def _load(source: dict):
-    """Load the data that the key of the task belongs to, or raise: they may change at any time."""
-    planned = source.get("planned")
-    if planned is None:
-        return load_session(source)
-    before = stat_signature(source)  # None for a loader, whose module is quickly read
-    if before is None or before != planned["files"]:
-        before = _identify_again(source, planned["identity"])
-    session = load_session(source)
-    same = (
-        identity_of(source, again=False) == planned["identity"] if before is None else stat_signature(source) == before
-    )
-    if not same:
-        raise _changed(source)
-    return session
-
-
-def _identify_again(source: dict, identity: str) -> list | None:
-    """Describe files that look other than they did and are the same; raise if they are not."""
-    found, files = identify(source)
-    if found != identity:
-        raise _changed(source)
-    return files
-
-
-def _changed(source: dict) -> DataChanged:
-    what = source.get("path") or f"loader {source['loader']}"
-    return DataChanged(
-        f"the data of this task, {what}, have changed since the run began. Run again: changed data are another task."
-    )
-
-
-_session = _LastOnly(_load)
-_design = _LastOnly(lambda spec: build(_session(spec["source"]), spec["design"], spec["estimator"], dtype=_dtype(spec)))
-
-
-def _built(spec: dict) -> Built:
-    return _design({name: spec[name] for name in ("source", "design", "estimator", "precision")})
-
-
-def _dtype(spec: dict) -> type:
-    return np.float64 if spec["precision"] == "double" else np.float32
+@_LastOnly
+def _design(spec: dict) -> Built:
+    dtype = np.float64 if spec["precision"] == "double" else np.float32
+    return build(_session(spec["source"]), spec["design"], spec["estimator"], dtype=dtype)
 
 
 @functools.cache
 def _versions() -> dict[str, str]:
     found = {"glmfit": glmfit.__version__, "python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "?"
-    return found
+    return found | {name: importlib.metadata.version(name) for name in _LIBRARIES}

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
+import threading
 from pathlib import Path
 
 from distributed import Scheduler, Security, SpecCluster
@@ -20,8 +22,7 @@ from .._files import open_to_append, read_regular
 
 # Left to itself, the HTTP server of a worker listens on every interface of its machine.
 HTTP_ON_LOOPBACK = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
-SECONDS_TO_END = 1.0  # between asking a worker to end, which it does at once unless it is in a task, and killing it
-QUICK_DEATHS = 3  # so many in a row, without the worker ever reaching the scheduler, are trouble
+_QUICK_DEATHS = 3  # so many in a row, without the worker ever reaching the scheduler, are trouble
 
 
 class Arrivals(SchedulerPlugin):
@@ -31,7 +32,6 @@ class Arrivals(SchedulerPlugin):
         self.count: dict[object, int] = {}
 
     def add_worker(self, scheduler, worker):
-        """Count one; Dask calls this."""
         name = str(scheduler.workers[worker].name)
         self.count[name] = self.count.get(name, 0) + 1
 
@@ -47,16 +47,17 @@ def last_lines(path: Path, n_lines: int = 5) -> str:
 class LocalWorker(ProcessInterface):
     """One worker process, kept alive."""
 
-    def __init__(self, scheduler, name, *, command, env, log, arrivals):
+    def __init__(self, scheduler, name, *, scratch: Path, env: dict[str, str], log: Path, arrivals: Arrivals):
         super().__init__(scheduler=scheduler, name=name)
-        self.name, self.env, self.log, self.arrivals = str(name), env, Path(log), arrivals
-        self.command = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--name", self.name, *command]
-        self.process = None
+        self.name, self.env, self.log, self.arrivals = str(name), env, log, arrivals
+        self.command = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--name", self.name]
+        self.command += ["--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--memory-limit", "0"]
+        self.command += [*HTTP_ON_LOOPBACK, "--death-timeout", "60", "--local-directory", str(scratch)]
+        self.command += ["--preload", __name__]
         self.trouble: str | None = None
-        self._task = None
+        self._process = self._task = None
 
     async def start(self):
-        """Start the process and whoever watches it."""
         self._task = asyncio.create_task(self._keep_alive())
         await super().start()
 
@@ -66,7 +67,7 @@ class LocalWorker(ProcessInterface):
         while True:
             arrived = self.arrivals.count.get(self.name, 0)
             with open_to_append(self.log) as log:
-                self.process = await asyncio.create_subprocess_exec(
+                self._process = await asyncio.create_subprocess_exec(
                     *self.command,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=log,
@@ -74,10 +75,10 @@ class LocalWorker(ProcessInterface):
                     env=self.env,
                     start_new_session=True,  # Ctrl-C is for the driver, which ends its workers in order
                 )
-            code = await self.process.wait()
+            code = await self._process.wait()
             failures = failures + 1 if self.arrivals.count.get(self.name, 0) == arrived else 0
             self.trouble = None
-            if failures >= QUICK_DEATHS:
+            if failures >= _QUICK_DEATHS:
                 self.trouble = (
                     f"the worker processes end before they reach the scheduler (exit code {code}); "
                     f"the end of {self.log}:\n{last_lines(self.log)}"
@@ -85,20 +86,15 @@ class LocalWorker(ProcessInterface):
             await asyncio.sleep(min(30.0, 0.1 * 2**failures))
 
     async def close(self):
-        """End the process: politely, then not."""
+        """End the process at once: it has nothing that is not in a file."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        if self.process is not None and self.process.returncode is None:
+        if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self.process.terminate()
-            try:
-                await asyncio.wait_for(self.process.wait(), SECONDS_TO_END)
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    self.process.kill()
-                await self.process.wait()
+                self._process.kill()
+            await self._process.wait()
         await super().close()
 
 
@@ -107,30 +103,20 @@ class LocalProcesses(SpecCluster):
 
     waits_in_queue = False  # workers either come within seconds or never
 
-    def __init__(
-        self, *, environments: list[dict], security: Security, command: list[str], logs: Path, dashboard: bool
-    ):
+    def __init__(self, *, environments: list[dict], security: Security, scratch: Path, logs: Path, dashboard: bool):
         arrivals = Arrivals()
         workers = {
             f"local-{i}": {
                 "cls": LocalWorker,
-                "options": {"command": command, "env": env, "log": logs / f"local-{i}.log", "arrivals": arrivals},
+                "options": {"scratch": scratch, "env": env, "log": logs / f"local-{i}.log", "arrivals": arrivals},
             }
             for i, env in enumerate(environments)
         }
-        scheduler = {
-            "cls": Scheduler,
-            "options": {
-                "host": "127.0.0.1",
-                "port": 0,
-                "protocol": "tls://",
-                "security": security,
-                "dashboard": dashboard,
-                "dashboard_address": "127.0.0.1:0",
-                "plugins": [arrivals],
-            },
-        }
+        options = {"host": "127.0.0.1", "port": 0, "protocol": "tls://", "security": security, "plugins": [arrivals]}
+        options |= {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}
         self.log_directory = str(logs)
+        logs.mkdir(parents=True, exist_ok=True)
+        scheduler = {"cls": Scheduler, "options": options}
         super().__init__(workers=workers, scheduler=scheduler, security=security, silence_logs="CRITICAL")
 
     @property
@@ -138,3 +124,22 @@ class LocalProcesses(SpecCluster):
         """Why no worker can be expected any more, if so."""
         found = [getattr(worker, "trouble", None) for worker in self.workers.values()]
         return found[0] if found and all(found) else None
+
+
+def dask_setup(worker: object) -> None:
+    """Let this process end as soon as the one that started it is gone; Dask calls this in a worker when it starts."""
+    threading.Thread(target=_end_with_the_input, name="watch-the-driver", daemon=True).start()
+
+
+def _end_with_the_input() -> None:
+    """Wait for the end of the standard input, whose other end the driver holds, and leave: by whatever it has ended.
+
+    What was begun here is not why.
+    """
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    attempts = sys.modules.get("glmfit.batch._attempts")  # nothing was begun without it
+    if attempts is not None:
+        attempts.forget_all()
+    os._exit(1)

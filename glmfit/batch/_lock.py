@@ -11,14 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .._files import read_regular
+from .._files import DAMAGED, read_regular
 
 BEAT_S = 5.0
 SILENT_S = 60.0  # on another host, heard of longer ago than this: gone
+touched: set[Path] = set()  # files that are touched from time to time, to show that this process is there
 
 
 def lock_of(out: Path, shard: tuple[int, int] | None) -> Path:
-    """File that a run, or a shard of one, holds."""
     return out / ("run.lock" if shard is None else f"shard-{shard[0]}-of-{shard[1]}.lock")
 
 
@@ -35,76 +35,56 @@ class RunLock:
 
     def __init__(self, path: Path):
         self.path = Path(path)
-        self._end = threading.Event()
-        self._seen: str | None = None
 
     def __enter__(self) -> RunLock:
-        me = {"host": socket.gethostname(), "pid": os.getpid(), "born": born(os.getpid()), "since": time.time()}
-        self._text = json.dumps(me)
+        self._text = json.dumps(this_process() | {"since": time.time()})
         for _ in range(3):
             try:
                 with open(self.path, "x", encoding="utf-8") as file:
                     file.write(self._text)
-                break
+                touch_from_now_on(self.path)
+                return self
             except FileExistsError:
-                holder = self.holder()
+                seen, holder = _text_of(self.path), self.holder()
                 if holder is not None:
                     raise BusyFolder(
-                        f"another run is at work in {self.path.parent}: process {holder.get('pid')} on "
-                        f"{holder.get('host')}, since {time.ctime(holder.get('since', 0))}. Wait for it to end or stop "
-                        f"it; to share the work, start shards (--shard i/n). If it is gone, remove {self.path}."
+                        f"another run is at work in {self.path.parent}: process {holder['pid']} on {holder['host']}, "
+                        f"since {holder['since']}. Wait for it to end or stop it; to share the work, start shards "
+                        f"(--shard i/n). If it is gone, remove {self.path}."
                     ) from None
-                self._take_away(self._seen)
-        else:
-            raise BusyFolder(f"other runs are starting in {self.path.parent} at this moment; start one of them only.")
-        threading.Thread(target=self._beat, daemon=True, name="glmfit-lock").start()
-        return self
+                self._take_away(seen)
+        raise BusyFolder(f"other runs are starting in {self.path.parent} at this moment; start one of them only.")
 
     def __exit__(self, *_) -> None:
-        self._end.set()
+        touched.discard(self.path)
         with contextlib.suppress(OSError):  # a folder that has become read-only, or is gone, is told of elsewhere
-            if self._read() == self._text:
+            if _text_of(self.path) == self._text:
                 self.path.unlink(missing_ok=True)
-
-    def _beat(self) -> None:
-        """Touch the file, so that other hosts see that somebody is there."""
-        while not self._end.wait(BEAT_S):
-            with contextlib.suppress(OSError):  # a file server may be back in a moment
-                os.utime(self.path)
-
-    def _read(self) -> str | None:
-        return _text_of(self.path)
 
     def holder(self) -> dict | None:
         """Who holds the folder; None if they are gone."""
         try:
             silent = time.time() - self.path.stat().st_mtime
-            self._seen = self._read()
-            holder = json.loads(self._seen or "")
-            if not (isinstance(holder, dict) and isinstance(holder.get("pid"), int) and "host" in holder):
-                raise ValueError("not one of ours")
-            holder["since"] = float(holder.get("since", 0))
-            time.ctime(holder["since"])
-        except FileNotFoundError:
+        except OSError:
             return None
-        except (ValueError, TypeError, OverflowError, RecursionError):
-            # Half-written, by somebody who is at it or was killed.
-            return {"pid": "?", "host": "?", "since": time.time()} if silent < BEAT_S else None
-        if holder.get("host") == socket.gethostname():
-            return holder if is_alive(holder) else None
-        return holder if silent < SILENT_S else None
+        try:
+            found = json.loads(_text_of(self.path) or "")
+            int(found["pid"])
+            holder = found | {"host": found["host"], "since": time.ctime(float(found.get("since", 0)))}
+        except DAMAGED:  # half-written, by somebody who is at it or was killed
+            return {"pid": "?", "host": "?", "since": time.ctime()} if silent < BEAT_S else None
+        is_there = is_alive(holder) if holder["host"] == socket.gethostname() else silent < SILENT_S
+        return holder if is_there else None
 
     def _take_away(self, seen: str | None) -> None:
         """Remove the file of a run that is gone; of several that try, one does."""
         aside = self.path.with_name(f".{self.path.name}.{os.getpid()}.gone")
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, aside)
             if _text_of(aside) != seen and not self.path.exists():
                 os.rename(aside, self.path)  # somebody was faster, and is alive
             else:
                 aside.unlink()
-        except FileNotFoundError:
-            pass
 
 
 def _text_of(path: Path) -> str | None:
@@ -115,21 +95,41 @@ def _text_of(path: Path) -> str | None:
         return None
 
 
+def touch_from_now_on(path: Path) -> None:
+    """Touch a file from time to time, so that other hosts see that somebody is there."""
+    touched.add(path)
+    if "glmfit-beat" not in [thread.name for thread in threading.enumerate()]:
+        threading.Thread(target=_beat, daemon=True, name="glmfit-beat").start()
+
+
+def _beat() -> None:
+    while True:
+        time.sleep(BEAT_S)
+        for path in list(touched):
+            with contextlib.suppress(OSError):  # a file server may be back in a moment
+                os.utime(path)
+
+
+def this_process() -> dict[str, Any]:
+    """Name this process so that others can tell whether it is still there."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid())}
+
+
 def is_alive(mark: dict[str, Any]) -> bool:
     """Whether the process that left a mark on this host, with its pid and when it was born, is still there."""
-    return mark.get("born") is not None and born(mark.get("pid")) == mark["born"]
+    return mark.get("born") is not None and _born(mark.get("pid")) == mark["born"]
 
 
-def born(pid: Any) -> str | None:
+def _born(pid: Any) -> str | None:
     """When a process of this host was started, in its own words; None if there is none (or it is a zombie)."""
     try:
         after = Path(f"/proc/{int(pid)}/stat").read_text().rsplit(")", 1)[1].split()
-    except (OSError, ValueError, IndexError, TypeError, OverflowError):
+    except DAMAGED:
         if Path("/proc/self/stat").exists():
             return None
         try:  # no /proc: whether it exists has to do
             os.kill(int(pid), 0)
-        except (OSError, ValueError, TypeError, OverflowError):
+        except DAMAGED:
             return None
         return "alive"
     return None if after[0] == "Z" else after[19]

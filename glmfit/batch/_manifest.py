@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -12,23 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import glmfit
+
 from .._display import one_line
-from ..design._schema import (
-    BOOLEAN,
-    TABLE,
-    TEXT,
-    Problems,
-    Rule,
-    check_table,
-    check_tables,
-    one_of,
-    shown,
-    whole,
-)
+from .._files import DAMAGED, read_regular
+from ..design._schema import BOOLEAN, TABLE, TEXT, Problems, Rule, check_table, check_tables, one_of, shown, whole
+from ._models import Model, read_model
+from ._plan import Task, key_of
 from ._read_data import Data, read_data
-from ._read_models import Model, read_model
-from ._sources import identity_of
-from ._task import Task, digest, make_task
+from ._sources import digest, identity_of
 
 _TABLES = Rule("an array of tables", lambda value: isinstance(value, list))
 _KEYS = {
@@ -39,10 +32,8 @@ _KEYS = {
     "data": _TABLES,
     "model": _TABLES,
 }
-_OPTIONS = {"pad_shapes": BOOLEAN}
-_DEFAULTS = {"pad_shapes": True}
 _DEEPEST = 100  # tables and arrays, one in the other; what reads them calls itself
-_TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep."
+_TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep"
 
 
 class ManifestError(ValueError):
@@ -74,18 +65,14 @@ class Manifest:
         Where it was read.
     name : str
         Its name, the file's without one.
-    seed : int
+    seed, precision : int, {"single", "double"}
         Of every fit.
-    precision : {"single", "double"}
-        Of the passes.
     options : dict
         With defaults filled in; its one entry, ``pad_shapes``, is without effect since version 0.2.
     digest : str
         sha256 of the file's bytes, in hexadecimal.
-    data : tuple
-        Sources, each with a name and sessions.
-    models : tuple
-        Configurations, the members of grids each by themselves.
+    data, models : tuple
+        Sources, each with a name and sessions; configurations, the members of grids each by themselves.
     """
 
     path: Path
@@ -120,21 +107,15 @@ class Manifest:
                     identity = identify(source)
                 except (OSError, ImportError):
                     identity = digest(["cannot be read", session])
-                tasks += [make_task(session, model.name, self._spec(model, source), identity) for model in models]
+                tasks += [self._task(session, model, source, identity) for model in models]
         return tasks
 
-    def _spec(self, model: Model, source: dict[str, Any]) -> dict[str, Any]:
-        parameters = model.parameters
+    def _task(self, session: str, model: Model, source: dict[str, Any], identity: str) -> Task:
+        spec = {"estimator": model.estimator, "parameters": model.parameters, "design": model.design}
+        spec |= {"source": source, "seed": self.seed, "precision": self.precision, "identity": identity}
         if model.estimator == "PopulationGLM":  # without effect, but in the keys of fits by version 0.1
-            parameters = {"pad_shapes": self.options["pad_shapes"], **parameters}
-        return {
-            "estimator": model.estimator,
-            "parameters": parameters,
-            "design": model.design,
-            "source": source,
-            "seed": self.seed,
-            "precision": self.precision,
-        }
+            spec["parameters"] = {"pad_shapes": self.options["pad_shapes"], **model.parameters}
+        return Task(key_of(spec), session, model.name, spec)
 
 
 def read_manifest(path: str | Path) -> Manifest:
@@ -169,72 +150,79 @@ def read_manifest(path: str | Path) -> Manifest:
     ...     print(error.problems[0])
     batch.toml: sead is not known here; did you mean "seed"?
     """
-    return read_again(path, None)
+    return _read(Path(path), None)
 
 
-def read_again(path, checked: str | None) -> Manifest:
+def read_known(path: Path, out: Path) -> Manifest:
+    """Read a manifest; the parameters of one that this version has planned in ``out`` are not checked again.
+
+    Checking them takes importing the estimators, which takes longer than finding that all is done.
+    """
+    checked = None
+    with contextlib.suppress(*DAMAGED):
+        listed = json.loads(read_regular(out / "tasks.json"))
+        checked = listed.get("manifest") if listed.get("version") == glmfit.__version__ else None
+    return _read(Path(path), checked)
+
+
+def _read(path: Path, checked: str | None) -> Manifest:
     """Read a manifest; parameters of estimators are taken as they are if its digest is that of one checked before."""
-    path = Path(path)
     content = path.read_bytes()
-    digest_of_bytes = hashlib.sha256(content).hexdigest()
+    hashed = hashlib.sha256(content).hexdigest()
     document = _parse(path, content)
     problems = Problems(path.name, document)
     right = check_table(problems, (), document, _KEYS)
-    options = _DEFAULTS | check_table(problems, ("options",), right.get("options", {}), _OPTIONS)
+    options = check_table(problems, ("options",), right.get("options", {}), {"pad_shapes": BOOLEAN})
     folder = path.resolve().parent
-    data = [read_data(problems, *entry, folder) for entry in check_tables(problems, document, "data")]
-    by_name = {source.name: source for source in data}
+    data = {}
+    for place, table in check_tables(problems, document, "data"):
+        source = read_data(problems, place, table, folder)
+        data[source.name] = source
     models: list[Model] = []
     for place, table in check_tables(problems, document, "model"):
-        made = read_model(problems, place, table, by_name, values=digest_of_bytes != checked)
+        made = read_model(problems, place, table, data, values=hashed != checked)
         _check_new(problems, place, made, models)
         models += made
-    if not problems and not any(by_name[name].sessions for model in models for name in model.data):
+    if not problems and not any(data[name].sessions for model in models for name in model.data):
         problems.add((), "there is nothing to fit: no model has a session.")
     if problems:
         raise ManifestError(problems.texts)
+    name, seed, precision = right.get("name", path.stem), right.get("seed", 0), right.get("precision", "single")
+    sources = tuple(data.values())
     return Manifest(
-        path.resolve(),
-        right.get("name", path.stem),
-        right.get("seed", 0),
-        right.get("precision", "single"),
-        options,
-        digest_of_bytes,
-        tuple(data),
-        tuple(models),
+        path.resolve(), name, seed, precision, {"pad_shapes": True} | options, hashed, sources, tuple(models)
     )
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
     """Read TOML or JSON; errors name the line where the document breaks off."""
-    suffix = path.suffix.lower()
+    suffix, line = path.suffix.lower(), None
     if suffix not in (".toml", ".json"):
         raise ManifestError([f'{path.name}: a manifest is a .toml or a .json file, not "{path.suffix}".'])
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
         document = tomllib.loads(text) if suffix == ".toml" else _read_json(text)
+        if not isinstance(document, dict):
+            raise ValueError(f"the document is a {type(document).__name__}; it must be a table")
+        level: list[Any] = [document]
+        for _ in range(_DEEPEST):
+            holders = [value for value in level if isinstance(value, dict | list)]
+            level = [entry for value in holders for entry in (value.values() if isinstance(value, dict) else value)]
+        if not level:
+            return document
+        why = _TOO_DEEP
+    except RecursionError:
+        why = _TOO_DEEP
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ManifestError([f"{path.name}, line {line}: the file is not UTF-8 ({error.reason})."]) from None
+        line, why = content[: error.start].count(b"\n") + 1, f"the file is not UTF-8 ({error.reason})"
     except json.JSONDecodeError as error:
-        raise ManifestError([f"{path.name}, line {error.lineno}: {error.msg} (column {error.colno})."]) from None
+        line, why = error.lineno, f"{error.msg} (column {error.colno})"
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"at line (\d+)", str(error))
-        line = int(found[1]) if found else text.rstrip().count("\n") + 1
-        raise ManifestError([f"{path.name}, line {line}: {error}."]) from None
+        line, why = int(found[1]) if found else text.rstrip().count("\n") + 1, str(error)
     except ValueError as error:
-        raise ManifestError([f"{path.name}: {error}."]) from None
-    except RecursionError:
-        raise ManifestError([f"{path.name}: {_TOO_DEEP}"]) from None
-    if not isinstance(document, dict):
-        raise ManifestError([f"{path.name}: the document is a {type(document).__name__}; it must be a table."])
-    level: list[Any] = [document]
-    for _ in range(_DEEPEST):
-        holders = [value for value in level if isinstance(value, dict | list)]
-        level = [entry for value in holders for entry in (value.values() if isinstance(value, dict) else value)]
-    if level:
-        raise ManifestError([f"{path.name}: {_TOO_DEEP}"])
-    return document
+        why = str(error)
+    raise ManifestError([f"{path.name}{f', line {line}' if line else ''}: {why}."])
 
 
 def _read_json(text: str) -> Any:
@@ -255,10 +243,13 @@ def _read_json(text: str) -> Any:
 
 def _check_new(problems: Problems, place: tuple, made: list[Model], models: list[Model]) -> None:
     """Note a configuration that is there already for the same data: its results would be the same files."""
-    facts = {digest([m.estimator, m.parameters, m.design, name]): m.name for m in models for name in m.data}
+
+    def of(model: Model) -> dict[str, str]:
+        return {digest([model.estimator, model.parameters, model.design, name]): name for name in model.data}
+
+    there = {fact: model.name for model in models for fact in of(model)}
     for model in made:
-        for name in model.data:
-            other = facts.get(digest([model.estimator, model.parameters, model.design, name]))
-            if other is not None:
-                problems.add(place, f'"{model.name}" is the same as model "{other}" for data "{name}".')
+        for fact, name in of(model).items():
+            if fact in there:
+                problems.add(place, f'"{model.name}" is the same as model "{there[fact]}" for data "{name}".')
                 break

@@ -1,55 +1,147 @@
-"""From a manifest to tasks, and what the output folder remembers of them."""
+"""Tasks: fits to be made, each under a name that is a hash of what it is, and the list of them in the output folder."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import glmfit
 
-from .._files import read_regular, whole_or_absent
-from ._manifest import Manifest, read_again
-from ._results import write_text
-from ._sources import identify, stat_signature
-from ._task import Task, check_key
+from .._files import DAMAGED, read_regular, whole_or_absent
+from ._sources import digest, identify, stat_signature
+
+if TYPE_CHECKING:
+    from ._manifest import Manifest
+
+_FORMAT = 1
+_HASHED = ("estimator", "parameters", "design", "seed", "precision")
 
 
-def default_out(path: Path) -> Path:
-    """Output folder of a manifest when none is named."""
-    return path.resolve().with_name(f"{path.stem}_results")
+@dataclass(frozen=True)
+class Task:
+    """One fit: a model on a session.
 
-
-def read_known(path: Path, out: Path) -> Manifest:
-    """Read a manifest; the parameters of one that this version has planned in ``out`` are not checked again.
-
-    Checking them takes importing the estimators, which takes longer than finding that all is done.
+    Attributes
+    ----------
+    key : str
+        20 hexadecimal digits; the same for the same configuration and the same data, whatever they are called and
+        wherever they lie.
+    session, model : str
+        Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
+    spec : dict
+        Values of JSON only: estimator, parameters, design, source, identity of the data, seed, precision.
     """
-    checked = None
-    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
-        listed = json.loads(read_regular(out / "tasks.json"))
-        checked = listed.get("manifest") if listed.get("version") == glmfit.__version__ else None
-    return read_again(path, checked)
+
+    key: str
+    session: str
+    model: str
+    spec: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the task as values of JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Task:
+        """Make the task of `to_json`; ValueError, TypeError or KeyError if it is none."""
+        task = cls(_check_key(values["key"]), values["session"], values["model"], values["spec"])
+        if not (isinstance(task.session, str) and isinstance(task.model, str) and isinstance(task.spec, dict)):
+            raise ValueError("a session or model without a name, or without a specification")
+        return task
+
+
+class Receipt(NamedTuple):
+    """What is told of a task: numbers and words, never its arrays.
+
+    Attributes
+    ----------
+    key, session, model : str
+        Of the task.
+    state : {"done", "found", "failed"}
+        "found": done before.
+    seconds : float
+        From the start of loading to the end of writing.
+    error, worker : str or None, str
+        Error of one that failed; host and process.
+    unwritten : bool
+        Whether it failed because the output folder cannot be written to.
+    """
+
+    key: str
+    session: str
+    model: str
+    state: str
+    seconds: float = 0.0
+    error: str | None = None
+    worker: str = ""
+    unwritten: bool = False
+
+
+def key_of(spec: dict[str, Any]) -> str:
+    """Hash what a task is; the places of its data are no part of it."""
+    facts = {name: spec[name] for name in _HASHED}
+    return digest({"format": _FORMAT, "data": spec["identity"], **facts})[:20]
+
+
+def _check_key(key: Any) -> str:
+    """Return a key; ValueError unless it is one, and so a name of a file."""
+    if not (isinstance(key, str) and re.fullmatch("[0-9a-f]{20}", key)):
+        raise ValueError(f"{str(key)[:40]!r} is no key of a task, which has 20 hexadecimal digits")
+    return key
 
 
 def plan(manifest: Manifest, out: Path) -> list[Task]:
     """List the tasks of a manifest and write the list down; data are read only if they have changed since.
 
-    Copies of the same data are one session.
+    Copies of the same data are one session. Every task knows what its data were when they were hashed: a worker fits
+    nothing else.
     """
     cache = _IdentityCache(out / "identities.json")
-    tasks = manifest.tasks(cache)
-    cache.save()
     once: dict[str, Task] = {}
-    for task in tasks:
+    for task in manifest.tasks(cache):
         once.setdefault(task.key, task)
-    tasks = [_with_stat(task, cache) for task in once.values()]
+    cache.save()
+    tasks = list(once.values())
+    for task in tasks:
+        source = task.spec["source"]
+        planned = {"identity": task.spec["identity"], "files": cache.hashed.get(_name(source), [])}
+        task.spec["source"] = {**source, "planned": planned}
     write_plan(manifest, tasks, out)
     return tasks
+
+
+class _IdentityCache:
+    """Identity of data, remembered in a file as long as size and times of the data's files stay."""
+
+    def __init__(self, path: Path):
+        self._path, self._fresh = path, {}
+        self.hashed: dict[str, list | None] = {}  # source -> files as they were hashed, None for a loader
+        try:
+            self._known = dict(json.loads(read_regular(path)))
+        except DAMAGED:
+            self._known = {}
+
+    def __call__(self, source: dict) -> str:
+        signature = stat_signature(source)
+        known = self._known.get(_name(source, signature))
+        if not (isinstance(known, str) and re.fullmatch("[0-9a-f]{64}", known)):
+            known, signature = identify(source)
+        self.hashed[_name(source)] = signature
+        if signature is not None:  # a loader's identity is the text of its module, and is quickly read
+            self._fresh[_name(source, signature)] = known
+        return known
+
+    def save(self) -> None:
+        if self._fresh.keys() - self._known.keys():
+            write_text(self._path, json.dumps(self._known | self._fresh))
+
+
+def _name(source: dict, signature: list | None = None) -> str:
+    return json.dumps({"source": source, "stat": signature}, sort_keys=True)
 
 
 def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
@@ -63,6 +155,11 @@ def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
             file.write(manifest.path.read_bytes())
 
 
+def write_text(path: Path, text: str) -> None:
+    with whole_or_absent(path) as file:
+        file.write(text.encode())
+
+
 def read_plan(out: Path) -> list[Task]:
     """Read the list of tasks back; FileNotFoundError or ValueError if there is none, or it is damaged."""
     return _read_plan(out, Task.from_json)
@@ -72,10 +169,9 @@ def planned_keys(out: Path) -> list[str]:
     """Read the keys of the tasks alone, which take a tenth of the memory; raises as `read_plan`."""
 
     def lean(values: dict) -> Any:
-        """Keep of a task its key, and of what is in it nothing."""
         return values if "tasks" in values else values.get("key")
 
-    return _read_plan(out, check_key, object_hook=lean)
+    return _read_plan(out, _check_key, object_hook=lean)
 
 
 def _read_plan(out: Path, make: Callable[[Any], Any], **options: Any) -> list:
@@ -98,47 +194,3 @@ def share(tasks: list[Task], shard: tuple[int, int]) -> list[Task]:
         mine = set(sessions[i - 1 :: n])
         return [task for task in tasks if task.session in mine]
     return tasks[i - 1 :: n]
-
-
-class _IdentityCache:
-    """Identity of data, remembered as long as size and times of their files stay."""
-
-    def __init__(self, path: Path):
-        self._path, self._fresh = path, {}
-        self._hashed: dict[str, list | None] = {}
-        try:
-            self._known = json.loads(read_regular(path))
-        except (OSError, ValueError, RecursionError):
-            self._known = {}
-        if not isinstance(self._known, dict):
-            self._known = {}
-
-    def __call__(self, source: dict) -> str:
-        signature = stat_signature(source)
-        known = self._known.get(_name(source, signature))
-        if not (isinstance(known, str) and re.fullmatch("[0-9a-f]{64}", known)):
-            known, signature = identify(source)
-        self._hashed[_name(source)] = signature
-        if signature is not None:  # a loader's identity is the text of its module, and is quickly read
-            self._fresh[_name(source, signature)] = known
-        return known
-
-    def files_of(self, source: dict) -> list | None:
-        """Describe the files whose identity was given; empty if they could not be read, None for a loader."""
-        return self._hashed.get(_name(source), [])
-
-    def save(self) -> None:
-        """Write down what was found out."""
-        if self._fresh.keys() - self._known.keys():
-            write_text(self._path, json.dumps(self._known | self._fresh))
-
-
-def _name(source: dict, signature: list | None = None) -> str:
-    return json.dumps({"source": source, "stat": signature}, sort_keys=True)
-
-
-def _with_stat(task: Task, cache: _IdentityCache) -> Task:
-    """Task that knows what its data were when they were hashed: a worker fits nothing else."""
-    source = task.spec["source"]
-    planned = {"identity": task.spec["identity"], "files": cache.files_of(source)}
-    return replace(task, spec={**task.spec, "source": {**source, "planned": planned}})

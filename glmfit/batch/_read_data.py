@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import inspect
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from ..design._schema import (
     NAME,
     NAMED,
+    TABLE,
     TEXT,
     Problems,
     Rule,
@@ -27,11 +29,11 @@ from ..design._schema import (
 )
 from ..design.arrays import PARTS, names_in
 from ..design.settings import COUNTS
-from ._loaders import find_loader
-from ._task import digest
+from ._sources import digest, find_loader
 
 FORMATS = ("npz", "nwb", "zarr")
 _LABEL = 60  # characters that the arguments of a loader may add to a session's name
+_PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 _FILES = {
     "name": NAMED,
@@ -39,27 +41,13 @@ _FILES = {
     "format": one_of(*FORMATS),
 }
 _MATRICES = _FILES | dict.fromkeys(PARTS, TEXT)
-_ANY = Rule("a table or a text", lambda value: isinstance(value, dict | str))
-_RECORDING = _FILES | {
-    "spikes": _ANY,
-    "min_spikes": whole(0),
-    "signals": Rule("a table", lambda value: isinstance(value, dict)),
-    "epochs": Rule("a table", lambda value: isinstance(value, dict)),
-}
+_RECORDING = _FILES | {"spikes": either(TABLE, TEXT), "min_spikes": whole(0), "signals": TABLE, "epochs": TABLE}
 _LOADER = {
     "name": NAMED,
     "loader": Rule(
-        'a text like "package.module:function"',
-        lambda value: (
-            isinstance(value, str)
-            and value.count(":") == 1
-            and all(part.isidentifier() for part in value.replace(":", ".").split("."))
-        ),
+        'a text like "package.module:function"', lambda value: isinstance(value, str) and bool(_PLACE.fullmatch(value))
     ),
-    "arguments": Rule(
-        "a list of tables, one per session",
-        lambda value: isinstance(value, list) and bool(value) and all(isinstance(entry, dict) for entry in value),
-    ),
+    "arguments": list_of(TABLE, "a list of tables, one per session"),
     "version": TEXT,
 }
 _COLUMNS = list_of(TEXT, "a list of names, one per column")
@@ -72,8 +60,6 @@ _ARRAYS = {
 
 @dataclass(frozen=True)
 class Data:
-    """A source of sessions."""
-
     name: str
     kind: str  # what its sessions hold, "recording" or "matrices"; "loader": that is known when it has run
     sessions: dict[str, dict[str, Any]]  # name -> all that is needed to load it, values of JSON
@@ -82,19 +68,18 @@ class Data:
 
 
 def read_data(problems: Problems, path: tuple, table: dict[str, Any], folder: Path) -> Data:
-    """Check one source of data, and find its sessions."""
     name = table["name"] if isinstance(table.get("name"), str) else str(path[-1] + 1)
     if "loader" in table:
-        return _loader(problems, path, table, name, folder)
-    if "X" in table or "y" in table:
-        right = check_table(problems, path, table, _MATRICES, ("name", "files", "X", "y"))
-        form, files = _files(problems, path, right, folder)
-        if form == "nwb":
-            problems.add(path, "matrices are read from npz or zarr, not from nwb; leave X and y out.")
-        common = {"kind": "matrices", **{part: right[part] for part in PARTS if part in right}}
-        _find_arrays(problems, files, form, [(path, part, right[part]) for part in PARTS if part in right])
-        return Data(name, "matrices", _sessions(name, files, form, common))
-    return _recording(problems, path, table, name, folder)
+        return Data(name, "loader", _loader(problems, path, table, name, folder))
+    if "X" not in table and "y" not in table:
+        return _recording(problems, path, table, name, folder)
+    right = check_table(problems, path, table, _MATRICES, ("name", "files", "X", "y"))
+    form, files = _files(problems, path, right, folder)
+    if form == "nwb":
+        problems.add(path, "matrices are read from npz or zarr, not from nwb; leave X and y out.")
+    parts = {part: right[part] for part in PARTS if part in right}
+    _find_arrays(problems, files, form, [(path, part, array) for part, array in parts.items()])
+    return Data(name, "matrices", _sessions(name, files, form, {"kind": "matrices", **parts}))
 
 
 def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: Path) -> Data:
@@ -102,13 +87,18 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
     form, files = _files(problems, path, right, folder)
     common: dict[str, Any] = {"kind": "recording", "min_spikes": right.get("min_spikes", 0)}
     arrays: list[tuple] = []
+
+    def named(at: tuple, what: str, entry: Any) -> dict:
+        found = check_table(problems, at, entry, *_ARRAYS[what])
+        arrays.extend((at, part, array) for part, array in found.items() if part != "columns")
+        return found
+
     if form == "nwb":
         common["spikes"] = right.get("spikes", "units")
         if not isinstance(common["spikes"], str):
             problems.add(path, f'spikes is {shown(common["spikes"])}; for nwb it must be a text, "units".')
     elif "spikes" in right:
-        common["spikes"] = check_table(problems, (*path, "spikes"), right["spikes"], *_ARRAYS["spikes"])
-        arrays += [((*path, "spikes"), key, array) for key, array in common["spikes"].items()]
+        common["spikes"] = named((*path, "spikes"), "spikes", right["spikes"])
     elif form is not None and "spikes" not in table:
         example = '{ times = "spike_times", unit = "unit" }'
         problems.add(path, f"spikes is missing; for {form} it must name two arrays, as in {example}.")
@@ -121,14 +111,10 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
                 problems.add(at, f'"{key}" {meant}; a name has letters, digits, _ . and - only, and is not "counts".')
             elif form == "nwb" and not TEXT.fits(entry):
                 problems.add(at, f"{key} is {shown(entry)}; for nwb it must be a text, the name in the file.")
-            elif form in ("npz", "zarr"):
-                common[what][key] = check_table(problems, (*at, key), entry, *_ARRAYS[what])
-                named = {part: array for part, array in common[what][key].items() if part != "columns"}
-                arrays += [((*at, key), part, array) for part, array in named.items()]
             else:
-                common[what][key] = entry
+                common[what][key] = named((*at, key), what, entry) if form in ("npz", "zarr") else entry
     _find_arrays(problems, files, form, arrays)
-    known = (tuple(table[what]) if isinstance(table.get(what), dict) else () for what in ("signals", "epochs"))
+    known = (tuple(right.get(what, {})) for what in ("signals", "epochs"))
     return Data(name, "recording", _sessions(name, files, form, common), *known)
 
 
@@ -149,38 +135,30 @@ def _find_arrays(problems: Problems, files: list[Path], form: str | None, arrays
         problems.add(table, f'{key}: no file has an array "{name}"{guess(name, sorted(known))}')
 
 
-# -- files
-
-
 def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[str | None, list[Path]]:
     """Files that the globs match, sorted, each once, and their format."""
     patterns = right.get("files", [])
-    patterns = [patterns] if isinstance(patterns, str) else patterns
     found: set[Path] = set()
-    forms: set[str] = set()
-    for pattern in patterns:
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = glob.glob(os.path.expanduser(pattern), root_dir=folder, recursive=True)
         paths = {Path(os.path.normpath(folder / match)) for match in matches}
         # A link to a file that is not there stays: its task will fail, and say so.
         paths = {file for file in paths if not file.is_dir() or "zarr" in (file.suffix[1:], right.get("format"))}
         if not paths:
-            text = (
-                f'files: nothing matches "{pattern}" in {folder}. Relative names start at the folder of the manifest.'
-            )
-            problems.add(path, text)
+            text = f'nothing matches "{pattern}" in {folder}. Relative names start at the folder of the manifest.'
+            problems.add(path, f"files: {text}")
         found |= paths
+    files = sorted(found)
     if "format" in right:
-        return right["format"], sorted(found)
-    for file in sorted(found):
-        form = file.suffix.removeprefix(".")
-        if form not in FORMATS:
-            text = f"the format of {file.name} is not known; name it with format, {one_of(*FORMATS).allowed}."
-            problems.add(path, text)
-            return None, []
-        forms.add(form)
+        return right["format"], files
+    forms = {file.suffix.removeprefix("."): file for file in reversed(files)}
+    for unknown in sorted(forms.keys() - set(FORMATS)):
+        allowed = one_of(*FORMATS).allowed
+        problems.add(path, f"the format of {forms[unknown].name} is not known; name it with format, {allowed}.")
+        return None, []
     if len(forms) > 1:
         problems.add(path, f"the files are of several formats, {', '.join(sorted(forms))}; make a [[data]] of each.")
-    return (forms.pop() if len(forms) == 1 else None), sorted(found)
+    return (next(iter(forms)) if len(forms) == 1 else None), files
 
 
 def _sessions(name: str, files: list[Path], form: str | None, common: dict) -> dict[str, dict[str, Any]]:
@@ -194,29 +172,24 @@ def _sessions(name: str, files: list[Path], form: str | None, common: dict) -> d
         for file in equal:
             parts = [part for part in file.parts if part != file.anchor]
             # Files of a folder that differ in the suffix only are told apart by it.
-            whole_name = depth >= len(parts)
-            labels[file] = "/".join([*parts[:-1][-depth:], file.name if whole_name else file.stem])
+            last = file.name if depth >= len(parts) else file.stem
+            labels[file] = "/".join([*parts[:-1][-depth:], last])
     return {f"{name}/{labels[file]}": {**common, "path": str(file), "format": form} for file in files}
 
 
-# -- loaders
-
-
-def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Path) -> Data:
+def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Path) -> dict[str, dict[str, Any]]:
     right = check_table(problems, path, table, _LOADER, ("name", "loader"))
-    arguments = right.get("arguments", [{}])
-    common = {"kind": "loader", "folder": str(folder), "version": right.get("version", "")}
     if "loader" not in right:
-        return Data(name, "loader", {})
-    common["loader"] = right["loader"]
+        return {}
     try:
         function = find_loader(right["loader"], str(folder))
     except ImportError as error:
         problems.add(path, str(error))
-        return Data(name, "loader", {})
+        return {}
+    common = {"kind": "loader", "folder": str(folder), "version": right.get("version", ""), "loader": right["loader"]}
+    arguments = right.get("arguments", [{}])
     labels = [_label(entry) or str(i) for i, entry in enumerate(arguments)]
     taken = Counter(labels)
-    labels = [label if taken[label] == 1 else str(i) for i, label in enumerate(labels)]
     sessions, first = {}, {}
     for i, entry in enumerate(arguments):
         wrong = _misfit(function, entry)
@@ -225,12 +198,11 @@ def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Pat
         elif (same := first.setdefault(digest(entry), i)) != i:
             wrong = f"are those of session {same + 1} again."
         if wrong:
-            problems.add(
-                (*path, "arguments") if "arguments" in table else path,
-                f"the arguments {shown(entry)} of session {i + 1} {wrong}",
-            )
-        sessions[f"{name}/{labels[i]}"] = {**common, "arguments": entry}
-    return Data(name, "loader", sessions)
+            at = (*path, "arguments") if "arguments" in table else path
+            problems.add(at, f"the arguments {shown(entry)} of session {i + 1} {wrong}")
+        label = labels[i] if taken[labels[i]] == 1 else i
+        sessions[f"{name}/{label}"] = {**common, "arguments": entry}
+    return sessions
 
 
 def _misfit(function: Any, arguments: dict) -> str | None:
@@ -242,7 +214,7 @@ def _misfit(function: Any, arguments: dict) -> str | None:
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        known = [parameter.name for parameter in signature.parameters.values()]
+        known = list(signature.parameters)
         unknown = [key for key in arguments if key not in known]
         return f"do not fit {function.__name__}{signature}: {error}{guess(unknown[0], known) if unknown else '.'}"
     return None
@@ -251,5 +223,5 @@ def _misfit(function: Any, arguments: dict) -> str | None:
 def _label(arguments: dict) -> str:
     """Arguments in a name, empty if they are too many or too long."""
     text = ",".join(f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in arguments.items())
-    plain = all(NAME.fullmatch(part) for pair in text.split(",") for part in pair.split("=")) if text else False
+    plain = all(NAME.fullmatch(part) for pair in text.split(",") for part in pair.split("="))
     return text if plain and len(text) <= _LABEL else ""

@@ -8,25 +8,20 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .._files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz, whole_or_absent
+from .._files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz
 from .._status import Status
 from ._attempts import ended
-from ._task import Task, key_of
+from ._plan import Task, key_of, write_text
 
 _MOST = 2**53  # numbers beyond are none that a fit gives, and no table takes them
-_FACTS = {
-    **dict.fromkeys(("key", "session", "model", "began", "host", "worker"), str),
-    "spec": dict,
-    "seconds": float | int,
-    "programs": int,
-    "warnings": list,
-    "n_rows": int,
-}
+_FACTS = dict.fromkeys(("key", "session", "model", "began", "host", "worker"), str)
+_FACTS |= {"spec": dict, "seconds": float | int, "programs": int, "n_rows": int, "warnings": list}
 # What a model cannot be loaded without, by the class that wrote it; importing the classes would take longer than
 # reading thousands of results.
 _BOTH = (
@@ -39,21 +34,15 @@ _CV = (
     "strengths_ cv_scores_ strength_ best_strength_ one_se_strength_ coef_path_ intercept_path_ cv_gap_ "
     "cv_gap_is_bound_ cv_converged_"
 ).split()
-NEEDED = {
-    "PopulationGLM": _POPULATION,
-    "PopulationGLMCV": _POPULATION | {f"cv.{name}" for name in _CV},
-    "SoftmaxGLM": _CLASSES,
-    "MultinomialGLM": _CLASSES | {"pynapple_columns"},
-}
+NEEDED = {"PopulationGLM": _POPULATION, "PopulationGLMCV": _POPULATION | {f"cv.{name}" for name in _CV}}
+NEEDED |= {"SoftmaxGLM": _CLASSES, "MultinomialGLM": _CLASSES | {"pynapple_columns"}}
 
 
 def result_path(out: Path, key: str) -> Path:
-    """Where the result of a task lies."""
     return Path(out) / "results" / f"{key}.npz"
 
 
 def failure_path(out: Path, key: str) -> Path:
-    """Where the traceback of a task lies."""
     return Path(out) / "failed" / f"{key}.json"
 
 
@@ -77,7 +66,6 @@ def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: di
 
 
 def forget_failure(out: Path, key: str) -> None:
-    """Remove a kept traceback."""
     with contextlib.suppress(OSError):  # the result is there, and counts
         failure_path(out, key).unlink(missing_ok=True)
 
@@ -87,32 +75,32 @@ def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
     Every byte is checked on the way (by checksums): ValueError if the file is truncated, damaged or not a result.
     """
-    path = Path(path)
-    try:
+    with _damage_told(path, "a whole result"):
         header, arrays = read_npz(path)
-        facts = check_result(header, arrays, path.stem)
-    except FileNotFoundError:
-        raise
-    except DAMAGED as error:
-        raise ValueError(f"{path} is not a whole result of a batch ({_said(error)}).") from error
-    return arrays, facts
+        return arrays, check_result(header, arrays, Path(path).stem)
 
 
 def read_facts(path: Path) -> dict[str, Any]:
     """Read what a result's header says of the fit; ValueError as `read_result`, as far as that is seen."""
-    path = Path(path)
-    try:
+    with _damage_told(path, "a result"):
         header, _ = read_npz(path, header_only=True)
-        _check_header(header, path.stem)
+        _check_header(header, Path(path).stem)
+        return header["batch"]
+
+
+@contextlib.contextmanager
+def _damage_told(path: Path, what: str) -> Iterator[None]:
+    """Make of whatever a damaged file raises a ValueError that names it."""
+    try:
+        yield
     except FileNotFoundError:
         raise
     except DAMAGED as error:
-        raise ValueError(f"{path} is not a result of a batch ({_said(error)}).") from error
-    return header["batch"]
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise ValueError(f"{path} is not {what} of a batch ({said}).") from error
 
 
 def is_whole(out: Path, key: str) -> bool:
-    """Whether a task's result is there and undamaged."""
     try:
         read_result(result_path(out, key))
     except (OSError, ValueError):
@@ -139,7 +127,6 @@ def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = 
 
 
 def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
-    """Keep the error and traceback of a task."""
     path = failure_path(out, task.key)
     write_text(path, json.dumps({"key": task.key, "session": task.session, "model": task.model, **facts}, indent=1))
     ended(out, task.key)
@@ -157,12 +144,6 @@ def read_failure(path: Path) -> dict[str, Any]:
     return {"key": Path(path).stem, "error": "the file with the traceback cannot be read", "traceback": ""}
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with whole_or_absent(path) as file:
-        file.write(text.encode())
-
-
 def _check_header(header: dict, key: str | None) -> None:
     """Raise unless the header says all of a fit, and is that of a task."""
     if header.get("format") != FORMAT:
@@ -171,23 +152,20 @@ def _check_header(header: dict, key: str | None) -> None:
     if not isinstance(batch, dict) or key not in (None, batch.get("key")):
         raise ValueError("it is not of the task it is named after")
     wrong = [name for name, kind in _FACTS.items() if not isinstance(batch.get(name), kind)]
-    if wrong or not isinstance(report, dict):
-        raise ValueError(f"it does not say all of its fit, or not as it should ({', '.join(wrong) or 'report'})")
+    wrong += [name for name in ("report", "parameters") if not isinstance(header.get(name), dict)]
+    if wrong:
+        raise ValueError(f"it does not say all of its fit, or not as it should ({', '.join(wrong)})")
     if key_of(batch["spec"]) != batch["key"] or header.get("class") != batch["spec"]["estimator"]:
         raise ValueError("it is of another configuration than the task it is named after")
     numbers = (batch["seconds"], batch["programs"], batch["n_rows"], report.get("n_rows"))
-    if not all(0 <= number < _MOST for number in numbers):
-        raise ValueError(f"{numbers} are no seconds, programs and rows")
+    texts = (report.get("solver_name"), *batch["warnings"])
+    if not (all(0 <= number < _MOST for number in numbers) and all(isinstance(text, str) for text in texts)):
+        raise ValueError(f"{numbers} are no seconds, programs and rows, or its solver or its warnings are no texts")
     if not 1970 <= datetime.datetime.fromisoformat(batch["began"]).year < 9999:
         raise ValueError(f"it began in {batch['began']}")
-    if not all(isinstance(text, str) for text in (report.get("solver_name"), *batch["warnings"])):
-        raise ValueError("its solver or its warnings are no texts")
-    if not isinstance(header.get("parameters"), dict):
-        raise ValueError("it has no parameters")
 
 
 def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
-    """Columns of the index for one fit."""
     batch, report = header["batch"], header["report"]
 
     def per_unit(name, default=np.nan):
@@ -195,21 +173,17 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         value = np.asarray(default if value is None else value)
         return np.broadcast_to(value if value.shape in ((), (n_units,)) else np.asarray(default), n_units)
 
-    status = per_unit("status", -1)
     units = report.get("neuron") or batch.get("targets") or list(range(n_units))
     if len(units) != n_units:
         raise ValueError(f"it names {len(units)} of {n_units} neurons")
+    numbers = ("gap", "gap_is_bound", "relative_gap", "objective", "pseudo_r2", "spike_count")
     return {
         "session": batch["session"],
         "model": batch["model"],
         "unit": [str(unit) for unit in units],
-        "status": [Status(int(s)).label if s >= 0 else "?" for s in status],
-        "gap": per_unit("gap").astype(float),
+        "status": [Status(int(s)).label if s >= 0 else "?" for s in per_unit("status", -1)],
+        **{name: per_unit(name).astype(float) for name in numbers},
         "gap_is_bound": per_unit("gap_is_bound", False).astype(bool),
-        "relative_gap": per_unit("relative_gap").astype(float),
-        "objective": per_unit("objective").astype(float),
-        "pseudo_r2": per_unit("pseudo_r2").astype(float),
-        "spike_count": per_unit("spike_count").astype(float),
         "n_rows": report["n_rows"],
         "n_features": len(arrays["design.feature_names"]),
         "solver": report["solver_name"],
@@ -219,7 +193,3 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         "seed": batch["spec"]["seed"],
         "key": batch["key"],
     }
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".removesuffix(": ")

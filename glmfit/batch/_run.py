@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._display import one_line, printable
 from .._progress import ProgressBar
 from ._attempts import begun, deaths, ended, take_back
+from ._environment import default_out
 from ._lock import RunLock, lock_of
-from ._manifest import Manifest
-from ._plan import default_out, plan, read_known, share
+from ._manifest import Manifest, read_known
+from ._overview import shorten
+from ._plan import Receipt, Task, plan, share
 from ._results import failure_path, forget_failure, is_whole, make_folders, read_failure, result_path, write_failure
 from ._stop import signals_noted, stop_if_told
-from ._task import Receipt, Task, Work
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -35,18 +37,12 @@ class Summary:
     ----------
     out : pathlib.Path
         Output folder.
-    n_tasks : int
-        Tasks of the run (of the shard).
-    n_found : int
-        Done before.
-    n_done : int
-        Done by this run.
+    n_tasks, n_found, n_done : int
+        Tasks of the run (of the shard); those done before, and by this run.
     failed : list of Receipt
         Failed by this run, or earlier and not tried again.
-    n_missing : int
-        Neither done nor failed: a run that was stopped leaves some.
-    n_damaged : int
-        Results that were damaged, and were to be redone.
+    n_missing, n_damaged : int
+        Neither done nor failed: a run that was stopped leaves some; results that were damaged, and were to be redone.
     seconds : float
         Wall time.
     stopped : str or None
@@ -81,9 +77,7 @@ class Summary:
             parts.append(f"{self.n_missing} missing: run again to go on")
         lines = [", ".join(parts) + f"; {self.seconds:.1f} s, results in {self.out / 'results'}"]
         lines += [f"stopped: {self.stopped}"] if self.stopped else []
-        lines += [_failed(receipt) for receipt in self.failed[:10]]
-        if len(self.failed) > 10:
-            lines.append(f"and {len(self.failed) - 10} more")
+        lines += shorten(map(_failed, self.failed))
         if self.failed:
             lines.append(f"tracebacks are in {self.out / 'failed'}; fix the cause, then 'retry'")
         return "\n".join(map(one_line, lines))
@@ -159,161 +153,139 @@ def run(
     fails to write three results in a row, or when ten in a row (three per host, if that is more) cannot be written: on
     a full disk nothing is computed for nothing.
     """
-    start = time.perf_counter()
-    if client is None:
-        _check_scheduler(str(scheduler))
+    start, scheduler = time.perf_counter(), str(scheduler)
+    known = scheduler in ("serial", "local", "slurm") or "://" in scheduler or Path(scheduler).is_file()
+    if client is None and not known:
+        raise ValueError(
+            f"scheduler is {scheduler!r}; it must be 'local', 'serial', 'slurm', an address such as 'tls://host:8786', "
+            "or a scheduler file that exists."
+        )
     path = manifest.path if isinstance(manifest, Manifest) else Path(manifest)
     out = (default_out(path) if out is None else Path(out)).resolve()
     manifest = manifest if isinstance(manifest, Manifest) else read_known(path, out)
     make_folders(out)
     with signals_noted(), RunLock(lock_of(out, shard)):
-        book = look(manifest, out, shard, retry, progress, start)
-        works = [Work(task, str(out), manifest.digest, allowed_failures + 1) for task in book.todo]
-        with book:
-            if works and client is None and scheduler == "serial":
-                from ._fit import do
+        book = Book(manifest, out, shard, retry, progress, start)
+        if book.todo:
+            from ._fit import run_one
 
-                for work in works:
-                    book.add(work, do(work))
-            elif works:
-                options = {"workers": workers, "gpus": gpus, "slurm": slurm, "allowed_failures": allowed_failures}
-                _drive(works, book, client or scheduler, out=out, **options)
+            function = partial(run_one, out=str(out), manifest=manifest.digest, tries=allowed_failures + 1)
+            options = {"workers": workers, "gpus": gpus, "slurm": slurm, "allowed_failures": allowed_failures}
+            try:
+                if client is None and scheduler == "serial":
+                    for task in book.todo:
+                        book.add(task, function(task))
+                else:
+                    _drive(function, book, client or scheduler, out=out, **options)
+            except _CannotWriteError as error:
+                book.stopped = str(error)
+            finally:
+                book.bar.close()
         return book.summary()
 
 
-def look(manifest: Manifest, out: Path, shard, retry: bool, progress: bool = False, start: float | None = None) -> Book:
-    """Plan, and read every result that is there; the book knows what is to be done, and sums up."""
-    tasks = plan(manifest, out)
-    tasks = tasks if shard is None else share(tasks, shard)
-    left, attempted = {path.stem for path in (out / "failed").glob("*.json")}, begun(out)
-    todo, found, failed, n_damaged = [], [], [], 0
-    for task in tasks:
-        key = task.key
-        if is_whole(out, key):
-            found.append(key)
-            if key in left:  # of an attempt whose result was there, though the file system said it was not
-                forget_failure(out, key)
-            continue
-        damaged = result_path(out, key).exists()
-        n_damaged += damaged
-        if key in left and not damaged and not retry:
-            error = str(read_failure(failure_path(out, key)).get("error"))
-            failed.append(Receipt(key, task.session, task.model, "failed", error=error))
-            continue
-        todo.append(task)
-        if retry and key in attempted:
-            ended(out, key)
-    if not retry:
-        # What ends its process, or may be what does, is not to keep the others from being done.
-        todo.sort(key=lambda task: task.key in attempted and bool(deaths(out, task.key)))
-    return Book(out, todo, found, failed, n_damaged, progress, time.perf_counter() if start is None else start)
-
-
-def _check_scheduler(scheduler: str) -> None:
-    """Raise for what is no place to work, before anything is done."""
-    if scheduler not in ("serial", "local", "slurm") and "://" not in scheduler and not Path(scheduler).is_file():
-        raise ValueError(
-            f"scheduler is {scheduler!r}; it must be 'local', 'serial', 'slurm', an address such as 'tls://host:8786', "
-            "or a scheduler file that exists."
-        )
-
-
-def _drive(works: list[Work], book: Book, where, **options) -> None:
-    """Let Dask do the work."""
+def _drive(function: Callable[[Task], Receipt], book: Book, where: Any, **options: Any) -> None:
     from ._cluster import open_client
     from ._drive import drive
-    from ._fit import do
 
-    with open_client(where, cache=options["out"] / "compiled", **options) as client:
-        if client.dashboard_link and book.is_shown:
+    with open_client(where, **options) as client:
+        if client.dashboard_link and book.bar.is_shown:
             book.say(f"Dask dashboard: {client.dashboard_link}")
         try:
-            drive(client, do, works, on_receipt=book.add, on_lost=book.lost, say=book.say)
+            drive(client, function, book.todo, on_receipt=book.add, on_lost=book.lost, say=book.say)
         except BaseException:
-            take_back(options["out"], [work.key for work in works])  # before their workers are ended
+            take_back(options["out"], [task.key for task in book.todo])  # before their workers are ended
             raise
 
 
 class Book:
-    """Keeps the receipts, and shows them."""
+    """Knows what is to be done, keeps the receipts, and shows them.
 
-    def __init__(self, out, todo: list[Task], found: list[str], failed: list[Receipt], n_damaged, progress, start):
-        self.todo, self._out, self._found, self._n_damaged, self._start = todo, out, found, n_damaged, start
-        self._failed, self._done, self._stopped = list(failed), [], None
+    Making it plans, and reads every result that is there.
+    """
+
+    def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
+        self._out, self._digest, self._start = out, manifest.digest, start
+        self.todo: list[Task] = []
+        self.stopped: str | None = None  # why there is no more to be done
+        self._found: list[str] = []
+        self._done: list[str] = []
+        self._failed: list[Receipt] = []
+        self._n_damaged = 0
         self._unwritten: dict[str, int] = {}  # per host: its last results, as far as they could not be written
         self._in_a_row = 0  # the same of all hosts
-        self._n_tasks = len(todo) + len(found) + len(failed)
+        tasks = plan(manifest, out)
+        tasks = tasks if shard is None else share(tasks, shard)
+        self._n_tasks = len(tasks)
+        self._look(tasks, retry)
         interval = 0.1 if sys.stderr is not None and sys.stderr.isatty() else 30.0
-        self._bar = ProgressBar(f"batch {out.name}", len(todo), "fit", progress and bool(todo), mininterval=interval)
+        show = progress and bool(self.todo)
+        self.bar = ProgressBar(f"batch {out.name}", len(self.todo), "fit", show, mininterval=interval)
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether there is a bar."""
-        return self._bar.is_shown
+    def _look(self, tasks: list[Task], retry: bool) -> None:
+        left, attempted = {path.stem for path in (self._out / "failed").glob("*.json")}, begun(self._out)
+        for task in tasks:
+            key = task.key
+            if is_whole(self._out, key):
+                self._found.append(key)
+                if key in left:  # of an attempt whose result was there, though the file system said it was not
+                    forget_failure(self._out, key)
+                continue
+            damaged = result_path(self._out, key).exists()
+            self._n_damaged += damaged
+            if key in left and not damaged and not retry:
+                error = str(read_failure(failure_path(self._out, key)).get("error"))
+                self._failed.append(Receipt(key, task.session, task.model, "failed", error=error))
+                continue
+            self.todo.append(task)
+            if retry and key in attempted:
+                ended(self._out, key)
+        if not retry:
+            # What ends its process, or may be what does, is not to keep the others from being done.
+            self.todo.sort(key=lambda task: task.key in attempted and bool(deaths(self._out, task.key)))
 
-    def __enter__(self) -> Book:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
-        self._bar.close()
-        if isinstance(error, _CannotWriteError):
-            self._stopped = str(error)
-        return self._stopped is not None
-
-    def add(self, work: Work, receipt: Receipt) -> None:
-        """Note what became of a task."""
+    def add(self, task: Task, receipt: Receipt) -> None:
+        """Note what became of a task; _CannotWriteError if results cannot be written any more."""
         if receipt.state == "failed":
             self._failed.append(receipt)
             self.say(_failed(receipt))
         else:
             self._done.append(receipt.key)
+        self.bar.say(f"{len(self._failed)} failed" if self._failed else "")
+        self.bar.advance()
         if receipt.worker:  # unknown where workers died
             host = receipt.worker.rpartition(":")[0]
             self._unwritten[host] = self._unwritten.get(host, 0) + 1 if receipt.unwritten else 0
             self._in_a_row = self._in_a_row + 1 if receipt.unwritten else 0
-        self._bar.say(f"{len(self._failed)} failed" if self._failed else "")
-        self._bar.advance()
-        # Where one host writes, it is another host that is sick, not the folder.
-        of_each = min(self._unwritten.values(), default=0)
-        many = max(_MANY_UNWRITTEN, _UNWRITTEN * len(self._unwritten))
-        if receipt.unwritten and (of_each >= _UNWRITTEN or self._in_a_row >= many):
-            n = _UNWRITTEN if of_each >= _UNWRITTEN else many
-            raise _CannotWriteError(f"results cannot be written any more, {n} in a row: {receipt.error}")
+            # Where one host writes, it is another host that is sick, not the folder.
+            every_host = min(self._unwritten.values()) >= _UNWRITTEN
+            many = max(_MANY_UNWRITTEN, _UNWRITTEN * len(self._unwritten))
+            if every_host or self._in_a_row >= many:
+                n = _UNWRITTEN if every_host else many
+                raise _CannotWriteError(f"results cannot be written any more, {n} in a row: {receipt.error}")
         stop_if_told()
 
-    def lost(self, work: Work, error: BaseException | str) -> None:
-        """Note a task whose workers died, again and again."""
-        task = work.task
+    def lost(self, task: Task, error: BaseException | str) -> None:
         died = type(error).__name__ == "KilledWorker"
         why = "its worker died every time it was tried (a crash, or more memory than allowed)"
         text = f"{why if died else 'it could not be done'}: {type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
-            write_failure(Path(work.out), task, {"error": text, "traceback": "", "manifest": work.manifest})
-        self.add(work, Receipt(task.key, task.session, task.model, "failed", error=text))
+            write_failure(self._out, task, {"error": text, "traceback": "", "manifest": self._digest})
+        self.add(task, Receipt(task.key, task.session, task.model, "failed", error=text))
 
     def say(self, text: str) -> None:
         """Print, without tearing the bar if there is one."""
-        if self._bar.is_shown:
-            self._bar.write(printable(text))
+        if self.bar.is_shown:
+            self.bar.write(printable(text))
         else:
             with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens
                 print(printable(text), file=sys.stderr, flush=True)
 
     def summary(self) -> Summary:
-        """Sum up what the run came to, by the results that are there now."""
-        n_found, n_done = (
-            sum(result_path(self._out, key).exists() for key in keys) for keys in (self._found, self._done)
-        )
+        counts = [sum(result_path(self._out, key).exists() for key in keys) for keys in (self._found, self._done)]
+        n_missing, seconds = self._n_tasks - sum(counts) - len(self._failed), time.perf_counter() - self._start
         return Summary(
-            self._out,
-            self._n_tasks,
-            n_found,
-            n_done,
-            self._failed,
-            n_missing=self._n_tasks - n_found - n_done - len(self._failed),
-            n_damaged=self._n_damaged,
-            seconds=time.perf_counter() - self._start,
-            stopped=self._stopped,
+            self._out, self._n_tasks, *counts, self._failed, n_missing, self._n_damaged, seconds, self.stopped
         )
 
 

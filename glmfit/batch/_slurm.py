@@ -16,11 +16,11 @@ from dask_jobqueue.slurm import SLURMJob
 from distributed import Security
 from distributed.core import Status
 
-from ._attempts import LIFETIME, SET_STARTED
-from ._directives import directive, lifetime_of, log_file
+from ._environment import LIFETIME, SET_STARTED, lifetime_of
 from ._local import HTTP_ON_LOOPBACK, Arrivals, last_lines
+from ._scripts import directive, log_file
 
-OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue", "python")
+OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue")
 CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
 SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
@@ -49,7 +49,6 @@ class Job(SLURMJob):
             self.status = Status.running  # all that Dask closes are running, also one that never came to be
 
     async def close(self):
-        """Cancel the job."""
         try:
             await super().close()
         finally:
@@ -67,22 +66,22 @@ class Jobs(SLURMCluster):
     job_cls = Job
     waits_in_queue = True
 
-    def __init__(self, *, n_jobs: int, logs: Path, **options):
+    def __init__(self, *, n_jobs: int, logs: Path, security: Security, **given):
         self.arrivals = Arrivals()
         self.n_jobs, self.log_directory = n_jobs, str(logs)
         self.trouble: str | None = None
         self.news: deque[str] = deque()  # sentences for the user
         self.reasons: list[str] = []  # why jobs wait, in SLURM's words
-        self.n_gone = 0
-        self.submitted: dict[str, float] = {}
+        logs.mkdir(parents=True, exist_ok=True)
+        options = job_options(logs=logs, **given)
         options["scheduler_options"]["plugins"] = [self.arrivals]
-        super().__init__(**options)
+        super().__init__(security=security, **options)
         self.adapt(minimum_jobs=n_jobs, maximum_jobs=n_jobs, interval=f"{LOOK_EVERY}s")
         self.loop.add_callback(self._look_after_jobs)
         self.loop.add_callback(self._look_after_refused)
 
     def _get_worker_security(self, security):
-        """Leave the certificates out of the command, where Dask puts them unquoted: see `job_options`."""
+        """Leave the certificates out of the command, where Dask puts them unquoted: they are in the environment."""
         return None
 
     async def _is_open_after(self, seconds: float) -> bool:
@@ -91,55 +90,60 @@ class Jobs(SLURMCluster):
         return self.status.name in ("created", "starting", "running")
 
     async def _look_after_refused(self) -> None:
-        """Submit again what SLURM refused; where it never took a job, it would not take this one later either."""
-        accepted = False
-        while await self._is_open_after(LOOK_EVERY):
+        """Submit again what SLURM refused, after pauses that grow.
+
+        Where it never took a job, it would not take this one later either.
+        """
+        accepted, pause = False, 0.0
+        while await self._is_open_after(pause or LOOK_EVERY):
             accepted = accepted or any(job.job_id for job in self.workers.values())
             refused = self._refused()
             if refused and not accepted:
                 self.trouble = f"SLURM refuses the jobs; sbatch said:\n{refused[0].refusal}"
                 return
-            if refused:
+            if refused and not pause:
                 self.news.append(f"SLURM refuses a job, and is asked again; sbatch said:\n{refused[0].refusal}")
-                await self._submit_again()
-
-    async def _submit_again(self) -> None:
-        """Submit until all jobs are taken, after pauses that grow."""
-        pause = FIRST_PAUSE
-        while self._refused() and await self._is_open_after(pause):
-            pause = min(2 * pause, LONGEST_PAUSE)
-            for job in self._refused():
+                pause = FIRST_PAUSE
+                continue
+            for job in refused:
                 await self.workers.pop(job.name).close()
-            await self._correct_state()
-        self.news.append("SLURM takes jobs again")
+            if refused:
+                await self._correct_state()
+            if pause and not self._refused():
+                self.news.append("SLURM takes jobs again")
+            pause = min(2 * pause, LONGEST_PAUSE) if self._refused() else 0.0
 
     def _refused(self) -> list[Job]:
         """Jobs that are none, because SLURM refused them."""
         return [job for job in self.workers.values() if job.refusal]
 
     async def _look_after_jobs(self) -> None:
-        """Forget jobs that SLURM does not know any more, so that new ones are submitted."""
-        arrived = 0
-        # Where jobs cannot work, no queue is to be flooded with them.
+        """Forget jobs that SLURM does not know any more, so that new ones are submitted.
+
+        Many that end one after the other without a worker are trouble: no queue is to be flooded with them.
+        """
+        arrived = n_gone = 0
+        submitted: dict[str, float] = {}
         while await self._is_open_after(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY):
             if sum(self.arrivals.count.values()) > arrived:
-                arrived, self.n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
-            now, missing = time.monotonic(), self._missing()
-            self.submitted = {job: self.submitted.get(job, now) for job in missing}
-            old = [job for job, since in self.submitted.items() if now - since > SECONDS_TO_ARRIVE]
+                arrived, n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
+            present = {str(worker.name) for worker in self.scheduler.workers.values()}
+            missing = {
+                job.job_id: name for name, job in self.workers.items() if job.job_id and str(name) not in present
+            }
+            now = time.monotonic()
+            submitted = {job: submitted.get(job, now) for job in missing}
+            old = [job for job, since in submitted.items() if now - since > SECONDS_TO_ARRIVE]
             known = await self._known_jobs() if old else {}
             if known is None:
                 continue
             self.reasons = sorted({known[job] for job in old if job in known} - {"None"})
             for job in old:
                 if job not in known and self.workers.pop(missing[job], None) is not None:
-                    self._count_as_gone(job)
-
-    def _missing(self) -> dict[str, Any]:
-        """Jobs whose worker is not with the scheduler: {number of the job: name of the worker}."""
-        present = {str(worker.name) for worker in self.scheduler.workers.values()}
-        jobs = ((name, job) for name, job in self.workers.items() if str(name) not in present)
-        return {job.job_id: name for name, job in jobs if job.job_id}
+                    n_gone += 1
+                    log = next(iter(sorted(Path(self.log_directory).glob(f"*-{job}.err"))), Path(self.log_directory))
+            if n_gone >= 3 * self.n_jobs:
+                self.trouble = f"{n_gone} jobs ended before their worker had started; see {log}:\n{last_lines(log)}"
 
     async def _known_jobs(self) -> dict[str, str] | None:
         """Return this user's jobs that wait or run, and why they wait; None if SLURM does not answer now."""
@@ -150,32 +154,15 @@ class Jobs(SLURMCluster):
             return None
         return dict(line.split("|", 1) for line in out.splitlines() if "|" in line)
 
-    def _count_as_gone(self, job: str) -> None:
-        """Notice that jobs end one after the other without a worker."""
-        self.n_gone += 1
-        if self.n_gone >= 3 * self.n_jobs:
-            log = next(iter(sorted(Path(self.log_directory).glob(f"*-{job}.err"))), Path(self.log_directory))
-            self.trouble = f"{self.n_gone} jobs ended before their worker had started; see {log}:\n{last_lines(log)}"
-
-
-def submit_jobs(*, n_jobs: int, logs: Path, **given: Any) -> Jobs:
-    """Submit `n_jobs` jobs, and keep as many running or waiting until the cluster is closed."""
-    logs.mkdir(parents=True, exist_ok=True)
-    return Jobs(n_jobs=n_jobs, logs=logs, **job_options(logs=logs, **given))
-
 
 def job_options(
-    *, gpu: bool, options: dict[str, Any], env: dict[str, str], security: Security, logs: Path, dashboard: bool
+    *, gpu: bool, options: dict[str, Any], env: dict[str, str], logs: Path, dashboard: bool
 ) -> dict[str, Any]:
     """Translate the options of the user into those of Dask's SLURMCluster.
 
-    The user's are those of sbatch, by name: partition, account, walltime ("HH:MM:SS"), memory ("4GB"), and extra, a
-    list of others ("--constraint=avx2"). prologue: lines of shell that come first in the job ("module load cuda").
-    interface: network interface of the nodes and of this machine ("ib0"); host: address of this machine instead.
-    python: interpreter of the workers, by default this one. What is not given is taken from Dask's own configuration
-    (jobqueue.slurm), where the walltime is 30 minutes unless it was changed; it must be longer than the longest fit.
-
-    Dask puts all of it into a script as it is: what must not be read as shell is quoted here.
+    The user's are those of `run`. What is not given is taken from Dask's own configuration (jobqueue.slurm), where the
+    walltime is 30 minutes unless it was changed; it must be longer than the longest fit. Dask puts all of it into a
+    script as it is: what must not be read as shell is quoted here.
     """
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
@@ -200,10 +187,6 @@ def job_options(
         scheduler["host"] = options["host"]
         if options["host"].startswith("127."):  # all nodes are this machine
             arguments += ["--host", options["host"]]
-    # What Dask's configuration names may be a command of several words, and stays as it is.
-    python = options.get("python") or (None if configured["python"] else sys.executable)
-    files = security.get_tls_config_for_role("worker")
-    arguments += ["--tls-ca-file", files["ca_file"], "--tls-cert", files["cert"], "--tls-key", files["key"]]
     return {
         "cores": 1,
         "processes": 1,
@@ -212,9 +195,9 @@ def job_options(
         "queue": options.get("partition"),
         "account": options.get("account"),
         "interface": None if options.get("interface") is None else shlex.quote(options["interface"]),
-        "python": python and shlex.quote(python),
+        # What Dask's configuration names may be a command of several words, and stays as it is.
+        "python": configured["python"] or shlex.quote(sys.executable),
         "protocol": "tls://",
-        "security": security,
         "local_directory": f'"{configured["local-directory"] or "${TMPDIR:-/tmp}"}"',  # variables are for the node
         "job_script_prologue": [
             *_lines(options.get("prologue", configured["job-script-prologue"])),
@@ -232,5 +215,4 @@ def job_options(
 
 
 def _lines(given: str | list[str] | None) -> list[str]:
-    """Accept one line for a list of one."""
     return [given] if isinstance(given, str) else list(given or [])

@@ -1,23 +1,33 @@
-"""Sources of sessions: what identifies their data, and loading them."""
+"""Sources of sessions: what identifies their data, which may change at any time, and loading them."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
+import importlib.util
+import json
+import linecache
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 from ..design.arrays import read_matrices, read_recording
 from ..design.sessions import Session
-from ._loaders import beside_manifest, digest_of_module, find_loader
-from ._task import digest
 
-_BLOCK = 2**20
 _NOT_DATA = ("path", "folder", "planned")  # where data lie is no part of what they are
 _TICK_NS = 20_000_000  # two changes within this time may bear one time stamp
 _READINGS = 3
+_READ: dict[str, tuple[str, str]] = {}  # module of a loader -> file and digest of the text that was executed here
+
+
+class DataChanged(RuntimeError):
+    """The data are not those that the key of the task belongs to."""
 
 
 def load_session(source: dict[str, Any]) -> Session:
@@ -35,17 +45,21 @@ def load_session(source: dict[str, Any]) -> Session:
 
     Raises
     ------
-    FileNotFoundError
-        If the file is not there.
-    ValueError
-        If the file is damaged, lacks something or holds something that is not allowed: the file is named.
-    TypeError
-        If a loader returned something other than a Session.
-    ImportError
-        If a loader cannot be imported.
+    FileNotFoundError, ValueError
+        If the file is not there; if it is damaged, lacks something or holds something that is not allowed.
+    ImportError, TypeError
+        If a loader cannot be imported, or returned something other than a Session.
     """
     if source["kind"] == "loader":
-        return _load_own(source)
+        name, function = source["loader"], find_loader(source["loader"], source["folder"])
+        with _near_manifest(source["folder"]):  # it may import on use
+            session = function(**source["arguments"])
+        if not isinstance(session, Session):
+            raise TypeError(
+                f'the loader "{name}" returned a {type(session).__name__}; it must return a glmfit.batch.Session, such '
+                "as Session(X=features, y=counts) or Session(spikes=group, signals={...})."
+            )
+        return session
     if not os.path.exists(source["path"]):
         raise FileNotFoundError(f"{source['path']} is not there; it was when the manifest was read.")
     if source["kind"] == "matrices":
@@ -57,6 +71,49 @@ def load_session(source: dict[str, Any]) -> Session:
     return read_recording(source)
 
 
+def load_planned(source: dict[str, Any]) -> Session:
+    """Load the data that the key of the task belongs to; DataChanged if they are others, before or after."""
+    planned = source.get("planned")
+    if planned is None:
+        return load_session(source)
+    before = stat_signature(source)  # None for a loader, whose module is quickly read
+    same = True
+    if before is None or before != planned["files"]:  # files that look other than they did may be the same
+        found, before = identify(source)
+        same = found == planned["identity"]
+    if same:
+        session = load_session(source)
+        executed = before is not None or identity_of(source, again=False) == planned["identity"]
+        if executed and stat_signature(source) == before:
+            return session
+    raise DataChanged(
+        f"the data of this task, {source.get('path') or 'loader ' + source['loader']}, have changed since the run "
+        "began. Run again: changed data are another task."
+    )
+
+
+# -- identities
+
+
+def digest(value: Any) -> str:
+    """Hash of values of JSON, sha256 in hexadecimal: the order of keys and 1 for 1.0 make no difference."""
+    text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Refuse what JSON would change on its way, and write whole floats as integers."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError(f"the keys {list(value)} are not all strings; values of JSON are needed.")
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
+
+
 def identity_of(source: dict[str, Any], again: bool = True) -> str:
     """Hash what the data of a session are, wherever they lie; OSError if a file cannot be read.
 
@@ -64,9 +121,12 @@ def identity_of(source: dict[str, Any], again: bool = True) -> str:
     text of the module's file: that of now, or without ``again`` that which was executed here last.
     """
     facts = {key: value for key, value in source.items() if key not in _NOT_DATA}
-    if source["kind"] == "loader":
-        return digest({**facts, "text": digest_of_module(source["loader"], source["folder"], again)})
-    return digest({**facts, "content": _content(Path(source["path"]))})
+    if source["kind"] != "loader":
+        return digest({**facts, "content": _content(Path(source["path"]))})
+    module_name = source["loader"].split(":")[0]
+    if again or module_name not in _READ:
+        _import(source["loader"], source["folder"])
+    return digest({**facts, "text": _READ[module_name][1]})
 
 
 def identify(source: dict[str, Any]) -> tuple[str, list | None]:
@@ -101,18 +161,7 @@ def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
     return [[_name(file, path), s.st_size, s.st_mtime_ns, s.st_ino, s.st_ctime_ns] for file, s in found]
 
 
-def _load_own(source: dict[str, Any]) -> Session:
-    """Call a user's loader."""
-    name = source["loader"]
-    function = find_loader(name, source["folder"])
-    with beside_manifest(source["folder"]):  # it may import on use
-        session = function(**source["arguments"])
-    if not isinstance(session, Session):
-        raise TypeError(
-            f'the loader "{name}" returned a {type(session).__name__}; it must return a glmfit.batch.Session, such as '
-            "Session(X=features, y=counts) or Session(spikes=group, signals={...})."
-        )
-    return session
+# -- files
 
 
 def _files(path: Path) -> list[Path]:
@@ -150,9 +199,95 @@ def _content(path: Path) -> str:
     """Hash of the names and bytes of a file or folder."""
     whole = hashlib.sha256()
     for file in _files(path):
-        part = hashlib.sha256()
         with open(file, "rb") as stream:
-            while block := stream.read(_BLOCK):
-                part.update(block)
+            part = hashlib.file_digest(stream, "sha256")
         whole.update(f"{_name(file, path)}\0{part.hexdigest()}\n".encode())
     return whole.hexdigest()
+
+
+# -- loaders: functions of a user, found by name
+
+
+def find_loader(name: str, folder: str) -> Callable[..., Any]:
+    """Import the function of a name "package.module:function"; ImportError says where it was looked for."""
+    module_name, function_name = name.split(":")
+    function = getattr(_import(name, folder), function_name, None)
+    if not callable(function):
+        what = "has no function of that name" if function is None else f"has a {type(function).__name__} there"
+        raise ImportError(f'loader "{name}": the module {module_name} {what}.')
+    return function
+
+
+@contextlib.contextmanager
+def _near_manifest(folder: str) -> Iterator[None]:
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
+
+
+def _import(name: str, folder: str) -> ModuleType:
+    """Import a loader's module, again where the one that was imported here has changed or is of another manifest."""
+    module_name = name.split(":")[0]
+    with _near_manifest(folder):
+        try:
+            now = _source_of(module_name)
+            if now is None:  # built in, compiled or from an archive: it stays as it was imported first
+                if _READ.get(module_name, ("",))[0]:  # its text is gone
+                    del _READ[module_name], sys.modules[module_name]
+                file = Path(getattr(importlib.import_module(module_name), "__file__", None) or "")
+                hashed = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+                _READ.setdefault(module_name, ("", hashed))
+            elif _READ.get(module_name) != (now.path, now.digest) or module_name not in sys.modules:
+                now.execute()
+                _READ[module_name] = now.path, now.digest
+            return sys.modules[module_name]
+        except (Exception, SystemExit) as error:  # a module may do anything when it is imported
+            raise ImportError(
+                f'loader "{name}": the module {module_name} could not be imported ({type(error).__name__}: {error}). '
+                f"It must be installed, or lie in {folder}."
+            ) from error
+
+
+def _source_of(module_name: str) -> _Source | None:
+    """Read the text of what would be imported now, None if there is none."""
+    loaded = sys.modules.pop(module_name, None)
+    try:
+        spec = importlib.util.find_spec(module_name)
+    finally:
+        if loaded is not None:
+            sys.modules[module_name] = loaded
+    return _Source(spec) if spec is not None and isinstance(spec.loader, SourceFileLoader) else None
+
+
+class _Source(SourceFileLoader):
+    """Execute a module from the bytes that were hashed: not from the file, nor from what Python compiled of it once."""
+
+    def __init__(self, spec: ModuleSpec):
+        super().__init__(spec.name, spec.origin)
+        self.spec, self.text = spec, self.get_data(spec.origin)
+        self.digest = hashlib.sha256(self.text).hexdigest()
+        spec.loader = self
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the bytes; tracebacks show their lines, also when the file has changed."""
+        lines = importlib.util.decode_source(self.text).splitlines(keepends=True)
+        linecache.cache[self.path] = len(self.text), None, lines, self.path
+        return self.source_to_code(self.text, self.path)
+
+    def execute(self) -> None:
+        before, module = sys.modules.get(self.name), importlib.util.module_from_spec(self.spec)
+        sys.modules[self.name] = module
+        try:
+            self.exec_module(module)
+        except BaseException:
+            del sys.modules[self.name]
+            if before is not None:
+                sys.modules[self.name] = before
+            raise
+        parent, _, child = self.name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)

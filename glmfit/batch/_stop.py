@@ -7,20 +7,18 @@ import functools
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
 _noted: list[int] = []  # the signals that came
 _handled: dict[int, object] = {}  # the signals that are noted at present, and who handled them before
-_dropped: list[object] = []  # stands for what a signal raised and Python dropped, until the signal is raised again
-_AGAIN_S = 0.01  # after which the signal is sent again
+_ALARM = getattr(signal, "SIGALRM", None)
+_AGAIN_S = 0.01  # after which a stop that Python dropped is raised again
 ENDING = {143: "SIGTERM", 128 + getattr(signal, "SIGHUP", 1): "SIGHUP"}  # exit codes of an orderly end
 
 
 def is_stopped() -> bool:
-    """Whether this process was told to stop."""
     return bool(_noted)
 
 
@@ -54,7 +52,7 @@ def signals_noted() -> Iterator[None]:
     numbers = (signal.SIGINT, *(code - 128 for code in ENDING))
     before = {number: signal.getsignal(number) for number in numbers if number in signal.valid_signals()}
     _handled.update({number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)})
-    hook, sys.unraisablehook = sys.unraisablehook, functools.partial(_send_again, sys.unraisablehook)
+    hook, sys.unraisablehook = sys.unraisablehook, functools.partial(_raise_again, sys.unraisablehook)
     try:
         for number in _handled:
             signal.signal(number, _note)
@@ -63,51 +61,41 @@ def signals_noted() -> Iterator[None]:
         stop_if_told()
         raise
     finally:
+        sys.unraisablehook = hook
+        if _ALARM in _handled:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in _handled.items():
             signal.signal(number, handler)
         _handled.clear()
         _noted.clear()
-        _dropped.clear()
-        sys.unraisablehook = hook
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    dropped = _is_in(frame, _send_again)  # what is raised there is dropped, too
-    if not dropped:
-        _dropped.clear()
-    _noted.append(number)
-    if dropped:
+    """Note a signal, and raise what it raises; an alarm stands for the last that was dropped."""
+    if number != _ALARM:
+        _noted.append(number)
+    if _is_in(frame, _raise_again):  # what is raised there is dropped, too: the alarm is still to come
         return
-    handler = _handled.get(number)
+    if _ALARM in _handled:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    handler = _handled.get(_noted[-1])
     if callable(handler):
-        handler(number, frame)
+        handler(_noted[-1], frame)
     stop()
 
 
 def _is_in(frame: FrameType | None, function: Callable) -> bool:
-    """Whether a frame is of a function or of what it called."""
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
     return frame is not None
 
 
-def _send_again(hook: Callable[[Any], object], unraisable: Any) -> None:
+def _raise_again(hook: Callable[[Any], object], unraisable: Any) -> None:
     """Let a stop come again that Python drops, as what is raised in callbacks of its garbage collector: jax has one."""
-    if not is_stopped() or not isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit):
+    is_stop = is_stopped() and isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit)
+    if not is_stop or threading.current_thread() is not threading.main_thread():
         hook(unraisable)
         return
-    drop = object()
-    _dropped[:] = [drop]
-    threading.Thread(target=_send, args=(_noted[-1], drop), daemon=True).start()
-
-
-def _send(number: int, drop: object) -> None:
-    """Send a signal to the main thread until it is raised, each time after the last was noted: never once too often."""
-    while True:
-        time.sleep(_AGAIN_S)
-        if number not in _handled or _dropped != [drop]:
-            return
-        n_noted = len(_noted)
-        signal.pthread_kill(threading.main_thread().ident, number)
-        while number in _handled and len(_noted) == n_noted:
-            time.sleep(_AGAIN_S)
+    before = signal.signal(_ALARM, _note)
+    _handled.setdefault(_ALARM, before)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)

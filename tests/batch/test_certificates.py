@@ -10,16 +10,14 @@ import time
 
 import pytest
 
-from glmfit.batch._certificates import Certificates
+from glmfit.batch._cluster import certificates
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from distributed import Security
-from glmfit.batch._certificates import Certificates
+from glmfit.batch._cluster import certificates
 
-files = {f"tls_{role}_{what}": "file.pem" for role in ("scheduler", "worker") for what in ("cert", "key")}
-with Certificates(Security(require_encryption=True, tls_ca_file="file.pem", **files), Path(sys.argv[1])):
+with certificates(Path(sys.argv[1])):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -35,7 +33,7 @@ def start(tmp_path):
     """Start a run that finds what is in the folder."""
 
     def start():
-        with Certificates(None, tmp_path):
+        with certificates(tmp_path):
             pass
 
     return start
@@ -53,7 +51,7 @@ def test_what_a_killed_run_leaves_is_removed_when_it_is_old(importable, tmp_path
 
 
 def test_what_belongs_to_a_run_that_lives_stays(tmp_path, start):
-    with Certificates(None, tmp_path) as ours:
+    with certificates(tmp_path) as ours:
         seen(ours.folder, 4000)  # this process is there, whatever the clock says
         start()
         assert ours.folder.exists()

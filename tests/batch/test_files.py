@@ -19,7 +19,6 @@ from glmfit._files import load_npz
 from glmfit.batch import (
     BusyFolder,
     ManifestError,
-    _fit,
     _plan,
     _sources,
     collect,
@@ -273,19 +272,17 @@ def test_a_run_that_is_refused_changes_nothing(make_batch):
         assert status(batch.out).n_tasks == 1
 
 
-def test_a_serial_command_starts_again_before_it_reads_a_new_manifest(make_batch, monkeypatch):
-    """Reading it takes importing the estimators, which the process that fits has to do anew."""
+def test_a_serial_command_has_the_environment_of_a_worker_from_its_beginning(make_batch):
+    """Both NumPy and jax read it when they are imported."""
     batch = make_batch([{"seed": 1}])
-    monkeypatch.delenv("GLMFIT_BATCH_ENVIRONMENT", raising=False)
-    monkeypatch.setattr("glmfit.batch.__main__.read_known", lambda *_: pytest.fail("the manifest was read"))
-
-    def become(program, arguments, environment):
-        assert environment["GLMFIT_BATCH_ENVIRONMENT"] == "1" and environment["JAX_PLATFORMS"] == "cpu"
-        raise SystemExit(77)
-
-    monkeypatch.setattr(os, "execve", become)
-    with pytest.raises(SystemExit, match="77"):
-        main(["run", str(batch.manifest), "--out", str(batch.out), "--scheduler", "serial"])
+    with open(batch.folder / "sessions_for_tests.py", "a") as file:
+        file.write(
+            "import threadpoolctl\n"
+            "assert {pool['num_threads'] for pool in threadpoolctl.threadpool_info()} <= {1}\n"
+            "assert os.environ['NPROC'] == '1' and os.environ['JAX_PLATFORMS'] == 'cpu'\n"
+        )
+    batch.run("--scheduler", "serial")
+    assert any((batch.out / "compiled").parent.iterdir())
 
 
 def test_array_scripts_quote_what_sbatch_would_split(make_batch, tmp_path, capsys):
@@ -345,7 +342,7 @@ def test_a_result_is_filed_under_the_data_that_were_fitted(tmp_path, monkeypatch
     kept = (tmp_path / "a.npz").read_bytes()
     module, name = {
         "after hashing": (_sources, "identity_of"), "while hashing": (_sources, "_content"),
-        "while loading": (_fit, "load_session"),
+        "while loading": (_sources, "load_session"),
     }[moment]  # fmt: skip
     original, changes = getattr(module, name), []
 

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(importable, folder):
     """Two local workers, shared by the tests; a task is given up after it killed two of them."""
-    with open_client("local", workers=2, out=folder, cache=folder / "compiled", allowed_failures=1) as client:
+    with open_client("local", workers=2, out=folder, allowed_failures=1) as client:
         yield client
 
 
@@ -53,7 +53,7 @@ def test_only_a_few_tasks_are_with_the_cluster_and_none_is_remembered(client):
     def count_in_flight(task, receipt):
         handed_over.append(len(client.futures))
 
-    drive(client, engine_tasks.echo, range(30), per_worker=2, on_receipt=count_in_flight, on_lost=None)
+    drive(client, engine_tasks.echo, range(30), on_receipt=count_in_flight, on_lost=None)
     assert len(handed_over) == 30
     assert max(handed_over) <= 4
     # Dask lets go of the last one in a thread of its own.
@@ -171,17 +171,18 @@ def test_a_client_without_the_certificate_is_refused(client, who):
 
 
 def test_certificates_are_for_their_owner_only_and_vanish(importable, folder):
-    with open_client("local", workers=1, out=folder, dashboard=False) as client:
+    with open_client("local", workers=1, out=folder) as client:
         (worker,) = client.cluster.workers.values()
-        key = Path(worker.command[worker.command.index("--tls-key") + 1])
+        key = Path(worker.env["DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY"])
+        assert str(key.parent) not in " ".join(worker.command[: worker.command.index("--local-directory")])
         assert key.stat().st_mode & 0o777 == 0o600
         assert key.parent.stat().st_mode & 0o777 == 0o700
     assert not key.parent.exists()
 
 
-def test_each_gpu_has_a_worker_of_its_own(importable, monkeypatch):
+def test_each_gpu_has_a_worker_of_its_own(importable, monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,8")
-    with open_client("local", gpus=2, dashboard=False) as client:
+    with open_client("local", gpus=2, out=tmp_path) as client:
         client.wait_for_workers(2, timeout=60)
         seen = client.run(engine_tasks.look_around, None).values()
     assert sorted(one["CUDA_VISIBLE_DEVICES"] for one in seen) == ["4", "6"]
@@ -224,7 +225,7 @@ def foreign(importable, tmp_path):
     for command in (scheduler, worker):
         command = [sys.executable, "-m", f"distributed.cli.{command[0]}", *command[1:], "--scheduler-file", str(file)]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        wait_until(file.exists, "the scheduler's file")
+        wait_until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler's file")
     yield processes[0], file
     for process in reversed(processes):
         process.terminate()
@@ -255,19 +256,19 @@ def test_the_configuration_of_dask_is_as_before(client):
 def test_workers_that_cannot_start_are_an_error_with_the_end_of_their_log(importable, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import os, sys; print('broken site', flush=True); os._exit(4)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with open_client("local", workers=1, out=tmp_path / "out", dashboard=False) as client:
+    with open_client("local", workers=1, out=tmp_path / "out") as client:
         with pytest.raises(ClusterLostError, match=r"(?s)exit code 4.*broken site"):
             carry(client, engine_tasks.echo, [1])
 
 
 DRIVER = """
-import sys
+from pathlib import Path
 from engine_tasks import nap
 from glmfit.batch._cluster import open_client
 from glmfit.batch._drive import drive
 
 # No worker imports this file again, so it needs no guard.
-with open_client("local", workers=2, dashboard=False) as client:
+with open_client("local", workers=2, out=Path("out").absolute()) as client:
     client.wait_for_workers(2)
     drive(client, nap, [(i, 60.0) for i in range(4)], on_receipt=None, on_lost=None)
 """

@@ -104,7 +104,7 @@ def test_an_option_that_is_not_known_is_named(slurm, tmp_path):
 def test_each_job_has_a_gpu_of_its_own(slurm, tmp_path):
     if not slurm.gpus:
         pytest.skip("fake GPUs can be made by root only")
-    with open_client("slurm", workers=1, gpus=1, out=tmp_path, slurm=OPTIONS, dashboard=False) as client:
+    with open_client("slurm", workers=1, gpus=1, out=tmp_path, slurm=OPTIONS) as client:
         client.wait_for_workers(1, timeout=60)
         (seen,) = client.run(engine_tasks.look_around, None).values()
     assert seen == {"CUDA_VISIBLE_DEVICES": "0", "JAX_PLATFORMS": "cuda,cpu", "SLURM_JOB_GPUS": "0"}
@@ -112,12 +112,13 @@ def test_each_job_has_a_gpu_of_its_own(slurm, tmp_path):
 
 DRIVER = """
 import sys
+from pathlib import Path
 from engine_tasks import nap
 from glmfit.batch._cluster import open_client
 from glmfit.batch._drive import drive
 
 options = {"host": "127.0.0.1", "memory": "1GB"}
-with open_client("slurm", workers=1, out="out", slurm=options, dashboard=False) as client:
+with open_client("slurm", workers=1, out=Path("out").absolute(), slurm=options) as client:
     client.wait_for_workers(1)
     print("ready", flush=True)
     drive(client, nap, [(i, 3.0) for i in range(100)], on_receipt=print, on_lost=print)

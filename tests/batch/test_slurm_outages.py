@@ -35,7 +35,7 @@ def test_a_worker_lost_while_slurm_does_not_answer_is_replaced_when_it_does(slur
         if "refuses" in sentence:
             slurm.controller_up()
 
-    with open_client("slurm", workers=1, out=tmp_path, slurm=OPTIONS, dashboard=False) as client:
+    with open_client("slurm", workers=1, out=tmp_path, slurm=OPTIONS) as client:
         client.wait_for_workers(1, timeout=60)
         answers = do_and_carry(client, tasks, do, say=say)
     assert sorted(answers.receipts) == tasks
@@ -52,7 +52,7 @@ def test_a_run_ends_in_order_although_slurm_has_gone(slurm, tmp_path):
         kill_one_job(client)
 
     try:
-        with open_client("slurm", workers=2, out=tmp_path, slurm=OPTIONS, dashboard=False) as client:
+        with open_client("slurm", workers=2, out=tmp_path, slurm=OPTIONS) as client:
             client.wait_for_workers(2, timeout=60)
             answers = do_and_carry(client, tasks, do, say=said.append)
     finally:

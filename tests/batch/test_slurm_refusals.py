@@ -81,7 +81,7 @@ def listen(said, until):
 
 def test_a_run_whose_first_submission_is_refused_ends_with_what_sbatch_said(slurm, tmp_path):
     slurm.answer(NO_PARTITION)
-    with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS, dashboard=False) as client:
+    with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS) as client:
         with pytest.raises(ClusterLostError, match=f"no worker can start: SLURM refuses.*sbatch said:\n{NO_PARTITION}"):
             carry(client, engine_tasks.echo, [1])
     assert len(slurm.asked()) == 2
@@ -90,7 +90,7 @@ def test_a_run_whose_first_submission_is_refused_ends_with_what_sbatch_said(slur
 def test_a_later_refusal_is_said_once_and_tried_again_with_growing_pauses(slurm, tmp_path):
     slurm.answer(NO_CONTROLLER, taken=1, queue="1|Resources")
     said = []
-    with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS, dashboard=False) as client:
+    with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS) as client:
         (refused,) = wait_for(lambda: list(client.cluster.news))
         assert NO_CONTROLLER in refused
         wait_until(lambda: len(slurm.asked()) >= 5, "three attempts more")
@@ -113,7 +113,7 @@ def wait_for(find):
 def test_the_reason_why_jobs_wait_is_said(slurm, tmp_path):
     slurm.answer(queue="1|PartitionDown\n2|PartitionDown\n7|None")
     said = []
-    with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS, dashboard=False) as client:
+    with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS) as client:
         wait_until(lambda: client.cluster.reasons, "an answer of squeue")
         with pytest.raises(EnoughError):
             carry(client, engine_tasks.echo, [1], say=listen(said, "no worker"))
@@ -127,17 +127,17 @@ def test_a_cluster_that_does_not_close_in_order_hides_nothing(error):
             raise error
 
     with pytest.warns(UserWarning, match=f"did not close in order .{type(error).__name__}: {error}.*squeue"):
-        with _cluster._closed_in_the_end(Cluster()):
+        with _cluster._closed(Cluster()):
             summary = "what was done"
     assert summary
     with pytest.warns(UserWarning, match="did not close"), pytest.raises(KeyError):
-        with _cluster._closed_in_the_end(Cluster()):
+        with _cluster._closed(Cluster()):
             raise KeyError("what went wrong before")
 
 
 def test_no_sbatch_at_all_is_said(slurm, tmp_path, monkeypatch):
     (slurm.folder / "sbatch").unlink()
     monkeypatch.setenv("PATH", str(slurm.folder))
-    with open_client("slurm", workers=1, out=tmp_path / "out", slurm=OPTIONS, dashboard=False) as client:
+    with open_client("slurm", workers=1, out=tmp_path / "out", slurm=OPTIONS) as client:
         with pytest.raises(ClusterLostError, match="No such file or directory: 'sbatch'"):
             carry(client, engine_tasks.echo, [1])

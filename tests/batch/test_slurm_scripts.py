@@ -5,10 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from distributed import Security
 
-from glmfit.batch._directives import lifetime_of, seconds_of
-from glmfit.batch._sbatch import write_array_script
+from glmfit.batch._environment import lifetime_of, seconds_of
+from glmfit.batch._scripts import write_array_script
 from glmfit.batch._slurm import Job, job_options
 
 NAMES = [
@@ -19,15 +18,14 @@ NAMES = [
     "my#dir",
     "$(touch PWN2) `touch PWN2`",
 ]
-SHOW = '#!/bin/bash\nprintf "%s\\0" "$@" > "$SHOW"\n'
+SHOW = '#!/bin/bash\nprintf "%s\\0" "$@" --secret "$SECRET" > "$SHOW"\n'
 
 
 def worker_script(folder, **options):
-    files = {f"tls_{role}_{what}": f"{folder}/{role}-{what}.pem" for role in ("worker",) for what in ("cert", "key")}
-    security = Security(tls_ca_file=f"{folder}/ca.pem", require_encryption=True, **files)
-    given = {"gpu": False, "env": {"NPROC": "1"}, "security": security, "logs": folder / "logs", "dashboard": False}
+    env = {"NPROC": "1", "SECRET": f"{folder}/key.pem"}
+    given = {"gpu": False, "env": env, "logs": folder / "logs", "dashboard": False}
     given |= {"options": {"host": "127.0.0.1", **options.pop("slurm", {})}} | options
-    of_the_cluster = ("scheduler_options", "silence_logs", "security")
+    of_the_cluster = ("scheduler_options", "silence_logs")
     of_jobs = {name: value for name, value in job_options(**given).items() if name not in of_the_cluster}
     return Job("tls://scheduler:port", name="worker", **of_jobs).job_script()
 
@@ -62,11 +60,10 @@ def test_paths_reach_the_worker_as_they_are(name, tmp_path, monkeypatch, show):
     folder = tmp_path / name
     folder.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", f"{folder}/tmp")
-    found = arguments(worker_script(folder, slurm={"python": show}), tmp_path, monkeypatch)
+    monkeypatch.setattr(sys, "executable", show)
+    found = arguments(worker_script(folder), tmp_path, monkeypatch)
     given = dict(itertools.pairwise(found))
-    assert given["--tls-ca-file"] == f"{folder}/ca.pem"
-    assert given["--tls-cert"] == f"{folder}/worker-cert.pem"
-    assert given["--tls-key"] == f"{folder}/worker-key.pem"
+    assert given["--secret"] == f"{folder}/key.pem"
     assert given["--local-directory"] == f"{folder}/tmp"
     assert not list(tmp_path.rglob("PWN2"))
 

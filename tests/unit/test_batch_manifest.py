@@ -19,12 +19,12 @@ from glmfit.batch import (
     Session,
     Task,
     _manifest,
+    _models,
     _read_data,
-    _read_models,
     load_session,
     read_manifest,
 )
-from glmfit.batch._estimators import ESTIMATORS, make_estimator
+from glmfit.batch._models import ESTIMATORS, make_estimator
 from glmfit.batch._sources import identity_of, stat_signature
 from glmfit.design import settings
 
@@ -612,7 +612,7 @@ def paths_of(value, path=()):
 
 def test_the_documentation_has_every_key():
     page = (ROOT / "docs" / "how_to" / "manifest.md").read_text()
-    tables = [_manifest._KEYS, _read_data._RECORDING, _read_data._MATRICES, _read_data._LOADER, _read_models._KEYS]
+    tables = [_manifest._KEYS, _read_data._RECORDING, _read_data._MATRICES, _read_data._LOADER, _models._KEYS]
     tables += [settings._KEYS, settings._COVARIATE, settings._VALUE_BASIS, settings._TIME_BASIS]
     keys = {key for table in tables for key in table} - {"model"}
     assert not [key for key in keys if f"`{key}`" not in page and f"[[{key}]]" not in page and key != "options"]

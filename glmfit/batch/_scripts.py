@@ -1,4 +1,4 @@
-"""An array job that shares a batch among its tasks, without Dask."""
+"""Scripts for sbatch: of an array job that shares a batch among its tasks, without Dask; options of jobs of workers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,31 @@ import shlex
 import sys
 from pathlib import Path
 
-from ._attempts import LIFETIME, MARGIN, SET_STARTED
-from ._directives import directive, lifetime_of, log_file, seconds_of
-from ._results import write_text
+from ._environment import LIFETIME, MARGIN, SET_STARTED, lifetime_of, seconds_of
+from ._plan import write_text
 
 _OPTIONS = {"partition": "partition", "account": "account", "walltime": "time"}
+
+
+def directive(option: str) -> str:
+    """Return the line of a script that gives an option to sbatch, if it is a line."""
+    control = re.search(r"[\x00-\x1f\x7f]", option)
+    if control:
+        raise ValueError(
+            f"{option!r} was given to SLURM; its options are lines without control characters such as {control[0]!r}, "
+            "after which commands could follow. Give it without, or rename the folder that has it."
+        )
+    return f"#SBATCH {option}"
+
+
+def log_file(folder: Path, name: str) -> str:
+    """Path of a log as sbatch reads it: % stands for a number in the name, and for itself in the folder."""
+    if "\\" in str(folder):
+        raise ValueError(
+            f"{str(folder)!r} was given as the folder of logs; SLURM takes names of logs without backslashes only. "
+            "Rename the folder, or give another output folder."
+        )
+    return '"' + str(folder).replace("%", "%%").replace('"', '\\"') + f'/{name}"'
 
 
 def write_array_script(manifest: Path, out: Path, script: Path, shards: int, name: str, slurm: dict, gpus: int) -> str:
@@ -22,13 +42,15 @@ def write_array_script(manifest: Path, out: Path, script: Path, shards: int, nam
     """
     walltime = slurm.get("walltime")
     lifetime = lifetime_of(walltime, MARGIN)
-    options = [f"--job-name={_job_name(name)}", f"--array=1-{shards}", "--requeue", "--open-mode=append"]
+    job = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "batch"
+    options = [f"--job-name=glmfit-{job}", f"--array=1-{shards}", "--requeue", "--open-mode=append"]
     options += ["--ntasks=1", "--cpus-per-task=1", f"--output={log_file(out / 'logs', '%A_%a.log')}"]
     # Before the limit the run is told to end: what it has written stays, what it was fitting is dropped.
     options.append(f"--signal=B:TERM@{MARGIN if lifetime is None else seconds_of(walltime) - lifetime:.0f}")
     options += [f"--{name}={slurm[given]}" for given, name in _OPTIONS.items() if slurm.get(given)]
-    if slurm.get("memory"):
-        options.append(f"--mem={_slurm_memory(slurm['memory'])}")
+    if slurm.get("memory"):  # "4GB" and "4 GiB" are "4G"
+        memory = re.sub(r"\s*([KMGT])i?B?$", r"\1", str(slurm["memory"]).strip(), flags=re.IGNORECASE)
+        options.append(f"--mem={memory.upper()}")
     if gpus:
         options.append("--gres=gpu:1")
     options += list(slurm.get("extra") or [])
@@ -44,12 +66,3 @@ def write_array_script(manifest: Path, out: Path, script: Path, shards: int, nam
     (out / "logs").mkdir(parents=True, exist_ok=True)
     write_text(script, text)
     return text
-
-
-def _job_name(name: str) -> str:
-    return "glmfit-" + (re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "batch")
-
-
-def _slurm_memory(memory: str) -> str:
-    """Memory as SLURM writes it: "4GB" and "4 GiB" are "4G"."""
-    return re.sub(r"\s*([KMGT])i?B?$", r"\1", str(memory).strip(), flags=re.IGNORECASE).upper()
