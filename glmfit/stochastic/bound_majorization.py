@@ -74,26 +74,18 @@ class BoundMajorization:
 
     def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
         """Fit a softmax problem until it is converged or the budget is spent; see :class:`LoopOptions`."""
+        step, assumed = np.full(1, self.relaxation), "step below 2 in the metric of the bound"
         descent = partial(MajorizedDescent, method=self)
-        found = ClassRun(problem, options or LoopOptions(), start=params, descent=descent).run()
-        return replace(found, solver_name=type(self).__name__, step_certificate=self._certify(problem.n_rows))
+        return majorize(self, problem, params, options, descent, step=step, assumptions=(assumed,))
 
-    def _certify(self, n_rows: int) -> StepCertificate:
-        """Say by which theorem no step goes up; step and smoothness are in the metric of the bound."""
-        one = np.ones(1)
-        return StepCertificate(
-            step=self.relaxation * one,
-            L=one,
-            L_max=one,
-            L_b=one,
-            mu=0 * one,
-            batch_size=n_rows,
-            n_rows=n_rows,
-            theorem=LOG_PARTITION_THEOREM,
-            assumptions=("step below 2 in the metric of the bound",),
-            failure_probability=0.0,
-            anchor_radius=np.inf * one,
-        )
+
+def majorize(solver, problem, params: Params | None, options: LoopOptions | None, descent, **certified) -> Solution:
+    """Fit by a descent along bounds, and certify its steps: in the metric of the bounds the smoothness is 1."""
+    found = ClassRun(problem, options or LoopOptions(), start=params, descent=descent).run()
+    one, n = np.ones(1), problem.n_rows
+    usual = {"step": one, "L": one, "L_max": one, "L_b": one, "mu": 0 * one, "batch_size": n, "n_rows": n}
+    usual |= {"theorem": LOG_PARTITION_THEOREM, "failure_probability": 0.0, "anchor_radius": np.inf * one}
+    return replace(found, solver_name=type(solver).__name__, step_certificate=StepCertificate(**(usual | certified)))
 
 
 class MajorizedDescent(ClassDescent):

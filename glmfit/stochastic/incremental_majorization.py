@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy as np
 
 from .._checks import check_choice, check_share, check_whole
-from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, check_batch_size
+from ..bounds import LOG_PARTITION_THEOREM, ORDERS, check_batch_size
 from ..engine.class_descent import ClassDescent
-from ..engine.classes import ClassRun
 from ..problems._chunks import a_twentieth
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 from ..solvers._seed import seed_of
+from .bound_majorization import majorize
 from .surrogates import SurrogateSum
 
 _THEOREM = f"{LOG_PARTITION_THEOREM}, minimised incrementally (docs/theory/bound_majorization.md, Proposition 4)"
@@ -77,9 +77,9 @@ class IncrementalMajorization:
         check_batch_size(batch_size, problem.n_rows)
         descent = partial(_Visits, method=replace(self, batch_size=batch_size), seed=0 if key is None else seed_of(key))
         descent = partial(descent, rows_of=SurrogateSum(problem))
-        found = ClassRun(problem, options or LoopOptions(), start=params, descent=descent).run()
-        certificate = _certify_step(batch_size, problem.n_rows)
-        return replace(found, solver_name=type(self).__name__, step_certificate=certificate)
+        # In the metric of the sum no row's bound, of curvature N times its own, exceeds N.
+        certified = {"L_max": np.full(1, problem.n_rows), "theorem": _THEOREM, "assumptions": _ASSUMPTIONS}
+        return majorize(self, problem, params, options, descent, batch_size=batch_size, **certified)
 
 
 class _Visits(ClassDescent):
@@ -118,21 +118,3 @@ class _Visits(ClassDescent):
         super().refresh()
         self._renew_shared()
         self.stale = False
-
-
-def _certify_step(batch_size: int, n_rows: int) -> StepCertificate:
-    """Step 1 in the metric of the sum of the bounds, in which no row, of curvature N times its own, exceeds N."""
-    one = np.ones(1)
-    return StepCertificate(
-        step=one,
-        L=one,
-        L_max=n_rows * one,
-        L_b=one,
-        mu=0 * one,
-        batch_size=batch_size,
-        n_rows=n_rows,
-        theorem=_THEOREM,
-        assumptions=_ASSUMPTIONS,
-        failure_probability=0.0,
-        anchor_radius=np.inf * one,
-    )

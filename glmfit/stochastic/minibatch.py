@@ -17,30 +17,14 @@ from .lambert import log1p_sum_exp, uprox
 
 
 class Batch(NamedTuple):
-    """Sampled objective of a minibatch.
+    """Sampled objective of a minibatch."""
 
-    Attributes
-    ----------
-    base : jax.Array
-        Scores before the pushes, (row, class).
-    mobility : jax.Array
-        (row, row).
-    label : jax.Array
-        Place of each row's label among the classes, (row,).
-    log_a : jax.Array
-        Logarithms of the weights of the negatives, -inf for the label and what was not drawn, (row, class).
-    c : jax.Array
-        Step times weight, (row,).
-    u : jax.Array
-        Auxiliary variables before the step, (row,).
-    """
-
-    base: jax.Array
-    mobility: jax.Array
-    label: jax.Array
-    log_a: jax.Array
-    c: jax.Array
-    u: jax.Array
+    base: jax.Array  # scores before the pushes, (row, class)
+    mobility: jax.Array  # (row, row)
+    label: jax.Array  # place of each row's label among the classes, (row,)
+    log_a: jax.Array  # logarithms of the weights of the negatives, -inf for what is none, (row, class)
+    c: jax.Array  # step times weight, (row,)
+    u: jax.Array  # auxiliary variables before the step, (row,)
 
 
 def _pushes(label, step):

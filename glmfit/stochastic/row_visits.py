@@ -10,32 +10,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._checks import check_whole
+from .._checks import check_choice, check_positive, check_whole
+from ..problems._chunks import one_thread_each
 from ..problems.base import Params
 from ..solvers._seed import seed_of
-from .base import ScheduledSolver
+from .schedule import ScheduledSolver, check_explicit_step
+
+GAINS = ("constant", "tau", "inverse")
 
 
 class VisitState(NamedTuple):
-    """Everything the next visit depends on.
+    """Everything the next visit depends on."""
 
-    Attributes
-    ----------
-    theta : numpy.ndarray
-        Parameters in the problem's coordinates, (parameter,).
-    memory : object
-        What else the solver keeps; the next step may overwrite it.
-    epoch, steps : int
-        Done.
-    seed : int
-        Of the orders of the rows.
-    """
-
-    theta: np.ndarray
-    memory: Any
-    epoch: int
-    steps: int
-    seed: int
+    theta: np.ndarray  # parameters in the problem's coordinates, (parameter,)
+    memory: Any  # what else the solver keeps; the next step may overwrite it
+    epoch: int  # done
+    steps: int  # done
+    seed: int  # of the orders of the rows
 
 
 @dataclass(frozen=True)
@@ -53,9 +44,9 @@ class RowVisitor(ScheduledSolver):
     def __post_init__(self):
         check_whole("batch_size", self.batch_size, 1)
 
-    @abstractmethod
     def _begin_epoch(self, rows, memory) -> Any:
         """Return the memory for an epoch, sharing nothing that a step will overwrite."""
+        return memory
 
     @abstractmethod
     def _step(self, rows, seen, state: VisitState, c: float) -> tuple[np.ndarray, Any]:
@@ -68,21 +59,9 @@ class RowVisitor(ScheduledSolver):
         return VisitState(theta, None, 0, 0, seed_of(key))
 
     def visits(self, problem, state: VisitState, c: float = 1.0) -> Iterator[VisitState]:
-        """Visit every row once, in a random order: an epoch, one step at a time.
+        """Visit every row once, in a random order: an epoch at step size c / N, one step at a time.
 
-        Parameters
-        ----------
-        problem : SoftmaxProblem
-            Data and ridge.
-        state : VisitState
-            Left as it is.
-        c : float
-            Step size times rows, where it is used.
-
-        Yields
-        ------
-        VisitState
-            After every step, for those who want to look on; the epoch ends early if numbers overflow.
+        Yields the state after every step, for those who want to look on; the epoch ends early if numbers overflow.
         """
         rows = problem.contrast_rows
         state = state._replace(memory=self._begin_epoch(rows, state.memory))
@@ -99,7 +78,7 @@ class RowVisitor(ScheduledSolver):
 
     def update(self, problem, state: VisitState, c: float) -> VisitState:
         """Do one epoch."""
-        with problem.contrast_rows.one_thread():
+        with one_thread_each():  # waking others costs more than it saves
             last = deque(self.visits(problem, state, c), maxlen=1)[0]
         return last._replace(epoch=state.epoch + 1)
 
@@ -118,3 +97,55 @@ class RowVisitor(ScheduledSolver):
     def n_steps(self, problem) -> int:
         """Batches of an epoch, the last perhaps a smaller one."""
         return -(-problem.n_rows // self.batch_size)
+
+
+@dataclass(frozen=True)
+class SoftmaxSGD(RowVisitor):
+    r"""Stochastic gradient steps on the softmax likelihood and its ridge, for comparison.
+
+    .. math:: \theta \mathrel{-}= \eta_i \Big[\frac1{|B|}\sum_{j \in B} (n_j \pi_j - y_j) \otimes z_j
+              + \text{strength}\cdot\theta\Big]
+
+    with the gain of update i = 1, 2, ... constant (SGD), or falling (ASGD).
+
+    Parameters
+    ----------
+    batch_size : int
+        Rows per step (of the batch B).
+    gain : {"constant", "tau", "inverse"}
+        :math:`\eta_i = \eta_0`, :math:`\eta_0 \tau / (\tau + i)` or :math:`\eta_0 / i`; :math:`\eta_0` is the step
+        of the schedule. Give the schedule a ``decay`` of 1, or the gain shrinks from epoch to epoch as well.
+    tau : float
+        Updates after which the gain "tau" is halved.
+
+    Notes
+    -----
+    The paper's sum over a batch is a mean here, so that its gain is ``step / batch_size``. Same rows, coordinates
+    (centred features) and loop as `StochasticMajorization`: for comparison with it. For use there is `ImplicitSGD`,
+    or `SoftmaxProx` for all classes: they are compiled and take steps of any length.
+
+    References
+    ----------
+    A. Choromanska, T. Jebara, Stochastic bound majorization (2013), section 2.1.
+    """
+
+    gain: str = "constant"
+    tau: float = 1000.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_choice("gain", self.gain, GAINS)
+        check_positive("tau", self.tau)
+
+    def update(self, problem, state: VisitState, c: float) -> VisitState:
+        """Do one epoch at step size c / N."""
+        check_explicit_step(c, problem.strength)
+        return super().update(problem, state, c)
+
+    def _step(self, rows, seen, state: VisitState, c: float) -> tuple[np.ndarray, Any]:
+        eta = c * self._share(state.steps + 1)
+        return state.theta - eta / len(seen.z) * seen.gradient, state.memory
+
+    def _share(self, i: int) -> float:
+        """Gain of update i relative to the first one's."""
+        return {"constant": 1.0, "tau": self.tau / (self.tau + i), "inverse": 1 / i}[self.gain]

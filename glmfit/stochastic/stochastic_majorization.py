@@ -15,21 +15,11 @@ from .row_visits import RowVisitor, VisitState
 
 
 class Majorization(NamedTuple):
-    """Sum of the quadratic bounds of all visits since the beginning, or the last restart.
+    """Sum of the quadratic bounds of all visits since the beginning, or the last restart."""
 
-    Attributes
-    ----------
-    curvature : object
-        Sigma: ``add_many(Q)`` adds rank-one terms, ``solve(u)`` applies its inverse.
-    mu : numpy.ndarray
-        Sum of the gradients, (parameter,).
-    phi : numpy.ndarray
-        Sigma^-1 mu, (parameter,).
-    """
-
-    curvature: Any
-    mu: np.ndarray
-    phi: np.ndarray
+    curvature: Any  # Sigma: ``add_many(Q)`` adds rank-one terms, ``solve(u)`` applies its inverse
+    mu: np.ndarray  # sum of the gradients, (parameter,)
+    phi: np.ndarray  # Sigma^-1 mu, (parameter,)
 
 
 @dataclass(frozen=True)

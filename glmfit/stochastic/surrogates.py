@@ -31,34 +31,17 @@ _FLOOR, _FLAT = 1e-12, 1e-14  # of the largest curvature: what the factor is kep
 
 
 class Surrogates(NamedTuple):
-    """Parameters, anchors of all rows, and the sum of their surrogates there.
+    """Parameters, anchors of all rows, and the sum of their surrogates there."""
 
-    Attributes
-    ----------
-    theta : numpy.ndarray
-        Parameters, (contrast, column).
-    anchor : numpy.ndarray
-        Scores at which the surrogate of each row touches, (row, class). Kept as they were, so that classes of equal
-        score come in the same order when its curvature is computed again to be taken away.
-    bound : float
-        Value of the sum there: at least F.
-    gradient : numpy.ndarray
-        Of the sum, (contrast, column).
-    curvature : numpy.ndarray
-        Of the sum, over all parameters, square.
-    age : int
-        Passes since the sum was formed from its anchors.
-    passes : int
-        Over the rows, all in all.
-    """
-
-    theta: np.ndarray
+    theta: np.ndarray  # parameters, (contrast, column)
+    # Scores at which the surrogate of each row touches, (row, class), kept as they were: classes of equal score then
+    # come in the same order when its curvature is computed again to be taken away.
     anchor: np.ndarray
-    bound: float
-    gradient: np.ndarray
-    curvature: np.ndarray
-    age: int
-    passes: int
+    bound: float  # value of the sum: at least F
+    gradient: np.ndarray  # of the sum, (contrast, column)
+    curvature: np.ndarray  # of the sum, over all parameters, square
+    age: int  # passes since the sum was formed from its anchors
+    passes: int  # over the rows, all in all
 
 
 class _Quadratics(NamedTuple):
@@ -70,18 +53,7 @@ class _Quadratics(NamedTuple):
 
 
 class SurrogateSum(ContrastRows):
-    """Forms and minimises the sum of the surrogates of a softmax problem's rows.
-
-    Parameters
-    ----------
-    problem : SoftmaxProblem
-        Data and ridge.
-
-    Raises
-    ------
-    ValueError
-        If there are too many parameters for a matrix over all of them.
-    """
+    """Forms and minimises the sum of the surrogates of a softmax problem's rows, if a matrix of all parameters fits."""
 
     def __init__(self, problem):
         super().__init__(problem)
@@ -104,23 +76,10 @@ class SurrogateSum(ContrastRows):
             return Surrogates(theta, anchor, *self._form(theta, anchor, order), 0, 1)
 
     def visit(self, at: Surrogates, blocks: list[np.ndarray], order: str, lead: float) -> Surrogates:
-        """Replace the surrogates of each block of rows, minimise the sum after each.
+        """Replace the surrogates of each block of rows (an empty one none), and minimise the sum after each.
 
-        Parameters
-        ----------
-        at : Surrogates
-            Left as it is.
-        blocks : list of numpy.ndarray
-            Rows, each at most once; an empty block only minimises.
-        order : str
-            Of the classes in the bounds.
-        lead : float
-            Where new surrogates touch: beyond the scores by this share of the way from the old anchor, in [0, 1).
-
-        Returns
-        -------
-        Surrogates
-            Its ``bound`` is not above the one given, but for rounding.
+        New surrogates touch beyond the scores by ``lead``, a share in [0, 1) of the way from the old anchor. The bound
+        of what is returned is not above that of ``at``, which is left as it is, but for rounding.
         """
         with self._few_threads():
             return self._visit(at, blocks, order, lead)

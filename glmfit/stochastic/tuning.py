@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from ..solvers._seed import seed_of
-from .base import ScheduledSolver
-from .schedule import Schedule
+from .schedule import Schedule, ScheduledSolver
 
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 200_000, 20, 3

@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 
 from glmfit.problems.base import Params
 from glmfit.stochastic import class_problem
+from glmfit.stochastic.class_gap import GAP_THEOREM
 
 N, D, K = 60, 4, 5
 
@@ -92,7 +93,7 @@ def test_the_bound_of_the_gap_holds_and_closes(strength, offset, intercept, rng)
         params = Params(*((1 - share) * b + share * f for b, f in zip(best, far, strict=True)))
         gap = problem.certify_gap(params)
         assert gap.bound >= gap.objective - lowest >= -1e-12
-        assert gap.theorem == class_problem.GAP_THEOREM
+        assert gap.theorem == GAP_THEOREM
     assert gap.bound < 1e-6
 
 
