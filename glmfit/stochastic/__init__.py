@@ -6,9 +6,8 @@ from .bound_majorization import BoundMajorization
 from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from .incremental_majorization import IncrementalMajorization
-from .row_visits import SoftmaxSGD
+from .row_visits import SoftmaxSGD, StochasticMajorization
 from .schedule import SampledSolution, Schedule, ScheduledSolver
-from .stochastic_majorization import StochasticMajorization
 from .tuning import TunedStep, tune_step, untuned_step
 
 __all__ = [

@@ -74,7 +74,7 @@ class BoundMajorization:
 
     def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
         """Fit a softmax problem until it is converged or the budget is spent; see :class:`LoopOptions`."""
-        step, assumed = np.full(1, self.relaxation), "step below 2 in the metric of the bound"
+        step, assumed = np.full(1, float(self.relaxation)), "step below 2 in the metric of the bound"
         descent = partial(MajorizedDescent, method=self)
         return majorize(self, problem, params, options, descent, step=step, assumptions=(assumed,))
 
@@ -89,13 +89,7 @@ def majorize(solver, problem, params: Params | None, options: LoopOptions | None
 
 
 class MajorizedDescent(ClassDescent):
-    """Where a softmax model is that goes down its quadratic bounds; see :class:`ClassDescent`.
-
-    Attributes
-    ----------
-    promised : float
-        How far the last bound went down.
-    """
+    """Where a softmax model is that goes down its quadratic bounds; the last one by as much as ``promised``."""
 
     def __init__(self, *where, method: BoundMajorization):
         super().__init__(*where)

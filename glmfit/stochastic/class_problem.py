@@ -120,8 +120,7 @@ class SoftmaxProblem:
     @cached_property
     def count_rows(self) -> tuple[CountRows, int]:
         """Where each row's counts are, on the device, and the most classes any row has counts of."""
-        size = np.bincount(self.pairs.row, minlength=self.n_rows)
-        first = np.minimum(np.cumsum(size) - size, self.n_pairs - 1)
+        first, size = self.first_pairs[:-1], np.diff(self.first_pairs)
         arrays = first.astype(np.int32), size.astype(np.int32), self.totals.astype(self.dtype)
         return CountRows(*map(jax.device_put, arrays)), int(size.max())
 
@@ -269,28 +268,16 @@ class SoftmaxProblem:
     @cached_property
     def _mean_sizes(self) -> np.ndarray:
         """Mean of what features are without their signs, or a little more, (feature,)."""
-        if scipy.sparse.issparse(self.X):
-            return np.asarray(np.abs(self.X).T @ self.totals, np.float64) / self.n_rows
-        largest = self.totals.max()
-        share = (self.totals / largest).astype(np.result_type(self.X, np.float32))
-        parts = over_chunks(lambda rows: share[rows] @ np.abs(self.X[rows]), self.n_rows)
-        return sum(part.astype(np.float64) for part in parts) * largest * (1 + 1e-2) / self.n_rows
+        parts = over_chunks(lambda rows: abs(self.X[rows]).T @ self.totals[rows], self.n_rows)
+        return sum(parts) * (1 + 1e-2) / self.n_rows
 
     # ---------------------------------------------------------------- passes
 
     @cached_property
     def class_sums(self) -> np.ndarray:
         """Sum of the features of every class's counts, (feature, class)."""
-        if scipy.sparse.issparse(self.X):
-            return np.asarray((self.X.T @ self.counts).toarray(), np.float64)
-
-        def chunk(rows):
-            row, label, weight = self._pairs_of(rows)
-            y = np.zeros((self.n_classes, rows.stop - rows.start))
-            y[label, row] = weight
-            return y @ self.X[rows]
-
-        return sum(over_chunks(chunk, self.n_rows, self._rows_at_once)).T
+        total = sum(over_chunks(lambda rows: self.counts[rows].T @ self.X[rows], self.n_rows, self._rows_at_once))
+        return np.asarray(total.toarray() if scipy.sparse.issparse(total) else total, np.float64).T
 
     @property
     def _rows_at_once(self) -> int:

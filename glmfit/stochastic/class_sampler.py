@@ -30,14 +30,6 @@ _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need th
 VISITS = ("pair", "row")
 
 
-def negative_weight(n_classes: int, m: int, shared: bool) -> float:
-    """Weight of one of m sampled exponentials that keeps the double sum unbiased; see docs/theory/double_sum.md.
-
-    ``shared`` ones are drawn from all classes, a row's own label counting nothing, rather than from the others.
-    """
-    return (n_classes if shared else n_classes - 1) / m
-
-
 class SamplerState(NamedTuple):
     """Everything the next epoch depends on; its leaves can be saved and loaded."""
 
@@ -117,7 +109,7 @@ class ClassSampler(ScheduledSolver):
         if not self.implicit:
             check_explicit_step(c, strength)
         m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, n_visits)
-        facts = map(number, (c, strength, self._log_weight(problem.n_classes, m, n), self._auxiliary_limit(problem)))
+        facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), self._auxiliary_limit(problem)))
         span = kernels.Span(0, 0, *facts)
         # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
         n_steps, width = n_visits // n, problem.count_rows[1] if self.visit == "row" else 1
@@ -126,7 +118,8 @@ class ClassSampler(ScheduledSolver):
         for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))
         order = _order(for_order, n_visits, n, size)
         # The scale may fall by this many steps before it has to be merged into the coefficients.
-        safe = _orders_of_magnitude(problem.dtype) / max(abs(math.log1p(change if self.implicit else -change)), 1e-300)
+        change = abs(math.log1p(change if self.implicit else -change))
+        safe = (50.0 if problem.dtype.itemsize == 4 else 500.0) / max(change, 1e-300)  # coefficients must not overflow
         stride = int(min(size, max(1.0, safe)))
         weights = state.weights
         for first in range(0, n_steps, size):
@@ -159,9 +152,12 @@ class ClassSampler(ScheduledSolver):
         """Whether the rows of a batch share their negatives."""
         return n > 1
 
-    def _log_weight(self, n_classes: int, m: int, n: int) -> float:
-        """Logarithm of the weight of a negative."""
-        return math.log(negative_weight(n_classes, m, self._shares(n)))
+    def log_weight(self, n_classes: int, m: int, n: int) -> float:
+        """Logarithm of the weight of each of m negatives that keeps the double sum unbiased, batches of n rows.
+
+        Shared ones are drawn from all classes, a row's own label counting nothing: docs/theory/double_sum.md.
+        """
+        return math.log((n_classes if self._shares(n) else n_classes - 1) / m)
 
     def _auxiliary_limit(self, problem) -> float:
         """Return what auxiliary variables are kept below after every step."""
@@ -203,14 +199,6 @@ class ClassSampler(ScheduledSolver):
     def kept(self, state: SamplerState) -> SamplerState:
         """Return a copy, since updates use up the weights they are given; these may come from a file."""
         return SamplerState(jax.tree.map(jnp.array, state.weights), int(state.epoch), int(state.seed))
-
-
-# ------------------------------------------------------------------------- small things
-
-
-def _orders_of_magnitude(dtype) -> float:
-    """How far, as a logarithm, the scale may fall: coefficients over it must not overflow."""
-    return 50.0 if dtype.itemsize == 4 else 500.0
 
 
 @partial(jit, static_argnames=("n_pairs", "n", "size"))

@@ -274,7 +274,7 @@ class NCE(ClassSampler):
 
     hits: ClassVar[bool] = True
 
-    def _log_weight(self, n_classes: int, m: int, n: int) -> float:
+    def log_weight(self, n_classes: int, m: int, n: int) -> float:
         """Logarithm of a class's expected count among the negatives."""
         return math.log(m / n_classes)
 
@@ -289,10 +289,6 @@ class ImportanceSampling(ClassSampler):
 
     Parameters
     ----------
-    n_negatives : int
-        Classes sampled per step in addition to the label.
-    batch_size : int
-        Rows per step.
     weighted : bool
         Weight the negatives by the inverse of their probability to be sampled. Otherwise negatives that are the label
         take part, too.

@@ -9,8 +9,7 @@ from the left, where it never overshoots. Derivations: docs/theory/implicit_sgd.
 - delta or score: of each class, relative to the label's or absolute, at weights already shrunk by the ridge, (class,);
 - target: shares of the label or counts, (class,), summing to 1;
 - mobility: of each class, a number or (class,): squared norm of the row in the metric of the step, 0 if frozen;
-- u or v: the auxiliary variable before the step;
-- n_newton: most Newton steps to take.
+- u or v: the auxiliary variable before the step.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Impulse(NamedTuple):
     u: jax.Array  # auxiliary variable after the step
 
 
-def _climb(newton, start, n_newton: int):
+def _climb(newton, start):
     """Newton's method from the left of a concave increasing equation, until the steps are rounding.
 
     In single precision it stops one step earlier: the steps shrink quadratically, and what is left is rounding.
@@ -42,7 +41,7 @@ def _climb(newton, start, n_newton: int):
 
     def go_on(carry):
         t, before, k = carry
-        return (t - before > close * (1 + jnp.abs(t))) & (k < n_newton)
+        return (t - before > close * (1 + jnp.abs(t))) & (k < _MOST)
 
     def step(carry):
         t, _, k = carry
@@ -51,7 +50,7 @@ def _climb(newton, start, n_newton: int):
     return jax.lax.while_loop(go_on, step, (start, start - jnp.inf, 0))[0]
 
 
-def implicit_pair(c, log_a, delta, mobility, u, n_newton: int = _MOST) -> Impulse:
+def implicit_pair(c, log_a, delta, mobility, u) -> Impulse:
     """Implicit step with one negative class, ``mobility`` of it and the label together: a bracketed root.
 
     Algorithm 1 of F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), with Newton's method from the
@@ -76,12 +75,12 @@ def implicit_pair(c, log_a, delta, mobility, u, n_newton: int = _MOST) -> Impuls
         value, slope, _ = excess(v)
         return jnp.clip(v - value / slope, low, high)
 
-    v = _climb(newton, jnp.clip(start, low, high), n_newton)
+    v = _climb(newton, jnp.clip(start, low, high))
     push = p_of(level - v, mobility)[0]
     return Impulse(push, push, v)
 
 
-def implicit_step(c, log_a, delta, mobility, mobility_label, u, n_newton: int = _MOST) -> Impulse:
+def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     """Implicit step with any number of negative classes, exact.
 
     Minimises ``c (v + exp(-v) + sum_k a_k exp(delta_k - v)) + (v - u)^2 / 2`` plus half the squared change of the
@@ -120,7 +119,7 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u, n_newton: int = 
     most = jnp.maximum(c * -jnp.expm1(-highest) + highest - u, 0.0)
     most = jnp.maximum(jnp.minimum(most, jnp.sum(alone)), limits(delta).smallest)
     start = jax.nn.logsumexp(level - mobility * jnp.minimum(alone, most)) - jnp.log(most)
-    t = _climb(newton, jnp.maximum(least, start), n_newton)
+    t = _climb(newton, jnp.maximum(least, start))
     p, pull, _ = pushes(t)
     v = t - mobility_label * pull
     # Of the two expressions for v the one whose terms cancel less.
@@ -128,7 +127,7 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u, n_newton: int = 
     return Impulse(p, pull, jnp.where(better, hsolve(c, u + pull), v))
 
 
-def implicit_counts(c, log_a, score, target, mobility, v, n_newton: int = _MOST):
+def implicit_counts(c, log_a, score, target, mobility, v):
     """Implicit step for a row of counts in the form with one auxiliary variable per row (alpha = 1).
 
     Minimises ``c (z - sum_j target_j s_j + exp(-z) sum_j a_j exp(s_j)) + (z - v)^2 / 2`` plus half the squared change
@@ -145,11 +144,11 @@ def implicit_counts(c, log_a, score, target, mobility, v, n_newton: int = _MOST)
         p, moved = p_of(level - z, mobility)
         return z - (z - v + c - jnp.sum(p)) / (1 + jnp.sum(p / (1 + moved)))
 
-    z = _climb(newton, start, n_newton)
+    z = _climb(newton, start)
     return p_of(level - z, mobility)[0], z
 
 
-def softmax_prox(c, score, target, mobility, n_newton: int = _MOST):
+def softmax_prox(c, score, target, mobility):
     """Exact proximal step of a row's softmax loss over all classes: no sampling, no auxiliary variable.
 
     Minimises ``c (logsumexp(s) - sum_k target_k s_k)`` plus half the squared change of the weights. Returns pushes
@@ -165,5 +164,5 @@ def softmax_prox(c, score, target, mobility, n_newton: int = _MOST):
         step = (jnp.sum(p) - c) / jnp.where(slope > 0, slope, 1.0)
         return jnp.where(slope > 0, z + step, z)
 
-    z = _climb(newton, jax.nn.logsumexp(score + gain - mobility * c), n_newton)
+    z = _climb(newton, jax.nn.logsumexp(score + gain - mobility * c))
     return p_of(level - z, mobility)[0]

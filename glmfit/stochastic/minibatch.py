@@ -71,7 +71,7 @@ def jacobi_ascent(batch: Batch, n_sweeps: int):
     return jax.lax.fori_loop(0, n_sweeps, sweep, (jnp.zeros_like(batch.base), batch.u))
 
 
-def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-12):
+def newton_cg(batch: Batch, n_newton: int, n_cg: int = 40):
     """Newton's method on the pushes, its systems solved by conjugate gradients in the metric of the mobility.
 
     No inverse and no factorisation is needed, and a singular mobility does no harm: pushes that move no score are not
@@ -79,7 +79,7 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
     """
     M, c, at = batch.mobility, batch.c, jnp.arange(len(batch.c))
     reach = jnp.max(jnp.sum(jnp.abs(M), axis=1))
-    close = max(tol, 4 * float(jnp.finfo(M.dtype).eps))
+    close = max(1e-12, 4 * float(jnp.finfo(M.dtype).eps))
 
     def parts(G):
         S = batch.base - M @ G

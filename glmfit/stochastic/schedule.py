@@ -89,9 +89,9 @@ class ScheduledSolver(ABC):
     def is_finite(self, state: Any) -> bool:
         """Whether no number overflowed."""
 
-    @abstractmethod
     def n_visits(self, problem) -> int:
-        """How many visits an epoch has."""
+        """How many visits an epoch has: one of every row."""
+        return problem.n_rows
 
     @abstractmethod
     def n_steps(self, problem) -> int:

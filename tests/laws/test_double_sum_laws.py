@@ -10,7 +10,6 @@ import pytest
 from oracles import softmax as oracle
 
 from glmfit.solvers import NCE, OVE, SGD, ImportanceSampling, UMax
-from glmfit.stochastic.class_sampler import negative_weight
 
 N, D, K = 5, 3, 4
 every_alpha = pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
@@ -65,19 +64,19 @@ class Scheme(NamedTuple):
 
 def single_row_weights(label_counts, m):
     share = label_counts / N
-    return Scheme(N, N * negative_weight(K, m, shared=False), share + (1 - share) * m / (K - 1))
+    return Scheme(N, N * np.exp(SGD().log_weight(K, m, 1)), share + (1 - share) * m / (K - 1))
 
 
 def with_replacement_weights(label_counts, m):
     share = label_counts / N
-    return Scheme(N, N * negative_weight(K, m, shared=False), share + (1 - share) * (1 - (1 - 1 / (K - 1)) ** m))
+    return Scheme(N, N * np.exp(SGD().log_weight(K, m, 1)), share + (1 - share) * (1 - (1 - 1 / (K - 1)) ** m))
 
 
 def shared_weights(label_counts, n, m):
     missed = np.prod([1 - label_counts / (N - j) for j in range(n)], axis=0)
     as_negative, as_label = m / K, 1 - np.maximum(missed, 0.0)
     touched = as_negative + as_label - as_negative * as_label
-    return Scheme(N / n, N / n * negative_weight(K, m, shared=True), touched)
+    return Scheme(N / n, N / n * np.exp(SGD().log_weight(K, m, 2)), touched)
 
 
 def sampled(solver, log_a, X, y, score, v, weight, i, C):

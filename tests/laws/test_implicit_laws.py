@@ -86,10 +86,8 @@ def test_both_equations_hold_to_rounding_for_ordinary_steps(x64, rng):
 
 def test_both_equations_hold_for_extreme_steps(x64, rng):
     numbers = extreme(rng, 20_000, 5, np.float64)
-    pushes, auxiliary = off(numbers, to_numpy(jax.jit(jax.vmap(implicit.implicit_step))(*numbers)))
-    assert np.mean(pushes > 1e-11) < 2e-4 and pushes.max() < 1e-3 and auxiliary.max() < 1e-11
-    more = jax.jit(jax.vmap(lambda *a: implicit.implicit_step(*a, n_newton=20)))
-    assert max(equation.max() for equation in off(numbers, to_numpy(more(*numbers)))) < 1e-11
+    for equation in off(numbers, to_numpy(jax.jit(jax.vmap(implicit.implicit_step))(*numbers))):
+        assert equation.max() < 1e-11
 
 
 def test_single_precision_is_finite_and_close(rng):
@@ -115,11 +113,8 @@ def test_the_bracketed_root_is_that_of_the_equation_for_extreme_steps(dtype, x64
     pair = to_numpy(jax.jit(jax.vmap(implicit.implicit_pair))(*numbers))
     assert np.all(np.isfinite(pair.u)) and np.all(pair.u >= 0)
     if dtype == np.float64:
-        one = jax.jit(jax.vmap(lambda *a: implicit.implicit_step(*a, n_newton=30)))
+        one = jax.jit(jax.vmap(implicit.implicit_step))
         step = to_numpy(one(c, log_a, delta, mobility, mobility_label, u))
-        np.testing.assert_allclose(pair.u, step.u, rtol=1e-3)
-        assert np.mean(np.abs(pair.u - step.u) > 1e-9 * (1 + step.u)) < 1e-3
-        pair = to_numpy(jax.jit(jax.vmap(lambda *a: implicit.implicit_pair(*a, n_newton=16)))(*numbers))
         np.testing.assert_allclose(pair.u, step.u, rtol=1e-9, atol=1e-11)
         np.testing.assert_allclose(pair.push, step.pull, rtol=1e-9, atol=1e-11)
         assert np.mean(pair.u > u) > 0.1 and np.mean(pair.u < u) > 0.1
@@ -182,7 +177,7 @@ def test_many_negatives_and_a_fast_auxiliary_variable_give_the_softmax_prox(x64,
     delta = jnp.asarray(score[others] - score[label])
     errors = []
     for R in (1e3, 1e4):
-        fast = implicit.implicit_step(R * eta, 0.0, delta, mobility / R, mobility / R, 1.0, n_newton=20)
+        fast = implicit.implicit_step(R * eta, 0.0, delta, mobility / R, mobility / R, 1.0)
         errors.append(np.abs(np.asarray(fast.push) / R - push[others]).max() / push[others].max())
     assert errors[0] < 0.05 and 5 < errors[0] / errors[1] < 20
 
