@@ -162,38 +162,37 @@ def averaged_steps(data, weights: Weights, order, negatives, span: Span, solver)
     return _walk(weights, span, solver.implicit, visit)
 
 
-def support_of(data, seen, i, width: int):
+def support_of(data, i, width: int):
     """Classes with counts in row i, ``_NONE`` beyond them, and their shares, 0 beyond, (width,)."""
-    place = seen.first[i] + jnp.arange(width, dtype=jnp.int32)
-    real = jnp.arange(width) < seen.size[i]
+    place = data.first[i] + jnp.arange(width, dtype=jnp.int32)
+    real = place < data.first[i + 1]
     place = jnp.minimum(place, data.label.shape[0] - 1)
-    share = data.weight[place] / jnp.maximum(seen.total[i], limits(seen.total).smallest)
+    share = data.weight[place] / jnp.maximum(data.total[i], limits(data.total).smallest)
     return jnp.where(real, data.label[place], _NONE), jnp.where(real, share, 0.0)
 
 
 @partial(jit, static_argnames=("solver", "width"), donate_argnames="weights")
-def count_steps(data, seen, weights: Weights, order, negatives, span: Span, solver, width: int) -> Weights:
+def count_steps(data, weights: Weights, order, negatives, span: Span, solver, width: int) -> Weights:
     """Visit whole rows of counts: every class with counts and sampled others; of a batch, the mean of its rows' steps.
 
     ``order`` (step, row) are rows, ``negatives`` (step, row, negative) distinct classes without counts, or numbers
-    that are no class and count nothing; ``seen`` says where counts are, ``width`` how many classes have them in a row
-    at most: every row costs as much. There is one auxiliary variable per row, and the weight of a negative is the
-    row's, not the span's.
+    that are no class and count nothing; ``width`` is how many classes have counts in a row at most: every row costs
+    as much. There is one auxiliary variable per row, and the weight of a negative is the row's, not the span's.
     """
     rows, n = data.rows, order.shape[1]
     n_classes, m = weights.V.shape[0], negatives.shape[2]
 
     def visit(t, V, u, read, write):
         i, drawn = order[t], negatives[t]
-        support, target = jax.vmap(support_of, (None, None, 0, None))(data, seen, i, width)
-        others = n_classes - seen.size[i]
+        support, target = jax.vmap(support_of, (None, 0, None))(data, i, width)
+        others = n_classes - data.n_seen(i)
         log_a = jnp.log((others / jnp.maximum(jnp.minimum(others, m), 1)).astype(V.dtype))
         log_a = jnp.where(drawn < n_classes, log_a[:, None], -jnp.inf)
         log_a = jnp.concatenate([jnp.where(support < n_classes, 0.0, -jnp.inf).astype(V.dtype), log_a], axis=1)
         classes = jnp.minimum(jnp.concatenate([support, drawn], axis=1), n_classes - 1)
         target = jnp.concatenate([target, jnp.zeros((n, m), V.dtype)], axis=1)
         s, old = _scores_alone(data, V, i, classes, read), u[i]
-        c, mobility = span.c * seen.total[i], _mobility(rows, rows.norm[i], span)
+        c, mobility = span.c * data.total[i], _mobility(rows, rows.norm[i], span)
         step = jax.vmap(solver.step_counts)(c, log_a, s, target, mobility, old)
         V = rows.add(V, i, classes, step.amount / n, write)
         # What was raised is raised whatever the batch; of the step the mean is taken.

@@ -21,7 +21,7 @@ from ..penalties import NoPenalty, Ridge
 from ..problems._chunks import chunks, over_chunks
 from ..problems.base import Evaluation, Params
 from .class_gap import SoftmaxGap, certify_gap
-from .class_rows import ClassData, CountRows, dense_rows, row_products, sparse_rows
+from .class_rows import ClassData, dense_rows, row_products, sparse_rows
 from .contrast_rows import ContrastRows
 
 _CHUNK = 4_000_000  # scores in memory at a time
@@ -111,18 +111,17 @@ class SoftmaxProblem:
     def class_data(self) -> ClassData:
         """The data on the device, for solvers that sample classes; each pair has an auxiliary variable of its own."""
         layout = sparse_rows if scipy.sparse.issparse(self.X) else dense_rows
-        index = np.arange(self.n_pairs, dtype=np.int32)
-        label, row = (a.astype(np.int32) for a in (self.pairs.label, self.pairs.row))
-        offset = None if self.offset is None else jax.device_put(self.offset.astype(self.dtype))
-        arrays = map(jax.device_put, (label, row, self.pairs.weight.astype(self.dtype), index))
-        return ClassData(layout(self.X, self.fit_intercept, self.dtype), *arrays, offset)
+        rows = layout(self.X, self.fit_intercept, self.dtype)
+        places = self.pairs.label, self.pairs.row, np.arange(self.n_pairs), self.first_pairs
+        label, row, index, first = (jax.device_put(a.astype(np.int32)) for a in places)
+        numbers = self.pairs.weight, self.totals, *(() if self.offset is None else (self.offset,))
+        weight, total, *offset = (jax.device_put(a.astype(self.dtype)) for a in numbers)
+        return ClassData(rows, label, row, weight, index, offset[0] if offset else None, first, total)
 
     @cached_property
-    def count_rows(self) -> tuple[CountRows, int]:
-        """Where each row's counts are, on the device, and the most classes any row has counts of."""
-        first, size = self.first_pairs[:-1], np.diff(self.first_pairs)
-        arrays = first.astype(np.int32), size.astype(np.int32), self.totals.astype(self.dtype)
-        return CountRows(*map(jax.device_put, arrays)), int(size.max())
+    def most_seen(self) -> int:
+        """Most classes that any row has counts of."""
+        return int(np.diff(self.first_pairs).max())
 
     @property
     def penalty(self) -> Ridge | NoPenalty:

@@ -164,14 +164,12 @@ class ClassData(NamedTuple):
     weight: jax.Array  # of each pair, (pair,)
     auxiliary: jax.Array  # which auxiliary variable belongs to each pair, (pair,): its own, or that of its row
     offset: jax.Array | None  # of the scores, (row, class)
+    first: jax.Array  # first pair of each row, and the end, (row + 1,)
+    total: jax.Array  # weight of all pairs of each row, (row,)
 
-
-class CountRows(NamedTuple):
-    """Where a row's counts are among the pairs."""
-
-    first: jax.Array  # first pair of a row, (row,)
-    size: jax.Array  # pairs of a row, (row,)
-    total: jax.Array  # sum of their weights, (row,)
+    def n_seen(self, i):
+        """How many classes have counts in row i, or rows."""
+        return self.first[i + 1] - self.first[i]
 
 
 def row_products(a, b) -> np.ndarray:

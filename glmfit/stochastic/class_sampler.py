@@ -43,20 +43,13 @@ class ClassSampler(ScheduledSolver):
     """Solver that samples classes. It is a static argument of the kernels, which call its step.
 
     A step sees scores and returns pushes; it knows neither features nor weights.
-
-    Attributes
-    ----------
-    n_negatives : int
-        Classes sampled per step in addition to the label; at most all others are.
-    batch_size : int
-        Rows per step.
     """
 
     implicit: ClassVar[bool] = False  # whether scores are taken at weights already shrunk by the ridge
     auxiliary: ClassVar[bool] = False  # whether there are auxiliary variables
     hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts
-    n_negatives: int = 5
-    batch_size: int = 1
+    n_negatives: int = 5  # classes sampled per step in addition to the label; at most all others are
+    batch_size: int = 1  # rows per step
     # Fields only where there is a choice: member of the family of double sums, and what a step visits.
     alpha = 0.0
     visit = "pair"
@@ -93,13 +86,7 @@ class ClassSampler(ScheduledSolver):
         return SamplerState(kernels.Weights(jax.device_put(V), jax.device_put(u), jnp.ones((), problem.dtype)), 0, seed)
 
     def update(self, problem, state: SamplerState, c: float) -> SamplerState:
-        """Do one epoch at step size c / N.
-
-        Raises
-        ------
-        ValueError
-            If an explicit step is so long that the ridge would turn the coefficients around.
-        """
+        """Do one epoch at step size c / N; one so long that the ridge would turn coefficients around is refused."""
         number, data = problem.dtype.type, problem.class_data
         data = data._replace(auxiliary=data.row) if self._per_row else data
         # The ridge in terms of what is sampled: a row of counts is several pairs.
@@ -112,7 +99,7 @@ class ClassSampler(ScheduledSolver):
         facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), self._auxiliary_limit(problem)))
         span = kernels.Span(0, 0, *facts)
         # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
-        n_steps, width = n_visits // n, problem.count_rows[1] if self.visit == "row" else 1
+        n_steps, width = n_visits // n, problem.most_seen if self.visit == "row" else 1
         most = max(1, _PORTION // (n * (m + width) + problem.n_features))
         size = -(-n_steps // -(-n_steps // most))
         for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))
@@ -123,7 +110,7 @@ class ClassSampler(ScheduledSolver):
         stride = int(min(size, max(1.0, safe)))
         weights = state.weights
         for first in range(0, n_steps, size):
-            steps = self._draw(problem, data, jax.random.fold_in(for_classes, first), order, first, size, m)
+            steps = self._prepare(problem, data, jax.random.fold_in(for_classes, first), order, first, size, m)
             last = min(size, n_steps - first)
             for start in range(0, last, stride):
                 weights = steps(weights=weights, span=span._replace(start=start, stop=min(start + stride, last)))
@@ -131,13 +118,13 @@ class ClassSampler(ScheduledSolver):
                     weights = kernels.merge_scale(weights, data.rows.penalised)
         return SamplerState(weights, state.epoch + 1, state.seed)
 
-    def _draw(self, problem, data, key, order, first: int, size: int, m: int) -> Callable:
+    def _prepare(self, problem, data, key, order, first: int, size: int, m: int) -> Callable:
         """Draw the classes of some steps, and return what takes the steps, given weights and span."""
         n = order.shape[1]
         if self.visit == "row":
-            seen, width = problem.count_rows
-            part, negatives = _draw_others(key, data, seen, order, first, size, problem.n_classes, m, width)
-            return partial(kernels.count_steps, data, seen, order=part, negatives=negatives, solver=self, width=width)
+            width = problem.most_seen
+            part, negatives = _draw_others(key, data, order, first, size, problem.n_classes, m, width)
+            return partial(kernels.count_steps, data, order=part, negatives=negatives, solver=self, width=width)
         part, negatives = _draw(key, data.label, order, first, size, problem.n_classes, m, self._shares(n))
         return self._steps(data, part, negatives, n)
 
@@ -203,10 +190,7 @@ class ClassSampler(ScheduledSolver):
 
 @partial(jit, static_argnames=("n_pairs", "n", "size"))
 def _order(key, n_pairs: int, n: int, size: int):
-    """Order of an epoch, (step, row of the batch); pairs that do not fill a batch wait for the next.
-
-    Filled up to a multiple of ``size`` steps, with steps never taken.
-    """
+    """Order of an epoch, (step, row of the batch), filled up to a multiple of ``size`` steps, which are never taken."""
     n_steps = n_pairs // n
     order = jax.random.permutation(key, n_pairs)[: n_steps * n].astype(jnp.int32).reshape(n_steps, n)
     return jnp.concatenate([order, order[: -n_steps % size]])
@@ -224,12 +208,12 @@ def _draw(key, label, order, start, size: int, n_classes: int, m: int, shared: b
 
 
 @partial(jit, static_argnames=("size", "n_classes", "m", "width"))
-def _draw_others(key, data, seen, order, start, size: int, n_classes: int, m: int, width: int):
+def _draw_others(key, data, order, start, size: int, n_classes: int, m: int, width: int):
     """Rows of counts of some of an epoch's steps, and classes without counts in them."""
     order = jax.lax.dynamic_slice_in_dim(order, start, size)
-    of_step = jax.vmap(kernels.support_of, (None, None, 0, None))
-    known = jax.vmap(of_step, (None, None, 0, None))(data, seen, order, width)[0]
-    return order, kernels.distinct_negatives(key, known, n_classes, m, seen.size[order])
+    of_step = jax.vmap(kernels.support_of, (None, 0, None))
+    known = jax.vmap(of_step, (None, 0, None))(data, order, width)[0]
+    return order, kernels.distinct_negatives(key, known, n_classes, m, data.n_seen(order))
 
 
 @jit

@@ -34,15 +34,9 @@ class VisitState(NamedTuple):
 
 @dataclass(frozen=True)
 class RowVisitor(ScheduledSolver):
-    """Common part of the solvers that visit rows.
+    """Common part of the solvers that visit rows."""
 
-    Attributes
-    ----------
-    batch_size : int
-        Rows per step; what is left of an epoch is a smaller batch.
-    """
-
-    batch_size: int = 1
+    batch_size: int = 1  # rows per step; what is left of an epoch is a smaller batch
 
     def __post_init__(self):
         check_whole("batch_size", self.batch_size, 1)

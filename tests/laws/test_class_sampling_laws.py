@@ -42,7 +42,7 @@ def make(rng, X, layout="dense", intercept=True, offset=True, dtype=np.float64):
     numbers = rng.uniform(0.5, 2, N).astype(dtype), np.arange(N, dtype=np.int32)
     label, offsets = rng.integers(0, K, N).astype(np.int32), rng.normal(size=(N, K)).astype(dtype)
     row = np.arange(N, dtype=np.int32)
-    arrays = label, row, *numbers, offsets if offset else None
+    arrays = label, row, *numbers, offsets if offset else None, np.arange(N + 1, dtype=np.int32), numbers[0]
     return ClassData(rows, *(None if a is None else jnp.asarray(a) for a in arrays))
 
 

@@ -39,10 +39,11 @@ def one_step(problem, W, v, i, others, solver, c=1e-3, strength=0.0):
     for j, C in enumerate(others):
         negatives[0, j, : len(C)] = C
     weights = sampling.Weights(jnp.array(W), jnp.array(v), jnp.ones(()))
-    seen, width = problem.count_rows
     span = sampling.Span(0, 1, c, strength, np.nan, np.inf)
     order = jnp.asarray(np.array([i], np.int32))
-    end = sampling.count_steps(problem.class_data, seen, weights, order, jnp.asarray(negatives), span, solver, width)
+    end = sampling.count_steps(
+        problem.class_data, weights, order, jnp.asarray(negatives), span, solver, problem.most_seen
+    )
     return np.array(end.V) * float(end.scale), np.array(end.u)
 
 
