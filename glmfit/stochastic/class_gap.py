@@ -33,11 +33,6 @@ class _Dual(NamedTuple):
     excess: np.ndarray  # gradient of the loss in the intercepts
     paired: np.ndarray | None  # its Hessian in them, where that was cheap
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether what is added because the intercepts are not optimal is no more than the rest of the gap."""
-        return self.objective - self.value - self.drop <= self.drop
-
 
 def certify_gap(problem, params: Params) -> SoftmaxGap:
     """Bound F - F* of a `SoftmaxProblem` at any parameters by a feasible point of the dual.
@@ -56,7 +51,8 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
     bound = max(dual.objective - dual.value, 0.0) + dual.rounding
     settled, last = params, dual
     for _ in range(_SETTLING_STEPS):
-        if last.is_settled or last.paired is None:
+        mixing = last.objective - last.value - last.drop  # what is added because the intercepts are not optimal
+        if mixing <= last.drop or last.paired is None:
             break
         step = np.linalg.lstsq(last.paired, -last.excess, rcond=1e-12)[0]
         settled = Params(settled.coef, settled.intercept + step)

@@ -69,26 +69,19 @@ class Span(NamedTuple):
     limit: Any  # what auxiliary variables are kept below
 
 
-class Visits(NamedTuple):
-    """What visits to single rows need, looked up for many at once: inside the loop each would wait for the memory."""
-
-    rows: Any  # features, in the order of the visits where they can be
-    place: jax.Array  # which of ``rows`` is visited, (step,)
-    auxiliary: jax.Array  # which auxiliary variable belongs to it, (step,)
-    weight: jax.Array  # of the pair, (step,)
-    norm: jax.Array  # of the row's penalised part, squared, (step,)
-    touched: jax.Array  # negatives and, last, the label, (step, class)
-    offset: jax.Array | None  # of the scores of these, (step, class)
-
-
 @jit
-def look_up(data, order, negatives) -> Visits:
-    """Look up what visits to pairs in some order, (step,), with negatives (step, negative), need."""
+def look_up(data, order, negatives):
+    """Look up what visits to pairs in some order, (step,), with negatives (step, negative), need.
+
+    Inside the loop each would wait for the memory. The answer is data again, of which every visit is a pair, with all
+    classes it touches, the label last, as its label, and their offsets: (step, class).
+    """
     row = data.row[order]
     rows, place = data.rows.in_order(row)
     touched = jnp.concatenate([negatives, data.label[order][:, None]], axis=1)
     offset = None if data.offset is None else data.offset[row[:, None], touched]
-    return Visits(rows, place, data.auxiliary[order], data.weight[order], data.rows.norm[row], touched, offset)
+    auxiliary, weight = data.auxiliary[order], data.weight[order]
+    return data._replace(rows=rows, row=place, label=touched, auxiliary=auxiliary, weight=weight, offset=offset)
 
 
 def _walk(weights: Weights, span: Span, implicit: bool, visit) -> Weights:
@@ -109,9 +102,9 @@ def _walk(weights: Weights, span: Span, implicit: bool, visit) -> Weights:
     return Weights(*jax.lax.fori_loop(span.start, span.stop, step, tuple(weights)))
 
 
-def _mobility(rows, norm, span: Span):
+def _mobility(rows, i, span: Span):
     """How far an implicit step along a row moves its scores: an unpenalised intercept adds 1."""
-    return norm / (1 + span.c * span.strength) + (1 - rows.penalised[-1])
+    return rows.norm[i] / (1 + span.c * span.strength) + (1 - rows.penalised[-1])
 
 
 def _scores_alone(data, V, i, classes, scale):
@@ -121,16 +114,16 @@ def _scores_alone(data, V, i, classes, scale):
 
 
 @partial(jit, static_argnames="solver", donate_argnames="weights")
-def single_steps(visits: Visits, weights: Weights, span: Span, solver) -> Weights:
-    """Visit rows one by one, each with its own negatives."""
+def single_steps(visits, weights: Weights, span: Span, solver) -> Weights:
+    """Visit rows one by one, each with its own negatives, in the order they were looked up in."""
     rows = visits.rows
 
     def visit(t, V, u, read, write):
-        i, k, classes = visits.place[t], visits.auxiliary[t], visits.touched[t]
+        i, k, classes = visits.row[t], visits.auxiliary[t], visits.label[t]
         s = rows.score(V, i, classes, read)
         s = s if visits.offset is None else s + visits.offset[t]
         old = u[k] if solver.auxiliary else jnp.zeros((), V.dtype)
-        mobility = _mobility(rows, visits.norm[t], span)
+        mobility = _mobility(rows, i, span)
         step = solver.step(span.c * visits.weight[t], span.log_a, s[:-1], s[-1], mobility, old)
         V = rows.add(V, i, classes, jnp.append(-step.push, step.pull), write)
         return V, u.at[k].add(jnp.minimum(step.u, span.limit) - old) if solver.auxiliary else u
@@ -153,7 +146,7 @@ def averaged_steps(data, weights: Weights, order, negatives, span: Span, solver)
         classes = jnp.concatenate([negatives[t], data.label[pairs][:, None]], axis=1)
         s = _scores_alone(data, V, i, classes, read)
         old = u[k] if solver.auxiliary else jnp.zeros(n, V.dtype)
-        c, mobility = span.c * data.weight[pairs], _mobility(rows, rows.norm[i], span)
+        c, mobility = span.c * data.weight[pairs], _mobility(rows, i, span)
         step = jax.vmap(solver.step, (0, None, 0, 0, 0, 0))(c, span.log_a, s[:, :-1], s[:, -1], mobility, old)
         amount = jnp.concatenate([-step.push, step.pull[:, None]], axis=1) / n
         V = rows.add(V, i, classes, amount, write)
@@ -192,7 +185,7 @@ def count_steps(data, weights: Weights, order, negatives, span: Span, solver, wi
         classes = jnp.minimum(jnp.concatenate([support, drawn], axis=1), n_classes - 1)
         target = jnp.concatenate([target, jnp.zeros((n, m), V.dtype)], axis=1)
         s, old = _scores_alone(data, V, i, classes, read), u[i]
-        c, mobility = span.c * data.total[i], _mobility(rows, rows.norm[i], span)
+        c, mobility = span.c * data.total[i], _mobility(rows, i, span)
         step = jax.vmap(solver.step_counts)(c, log_a, s, target, mobility, old)
         V = rows.add(V, i, classes, step.amount / n, write)
         # What was raised is raised whatever the batch; of the step the mean is taken.
@@ -273,7 +266,7 @@ def all_class_steps(data, weights: Weights, order, span: Span, solver) -> Weight
         s = s if data.offset is None else s + data.offset[i]
         target = jax.nn.one_hot(y, V.shape[0], dtype=V.dtype)
         c = span.c * data.weight[pairs]
-        push = jax.vmap(solver.step)(c, s, target, _mobility(rows, rows.norm[i], span))
+        push = jax.vmap(solver.step)(c, s, target, _mobility(rows, i, span))
         return rows.add_all(V, i, (c[:, None] * target - push) / n, write), u
 
     return _walk(weights, span, True, visit)

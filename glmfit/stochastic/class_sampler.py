@@ -45,7 +45,6 @@ class ClassSampler(ScheduledSolver):
     A step sees scores and returns pushes; it knows neither features nor weights.
     """
 
-    implicit: ClassVar[bool] = False  # whether scores are taken at weights already shrunk by the ridge
     auxiliary: ClassVar[bool] = False  # whether there are auxiliary variables
     hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts
     n_negatives: int = 5  # classes sampled per step in addition to the label; at most all others are
@@ -165,10 +164,6 @@ class ClassSampler(ScheduledSolver):
         """Whole batches of an epoch; visits that do not fill one wait for the next."""
         n_visits = self.n_visits(problem)
         return n_visits // min(self.batch_size, n_visits)
-
-    def longest_step(self, problem) -> float:
-        """Least c that is too long whatever the data; infinite for implicit steps."""
-        return math.inf if self.implicit else super().longest_step(problem)
 
     def user_params(self, problem, state: SamplerState) -> Params:
         """Coefficients (feature, class) and intercepts (class,) of a state, intercepts centred."""

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from .._checks import check_choice, check_flag, check_positive, check_whole
 from . import class_kernels as kernels
 from .class_sampler import ClassSampler, SamplerState
-from .implicit import Impulse, implicit_counts, implicit_pair, implicit_step, softmax_prox
+from .implicit import Impulse, implicit_counts, implicit_step, softmax_prox
 from .lambert import log1p_sum_exp
 
 _NEWTON_STEPS = 30  # at least: cut short, steps of Newton's method are no proximal steps
@@ -63,8 +63,8 @@ class ImplicitSGD(ClassSampler):
 
     References
     ----------
-    F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), section 3.2; Algorithm 1 for one row and one
-    negative.
+    F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), section 3.2; Algorithm 1 is the case of one row
+    and one negative.
     """
 
     implicit: ClassVar[bool] = True
@@ -96,11 +96,7 @@ class ImplicitSGD(ClassSampler):
             target = jnp.zeros_like(score).at[-1].set(1.0)
             step = self.step_counts(c, log_a, score, target, mobility, u)
             return Impulse(-step.amount[:-1], step.amount[-1], step.u)
-        delta = score - score_label
-        if delta.shape[-1] == 1:
-            pair = implicit_pair(c, log_a, delta[0], 2 * mobility, u)
-            return Impulse(pair.push[None], pair.pull, pair.u)
-        return implicit_step(c, log_a, delta, mobility, mobility, u)
+        return implicit_step(c, log_a, score - score_label, mobility, mobility, u)
 
     def step_counts(self, c, log_a, score, target, mobility, u) -> CountStep:
         """Step of a row of counts, absolute form."""

@@ -50,36 +50,6 @@ def _climb(newton, start):
     return jax.lax.while_loop(go_on, step, (start, start - jnp.inf, 0))[0]
 
 
-def implicit_pair(c, log_a, delta, mobility, u) -> Impulse:
-    """Implicit step with one negative class, ``mobility`` of it and the label together: a bracketed root.
-
-    Algorithm 1 of F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), with Newton's method from the
-    lower end of its bracket in place of bisection.
-    """
-    level = log_of(c, delta) + log_a + delta
-
-    def excess(v):
-        p, moved = p_of(level - v, mobility)
-        return c * -jnp.expm1(-v) + v - u - p, 1 + c * jnp.exp(-v) + p / (1 + moved), moved
-
-    rises = excess(u)[0] < 0
-    free = uprox(c, jax.nn.softplus(log_a + delta), u)
-    held = uprox(c, jax.nn.softplus(log_a + delta - c * mobility), u)
-    low, high = jnp.where(rises, u, jnp.minimum(held, u)), jnp.where(rises, jnp.maximum(free, u), u)
-    # Two more lower ends: the label's class gives way no more than at `low`; the push is no more than at `high`.
-    most = jnp.maximum(c * -jnp.expm1(-high) + high - u, limits(delta).smallest)
-    start = jnp.maximum(low, uprox(c, jax.nn.softplus(log_a + delta - excess(low)[2]), u))
-    start = jnp.maximum(start, level - mobility * most - jnp.log(most))
-
-    def newton(v):
-        value, slope, _ = excess(v)
-        return jnp.clip(v - value / slope, low, high)
-
-    v = _climb(newton, jnp.clip(start, low, high))
-    push = p_of(level - v, mobility)[0]
-    return Impulse(push, push, v)
-
-
 def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     """Implicit step with any number of negative classes, exact.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
@@ -215,10 +214,6 @@ class StochasticMajorization(RowVisitor):
         check_positive("gain", self.gain)
         check_flag("restart", self.restart)
         check_choice("order", self.order, ORDERS)
-
-    def longest_step(self, problem) -> float:
-        """Return infinity: there is no step."""
-        return math.inf
 
     def _begin_epoch(self, rows, memory: Majorization | None) -> Majorization:
         if memory is None or self.restart:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -71,6 +72,7 @@ class ScheduledSolver(ABC):
 
     usual_epochs: ClassVar[int] = 50  # of a run without a schedule
     has_step: ClassVar[bool] = True  # whether the step of the schedule is used
+    implicit: ClassVar[bool] = False  # whether steps are implicit: stable at any length
     batch_size: int  # visits per step
 
     @abstractmethod
@@ -99,7 +101,7 @@ class ScheduledSolver(ABC):
 
     def longest_step(self, problem) -> float:
         """Least c that is too long whatever the data: where an explicit step on the ridge turns coefficients around."""
-        return 1 / max(problem.strength, 1e-12)
+        return 1 / max(problem.strength, 1e-12) if self.has_step and not self.implicit else math.inf
 
     def kept(self, state: Any) -> Any:
         """Return a state that later updates leave as it is."""
