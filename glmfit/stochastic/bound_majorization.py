@@ -22,8 +22,6 @@ from ..problems._quadratic import minimise
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 
-# Classes as they come took twice as many products on digits (benchmarks/majorization_paper.py, section batch_pcg).
-_ORDER, _PRODUCTS = "descending", 20
 _LEFT = 0.5  # of the gradient's norm: the next bound is worth more than the minimum of this one
 _COUPLED_CLASSES = 512  # classes up to which the preconditioner couples them
 _SAMPLED_ROWS, _SAMPLED = 512, 2e7  # of which the preconditioner is made, and the numbers in their matrices
@@ -43,7 +41,8 @@ class BoundMajorization:
         rows, weak ridges), and close to the worst where it is not; 1.5 is never far from the best.
     order : {"descending", "given", "ascending", "averaged"}
         The order in which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a
-        rule; "averaged" as few products, each with twice the elementwise work.
+        rule, and half the products on digits (benchmarks/majorization_paper.py); "averaged" as few, each with twice the
+        elementwise work.
     max_products : int
         Products with the bound's curvature per step, at most.
 
@@ -52,9 +51,8 @@ class BoundMajorization:
     Guarantee: the objective never goes up, whatever the start and the data: no line search, no step to tune. Linear
     convergence: a step shrinks the gap by a factor that depends on how far the bound lies above the Hessian.
 
-    For softmax and multinomial models. The bound is that of Jebara and Choromanska, on the host in float64, minimised
-    by preconditioned conjugate gradients; any of their iterates lowers it. Nothing is compiled. An epoch is one step,
-    its cost half a pass and a whole one per product.
+    Host, float64; nothing is compiled. The bound, that of Jebara and Choromanska, is minimised by preconditioned
+    conjugate gradients, any of whose iterates lowers it. An epoch is one step: half a pass, and one per product.
 
     References
     ----------
@@ -63,8 +61,8 @@ class BoundMajorization:
     """
 
     relaxation: float = 1.5
-    order: str = _ORDER
-    max_products: int = _PRODUCTS
+    order: str = "descending"
+    max_products: int = 20
     on_host: ClassVar[bool] = True
 
     def __post_init__(self):

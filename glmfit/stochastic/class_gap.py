@@ -25,13 +25,9 @@ class SoftmaxGap(NamedTuple):
 class _Dual(NamedTuple):
     """A feasible point of the dual problem, made of a model: its value less its rounding is never above F*."""
 
-    objective: float  # F of the model
     value: float
     rounding: float
-    norm: float  # of the gradient of F at the model
     drop: float  # the gap, were the intercepts optimal
-    excess: np.ndarray  # gradient of the loss in the intercepts
-    paired: np.ndarray | None  # its Hessian in them, where that was cheap
 
 
 def certify_gap(problem, params: Params) -> SoftmaxGap:
@@ -44,36 +40,33 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
     added for rounding, and what rounding of the scores can do. Cost: one pass over rows and classes, and up to six
     more where intercepts are off.
     """
-    dual = _dual(problem, params)
-    if problem.strength <= 0 or not np.isfinite(dual.objective):
-        theorem = "none: without a ridge nothing bounds the distance"
-        return SoftmaxGap(dual.objective, np.inf, dual.norm, theorem)
-    bound = max(dual.objective - dual.value, 0.0) + dual.rounding
-    settled, last = params, dual
+    paired = problem.n_rows * problem.n_classes**2 <= _SETTLING_WORK
+    sums = problem.sums_at(params, paired)
+    objective, slope = sums.objective, sums.gradient.coef + problem.strength * params.coef
+    norm = float(np.sqrt(np.sum(slope**2) + np.sum(sums.gradient.intercept**2)))
+    if problem.strength <= 0 or not np.isfinite(objective):
+        return SoftmaxGap(objective, np.inf, norm, "none: without a ridge nothing bounds the distance")
+    dual = last = _dual(problem, params, sums)
+    bound = max(objective - dual.value, 0.0) + dual.rounding
     for _ in range(_SETTLING_STEPS):
-        mixing = last.objective - last.value - last.drop  # what is added because the intercepts are not optimal
-        if mixing <= last.drop or last.paired is None:
+        mixing = sums.objective - last.value - last.drop  # what is added because the intercepts are not optimal
+        if mixing <= last.drop or sums.paired is None:
             break
-        step = np.linalg.lstsq(last.paired, -last.excess, rcond=1e-12)[0]
-        settled = Params(settled.coef, settled.intercept + step)
+        step = np.linalg.lstsq(sums.paired, -sums.gradient.intercept, rcond=1e-12)[0]
+        params = Params(params.coef, params.intercept + step)
         with np.errstate(over="ignore", invalid="ignore"):  # far away a Newton step may lead anywhere
-            last = _dual(problem, settled)
+            sums = problem.sums_at(params, paired)
+            last = _dual(problem, params, sums)
         if not np.isfinite(last.value):
             break
-        bound = min(bound, max(dual.objective - last.value, 0.0) + dual.rounding + last.rounding)
-    return SoftmaxGap(dual.objective, bound, dual.norm, GAP_THEOREM)
+        bound = min(bound, max(objective - last.value, 0.0) + dual.rounding + last.rounding)
+    return SoftmaxGap(objective, bound, norm, GAP_THEOREM)
 
 
-def _dual(problem, params: Params) -> _Dual:
-    """Feasible point of the dual next to the model's probabilities."""
+def _dual(problem, params: Params, sums) -> _Dual:
+    """Feasible point of the dual next to the model's probabilities, whose sums over the rows are given."""
     strength, n_rows = problem.strength, problem.n_rows
-    objective, gradient, entropy, tilt, paired = problem.sums_at(
-        params, n_rows * problem.n_classes**2 <= _SETTLING_WORK
-    )
-    grad_coef = gradient.coef + strength * params.coef
-    norm = float(np.sqrt(np.sum(grad_coef**2) + np.sum(gradient.intercept**2)))
-    if strength <= 0 or not np.isfinite(objective):
-        return _Dual(objective, -np.inf, np.inf, norm, 0.0, gradient.intercept, None)
+    objective, gradient, entropy, tilt, _ = sums
     share, mix = _feasible_mix(problem, gradient.intercept)
     # Residuals of the mixed point: (1 - t) R + t (n q' - Y), whose columns sum to 0.
     pulled = (1 - share) * gradient.coef
@@ -88,8 +81,8 @@ def _dual(problem, params: Params) -> _Dual:
     fall = np.sum(pulled**2) / (2 * strength)
     rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + fall)
     rounding += problem.rounding_of_scores(params)
-    value, drop = float(value - fall), float(np.sum(grad_coef**2) / (2 * strength))
-    return _Dual(objective, value, float(rounding), norm, drop, gradient.intercept, paired)
+    drop = np.sum((gradient.coef + strength * params.coef) ** 2) / (2 * strength)
+    return _Dual(float(value - fall), float(rounding), float(drop))
 
 
 def _feasible_mix(problem, grad_intercept) -> tuple[float, np.ndarray]:

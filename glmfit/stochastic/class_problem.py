@@ -212,10 +212,9 @@ class SoftmaxProblem:
     def subset(self, rows) -> SoftmaxProblem:
         """Problem of some rows, each once."""
         rows = np.sort(rows)
-        place = np.full(self.n_rows, -1)
-        place[rows] = np.arange(len(rows))
-        kept = place[self.pairs.row] >= 0
-        pairs = Pairs(place[self.pairs.row[kept]], self.pairs.label[kept], self.pairs.weight[kept])
+        kept = np.isin(self.pairs.row, rows)
+        row, label, weight = (a[kept] for a in self.pairs)
+        pairs = Pairs(np.searchsorted(rows, row), label, weight)
         offset = None if self.offset is None else self.offset[rows]
         return SoftmaxProblem(
             self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype

@@ -153,7 +153,7 @@ class _Explicit(ClassSampler):
         alpha = float(self.alpha)
         relative, own = score - (1 - alpha) * score_label, alpha * score_label
         # Distinct classes only: repeated ones would prove too much.
-        u = self._raised(u, lambda: own + log1p_sum_exp(relative - own))
+        u = self._raised(u, own + log1p_sum_exp(relative - own))
         push, label = jnp.exp(log_a + relative - u), jnp.exp(own - u)
         total = jnp.sum(push)
         pull = alpha * (1 - label) + (1 - alpha) * total
@@ -163,18 +163,15 @@ class _Explicit(ClassSampler):
         """Step of a row of counts; scores are relative to their mean over the counts (alpha = 0) or absolute (1)."""
         alpha = float(self.alpha)
         relative = score - (1 - alpha) * jnp.sum(target * score)
-        u = self._raised(u, lambda: jax.nn.logsumexp(jnp.where(log_a > -jnp.inf, relative, -jnp.inf)))
+        u = self._raised(u, jax.nn.logsumexp(jnp.where(log_a > -jnp.inf, relative, -jnp.inf)))
         push = jnp.exp(log_a + relative - u)
         total = jnp.sum(push)
         amount = c * ((alpha + (1 - alpha) * total) * target - push)
         return CountStep(amount, u, self._clipped(u - c * (1 - total)))
 
-    def _raised(self, u, known: Callable):
+    def _raised(self, u, proved):
         """Raise u to what the sampled classes prove, where it is too far below."""
-        if self.delta == math.inf:
-            return u
-        proved = known()
-        return jnp.where(u < proved - float(self.delta), proved, u)
+        return u if self.delta == math.inf else jnp.where(u < proved - float(self.delta), proved, u)
 
     def _clipped(self, u):
         """Keep u where its optimum lies whatever the weights: of alpha = 0 it is at least 0 (the counts' entropy)."""

@@ -19,7 +19,7 @@ import scipy.linalg
 from .._checks import check_choice, check_share, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, check_batch_size, softmax_bound
 from ..engine.class_descent import ClassDescent
-from ..problems._chunks import a_twentieth, small_blas
+from ..problems._chunks import a_twentieth, chunks, small_blas
 from ..problems._quadratic import minimise
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
@@ -59,14 +59,12 @@ class IncrementalMajorization:
     Notes
     -----
     Guarantee: F is at most the sum of the rows' bounds, which no visit raises, from any start and with nothing to tune.
-    An epoch visits every row once, in random order; the first one moves to the minimiser of the bounds formed at the
-    start, and forming those was its pass.
+    An epoch visits every row once, in random order; the first one minimises the bounds formed at the start.
 
-    Runs on the host (BLAS) in float64, on dense and sparse features; compiles nothing. With
-    P = (features + 1) (classes - 1) at most 5000 parameters, cost per epoch: N P^2 flops and P^3 / 3. Memory: some
-    matrices of P^2, and 2 numbers per row and class. With many parameters ConjugateGradients, which forms no such
-    matrix, is faster. Features whose scales differ by more than a factor of 1e6 are to be scaled first: directions with
-    less than 1e-14 of the largest curvature count as flat.
+    Host, float64, dense and sparse features; nothing is compiled. With P = (features + 1) (classes - 1) at most 5000
+    parameters, cost per epoch: N P^2 flops and P^3 / 3. Memory: some matrices of P^2, and 2 numbers per row and class.
+    With many parameters ConjugateGradients, which forms no such matrix, is faster. Directions with less than 1e-14 of
+    the largest curvature count as flat: scale features whose scales differ by more than a factor of 1e6 first.
 
     References
     ----------
@@ -242,9 +240,10 @@ class SurrogateSum(ContrastRows):
     def _quadratics(self, rows, anchor, scores, order: str) -> _Quadratics:
         """Surrogates that touch at the anchors, seen from the scores."""
         bounds, counts, weight = softmax_bound(anchor, order), self._counts[rows], self._weight[rows]
-        C = weight[:, :, None] * _contrasts(_contrasts(bounds.matrices()).transpose(0, 2, 1))
-        slope = _contrasts(weight * np.exp(anchor - bounds.log_norm[:, None]) - counts)
-        away = _contrasts(scores - anchor)
+        H = self.contrasts
+        C = weight[:, :, None] * (H @ bounds.matrices() @ H.T)
+        slope = (weight * np.exp(anchor - bounds.log_norm[:, None]) - counts) @ H.T
+        away = (scores - anchor) @ H.T
         bend = np.einsum("iab,ib->ia", C, away)
         value = weight[:, 0] * bounds.log_norm - np.sum(counts * anchor, axis=1)
         return _Quadratics(value + np.sum((slope + bend / 2) * away, axis=1), slope + bend, C)
@@ -262,13 +261,7 @@ class SurrogateSum(ContrastRows):
     def _parts(self, rows) -> list[np.ndarray]:
         """Rows, as many at a time as memory likes."""
         size = max(1, _AT_ONCE // max(self.n_parameters, self._counts.shape[1] ** 2))
-        return [rows[i : i + size] for i in range(0, len(rows), size)]
-
-
-def _contrasts(values: np.ndarray) -> np.ndarray:
-    """Helmert's contrasts along the last axis, by sums: every class but the first against the mean of those before."""
-    k = np.arange(1, values.shape[-1])
-    return (np.cumsum(values, axis=-1)[..., :-1] - k * values[..., 1:]) / np.sqrt(k * (k + 1.0))
+        return [rows[some] for some in chunks(len(rows), size)]
 
 
 def _approximate_inverse(curvature: np.ndarray):

@@ -27,15 +27,11 @@ class Batch(NamedTuple):
     u: jax.Array  # auxiliary variables before the step, (row,)
 
 
-def _pushes(label, step):
-    """Pushes of a row on every class, its label's balancing the others."""
-    return step.push.at[label].add(-step.pull)
-
-
 def _solve_row(batch: Batch, i, base, mobility):
-    """Solve for one row alone, as if the others' pushes stood."""
-    delta = base - base[batch.label[i]]
-    return implicit_step(batch.c[i], batch.log_a[i], delta, mobility, mobility, batch.u[i])
+    """Pushes of a row, its label's balancing the others, and its auxiliary variable, as if others' pushes stood."""
+    label = batch.label[i]
+    step = implicit_step(batch.c[i], batch.log_a[i], base - base[label], mobility, mobility, batch.u[i])
+    return step.push.at[label].add(-step.pull), step.u
 
 
 def dual_ascent(batch: Batch, n_sweeps: int):
@@ -48,8 +44,8 @@ def dual_ascent(batch: Batch, n_sweeps: int):
         G, u = carry
         i = t % len(batch.c)
         others = batch.base[i] - batch.mobility[i] @ G + batch.mobility[i, i] * G[i]
-        step = _solve_row(batch, i, others, batch.mobility[i, i])
-        return G.at[i].set(_pushes(batch.label[i], step)), u.at[i].set(step.u)
+        pushes, after = _solve_row(batch, i, others, batch.mobility[i, i])
+        return G.at[i].set(pushes), u.at[i].set(after)
 
     return jax.lax.fori_loop(0, n_sweeps * len(batch.c), visit, (jnp.zeros_like(batch.base), batch.u))
 
@@ -65,8 +61,7 @@ def jacobi_ascent(batch: Batch, n_sweeps: int):
     def sweep(_, carry):
         G, _u = carry
         base = batch.base + reach[:, None] * G - batch.mobility @ G
-        step = jax.vmap(_solve_row, (None, 0, 0, 0))(batch, rows, base, reach)
-        return jax.vmap(_pushes)(batch.label, step), step.u
+        return jax.vmap(_solve_row, (None, 0, 0, 0))(batch, rows, base, reach)
 
     return jax.lax.fori_loop(0, n_sweeps, sweep, (jnp.zeros_like(batch.base), batch.u))
 
@@ -102,10 +97,6 @@ def newton_cg(batch: Batch, n_newton: int, n_cg: int = 40):
     def inner(a, b):
         return jnp.sum(a * (M @ b))
 
-    def rounding_of(r):
-        """Error of ``inner(r, r)``."""
-        return jnp.finfo(r.dtype).eps * reach * jnp.sum(r * r)
-
     def newton(carry):
         G, _, k = carry
         u, push, value = parts(G)
@@ -124,7 +115,8 @@ def newton_cg(batch: Batch, n_newton: int, n_cg: int = 40):
         def unsolved(state):
             _, r, _, rr, j = state
             target = jnp.minimum(1e-4, size) * 1e-4 * size
-            return (rr > jnp.maximum(target, rounding_of(r))) & (j < n_cg)
+            rounding = jnp.finfo(r.dtype).eps * reach * jnp.sum(r * r)  # of rr
+            return (rr > jnp.maximum(target, rounding)) & (j < n_cg)
 
         zero = jnp.zeros_like(G)
         x, *_ = jax.lax.while_loop(unsolved, conjugate, (zero, residual, residual, size, 0))

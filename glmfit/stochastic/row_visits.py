@@ -135,12 +135,9 @@ class SoftmaxSGD(RowVisitor):
         return super().update(problem, state, c)
 
     def _step(self, rows, seen, state: VisitState, c: float) -> tuple[np.ndarray, Any]:
-        eta = c * self._share(state.steps + 1)
-        return state.theta - eta / len(seen.z) * seen.gradient, state.memory
-
-    def _share(self, i: int) -> float:
-        """Gain of update i relative to the first one's."""
-        return {"constant": 1.0, "tau": self.tau / (self.tau + i), "inverse": 1 / i}[self.gain]
+        i = state.steps + 1
+        gain = c * {"constant": 1.0, "tau": self.tau / (self.tau + i), "inverse": 1 / i}[self.gain]
+        return state.theta - gain / len(seen.z) * seen.gradient, state.memory
 
 
 class Majorization(NamedTuple):
