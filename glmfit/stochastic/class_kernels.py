@@ -198,8 +198,8 @@ def count_steps(data, weights: Weights, order, negatives, span: Span, solver, wi
 def shared_steps(data, weights: Weights, order, negatives, span: Span, solver) -> Weights:
     """Visit minibatches with shared negatives by explicit steps: two matrix products each.
 
-    ``order`` is (step, row) and ``negatives`` (step, negative), distinct, drawn from all classes; one that is a
-    row's own label counts nothing for that row, unless the solver wants it.
+    ``order`` is (step, row) and ``negatives`` (step, negative), distinct; a row's own label among them counts nothing
+    for that row, unless the solver wants it.
     """
     rows, n = data.rows, order.shape[1]
 

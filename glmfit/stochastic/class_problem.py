@@ -91,21 +91,15 @@ class SoftmaxProblem:
         # What a row's offsets share changes no probability, and would cost digits.
         self.offset = None if offset is None else offset - np.mean(offset, axis=1, keepdims=True)
         self.n_rows, self.n_features = X.shape
-
-    @property
-    def subject(self) -> str:
-        """What a progress bar says is fitted."""
-        return counted(self.n_classes, "class")
+        self.n_pairs = len(pairs.label)  # the rows, if each has one label
+        self.penalty = Ridge(np.asarray(self.strength)) if self.strength else NoPenalty()
+        self.subject = counted(self.n_classes, "class")  # what a progress bar says is fitted
+        self._rows_at_once = int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))  # whose scores stay in the cache
 
     @cached_property
     def contrast_rows(self) -> ContrastRows:
         """The rows as StochasticMajorization and SoftmaxSGD see them."""
         return ContrastRows(self)
-
-    @property
-    def n_pairs(self) -> int:
-        """Rows and classes seen together; the rows, if each has one label."""
-        return len(self.pairs.label)
 
     @cached_property
     def class_data(self) -> ClassData:
@@ -122,11 +116,6 @@ class SoftmaxProblem:
     def most_seen(self) -> int:
         """Most classes that any row has counts of."""
         return int(np.diff(self.first_pairs).max())
-
-    @property
-    def penalty(self) -> Ridge | NoPenalty:
-        """Of the coefficients."""
-        return Ridge(np.asarray(self.strength)) if self.strength else NoPenalty()
 
     @cached_property
     def totals(self) -> np.ndarray:
@@ -276,11 +265,6 @@ class SoftmaxProblem:
         """Sum of the features of every class's counts, (feature, class)."""
         total = sum(over_chunks(lambda rows: self.counts[rows].T @ self.X[rows], self.n_rows, self._rows_at_once))
         return np.asarray(total.toarray() if scipy.sparse.issparse(total) else total, np.float64).T
-
-    @property
-    def _rows_at_once(self) -> int:
-        """Rows of which all classes' scores stay in the cache."""
-        return int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))
 
     def sums_at(self, params: Params, paired: bool = False) -> Sums:
         """Make a pass over rows and classes, in float64."""

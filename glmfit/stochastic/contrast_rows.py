@@ -131,8 +131,8 @@ class ContrastRows:
     def diagonal(self) -> np.ndarray:
         """Curvature before any row was seen, (parameter,), of the sum over rows.
 
-        The ridge's, but at least a 1e-10th of what the data may have. Intercepts, which have no ridge, begin with as
-        much, or with the weight of one row if that is less: a strong ridge shall not hold them back.
+        The ridge's, but at least a 1e-10th of what the data may have. Intercepts begin with as much, or with the weight
+        of one row if that is less: a strong ridge shall not hold them back.
         """
         problem = self.problem
         ridge = self.n_rows * problem.strength

@@ -112,9 +112,8 @@ class SoftmaxSGD(RowVisitor):
 
     Notes
     -----
-    The paper's sum over a batch is a mean here, so that its gain is ``step / batch_size``. Same rows, coordinates
-    (centred features) and loop as `StochasticMajorization`: for comparison with it. For use there is `ImplicitSGD`,
-    or `SoftmaxProx` for all classes: they are compiled and take steps of any length.
+    The paper's sum over a batch is a mean here, so that its gain is ``step / batch_size``. Same rows, centred features
+    and loop as `StochasticMajorization`. For use there is `ImplicitSGD`, or `SoftmaxProx` for all classes.
 
     References
     ----------
@@ -159,8 +158,6 @@ class StochasticMajorization(RowVisitor):
               \mu \mathrel{+}= \sum_{i \in B} \big[(n_i \pi_i - y_i) \otimes z_i + \text{strength}\,\theta\big], \quad
               \theta \mathrel{-}= \text{gain}\,\frac{|B|}{N}\,\Sigma^{-1}\mu
 
-    At full rank there is nothing to tune.
-
     Parameters
     ----------
     batch_size : int
@@ -180,16 +177,16 @@ class StochasticMajorization(RowVisitor):
     Notes
     -----
     For one epoch, to end with or to start another solver from; `IncrementalMajorization` and `ConjugateGradients`
-    converge. On a quadratic the error after tau epochs is J_0(2 sqrt(tau)) of the first one (a Bessel function): 0.22
-    after one, then it oscillates, because gradients at parameters long left are never forgotten. With ``restart`` it is
-    0.22^tau there, and a floor of noise is left on other problems. The step of a schedule is not used.
+    converge. At full rank there is nothing to tune; the step of a schedule is not used. On a quadratic the error after
+    tau epochs is J_0(2 sqrt(tau)) of the first one (a Bessel function): 0.22 after one, then it oscillates, because
+    gradients at parameters long left are never forgotten. With ``restart`` it is 0.22^tau there, and a floor of noise
+    is left on other problems.
 
-    Host, float64, whatever the precision of the data; nothing is compiled. Cost of a row with P parameters and K
-    classes: 3 (K - 1) P^2 flops at full rank and memory for P^2 numbers; at rank k, O((K - 1) k^2 P) flops and, with
-    single rows of two classes, memory for about (4 k + 15) P numbers. Dense features are copied once. Sigma begins with
-    the ridge, which must therefore be positive (and with a 1e-10th of what the data may add, at least); intercepts have
-    none and begin with as much, or with the weight of one row if that is less. Theory:
-    docs/theory/bound_majorization.md, "The stochastic listing".
+    Host, float64; nothing is compiled. Cost of a row with P parameters and K classes: 3 (K - 1) P^2 flops at full rank
+    and memory for P^2 numbers; at rank k, O((K - 1) k^2 P) flops and, with single rows of two classes, memory for about
+    (4 k + 15) P numbers. Dense features are copied once. Sigma begins with the ridge, which must therefore be positive
+    (and with a 1e-10th of what the data may add, at least); intercepts have none and begin with as much, or with the
+    weight of one row if that is less. Theory: docs/theory/bound_majorization.md, "The stochastic listing".
 
     References
     ----------
