@@ -104,8 +104,8 @@ class ClassSampler(ScheduledSolver):
         for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))
         order = _order(for_order, n_visits, n, size)
         # The scale may fall by this many steps before it has to be merged into the coefficients.
-        change = abs(math.log1p(change if self.implicit else -change))
-        safe = (50.0 if problem.dtype.itemsize == 4 else 500.0) / max(change, 1e-300)  # coefficients must not overflow
+        fall = abs(math.log1p(change if self.implicit else -change))
+        safe = (50.0 if problem.dtype.itemsize == 4 else 500.0) / max(fall, 1e-300)  # coefficients must not overflow
         stride = int(min(size, max(1.0, safe)))
         weights = state.weights
         for first in range(0, n_steps, size):
