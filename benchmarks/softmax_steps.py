@@ -31,11 +31,11 @@ class Stepper:
     """Times single steps of a solver on a problem, draws apart, compiled."""
 
     def __init__(self, solver, problem, n_steps: int):
-        self.n_steps, self.data, self.rule = n_steps, problem.class_data(), solver.rule(problem)
+        self.n_steps, self.data, self.solver = n_steps, problem.class_data, solver
         self.weights = solver.init_state(problem, None, key=jax.random.key(0)).weights
         m, f32 = min(solver.n_negatives, problem.n_classes - 1), np.float32
         log_a = f32(math.log((problem.n_classes - 1) / m))
-        self.span = kernels.Span(0, n_steps, f32(1.0), f32(problem.strength), log_a)
+        self.span = kernels.Span(0, n_steps, f32(1.0), f32(problem.strength), log_a, f32(np.inf))
         n_pairs, n_classes = problem.n_pairs, problem.n_classes
 
         @jax.jit
@@ -53,7 +53,7 @@ class Stepper:
         draws, (order, negatives) = timed(lambda: jax.block_until_ready(self.draw(key, self.data.label)))
         steps, self.weights = timed(
             lambda: jax.block_until_ready(
-                kernels.single_steps(self.data, self.weights, order, negatives, self.span, self.rule)
+                kernels.single_steps(kernels.look_up(self.data, order, negatives), self.weights, self.span, self.solver)
             )
         )
         return draws / self.n_steps, steps / self.n_steps

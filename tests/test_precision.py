@@ -190,7 +190,7 @@ AREAS = {
     populations: ("saga.spectral_rows",),
     devices: ("engine.device", "engine.device_cg"),
     coupled_columns: ("saga.joint",),
-    classes: ("stochastic.class_kernels", "stochastic.class_steps"),
+    classes: ("stochastic.class_kernels", "stochastic.class_sampler"),
     towers: (
         "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs", "pairs.objective", "pairs.sampling", "pairs.stationary",
     ),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from .base import SampledSolution, ScheduledSolver
 from .bound_majorization import BoundMajorization
 from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from .incremental_majorization import IncrementalMajorization
-from .schedule import Schedule
-from .softmax_sgd import SoftmaxSGD
-from .stochastic_majorization import StochasticMajorization
+from .row_visits import SoftmaxSGD, StochasticMajorization
+from .schedule import SampledSolution, Schedule, ScheduledSolver
 from .tuning import TunedStep, tune_step, untuned_step
 
 __all__ = [

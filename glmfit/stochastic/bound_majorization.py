@@ -22,8 +22,6 @@ from ..problems._quadratic import minimise
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
 
-# Classes as they come took twice as many products on digits (benchmarks/majorization_paper.py, section batch_pcg).
-_ORDER, _PRODUCTS = "descending", 20
 _LEFT = 0.5  # of the gradient's norm: the next bound is worth more than the minimum of this one
 _COUPLED_CLASSES = 512  # classes up to which the preconditioner couples them
 _SAMPLED_ROWS, _SAMPLED = 512, 2e7  # of which the preconditioner is made, and the numbers in their matrices
@@ -43,7 +41,8 @@ class BoundMajorization:
         rows, weak ridges), and close to the worst where it is not; 1.5 is never far from the best.
     order : {"descending", "given", "ascending", "averaged"}
         The order in which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a
-        rule; "averaged" as few products, each with twice the elementwise work.
+        rule, and half the products on digits (benchmarks/majorization_paper.py); "averaged" as few, each with twice the
+        elementwise work.
     max_products : int
         Products with the bound's curvature per step, at most.
 
@@ -52,9 +51,8 @@ class BoundMajorization:
     Guarantee: the objective never goes up, whatever the start and the data: no line search, no step to tune. Linear
     convergence: a step shrinks the gap by a factor that depends on how far the bound lies above the Hessian.
 
-    For softmax and multinomial models. The bound is that of Jebara and Choromanska, on the host in float64, minimised
-    by preconditioned conjugate gradients; any of their iterates lowers it. Nothing is compiled. An epoch is one step,
-    its cost half a pass and a whole one per product.
+    Host, float64; nothing is compiled. The bound, that of Jebara and Choromanska, is minimised by preconditioned
+    conjugate gradients, any of whose iterates lowers it. An epoch is one step: half a pass, and one per product.
 
     References
     ----------
@@ -63,8 +61,8 @@ class BoundMajorization:
     """
 
     relaxation: float = 1.5
-    order: str = _ORDER
-    max_products: int = _PRODUCTS
+    order: str = "descending"
+    max_products: int = 20
     on_host: ClassVar[bool] = True
 
     def __post_init__(self):
@@ -74,36 +72,22 @@ class BoundMajorization:
 
     def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
         """Fit a softmax problem until it is converged or the budget is spent; see :class:`LoopOptions`."""
+        step, assumed = np.full(1, float(self.relaxation)), "step below 2 in the metric of the bound"
         descent = partial(MajorizedDescent, method=self)
-        found = ClassRun(problem, options or LoopOptions(), start=params, descent=descent).run()
-        return replace(found, solver_name=type(self).__name__, step_certificate=self._certify(problem.n_rows))
+        return majorize(self, problem, params, options, descent, step=step, assumptions=(assumed,))
 
-    def _certify(self, n_rows: int) -> StepCertificate:
-        """Say by which theorem no step goes up; step and smoothness are in the metric of the bound."""
-        one = np.ones(1)
-        return StepCertificate(
-            step=self.relaxation * one,
-            L=one,
-            L_max=one,
-            L_b=one,
-            mu=0 * one,
-            batch_size=n_rows,
-            n_rows=n_rows,
-            theorem=LOG_PARTITION_THEOREM,
-            assumptions=("step below 2 in the metric of the bound",),
-            failure_probability=0.0,
-            anchor_radius=np.inf * one,
-        )
+
+def majorize(solver, problem, params: Params | None, options: LoopOptions | None, descent, **certified) -> Solution:
+    """Fit by a descent along bounds, and certify its steps: in the metric of the bounds the smoothness is 1."""
+    found = ClassRun(problem, options or LoopOptions(), start=params, descent=descent).run()
+    one, n = np.ones(1), problem.n_rows
+    usual = {"step": one, "L": one, "L_max": one, "L_b": one, "mu": 0 * one, "batch_size": n, "n_rows": n}
+    usual |= {"theorem": LOG_PARTITION_THEOREM, "failure_probability": 0.0, "anchor_radius": np.inf * one}
+    return replace(found, solver_name=type(solver).__name__, step_certificate=StepCertificate(**(usual | certified)))
 
 
 class MajorizedDescent(ClassDescent):
-    """Where a softmax model is that goes down its quadratic bounds; see :class:`ClassDescent`.
-
-    Attributes
-    ----------
-    promised : float
-        How far the last bound went down.
-    """
+    """Where a softmax model is that goes down its quadratic bounds; the last one by as much as ``promised``."""
 
     def __init__(self, *where, method: BoundMajorization):
         super().__init__(*where)

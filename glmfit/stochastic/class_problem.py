@@ -2,8 +2,7 @@ r"""Softmax and multinomial models: rows, labels or counts, a ridge.
 
 F(W, b) = (1/N) sum_i [ n_i log sum_k exp(s_ik) - sum_k y_ik s_ik ] + (strength / 2) |W|^2,   s_i = W'x_i + b + o_i
 
-with n_i = sum_k y_ik. Rows of one label have one y_ik = 1. The gap at any parameters is bounded by the dual problem:
-docs/theory/softmax_gap.md.
+with n_i = sum_k y_ik. Rows of one label have one y_ik = 1.
 """
 
 from __future__ import annotations
@@ -19,31 +18,15 @@ from numpy.typing import DTypeLike
 
 from .._progress import counted
 from ..penalties import NoPenalty, Ridge
-from ..problems._chunks import over_chunks
+from ..problems._chunks import chunks, over_chunks
 from ..problems.base import Evaluation, Params
-from .class_rows import ClassData, CountRows, dense_rows, sparse_rows
+from .class_gap import SoftmaxGap, certify_gap
+from .class_rows import ClassData, dense_rows, row_products, sparse_rows
 from .contrast_rows import ContrastRows
 
 _CHUNK = 4_000_000  # scores in memory at a time
 _AT_ONCE = 1 << 18  # of those that a pass takes at a time
 _SAMPLED_CLASSES = 64
-_SETTLING_STEPS, _SETTLING_WORK = 3, 1e9  # Newton steps in the intercepts for a bound, where a pass costs no more
-GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
-
-
-def negative_weight(n_classes: int, m: int, shared: bool) -> float:
-    """Weight of a sampled exponential that keeps the double sum unbiased; see docs/theory/double_sum.md.
-
-    Parameters
-    ----------
-    n_classes : int
-        K.
-    m : int
-        Sampled classes.
-    shared : bool
-        Whether they are drawn from all classes, a row's own label counting nothing, rather than from the others.
-    """
-    return (n_classes if shared else n_classes - 1) / m
 
 
 class Pairs(NamedTuple):
@@ -62,38 +45,14 @@ class Pairs(NamedTuple):
     weight: np.ndarray
 
 
-class SoftmaxGap(NamedTuple):
-    """Distance from the optimum.
+class Sums(NamedTuple):
+    """What one pass over rows and classes tells about a model."""
 
-    Attributes
-    ----------
-    objective : float
-        F.
-    bound : float
-        Proved upper bound of F - F*; infinite without a ridge.
-    gradient_norm : float
-        Of F, over coefficients and intercepts.
-    theorem : str
-        What the bound rests on.
-    """
-
-    objective: float
-    bound: float
-    gradient_norm: float
-    theorem: str
-
-
-class _Dual(NamedTuple):
-    """A feasible point of the dual problem, made of a model: its value less its rounding is never above F*."""
-
-    objective: float  # F of the model
-    value: float
-    rounding: float
-    norm: float  # of the gradient of F at the model
-    drop: float  # the gap, were the intercepts optimal
-    mixing: float  # what is added because they are not
-    excess: np.ndarray  # gradient of the loss in the intercepts
-    paired: np.ndarray | None  # its Hessian in them, where that was cheap
+    objective: float  # F
+    gradient: Params  # of its loss alone
+    entropy: float  # mean of the probabilities' entropies
+    tilt: float  # mean product of residuals and offsets
+    paired: np.ndarray | None  # Hessian of the loss in the intercepts alone, if asked for
 
 
 class SoftmaxProblem:
@@ -132,58 +91,31 @@ class SoftmaxProblem:
         # What a row's offsets share changes no probability, and would cost digits.
         self.offset = None if offset is None else offset - np.mean(offset, axis=1, keepdims=True)
         self.n_rows, self.n_features = X.shape
-
-    @property
-    def subject(self) -> str:
-        """What a progress bar says is fitted."""
-        return counted(self.n_classes, "class")
+        self.n_pairs = len(pairs.label)  # the rows, if each has one label
+        self.penalty = Ridge(np.asarray(self.strength)) if self.strength else NoPenalty()
+        self.subject = counted(self.n_classes, "class")  # what a progress bar says is fitted
+        self._rows_at_once = int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))  # whose scores stay in the cache
 
     @cached_property
     def contrast_rows(self) -> ContrastRows:
         """The rows as StochasticMajorization and SoftmaxSGD see them."""
         return ContrastRows(self)
 
-    @property
-    def n_pairs(self) -> int:
-        """Rows and classes seen together; the rows, if each has one label."""
-        return len(self.pairs.label)
-
-    def negative_weight(self, m: int, shared: bool) -> float:
-        """Weight of a sampled exponential beside what the row contributes by itself."""
-        return negative_weight(self.n_classes, m, shared)
-
-    def class_data(self, auxiliary: str = "pair") -> ClassData:
-        """Put the data on the device, for solvers that sample classes; kept.
-
-        Parameters
-        ----------
-        auxiliary : str
-            "pair": each pair has an auxiliary variable of its own; "row": the pairs of a row of counts share one.
-        """
-        data = self._class_data
-        return data if auxiliary == "pair" else data._replace(auxiliary=data.row)
-
     @cached_property
-    def _class_data(self) -> ClassData:
+    def class_data(self) -> ClassData:
+        """The data on the device, for solvers that sample classes; each pair has an auxiliary variable of its own."""
         layout = sparse_rows if scipy.sparse.issparse(self.X) else dense_rows
-        index = np.arange(self.n_pairs, dtype=np.int32)
-        label, row = (a.astype(np.int32) for a in (self.pairs.label, self.pairs.row))
-        offset = None if self.offset is None else jax.device_put(self.offset.astype(self.dtype))
-        arrays = map(jax.device_put, (label, row, self.pairs.weight.astype(self.dtype), index))
-        return ClassData(layout(self.X, self.fit_intercept, self.dtype), *arrays, offset)
+        rows = layout(self.X, self.fit_intercept, self.dtype)
+        places = self.pairs.label, self.pairs.row, np.arange(self.n_pairs), self.first_pairs
+        label, row, index, first = (jax.device_put(a.astype(np.int32)) for a in places)
+        numbers = self.pairs.weight, self.totals, *(() if self.offset is None else (self.offset,))
+        weight, total, *offset = (jax.device_put(a.astype(self.dtype)) for a in numbers)
+        return ClassData(rows, label, row, weight, index, offset[0] if offset else None, first, total)
 
     @cached_property
-    def count_rows(self) -> tuple[CountRows, int]:
-        """Where each row's counts are, on the device, and the most classes any row has counts of."""
-        size = np.bincount(self.pairs.row, minlength=self.n_rows)
-        first = np.minimum(np.cumsum(size) - size, self.n_pairs - 1)
-        arrays = first.astype(np.int32), size.astype(np.int32), self.totals.astype(self.dtype)
-        return CountRows(*map(jax.device_put, arrays)), int(size.max())
-
-    @property
-    def penalty(self) -> Ridge | NoPenalty:
-        """Of the coefficients."""
-        return Ridge(np.asarray(self.strength)) if self.strength else NoPenalty()
+    def most_seen(self) -> int:
+        """Most classes that any row has counts of."""
+        return int(np.diff(self.first_pairs).max())
 
     @cached_property
     def totals(self) -> np.ndarray:
@@ -207,7 +139,7 @@ class SoftmaxProblem:
         """Bound of the optimal auxiliary variables, relative form; infinite with intercepts, which nothing bounds."""
         if self.fit_intercept:
             return np.inf
-        longest = float(np.max(self._lengths))
+        longest = float(np.max(np.sqrt(row_products(self.X, self.X))))
         shift = 0.0 if self.offset is None else float(np.max(np.ptp(self.offset, axis=1)))
         # Two classes' coefficients differ by at most sqrt 2 times the norm of all.
         return float(np.logaddexp(0, np.log(self.n_classes - 1) + np.sqrt(2) * longest * self.coef_bound + shift))
@@ -251,23 +183,27 @@ class SoftmaxProblem:
 
     def objective(self, params: Params, rows=None) -> float:
         """F, or on some rows only an unbiased estimate of it."""
+        return self.loss(params, rows) + self._ridge(params)
+
+    def loss(self, params: Params, rows=None) -> float:
+        """F without its ridge, or on some rows an estimate of it."""
         chosen = np.arange(self.n_rows) if rows is None else np.asarray(rows)
         total = 0.0
-        for part in self._chunks(len(chosen)):
-            total += self._loss(params, chosen[part])
-        return total / len(chosen) + self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
+        for part in chunks(len(chosen), max(1, _CHUNK // self.n_classes)):
+            some = chosen[part]
+            s, y = self.scores(params, some), self.counts[some]
+            total += float(self.totals[some] @ scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum())
+        return total / len(chosen)
 
-    def loss(self, params: Params) -> float:
-        """F without its ridge."""
-        return self.objective(params) - self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
+    def _ridge(self, params: Params) -> float:
+        return self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
 
     def subset(self, rows) -> SoftmaxProblem:
         """Problem of some rows, each once."""
         rows = np.sort(rows)
-        place = np.full(self.n_rows, -1)
-        place[rows] = np.arange(len(rows))
-        kept = place[self.pairs.row] >= 0
-        pairs = Pairs(place[self.pairs.row[kept]], self.pairs.label[kept], self.pairs.weight[kept])
+        kept = np.isin(self.pairs.row, rows)
+        row, label, weight = (a[kept] for a in self.pairs)
+        pairs = Pairs(np.searchsorted(rows, row), label, weight)
         offset = None if self.offset is None else self.offset[rows]
         return SoftmaxProblem(
             self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype
@@ -285,17 +221,11 @@ class SoftmaxProblem:
         some = np.arange(K) if m == K else rng.choice(K, m, replace=False)
         coef, intercept = np.asarray(params.coef, np.float64), np.asarray(params.intercept, np.float64)
         out = np.empty(self.n_pairs)
-        size = max(1, _CHUNK // max(m, self.n_features))
-        for start in range(0, self.n_pairs, size):
-            part = slice(start, start + size)
+        for part in chunks(self.n_pairs, max(1, _CHUNK // max(m, self.n_features))):
             row, label = self.pairs.row[part], self.pairs.label[part]
             x = self.X[row]
             s = np.asarray(x @ coef[:, some], np.float64) + intercept[some]
-            if scipy.sparse.issparse(x):
-                own = np.asarray(x.multiply(coef.T[label]).sum(axis=1)).ravel()
-            else:
-                own = np.einsum("id,id->i", x, coef.T[label])
-            own = own + intercept[label]
+            own = row_products(x, coef.T[label]) + intercept[label]
             if self.offset is not None:
                 s, own = s + self.offset[row[:, None], some], own + self.offset[row, label]
             others = some != label[:, None]
@@ -306,70 +236,13 @@ class SoftmaxProblem:
 
     def evaluate(self, params: Params) -> Evaluation:
         """Compute F and its gradient in float64: ``objective`` is a number. Cost: one pass over rows and classes."""
-        objective, gradient, *_ = self._pass(params)
-        return Evaluation(objective, gradient.coef + self.strength * params.coef, gradient.intercept)
+        sums = self.sums_at(params)
+        coef, intercept = sums.gradient
+        return Evaluation(sums.objective, coef + self.strength * params.coef, intercept)
 
     def certify_gap(self, params: Params) -> SoftmaxGap:
-        r"""Bound F - F* at any parameters by a feasible point of the dual.
-
-        Returns
-        -------
-        SoftmaxGap
-
-        Notes
-        -----
-        The dual point is the model's own probabilities, mixed with just enough of a fixed distribution that the
-        expected count of every class is the observed one, as the free intercepts demand. Where the intercepts are
-        optimal no mixing is needed and the bound is ``|gradient in W|^2 / (2 strength)``, what strong convexity gives.
-        Where they are not, and classes are few, the probabilities of intercepts that are nearly so serve as well.
-        64 epsilons of the sums are added for rounding, and what rounding of the scores can do. Cost: one pass over rows
-        and classes, and up to six more where intercepts are off.
-        """
-        dual = self._dual(params)
-        if self.strength <= 0 or not np.isfinite(dual.objective):
-            theorem = "none: without a ridge nothing bounds the distance"
-            return SoftmaxGap(dual.objective, np.inf, dual.norm, theorem)
-        bound = max(dual.objective - dual.value, 0.0) + dual.rounding
-        settled, last = params, dual
-        for _ in range(_SETTLING_STEPS):
-            if last.mixing <= last.drop or last.paired is None:
-                break
-            step = np.linalg.lstsq(last.paired, -last.excess, rcond=1e-12)[0]
-            settled = Params(settled.coef, settled.intercept + step)
-            with np.errstate(over="ignore", invalid="ignore"):  # far away a Newton step may lead anywhere
-                last = self._dual(settled)
-            if not np.isfinite(last.value):
-                break
-            bound = min(bound, max(dual.objective - last.value, 0.0) + dual.rounding + last.rounding)
-        return SoftmaxGap(dual.objective, bound, dual.norm, GAP_THEOREM)
-
-    def _dual(self, params: Params) -> _Dual:
-        """Feasible point of the dual next to the model's probabilities."""
-        objective, gradient, entropy, tilt, paired = self._pass(
-            params, self.n_rows * self.n_classes**2 <= _SETTLING_WORK
-        )
-        grad_coef = gradient.coef + self.strength * params.coef
-        norm = float(np.sqrt(np.sum(grad_coef**2) + np.sum(gradient.intercept**2)))
-        if self.strength <= 0 or not np.isfinite(objective):
-            return _Dual(objective, -np.inf, np.inf, norm, 0.0, 0.0, gradient.intercept, None)
-        share, mix = self._feasible_mix(gradient.intercept)
-        # Residuals of the mixed point: (1 - t) R + t (n q' - Y), whose columns sum to 0.
-        pulled = (1 - share) * gradient.coef
-        if share > 0:
-            toward = np.outer(self._class_sums.sum(axis=1), mix) - self._class_sums
-            pulled = pulled + share * toward / self.n_rows
-        # Entropy is concave: the mixture's is at least the mixture of the two.
-        value = (1 - share) * entropy + share * self.totals.sum() / self.n_rows * scipy.special.entr(mix).sum()
-        if self.offset is not None:
-            toward = (self.totals @ self.offset) @ mix - self.counts.multiply(self.offset).sum()
-            value += (1 - share) * tilt + share * toward / self.n_rows
-        fall = np.sum(pulled**2) / (2 * self.strength)
-        rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + fall)
-        rounding += self.rounding_of_scores(params)
-        value, drop = float(value - fall), float(np.sum(grad_coef**2) / (2 * self.strength))
-        return _Dual(
-            objective, value, float(rounding), norm, drop, objective - value - drop, gradient.intercept, paired
-        )
+        """Bound F - F* at any parameters, by weak duality; see :func:`certify_gap`."""
+        return certify_gap(self, params)
 
     def rounding_of_scores(self, params: Params) -> float:
         """Allow for what float64 scores ``x'w + b``, whose terms may cancel, can do to F."""
@@ -380,74 +253,21 @@ class SoftmaxProblem:
         return 2 * (self.n_features + 2) * np.finfo(float).eps * largest
 
     @cached_property
-    def _lengths(self) -> np.ndarray:
-        """Norm of every row of features, (row,)."""
-        if scipy.sparse.issparse(self.X):
-            return np.sqrt(np.asarray(self.X.multiply(self.X).sum(axis=1), np.float64).ravel())
-        return np.sqrt(np.einsum("ij,ij->i", self.X, self.X, dtype=np.float64))
-
-    @cached_property
     def _mean_sizes(self) -> np.ndarray:
         """Mean of what features are without their signs, or a little more, (feature,)."""
-        if scipy.sparse.issparse(self.X):
-            return np.asarray(np.abs(self.X).T @ self.totals, np.float64) / self.n_rows
-        largest = self.totals.max()
-        share = (self.totals / largest).astype(np.result_type(self.X, np.float32))
-        parts = over_chunks(lambda rows: share[rows] @ np.abs(self.X[rows]), self.n_rows)
-        return sum(part.astype(np.float64) for part in parts) * largest * (1 + 1e-2) / self.n_rows
-
-    def _feasible_mix(self, grad_intercept) -> tuple[float, np.ndarray]:
-        """Share t and distribution q that make expected counts of ``(1 - t) pi + t q`` the observed ones."""
-        total = self.class_totals
-        if not self.fit_intercept:
-            return 0.0, np.full(self.n_classes, 1 / self.n_classes)
-        missing = -self.n_rows * grad_intercept  # observed minus expected
-        missing = missing - total * (missing.sum() / total.sum())  # which add up to 0, but for rounding
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.max(np.where(missing < 0, -missing / total, 0.0))
-        if not ratio > 0:
-            return 0.0, total / total.sum()
-        if not np.isfinite(ratio):  # a class never seen: nothing may be expected of it
-            return 1.0, total / total.sum()
-        share = ratio / (1 + ratio)
-        q = np.maximum((share * total + (1 - share) * missing) / (share * total.sum()), 0.0)
-        # Next to nothing is missing where rounding leaves nothing of q: any distribution will do.
-        return share, q / q.sum() if q.sum() > 0 else total / total.sum()
+        parts = over_chunks(lambda rows: abs(self.X[rows]).T @ self.totals[rows], self.n_rows)
+        return sum(parts) * (1 + 1e-2) / self.n_rows
 
     # ---------------------------------------------------------------- passes
 
-    def _chunks(self, n: int):
-        size = max(1, _CHUNK // self.n_classes)
-        return (slice(start, min(start + size, n)) for start in range(0, n, size))
-
-    def _loss(self, params: Params, rows) -> float:
-        s, y = self.scores(params, rows), self.counts[rows]
-        return float(self.totals[rows] @ scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum())
-
     @cached_property
-    def _class_sums(self) -> np.ndarray:
+    def class_sums(self) -> np.ndarray:
         """Sum of the features of every class's counts, (feature, class)."""
-        if scipy.sparse.issparse(self.X):
-            return np.asarray((self.X.T @ self.counts).toarray(), np.float64)
+        total = sum(over_chunks(lambda rows: self.counts[rows].T @ self.X[rows], self.n_rows, self._rows_at_once))
+        return np.asarray(total.toarray() if scipy.sparse.issparse(total) else total, np.float64).T
 
-        def chunk(rows):
-            row, label, weight = self._pairs_of(rows)
-            y = np.zeros((self.n_classes, rows.stop - rows.start))
-            y[label, row] = weight
-            return y @ self.X[rows]
-
-        return sum(over_chunks(chunk, self.n_rows, self._rows_at_once)).T
-
-    @property
-    def _rows_at_once(self) -> int:
-        """Rows of which all classes' scores stay in the cache."""
-        return int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))
-
-    def _pass(self, params: Params, paired: bool = False) -> tuple:
-        """F, the gradient of its loss, mean entropy of the probabilities, the residuals' mean offset, one thing more.
-
-        That is the Hessian of the loss in the intercepts alone where ``paired``.
-        """
+    def sums_at(self, params: Params, paired: bool = False) -> Sums:
+        """Make a pass over rows and classes, in float64."""
 
         def chunk(rows):
             n, X = self.totals[rows], self.X[rows]
@@ -468,9 +288,9 @@ class SoftmaxProblem:
 
         parts = zip(*over_chunks(chunk, self.n_rows, self._rows_at_once), strict=True)
         loss, entropy, tilt, g_coef, g_intercept, expected, curved = (sum(part) / self.n_rows for part in parts)
-        ridge = self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
         gradient = Params(g_coef.T, g_intercept if self.fit_intercept else np.zeros(self.n_classes))
-        return float(loss) + ridge, gradient, entropy, tilt, np.diag(expected) - curved if paired else None
+        curved = np.diag(expected) - curved if paired else None
+        return Sums(float(loss) + self._ridge(params), gradient, entropy, tilt, curved)
 
     def _pairs_of(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Row within a slice, class and weight of every count in it."""

@@ -1,7 +1,8 @@
-"""Rows of a softmax model on the device, dense or sparse, and the two things a sampling solver does with one row.
+"""Rows of a softmax model on the device, dense or sparse: scores of some classes, and what a step adds to them.
 
 Weights live in one array ``V`` (class, column): the class's coefficients divided by a global scale, and last its
 intercept, undivided, if there is one. The scale lets a ridge shrink all coefficients at the cost of one product.
+Scores are taken at a scale, and what is added to weights is ``amount * row`` divided by one.
 """
 
 from __future__ import annotations
@@ -15,29 +16,15 @@ import scipy.sparse
 
 _UNROLLED = 8  # classes, up to which reading their weights one by one is faster than by a list (measured)
 _SEGMENT_COST = 60  # a segment's overhead in a step on a CPU, in nonzeros
+_ALL = slice(None)
 
 
 class DenseRows(NamedTuple):
-    """Features as a matrix.
+    """Features as a matrix."""
 
-    Attributes
-    ----------
-    x : jax.Array
-        (row, column), last a column of ones if there is an intercept.
-    penalised : jax.Array
-        (column,): 1, but 0 for the intercept.
-    norm : jax.Array
-        Squared norm of the row's penalised part, (row,).
-    """
-
-    x: jax.Array
-    penalised: jax.Array
-    norm: jax.Array
-
-    @property
-    def free(self):
-        """1 if there is an intercept, else 0: what an unpenalised column adds to the mobility."""
-        return 1 - self.penalised[-1]
+    x: jax.Array  # (row, column), last a column of ones if there is an intercept
+    penalised: jax.Array  # (column,): 1, but 0 for the intercept
+    norm: jax.Array  # squared norm of the row's penalised part, (row,)
 
     def _scaled(self, i, scale):
         """Row, or rows, with their penalised columns multiplied."""
@@ -58,14 +45,9 @@ class DenseRows(NamedTuple):
         return jnp.stack([jax.lax.dynamic_index_in_dim(V, k, keepdims=False) for k in classes]) @ (x + 0 * ahead)
 
     def add(self, V, i, classes, amount, scale):
-        """Add ``amount * row`` to some classes, distinct ones, whose coefficients are stored divided by the scale."""
-        change = amount[:, None] * self._scaled(i, 1 / scale)[None]
-        return V.at[classes].add(change, mode="promise_in_bounds", unique_indices=True)
-
-    def add_many(self, V, i, classes, amount, scale):
-        """Add for several rows, classes and amounts (row, class); classes may repeat between rows."""
-        change = amount[:, :, None] * self._scaled(i, 1 / scale)[:, None]
-        return V.at[classes].add(change, mode="promise_in_bounds")
+        """Add row i to some classes, distinct ones; or several rows, whose classes (row, class) may be the same."""
+        change = amount[..., None] * self._scaled(i, 1 / scale)[..., None, :]
+        return V.at[classes].add(change, mode="promise_in_bounds", unique_indices=jnp.ndim(i) == 0)
 
     def scores_shared(self, V, i, shared, own, scale):
         """Scores of several rows at shared classes, (row, class), and at one of their own, (row,)."""
@@ -73,7 +55,7 @@ class DenseRows(NamedTuple):
         return x @ V[shared].T, jnp.sum(x * V[own], axis=1)
 
     def add_shared(self, V, i, shared, own, amount, amount_own, scale):
-        """Add for several rows to shared classes, distinct ones, and to one of their own each."""
+        """Add several rows to shared classes, distinct ones, and to one of their own each."""
         x = self._scaled(i, 1 / scale)
         V = V.at[shared].add(amount.T @ x, mode="promise_in_bounds", unique_indices=True)
         return V.at[own].add(amount_own[:, None] * x, mode="promise_in_bounds")
@@ -94,168 +76,107 @@ class DenseRows(NamedTuple):
 class SparseRows(NamedTuple):
     """Features as segments of nonzeros: a row is one or more consecutive segments, padded with zeros.
 
-    Attributes
-    ----------
-    column, value : jax.Array
-        (segment, nonzero).
-    first, count : jax.Array
-        First segment of a row and their number, (row,).
-    intercept : jax.Array
-        Number of the intercept's column, or -1.
-    penalised : jax.Array
-        (column,): 1, but 0 for the intercept.
-    norm : jax.Array
-        Squared norm of the row's penalised part, (row,).
+    The same verbs as those of dense rows; steps take rows one after another.
     """
 
-    column: jax.Array
-    value: jax.Array
-    first: jax.Array
-    count: jax.Array
-    intercept: jax.Array
-    penalised: jax.Array
-    norm: jax.Array
+    column: jax.Array  # (segment, nonzero)
+    value: jax.Array  # (segment, nonzero)
+    first: jax.Array  # first segment of a row, (row,)
+    count: jax.Array  # segments of a row, (row,)
+    intercept: jax.Array  # number of its column, or -1
+    penalised: jax.Array  # (column,): 1, but 0 for the intercept
+    norm: jax.Array  # squared norm of the row's penalised part, (row,)
 
-    @property
-    def free(self):
-        """1 if there is an intercept, else 0: what an unpenalised column adds to the mobility."""
-        return (self.intercept >= 0).astype(self.value.dtype)
+    def _over(self, i, scale, update, start):
+        """Let every segment of a row, its columns and scaled values, update something."""
+
+        def step(s, state):
+            column = jax.lax.dynamic_index_in_dim(self.column, s, keepdims=False)
+            value = jax.lax.dynamic_index_in_dim(self.value, s, keepdims=False)
+            return update(state, column, value * jnp.where(column == self.intercept, jnp.ones_like(scale), scale))
+
+        return jax.lax.fori_loop(self.first[i], self.first[i] + self.count[i], step, start)
 
     def in_order(self, visits):
         """Rows that will be visited, and the number of each: segments stay where they are."""
         return self, visits
 
-    def _segment(self, s, scale):
-        column = jax.lax.dynamic_index_in_dim(self.column, s, keepdims=False)
-        value = jax.lax.dynamic_index_in_dim(self.value, s, keepdims=False)
-        return column, value * jnp.where(column == self.intercept, jnp.ones_like(scale), scale)
-
     def score(self, V, i, classes, scale):
         """Scores of some classes at row i, (class,)."""
 
-        def add(s, total):
-            column, value = self._segment(s, scale)
-            return total + V[classes[:, None], column[None]] @ value
+        def update(total, column, value):
+            return total + V[_entries(classes, column)] @ value
 
-        first = self.first[i]
-        return jax.lax.fori_loop(first, first + self.count[i], add, jnp.zeros(classes.shape, V.dtype))
+        return self._over(i, scale, update, jnp.zeros_like(V[classes, 0]))
 
     def add(self, V, i, classes, amount, scale):
-        """Add ``amount * row`` to some classes, distinct ones, whose coefficients are stored divided by the scale."""
+        """Add row i to some classes, distinct ones; or several rows, whose classes (row, class) may be the same."""
+        if jnp.ndim(i):
 
-        def add(s, V):
-            column, value = self._segment(s, 1 / scale)
-            return V.at[classes[:, None], column[None]].add(amount[:, None] * value[None], mode="promise_in_bounds")
+            def one(j, V):
+                return self.add(V, i[j], classes if classes is _ALL else classes[j], amount[j], scale)
 
-        first = self.first[i]
-        return jax.lax.fori_loop(first, first + self.count[i], add, V)
+            return jax.lax.fori_loop(0, len(i), one, V)
 
-    def add_many(self, V, i, classes, amount, scale):
-        """Add for several rows, classes and amounts (row, class); classes may repeat between rows."""
-        return jax.lax.fori_loop(0, i.shape[0], lambda j, V: self.add(V, i[j], classes[j], amount[j], scale), V)
+        def update(V, column, value):
+            return V.at[_entries(classes, column)].add(amount[:, None] * value[None], mode="promise_in_bounds")
+
+        return self._over(i, 1 / scale, update, V)
 
     def scores_shared(self, V, i, shared, own, scale):
         """Scores of several rows at shared classes, (row, class), and at one of their own, (row,)."""
-
-        def one(carry, drawn):
-            i, own = drawn
-            return carry, self.score(V, i, jnp.append(shared, own), scale)
-
-        s = jax.lax.scan(one, None, (i, own))[1]
+        s = jax.lax.map(lambda row: self.score(V, row[0], jnp.append(shared, row[1]), scale), (i, own))
         return s[:, :-1], s[:, -1]
 
     def add_shared(self, V, i, shared, own, amount, amount_own, scale):
-        """Add for several rows to shared classes, distinct ones, and to one of their own each."""
-
-        def one(j, V):
-            return self.add(V, i[j], jnp.append(shared, own[j]), jnp.append(amount[j], amount_own[j]), scale)
-
-        return jax.lax.fori_loop(0, i.shape[0], one, V)
+        """Add several rows to shared classes, distinct ones, and to one of their own each."""
+        classes = jnp.column_stack([jnp.broadcast_to(shared, amount.shape), own])
+        return self.add(V, i, classes, jnp.column_stack([amount, amount_own]), scale)
 
     def score_all(self, V, i, scale):
         """Scores of every class at several rows, (row, class)."""
-
-        def one(carry, i):
-            def add(s, total):
-                column, value = self._segment(s, scale)
-                return total + V[:, column] @ value
-
-            first, zero = self.first[i], jnp.zeros(V.shape[0], V.dtype)
-            return carry, jax.lax.fori_loop(first, first + self.count[i], add, zero)
-
-        return jax.lax.scan(one, None, i)[1]
+        return jax.lax.map(lambda row: self.score(V, row, _ALL, scale), i)
 
     def add_all(self, V, i, amount, scale):
         """Add several rows to every class, amounts (row, class)."""
-
-        def one(j, V):
-            def add(s, V):
-                column, value = self._segment(s, 1 / scale)
-                return V.at[:, column].add(amount[j][:, None] * value[None], mode="promise_in_bounds")
-
-            first = self.first[i[j]]
-            return jax.lax.fori_loop(first, first + self.count[i[j]], add, V)
-
-        return jax.lax.fori_loop(0, i.shape[0], one, V)
+        return self.add(V, i, _ALL, amount, scale)
 
     def gather(self, i):
         """Features of several rows, (row, column): a scratch of the minibatch, never more."""
+        zero, one = jnp.zeros_like(self.penalised), jnp.ones_like(self.value[0, 0])
+        return jax.lax.map(lambda row: self._over(row, one, lambda x, column, value: x.at[column].add(value), zero), i)
 
-        def one(carry, i):
-            row = jnp.zeros(self.penalised.shape, self.value.dtype)
 
-            def add(s, row):
-                column, value = self._segment(s, jnp.ones((), row.dtype))
-                return row.at[column].add(value)
-
-            return carry, jax.lax.fori_loop(self.first[i], self.first[i] + self.count[i], add, row)
-
-        return jax.lax.scan(one, None, i)[1]
+def _entries(classes, column):
+    """Index of some columns of some classes, or of all."""
+    return (classes, column) if classes is _ALL else (classes[:, None], column[None])
 
 
 class ClassData(NamedTuple):
     """Data of a softmax model on the device: labelled pairs of rows and classes.
 
     A row with one label is one pair; a row of counts is one pair per class that was seen.
-
-    Attributes
-    ----------
-    rows : DenseRows or SparseRows
-        Features.
-    label : jax.Array
-        Class of each pair, (pair,).
-    row : jax.Array
-        Row of each pair, (pair,).
-    weight : jax.Array
-        Weight of each pair, (pair,).
-    auxiliary : jax.Array
-        Which auxiliary variable belongs to each pair, (pair,): its own, or that of its row.
-    offset : jax.Array or None
-        Offsets of the scores, (row, class).
     """
 
-    rows: Any
-    label: jax.Array
-    row: jax.Array
-    weight: jax.Array
-    auxiliary: jax.Array
-    offset: jax.Array | None
+    rows: Any  # features: DenseRows or SparseRows
+    label: jax.Array  # class of each pair, (pair,)
+    row: jax.Array  # row of each pair, (pair,)
+    weight: jax.Array  # of each pair, (pair,)
+    auxiliary: jax.Array  # which auxiliary variable belongs to each pair, (pair,): its own, or that of its row
+    offset: jax.Array | None  # of the scores, (row, class)
+    first: jax.Array  # first pair of each row, and the end, (row + 1,)
+    total: jax.Array  # weight of all pairs of each row, (row,)
+
+    def n_seen(self, i):
+        """How many classes have counts in row i, or rows."""
+        return self.first[i + 1] - self.first[i]
 
 
-class CountRows(NamedTuple):
-    """Where a row's counts are among the pairs.
-
-    Attributes
-    ----------
-    first, size : jax.Array
-        First pair of a row and their number, (row,).
-    total : jax.Array
-        Sum of their weights, (row,).
-    """
-
-    first: jax.Array
-    size: jax.Array
-    total: jax.Array
+def row_products(a, b) -> np.ndarray:
+    """Inner products of the rows of two matrices on the host, the first perhaps sparse, (row,), float64."""
+    if scipy.sparse.issparse(a):
+        return np.asarray(a.multiply(b).sum(axis=1), np.float64).ravel()
+    return np.einsum("ij,ij->i", a, b, dtype=np.float64)
 
 
 def dense_rows(X: np.ndarray, intercept: bool, dtype) -> DenseRows:
@@ -264,14 +185,14 @@ def dense_rows(X: np.ndarray, intercept: bool, dtype) -> DenseRows:
     x[:, : X.shape[1]] = X
     penalised = np.ones(x.shape[1], dtype)
     penalised[X.shape[1] :] = 0
-    norm = np.einsum("td,td->t", X, X, dtype=np.float64).astype(dtype)
+    norm = row_products(X, X).astype(dtype)
     return DenseRows(*map(jax.device_put, (x, penalised, norm)))
 
 
 def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows:
     """Lay out a sparse matrix of features; costs its nonzeros."""
     d = X.shape[1]
-    norm = np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64).ravel().astype(dtype)
+    norm = row_products(X, X).astype(dtype)
     nonzeros = np.diff(X.indptr) + intercept
     width = _width(nonzeros)
     count = np.maximum(-(-nonzeros // width), 0)

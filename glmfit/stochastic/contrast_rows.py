@@ -16,7 +16,6 @@ import scipy.sparse
 from scipy.linalg.blas import dsymm, dsymv, dsyrk, dtrsm
 
 from ..bounds import LowRankPlusDiagonal, softmax_bound
-from ..problems._chunks import small_blas
 from ..problems.base import Params
 
 _ROTATED = 2048  # features up to which eigenvectors are worth their price
@@ -26,47 +25,20 @@ _CONDITION = 1e10  # most that the data's curvature may exceed the one to begin 
 
 
 class RowBatch(NamedTuple):
-    """Some rows at some parameters.
+    """Some rows at some parameters."""
 
-    Attributes
-    ----------
-    z : numpy.ndarray
-        Features in the view's coordinates and 1 for the intercept, (row, column).
-    scores : numpy.ndarray
-        (row, class).
-    totals : numpy.ndarray
-        n_i, (row,).
-    gradient : numpy.ndarray
-        Of the sum of their losses and of their share of the ridge, (parameter,).
-    """
-
-    z: np.ndarray
-    scores: np.ndarray
-    totals: np.ndarray
-    gradient: np.ndarray
+    z: np.ndarray  # features in the view's coordinates and 1 for the intercept, (row, column)
+    scores: np.ndarray  # (row, class)
+    totals: np.ndarray  # n_i, (row,)
+    gradient: np.ndarray  # of the sum of their losses and of their share of the ridge, (parameter,)
 
 
 class ContrastRows:
-    """Rows of a softmax problem, in any order.
-
-    Parameters
-    ----------
-    problem : SoftmaxProblem
-        Data and ridge.
-
-    Attributes
-    ----------
-    n_rows, n_parameters : int
-        How many there are.
-    shape : tuple of int
-        Contrasts and columns.
-    contrasts : numpy.ndarray
-        Orthonormal, (contrast, class).
-    """
+    """Rows of a softmax problem, in any order: its ``shape`` is that of parameters, contrasts and columns."""
 
     def __init__(self, problem):
         self.problem, self.n_rows = problem, problem.n_rows
-        self.contrasts = scipy.linalg.helmert(problem.n_classes)
+        self.contrasts = scipy.linalg.helmert(problem.n_classes)  # orthonormal, (contrast, class)
         self.shape = problem.n_classes - 1, problem.n_features + problem.fit_intercept
         self.n_parameters = self.shape[0] * self.shape[1]
         X, weight = problem.X, problem.totals / problem.totals.sum()
@@ -130,10 +102,9 @@ class ContrastRows:
         return z
 
     def factors(self, batch: RowBatch, order: str) -> Iterator[np.ndarray]:
-        """Yield rank-one factors q of the curvature of the rows' bounds, some at a time, (factor, parameter).
+        """Yield factors q (factor, parameter), some at a time, whose ``q q'`` add up to ``n_i C_i (x) z_i z_i'``.
 
-        They are the vectors ``a (x) z`` whose ``q q'`` add up to ``n_i C_i (x) z_i z_i'``: K - 1 of every row, twice
-        as many for the order "averaged".
+        They are vectors ``a (x) z``: K - 1 of every row, twice as many for the order "averaged".
         """
         A = softmax_bound(batch.scores, order).factors() @ self.contrasts.T
         A *= np.sqrt(batch.totals)[:, None, None]
@@ -146,13 +117,7 @@ class ContrastRows:
             yield q.reshape(len(q), -1)
 
     def start_curvature(self, rank: int | None) -> InverseCurvature | LowRankPlusDiagonal:
-        """Return the curvature to begin with, whole (``rank`` None) or in low rank plus diagonal.
-
-        Raises
-        ------
-        ValueError
-            If there is no ridge to begin with, or too many parameters for the whole.
-        """
+        """Return the curvature to begin with, whole (``rank`` None) or in low rank plus diagonal."""
         n = self.n_parameters
         if rank is None and n > _MOST_FULL:
             K, columns = self.shape[0] + 1, self.shape[1]
@@ -166,8 +131,8 @@ class ContrastRows:
     def diagonal(self) -> np.ndarray:
         """Curvature before any row was seen, (parameter,), of the sum over rows.
 
-        The ridge's, but at least a 1e-10th of what the data may have. Intercepts, which have no ridge, begin with as
-        much, or with the weight of one row if that is less: a strong ridge shall not hold them back.
+        The ridge's, but at least a 1e-10th of what the data may have. Intercepts begin with as much, or with the weight
+        of one row if that is less: a strong ridge shall not hold them back.
         """
         problem = self.problem
         ridge = self.n_rows * problem.strength
@@ -183,28 +148,18 @@ class ContrastRows:
             column[-1] = max(min(ridge, weight), least)
         return np.tile(column, self.shape[0])
 
-    @staticmethod
-    def one_thread():
-        """Context for many small steps, in which BLAS keeps to one thread: waking others costs more than it saves."""
-        return small_blas(0)
-
 
 class InverseCurvature:
-    """Inverse M of a positive diagonal plus rank-one matrices, by Woodbury's identity.
+    """Inverse of a positive diagonal, (parameter,), plus rank-one matrices, by Woodbury's identity.
 
-    Only the lower triangle exists, so M is symmetric whatever rounding does.
-
-    Parameters
-    ----------
-    diagonal : numpy.ndarray
-        (parameter,), positive.
+    Only the lower triangle exists, so it is symmetric whatever rounding does.
     """
 
     def __init__(self, diagonal: np.ndarray):
         self._lower = np.asfortranarray(np.diag(1 / diagonal))
 
     def add_many(self, Q: np.ndarray) -> None:
-        """Add ``Q'Q`` to the matrix whose inverse this is; cost: 3 factors parameters squared flops."""
+        """Add ``Q'Q`` to the matrix whose inverse this is, in 3 flops per factor and pair of parameters."""
         U = dsymm(1.0, self._lower, Q.T, lower=1)
         inner = Q @ U
         inner.flat[:: len(inner) + 1] += 1
@@ -212,7 +167,7 @@ class InverseCurvature:
         self._lower = dsyrk(-1.0, W, beta=1.0, c=self._lower, lower=1, overwrite_c=1)
 
     def solve(self, u: np.ndarray) -> np.ndarray:
-        """M times u."""
+        """Inverse times u."""
         return dsymv(1.0, self._lower, u, lower=1)
 
 

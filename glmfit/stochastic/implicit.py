@@ -1,9 +1,15 @@
 """Proximal maps of a sampled softmax loss: what one implicit step does to the scores of the classes it touches.
 
-Every function sees one row. A class whose score is s gives way by `mobility` per unit of impulse pushed on it
-(mobility: squared norm of the row in the metric of the step, 0 for a frozen class), and all unknowns follow
-from one number: a concave increasing equation, solved by Newton's method from the left, where it never
-overshoots. Derivations: docs/theory/implicit_sgd.md. Batches: `jax.vmap`.
+Every function sees one row; batches are for `jax.vmap`. A class whose score is s gives way by `mobility` per unit of
+impulse pushed on it, and all unknowns follow from one number: a concave increasing equation, solved by Newton's method
+from the left, where it never overshoots. Derivations: docs/theory/implicit_sgd.md. What the functions take:
+
+- c: step times weight (and total count) of the row, at least 0;
+- log_a: logarithm of the weight of each class, a number or (class,); -inf leaves one out;
+- delta or score: of each class, relative to the label's or absolute, at weights already shrunk by the ridge, (class,);
+- target: shares of the label or counts, (class,), summing to 1;
+- mobility: of each class, a number or (class,): squared norm of the row in the metric of the step, 0 if frozen;
+- u or v: the auxiliary variable before the step.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .lambert import hsolve, limits, log1p_sum_exp, p_of, uprox
+from .lambert import hsolve, limits, log1p_sum_exp, log_of, p_of, uprox
 
 _MOST = 30  # Newton steps: two or three do for ordinary numbers, a dozen for absurd ones
 
@@ -26,7 +32,7 @@ class Impulse(NamedTuple):
     u: jax.Array  # auxiliary variable after the step
 
 
-def _climb(newton, start, n_newton: int):
+def _climb(newton, start):
     """Newton's method from the left of a concave increasing equation, until the steps are rounding.
 
     In single precision it stops one step earlier: the steps shrink quadratically, and what is left is rounding.
@@ -35,7 +41,7 @@ def _climb(newton, start, n_newton: int):
 
     def go_on(carry):
         t, before, k = carry
-        return (t - before > close * (1 + jnp.abs(t))) & (k < n_newton)
+        return (t - before > close * (1 + jnp.abs(t))) & (k < _MOST)
 
     def step(carry):
         t, _, k = carry
@@ -44,102 +50,24 @@ def _climb(newton, start, n_newton: int):
     return jax.lax.while_loop(go_on, step, (start, start - jnp.inf, 0))[0]
 
 
-def _safe_exp(x):
-    return jnp.exp(jnp.minimum(x, limits(x).exp))
-
-
-def implicit_pair(c, log_a, delta, mobility, u, n_newton: int = _MOST) -> Impulse:
-    """Implicit step with one negative class: the root of a bracketed equation in the auxiliary variable.
-
-    Parameters
-    ----------
-    c : number
-        Step times weight of the row.
-    log_a : number
-        Logarithm of the weight of the negative.
-    delta : number
-        Score of the negative minus that of the label, weights already shrunk by the ridge.
-    mobility : number
-        Of the negative plus that of the label.
-    u : number
-        Auxiliary variable before the step, at least 0.
-    n_newton : int
-        Most Newton steps to take.
-
-    Returns
-    -------
-    Impulse
-        With ``push`` a number.
-
-    References
-    ----------
-    F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), Algorithm 1 (its bracket; solved by Newton's
-    method from the lower end in place of bisection).
-    """
-    level = jnp.log(jnp.maximum(c, limits(delta).smallest)) + log_a + delta
-
-    def excess(v):
-        p, moved = p_of(level - v, mobility)
-        return c * -jnp.expm1(-v) + v - u - p, 1 + c * jnp.exp(-v) + p / (1 + moved), moved
-
-    rises = excess(u)[0] < 0
-    free = uprox(c, jax.nn.softplus(log_a + delta), u)
-    held = uprox(c, jax.nn.softplus(log_a + delta - c * mobility), u)
-    low, high = jnp.where(rises, u, jnp.minimum(held, u)), jnp.where(rises, jnp.maximum(free, u), u)
-    # Two more lower ends: the label's class gives way no more than at `low`; the push is no more than at `high`.
-    most = jnp.maximum(c * -jnp.expm1(-high) + high - u, limits(delta).smallest)
-    start = jnp.maximum(low, uprox(c, jax.nn.softplus(log_a + delta - excess(low)[2]), u))
-    start = jnp.maximum(start, level - mobility * most - jnp.log(most))
-
-    def newton(v):
-        value, slope, _ = excess(v)
-        return jnp.clip(v - value / slope, low, high)
-
-    v = _climb(newton, jnp.clip(start, low, high), n_newton)
-    push = p_of(level - v, mobility)[0]
-    return Impulse(push, push, v)
-
-
-def implicit_step(c, log_a, delta, mobility, mobility_label, u, n_newton: int = _MOST) -> Impulse:
+def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     """Implicit step with any number of negative classes, exact.
 
-    Minimises ``c (v + exp(-v) + sum_k a_k exp(delta_k - v)) + (v - u)^2 / 2`` plus half the squared change of
-    the weights, over v and the weights together.
-
-    Parameters
-    ----------
-    c : number
-        Step times weight of the row, at least 0.
-    log_a : array
-        Logarithm of the weight of each negative, (negative,) or a number; -inf leaves one out.
-    delta : array
-        Scores of the negatives minus that of the label, weights already shrunk, (negative,).
-    mobility : array
-        Of the negatives, (negative,) or a number.
-    mobility_label : number
-        Of the label.
-    u : number
-        Auxiliary variable before the step.
-    n_newton : int
-        Most Newton steps to take.
-
-    Returns
-    -------
-    Impulse
-
-    Notes
-    -----
-    With ``t = v + mobility_label * pull`` the pushes are ``log p_k + mobility_k p_k = log(c a_k) + delta_k - t``, and
-    ``v + c (1 - exp(-v)) = u + pull`` is the equation left. It is concave and increasing in t with slope at least 1.
+    Minimises ``c (v + exp(-v) + sum_k a_k exp(delta_k - v)) + (v - u)^2 / 2`` plus half the squared change of the
+    weights, over v and the weights together. With ``t = v + mobility_label * pull`` the pushes are ``log p_k +
+    mobility_k p_k = log(c a_k) + delta_k - t``, and ``v + c (1 - exp(-v)) = u + pull`` is the equation left.
     """
-    level = jnp.log(jnp.maximum(c, limits(delta).smallest)) + log_a + delta
+    level = log_of(c, delta) + log_a + delta
     mobility = jnp.broadcast_to(mobility, delta.shape)
     lowest = jnp.minimum(u, 0.0)
+
+    def safe_exp(x):
+        return jnp.exp(jnp.minimum(x, limits(x).exp))
 
     def relaxed(v):
         """Value and slope of 1 - exp(-v), continued by its tangent below what v can be."""
         inside = jnp.maximum(v, lowest)
-        slope = _safe_exp(-inside)
+        slope = safe_exp(-inside)
         return slope * (v - inside) - jnp.expm1(-inside), slope
 
     def pushes(t):
@@ -153,63 +81,32 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u, n_newton: int = 
         value = c * rise + v - u - pull
         return t - value / ((1 + c * e) * (1 + mobility_label * slope) + slope)
 
-    def balance(v):
-        return jnp.maximum(c * -jnp.expm1(-v) + v - u, 0.0)
-
     # v is at least what it would be without a push, and at most what the scores would have it; each push is at most
     # what it would be alone. From the largest pull follows the smallest t.
     least = jnp.maximum(u / (1 + c), u - c)
     highest = jnp.maximum(log1p_sum_exp(log_a + delta), u)
     alone = p_of(level - least, mobility + mobility_label)[0]
-    most = jnp.maximum(jnp.minimum(balance(highest), jnp.sum(alone)), limits(delta).smallest)
+    most = jnp.maximum(c * -jnp.expm1(-highest) + highest - u, 0.0)
+    most = jnp.maximum(jnp.minimum(most, jnp.sum(alone)), limits(delta).smallest)
     start = jax.nn.logsumexp(level - mobility * jnp.minimum(alone, most)) - jnp.log(most)
-    start = jnp.maximum(least, start)
-    t = _climb(newton, start, n_newton)
+    t = _climb(newton, jnp.maximum(least, start))
     p, pull, _ = pushes(t)
     v = t - mobility_label * pull
     # Of the two expressions for v the one whose terms cancel less.
-    better = (jnp.abs(u) + pull) / (1 + c * _safe_exp(-v)) < jnp.abs(t) + mobility_label * pull
+    better = (jnp.abs(u) + pull) / (1 + c * safe_exp(-v)) < jnp.abs(t) + mobility_label * pull
     return Impulse(p, pull, jnp.where(better, hsolve(c, u + pull), v))
 
 
-class CountImpulse(NamedTuple):
-    """What a step on a row of counts pushes: ``w_j += (c target_j - push_j) x``."""
-
-    push: jax.Array  # (class,)
-    v: jax.Array  # auxiliary variable after the step
-
-
-def implicit_counts(c, log_a, score, target, mobility, v, n_newton: int = _MOST) -> CountImpulse:
+def implicit_counts(c, log_a, score, target, mobility, v):
     """Implicit step for a row of counts in the form with one auxiliary variable per row (alpha = 1).
 
-    Minimises ``c (z - sum_j target_j s_j + exp(-z) sum_j a_j exp(s_j)) + (z - v)^2 / 2`` plus half the squared
-    change of the weights.
-
-    Parameters
-    ----------
-    c : number
-        Step times weight and total count of the row.
-    log_a : array
-        Logarithm of the weights of the classes touched (0 on the support, of the sampled complement its weight),
-        (class,); -inf leaves one out.
-    score : array
-        Scores at shrunk weights, (class,).
-    target : array
-        Shares of the counts, (class,), summing to 1.
-    mobility : array
-        (class,) or a number.
-    v : number
-        Auxiliary variable (log of the normaliser) before the step.
-    n_newton : int
-        Most Newton steps to take.
-
-    Returns
-    -------
-    CountImpulse
+    Minimises ``c (z - sum_j target_j s_j + exp(-z) sum_j a_j exp(s_j)) + (z - v)^2 / 2`` plus half the squared change
+    of the weights. Returns pushes (class,), ``w_j += (c target_j - push_j) x``, and the auxiliary variable after it.
     """
     mobility = jnp.broadcast_to(mobility, score.shape)
-    level = jnp.log(jnp.maximum(c, limits(score).smallest)) + log_a + score + mobility * c * target
-    highest = uprox(c, jax.nn.logsumexp(level) - jnp.log(jnp.maximum(c, limits(score).smallest)), v)
+    log_c = log_of(c, score)
+    level = log_c + log_a + score + mobility * c * target
+    highest = uprox(c, jax.nn.logsumexp(level) - log_c, v)
     most = jnp.maximum(highest - v + c, limits(score).smallest)
     start = jnp.maximum(v - c, jax.nn.logsumexp(level - mobility * most) - jnp.log(most))
 
@@ -217,36 +114,19 @@ def implicit_counts(c, log_a, score, target, mobility, v, n_newton: int = _MOST)
         p, moved = p_of(level - z, mobility)
         return z - (z - v + c - jnp.sum(p)) / (1 + jnp.sum(p / (1 + moved)))
 
-    z = _climb(newton, start, n_newton)
-    return CountImpulse(p_of(level - z, mobility)[0], z)
+    z = _climb(newton, start)
+    return p_of(level - z, mobility)[0], z
 
 
-def softmax_prox(c, score, target, mobility, n_newton: int = _MOST) -> jax.Array:
+def softmax_prox(c, score, target, mobility):
     """Exact proximal step of a row's softmax loss over all classes: no sampling, no auxiliary variable.
 
-    Minimises ``c (logsumexp(s) - sum_k target_k s_k)`` plus half the squared change of the weights.
-
-    Parameters
-    ----------
-    c : number
-        Step times weight (and total count) of the row.
-    score : array
-        At shrunk weights, (class,).
-    target : array
-        Shares of the label or counts, (class,), summing to 1.
-    mobility : array
-        (class,) or a number.
-    n_newton : int
-        Most Newton steps to take.
-
-    Returns
-    -------
-    push : jax.Array
-        (class,), summing to c: ``w_k += (c target_k - push_k) x``.
+    Minimises ``c (logsumexp(s) - sum_k target_k s_k)`` plus half the squared change of the weights. Returns pushes
+    (class,), summing to c: ``w_k += (c target_k - push_k) x``.
     """
     mobility = jnp.broadcast_to(mobility, score.shape)
     gain = mobility * c * target
-    level = jnp.log(jnp.maximum(c, limits(score).smallest)) + score + gain
+    level = log_of(c, score) + score + gain
 
     def newton(z):
         p, moved = p_of(level - z, mobility)
@@ -254,6 +134,5 @@ def softmax_prox(c, score, target, mobility, n_newton: int = _MOST) -> jax.Array
         step = (jnp.sum(p) - c) / jnp.where(slope > 0, slope, 1.0)
         return jnp.where(slope > 0, z + step, z)
 
-    start = jax.nn.logsumexp(score + gain - mobility * c)
-    z = _climb(newton, start, n_newton)
+    z = _climb(newton, jax.nn.logsumexp(score + gain - mobility * c))
     return p_of(level - z, mobility)[0]

@@ -17,41 +17,21 @@ from .lambert import log1p_sum_exp, uprox
 
 
 class Batch(NamedTuple):
-    """Sampled objective of a minibatch.
+    """Sampled objective of a minibatch."""
 
-    Attributes
-    ----------
-    base : jax.Array
-        Scores before the pushes, (row, class).
-    mobility : jax.Array
-        (row, row).
-    label : jax.Array
-        Place of each row's label among the classes, (row,).
-    log_a : jax.Array
-        Logarithms of the weights of the negatives, -inf for the label and what was not drawn, (row, class).
-    c : jax.Array
-        Step times weight, (row,).
-    u : jax.Array
-        Auxiliary variables before the step, (row,).
-    """
-
-    base: jax.Array
-    mobility: jax.Array
-    label: jax.Array
-    log_a: jax.Array
-    c: jax.Array
-    u: jax.Array
-
-
-def _pushes(label, step):
-    """Pushes of a row on every class, its label's balancing the others."""
-    return step.push.at[label].add(-step.pull)
+    base: jax.Array  # scores before the pushes, (row, class)
+    mobility: jax.Array  # (row, row)
+    label: jax.Array  # place of each row's label among the classes, (row,)
+    log_a: jax.Array  # logarithms of the weights of the negatives, -inf for what is none, (row, class)
+    c: jax.Array  # step times weight, (row,)
+    u: jax.Array  # auxiliary variables before the step, (row,)
 
 
 def _solve_row(batch: Batch, i, base, mobility):
-    """Solve for one row alone, as if the others' pushes stood."""
-    delta = base - base[batch.label[i]]
-    return implicit_step(batch.c[i], batch.log_a[i], delta, mobility, mobility, batch.u[i])
+    """Pushes of a row, its label's balancing the others, and its auxiliary variable, as if others' pushes stood."""
+    label = batch.label[i]
+    step = implicit_step(batch.c[i], batch.log_a[i], base - base[label], mobility, mobility, batch.u[i])
+    return step.push.at[label].add(-step.pull), step.u
 
 
 def dual_ascent(batch: Batch, n_sweeps: int):
@@ -64,8 +44,8 @@ def dual_ascent(batch: Batch, n_sweeps: int):
         G, u = carry
         i = t % len(batch.c)
         others = batch.base[i] - batch.mobility[i] @ G + batch.mobility[i, i] * G[i]
-        step = _solve_row(batch, i, others, batch.mobility[i, i])
-        return G.at[i].set(_pushes(batch.label[i], step)), u.at[i].set(step.u)
+        pushes, after = _solve_row(batch, i, others, batch.mobility[i, i])
+        return G.at[i].set(pushes), u.at[i].set(after)
 
     return jax.lax.fori_loop(0, n_sweeps * len(batch.c), visit, (jnp.zeros_like(batch.base), batch.u))
 
@@ -81,13 +61,12 @@ def jacobi_ascent(batch: Batch, n_sweeps: int):
     def sweep(_, carry):
         G, _u = carry
         base = batch.base + reach[:, None] * G - batch.mobility @ G
-        step = jax.vmap(_solve_row, (None, 0, 0, 0))(batch, rows, base, reach)
-        return jax.vmap(_pushes)(batch.label, step), step.u
+        return jax.vmap(_solve_row, (None, 0, 0, 0))(batch, rows, base, reach)
 
     return jax.lax.fori_loop(0, n_sweeps, sweep, (jnp.zeros_like(batch.base), batch.u))
 
 
-def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-12):
+def newton_cg(batch: Batch, n_newton: int, n_cg: int = 40):
     """Newton's method on the pushes, its systems solved by conjugate gradients in the metric of the mobility.
 
     No inverse and no factorisation is needed, and a singular mobility does no harm: pushes that move no score are not
@@ -95,7 +74,7 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
     """
     M, c, at = batch.mobility, batch.c, jnp.arange(len(batch.c))
     reach = jnp.max(jnp.sum(jnp.abs(M), axis=1))
-    close = max(tol, 4 * float(jnp.finfo(M.dtype).eps))
+    close = max(1e-12, 4 * float(jnp.finfo(M.dtype).eps))
 
     def parts(G):
         S = batch.base - M @ G
@@ -118,10 +97,6 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
     def inner(a, b):
         return jnp.sum(a * (M @ b))
 
-    def rounding_of(r):
-        """Error of ``inner(r, r)``."""
-        return jnp.finfo(r.dtype).eps * reach * jnp.sum(r * r)
-
     def newton(carry):
         G, _, k = carry
         u, push, value = parts(G)
@@ -140,7 +115,8 @@ def newton_cg(batch: Batch, n_newton: int = 15, n_cg: int = 40, tol: float = 1e-
         def unsolved(state):
             _, r, _, rr, j = state
             target = jnp.minimum(1e-4, size) * 1e-4 * size
-            return (rr > jnp.maximum(target, rounding_of(r))) & (j < n_cg)
+            rounding = jnp.finfo(r.dtype).eps * reach * jnp.sum(r * r)  # of rr
+            return (rr > jnp.maximum(target, rounding)) & (j < n_cg)
 
         zero = jnp.zeros_like(G)
         x, *_ = jax.lax.while_loop(unsolved, conjugate, (zero, residual, residual, size, 0))

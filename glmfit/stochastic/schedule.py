@@ -1,10 +1,22 @@
-"""How long a sampling solver goes on, and with what steps."""
+"""Solvers that follow a schedule: a number of epochs, a step that shrinks from one to the next, no rule to stop."""
 
 from __future__ import annotations
 
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
 
 from .._checks import check_positive, check_real, check_whole
+from .._compile import compile_seconds
+from .._progress import ProgressBar
+from .._status import Status
+from ..problems.base import Params
+from ..solvers._result import Solution
 
 
 @dataclass(frozen=True)
@@ -38,3 +50,124 @@ def check_explicit_step(c: float, strength: float) -> None:
             f"step is {c:.3g}; times the ridge strength {strength:.3g} it must stay below 1 for an explicit step. "
             "Use a shorter step, or ImplicitSGD, which takes any."
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledSolution(Solution):
+    """Outcome of a schedule: parameters in the solver's precision and always finite, and a state to go on from.
+
+    The status is SCHEDULE_DONE, NON_FINITE (a number overflowed: the parameters are those before) or INTERRUPTED.
+
+    Attributes
+    ----------
+    steps : int
+        Done.
+    """
+
+    steps: int
+
+
+class ScheduledSolver(ABC):
+    """Solver of a softmax problem: a state, a NamedTuple with a field ``epoch``, is updated epoch by epoch."""
+
+    usual_epochs: ClassVar[int] = 50  # of a run without a schedule
+    has_step: ClassVar[bool] = True  # whether the step of the schedule is used
+    implicit: ClassVar[bool] = False  # whether steps are implicit: stable at any length
+    batch_size: int  # visits per step
+
+    @abstractmethod
+    def init_state(self, problem, params: Params | None, *, key) -> Any:
+        """Prepare the first epoch."""
+
+    @abstractmethod
+    def update(self, problem, state: Any, c: float) -> Any:
+        """Do one epoch at step size c / N."""
+
+    @abstractmethod
+    def user_params(self, problem, state: Any) -> Params:
+        """Coefficients (feature, class) and intercepts (class,) of a state."""
+
+    @abstractmethod
+    def is_finite(self, state: Any) -> bool:
+        """Whether no number overflowed."""
+
+    def n_visits(self, problem) -> int:
+        """How many visits an epoch has: one of every row."""
+        return problem.n_rows
+
+    @abstractmethod
+    def n_steps(self, problem) -> int:
+        """How many steps an epoch has."""
+
+    def longest_step(self, problem) -> float:
+        """Least c that is too long whatever the data: where an explicit step on the ridge turns coefficients around."""
+        return 1 / max(problem.strength, 1e-12) if self.has_step and not self.implicit else math.inf
+
+    def kept(self, state: Any) -> Any:
+        """Return a state that later updates leave as it is."""
+        return state
+
+    def run(
+        self,
+        problem: Any,
+        params: Params | None = None,
+        *,
+        key: jax.Array,
+        schedule: Schedule | None = None,
+        callback: Callable | None = None,
+        verbose: bool = False,
+        state: Any = None,
+    ) -> SampledSolution:
+        """Follow the schedule.
+
+        Parameters
+        ----------
+        problem : SoftmaxProblem
+            Data and ridge.
+        params : Params, optional
+            Where to start; default zeros.
+        key : jax key
+            Of all draws: the same key gives the same answer.
+        schedule : Schedule, optional
+            Epochs and steps.
+        callback : callable, optional
+            Called as ``callback(epoch, seconds, params)`` after every epoch, the seconds without its own.
+        verbose : bool
+            Show a progress bar.
+        state : optional
+            To go on from, of an earlier run with the same problem: its epochs count as done.
+
+        Returns
+        -------
+        SampledSolution
+        """
+        schedule = schedule or Schedule(self.usual_epochs)
+        clock, compiled = time.perf_counter(), compile_seconds()
+        state = self.init_state(problem, params, key=key) if state is None else self.kept(state)
+        status, told = Status.SCHEDULE_DONE, 0.0
+        kept = self.kept(state)
+        bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, state.epoch)
+        try:
+            while state.epoch < schedule.epochs:
+                state = self.update(problem, state, schedule.step * schedule.decay**state.epoch)
+                if not self.is_finite(state):
+                    status, state = Status.NON_FINITE, kept
+                    break
+                kept = self.kept(state)
+                bar.advance()
+                if callback is not None:
+                    before = time.perf_counter()
+                    callback(state.epoch, before - clock - told, self.user_params(problem, state))
+                    told += time.perf_counter() - before
+        except KeyboardInterrupt:
+            status, state = Status.INTERRUPTED, kept
+        finally:
+            bar.close()
+        compiling = compile_seconds() - compiled
+        params = self.user_params(problem, state)
+        seconds = time.perf_counter() - clock - told - compiling
+        return SampledSolution(
+            params=params, status=status, epochs=state.epoch, steps=state.epoch * self.n_steps(problem),
+            seconds_run=seconds, seconds_compile=compiling, solver_name=type(self).__name__, state=state,
+            interrupted=status == Status.INTERRUPTED,
+        )  # fmt: skip

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from ..solvers._seed import seed_of
-from .base import ScheduledSolver
-from .schedule import Schedule
+from .schedule import Schedule, ScheduledSolver
 
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 200_000, 20, 3
@@ -86,8 +85,8 @@ def tune_step(
 
     Notes
     -----
-    Up to 10 rows per class, and 20 000 at least, are tried, for 3 to 20 epochs: few compared with a fit to many rows.
-    c is step size times rows, so what is best on some rows is about right for all. The loss has no ridge in it.
+    Up to 10 rows per class, and 20 000 at least, are tried: few compared with a fit to many rows. c is step size times
+    rows, so what is best on some rows is about right for all. The loss has no ridge in it.
     """
     if not solver.has_step:
         raise ValueError(f"{type(solver).__name__} has no step to choose; run it without one.")

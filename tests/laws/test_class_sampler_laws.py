@@ -17,7 +17,7 @@ from glmfit.solvers import (
     SoftmaxProx,
     UMax,
 )
-from glmfit.stochastic import class_steps
+from glmfit.stochastic import class_sampler
 from glmfit.stochastic.class_problem import Pairs, SoftmaxProblem
 
 N, D, K = 600, 4, 6
@@ -220,10 +220,10 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing():
 
 def test_draws_depend_on_seed_and_epoch_alone():
     label = np.zeros(50, np.int32)
-    order = class_steps._order(jax.random.key(0), 50, 1, 50)
+    order = class_sampler._order(jax.random.key(0), 50, 1, 50)
     assert np.array_equal(np.sort(order[:, 0]), np.arange(50))
     keys = [jax.random.key(k) for k in (0, 0, 1)]
-    one, two, other = (class_steps._draw(k, label, order, 0, 50, K, 3, False) for k in keys)
+    one, two, other = (class_sampler._draw(k, label, order, 0, 50, K, 3, False) for k in keys)
     assert equal(one, two) and not equal(one, other)
 
 
@@ -258,8 +258,8 @@ def test_a_strong_ridge_looks_nothing_up_twice(monkeypatch):
     """However many times the weights must be rescaled on the way."""
     problem, *_ = make(strength=1.0)
     calls = []
-    look_up = class_steps.kernels.look_up
-    monkeypatch.setattr(class_steps.kernels, "look_up", lambda *a: calls.append(1) or look_up(*a))
+    look_up = class_sampler.kernels.look_up
+    monkeypatch.setattr(class_sampler.kernels, "look_up", lambda *a: calls.append(1) or look_up(*a))
     solver = ImplicitSGD(2)
     solver.update(problem, solver.init_state(problem, None, key=jax.random.key(0)), 1000.0)
     assert len(calls) == 1

@@ -7,26 +7,26 @@ import pytest
 import scipy.sparse as sp
 from jaxprs import equations
 
+from glmfit.solvers import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from glmfit.stochastic import class_kernels as sampling
-from glmfit.stochastic import class_rules as rules
-from glmfit.stochastic import class_steps, implicit
+from glmfit.stochastic import class_sampler, implicit
 from glmfit.stochastic.class_rows import ClassData, dense_rows, sparse_rows
 from glmfit.stochastic.lambert import log1p_sum_exp
 
 N, D, K, M = 40, 5, 7, 3
 LOG_A = float(np.log((K - 1) / M))
-RULES = {
-    "implicit": rules.ImplicitRule(),
-    "implicit, absolute": rules.ImplicitRule(alpha=1.0),
-    "umax": rules.ExplicitRule(raise_at=1.0),
-    "gradient": rules.ExplicitRule(),
-    "gradient, absolute": rules.ExplicitRule(alpha=1.0),
-    "ove": rules.OneVersusEach(),
-    "nce": rules.NoiseContrastive(float(np.log(M / K))),
-    "sampled softmax": rules.SampledSoftmax(),
+SOLVERS = {
+    "implicit": ImplicitSGD(),
+    "implicit, absolute": ImplicitSGD(alpha=1.0),
+    "umax": UMax(),
+    "gradient": SGD(),
+    "gradient, absolute": UMax(alpha=1.0, delta=1e30),  # never raised
+    "ove": OVE(),
+    "nce": NCE(),
+    "sampled softmax": ImportanceSampling(),
 }
 LENGTH = {"gradient": 1e-3, "gradient, absolute": 1e-3}  # longer plain gradient steps overflow, as they must
-every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 every_layout = pytest.mark.parametrize("layout", ["dense", "sparse"])
 
 
@@ -42,7 +42,7 @@ def make(rng, X, layout="dense", intercept=True, offset=True, dtype=np.float64):
     numbers = rng.uniform(0.5, 2, N).astype(dtype), np.arange(N, dtype=np.int32)
     label, offsets = rng.integers(0, K, N).astype(np.int32), rng.normal(size=(N, K)).astype(dtype)
     row = np.arange(N, dtype=np.int32)
-    arrays = label, row, *numbers, offsets if offset else None
+    arrays = label, row, *numbers, offsets if offset else None, np.arange(N + 1, dtype=np.int32), numbers[0]
     return ClassData(rows, *(None if a is None else jnp.asarray(a) for a in arrays))
 
 
@@ -55,12 +55,16 @@ def weights(V, u):
     return sampling.Weights(jnp.array(V), jnp.array(u), jnp.ones((), V.dtype))
 
 
-def length(rule):
-    return next((LENGTH[name] for name in LENGTH if RULES[name] == rule), 0.5)
+def length(solver):
+    return next((LENGTH[name] for name in LENGTH if SOLVERS[name] == solver), 0.5)
 
 
 def schedule(stop, c=0.5, strength=0.0, begin=0, log_a=LOG_A):
-    return sampling.Span(begin, stop, c, strength, log_a)
+    return sampling.Span(begin, stop, c, strength, log_a, np.inf)
+
+
+def single_steps(data, weights, order, negatives, span, solver):
+    return sampling.single_steps(sampling.look_up(data, order, negatives), weights, span, solver)
 
 
 def finished(weights, intercept=True):
@@ -76,10 +80,10 @@ def draws(rng, data, steps, m=M):
     return jnp.asarray(order), jnp.asarray(C)
 
 
-def loop(data, X, V, u, order, C, c, strength, rule, intercept=True):
+def loop(data, X, V, u, order, C, c, strength, solver, intercept=True):
     """Same steps on plain weights, every ridge applied to all classes at once."""
     W, u = V.copy(), u.copy()
-    jitted = jax.jit(rule.step)
+    jitted = jax.jit(solver.step)
     x1 = np.column_stack([X, np.ones(N)]) if intercept else X
     free = np.zeros(x1.shape[1], bool)
     free[D:] = True
@@ -87,57 +91,57 @@ def loop(data, X, V, u, order, C, c, strength, rule, intercept=True):
     for i, negative in zip(np.asarray(order), np.asarray(C), strict=True):
         y, x = label[i], x1[i]
         d = np.where(free, 1.0, 1 + c * strength)
-        before = W / d if rule.implicit else W
+        before = W / d if solver.implicit else W
         s = before @ x + (0 if data.offset is None else np.asarray(data.offset)[i])
         step = jitted(c * weight[i], LOG_A, s[negative], s[y], np.sum(x**2 / d), u[i])
-        W = before if rule.implicit else W * np.where(free, 1.0, 1 - c * strength)
-        metric = x / d if rule.implicit else x
+        W = before if solver.implicit else W * np.where(free, 1.0, 1 - c * strength)
+        metric = x / d if solver.implicit else x
         for k, push in zip(negative, np.asarray(step.push), strict=True):
             W[k] -= push * metric
         W[y] += float(step.pull) * metric
-        if rule.auxiliary:
+        if solver.auxiliary:
             u[i] = float(step.u)
     return W, u
 
 
-@every_rule
+@every_solver
 @every_layout
 @pytest.mark.parametrize("strength", [0.0, 0.02])
-def test_single_steps_are_those_of_a_loop(rule, layout, strength, features, rng, x64):
+def test_single_steps_are_those_of_a_loop(solver, layout, strength, features, rng, x64):
     """Identity 12 among them: a ridge by a global scale is the ridge."""
     data = make(rng, features, layout)
     V, u = start(rng)
     order, C = draws(rng, data, 200)
     args = data, weights(V, u), order, C
-    c = length(rule)
-    W, u_new = finished(sampling.single_steps(*args, schedule(200, c, strength), rule))
-    W_loop, u_loop = loop(data, features, V, u, order, C, c, strength, rule)
+    c = length(solver)
+    W, u_new = finished(single_steps(*args, schedule(200, c, strength), solver))
+    W_loop, u_loop = loop(data, features, V, u, order, C, c, strength, solver)
     np.testing.assert_allclose(W, W_loop, atol=1e-11)
     np.testing.assert_allclose(u_new, u_loop, atol=1e-11)
 
 
-@every_rule
+@every_solver
 @pytest.mark.parametrize("intercept", [True, False])
-def test_the_sum_over_classes_is_conserved(rule, intercept, features, rng, x64):
+def test_the_sum_over_classes_is_conserved(solver, intercept, features, rng, x64):
     """Identity 14: without a ridge nothing is gained or lost; true of scores relative to the label's, not of NCE."""
     data = make(rng, features, intercept=intercept)
     V, u = start(rng, intercept)
     order, C = draws(rng, data, 100)
-    args = data, weights(V, u), order, C, schedule(100, length(rule))
-    W, _ = finished(sampling.single_steps(*args, rule), intercept)
-    if isinstance(rule, rules.NoiseContrastive) or getattr(rule, "alpha", 0.0) == 1.0:
+    args = data, weights(V, u), order, C, schedule(100, length(solver))
+    W, _ = finished(single_steps(*args, solver), intercept)
+    if isinstance(solver, NCE) or getattr(solver, "alpha", 0.0) == 1.0:
         assert np.abs(W.sum(axis=0) - V.sum(axis=0)).max() > 1e-4
     else:
         np.testing.assert_allclose(W.sum(axis=0), V.sum(axis=0), atol=1e-10)
 
 
 def test_two_halves_of_an_epoch_are_the_epoch(features, rng, x64):
-    data, rule = make(rng, features), rules.ImplicitRule()
+    data, solver = make(rng, features), ImplicitSGD()
     V, u = start(rng)
     order, C = draws(rng, data, 60)
-    whole = sampling.single_steps(data, weights(V, u), order, C, schedule(60, strength=0.1), rule)
-    half = sampling.single_steps(data, weights(V, u), order, C, schedule(30, strength=0.1), rule)
-    both = sampling.single_steps(data, half, order, C, schedule(60, strength=0.1, begin=30), rule)
+    whole = single_steps(data, weights(V, u), order, C, schedule(60, strength=0.1), solver)
+    half = single_steps(data, weights(V, u), order, C, schedule(30, strength=0.1), solver)
+    both = single_steps(data, half, order, C, schedule(60, strength=0.1, begin=30), solver)
     for a, b in zip(whole, both, strict=True):
         np.testing.assert_array_equal(a, b)
     merged = sampling.merge_scale(sampling.Weights(*map(jnp.array, whole)), data.rows.penalised)
@@ -151,7 +155,7 @@ def test_a_row_of_zeros_moves_only_its_auxiliary_variable(features, rng, x64):
     C = draws(rng, data, 1)[1]
     C = jnp.where(C == data.label[3], (C + 1) % K, C)
     args = data, weights(V, u), jnp.array([3], jnp.int32), C[:1]
-    W, u_new = finished(sampling.single_steps(*args, schedule(1), rules.ImplicitRule()), False)
+    W, u_new = finished(single_steps(*args, schedule(1), ImplicitSGD()), False)
     np.testing.assert_array_equal(W, V)
     assert u_new[3] != u[3] and np.array_equal(np.delete(u_new, 3), np.delete(u, 3))
 
@@ -159,26 +163,23 @@ def test_a_row_of_zeros_moves_only_its_auxiliary_variable(features, rng, x64):
 # ------------------------------------------------------------------------- minibatches
 
 
-@every_rule
+@every_solver
 @every_layout
-def test_averaged_steps_are_the_mean_of_single_ones(rule, layout, features, rng, x64):
+def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rng, x64):
     data = make(rng, features, layout)
     V, u = start(rng)
     order = jnp.asarray(rng.choice(N, 4, replace=False).astype(np.int32))
     C = sampling.distinct_negatives(jax.random.key(2), data.label[order][..., None], K, M)
-    one = schedule(1, length(rule), 0.1)
-    W, u_new = finished(sampling.averaged_steps(data, weights(V, u), order[None], C[None], one, rule))
-    alone = [
-        finished(sampling.single_steps(data, weights(V, u), order[j : j + 1], C[j : j + 1], one, rule))
-        for j in range(4)
-    ]
+    one = schedule(1, length(solver), 0.1)
+    W, u_new = finished(sampling.averaged_steps(data, weights(V, u), order[None], C[None], one, solver))
+    alone = [finished(single_steps(data, weights(V, u), order[j : j + 1], C[j : j + 1], one, solver)) for j in range(4)]
     np.testing.assert_allclose(W, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
     np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
 
 def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
     """Identity 20: two starts never end farther apart."""
-    data, rule = make(rng, features), rules.ImplicitRule()
+    data, solver = make(rng, features), ImplicitSGD()
     for c in (0.1, 10.0, 1000.0):
         order = jnp.asarray(rng.choice(N, 6, replace=False).astype(np.int32))
         C = sampling.distinct_negatives(jax.random.key(0), data.label[order][..., None], K, M)
@@ -186,7 +187,7 @@ def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
             (V, u), (V2, u2) = start(rng), start(rng)
             V2, u2 = V + 0.3 * (V2 - V), u + 0.3 * (u2 - u)
             ends = [
-                finished(sampling.averaged_steps(data, weights(*s), order[None], C[None], schedule(1, c), rule))
+                finished(sampling.averaged_steps(data, weights(*s), order[None], C[None], schedule(1, c), solver))
                 for s in ((V, u), (V2, u2))
             ]
             (W, u_new), (W2, u2_new) = ends
@@ -199,14 +200,14 @@ def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
 @pytest.mark.parametrize("name", ["umax", "gradient", "ove", "nce", "sampled softmax"])
 def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
     """Identity 11: repeated labels and negatives that are labels included; all exponentials use the old weights."""
-    data, rule = make(rng, features, layout), RULES[name]
+    data, solver = make(rng, features, layout), SOLVERS[name]
     V, u = start(rng)
     steps, n = 5, 12
     order = np.stack([rng.choice(N, n, replace=False) for _ in range(steps)]).astype(np.int32)
     C = np.stack([rng.choice(K, M, replace=False) for _ in range(steps)]).astype(np.int32)
-    c, strength = 4 * length(rule), 0.05
+    c, strength = 4 * length(solver), 0.05
     args = data, weights(V, u), jnp.asarray(order), jnp.asarray(C), schedule(steps, c, strength)
-    W, u_new = finished(sampling.shared_steps(*args, rule))
+    W, u_new = finished(sampling.shared_steps(*args, solver))
 
     x1 = np.column_stack([features, np.ones(N)])
     label, weight, offset = (np.asarray(a) for a in (data.label, data.weight, data.offset))
@@ -216,11 +217,11 @@ def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
         for i in rows:
             s = V @ x1[i] + offset[i]
             chosen = [k for k in negatives if hits or k != label[i]]
-            step = rule.step(c * weight[i] / n, LOG_A, jnp.asarray(s[chosen]), s[label[i]], 0.0, u[i])
+            step = solver.step(c * weight[i] / n, LOG_A, jnp.asarray(s[chosen]), s[label[i]], 0.0, u[i])
             for k, push in zip(chosen, np.asarray(step.push), strict=True):
                 new[k] -= push * x1[i]
             new[label[i]] += float(step.pull) * x1[i]
-            if rule.auxiliary:
+            if solver.auxiliary:
                 u[i] = float(step.u)
         V = new
     np.testing.assert_allclose(W, V, atol=1e-11)
@@ -250,8 +251,8 @@ def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(la
     for rows, negatives in zip(order, C, strict=True):
         for i in rows:
             chosen = negatives[negatives != np.asarray(data.label)[i]].astype(np.int32)
-            single = sampling.single_steps(
-                data, single, jnp.array([i]), jnp.asarray(chosen)[None], schedule(1, 4.0 / 8), rules.ImplicitRule()
+            single = single_steps(
+                data, single, jnp.array([i]), jnp.asarray(chosen)[None], schedule(1, 4.0 / 8), ImplicitSGD()
             )
     W_loop, u_loop = finished(single)
     np.testing.assert_allclose(W, W_loop, atol=1e-12)
@@ -265,7 +266,7 @@ def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, 
     V, u = start(rng)
     order, c = rng.choice(N, (6, 3), replace=False).astype(np.int32), 2.0
     args = data, weights(V, u), jnp.asarray(order), schedule(6, c, strength)
-    W, _ = finished(sampling.all_class_steps(*args))
+    W, _ = finished(sampling.all_class_steps(*args, SoftmaxProx()))
     x1, free = np.column_stack([features, np.ones(N)]), np.append(np.zeros(D), 1)
     d = np.where(free, 1.0, 1 + c * strength)
     for rows in order:
@@ -314,16 +315,16 @@ def test_the_program_of_a_draw_does_not_grow_with_the_number_of_negatives(shared
     key, label, order = jax.random.key(0), jnp.zeros(64, jnp.int32), jnp.zeros((8, 4), jnp.int32)
 
     def size(m):
-        traced = class_steps._draw.trace(key, label, order, 0, size=8, n_classes=1000, m=m, shared=shared)
+        traced = class_sampler._draw.trace(key, label, order, 0, size=8, n_classes=1000, m=m, shared=shared)
         return sum(1 for _ in equations(traced.jaxpr))
 
     assert size(2) == size(16) == size(128)
 
 
 def test_single_precision_survives_a_long_epoch_with_a_ridge(features, rng):
-    data, rule = make(rng, features, dtype=np.float32), rules.ImplicitRule()
+    data, solver = make(rng, features, dtype=np.float32), ImplicitSGD()
     V, u = start(rng, dtype=np.float32)
     order, C = draws(rng, data, 2000)
-    W, u_new = finished(sampling.single_steps(data, weights(V, u), order, C, schedule(2000, strength=0.02), rule))
+    W, u_new = finished(single_steps(data, weights(V, u), order, C, schedule(2000, strength=0.02), solver))
     assert np.all(np.isfinite(W)) and np.all(u_new >= 0)
     assert np.all(log1p_sum_exp(W @ np.ones(D + 1)) < 1e3)

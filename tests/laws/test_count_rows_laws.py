@@ -11,9 +11,8 @@ from scipy.special import logsumexp
 
 from glmfit import MultinomialGLM
 from glmfit.problems import Pairs, SoftmaxProblem
-from glmfit.solvers import ImplicitSGD, Schedule, UMax
+from glmfit.solvers import SGD, ImplicitSGD, Schedule, UMax
 from glmfit.stochastic import class_kernels as sampling
-from glmfit.stochastic import class_rules as rules
 
 N, D, K, M = 4, 3, 5, 2
 every_alpha = pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
@@ -34,17 +33,16 @@ def make(rng, sparse=False, offset=True, strength=0.0):
     return SoftmaxProblem(features, pairs, K, strength, False, o, np.float64), X, W, v, o, weight
 
 
-def one_step(problem, W, v, i, others, rule, c=1e-3, strength=0.0):
+def one_step(problem, W, v, i, others, solver, c=1e-3, strength=0.0):
     """Weights and auxiliary variables after one visit of rows i with given negatives, filled up with no classes."""
     negatives = np.full((1, len(i), max(len(C) for C in others)), K, np.int32)
     for j, C in enumerate(others):
         negatives[0, j, : len(C)] = C
     weights = sampling.Weights(jnp.array(W), jnp.array(v), jnp.ones(()))
-    seen, width = problem.count_rows
-    span = sampling.Span(0, 1, c, strength, np.nan)
+    span = sampling.Span(0, 1, c, strength, np.nan, np.inf)
     order = jnp.asarray(np.array([i], np.int32))
     end = sampling.count_steps(
-        problem.class_data("row"), seen, weights, order, jnp.asarray(negatives), span, rule, width
+        problem.class_data, weights, order, jnp.asarray(negatives), span, solver, problem.most_seen
     )
     return np.array(end.V) * float(end.scale), np.array(end.u)
 
@@ -72,12 +70,12 @@ def test_the_best_variable_makes_it_the_likelihood(alpha, rng):
 def test_steps_are_unbiased_over_all_draws(alpha, sparse, rng, x64):
     """Forms A2 (alpha = 1) and C (alpha = 0), every row and every set of negatives enumerated."""
     problem, X, W, v, offset, weight = make(rng, sparse)
-    rule, c = rules.ExplicitRule(alpha), 1e-3
+    solver, c = UMax(alpha=alpha, delta=1e30), 1e-3
     gv, gW = np.zeros(N), np.zeros((K, D))
     for i in range(N):
         sets = subsets(i)
         for C in sets:
-            V, u = one_step(problem, W, v, [i], [C], rule, c)
+            V, u = one_step(problem, W, v, [i], [C], solver, c)
             gW -= (V - W) / c / len(sets)
             gv -= (u - v) / c / len(sets)
     exact_v, exact_W = oracle.count_gradient(v, W, X, Y, alpha, offset, weight)
@@ -92,7 +90,7 @@ def test_implicit_steps_are_the_minimum_they_stand_for(sparse, rng, x64):
     c, strength = 3.0, 0.2
     for i in range(N):
         C = np.asarray(subsets(i)[-1], int)
-        V, u = one_step(problem, W, v, [i], [C], rules.ImplicitRule(1.0), c, strength)
+        V, u = one_step(problem, W, v, [i], [C], ImplicitSGD(alpha=1.0), c, strength)
         a = (Y[i] > 0).astype(float)
         a[C] = np.sum(Y[i] == 0) / max(len(C), 1)
         n, share = weight[i] * Y[i].sum(), Y[i] / Y[i].sum()
@@ -106,9 +104,9 @@ def test_implicit_steps_are_the_minimum_they_stand_for(sparse, rng, x64):
 def test_a_batch_takes_the_mean_of_its_rows(sparse, rng, x64):
     problem, _, W, v, *_ = make(rng, sparse)
     sets = [subsets(i)[0] for i in range(N)]
-    for rule in (rules.ImplicitRule(1.0), rules.ExplicitRule(0.0)):
-        V, u = one_step(problem, W, v, list(range(N)), sets, rule, 0.1)
-        alone = [one_step(problem, W, v, [i], [sets[i]], rule, 0.1) for i in range(N)]
+    for solver in (ImplicitSGD(alpha=1.0), SGD()):
+        V, u = one_step(problem, W, v, list(range(N)), sets, solver, 0.1)
+        alone = [one_step(problem, W, v, [i], [sets[i]], solver, 0.1) for i in range(N)]
         np.testing.assert_allclose(V, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
         np.testing.assert_allclose(u, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
@@ -118,8 +116,8 @@ def test_raises_of_a_batch_count_in_full(alpha, rng, x64):
     """Not the mean of the batch: a variable that is too low is raised whatever others do."""
     problem, _, W, _, *_ = make(rng)
     sets, low = [subsets(i)[0] for i in range(N)], np.full(N, -5.0)
-    _, together = one_step(problem, W, low, list(range(N)), sets, rules.ExplicitRule(alpha, 1.0), 0.0)
-    alone = [one_step(problem, W, low, [i], [sets[i]], rules.ExplicitRule(alpha, 1.0), 0.0)[1][i] for i in range(N)]
+    _, together = one_step(problem, W, low, list(range(N)), sets, UMax(alpha=alpha), 0.0)
+    alone = [one_step(problem, W, low, [i], [sets[i]], UMax(alpha=alpha), 0.0)[1][i] for i in range(N)]
     np.testing.assert_allclose(together, alone, atol=1e-12)
     assert np.all(together > low)
 
@@ -134,7 +132,7 @@ def test_a_raise_never_passes_the_best_variable(alpha, rng, x64):
     low, raised = best - 6, 0
     draws = [(row, C) for row in range(N) for C in subsets(row)]
     for i, C in draws:
-        _, u = one_step(problem, 4 * W, low, [i], [C], rules.ExplicitRule(alpha, 1.0), 0.0)
+        _, u = one_step(problem, 4 * W, low, [i], [C], UMax(alpha=alpha), 0.0)
         touched = np.flatnonzero(Y[i] > 0).tolist() + list(C)
         most = np.max(s[i, touched] - (1 - alpha) * share[i] @ s[i] - u[i])
         assert u[i] <= best[i] + 1e-10 and most <= 1 + 1e-10

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from oracles import softmax as oracle
 
-from glmfit.stochastic import class_rules as rules
-from glmfit.stochastic.class_problem import negative_weight
+from glmfit.solvers import NCE, OVE, SGD, ImportanceSampling, UMax
 
 N, D, K = 5, 3, 4
 every_alpha = pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
@@ -65,25 +64,25 @@ class Scheme(NamedTuple):
 
 def single_row_weights(label_counts, m):
     share = label_counts / N
-    return Scheme(N, N * negative_weight(K, m, shared=False), share + (1 - share) * m / (K - 1))
+    return Scheme(N, N * np.exp(SGD().log_weight(K, m, 1)), share + (1 - share) * m / (K - 1))
 
 
 def with_replacement_weights(label_counts, m):
     share = label_counts / N
-    return Scheme(N, N * negative_weight(K, m, shared=False), share + (1 - share) * (1 - (1 - 1 / (K - 1)) ** m))
+    return Scheme(N, N * np.exp(SGD().log_weight(K, m, 1)), share + (1 - share) * (1 - (1 - 1 / (K - 1)) ** m))
 
 
 def shared_weights(label_counts, n, m):
     missed = np.prod([1 - label_counts / (N - j) for j in range(n)], axis=0)
     as_negative, as_label = m / K, 1 - np.maximum(missed, 0.0)
     touched = as_negative + as_label - as_negative * as_label
-    return Scheme(N / n, N / n * negative_weight(K, m, shared=True), touched)
+    return Scheme(N / n, N / n * np.exp(SGD().log_weight(K, m, 2)), touched)
 
 
-def sampled(rule, log_a, X, y, score, v, weight, i, C):
-    """Gradient in v and W that a step of a rule at row i with negatives C stands for."""
+def sampled(solver, log_a, X, y, score, v, weight, i, C):
+    """Gradient in v and W that a step of a solver at row i with negatives C stands for."""
     gv, gW = np.zeros(N), np.zeros((K, D))
-    step = rule.step(weight[i], log_a, jnp.asarray(score[i, C]), score[i, y[i]], 0.0, v[i])
+    step = solver.step(weight[i], log_a, jnp.asarray(score[i, C]), score[i, y[i]], 0.0, v[i])
     gv[i] = v[i] - float(step.u)
     for k, push in zip(C, np.asarray(step.push), strict=True):
         gW[k] += push * X[i]
@@ -108,10 +107,10 @@ def test_one_row_with_distinct_negatives_is_unbiased(alpha, m, model, x64):
     v = v + 3.0  # so that no auxiliary variable is stopped at 0
     score = oracle.scores(W, X, offset)
     scheme = single_row_weights(counts(y), m)
-    rule = rules.ExplicitRule(alpha)
+    solver = UMax(alpha=alpha, delta=1e30)
     draws = [(i, list(C)) for i in range(N) for C in oracle.subsets([k for k in range(K) if k != y[i]], m)]
     log_a = np.log(scheme.negative / scheme.row)
-    gv, gW = mean(sampled(rule, log_a, X, y, score, v, weight, i, C) for i, C in draws)
+    gv, gW = mean(sampled(solver, log_a, X, y, score, v, weight, i, C) for i, C in draws)
     exact = oracle.double_sum_gradient(v, W, X, y, alpha, offset, weight)
     np.testing.assert_allclose(scheme.row * gv, exact[0], atol=1e-11)
     np.testing.assert_allclose(scheme.row * gW, exact[1], atol=1e-11)
@@ -127,7 +126,7 @@ def test_negatives_with_replacement_are_unbiased(m, model, x64):
     scheme = with_replacement_weights(counts(y), m)
     draws = [(i, list(C)) for i in range(N) for C in itertools.product([k for k in range(K) if k != y[i]], repeat=m)]
     log_a = np.log(scheme.negative / scheme.row)
-    gv, gW = mean(sampled(rules.ExplicitRule(), log_a, X, y, score, v, weight, i, C) for i, C in draws)
+    gv, gW = mean(sampled(SGD(), log_a, X, y, score, v, weight, i, C) for i, C in draws)
     exact = oracle.double_sum_gradient(v, W, X, y, 0.0, offset, weight)
     np.testing.assert_allclose(scheme.row * gv, exact[0], atol=1e-11)
     np.testing.assert_allclose(scheme.row * gW, exact[1], atol=1e-11)
@@ -142,14 +141,14 @@ def test_rows_that_share_negatives_are_unbiased(alpha, n, m, model, x64):
     v = v + 3.0
     score = oracle.scores(W, X, offset)
     scheme = shared_weights(counts(y), n, m)
-    rule, log_a = rules.ExplicitRule(alpha), np.log(scheme.negative / scheme.row)
+    solver, log_a = UMax(alpha=alpha, delta=1e30), np.log(scheme.negative / scheme.row)
     draws = list(itertools.product(oracle.subsets(range(N), n), oracle.subsets(range(K), m)))
 
     def masked(rows, C):
         """A row's own label among the negatives counts nothing."""
         parts = []
         for i in rows:
-            parts.append(sampled(rule, log_a, X, y, score, v, weight, i, [k for k in C if k != y[i]]))
+            parts.append(sampled(solver, log_a, X, y, score, v, weight, i, [k for k in C if k != y[i]]))
         return tuple(sum(part) for part in zip(*parts, strict=True))
 
     gv, gW = mean(masked(rows, C) for rows, C in draws)
@@ -166,29 +165,29 @@ def test_the_estimators_called_biased_are(model, x64):
     score, weight = oracle.scores(W, X), np.ones(N)
     exact = oracle.nll_gradient(W, X, oracle.one_hot(y, K))
     m = 2
-    for rule, log_a in (
-        (rules.OneVersusEach(), np.log((K - 1) / m)),
-        (rules.NoiseContrastive(np.log(m / K)), 0.0),
-        (rules.SampledSoftmax(), 0.0),
-        (rules.SampledSoftmax(weighted=True), np.log((K - 1) / m)),
+    for solver, log_a in (
+        (OVE(), np.log((K - 1) / m)),
+        (NCE(), np.log(m / K)),
+        (ImportanceSampling(), 0.0),
+        (ImportanceSampling(weighted=True), np.log((K - 1) / m)),
     ):
         draws = [(i, list(C)) for i in range(N) for C in oracle.subsets([k for k in range(K) if k != y[i]], m)]
-        _, gW = mean(sampled(rule, log_a, X, y, score, np.zeros(N), weight, i, C) for i, C in draws)
+        _, gW = mean(sampled(solver, log_a, X, y, score, np.zeros(N), weight, i, C) for i, C in draws)
         bias = np.linalg.norm(N * gW - exact) / np.linalg.norm(exact)
         assert 0.05 < bias < 3
 
 
 def test_baseline_steps_are_the_gradients_of_their_losses(x64, rng):
-    score, own, log_a, m = rng.normal(size=3), 0.4, 0.7, np.log(0.3)
+    score, own, log_a = rng.normal(size=3), 0.4, 0.7
     losses = {
-        rules.OneVersusEach(): lambda s, o: jnp.exp(log_a) * jnp.sum(jax.nn.softplus(s - o)),
-        rules.NoiseContrastive(m): lambda s, o: jax.nn.softplus(m - o) + jnp.sum(jax.nn.softplus(s - m)),
-        rules.SampledSoftmax(): lambda s, o: jax.nn.logsumexp(jnp.append(s, o)) - o,
-        rules.SampledSoftmax(True): lambda s, o: jax.nn.logsumexp(jnp.append(s + log_a, o)) - o,
+        OVE(): lambda s, o: jnp.exp(log_a) * jnp.sum(jax.nn.softplus(s - o)),
+        NCE(): lambda s, o: jax.nn.softplus(log_a - o) + jnp.sum(jax.nn.softplus(s - log_a)),
+        ImportanceSampling(): lambda s, o: jax.nn.logsumexp(jnp.append(s, o)) - o,
+        ImportanceSampling(weighted=True): lambda s, o: jax.nn.logsumexp(jnp.append(s + log_a, o)) - o,
     }
-    for rule, loss in losses.items():
+    for solver, loss in losses.items():
         slope, slope_own = jax.grad(loss, (0, 1))(jnp.asarray(score), own)
-        step = rule.step(2.0, log_a, jnp.asarray(score), own, 0.0, 0.0)
+        step = solver.step(2.0, log_a, jnp.asarray(score), own, 0.0, 0.0)
         np.testing.assert_allclose(step.push, 2 * slope, rtol=1e-12)
         np.testing.assert_allclose(step.pull, -2 * slope_own, rtol=1e-12)
 
@@ -199,7 +198,7 @@ def test_baseline_steps_are_the_gradients_of_their_losses(x64, rng):
 @every_alpha
 def test_after_raising_exponentials_are_bounded_and_the_objective_is_lower(alpha, x64, rng):
     """Identity 11: with distinct classes a raise by h lowers the objective by at least h^2 / 2."""
-    rule = rules.ExplicitRule(alpha, raise_at=1.0)
+    solver = UMax(alpha=alpha)
     for _ in range(200):
         score, label, v = 4 * rng.normal(size=6), rng.integers(6), rng.uniform(-1, 3)
         others = np.arange(6) != label
@@ -207,7 +206,7 @@ def test_after_raising_exponentials_are_bounded_and_the_objective_is_lower(alpha
         delta, own = score[C] - (1 - alpha) * score[label], alpha * score[label]
         known = np.logaddexp(own, np.logaddexp.reduce(delta))
         raised = known if v < known - 1 else v
-        step = rule.step(1.0, 0.0, jnp.asarray(score[C]), score[label], 0.0, v)
+        step = solver.step(1.0, 0.0, jnp.asarray(score[C]), score[label], 0.0, v)
         np.testing.assert_allclose(step.push, np.exp(delta - raised), rtol=1e-12)
         assert np.max(delta - raised) <= 1 + 1e-12
         if raised > v:

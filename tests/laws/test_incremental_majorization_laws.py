@@ -13,8 +13,8 @@ import glmfit
 from glmfit import Status
 from glmfit.problems import Pairs, Params, SoftmaxProblem
 from glmfit.solvers import BoundMajorization, ConjugateGradients, IncrementalMajorization, LoopOptions
-from glmfit.stochastic import surrogates
-from glmfit.stochastic.surrogates import SurrogateSum
+from glmfit.stochastic import incremental_majorization as surrogates
+from glmfit.stochastic.incremental_majorization import SurrogateSum
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 N, D, K = 90, 3, 4

@@ -7,7 +7,7 @@ from oracles import softmax as oracle
 from scipy.optimize import minimize
 
 from glmfit.problems.base import Params
-from glmfit.stochastic import class_problem
+from glmfit.stochastic import class_gap, class_problem
 
 N, D, K = 60, 4, 5
 
@@ -92,7 +92,7 @@ def test_the_bound_of_the_gap_holds_and_closes(strength, offset, intercept, rng)
         params = Params(*((1 - share) * b + share * f for b, f in zip(best, far, strict=True)))
         gap = problem.certify_gap(params)
         assert gap.bound >= gap.objective - lowest >= -1e-12
-        assert gap.theorem == class_problem.GAP_THEOREM
+        assert gap.theorem == class_gap.GAP_THEOREM
     assert gap.bound < 1e-6
 
 
@@ -110,7 +110,7 @@ def test_intercepts_that_are_off_do_not_make_the_bound_loose(offset, rng, monkey
     near = Params(best.coef, best.intercept + 1e-3 * rng.normal(size=K))
     excess = problem.objective(near) - lowest
     assert excess < problem.certify_gap(near).bound < 3 * excess + 1e-12
-    monkeypatch.setattr(class_problem, "_SETTLING_STEPS", 0)
+    monkeypatch.setattr(class_gap, "_SETTLING_STEPS", 0)
     assert problem.certify_gap(near).bound > 100 * excess
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import logsumexp
+from scipy.special import logsumexp, wrightomega
 
 # ------------------------------------------------------------------- the model, W (class, feature), sums over rows
 
@@ -160,6 +160,20 @@ def implicit_objective(theta, c, a, x, u, w, w_label, ridge=0.0, offset=None):
     value = c * (v + np.exp(-v) + np.sum(a * np.exp(delta - v)))
     value += ridge / 2 * (np.sum(wk**2) + np.sum(wy**2))
     return value + ((v - u) ** 2 + np.sum((wk - w) ** 2) + np.sum((wy - w_label) ** 2)) / 2
+
+
+def implicit_by_bisection(c, log_a, delta, mobility, u):
+    """Return v after steps with one negative, whose mobility is that of it and the label together: Algorithm 1."""
+    level, safe = np.log(c) + log_a + delta, np.where(mobility > 0, mobility, 1.0)
+    low, high = np.zeros_like(u), np.maximum(u, np.logaddexp(0, log_a + delta))
+    for _ in range(200):
+        v = (low + high) / 2
+        with np.errstate(over="ignore"):
+            still = np.exp(level - v)
+        push = np.where(mobility > 0, wrightomega(level - v + np.log(safe)).real / safe, still)
+        below = c * -np.expm1(-v) + v - u < push
+        low, high = np.where(below, v, low), np.where(below, high, v)
+    return v
 
 
 def implicit_by_minimiser(c, a, x, u, w, w_label, ridge=0.0, offset=None):

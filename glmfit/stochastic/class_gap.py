@@ -1,0 +1,104 @@
+"""How far a softmax model is from the optimum: a bound by weak duality. Derivation: docs/theory/softmax_gap.md."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.special
+
+from ..problems.base import Params
+
+GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
+_SETTLING_STEPS, _SETTLING_WORK = 3, 1e9  # Newton steps in the intercepts for a bound, where a pass costs no more
+
+
+class SoftmaxGap(NamedTuple):
+    """Distance from the optimum."""
+
+    objective: float  # F
+    bound: float  # proved upper bound of F - F*; infinite without a ridge
+    gradient_norm: float  # of F, over coefficients and intercepts
+    theorem: str  # what the bound rests on
+
+
+class _Dual(NamedTuple):
+    """A feasible point of the dual problem, made of a model: its value less its rounding is never above F*."""
+
+    value: float
+    rounding: float
+    drop: float  # the gap, were the intercepts optimal
+
+
+def certify_gap(problem, params: Params) -> SoftmaxGap:
+    """Bound F - F* of a `SoftmaxProblem` at any parameters by a feasible point of the dual.
+
+    The dual point is the model's own probabilities, mixed with just enough of a fixed distribution that the expected
+    count of every class is the observed one, as the free intercepts demand. Where the intercepts are optimal no mixing
+    is needed and the bound is ``|gradient in W|^2 / (2 strength)``, what strong convexity gives. Where they are not,
+    and classes are few, the probabilities of intercepts that are nearly so serve as well. 64 epsilons of the sums are
+    added for rounding, and what rounding of the scores can do. Cost: one pass over rows and classes, and up to six
+    more where intercepts are off.
+    """
+    paired = problem.n_rows * problem.n_classes**2 <= _SETTLING_WORK
+    sums = problem.sums_at(params, paired)
+    objective, slope = sums.objective, sums.gradient.coef + problem.strength * params.coef
+    norm = float(np.sqrt(np.sum(slope**2) + np.sum(sums.gradient.intercept**2)))
+    if problem.strength <= 0 or not np.isfinite(objective):
+        return SoftmaxGap(objective, np.inf, norm, "none: without a ridge nothing bounds the distance")
+    dual = last = _dual(problem, params, sums)
+    bound = max(objective - dual.value, 0.0) + dual.rounding
+    for _ in range(_SETTLING_STEPS):
+        mixing = sums.objective - last.value - last.drop  # what is added because the intercepts are not optimal
+        if mixing <= last.drop or sums.paired is None:
+            break
+        step = np.linalg.lstsq(sums.paired, -sums.gradient.intercept, rcond=1e-12)[0]
+        params = Params(params.coef, params.intercept + step)
+        with np.errstate(over="ignore", invalid="ignore"):  # far away a Newton step may lead anywhere
+            sums = problem.sums_at(params, paired)
+            last = _dual(problem, params, sums)
+        if not np.isfinite(last.value):
+            break
+        bound = min(bound, max(objective - last.value, 0.0) + dual.rounding + last.rounding)
+    return SoftmaxGap(objective, bound, norm, GAP_THEOREM)
+
+
+def _dual(problem, params: Params, sums) -> _Dual:
+    """Feasible point of the dual next to the model's probabilities, whose sums over the rows are given."""
+    strength, n_rows = problem.strength, problem.n_rows
+    objective, gradient, entropy, tilt, _ = sums
+    share, mix = _feasible_mix(problem, gradient.intercept)
+    # Residuals of the mixed point: (1 - t) R + t (n q' - Y), whose columns sum to 0.
+    pulled = (1 - share) * gradient.coef
+    if share > 0:
+        toward = np.outer(problem.class_sums.sum(axis=1), mix) - problem.class_sums
+        pulled = pulled + share * toward / n_rows
+    # Entropy is concave: the mixture's is at least the mixture of the two.
+    value = (1 - share) * entropy + share * problem.totals.sum() / n_rows * scipy.special.entr(mix).sum()
+    if problem.offset is not None:
+        toward = (problem.totals @ problem.offset) @ mix - problem.counts.multiply(problem.offset).sum()
+        value += (1 - share) * tilt + share * toward / n_rows
+    fall = np.sum(pulled**2) / (2 * strength)
+    rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + fall)
+    rounding += problem.rounding_of_scores(params)
+    drop = np.sum((gradient.coef + strength * params.coef) ** 2) / (2 * strength)
+    return _Dual(float(value - fall), float(rounding), float(drop))
+
+
+def _feasible_mix(problem, grad_intercept) -> tuple[float, np.ndarray]:
+    """Share t and distribution q that make expected counts of ``(1 - t) pi + t q`` the observed ones."""
+    total = problem.class_totals
+    if not problem.fit_intercept:
+        return 0.0, np.full(problem.n_classes, 1 / problem.n_classes)
+    missing = -problem.n_rows * grad_intercept  # observed minus expected
+    missing = missing - total * (missing.sum() / total.sum())  # which add up to 0, but for rounding
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.max(np.where(missing < 0, -missing / total, 0.0))
+    if not ratio > 0:
+        return 0.0, total / total.sum()
+    if not np.isfinite(ratio):  # a class never seen: nothing may be expected of it
+        return 1.0, total / total.sum()
+    share = ratio / (1 + ratio)
+    q = np.maximum((share * total + (1 - share) * missing) / (share * total.sum()), 0.0)
+    # Next to nothing is missing where rounding leaves nothing of q: any distribution will do.
+    return share, q / q.sum() if q.sum() > 0 else total / total.sum()

@@ -1,0 +1,216 @@
+"""What solvers share that sample classes: their state, their draws, an epoch; what a step does is in ``class_steps``.
+
+The cost of a step does not grow with the number of classes. All of them follow a schedule: a number of epochs, a step
+that shrinks from one to the next. They come near the optimum and do not converge to it in a finite time; how near is a
+matter for the problem's own certificate.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._checks import check_choice, check_whole
+from .._compile import jit
+from ..problems.base import Params
+from ..solvers._seed import seed_of
+from . import class_kernels as kernels
+from .implicit import Impulse
+from .schedule import ScheduledSolver, check_explicit_step
+
+_PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
+VISITS = ("pair", "row")
+
+
+class SamplerState(NamedTuple):
+    """Everything the next epoch depends on; its leaves can be saved and loaded."""
+
+    weights: Any  # on the device
+    epoch: int  # epochs done
+    seed: int  # of all draws
+
+
+@dataclass(frozen=True)
+class ClassSampler(ScheduledSolver):
+    """Solver that samples classes. It is a static argument of the kernels, which call its step.
+
+    A step sees scores and returns pushes; it knows neither features nor weights.
+    """
+
+    auxiliary: ClassVar[bool] = False  # whether there are auxiliary variables
+    hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts
+    n_negatives: int = 5  # classes sampled per step in addition to the label; at most all others are
+    batch_size: int = 1  # rows per step
+    # Fields only where there is a choice: member of the family of double sums, and what a step visits.
+    alpha = 0.0
+    visit = "pair"
+
+    def __post_init__(self):
+        check_whole("n_negatives", self.n_negatives, 1)
+        check_whole("batch_size", self.batch_size, 1)
+        check_choice("visit", self.visit, VISITS)
+
+    @abstractmethod
+    def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
+        """Step of one row, of length c with the row's weight, from the scores of its negatives and of its label.
+
+        ``log_a`` is the logarithm of a negative's weight, u the auxiliary variable before the step.
+        """
+
+    # ---------------------------------------------------------------- verbs
+
+    def init_state(self, problem, params: Params | None, *, key) -> SamplerState:
+        """Lay out weights and auxiliary variables: 0, or what suits the parameters if there are any."""
+        V = np.zeros((problem.n_classes, problem.n_features + problem.fit_intercept), problem.dtype)
+        if params is not None:
+            V[:, : problem.n_features] = np.asarray(params.coef).T
+            V[:, problem.n_features :] = np.asarray(params.intercept)[:, None]
+        size = (problem.n_rows if self._per_row else problem.n_pairs) if self.auxiliary else 0
+        seed = seed_of(key)
+        u = np.zeros(size, problem.dtype)
+        if params is not None and size:
+            best = problem.start_auxiliary(params, self.alpha, np.random.default_rng(seed))
+            if self._per_row:  # the mean over counts: for pairs it is the log of the normaliser less their scores
+                best = np.bincount(problem.pairs.row, problem.pairs.weight * best, size)
+                best /= np.maximum(problem.totals, np.finfo(float).tiny)
+            u[:] = best
+        return SamplerState(kernels.Weights(jax.device_put(V), jax.device_put(u), jnp.ones((), problem.dtype)), 0, seed)
+
+    def update(self, problem, state: SamplerState, c: float) -> SamplerState:
+        """Do one epoch at step size c / N; one so long that the ridge would turn coefficients around is refused."""
+        number, data = problem.dtype.type, problem.class_data
+        data = data._replace(auxiliary=data.row) if self._per_row else data
+        # The ridge in terms of what is sampled: a row of counts is several pairs.
+        n_visits = self.n_visits(problem)
+        strength = problem.strength * problem.n_rows / n_visits
+        change = c * strength
+        if not self.implicit:
+            check_explicit_step(c, strength)
+        m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, n_visits)
+        facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), self._auxiliary_limit(problem)))
+        span = kernels.Span(0, 0, *facts)
+        # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
+        n_steps, width = n_visits // n, problem.most_seen if self.visit == "row" else 1
+        most = max(1, _PORTION // (n * (m + width) + problem.n_features))
+        size = -(-n_steps // -(-n_steps // most))
+        for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))
+        order = _order(for_order, n_visits, n, size)
+        # The scale may fall by this many steps before it has to be merged into the coefficients.
+        fall = abs(math.log1p(change if self.implicit else -change))
+        safe = (50.0 if problem.dtype.itemsize == 4 else 500.0) / max(fall, 1e-300)  # coefficients must not overflow
+        stride = int(min(size, max(1.0, safe)))
+        weights = state.weights
+        for first in range(0, n_steps, size):
+            steps = self._prepare(problem, data, jax.random.fold_in(for_classes, first), order, first, size, m)
+            last = min(size, n_steps - first)
+            for start in range(0, last, stride):
+                weights = steps(weights=weights, span=span._replace(start=start, stop=min(start + stride, last)))
+                if change > 0:
+                    weights = kernels.merge_scale(weights, data.rows.penalised)
+        return SamplerState(weights, state.epoch + 1, state.seed)
+
+    def _prepare(self, problem, data, key, order, first: int, size: int, m: int) -> Callable:
+        """Draw the classes of some steps, and return what takes the steps, given weights and span."""
+        n = order.shape[1]
+        if self.visit == "row":
+            width = problem.most_seen
+            part, negatives = _draw_others(key, data, order, first, size, problem.n_classes, m, width)
+            return partial(kernels.count_steps, data, order=part, negatives=negatives, solver=self, width=width)
+        part, negatives = _draw(key, data.label, order, first, size, problem.n_classes, m, self._shares(n))
+        return self._steps(data, part, negatives, n)
+
+    # ---------------------------------------------------------------- how
+
+    @property
+    def _per_row(self) -> bool:
+        """Whether the pairs of a row share an auxiliary variable: in the absolute form they estimate the same."""
+        return self.alpha == 1 or self.visit == "row"
+
+    def _shares(self, n: int) -> bool:
+        """Whether the rows of a batch share their negatives."""
+        return n > 1
+
+    def log_weight(self, n_classes: int, m: int, n: int) -> float:
+        """Logarithm of the weight of each of m negatives that keeps the double sum unbiased, batches of n rows.
+
+        Shared ones are drawn from all classes, a row's own label counting nothing: docs/theory/double_sum.md.
+        """
+        return math.log((n_classes if self._shares(n) else n_classes - 1) / m)
+
+    def _auxiliary_limit(self, problem) -> float:
+        """Return what auxiliary variables are kept below after every step."""
+        return math.inf
+
+    def _steps(self, data, order, negatives, n: int) -> Callable:
+        """Return what takes some of the steps drawn, given weights and span."""
+        if n == 1:
+            return partial(kernels.single_steps, kernels.look_up(data, order, negatives), solver=self)
+        kernel = kernels.shared_steps if self._shares(n) else kernels.averaged_steps
+        return partial(kernel, data, order=order, negatives=negatives, solver=self)
+
+    def n_visits(self, problem) -> int:
+        """Visits of an epoch: pairs of a row and a class with counts, or rows."""
+        return problem.n_rows if self.visit == "row" else problem.n_pairs
+
+    def n_steps(self, problem) -> int:
+        """Whole batches of an epoch; visits that do not fill one wait for the next."""
+        n_visits = self.n_visits(problem)
+        return n_visits // min(self.batch_size, n_visits)
+
+    def user_params(self, problem, state: SamplerState) -> Params:
+        """Coefficients (feature, class) and intercepts (class,) of a state, intercepts centred."""
+        V = np.array(state.weights.V)
+        d = problem.n_features
+        coef = V[:, :d].T * problem.dtype.type(state.weights.scale)
+        if not problem.fit_intercept:
+            return Params(coef, np.zeros(problem.n_classes, V.dtype))
+        return Params(coef, V[:, d] - V[:, d].mean(dtype=np.float64).astype(V.dtype))
+
+    def is_finite(self, state: SamplerState) -> bool:
+        """Whether no number overflowed."""
+        return bool(_finite(state.weights))
+
+    def kept(self, state: SamplerState) -> SamplerState:
+        """Return a copy, since updates use up the weights they are given; these may come from a file."""
+        return SamplerState(jax.tree.map(jnp.array, state.weights), int(state.epoch), int(state.seed))
+
+
+@partial(jit, static_argnames=("n_pairs", "n", "size"))
+def _order(key, n_pairs: int, n: int, size: int):
+    """Order of an epoch, (step, row of the batch), filled up to a multiple of ``size`` steps, which are never taken."""
+    n_steps = n_pairs // n
+    order = jax.random.permutation(key, n_pairs)[: n_steps * n].astype(jnp.int32).reshape(n_steps, n)
+    return jnp.concatenate([order, order[: -n_steps % size]])
+
+
+@partial(jit, static_argnames=("size", "n_classes", "m", "shared"))
+def _draw(key, label, order, start, size: int, n_classes: int, m: int, shared: bool):
+    """Pairs and negatives of some of an epoch's steps; single rows without the axis of the batch."""
+    order = jax.lax.dynamic_slice_in_dim(order, start, size)
+    if shared:  # out of all classes: as if the label were a class of its own
+        none = jnp.full((size, 1), n_classes, jnp.int32)
+        return order, kernels.distinct_negatives(key, none, n_classes + 1, m)
+    negatives = kernels.distinct_negatives(key, label[order][..., None], n_classes, m)
+    return (order[:, 0], negatives[:, 0]) if order.shape[1] == 1 else (order, negatives)
+
+
+@partial(jit, static_argnames=("size", "n_classes", "m", "width"))
+def _draw_others(key, data, order, start, size: int, n_classes: int, m: int, width: int):
+    """Rows of counts of some of an epoch's steps, and classes without counts in them."""
+    order = jax.lax.dynamic_slice_in_dim(order, start, size)
+    of_step = jax.vmap(kernels.support_of, (None, 0, None))
+    known = jax.vmap(of_step, (None, 0, None))(data, order, width)[0]
+    return order, kernels.distinct_negatives(key, known, n_classes, m, data.n_seen(order))
+
+
+@jit
+def _finite(weights):
+    return jnp.isfinite(jnp.sum(weights.V)) & jnp.isfinite(jnp.sum(weights.u)) & (weights.scale > 0)
