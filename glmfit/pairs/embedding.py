@@ -1,9 +1,9 @@
-"""Fitted towers on the host, in float64: embeddings, linear predictors, and how well they predict."""
+"""Embeddings of a fitted model on the host, in float64: linear predictors, and how well they predict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,58 +13,6 @@ from .responses import Triples
 SCORES = ("D2", "correlation", "recall")
 _AT_ONCE = 2**22  # numbers of a chunk
 _LEAST_PAIRS = 3  # of a correlation
-
-
-class AffineMap(NamedTuple):
-    """Map ``x W + c``; no c where every entity is its own feature."""
-
-    weight: np.ndarray
-    constant: np.ndarray | None
-
-
-class HostTower(NamedTuple):
-    """Affine maps with a tanh between each two; the first weight is a table where every entity is its own feature."""
-
-    maps: tuple[AffineMap, ...]
-
-    @classmethod
-    def of(cls, tower) -> HostTower:
-        """Copy a tower from the device."""
-
-        def host(a):
-            return None if a is None else np.asarray(a, np.float64)
-
-        return cls(tuple(AffineMap(host(weight), host(constant)) for weight, constant in tower.affine_maps()))
-
-    def embed(self, features: Any) -> np.ndarray:
-        """Compute embeddings (entity, k) of features (entity, feature); None where every entity is its own."""
-        out = None
-        for weight, constant in self.maps:
-            x = features if out is None else np.tanh(out)
-            out = weight if x is None else np.asarray(x @ weight, np.float64)
-            out = out if constant is None else out + constant
-        return out
-
-    def times(self, matrix: np.ndarray) -> HostTower:
-        """Multiply the embeddings with a matrix (k, k)."""
-        weight, constant = self.maps[-1]
-        last = AffineMap(weight @ matrix, None if constant is None else constant @ matrix)
-        return HostTower((*self.maps[:-1], last))
-
-    def to_file(self, prefix: str, arrays: dict) -> None:
-        """Add its arrays, by name."""
-        for i, pair in enumerate(self.maps):
-            arrays.update({f"{prefix}.{i}.{key}": a for key, a in pair._asdict().items() if a is not None})
-
-    @classmethod
-    def from_file(cls, prefix: str, arrays: dict) -> HostTower:
-        """Find what `to_file` added."""
-        maps: list[AffineMap] = []
-        while (weight := arrays.get(f"{prefix}.{len(maps)}.weight")) is not None:
-            maps.append(AffineMap(weight, arrays.get(f"{prefix}.{len(maps)}.constant")))
-        if not maps:
-            raise KeyError(f"{prefix}.0.weight")
-        return cls(tuple(maps))
 
 
 def canonical_rotation(P: np.ndarray, Q: np.ndarray) -> np.ndarray:

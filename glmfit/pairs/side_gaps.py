@@ -11,9 +11,8 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from .embedding import HostTower
 from .responses import Triples
-from .towers import MLPTower, TwoTowers
+from .towers import Tower, TwoTowers
 
 _THEOREM = "strong convexity in one side's parameters by their ridge (docs/theory/all_pairs.md, Proposition 2)"
 _AT_ONCE = 2**18
@@ -87,14 +86,14 @@ def _square(tree: Any) -> float:
     return float(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
 
 
-def _side(tower, given) -> _Side:
+def _side(tower: Tower, given) -> _Side:
     """Embeddings by NumPy; those of a perceptron are what they come out as, since that side stays fixed."""
-    host, own = HostTower.of(tower), isinstance(given, int | np.integer)
-    values = host.embed(None if own else given)
-    if own or len(host.maps) > 1:
+    own, (weight, constant) = isinstance(given, int | np.integer), tower.maps[0]
+    values = tower(None if own else given)
+    if own or not tower.is_linear:
         size = np.linalg.norm(values, axis=1)
     else:
-        size = _row_norms(given) * np.linalg.norm(tower.weight) + np.linalg.norm(tower.constant)
+        size = _row_norms(given) * np.linalg.norm(weight) + np.linalg.norm(constant)
     rows = np.concatenate([values, np.ones((len(values), 1))], axis=1)
     return _Side(rows, np.linalg.norm(rows, axis=1), np.sqrt(size**2 + 1))
 
@@ -181,26 +180,26 @@ def _add_imputed(sums: _Sums, problem, theta: TwoTowers, biased: bool) -> None:
     sums.right_error += 4 * sums.unit * b * size_T * np.sum(a * size_S * left.norm)
 
 
-def _bound(tower, given, slope, error, bias, strengths, unit) -> tuple[float, np.ndarray]:
+def _bound(tower: Tower, given, slope, error, bias, strengths, unit) -> tuple[float, np.ndarray]:
     """Half the squared gradient over the ridge: for the whole side, and for each entity where they share nothing."""
     nothing = np.full(len(error), np.nan)
     strength, bias_strength = strengths
-    if isinstance(tower, MLPTower) or strength <= 0 or (bias is not None and bias_strength <= 0):
+    if not tower.is_linear or strength <= 0 or (bias is not None and bias_strength <= 0):
         return np.nan, nothing
     own = np.zeros(len(error))
     if bias is not None:
         pull = bias_strength * bias
         own = (np.abs(slope[:, -1] + pull) + error + 4 * _EPS * np.abs(pull)) ** 2 / (2 * bias_strength)
-    G = slope[:, :-1]
+    G, (weight, constant) = slope[:, :-1], tower.maps[0]
     if isinstance(given, int | np.integer):
-        pull = strength * tower.weight
+        pull = strength * weight
         length = np.linalg.norm(G + pull, axis=1) + error + 4 * _EPS * np.linalg.norm(pull, axis=1)
         own = (own + length**2 / (2 * strength)) * (1 + 1e-12)
         return float(own.sum() * (1 + 1e-12)), own
     norms = np.sqrt(_row_norms(given) ** 2 + 1)  # the constant is a feature of ones
     gradient = np.concatenate([np.asarray(given.T @ G), G.sum(axis=0)[None, :]])
-    gradient += strength * np.concatenate([tower.weight, tower.constant[None, :]])
+    gradient += strength * np.concatenate([weight, constant[None, :]])
     wrong = norms @ (error + unit * np.linalg.norm(G, axis=1))
-    wrong += 4 * _EPS * strength * np.sqrt(_square((tower.weight, tower.constant)))
+    wrong += 4 * _EPS * strength * np.sqrt(_square((weight, constant)))
     total = (np.linalg.norm(gradient) + wrong) ** 2 / (2 * strength) + own.sum()
     return float(total * (1 + 1e-12)), nothing
