@@ -83,7 +83,7 @@ def merge_triples(records: Triples, n: int) -> Merged:
     left, right = (np.asarray(ids, np.int64) for ids in records[:2])
     (tall, wide), n_cells = _CELL, n // _CELL[1] + 1
     key = ((left // tall * n_cells + right // wide) * wide + right % wide) * tall + left % tall
-    place, mean, count, spread = _merge_trials(key, np.asarray(records.y, np.float64))
+    place, mean, count, spread = merge_trials(key, np.asarray(records.y, np.float64))
     triples = Triples(left[place].astype(np.int32), right[place].astype(np.int32), mean)
     return Merged(triples, count if (count > 1).any() else None, spread)
 
@@ -97,7 +97,7 @@ def merge_blocks(blocks: list[SessionBlock]) -> Merged:
         owner = np.repeat(met, [len(part.y) for part in records])
         left, right, y = (np.concatenate(column) for column in zip(*records, strict=True))
         key = left.astype(np.int64) * (int(right.max(initial=0)) + 1) + right
-        place, mean, count, spread = _merge_trials(key, np.asarray(y, np.float64))
+        place, mean, count, spread = merge_trials(key, np.asarray(y, np.float64))
         for b in met:
             ids, mine = [np.unique(given) for given in blocks[b][:2]], owner[place] == b
             at = tuple(np.searchsorted(u, of[place[mine]]) for u, of in zip(ids, (left, right), strict=True))
@@ -107,7 +107,7 @@ def merge_blocks(blocks: list[SessionBlock]) -> Merged:
     return Merged(parts, counts if any(count.max(initial=0) > 1 for count in counts) else None, spread)
 
 
-def _merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+def merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """First place, mean and number of the trials of every key, sorted by key; and the spread around the means."""
     place = np.argsort(key, kind="stable")
     key, y = key[place], y[place]
