@@ -15,6 +15,7 @@ from .._status import Status
 from . import lbfgs
 from .objective import evaluate, magnitude, norm
 from .problem import AllPairsProblem
+from .sampling import moments_of, move
 from .stationary import StationaryState, TwoSidedSolver
 
 _STEPS = 10  # of Adam in an epoch: one program
@@ -88,7 +89,7 @@ class TowerAdam(TwoSidedSolver):
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
         """Remember where Adam is, apart from the best point, and its moments."""
-        return state._replace(memory=(state.theta, _moments(state.theta)))
+        return state._replace(memory=(state.theta, moments_of(state.theta, "adam")))
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take some steps of Adam, or one of L-BFGS."""
@@ -110,14 +111,7 @@ class TowerAdam(TwoSidedSolver):
         dtype = jax.tree.leaves(state.theta)[0].dtype.type
         best = _Best(state.theta, dtype(state.objective), dtype(state.gradient_norm))
         best, *memory, finite = _adam_steps(problem.data, best, *state.memory, dtype(self.learning_rate))
-        state = state._replace(
-            epoch=state.epoch + 1,
-            theta=best.theta,
-            objective=float(best.value),
-            gradient_norm=float(best.norm),
-            evaluations=state.evaluations + _STEPS,
-            memory=tuple(memory),
-        )
+        state = state.after(*best, _STEPS, memory=tuple(memory))
         if finite:
             return state
         if self.polish is None:
@@ -126,18 +120,8 @@ class TowerAdam(TwoSidedSolver):
 
 
 @jit
-def _moments(theta):
-    import optax
-
-    return optax.scale_by_adam().init(theta)
-
-
-@jit
 def _adam_steps(data, best: _Best, theta, moments, rate):
     """Take the steps of an epoch; the last point is seen by the next call."""
-    import optax
-
-    adam = optax.scale_by_adam()
 
     def one(carry, _):
         best, theta, moments, _ = carry
@@ -146,8 +130,6 @@ def _adam_steps(data, best: _Best, theta, moments, rate):
         better = (value < best.value) & jnp.isfinite(size)
         seen = _Best(theta, value, size)
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), seen, best)
-        change, moments = adam.update(gradient, moments)
-        theta = jax.tree.map(lambda t, c: t - rate * c.astype(t.dtype), theta, change)
-        return (best, theta, moments, jnp.isfinite(value)), None
+        return (best, *move(theta, moments, gradient, rate, "adam"), jnp.isfinite(value)), None
 
     return jax.lax.scan(one, (best, theta, moments, jnp.asarray(True)), None, _STEPS)[0]

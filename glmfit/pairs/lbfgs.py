@@ -93,15 +93,7 @@ def advance(data, state: StationaryState, history_size: int, max_line_search: in
     if int(point.trials) > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
         size, n_weighed = float(magnitude(data, state.theta)), 1
     point = _step(data, point, point.value.dtype.type(size), history_size, max_line_search)
-    return state._replace(
-        epoch=state.epoch + 1,
-        theta=point.theta,
-        objective=float(point.value),
-        gradient_norm=float(point.norm),
-        magnitude=size,
-        evaluations=state.evaluations + int(point.trials) + n_weighed,
-        memory=point,
-    )
+    return state.after(*point[:3], int(point.trials) + n_weighed, magnitude=size, memory=point)
 
 
 @functools.partial(jit, static_argnames="history_size")

@@ -91,6 +91,17 @@ class StationaryState(NamedTuple):
     fresh: bool
     memory: Any  # the solver's own
 
+    def after(self, theta: Any, objective: Any, gradient_norm: Any, evaluations: int, **more: Any) -> StationaryState:
+        """Return the state after an epoch that evaluated the objective where it ends."""
+        return self._replace(
+            epoch=self.epoch + 1,
+            theta=theta,
+            objective=float(objective),
+            gradient_norm=float(gradient_norm),
+            evaluations=self.evaluations + evaluations,
+            **more,
+        )
+
     @property
     def is_finite(self) -> bool:
         """Whether objective, gradient and parameters are numbers."""
