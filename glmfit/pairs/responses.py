@@ -62,8 +62,8 @@ class Merged(NamedTuple):
     counts: list[np.ndarray] | np.ndarray | None
     spread: float
 
-    def chunks(self, size: int) -> Iterator[tuple[SessionBlock | Triples, np.ndarray | None]]:
-        """Go through means and numbers of trials, about ``size`` at a time."""
+    def chunks(self, size: int) -> Iterator[tuple[Triples, np.ndarray | None]]:
+        """Go through the observed pairs with their numbers of trials, at most about ``size`` at a time."""
         scattered = isinstance(self.parts, Triples)
         parts = [self.parts] if scattered else self.parts
         for index, part in enumerate(parts):
@@ -71,11 +71,9 @@ class Merged(NamedTuple):
             height = size if scattered else max(1, size // max(1, len(part.right)))
             for start in range(0, len(part.left), height):
                 some = slice(start, start + height)
-                chunk = part._replace(left=part.left[some], y=part.y[some])
-                yield (
-                    chunk._replace(right=part.right[some]) if scattered else chunk,
-                    None if counts is None else counts[some],
-                )
+                right = part.right[some] if scattered else part.right
+                chunk = type(part)(part.left[some], right, part.y[some])
+                yield flat(chunk, None if counts is None else counts[some])
 
 
 def merge_triples(records: Triples, n: int) -> Merged:

@@ -66,8 +66,8 @@ def side_gaps(problem, theta: TwoTowers) -> SideGaps:
     width = max(max(leaf.shape) for leaf in jax.tree.leaves(theta.parts[0]))  # longest sum within a tower's layer
     unit = _EPS * (64 + problem.n_left + problem.n_right + width)
     sums = _Sums(left, right, s, c, unit)
-    for block, count in problem.merged.chunks(_AT_ONCE):
-        sums.add_block(problem.loss, block, count, problem.cost, problem.prior)
+    for pairs, count in problem.merged.chunks(_AT_ONCE):
+        sums.add_observed(problem.loss, pairs, count, problem.cost, problem.prior)
     _add_imputed(sums, problem, theta, biased)
     strengths = problem.strength, problem.bias_strength
     penalty = sum(0.5 * strength * _square(part) for strength, part in zip(strengths, theta.parts, strict=True))
@@ -113,45 +113,27 @@ class _Sums:
         self.left_slope, self.right_slope = np.zeros(left.rows.shape), np.zeros(right.rows.shape)
         self.left_error, self.right_error = np.zeros(len(s)), np.zeros(len(c))
 
-    def add_block(self, loss, block, count, cost_factors, prior) -> None:
+    def add_observed(self, loss, pairs: Triples, count, cost_factors, prior) -> None:
         """Add the losses of some observed pairs, less what imputation would cost there."""
-        scattered = isinstance(block, Triples)
-        i, j = (block.left, block.right) if scattered else (block.left[:, None], block.right[None, :])
-        p, q = self.left.rows[block.left], self.right.rows[block.right]
-        product = np.einsum("rk,rk->r", p[:, :-1], q[:, :-1]) if scattered else p[:, :-1] @ q[:, :-1].T
-        z = product + self.s[i] + self.c[j]
+        i, j, y = pairs
+        p, q = self.left.rows[i], self.right.rows[j]
+        z = np.einsum("rk,rk->r", p[:, :-1], q[:, :-1]) + self.s[i] + self.c[j]
         size = self.left.size[i] * self.right.size[j] + np.abs(self.s[i]) + np.abs(self.c[j])
-        seen = ~np.isnan(block.y)
-        y, times = np.where(seen, block.y, 0.0), 1.0 if count is None else count
-        value, slope = loss.misfit_and_derivative(y, z)
-        value, slope = times * value, times * slope
+        times = 1.0 if count is None else count
+        value, slope = (times * part for part in loss.misfit_and_derivative(y, z))
         wrong = times * (loss.curvature_bound(y, z - self.unit * size, z + self.unit * size) * size + 1 + np.abs(y))
         if cost_factors is not None:
             cost = cost_factors[0][i] * cost_factors[1][j]
-            known = 0.0
-            if prior is not None:
-                rows = prior[0][block.left], prior[1][block.right]
-                known = np.einsum("rk,rk->r", *rows) if scattered else rows[0] @ rows[1].T
+            known = 0.0 if prior is None else np.einsum("rk,rk->r", prior[0][i], prior[1][j])
             value, slope = value - 0.5 * cost * (z - known) ** 2, slope - cost * (z - known)
             wrong = wrong + cost * (size + np.abs(known))
-        slope, wrong = np.where(seen, slope, 0.0), self.unit * np.where(seen, wrong + np.abs(slope), 0.0)
-        self.value += float(np.sum(np.where(seen, value, 0.0)))
-        if scattered:
-            self._scatter(block, slope, wrong)
-            return
-        self.left_slope[block.left] += slope @ q
-        self.right_slope[block.right] += slope.T @ p
-        self.left_error[block.left] += wrong @ self.right.norm[block.right]
-        self.right_error[block.right] += wrong.T @ self.left.norm[block.left]
-
-    def _scatter(self, block, slope, wrong) -> None:
-        m, n = len(self.s), len(self.c)
-        shape = (m, n)
-        table = scipy.sparse.csr_array((slope, (block.left, block.right)), shape=shape)
+        wrong = self.unit * (wrong + np.abs(slope))
+        self.value += float(np.sum(value))
+        table = scipy.sparse.csr_array((slope, (i, j)), shape=(len(self.s), len(self.c)))
         self.left_slope += table @ self.right.rows
         self.right_slope += table.T @ self.left.rows
-        self.left_error += np.bincount(block.left, wrong * self.right.norm[block.right], m)
-        self.right_error += np.bincount(block.right, wrong * self.left.norm[block.left], n)
+        self.left_error += np.bincount(i, wrong * self.right.norm[j], len(self.s))
+        self.right_error += np.bincount(j, wrong * self.left.norm[i], len(self.c))
 
 
 def _add_imputed(sums: _Sums, problem, theta: TwoTowers, biased: bool) -> None:
