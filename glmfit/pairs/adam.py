@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,6 @@ from .sampling import moments_of, move
 from .stationary import StationaryState, TwoSidedSolver
 
 _STEPS = 10  # of Adam in an epoch: one program
-
-
-class _Best(NamedTuple):
-    """Best parameters so far."""
-
-    theta: Any
-    value: jax.Array
-    norm: jax.Array
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ class TowerAdam(TwoSidedSolver):
 
     def descends(self, state: StationaryState) -> bool:
         """Whether the polish has begun."""
-        return isinstance(state.memory, lbfgs.Point)
+        return isinstance(state.memory, lbfgs.Memory)
 
     def is_done(self, state: StationaryState) -> bool:
         """Whether Adam has taken its steps and nothing follows."""
@@ -104,12 +96,12 @@ class TowerAdam(TwoSidedSolver):
         return state._replace(
             magnitude=float(magnitude(problem.data, state.theta)),
             evaluations=state.evaluations + 2,
-            memory=lbfgs.start(state, gradient, self.history_size),
+            memory=lbfgs.start(state.theta, gradient, self.history_size),
         )
 
     def _adam(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         dtype = jax.tree.leaves(state.theta)[0].dtype.type
-        best = _Best(state.theta, dtype(state.objective), dtype(state.gradient_norm))
+        best = (state.theta, dtype(state.objective), dtype(state.gradient_norm))
         best, *memory, finite = _adam_steps(problem.data, best, *state.memory, dtype(self.learning_rate))
         state = state.after(*best, _STEPS, memory=tuple(memory))
         if finite:
@@ -120,16 +112,15 @@ class TowerAdam(TwoSidedSolver):
 
 
 @jit
-def _adam_steps(data, best: _Best, theta, moments, rate):
-    """Take the steps of an epoch; the last point is seen by the next call."""
+def _adam_steps(data, best, theta, moments, rate):
+    """Take the steps of an epoch, the last point being seen by the next call; best are parameters, value and norm."""
 
     def one(carry, _):
         best, theta, moments, _ = carry
         value, gradient = data.value_and_gradient(theta)
         size = norm(gradient)
-        better = (value < best.value) & jnp.isfinite(size)
-        seen = _Best(theta, value, size)
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), seen, best)
+        better = (value < best[1]) & jnp.isfinite(size)
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (theta, value, size), best)
         return (best, *move(theta, moments, gradient, rate, "adam"), jnp.isfinite(value)), None
 
     return jax.lax.scan(one, (best, theta, moments, jnp.asarray(True)), None, _STEPS)[0]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from .._compile import jit
 from ..observations import Observation
-from .observed import Imputation, Observed, Piece, Tables, inner
+from .observed import Imputation, Observed, Piece, Tables, inner, value_and_slope
 from .towers import Features, TwoTowers
 
 
@@ -209,13 +209,12 @@ class AllPairs(eqx.Module):
         pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
         left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
         tables, factors = self._see(left, right).tables(theta)
-        values = self.loss.misfit_and_derivative(pairs.y, inner(tables.P, tables.Q)[:n_drawn])[0]
-        values = values if pairs.count is None else pairs.count * values
-        imputed = 0.0
+        z, cost, off, imputed = inner(tables.P, tables.Q), None, None, 0.0
         if factors is not None:
             (a, b), off = self.imputation, inner(*factors)
-            values = values - 0.5 * a[pairs.left] * b[pairs.right] * off[:n_drawn] ** 2
             imputed = jnp.sum(a) * jnp.sum(b) * jnp.mean(0.5 * off[n_drawn:] ** 2)
+            cost, off = a[pairs.left] * b[pairs.right], off[:n_drawn]
+        values = value_and_slope(self.loss, pairs.y, pairs.count, z[:n_drawn], cost, off)[0]
         return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
 
     def take(self, rows: jax.Array, observed: Observed) -> AllPairs:

@@ -64,7 +64,7 @@ class Observed(eqx.Module):
 
         def step(gradients, part):
             p, q = tables.P[part.left], tables.Q[part.right]
-            value, slope = _value_and_slope(part, inner(p, q), tables, loss, imputation)
+            value, slope = _in_its_places(part, inner(p, q), tables, loss, imputation)
             value = jnp.sum(jnp.sum(value, axis=-1)) if value.ndim > 1 else jnp.sum(value)
             return _add(gradients, part.left, part.right, slope, p, q), value
 
@@ -123,14 +123,23 @@ def _cost(part: Piece, imputation: Imputation) -> jax.Array:
     return a[:, :, None] * b[:, None, :] if part.y.ndim == 3 else a * b
 
 
-def _value_and_slope(part: Piece, z, tables: Tables, loss: Observation, imputation: Imputation | None):
+def value_and_slope(loss: Observation, y, count, z, cost, off):
+    """Losses of observed pairs less what imputation would cost there, ``cost * off^2 / 2``, and derivatives in z.
+
+    The arrays are all NumPy's or all JAX's; count and cost may be None.
+    """
+    value, slope = loss.misfit_and_derivative(y, z)
+    if count is not None:
+        value, slope = count * value, count * slope
+    return (value, slope) if cost is None else (value - 0.5 * cost * off * off, slope - cost * off)
+
+
+def _in_its_places(part: Piece, z, tables: Tables, loss: Observation, imputation: Imputation | None):
     """Value and slope of observed pairs; 0 where y is NaN, which fills places up."""
     seen = ~jnp.isnan(part.y)
-    value, slope = loss.misfit_and_derivative(jnp.where(seen, part.y, 0.0), z)
-    if part.count is not None:
-        value, slope = part.count * value, part.count * slope
+    cost = off = None
     if imputation is not None:
         cost = _cost(part, imputation)
         off = z if tables.Pt is None else z - inner(tables.Pt[part.left], tables.Qt[part.right])
-        value, slope = value - 0.5 * cost * off * off, slope - cost * off
+    value, slope = value_and_slope(loss, jnp.where(seen, part.y, 0.0), part.count, z, cost, off)
     return jnp.where(seen, value, 0.0), jnp.where(seen, slope, 0.0)

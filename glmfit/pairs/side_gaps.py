@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import scipy.sparse
 
+from .observed import value_and_slope
 from .responses import Triples
 from .towers import Tower, TwoTowers
 
@@ -119,14 +120,14 @@ class _Sums:
         p, q = self.left.rows[i], self.right.rows[j]
         z = np.einsum("rk,rk->r", p[:, :-1], q[:, :-1]) + self.s[i] + self.c[j]
         size = self.left.size[i] * self.right.size[j] + np.abs(self.s[i]) + np.abs(self.c[j])
-        times = 1.0 if count is None else count
-        value, slope = (times * part for part in loss.misfit_and_derivative(y, z))
-        wrong = times * (loss.curvature_bound(y, z - self.unit * size, z + self.unit * size) * size + 1 + np.abs(y))
+        wrong = loss.curvature_bound(y, z - self.unit * size, z + self.unit * size) * size + 1 + np.abs(y)
+        wrong = wrong if count is None else count * wrong
+        cost, known = None, 0.0
         if cost_factors is not None:
             cost = cost_factors[0][i] * cost_factors[1][j]
             known = 0.0 if prior is None else np.einsum("rk,rk->r", prior[0][i], prior[1][j])
-            value, slope = value - 0.5 * cost * (z - known) ** 2, slope - cost * (z - known)
             wrong = wrong + cost * (size + np.abs(known))
+        value, slope = value_and_slope(loss, y, count, z, cost, z - known)
         wrong = self.unit * (wrong + np.abs(slope))
         self.value += float(np.sum(value))
         table = scipy.sparse.csr_array((slope, (i, j)), shape=(len(self.s), len(self.c)))
