@@ -701,8 +701,10 @@ def test_bad_questions_are_refused(data, fitted, one_hot):
         fitted.predict(neurons=[0, 25])
     with pytest.raises(ValueError, match="stimuli: entry 0 is -1"):
         fitted.predict([-1])
-    with pytest.raises(ValueError, match="need to be ids"):
+    with pytest.raises(ValueError, match="stimuli: entry 0 is 0.5; ids are whole numbers"):
         fitted.predict([0.5])
+    with pytest.raises(ValueError, match="need to be ids"):
+        fitted.predict([[0]])
     with pytest.raises(ValueError, match="2 stimuli and 1 neurons; pairs need one of each"):
         fitted.predict_pairs([0, 1], [0])
     with pytest.raises(ValueError, match="record 0: stimulus 0"):
