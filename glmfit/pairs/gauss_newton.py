@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +20,6 @@ CURVATURES = ("gauss-newton", "exact")
 _ARMIJO = 1e-4
 _HALVINGS = 20
 _FLOOR = 1e-10  # of the damping
-
-
-class _Step(NamedTuple):
-    theta: Any
-    value: jax.Array
-    norm: jax.Array
-    gradient: Any
-    damping: jax.Array
-    evaluations: jax.Array
-    products: jax.Array
 
 
 @dataclass(frozen=True)
@@ -93,17 +83,15 @@ class GaussNewton(TwoSidedSolver):
         real = jax.tree.leaves(state.theta)[0].dtype.type
         gradient, damping = state.memory
         numbers = (real(number) for number in (state.objective, state.magnitude, damping, self.forcing))
-        step = _step(problem.data, state.theta, gradient, *numbers, self.max_products, self.curvature == "exact")
-        return StationaryState(
-            epoch=state.epoch + 1,
-            theta=step.theta,
-            objective=float(step.value),
-            gradient_norm=float(step.norm),
-            magnitude=float(magnitude(problem.data, step.theta)),
-            evaluations=state.evaluations + int(step.evaluations) + 1,
-            products=state.products + int(step.products),
-            fresh=True,
-            memory=(step.gradient, float(step.damping)),
+        point, gradient, damping, n_tried, products = _step(
+            problem.data, state.theta, gradient, *numbers, self.max_products, self.curvature == "exact"
+        )
+        return state.after(
+            *point,
+            int(n_tried) + 1,
+            magnitude=float(magnitude(problem.data, point[0])),
+            products=state.products + int(products),
+            memory=(gradient, float(damping)),
         )
 
 
@@ -116,8 +104,12 @@ def _mean_diagonal(data, theta, key):
 
 
 @functools.partial(jit, static_argnames=("max_products", "exact"))
-def _step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool) -> _Step:
-    """Solve for a direction, search along it, and adapt the damping to how the model did."""
+def _step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool):
+    """Solve for a direction, search along it, and adapt the damping to how the model did.
+
+    Comes back with parameters, objective and norm of the gradient; the gradient; the damping; and how many points and
+    products it took.
+    """
     x, back = ravel_pytree(theta)
     g = ravel_pytree(gradient)[0]
     product = data.hessian(theta) if exact else data.gauss_newton(theta)
@@ -151,7 +143,7 @@ def _step(data, theta, gradient, value, size, damping, forcing, max_products: in
     g = jnp.where(good, new, g)
     value = jnp.where(good, low, value)
     x = jnp.where(good, x + length * direction, x)
-    return _Step(back(x), value, norm(g), back(g), damping, n, products)
+    return (back(x), value, norm(g)), back(g), damping, n, products
 
 
 def _conjugate_gradients(product, b, forcing, max_products: int):

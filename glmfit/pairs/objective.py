@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from .._compile import jit
 from ..observations import Observation
-from .observed import Imputation, Observed, Piece, Tables
+from .observed import Imputation, Observed, Piece, Tables, inner, value_and_slope
 from .towers import Features, TwoTowers
 
 
@@ -50,7 +50,7 @@ class AllPairs(eqx.Module):
     observed : Observed
         The observed pairs.
     imputation : Imputation or None
-        ``omega a_i``, of the left entities seen, and ``b_j``; None where omega is 0.
+        ``omega a_i`` and ``b_j`` of the entities seen; None where omega is 0.
     base : jax.Array or None
         t, (n,): the linear predictor of every right entity's mean response; None in a model without biases.
     Pt, Qt : jax.Array or None
@@ -65,6 +65,8 @@ class AllPairs(eqx.Module):
         Factor of all but the penalty: m/r where only r left entities are seen.
     rows : jax.Array or None
         Which left entities are seen, and ``observed`` counts from 0; None for all.
+    columns : jax.Array or None
+        Which right entities are seen; None for all.
     """
 
     loss: Observation
@@ -81,22 +83,22 @@ class AllPairs(eqx.Module):
     constant: jax.Array
     scale: jax.Array
     rows: jax.Array | None = None
+    columns: jax.Array | None = None
 
     def embeddings(self, theta: TwoTowers) -> tuple[jax.Array, jax.Array]:
         """Embeddings of the left entities seen and of the right ones, (m, k) and (n, k)."""
-        return theta.left(self.left, self.rows), theta.right(self.right)
+        return theta.left(self.left, self.rows), theta.right(self.right, self.columns)
 
     def tables(self, theta: TwoTowers) -> tuple[Tables, Imputed | None]:
         """Inner products of which rows are linear predictors, and residual factors if anything is imputed."""
         P, Q = self.embeddings(theta)
-        with_bias = self.base is not None
         Qr = Q
-        if with_bias:
-            s = theta.left_bias if self.rows is None else theta.left_bias[self.rows]
+        if self.base is not None:
+            s, own = _some(theta.left_bias, self.rows), _some(theta.right_bias, self.columns)
             one_left, one_right = jnp.ones_like(P[:, :1]), jnp.ones_like(Q[:, :1])
             P = jnp.concatenate([P, one_left, s[:, None]], axis=1)
-            Qr = jnp.concatenate([Q, theta.right_bias[:, None], one_right], axis=1)
-            Q = jnp.concatenate([Q, (self.base + theta.right_bias)[:, None], one_right], axis=1)
+            Qr = jnp.concatenate([Q, own[:, None], one_right], axis=1)
+            Q = jnp.concatenate([Q, (self.base + own)[:, None], one_right], axis=1)
         if self.imputation is None:
             return Tables(P, Q), None
         if self.prior_is_base:  # the prior is in the bias already: nothing cancels
@@ -188,20 +190,6 @@ class AllPairs(eqx.Module):
         """Return the product with the Hessian at ``theta``, which need not be positive."""
         return jax.linearize(lambda t: self.value_and_gradient(t)[1], theta)[1]
 
-    def pair_predictors(self, theta: TwoTowers, left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Linear predictors of some pairs, and what imputation squares: how far they are from the prior."""
-        z = jnp.sum(theta.left(self.left, left) * theta.right(self.right, right), axis=1)
-        if self.base is None:
-            off = z
-        else:
-            off = z + theta.left_bias[left] + theta.right_bias[right]
-            z = off + self.base[right]
-        if self.Pt is not None:
-            off = z - jnp.sum(self.Pt[left] * self.Qt[right], axis=1)
-        elif not self.prior_is_base:
-            off = z
-        return z, off
-
     def draw(self, key, pairs: Piece, n_observed: int, n_imputed: int) -> PairSample:
         """Draw observed pairs evenly, and pairs to impute by their cost, for `sampled`."""
         keys = jax.random.split(key, 3)
@@ -220,14 +208,13 @@ class AllPairs(eqx.Module):
         """Estimate of the objective from drawn pairs, unbiased as its gradient is; only their towers are evaluated."""
         pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
         left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
-        z, off = self.pair_predictors(theta, left, right)
-        values = self.loss.misfit_and_derivative(pairs.y, z[:n_drawn])[0]
-        values = values if pairs.count is None else pairs.count * values
-        imputed = 0.0
-        if self.imputation is not None:
-            a, b = self.imputation
-            values = values - 0.5 * a[pairs.left] * b[pairs.right] * off[:n_drawn] ** 2
+        tables, factors = self._see(left, right).tables(theta)
+        z, cost, off, imputed = inner(tables.P, tables.Q), None, None, 0.0
+        if factors is not None:
+            (a, b), off = self.imputation, inner(*factors)
             imputed = jnp.sum(a) * jnp.sum(b) * jnp.mean(0.5 * off[n_drawn:] ** 2)
+            cost, off = a[pairs.left] * b[pairs.right], off[:n_drawn]
+        values = value_and_slope(self.loss, pairs.y, pairs.count, z[:n_drawn], cost, off)[0]
         return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
 
     def take(self, rows: jax.Array, observed: Observed) -> AllPairs:
@@ -241,9 +228,24 @@ class AllPairs(eqx.Module):
             All their observed pairs, left entities counted from 0 in the order of ``rows``.
         """
         scale = self.scale * (self.left.n_entities / rows.shape[0])
-        cost = None if self.imputation is None else Imputation(self.imputation.a[rows], self.imputation.b)
-        Pt = None if self.Pt is None else self.Pt[rows]
-        return replace(self, rows=rows, observed=observed, scale=scale, imputation=cost, Pt=Pt)
+        return replace(self._see(rows), observed=observed, scale=scale)
+
+    def _see(self, rows: jax.Array, columns: jax.Array | None = None) -> AllPairs:
+        """See some left entities only, and some right ones."""
+        return replace(
+            self,
+            imputation=self.imputation and Imputation(self.imputation.a[rows], _some(self.imputation.b, columns)),
+            base=_some(self.base, columns),
+            Pt=_some(self.Pt, rows),
+            Qt=_some(self.Qt, columns),
+            rows=rows,
+            columns=columns,
+        )
+
+
+def _some(values: Any, places: jax.Array | None) -> Any:
+    """Select some entities, all if None."""
+    return values if values is None or places is None else values[places]
 
 
 def norm(tree: Any) -> jax.Array:

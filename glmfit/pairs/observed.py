@@ -64,7 +64,7 @@ class Observed(eqx.Module):
 
         def step(gradients, part):
             p, q = tables.P[part.left], tables.Q[part.right]
-            value, slope = _value_and_slope(part, _inner(p, q), tables, loss, imputation)
+            value, slope = _in_its_places(part, inner(p, q), tables, loss, imputation)
             value = jnp.sum(jnp.sum(value, axis=-1)) if value.ndim > 1 else jnp.sum(value)
             return _add(gradients, part.left, part.right, slope, p, q), value
 
@@ -79,7 +79,7 @@ class Observed(eqx.Module):
         """Second derivatives in z, ``count * ell''(y, z) - a b``, of all pieces."""
 
         def one(part):
-            z, seen = _inner(tables.P[part.left], tables.Q[part.right]), ~jnp.isnan(part.y)
+            z, seen = inner(tables.P[part.left], tables.Q[part.right]), ~jnp.isnan(part.y)
             curvature = loss.curvature(jnp.where(seen, part.y, 0.0), z)
             curvature = curvature if part.count is None else part.count * curvature
             if imputation is not None:
@@ -95,7 +95,7 @@ class Observed(eqx.Module):
         def step(out, part):
             left, right, c = part
             p, q = moved[0][left], moved[1][right]
-            return _add(out, left, right, c * _inner(p, q), p[..., k:], q[..., :k]), None
+            return _add(out, left, right, c * inner(p, q), p[..., k:], q[..., :k]), None
 
         out, k = (jnp.zeros_like(tables.P), jnp.zeros_like(tables.Q)), tables.P.shape[1]
         for piece, curvature in zip(self.pieces, curvatures, strict=True):
@@ -103,7 +103,7 @@ class Observed(eqx.Module):
         return out
 
 
-def _inner(p: jax.Array, q: jax.Array) -> jax.Array:
+def inner(p: jax.Array, q: jax.Array) -> jax.Array:
     """Inner products of the rows of blocks, each with each, or of scattered pairs."""
     return jnp.einsum("gik,gjk->gij", p, q) if p.ndim == 3 else jnp.sum(p * q, axis=1)
 
@@ -123,14 +123,23 @@ def _cost(part: Piece, imputation: Imputation) -> jax.Array:
     return a[:, :, None] * b[:, None, :] if part.y.ndim == 3 else a * b
 
 
-def _value_and_slope(part: Piece, z, tables: Tables, loss: Observation, imputation: Imputation | None):
+def value_and_slope(loss: Observation, y, count, z, cost, off):
+    """Losses of observed pairs less what imputation would cost there, ``cost * off^2 / 2``, and derivatives in z.
+
+    The arrays are all NumPy's or all JAX's; count and cost may be None.
+    """
+    value, slope = loss.misfit_and_derivative(y, z)
+    if count is not None:
+        value, slope = count * value, count * slope
+    return (value, slope) if cost is None else (value - 0.5 * cost * off * off, slope - cost * off)
+
+
+def _in_its_places(part: Piece, z, tables: Tables, loss: Observation, imputation: Imputation | None):
     """Value and slope of observed pairs; 0 where y is NaN, which fills places up."""
     seen = ~jnp.isnan(part.y)
-    value, slope = loss.misfit_and_derivative(jnp.where(seen, part.y, 0.0), z)
-    if part.count is not None:
-        value, slope = part.count * value, part.count * slope
+    cost = off = None
     if imputation is not None:
         cost = _cost(part, imputation)
-        off = z if tables.Pt is None else z - _inner(tables.Pt[part.left], tables.Qt[part.right])
-        value, slope = value - 0.5 * cost * off * off, slope - cost * off
+        off = z if tables.Pt is None else z - inner(tables.Pt[part.left], tables.Qt[part.right])
+    value, slope = value_and_slope(loss, jnp.where(seen, part.y, 0.0), part.count, z, cost, off)
     return jnp.where(seen, value, 0.0), jnp.where(seen, slope, 0.0)

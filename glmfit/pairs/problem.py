@@ -22,7 +22,6 @@ from .responses import (
     as_table,
     as_triples,
     cut_triples,
-    flat,
     merge_blocks,
     merge_triples,
     rounded,
@@ -154,8 +153,7 @@ class AllPairsProblem:
         m, n = self.n_left, self.n_right
         total, self.n_trials = np.zeros(n), np.zeros(n)
         self.pairs_left, self.pairs_right = np.zeros(m, int), np.zeros(n, int)
-        for chunk, counts in self.merged.chunks(_AT_ONCE):
-            (left, right, y), count = flat(chunk, counts)
+        for (left, right, y), count in self.merged.chunks(_AT_ONCE):
             weight = np.ones(len(y)) if count is None else count
             total += np.bincount(right, weight * y, n)
             self.n_trials += np.bincount(right, weight, n)

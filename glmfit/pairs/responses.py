@@ -62,8 +62,8 @@ class Merged(NamedTuple):
     counts: list[np.ndarray] | np.ndarray | None
     spread: float
 
-    def chunks(self, size: int) -> Iterator[tuple[SessionBlock | Triples, np.ndarray | None]]:
-        """Go through means and numbers of trials, about ``size`` at a time."""
+    def chunks(self, size: int) -> Iterator[tuple[Triples, np.ndarray | None]]:
+        """Go through the observed pairs with their numbers of trials, at most about ``size`` at a time."""
         scattered = isinstance(self.parts, Triples)
         parts = [self.parts] if scattered else self.parts
         for index, part in enumerate(parts):
@@ -71,11 +71,9 @@ class Merged(NamedTuple):
             height = size if scattered else max(1, size // max(1, len(part.right)))
             for start in range(0, len(part.left), height):
                 some = slice(start, start + height)
-                chunk = part._replace(left=part.left[some], y=part.y[some])
-                yield (
-                    chunk._replace(right=part.right[some]) if scattered else chunk,
-                    None if counts is None else counts[some],
-                )
+                right = part.right[some] if scattered else part.right
+                chunk = type(part)(part.left[some], right, part.y[some])
+                yield flat(chunk, None if counts is None else counts[some])
 
 
 def merge_triples(records: Triples, n: int) -> Merged:
@@ -83,7 +81,7 @@ def merge_triples(records: Triples, n: int) -> Merged:
     left, right = (np.asarray(ids, np.int64) for ids in records[:2])
     (tall, wide), n_cells = _CELL, n // _CELL[1] + 1
     key = ((left // tall * n_cells + right // wide) * wide + right % wide) * tall + left % tall
-    place, mean, count, spread = _merge_trials(key, np.asarray(records.y, np.float64))
+    place, mean, count, spread = merge_trials(key, np.asarray(records.y, np.float64))
     triples = Triples(left[place].astype(np.int32), right[place].astype(np.int32), mean)
     return Merged(triples, count if (count > 1).any() else None, spread)
 
@@ -97,7 +95,7 @@ def merge_blocks(blocks: list[SessionBlock]) -> Merged:
         owner = np.repeat(met, [len(part.y) for part in records])
         left, right, y = (np.concatenate(column) for column in zip(*records, strict=True))
         key = left.astype(np.int64) * (int(right.max(initial=0)) + 1) + right
-        place, mean, count, spread = _merge_trials(key, np.asarray(y, np.float64))
+        place, mean, count, spread = merge_trials(key, np.asarray(y, np.float64))
         for b in met:
             ids, mine = [np.unique(given) for given in blocks[b][:2]], owner[place] == b
             at = tuple(np.searchsorted(u, of[place[mine]]) for u, of in zip(ids, (left, right), strict=True))
@@ -107,7 +105,7 @@ def merge_blocks(blocks: list[SessionBlock]) -> Merged:
     return Merged(parts, counts if any(count.max(initial=0) > 1 for count in counts) else None, spread)
 
 
-def _merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+def merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """First place, mean and number of the trials of every key, sorted by key; and the spread around the means."""
     place = np.argsort(key, kind="stable")
     key, y = key[place], y[place]

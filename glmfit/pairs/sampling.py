@@ -41,7 +41,7 @@ class _Sampler(TwoSidedSolver):
         return Status.SCHEDULE_DONE
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        return state._replace(memory=(_moments(state.theta, self.optimizer), key, None))
+        return state._replace(memory=(moments_of(state.theta, self.optimizer), key, None))
 
     def _visit(self, problem: AllPairsProblem, state: StationaryState, epoch, batches, share: float) -> StationaryState:
         """Take a step per batch."""
@@ -167,11 +167,12 @@ def _transformation(optimizer: str):
 
 
 @functools.partial(jit, static_argnames="optimizer")
-def _moments(theta, optimizer: str):
+def moments_of(theta, optimizer: str):
+    """Return what the rule remembers at the start."""
     return _transformation(optimizer).init(theta)
 
 
-def _move(theta, moments, gradient, rate, optimizer: str) -> tuple[Any, Any]:
+def move(theta, moments, gradient, rate, optimizer: str) -> tuple[Any, Any]:
     """Take a step along a gradient."""
     change, moments = _transformation(optimizer).update(gradient, moments)
     return jax.tree.map(lambda t, c: jnp.subtract(t, rate * c).astype(t.dtype), theta, change), moments
@@ -183,7 +184,7 @@ def _batch_epoch(data, pairs, theta, moments, batches, rate, optimizer: str):
 
     def one(carry, batch):
         gradient = data.take(*batch).value_and_gradient(carry[0])[1]
-        return _move(*carry, gradient, rate, optimizer), None
+        return move(*carry, gradient, rate, optimizer), None
 
     return jax.lax.scan(one, (theta, moments), batches)[0]
 
@@ -194,6 +195,6 @@ def _pair_epoch(data, pairs, theta, moments, keys, rate, optimizer: str, sizes: 
 
     def one(carry, key):
         gradient = jax.grad(data.sampled)(carry[0], data.draw(key, pairs, *sizes))
-        return _move(*carry, gradient, rate, optimizer), None
+        return move(*carry, gradient, rate, optimizer), None
 
     return jax.lax.scan(one, (theta, moments), keys)[0]

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from .embedding import HostTower
+from .observed import value_and_slope
 from .responses import Triples
-from .towers import MLPTower, TwoTowers
+from .towers import Tower, TwoTowers
 
 _THEOREM = "strong convexity in one side's parameters by their ridge (docs/theory/all_pairs.md, Proposition 2)"
 _AT_ONCE = 2**18
@@ -67,8 +67,8 @@ def side_gaps(problem, theta: TwoTowers) -> SideGaps:
     width = max(max(leaf.shape) for leaf in jax.tree.leaves(theta.parts[0]))  # longest sum within a tower's layer
     unit = _EPS * (64 + problem.n_left + problem.n_right + width)
     sums = _Sums(left, right, s, c, unit)
-    for block, count in problem.merged.chunks(_AT_ONCE):
-        sums.add_block(problem.loss, block, count, problem.cost, problem.prior)
+    for pairs, count in problem.merged.chunks(_AT_ONCE):
+        sums.add_observed(problem.loss, pairs, count, problem.cost, problem.prior)
     _add_imputed(sums, problem, theta, biased)
     strengths = problem.strength, problem.bias_strength
     penalty = sum(0.5 * strength * _square(part) for strength, part in zip(strengths, theta.parts, strict=True))
@@ -87,14 +87,14 @@ def _square(tree: Any) -> float:
     return float(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
 
 
-def _side(tower, given) -> _Side:
+def _side(tower: Tower, given) -> _Side:
     """Embeddings by NumPy; those of a perceptron are what they come out as, since that side stays fixed."""
-    host, own = HostTower.of(tower), isinstance(given, int | np.integer)
-    values = host.embed(None if own else given)
-    if own or len(host.maps) > 1:
+    own, (weight, constant) = isinstance(given, int | np.integer), tower.maps[0]
+    values = tower(None if own else given)
+    if own or not tower.is_linear:
         size = np.linalg.norm(values, axis=1)
     else:
-        size = _row_norms(given) * np.linalg.norm(tower.weight) + np.linalg.norm(tower.constant)
+        size = _row_norms(given) * np.linalg.norm(weight) + np.linalg.norm(constant)
     rows = np.concatenate([values, np.ones((len(values), 1))], axis=1)
     return _Side(rows, np.linalg.norm(rows, axis=1), np.sqrt(size**2 + 1))
 
@@ -114,45 +114,27 @@ class _Sums:
         self.left_slope, self.right_slope = np.zeros(left.rows.shape), np.zeros(right.rows.shape)
         self.left_error, self.right_error = np.zeros(len(s)), np.zeros(len(c))
 
-    def add_block(self, loss, block, count, cost_factors, prior) -> None:
+    def add_observed(self, loss, pairs: Triples, count, cost_factors, prior) -> None:
         """Add the losses of some observed pairs, less what imputation would cost there."""
-        scattered = isinstance(block, Triples)
-        i, j = (block.left, block.right) if scattered else (block.left[:, None], block.right[None, :])
-        p, q = self.left.rows[block.left], self.right.rows[block.right]
-        product = np.einsum("rk,rk->r", p[:, :-1], q[:, :-1]) if scattered else p[:, :-1] @ q[:, :-1].T
-        z = product + self.s[i] + self.c[j]
+        i, j, y = pairs
+        p, q = self.left.rows[i], self.right.rows[j]
+        z = np.einsum("rk,rk->r", p[:, :-1], q[:, :-1]) + self.s[i] + self.c[j]
         size = self.left.size[i] * self.right.size[j] + np.abs(self.s[i]) + np.abs(self.c[j])
-        seen = ~np.isnan(block.y)
-        y, times = np.where(seen, block.y, 0.0), 1.0 if count is None else count
-        value, slope = loss.misfit_and_derivative(y, z)
-        value, slope = times * value, times * slope
-        wrong = times * (loss.curvature_bound(y, z - self.unit * size, z + self.unit * size) * size + 1 + np.abs(y))
+        wrong = loss.curvature_bound(y, z - self.unit * size, z + self.unit * size) * size + 1 + np.abs(y)
+        wrong = wrong if count is None else count * wrong
+        cost, known = None, 0.0
         if cost_factors is not None:
             cost = cost_factors[0][i] * cost_factors[1][j]
-            known = 0.0
-            if prior is not None:
-                rows = prior[0][block.left], prior[1][block.right]
-                known = np.einsum("rk,rk->r", *rows) if scattered else rows[0] @ rows[1].T
-            value, slope = value - 0.5 * cost * (z - known) ** 2, slope - cost * (z - known)
+            known = 0.0 if prior is None else np.einsum("rk,rk->r", prior[0][i], prior[1][j])
             wrong = wrong + cost * (size + np.abs(known))
-        slope, wrong = np.where(seen, slope, 0.0), self.unit * np.where(seen, wrong + np.abs(slope), 0.0)
-        self.value += float(np.sum(np.where(seen, value, 0.0)))
-        if scattered:
-            self._scatter(block, slope, wrong)
-            return
-        self.left_slope[block.left] += slope @ q
-        self.right_slope[block.right] += slope.T @ p
-        self.left_error[block.left] += wrong @ self.right.norm[block.right]
-        self.right_error[block.right] += wrong.T @ self.left.norm[block.left]
-
-    def _scatter(self, block, slope, wrong) -> None:
-        m, n = len(self.s), len(self.c)
-        shape = (m, n)
-        table = scipy.sparse.csr_array((slope, (block.left, block.right)), shape=shape)
+        value, slope = value_and_slope(loss, y, count, z, cost, z - known)
+        wrong = self.unit * (wrong + np.abs(slope))
+        self.value += float(np.sum(value))
+        table = scipy.sparse.csr_array((slope, (i, j)), shape=(len(self.s), len(self.c)))
         self.left_slope += table @ self.right.rows
         self.right_slope += table.T @ self.left.rows
-        self.left_error += np.bincount(block.left, wrong * self.right.norm[block.right], m)
-        self.right_error += np.bincount(block.right, wrong * self.left.norm[block.left], n)
+        self.left_error += np.bincount(i, wrong * self.right.norm[j], len(self.s))
+        self.right_error += np.bincount(j, wrong * self.left.norm[i], len(self.c))
 
 
 def _add_imputed(sums: _Sums, problem, theta: TwoTowers, biased: bool) -> None:
@@ -181,26 +163,26 @@ def _add_imputed(sums: _Sums, problem, theta: TwoTowers, biased: bool) -> None:
     sums.right_error += 4 * sums.unit * b * size_T * np.sum(a * size_S * left.norm)
 
 
-def _bound(tower, given, slope, error, bias, strengths, unit) -> tuple[float, np.ndarray]:
+def _bound(tower: Tower, given, slope, error, bias, strengths, unit) -> tuple[float, np.ndarray]:
     """Half the squared gradient over the ridge: for the whole side, and for each entity where they share nothing."""
     nothing = np.full(len(error), np.nan)
     strength, bias_strength = strengths
-    if isinstance(tower, MLPTower) or strength <= 0 or (bias is not None and bias_strength <= 0):
+    if not tower.is_linear or strength <= 0 or (bias is not None and bias_strength <= 0):
         return np.nan, nothing
     own = np.zeros(len(error))
     if bias is not None:
         pull = bias_strength * bias
         own = (np.abs(slope[:, -1] + pull) + error + 4 * _EPS * np.abs(pull)) ** 2 / (2 * bias_strength)
-    G = slope[:, :-1]
+    G, (weight, constant) = slope[:, :-1], tower.maps[0]
     if isinstance(given, int | np.integer):
-        pull = strength * tower.weight
+        pull = strength * weight
         length = np.linalg.norm(G + pull, axis=1) + error + 4 * _EPS * np.linalg.norm(pull, axis=1)
         own = (own + length**2 / (2 * strength)) * (1 + 1e-12)
         return float(own.sum() * (1 + 1e-12)), own
     norms = np.sqrt(_row_norms(given) ** 2 + 1)  # the constant is a feature of ones
     gradient = np.concatenate([np.asarray(given.T @ G), G.sum(axis=0)[None, :]])
-    gradient += strength * np.concatenate([tower.weight, tower.constant[None, :]])
+    gradient += strength * np.concatenate([weight, constant[None, :]])
     wrong = norms @ (error + unit * np.linalg.norm(G, axis=1))
-    wrong += 4 * _EPS * strength * np.sqrt(_square((tower.weight, tower.constant)))
+    wrong += 4 * _EPS * strength * np.sqrt(_square((weight, constant)))
     total = (np.linalg.norm(gradient) + wrong) ** 2 / (2 * strength) + own.sum()
     return float(total * (1 + 1e-12)), nothing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._checks import check_real, check_whole
-from .._compile import compile_seconds, jit
+from .._compile import Clock, jit
 from .._progress import ProgressBar, counted
 from .._status import Status
 from ..solvers._result import Solution
@@ -90,6 +89,17 @@ class StationaryState(NamedTuple):
     products: int
     fresh: bool
     memory: Any  # the solver's own
+
+    def after(self, theta: Any, objective: Any, gradient_norm: Any, evaluations: int, **more: Any) -> StationaryState:
+        """Return the state after an epoch that evaluated the objective where it ends."""
+        return self._replace(
+            epoch=self.epoch + 1,
+            theta=theta,
+            objective=float(objective),
+            gradient_norm=float(gradient_norm),
+            evaluations=self.evaluations + evaluations,
+            **more,
+        )
 
     @property
     def is_finite(self) -> bool:
@@ -170,17 +180,12 @@ class _Run:
     def __init__(self, solver: TwoSidedSolver, problem: AllPairsProblem, options: StationaryOptions):
         self.solver, self.problem, self.options = solver, problem, options
         self.budget = solver.usual_epochs if options.max_epochs is None else options.max_epochs
-        self.clock, self.compiled = time.perf_counter(), compile_seconds()
-        self.told = 0.0  # seconds of callbacks
+        self.clock = Clock()
         self.bar = ProgressBar(f"fitting {counted(problem.n_pairs, 'response')}", self.budget, "epoch", options.verbose)
         self.history: dict[str, list] = {"epoch": [], "seconds": [], "objective": [], "gradient_norm": []}
         self.state: Any = None
         self.kept: Any = None
         self.lowest, self.flattest, self.since = np.inf, np.inf, 0
-
-    def seconds(self) -> float:
-        """Tell the time since the start, callbacks not counted."""
-        return time.perf_counter() - self.clock - self.told
 
     def solve(self, theta: Any, key) -> StationarySolution:
         """Run, and hand back the last finite parameters."""
@@ -205,7 +210,7 @@ class _Run:
         if not self.kept.is_finite:  # the start was not
             status = Status.NON_FINITE
             params = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0), params)
-        compiling = compile_seconds() - self.compiled
+        compiling = self.clock.compiling
         return StationarySolution(
             params=params,
             status=status,
@@ -217,7 +222,7 @@ class _Run:
             evaluations=self.state.evaluations,
             products=self.state.products,
             history={name: np.asarray(column) for name, column in self.history.items()},
-            seconds_run=self.seconds() - compiling,
+            seconds_run=self.clock.seconds - compiling,
             seconds_compile=compiling,
             solver_name=type(self.solver).__name__,
             interrupted=interrupted,
@@ -251,11 +256,8 @@ class _Run:
             self.bar.advance()
             if tell is not None:
                 jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
-                seconds = self.seconds()
-                try:
-                    tell(state.epoch, seconds, state.theta, state)
-                finally:
-                    self.told += self.seconds() - seconds
+                with self.clock.paused():
+                    tell(state.epoch, self.clock.seconds, state.theta, state)
 
     def _look(self) -> None:
         """Fill in the objective of all pairs and the norm of its gradient."""
@@ -270,7 +272,7 @@ class _Run:
         """Look: non-finite first, then converged, then nothing left but rounding; None to go on."""
         self._look()
         state, flat = self.state, self.state.gradient_norm
-        seen = state.epoch, self.seconds(), state.objective, flat
+        seen = state.epoch, self.clock.seconds, state.objective, flat
         for column, value in zip(self.history.values(), seen, strict=True):
             column.append(value)
         self.bar.say(f"objective {state.objective:.6g}, gradient {flat / max(self.first, 1e-300):.1e} of the start's")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
+
+from .._numerics import namespace
 
 # ----------------------------------------------------------------------------------------- features
 
@@ -93,46 +94,64 @@ def make_features(values: Any, dtype) -> tuple[Features, int, int]:
 # ------------------------------------------------------------------------------------------- towers
 
 
+class AffineMap(NamedTuple):
+    """Map ``x W + c``."""
+
+    weight: Any  # (input, output)
+    constant: Any  # (output,); None where every entity is its own feature
+
+
 class Tower(eqx.Module):
-    """Map from features to embeddings; all its array leaves are parameters."""
+    """Affine maps from features to embeddings, one or several with a tanh between each two.
 
-    @abstractmethod
-    def __call__(self, features: Features, rows: jax.Array | None = None) -> jax.Array:
-        """Embeddings (entity, k) of some entities, of all if None."""
+    Every array leaf is a parameter: on the device those of a fit, on the host, in float64, those of a fitted model.
+    """
 
-    @abstractmethod
-    def affine_maps(self) -> list[tuple[jax.Array, jax.Array | None]]:
-        """Matrices and constants of ``x W + c``, one after the other, with a tanh between each two."""
+    maps: tuple[AffineMap, ...]
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether there is no hidden layer."""
+        return len(self.maps) == 1
 
-class LinearTower(Tower):
-    """Embedding ``U W + c``; without c where every entity is its own feature."""
+    def __call__(self, features: Any, rows: jax.Array | None = None) -> Any:
+        """Embeddings (entity, k) of `Features`, of some rows or all; on the host of an array, a SciPy sparse matrix
+        or, where every entity is its own feature, None.
+        """
+        (weight, constant), *others = self.maps
+        if isinstance(features, Features):
+            out = features.times(weight, rows)
+        else:
+            out = weight if features is None else np.asarray(features @ weight, np.float64)
+        out = out if constant is None else out + constant[None, :]
+        for weight, constant in others:
+            out = namespace(out).tanh(out) @ weight + constant[None, :]
+        return out
 
-    weight: jax.Array  # (feature, k)
-    constant: jax.Array | None  # (k,)
+    def on_host(self) -> Tower:
+        """Copy the parameters from the device."""
+        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), self)
 
-    def __call__(self, features, rows=None):
-        product = features.times(self.weight, rows)
-        return product if self.constant is None else product + self.constant[None, :]
+    def rotate(self, matrix: np.ndarray) -> Tower:
+        """Multiply the embeddings with a matrix (k, k)."""
+        weight, constant = self.maps[-1]
+        last = AffineMap(weight @ matrix, None if constant is None else constant @ matrix)
+        return Tower((*self.maps[:-1], last))
 
-    def affine_maps(self):
-        return [(self.weight, self.constant)]
+    def to_file(self, prefix: str, arrays: dict) -> None:
+        """Add the parameters, by name."""
+        for i, pair in enumerate(self.maps):
+            arrays.update({f"{prefix}.{i}.{key}": a for key, a in pair._asdict().items() if a is not None})
 
-
-class MLPTower(Tower):
-    """Perceptron with tanh units; its first layer is a product with the features, of any kind."""
-
-    first: LinearTower
-    layers: tuple[eqx.nn.Linear, ...]
-
-    def __call__(self, features, rows=None):
-        hidden = self.first(features, rows)
-        for layer in self.layers:
-            hidden = jax.vmap(layer)(jnp.tanh(hidden))
-        return hidden
-
-    def affine_maps(self):
-        return [*self.first.affine_maps(), *((layer.weight.T, layer.bias) for layer in self.layers)]
+    @classmethod
+    def from_file(cls, prefix: str, arrays: dict) -> Tower:
+        """Find what `to_file` added."""
+        maps: list[AffineMap] = []
+        while (weight := arrays.get(f"{prefix}.{len(maps)}.weight")) is not None:
+            maps.append(AffineMap(weight, arrays.get(f"{prefix}.{len(maps)}.constant")))
+        if not maps:
+            raise KeyError(f"{prefix}.0.weight")
+        return cls(tuple(maps))
 
 
 class TwoTowers(eqx.Module):
@@ -159,22 +178,13 @@ class TwoTowers(eqx.Module):
 
 def draw_tower(key, features: Features, n_features: int, k: int, hidden: tuple[int, ...], scale: float, dtype) -> Tower:
     """Draw a tower, linear without ``hidden`` widths, whose embeddings have about the root mean square ``scale``."""
-    one_hot = isinstance(features, OneHot)
-    widths = (*hidden, k)
-    keys = jax.random.split(key, len(widths))
-    size = 1.0 if one_hot else _root_mean_square_row(features)
-    first_scale = (1.0 if hidden else scale) / size
-    weight = first_scale * jax.random.normal(keys[0], (n_features, widths[0]), dtype)
-    first = LinearTower(weight, None if one_hot else jnp.zeros(widths[0], dtype))
-    if not hidden:
-        return first
-    layers = []
-    for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
-        spread = float((scale if i == len(hidden) - 1 else 1.0) / np.sqrt(n_in))  # no dtype of its own
-        layer = eqx.nn.Linear(n_in, n_out, dtype=dtype, key=keys[i + 1])
-        values = (spread * jax.random.normal(keys[i + 1], (n_out, n_in), dtype), jnp.zeros(n_out, dtype))
-        layers.append(eqx.tree_at(lambda t: (t.weight, t.bias), layer, values))
-    return MLPTower(first, tuple(layers))
+    one_hot, widths, maps = isinstance(features, OneHot), (n_features, *hidden, k), []
+    for i, one in enumerate(jax.random.split(key, len(hidden) + 1)):
+        size = np.sqrt(widths[i]) if i else 1.0 if one_hot else _root_mean_square_row(features)
+        spread = float((scale if i == len(hidden) else 1.0) / size)  # no dtype of its own
+        weight = spread * jax.random.normal(one, widths[i : i + 2], dtype)
+        maps.append(AffineMap(weight, None if one_hot and not i else jnp.zeros(widths[i + 1], dtype)))
+    return Tower(tuple(maps))
 
 
 def _root_mean_square_row(features: Dense | Sparse) -> float:

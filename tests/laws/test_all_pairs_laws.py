@@ -217,10 +217,10 @@ def test_8_a_block_step_of_gauss_newton_is_alternating_least_squares():
     )  # fmt: skip
     gradient = problem.data.value_and_gradient(theta)[1]
     G = dense_gauss_newton(problem, theta)[: M * K, : M * K]
-    step = np.linalg.solve(G, -np.ravel(gradient.left.weight)).reshape(M, K)
+    step = np.linalg.solve(G, -np.ravel(gradient.left.maps[0].weight)).reshape(M, K)
     for i in range(M):
-        true = oracle.als_row(pairs, np.asarray(theta.right.weight), i, 0.13)
-        close(np.asarray(theta.left.weight)[i] + step[i], true, 1e-10)
+        true = oracle.als_row(pairs, np.asarray(theta.right.maps[0].weight), i, 0.13)
+        close(np.asarray(theta.left.maps[0].weight)[i] + step[i], true, 1e-10)
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -371,11 +371,11 @@ def test_15_losses_are_finite_everywhere_with_right_derivatives(name, dtype):
 def test_16_rotating_the_embeddings_changes_nothing():
     problem, theta, _ = case(hidden=((), (8,)), kinds=("one-hot", "dense"))
     rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(2), (K, K)))[0]
-    last = theta.right.layers[-1]
+    last = theta.right.maps[-1]
     turned = eqx.tree_at(
-        lambda t: (t.left.weight, t.right.layers[-1].weight, t.right.layers[-1].bias),
+        lambda t: (t.left.maps[0].weight, t.right.maps[-1].weight, t.right.maps[-1].constant),
         theta,
-        (theta.left.weight @ rotation, rotation.T @ last.weight, last.bias @ rotation),
+        (theta.left.maps[0].weight @ rotation, last.weight @ rotation, last.constant @ rotation),
     )
     close(float(problem.data.objective(turned)), float(problem.data.objective(theta)), 1e-12)
 
@@ -429,11 +429,13 @@ def _best_of_one(problem, theta, j):
     """Least objective when only one right entity moves."""
 
     def objective(x):
-        right = theta.right.weight.at[j].set(x[:K])
-        moved = eqx.tree_at(lambda t: (t.right.weight, t.right_bias), theta, (right, theta.right_bias.at[j].set(x[K])))
+        right = theta.right.maps[0].weight.at[j].set(x[:K])
+        moved = eqx.tree_at(
+            lambda t: (t.right.maps[0].weight, t.right_bias), theta, (right, theta.right_bias.at[j].set(x[K]))
+        )
         return problem.data.objective(moved)
 
-    start = np.append(np.asarray(theta.right.weight[j]), theta.right_bias[j])
+    start = np.append(np.asarray(theta.right.maps[0].weight[j]), theta.right_bias[j])
     function = jax.jit(jax.value_and_grad(objective))
     return scipy.optimize.minimize(function, start, jac=True, method="BFGS", options={"gtol": 1e-9}).fun
 
@@ -457,7 +459,9 @@ def test_bounds_are_of_weights_and_priors_as_given():
     theta = problem.draw_params(jax.random.key(0), 1)
     rounded = float(np.float32(1e6 + 0.03)) / (1 + 1e-8)
     theta = eqx.tree_at(
-        lambda t: (t.left.weight, t.right.weight), theta, (jnp.array([[0.0], [rounded]]), jnp.array([[1.0]]))
+        lambda t: (t.left.maps[0].weight, t.right.maps[0].weight),
+        theta,
+        (jnp.array([[0.0], [rounded]]), jnp.array([[1.0]])),
     )
     best = (1e6 + 0.03) / (1 + 1e-8)
     gain = 0.5 * (1 + 1e-8) * (rounded - best) ** 2
