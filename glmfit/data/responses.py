@@ -12,7 +12,7 @@ import scipy.sparse
 
 from ..observations import RESPONSE_LOSSES, Bernoulli, Observation
 from ..pairs import SessionBlock, Triples
-from ..pairs.responses import flat
+from ..pairs.responses import Piece
 from .arrays import numbers, place, refuse_spike_times, shape_of
 from .counts import warn_of_fractions
 from .entities import LARGEST, read_ids
@@ -46,7 +46,8 @@ class Responses:
             row, column = np.nonzero(~np.isnan(self.given))
             return Triples(row, column, self.given[row, column])
         parts = [self.given] if isinstance(self.given, Triples) else self.given
-        return Triples(*(np.concatenate(column) for column in zip(*(flat(part)[0] for part in parts), strict=True)))
+        parts = [Piece(*part).scattered()[:3] for part in parts]
+        return Triples(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def pairs(self) -> np.ndarray:
         """Every pair that has a response, once, as ``stimulus * n_neurons + neuron``; sorted."""

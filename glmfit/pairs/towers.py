@@ -19,10 +19,8 @@ from .._numerics import namespace
 class Features(eqx.Module):
     """Features of all entities of one side; only products with them are ever needed."""
 
-    @property
-    @abstractmethod
-    def n_entities(self) -> int:
-        """Number of entities."""
+    n: int = eqx.field(static=True)  # entities
+    n_features: int = eqx.field(static=True)
 
     @abstractmethod
     def times(self, weight: jax.Array, rows: jax.Array | None) -> jax.Array:
@@ -32,12 +30,6 @@ class Features(eqx.Module):
 class OneHot(Features):
     """Every entity is its own feature: a product is a look-up."""
 
-    n: int = eqx.field(static=True)
-
-    @property
-    def n_entities(self):
-        return self.n
-
     def times(self, weight, rows):
         return weight if rows is None else weight[rows]
 
@@ -46,10 +38,6 @@ class Dense(Features):
     """Features as an array (entity, feature)."""
 
     values: jax.Array
-
-    @property
-    def n_entities(self):
-        return self.values.shape[0]
 
     def times(self, weight, rows):
         return (self.values if rows is None else self.values[rows]) @ weight
@@ -61,11 +49,6 @@ class Sparse(Features):
     values: jax.Array
     entity: jax.Array
     feature: jax.Array
-    n: int = eqx.field(static=True)
-
-    @property
-    def n_entities(self):
-        return self.n
 
     def times(self, weight, rows):
         terms = self.values[:, None] * weight[self.feature]
@@ -73,22 +56,21 @@ class Sparse(Features):
         return product if rows is None else product[rows]
 
 
-def make_features(values: Any, dtype) -> tuple[Features, int, int]:
-    """Features on the device, with the numbers of entities and of features.
+def make_features(values: Any, dtype) -> Features:
+    """Put features on the device.
 
     ``values`` is an array or SciPy sparse matrix (entity, feature), or the number of entities if each is its own
     feature.
     """
     if isinstance(values, int | np.integer):
-        return OneHot(int(values)), int(values), int(values)
-    n, d = values.shape
-    if scipy.sparse.issparse(values):
-        rows = scipy.sparse.csr_array(values)
-        rows.sum_duplicates()
-        entity = np.repeat(np.arange(n, dtype=np.int32), np.diff(rows.indptr))
-        data, feature = jnp.asarray(rows.data, dtype), jnp.asarray(rows.indices, np.int32)
-        return Sparse(data, jnp.asarray(entity), feature, n), n, d
-    return Dense(jnp.asarray(np.asarray(values), dtype)), n, d
+        return OneHot(int(values), int(values))
+    if not scipy.sparse.issparse(values):
+        return Dense(*values.shape, jnp.asarray(np.asarray(values), dtype))
+    rows = scipy.sparse.csr_array(values)
+    rows.sum_duplicates()
+    entity = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    places = (jnp.asarray(ids, np.int32) for ids in (entity, rows.indices))
+    return Sparse(*rows.shape, jnp.asarray(rows.data, dtype), *places)
 
 
 # ------------------------------------------------------------------------------------------- towers
@@ -176,9 +158,9 @@ class TwoTowers(eqx.Module):
         return (self.left, self.right), (self.left_bias, self.right_bias)
 
 
-def draw_tower(key, features: Features, n_features: int, k: int, hidden: tuple[int, ...], scale: float, dtype) -> Tower:
+def draw_tower(key, features: Features, k: int, hidden: tuple[int, ...], scale: float, dtype) -> Tower:
     """Draw a tower, linear without ``hidden`` widths, whose embeddings have about the root mean square ``scale``."""
-    one_hot, widths, maps = isinstance(features, OneHot), (n_features, *hidden, k), []
+    one_hot, widths, maps = isinstance(features, OneHot), (features.n_features, *hidden, k), []
     for i, one in enumerate(jax.random.split(key, len(hidden) + 1)):
         size = np.sqrt(widths[i]) if i else 1.0 if one_hot else _root_mean_square_row(features)
         spread = float((scale if i == len(hidden) else 1.0) / size)  # no dtype of its own
@@ -190,4 +172,4 @@ def draw_tower(key, features: Features, n_features: int, k: int, hidden: tuple[i
 def _root_mean_square_row(features: Dense | Sparse) -> float:
     """Length of a typical row of features; 1 where all are 0."""
     values = np.asarray(features.values, np.float64)
-    return float(np.sqrt(np.sum(values**2) / max(features.n_entities, 1))) or 1.0
+    return float(np.sqrt(np.sum(values**2) / max(features.n, 1))) or 1.0
