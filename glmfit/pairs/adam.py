@@ -100,10 +100,10 @@ class TowerAdam(TwoSidedSolver):
         )
 
     def _adam(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        dtype = jax.tree.leaves(state.theta)[0].dtype.type
-        best = (state.theta, dtype(state.objective), dtype(state.gradient_norm))
-        best, *memory, finite = _adam_steps(problem.data, best, *state.memory, dtype(self.learning_rate))
-        state = state.after(*best, _STEPS, memory=tuple(memory))
+        real = state.dtype.type
+        best = (state.theta, real(state.objective), real(state.gradient_norm))
+        best, *memory, finite = _adam_steps(problem.data, best, *state.memory, real(self.learning_rate))
+        state = state.at(*best, _STEPS, memory=tuple(memory))
         if finite:
             return state
         if self.polish is None:

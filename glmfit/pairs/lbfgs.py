@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from .._checks import check_whole
 from .._compile import jit
@@ -21,9 +20,9 @@ _WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, 
 
 
 class Memory(NamedTuple):
-    """What L-BFGS knows beside the state."""
+    """What L-BFGS knows besides the state."""
 
-    gradient: jax.Array  # all of it in one vector
+    gradient: Any
     curvature: Any  # optax's memory
     trials: jax.Array  # of the last line search
 
@@ -45,8 +44,8 @@ class TowerLBFGS(TwoSidedSolver):
     Wolfe conditions, or the approximate ones of Hager and Zhang where rounding hides the decrease. Deterministic; no
     learning rate.
 
-    An epoch is one iteration: one pass for the objective and its gradient, rarely two, and ``4 history_size`` times as
-    many flops as there are parameters. Memory: ``2 history_size`` times the parameters.
+    An epoch is one iteration: one pass for the objective and its gradient, rarely two. Memory: ``2 history_size``
+    times the parameters.
 
     With perceptrons its first long steps can end among large embeddings that nearly cancel, where single precision has
     nothing left to go by: there `TowerAdam` is the default.
@@ -68,11 +67,9 @@ class TowerLBFGS(TwoSidedSolver):
         check_whole("max_line_search", self.max_line_search, 1)
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        """Remember nothing yet."""
         return state._replace(memory=start(state.theta, gradient, self.history_size))
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        """Take one step."""
         return advance(problem.data, state, self.history_size, self.max_line_search)
 
 
@@ -81,9 +78,9 @@ def advance(data, state: StationaryState, history_size: int, max_line_search: in
     memory, size, n_weighed = state.memory, state.magnitude, 0
     if int(memory.trials) > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
         size, n_weighed = float(magnitude(data, state.theta)), 1
-    value, slack = (memory.gradient.dtype.type(number) for number in (state.objective, size))
-    point, memory = _step(data, state.theta, value, slack, memory, history_size, max_line_search)
-    return state.after(*point, int(memory.trials) + n_weighed, magnitude=size, memory=memory)
+    numbers = state.dtype.type(state.objective), state.dtype.type(size)
+    point, memory = _step(data, state.theta, *numbers, memory, history_size, max_line_search)
+    return state.at(*point, int(memory.trials) + n_weighed, magnitude=size, memory=memory)
 
 
 @functools.partial(jit, static_argnames="history_size")
@@ -91,10 +88,10 @@ def start(theta: Any, gradient: Any, history_size: int) -> Memory:
     """Remember the gradient and nothing else."""
     import optax
 
-    x = ravel_pytree(theta)[0]
-    curvature = optax.scale_by_lbfgs(history_size).init(x)
-    curvature = jax.tree.map(lambda a: a.astype(x.dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, curvature)
-    return Memory(ravel_pytree(gradient)[0], curvature, jnp.asarray(1))
+    memory = optax.scale_by_lbfgs(history_size).init(theta)
+    dtype = jax.tree.leaves(theta)[0].dtype
+    memory = jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, memory)
+    return Memory(gradient, memory, jnp.asarray(1))
 
 
 @functools.partial(jit, static_argnames=("history_size", "max_line_search"))
@@ -106,32 +103,24 @@ def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_
     """
     import optax
 
-    x, back = ravel_pytree(theta)
-
-    def both(x):
-        value, gradient = data.value_and_gradient(back(x))
-        return value, ravel_pytree(gradient)[0]
-
-    @jax.custom_vjp
-    def objective(x):
-        return both(x)[0]
-
-    objective.defvjp(both, lambda gradient, up: (up * gradient,))
-    slack = SLACK * jnp.finfo(x.dtype).eps * size
+    info = jnp.finfo(value.dtype)
+    slack = SLACK * info.eps * size
     search = optax.scale_by_zoom_linesearch(
-        max_line_search,
-        initial_guess_strategy="one",
-        approx_dec_rtol=slack / jnp.maximum(jnp.abs(value), jnp.finfo(x.dtype).tiny),
+        max_line_search, initial_guess_strategy="one", approx_dec_rtol=slack / jnp.maximum(jnp.abs(value), info.tiny)
     )
-    direction, curvature = optax.scale_by_lbfgs(history_size).update(memory.gradient, memory.curvature, x)
-    change, found = search.update(-direction, search.init(x), x, value=value, grad=memory.gradient, value_fn=objective)
-    good = (found.value <= value + slack) & jnp.all(jnp.isfinite(found.grad))
+    direction, curvature = optax.scale_by_lbfgs(history_size).update(memory.gradient, memory.curvature, theta)
+    direction = jax.tree.map(jnp.negative, direction)
+    change, found = search.update(
+        direction, search.init(theta), theta, value=value, grad=memory.gradient, value_fn=data.objective
+    )
+    size = norm(found.grad)
+    good = (found.value <= value + slack) & jnp.isfinite(size)
     keep = good & (found.info.curvature_error <= 0)
     curvature = curvature._replace(  # pairs of weight 0 are as if they were not there
         count=jnp.where(keep, curvature.count, 0), weights_memory=jnp.where(keep, curvature.weights_memory, 0.0)
     )
     curvature = jax.tree.map(lambda new, old: new.astype(old.dtype), curvature, memory.curvature)
-    moved = jnp.where(good, x + change.astype(x.dtype), x)
-    value = jnp.where(good, found.value, value)
-    gradient = jnp.where(good, found.grad, memory.gradient)
-    return (back(moved), value, norm(gradient)), Memory(gradient, curvature, found.info.num_linesearch_steps)
+    moved = jax.tree.map(lambda x, d: x + d.astype(x.dtype), theta, change)
+    new, old = (moved, found.value, found.grad), (theta, value, memory.gradient)
+    theta, value, gradient = jax.tree.map(lambda new, old: jnp.where(good, new, old), new, old)
+    return (theta, value, norm(gradient)), Memory(gradient, curvature, found.info.num_linesearch_steps)

@@ -94,8 +94,8 @@ class AllPairs(eqx.Module):
         """Bring embeddings, biases and prior to tables."""
         s = theta.left_bias if self.rows is None or self.base is None else theta.left_bias[self.rows]
         prior = None if self.Pt is None else (self.Pt, self.Qt)
-        biases = s, theta.right_bias
-        return tables(*self.embeddings(theta), biases, self.base, self.imputation is not None, prior, self.prior_is_base)
+        known = self.base, self.imputation is not None, prior, self.prior_is_base
+        return tables(*self.embeddings(theta), (s, theta.right_bias), *known)
 
     @property
     def _unseen(self) -> Unseen | None:

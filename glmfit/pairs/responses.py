@@ -70,7 +70,7 @@ class Piece(NamedTuple):
         return Piece(self.left[row], self.right[column], self.y[seen], count)
 
     def rows(self, some: slice) -> Piece:
-        """Some rows of a block, or some of the pairs."""
+        """Take some rows of a block, or some of the pairs."""
         right = self.right if self.y.ndim == 2 else self.right[some]
         return Piece(self.left[some], right, self.y[some], None if self.count is None else self.count[some])
 
@@ -222,8 +222,8 @@ def cut_scattered(pairs: Piece, dtype, size: int | None = None) -> Piece:
         flat[: len(values)] = values
         return flat.reshape(n_steps, width)
 
-    left, right = (laid(ids, 0, np.int32) for ids in pairs[:2])
-    return Piece(left, right, laid(pairs.y, np.nan, dtype), None if pairs.count is None else laid(pairs.count, 1, dtype))
+    fills = (0, np.int32), (0, np.int32), (np.nan, dtype), (1, dtype)
+    return Piece(*(a if a is None else laid(a, *fill) for a, fill in zip(pairs, fills, strict=True)))
 
 
 def _stack(cuts: list[Piece], height: int, width: int, dtype) -> Piece:
@@ -231,9 +231,9 @@ def _stack(cuts: list[Piece], height: int, width: int, dtype) -> Piece:
     together = max(1, min(len(cuts), _ENTRIES // (height * width)))
     n_steps = -(-len(cuts) // together)
     n = n_steps * together
-    out = Piece(np.zeros((n, height), np.int32), np.zeros((n, width), np.int32), np.full((n, height, width), np.nan, dtype))
-    if cuts[0].count is not None:
-        out = out._replace(count=np.ones(out.y.shape, dtype))
+    left, right = np.zeros((n, height), np.int32), np.zeros((n, width), np.int32)
+    count = None if cuts[0].count is None else np.ones((n, height, width), dtype)
+    out = Piece(left, right, np.full((n, height, width), np.nan, dtype), count)
     for place, part in enumerate(cuts):
         n_left, n_right = part.y.shape
         out.left[place, :n_left], out.right[place, :n_right] = part.left, part.right

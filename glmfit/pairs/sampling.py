@@ -46,15 +46,10 @@ class _Sampler(TwoSidedSolver):
     def _visit(self, problem: AllPairsProblem, state: StationaryState, epoch, batches, share: float) -> StationaryState:
         """Take a step per batch."""
         moments, key, pairs = state.memory
-        rate = jax.tree.leaves(state.theta)[0].dtype.type(self.learning_rate / (1 + self.decay * state.epoch))
+        rate = state.dtype.type(self.learning_rate / (1 + self.decay * state.epoch))
         theta, moments = epoch(problem.data, pairs, state.theta, moments, batches, rate, self.optimizer)
-        return state._replace(
-            epoch=state.epoch + 1,
-            theta=theta,
-            evaluations=state.evaluations + share,
-            fresh=False,
-            memory=(moments, key, pairs),
-        )
+        memory, n = (moments, key, pairs), state.evaluations + share
+        return state._replace(theta=theta, evaluations=n, fresh=False, memory=memory)
 
 
 @dataclass(frozen=True)

@@ -90,16 +90,15 @@ class StationaryState(NamedTuple):
     fresh: bool
     memory: Any  # the solver's own
 
-    def after(self, theta: Any, objective: Any, gradient_norm: Any, evaluations: int, **more: Any) -> StationaryState:
-        """Return the state after an epoch that evaluated the objective where it ends."""
-        return self._replace(
-            epoch=self.epoch + 1,
-            theta=theta,
-            objective=float(objective),
-            gradient_norm=float(gradient_norm),
-            evaluations=self.evaluations + evaluations,
-            **more,
-        )
+    def at(self, theta: Any, objective: Any, gradient_norm: Any, evaluations: int, **more: Any) -> StationaryState:
+        """Return the state at parameters whose objective and gradient are known, after some more evaluations."""
+        more |= {"objective": float(objective), "gradient_norm": float(gradient_norm), "fresh": True}
+        return self._replace(theta=theta, evaluations=self.evaluations + evaluations, **more)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Precision of the parameters."""
+        return jax.tree.leaves(self.theta)[0].dtype
 
     @property
     def is_finite(self) -> bool:
@@ -137,7 +136,7 @@ class TwoSidedSolver(ABC):
 
     @abstractmethod
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        """Do one epoch."""
+        """Do one epoch; the caller counts it."""
 
     def descends(self, state: StationaryState) -> bool:
         """Whether the objective of all pairs falls from epoch to epoch from here on."""
@@ -189,10 +188,9 @@ class _Run:
 
     def solve(self, theta: Any, key) -> StationarySolution:
         """Run, and hand back the last finite parameters."""
-        interrupted = False
         try:
-            self.state = self.kept = self.start = self.solver.init_state(self.problem, theta, key=key)
-            self.first = self.start.gradient_norm
+            self.state = self.kept = start = self.solver.init_state(self.problem, theta, key=key)
+            self.first = start.gradient_norm
             self.first = self._reference()
             status = self._go()
             if status != Status.NON_FINITE:
@@ -200,13 +198,13 @@ class _Run:
         except KeyboardInterrupt:
             if self.kept is None:
                 raise  # nothing was evaluated yet
-            status, interrupted = Status.INTERRUPTED, True
+            status = Status.INTERRUPTED
             self._look()
             if self.state.is_finite:
                 self.kept = self.state
         finally:
             self.bar.close()
-        params = self.kept.theta
+        interrupted, params = status == Status.INTERRUPTED, self.kept.theta
         if not self.kept.is_finite:  # the start was not
             status = Status.NON_FINITE
             params = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0), params)
@@ -216,7 +214,7 @@ class _Run:
             status=status,
             objective=self.kept.objective,
             gradient_norm=self.kept.gradient_norm,
-            start_objective=self.start.objective,
+            start_objective=start.objective,
             start_gradient_norm=self.first,
             epochs=self.state.epoch,
             evaluations=self.state.evaluations,
@@ -234,11 +232,10 @@ class _Run:
         Otherwise a weight of imputation or a ridge that is large at the start, and soon obeyed, would let a fit end
         before it has looked at the observed pairs.
         """
-        first = self.start.gradient_norm
-        if not self.start.is_finite or not first:
-            return first
-        alone = float(evaluate(self.problem.data.observed_alone(), self.start.theta)[1])
-        return min(first, alone) if alone > 0 else first
+        if not self.state.is_finite or not self.first:
+            return self.first
+        alone = float(evaluate(self.problem.data.observed_alone(), self.state.theta)[1])
+        return min(self.first, alone) if alone > 0 else self.first
 
     def _go(self) -> Status:
         """Go from epoch to epoch until a look or the schedule ends it."""
@@ -252,7 +249,7 @@ class _Run:
                     return status
             if last:
                 return solver.end()
-            state = self.state = solver.update(self.problem, self.state)
+            state = self.state = solver.update(self.problem, self.state)._replace(epoch=state.epoch + 1)
             self.bar.advance()
             if tell is not None:
                 jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
@@ -262,11 +259,8 @@ class _Run:
     def _look(self) -> None:
         """Fill in the objective of all pairs and the norm of its gradient."""
         if not self.state.fresh:
-            value, size, _ = evaluate(self.problem.data, self.state.theta)
-            n = self.state.evaluations + 1
-            self.state = self.state._replace(
-                objective=float(value), gradient_norm=float(size), evaluations=n, fresh=True
-            )
+            seen = evaluate(self.problem.data, self.state.theta)[:2]
+            self.state = self.state.at(self.state.theta, *seen, 1)
 
     def _judge(self) -> Status | None:
         """Look: non-finite first, then converged, then nothing left but rounding; None to go on."""
@@ -283,8 +277,8 @@ class _Run:
             return Status.CONVERGED
         if not self.solver.descends(state):
             return None
-        eps = float(jnp.finfo(jax.tree.leaves(state.theta)[0].dtype).eps)
-        if state.objective < self.lowest - eps * state.magnitude or flat < 0.9 * self.flattest:
+        rounding = float(jnp.finfo(state.dtype).eps) * state.magnitude
+        if state.objective < self.lowest - rounding or flat < 0.9 * self.flattest:
             self.since = 0
             self.lowest, self.flattest = min(self.lowest, state.objective), min(self.flattest, flat)
         else:

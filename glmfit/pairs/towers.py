@@ -164,8 +164,10 @@ def draw_tower(key, features: Features, k: int, hidden: tuple[int, ...], scale: 
     for i, one in enumerate(jax.random.split(key, len(hidden) + 1)):
         size = np.sqrt(widths[i]) if i else 1.0 if one_hot else _root_mean_square_row(features)
         spread = float((scale if i == len(hidden) else 1.0) / size)  # no dtype of its own
-        weight = spread * jax.random.normal(one, widths[i : i + 2], dtype)
-        maps.append(AffineMap(weight, None if one_hot and not i else jnp.zeros(widths[i + 1], dtype)))
+        n_in, n_out = widths[i : i + 2]
+        draw = jax.random.normal(one, (n_out, n_in) if i else (n_in, n_out), dtype)
+        weight = spread * (draw.T if i else draw)
+        maps.append(AffineMap(weight, None if one_hot and not i else jnp.zeros(n_out, dtype)))
     return Tower(tuple(maps))
 
 
