@@ -184,19 +184,8 @@ class AllPairsProblem:
     def certify_sides(self, theta: TwoTowers) -> SideGaps:
         """Bound how much the objective could fall by changing one side alone, in float64 on the host.
 
-        Parameters
-        ----------
-        theta : TwoTowers
-            Parameters.
-
-        Returns
-        -------
-        SideGaps
-            Proved for linear towers with a ridge (and ridged biases); one pass over the observed pairs in NumPy.
-
-        Notes
-        -----
-        The objective is not convex in both sides together: nothing bounds the distance from the best model of all.
+        Proved for linear towers with a ridge (and ridged biases); one pass over the observed pairs in NumPy. The
+        objective is not convex in both sides together: nothing bounds the distance from the best model of all.
         """
         return side_gaps(self, theta)
 
@@ -207,7 +196,7 @@ class AllPairsProblem:
         order = np.argsort(pairs.left, kind="stable")
         return jax.tree.map(lambda column: column[order], pairs)
 
-    @property
+    @cached_property
     def observed_pairs(self) -> Piece:
         """Observed pairs on the device, (pair,): what `AllPairs.draw` draws from."""
         kinds = np.int32, np.int32, self.dtype, self.dtype
