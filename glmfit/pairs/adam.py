@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from .._checks import check_choice, check_positive, check_whole
 from .._compile import jit
 from .._status import Status
-from . import lbfgs
-from .objective import evaluate, magnitude, norm
+from .lbfgs import Memory, TowerLBFGS
+from .objective import norm
 from .problem import AllPairsProblem
 from .sampling import moments_of, move
 from .stationary import StationaryState, TwoSidedSolver
@@ -65,12 +65,16 @@ class TowerAdam(TwoSidedSolver):
         check_whole("history_size", self.history_size, 1)
 
     @property
+    def _lbfgs(self) -> TowerLBFGS:
+        return TowerLBFGS(self.history_size)
+
+    @property
     def _adam_epochs(self) -> int:
         return math.ceil(self.n_steps / _STEPS)
 
     def descends(self, state: StationaryState) -> bool:
         """Whether the polish has begun."""
-        return isinstance(state.memory, lbfgs.Memory)
+        return isinstance(state.memory, Memory)
 
     def is_done(self, state: StationaryState) -> bool:
         """Whether Adam has taken its steps and nothing follows."""
@@ -89,15 +93,12 @@ class TowerAdam(TwoSidedSolver):
             if state.epoch < self._adam_epochs or self.polish is None:
                 return self._adam(problem, state)
             state = self._start_polish(problem, state)
-        return lbfgs.advance(problem.data, state, self.history_size, lbfgs.MOST_TRIALS)
+        return self._lbfgs.update(problem, state)
 
     def _start_polish(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        gradient = evaluate(problem.data, state.theta)[2]
-        return state._replace(
-            magnitude=float(magnitude(problem.data, state.theta)),
-            evaluations=state.evaluations + 2,
-            memory=lbfgs.start(state.theta, gradient, self.history_size),
-        )
+        begun = self._lbfgs.init_state(problem, state.theta, key=None)
+        n = state.evaluations + 2
+        return state._replace(magnitude=begun.magnitude, evaluations=n, memory=begun.memory)
 
     def _adam(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         real = state.dtype.type

@@ -15,7 +15,6 @@ from .objective import magnitude, norm
 from .problem import AllPairsProblem
 from .stationary import SLACK, StationaryState, TwoSidedSolver
 
-MOST_TRIALS = 20  # of a line search
 _WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found
 
 
@@ -60,31 +59,28 @@ class TowerLBFGS(TwoSidedSolver):
     patience: ClassVar[int] = 60
 
     history_size: int = 8
-    max_line_search: int = MOST_TRIALS
+    max_line_search: int = 20
 
     def __post_init__(self):
         check_whole("history_size", self.history_size, 1)
         check_whole("max_line_search", self.max_line_search, 1)
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        return state._replace(memory=start(state.theta, gradient, self.history_size))
+        return state._replace(memory=_start(state.theta, gradient, self.history_size))
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        return advance(problem.data, state, self.history_size, self.max_line_search)
-
-
-def advance(data, state: StationaryState, history_size: int, max_line_search: int) -> StationaryState:
-    """Take a step from where the state is."""
-    memory, size, n_weighed = state.memory, state.magnitude, 0
-    if int(memory.trials) > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
-        size, n_weighed = float(magnitude(data, state.theta)), 1
-    numbers = state.dtype.type(state.objective), state.dtype.type(size)
-    point, memory = _step(data, state.theta, *numbers, memory, history_size, max_line_search)
-    return state.at(*point, int(memory.trials) + n_weighed, magnitude=size, memory=memory)
+        """Take one step."""
+        memory, size, n_weighed = state.memory, state.magnitude, 0
+        if int(memory.trials) > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
+            size, n_weighed = float(magnitude(problem.data, state.theta)), 1
+        numbers = state.dtype.type(state.objective), state.dtype.type(size)
+        settings = self.history_size, self.max_line_search
+        point, memory = _step(problem.data, state.theta, *numbers, memory, *settings)
+        return state.at(*point, int(memory.trials) + n_weighed, magnitude=size, memory=memory)
 
 
 @functools.partial(jit, static_argnames="history_size")
-def start(theta: Any, gradient: Any, history_size: int) -> Memory:
+def _start(theta: Any, gradient: Any, history_size: int) -> Memory:
     """Remember the gradient and nothing else."""
     import optax
 

@@ -284,9 +284,9 @@ class Units(NamedTuple):
         """Responses of the fit, in the form they came in."""
         if isinstance(given, np.ndarray):
             return (given - self.shift) / self.size
-        if isinstance(given, Triples):
-            return given._replace(y=(given.y - self.shift[given.right]) / self.size)
-        return [SessionBlock(b.left, b.right, (b.y - self.shift[b.right]) / self.size) for b in given]
+        parts = [given] if isinstance(given, Triples) else given
+        parts = [part._replace(y=(part.y - self.shift[part.right]) / self.size) for part in parts]
+        return parts[0] if isinstance(given, Triples) else parts
 
     def prior(self, prior: Any, n_stimuli: int) -> Any:
         """Prior of the fit: "mean" stays, others become factors."""
