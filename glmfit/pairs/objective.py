@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from .._compile import jit
 from .._numerics import namespace
 from ..observations import Observation
-from .observed import Imputation, Unseen, curvatures, curved, sum_observed, value_and_slope
+from .observed import Imputation, Unseen, observed_curvatures, observed_product, sum_observed, value_and_slope
 from .responses import Piece
 from .towers import Features, TwoTowers
 
@@ -95,13 +95,15 @@ class AllPairs(eqx.Module):
         s = theta.left_bias if self.rows is None or self.base is None else theta.left_bias[self.rows]
         prior = None if self.Pt is None else (self.Pt, self.Qt)
         known = self.base, self.imputation is not None, prior, self.prior_is_base
-        return tables(*self.embeddings(theta), (s, theta.right_bias), *known)
+        return make_tables(*self.embeddings(theta), (s, theta.right_bias), *known)
 
     @property
     def _unseen(self) -> Unseen | None:
-        if self.imputation is None or not self.prior_is_base:
-            return self.imputation and Unseen(self.imputation, None if self.Pt is None else (self.Pt, self.Qt))
-        return Unseen(self.imputation, (jnp.ones_like(self.imputation.a)[:, None], self.base[:, None]))
+        if self.imputation is None:
+            return None
+        if self.prior_is_base:
+            return Unseen(self.imputation, (jnp.ones_like(self.imputation.a)[:, None], self.base[:, None]))
+        return Unseen(self.imputation, None if self.Pt is None else (self.Pt, self.Qt))
 
     def sums(self, tables: Tables) -> tuple[jax.Array, Tables]:
         """Both parts of L, Proposition 1, and their gradient in the tables."""
@@ -147,7 +149,7 @@ class AllPairs(eqx.Module):
 
     def curvatures(self, tables: Tables) -> tuple[jax.Array, ...]:
         """Second derivatives of the observed part of L in the linear predictors, of all pieces."""
-        return curvatures(self.observed, tables.P, tables.Q, self.loss, self._unseen)
+        return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self._unseen)
 
     def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
         """Return the product with the Gauss-Newton matrix at ``theta``, penalty included.
@@ -161,7 +163,7 @@ class AllPairs(eqx.Module):
 
         def product(direction: TwoTowers) -> TwoTowers:
             dP, dQ, dS, dT = push(direction)
-            up = curved(self.observed, at_pairs, P, Q, dP, dQ)
+            up = observed_product(self.observed, at_pairs, P, Q, dP, dQ)
             if self.imputation is not None:  # the change of S T' is dS T' + S dT'
                 a, b = (factor[:, None] for factor in self.imputation)
                 aS, bT = a * S, b * T
@@ -241,8 +243,8 @@ _sum.defvjp(
 )
 
 
-def tables(P, Q, biases, base, imputes: bool, prior, prior_is_base: bool) -> Tables:
-    """Tables of embeddings and of the ``biases`` of both sides, the latter where there is a ``base``.
+def make_tables(P, Q, biases, base, imputes: bool, prior, prior_is_base: bool) -> Tables:
+    """Make tables of embeddings and of the ``biases`` of both sides, the latter where there is a ``base``.
 
     NumPy's from NumPy's arrays, JAX's from JAX's. ``prior`` are two tables, or None for 0.
     """
@@ -285,7 +287,4 @@ def evaluate(data: AllPairs, theta: TwoTowers):
     return value, norm(gradient), gradient
 
 
-@jit
-def magnitude(data: AllPairs, theta: TwoTowers):
-    """Size of the terms of the objective."""
-    return data.magnitude(theta)
+magnitude = jit(AllPairs.magnitude)

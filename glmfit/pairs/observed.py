@@ -57,7 +57,7 @@ def sum_observed(pieces: tuple[Piece, ...], P, Q, loss: Observation, unseen: Uns
     return total, gradients
 
 
-def curvatures(pieces: tuple[Piece, ...], P, Q, loss: Observation, unseen: Unseen | None) -> tuple[jax.Array, ...]:
+def observed_curvatures(pieces: tuple[Piece, ...], P, Q, loss: Observation, unseen: Unseen | None):
     """Second derivatives in z, ``count * ell''(y, z) - a b``, of all pieces."""
 
     def one(part):
@@ -69,7 +69,7 @@ def curvatures(pieces: tuple[Piece, ...], P, Q, loss: Observation, unseen: Unsee
     return tuple(jax.lax.map(one, piece) for piece in pieces)
 
 
-def curved(pieces: tuple[Piece, ...], curvatures: tuple[jax.Array, ...], P, Q, dP, dQ):
+def observed_product(pieces: tuple[Piece, ...], curvatures: tuple[jax.Array, ...], P, Q, dP, dQ):
     """Multiply the curvatures with the change of z and carry them back: ``Z Q`` and ``Z' P``."""
     left_rows, right_rows = jnp.concatenate([dP, P], axis=1), jnp.concatenate([Q, dQ], axis=1)
 

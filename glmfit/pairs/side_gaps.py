@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from .objective import tables
+from .objective import make_tables
 from .observed import value_and_slope
 from .towers import Tower, TwoTowers
 
@@ -122,10 +122,9 @@ def _add_observed(left: _Side, right: _Side, problem, unit: float) -> float:
 
 def _add_imputed(left: _Side, right: _Side, problem, unit: float) -> float:
     """Add the slopes of the imputation of all pairs, by the products of the residual factors; return its value."""
-    base = None if left.bias is None else problem.base
-    given = left.bias, right.bias
+    base, biases = None if left.bias is None else problem.base, (left.bias, right.bias)
     known = base, True, problem.prior, problem.data.prior_is_base
-    _, _, S, T = tables(left.embeddings, right.embeddings, given, *known)
+    _, _, S, T = make_tables(left.embeddings, right.embeddings, biases, *known)
     a, b = problem.cost
     aS, bT = a[:, None] * S, b[:, None] * T
     left.slope += aS @ (T.T @ (b[:, None] * right.rows))
