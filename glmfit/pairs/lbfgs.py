@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from .._checks import check_whole
 from .._compile import jit
@@ -21,7 +22,7 @@ _WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, 
 class Memory(NamedTuple):
     """What L-BFGS knows besides the state."""
 
-    gradient: Any
+    gradient: jax.Array  # all of it in one vector
     curvature: Any  # optax's memory
     trials: jax.Array  # of the last line search
 
@@ -84,10 +85,10 @@ def _start(theta: Any, gradient: Any, history_size: int) -> Memory:
     """Remember the gradient and nothing else."""
     import optax
 
-    memory = optax.scale_by_lbfgs(history_size).init(theta)
-    dtype = jax.tree.leaves(theta)[0].dtype
-    memory = jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, memory)
-    return Memory(gradient, memory, jnp.asarray(1))
+    x = ravel_pytree(theta)[0]
+    memory = optax.scale_by_lbfgs(history_size).init(x)
+    memory = jax.tree.map(lambda a: a.astype(x.dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, memory)
+    return Memory(ravel_pytree(gradient)[0], memory, jnp.asarray(1))
 
 
 @functools.partial(jit, static_argnames=("history_size", "max_line_search"))
@@ -99,24 +100,21 @@ def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_
     """
     import optax
 
-    info = jnp.finfo(value.dtype)
+    (x, back), info = ravel_pytree(theta), jnp.finfo(value.dtype)
     slack = SLACK * info.eps * size
     search = optax.scale_by_zoom_linesearch(
         max_line_search, initial_guess_strategy="one", approx_dec_rtol=slack / jnp.maximum(jnp.abs(value), info.tiny)
     )
-    direction, curvature = optax.scale_by_lbfgs(history_size).update(memory.gradient, memory.curvature, theta)
-    direction = jax.tree.map(jnp.negative, direction)
-    change, found = search.update(
-        direction, search.init(theta), theta, value=value, grad=memory.gradient, value_fn=data.objective
-    )
-    size = norm(found.grad)
-    good = (found.value <= value + slack) & jnp.isfinite(size)
+    direction, curvature = optax.scale_by_lbfgs(history_size).update(memory.gradient, memory.curvature, x)
+    known = {"value": value, "grad": memory.gradient, "value_fn": lambda x: data.objective(back(x))}
+    change, found = search.update(-direction, search.init(x), x, **known)
+    good = (found.value <= value + slack) & jnp.all(jnp.isfinite(found.grad))
     keep = good & (found.info.curvature_error <= 0)
     curvature = curvature._replace(  # pairs of weight 0 are as if they were not there
         count=jnp.where(keep, curvature.count, 0), weights_memory=jnp.where(keep, curvature.weights_memory, 0.0)
     )
     curvature = jax.tree.map(lambda new, old: new.astype(old.dtype), curvature, memory.curvature)
-    moved = jax.tree.map(lambda x, d: x + d.astype(x.dtype), theta, change)
-    new, old = (moved, found.value, found.grad), (theta, value, memory.gradient)
-    theta, value, gradient = jax.tree.map(lambda new, old: jnp.where(good, new, old), new, old)
-    return (theta, value, norm(gradient)), Memory(gradient, curvature, found.info.num_linesearch_steps)
+    moved = jnp.where(good, x + change.astype(x.dtype), x)
+    value = jnp.where(good, found.value, value)
+    gradient = jnp.where(good, found.grad, memory.gradient)
+    return (back(moved), value, norm(gradient)), Memory(gradient, curvature, found.info.num_linesearch_steps)
