@@ -71,7 +71,7 @@ def blocks(cache, scale: float, section: Section) -> None:
     problems = {how: AllPairsProblem(N_STIMULI, n_neurons, data, layout=how) for how in ("blocks", "triples")}
     theta = problems["blocks"].draw_params(jax.random.key(0), 32)
     both = jax.jit(lambda data, theta: data.value_and_gradient(theta))
-    triples = problems["triples"].triples[0]
+    triples = problems["triples"].triples
     loss = problems["blocks"].loss
     plain = jax.jit(jax.value_and_grad(lambda theta, d, i, j, y: gathered(theta, d, i, j, y, loss)))
     records = tuple(jnp.asarray(a) for a in (triples.left, triples.right, triples.y.astype(np.float32)))
@@ -185,8 +185,8 @@ def alternating(problem, theta, seconds: float, omega: float, strength: float) -
     """Alternating least squares in NumPy: exact solutions of one side's rows in turn."""
     import time
 
-    P, Q = (np.asarray(t.weight, np.float64) for t in (theta.left, theta.right))
-    triples = problem.triples[0]
+    P, Q = (np.asarray(t.maps[0].weight, np.float64) for t in (theta.left, theta.right))
+    triples = problem.triples
     seen = scipy.sparse.csr_array((triples.y, (triples.left, triples.right)), shape=(problem.n_left, problem.n_right))
     told = {"seconds": [0.0], "objective": [value(P, Q, seen, omega, strength)]}
     clock = spent = 0.0
@@ -288,7 +288,7 @@ def recall(params, problem, held, k: int = 20) -> float:
     """Mean over left entities of hits among the k best pairs not trained on, over what could be hit."""
     P, Q = (np.asarray(e) for e in jax.jit(lambda d, t: d.embeddings(t))(problem.data, params))
     score = P @ Q.T
-    triples = problem.triples[0]
+    triples = problem.triples
     score[triples.left, triples.right] = -np.inf
     best = np.argpartition(-score, k, axis=1)[:, :k]
     truth = np.zeros(score.shape, bool)

@@ -1,4 +1,4 @@
-"""Compilation: in full precision, told apart from running in a report, and refused where jax would wait for ever."""
+"""Compilation: in full precision, timed apart from running, and refused where jax would wait for ever."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -52,6 +54,37 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 def compile_seconds() -> float:
     """Seconds this thread has spent so far on tracing and compiling."""
     return getattr(_waited, "seconds", 0.0)
+
+
+class Clock:
+    """Seconds of a fit since it began, callbacks not counted: all of them, and those of tracing and compiling."""
+
+    def __init__(self):
+        self._start, self._compiled = time.perf_counter(), compile_seconds()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far, compilation included."""
+        return time.perf_counter() - self._start
+
+    @property
+    def compiling(self) -> float:
+        """Seconds so far of tracing and compiling."""
+        return compile_seconds() - self._compiled
+
+    def add(self, seconds: float) -> None:
+        """Count the seconds of an earlier part of the fit."""
+        self._start -= seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what is done inside."""
+        seconds, compiling = self.seconds, self.compiling
+        try:
+            yield
+        finally:
+            self._start += self.seconds - seconds
+            self._compiled += self.compiling - compiling
 
 
 def compiled_programs() -> int:

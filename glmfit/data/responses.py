@@ -12,7 +12,7 @@ import scipy.sparse
 
 from ..observations import RESPONSE_LOSSES, Bernoulli, Observation
 from ..pairs import SessionBlock, Triples
-from ..pairs.responses import flat
+from ..pairs.responses import Piece
 from .arrays import numbers, place, refuse_spike_times, shape_of
 from .counts import warn_of_fractions
 from .entities import LARGEST, NEURONS, STIMULI, read_ids
@@ -53,7 +53,8 @@ class Responses:
     @cached_property
     def records(self) -> Triples:
         """All responses that are there, one by one."""
-        return Triples(*(np.concatenate(c) for c in zip(*(flat(part)[0] for part in self.parts), strict=True)))
+        parts = (Piece(*part).scattered()[:3] for part in self.parts)
+        return Triples(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def pairs(self) -> np.ndarray:
         """Every pair that has a response, once, as ``stimulus * n_neurons + neuron``; sorted."""

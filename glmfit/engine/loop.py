@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from .._compile import compile_seconds
+from .._compile import Clock
 from .._progress import ProgressBar
 from .._status import Status
 from ..bounds import dual_gap
@@ -48,7 +47,7 @@ class Run:
     def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, curved=None, begin=None):
         self.problem, self.options, self.seed, self.start, self.make = problem, options, seed, start, begin
         self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
-        self.clock, self.compiled = time.perf_counter(), compile_seconds()
+        self.clock = Clock()
         n, silent = problem.n_neurons, problem.silent
         self.params = problem.null_params()
         self.status = np.where(silent, int(Status.NO_SPIKES), int(Status.MAX_EPOCHS))
@@ -92,7 +91,7 @@ class Run:
             self._keep_interrupted()
         finally:
             self.bar.close()
-        seconds_compile = compile_seconds() - self.compiled
+        seconds_compile = self.clock.compiling
         return Solution(
             params=self.params,
             status=self.status,
@@ -105,7 +104,7 @@ class Run:
             row_evals=int(self.passes * problem.n_rows),
             step_certificate=None,
             history=self.history.arrays(),
-            seconds_run=time.perf_counter() - self.clock - seconds_compile,
+            seconds_run=self.clock.seconds - seconds_compile,
             seconds_compile=seconds_compile,
             solver_name=self.name,
             interrupted=interrupted,
@@ -172,7 +171,7 @@ class Run:
         self.bar.to(max(self.bar.n, epoch))
         self.bar.say(f"{int(self.open.sum())} open, {words}")
         if self.options.callback is not None:
-            self.options.callback(epoch, time.perf_counter() - self.clock, params, Progress(epoch, self.open))
+            self.options.callback(epoch, self.clock.seconds, params, Progress(epoch, self.open))
 
     def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
         """Give some fits metrics of their own; those of a neuron share one unless each is to stand ``alone``."""
@@ -364,6 +363,5 @@ class Run:
         return stopping_target(problem, values, self.options, rounding)[fits]
 
     def _note(self, epoch: int = 0) -> None:
-        seconds = time.perf_counter() - self.clock
-        row_evals = int(self.passes * self.problem.n_rows)
-        self.history.add(epoch, row_evals, seconds, self.objective.copy(), self.gap.copy(), self.is_bound.copy())
+        row_evals, known = int(self.passes * self.problem.n_rows), (self.objective, self.gap, self.is_bound)
+        self.history.add(epoch, row_evals, self.clock.seconds, *(numbers.copy() for numbers in known))

@@ -20,15 +20,16 @@ from ..pairs import (
     AllPairsProblem,
     GaussNewton,
     LeftBatches,
-    MLPTower,
     SampledPairs,
     StationaryOptions,
+    Tower,
     TowerAdam,
     TowerLBFGS,
     TwoTowers,
 )
-from ..pairs.embedding import HostTower, Predictor, canonical_rotation, deviance_explained, hold_out
+from ..pairs.embedding import Predictor, canonical_rotation, deviance_explained, hold_out
 from ..pairs.responses import Units
+from ..pairs.towers import AffineMap
 from ..solvers._seed import key_for
 from ._parameters import precision, read_count, read_flag, read_seed, read_solver, read_verbose
 from .model_reports import ResponseReport
@@ -159,7 +160,7 @@ class Data(NamedTuple):
 class Fitted(NamedTuple):
     """Outcome of a fit, on the host."""
 
-    towers: tuple[HostTower, HostTower]  # of stimuli and of neurons, rotated as `canonical_rotation` says
+    towers: tuple[Tower, Tower]  # of stimuli and of neurons, rotated as `canonical_rotation` says
     predictor: Predictor  # of the entities of the fit
     mean_bias: tuple[float, float]  # of the stimuli, and the neurons, that have responses: what others are given
     n_pairs: tuple[np.ndarray, np.ndarray]  # with a response, of every stimulus and of every neuron
@@ -271,28 +272,27 @@ def _start(problem: AllPairsProblem, theta: TwoTowers, data: Data) -> TwoTowers:
     def quiet(tower, n_pairs, values):
         if values is not None:
             return tower
-        first = tower.first if isinstance(tower, MLPTower) else tower
-        seen = jnp.asarray(n_pairs > 0, first.weight.dtype)[:, None]
-        first = type(first)(first.weight * seen, first.constant)
-        return MLPTower(first, tower.layers) if isinstance(tower, MLPTower) else first
+        (weight, constant), *others = tower.maps
+        seen = jnp.asarray(n_pairs > 0, weight.dtype)[:, None]
+        return Tower((AffineMap(weight * seen, constant), *others))
 
     left = quiet(theta.left, problem.pairs_left, data.features[0])
     right = quiet(theta.right, problem.pairs_right, data.features[1])
     return TwoTowers(left, right, theta.left_bias, theta.right_bias)
 
 
-def _embed(run: _Run, data: Data) -> tuple[tuple[HostTower, HostTower], Predictor]:
+def _embed(run: _Run, data: Data) -> tuple[tuple[Tower, Tower], Predictor]:
     """Towers on the host, rotated, and the predictors of all entities."""
     problem, theta, (shift, size, _) = run.problem, run.solution.params, run.units
-    left, right = HostTower.of(theta.left), HostTower.of(theta.right)
-    rotation = canonical_rotation(left.embed(data.features[0]), right.embed(data.features[1]))
-    left, right = left.times(np.sqrt(size) * rotation), right.times(np.sqrt(size) * rotation)
+    left, right = theta.left.on_host(), theta.right.on_host()
+    rotation = canonical_rotation(left(data.features[0]), right(data.features[1]))
+    left, right = left.rotate(np.sqrt(size) * rotation), right.rotate(np.sqrt(size) * rotation)
     if theta.left_bias is None:
         s, t = np.zeros(problem.n_left), np.zeros(problem.n_right)
     else:
         s = size * np.asarray(theta.left_bias, np.float64)
         t = shift + size * (problem.base + np.asarray(theta.right_bias, np.float64))
-    P, Q = left.embed(data.features[0]), right.embed(data.features[1])
+    P, Q = left(data.features[0]), right(data.features[1])
     return (left, right), Predictor(P, s, Q, t, shift + size * np.asarray(problem.base, np.float64))
 
 

@@ -13,7 +13,8 @@ from ..data.entities import NEURONS, STIMULI, Side, read_fitted_ids, read_unseen
 from ..data.responses import read_responses
 from ..data.times import time_axis, wrap
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
-from ..pairs.embedding import SCORES, HostTower, Predictor, correlations, deviance_explained, recall
+from ..pairs import Tower
+from ..pairs.embedding import SCORES, Predictor, correlations, deviance_explained, recall
 from ._model import Model
 from ._parameters import read_count, read_seed
 from .model_reports import ResponseReport
@@ -213,7 +214,7 @@ class ResponsePrediction(Model):
                 raise ValueError(
                     f"{side.entities} and {side.entity}_features were given; give ids of the fit or features of others."
                 )
-            embedding = tower.embed(read_unseen(features, side))
+            embedding = tower(read_unseen(features, side))
             n = len(embedding)
             out += [embedding, np.full(n, mean_bias), None if null is None else np.full(n, np.mean(null))]
         return Predictor(out[0], out[1], out[3], out[4], out[5])
@@ -236,7 +237,7 @@ class ResponsePrediction(Model):
         for side, (n, n_features, names) in zip((STIMULI, NEURONS), header["sides"], strict=True):
             names = None if names is None else np.asarray(names, object)
             sides.append(side._replace(n=n, n_features=n_features, names=names))
-        towers = tuple(HostTower.from_file(side.entity, arrays) for side in sides)
+        towers = tuple(Tower.from_file(side.entity, arrays) for side in sides)
         P, Q, s, t = (arrays[name] for name in _EMBEDDINGS)
         if len(P) != sides[0].n or len(Q) != sides[1].n or P.shape[1] != Q.shape[1]:
             raise IndexError(f"embeddings of shapes {P.shape} and {Q.shape}")

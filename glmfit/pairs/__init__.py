@@ -10,18 +10,18 @@ from .problem import AllPairsProblem
 from .responses import SessionBlock, Triples
 from .sampling import LeftBatches, SampledPairs
 from .stationary import StationaryOptions, StationarySolution, TwoSidedSolver
-from .towers import MLPTower, TwoTowers
+from .towers import Tower, TwoTowers
 
 __all__ = [
     "AllPairs",
     "AllPairsProblem",
     "GaussNewton",
     "LeftBatches",
-    "MLPTower",
     "SampledPairs",
     "SessionBlock",
     "StationaryOptions",
     "StationarySolution",
+    "Tower",
     "TowerAdam",
     "TowerLBFGS",
     "Triples",

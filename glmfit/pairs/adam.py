@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +12,13 @@ import jax.numpy as jnp
 from .._checks import check_choice, check_positive, check_whole
 from .._compile import jit
 from .._status import Status
-from . import lbfgs
-from .objective import evaluate, magnitude, norm
+from .lbfgs import Memory, TowerLBFGS
+from .objective import norm
 from .problem import AllPairsProblem
+from .sampling import moments_of, move
 from .stationary import StationaryState, TwoSidedSolver
 
 _STEPS = 10  # of Adam in an epoch: one program
-
-
-class _Best(NamedTuple):
-    """Best parameters so far."""
-
-    theta: Any
-    value: jax.Array
-    norm: jax.Array
 
 
 @dataclass(frozen=True)
@@ -72,12 +65,16 @@ class TowerAdam(TwoSidedSolver):
         check_whole("history_size", self.history_size, 1)
 
     @property
+    def _lbfgs(self) -> TowerLBFGS:
+        return TowerLBFGS(self.history_size)
+
+    @property
     def _adam_epochs(self) -> int:
         return math.ceil(self.n_steps / _STEPS)
 
     def descends(self, state: StationaryState) -> bool:
         """Whether the polish has begun."""
-        return isinstance(state.memory, lbfgs.Point)
+        return isinstance(state.memory, Memory)
 
     def is_done(self, state: StationaryState) -> bool:
         """Whether Adam has taken its steps and nothing follows."""
@@ -88,7 +85,7 @@ class TowerAdam(TwoSidedSolver):
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
         """Remember where Adam is, apart from the best point, and its moments."""
-        return state._replace(memory=(state.theta, _moments(state.theta)))
+        return state._replace(memory=(state.theta, moments_of(state.theta, "adam")))
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take some steps of Adam, or one of L-BFGS."""
@@ -96,28 +93,18 @@ class TowerAdam(TwoSidedSolver):
             if state.epoch < self._adam_epochs or self.polish is None:
                 return self._adam(problem, state)
             state = self._start_polish(problem, state)
-        return lbfgs.advance(problem.data, state, self.history_size, lbfgs.MOST_TRIALS)
+        return self._lbfgs.update(problem, state)
 
     def _start_polish(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        gradient = evaluate(problem.data, state.theta)[2]
-        return state._replace(
-            magnitude=float(magnitude(problem.data, state.theta)),
-            evaluations=state.evaluations + 2,
-            memory=lbfgs.start(state, gradient, self.history_size),
-        )
+        begun = self._lbfgs.init_state(problem, state.theta, key=None)
+        n = state.evaluations + 2
+        return state._replace(magnitude=begun.magnitude, evaluations=n, memory=begun.memory)
 
     def _adam(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        dtype = jax.tree.leaves(state.theta)[0].dtype.type
-        best = _Best(state.theta, dtype(state.objective), dtype(state.gradient_norm))
-        best, *memory, finite = _adam_steps(problem.data, best, *state.memory, dtype(self.learning_rate))
-        state = state._replace(
-            epoch=state.epoch + 1,
-            theta=best.theta,
-            objective=float(best.value),
-            gradient_norm=float(best.norm),
-            evaluations=state.evaluations + _STEPS,
-            memory=tuple(memory),
-        )
+        real = state.dtype.type
+        best = (state.theta, real(state.objective), real(state.gradient_norm))
+        best, *memory, finite = _adam_steps(problem.data, best, *state.memory, real(self.learning_rate))
+        state = state.at(*best, _STEPS, memory=tuple(memory))
         if finite:
             return state
         if self.polish is None:
@@ -126,28 +113,15 @@ class TowerAdam(TwoSidedSolver):
 
 
 @jit
-def _moments(theta):
-    import optax
-
-    return optax.scale_by_adam().init(theta)
-
-
-@jit
-def _adam_steps(data, best: _Best, theta, moments, rate):
-    """Take the steps of an epoch; the last point is seen by the next call."""
-    import optax
-
-    adam = optax.scale_by_adam()
+def _adam_steps(data, best, theta, moments, rate):
+    """Take the steps of an epoch, the last point being seen by the next call; best are parameters, value and norm."""
 
     def one(carry, _):
         best, theta, moments, _ = carry
         value, gradient = data.value_and_gradient(theta)
         size = norm(gradient)
-        better = (value < best.value) & jnp.isfinite(size)
-        seen = _Best(theta, value, size)
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), seen, best)
-        change, moments = adam.update(gradient, moments)
-        theta = jax.tree.map(lambda t, c: t - rate * c.astype(t.dtype), theta, change)
-        return (best, theta, moments, jnp.isfinite(value)), None
+        better = (value < best[1]) & jnp.isfinite(size)
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (theta, value, size), best)
+        return (best, *move(theta, moments, gradient, rate, "adam"), jnp.isfinite(value)), None
 
     return jax.lax.scan(one, (best, theta, moments, jnp.asarray(True)), None, _STEPS)[0]

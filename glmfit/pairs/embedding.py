@@ -1,70 +1,19 @@
-"""Fitted towers on the host, in float64: embeddings, linear predictors, and how well they predict."""
+"""Embeddings of a fitted model on the host, in float64: linear predictors, and how well they predict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from ..observations import Observation
-from .responses import Triples
+from .responses import Triples, merge_trials
 
 SCORES = ("D2", "correlation", "recall")
 _AT_ONCE = 2**22  # numbers of a chunk
 _LEAST_PAIRS = 3  # of a correlation
-
-
-class AffineMap(NamedTuple):
-    """Map ``x W + c``; no c where every entity is its own feature."""
-
-    weight: np.ndarray
-    constant: np.ndarray | None
-
-
-class HostTower(NamedTuple):
-    """Affine maps with a tanh between each two; the first weight is a table where every entity is its own feature."""
-
-    maps: tuple[AffineMap, ...]
-
-    @classmethod
-    def of(cls, tower) -> HostTower:
-        """Copy a tower from the device."""
-
-        def host(a):
-            return None if a is None else np.asarray(a, np.float64)
-
-        return cls(tuple(AffineMap(host(weight), host(constant)) for weight, constant in tower.affine_maps()))
-
-    def embed(self, features: Any) -> np.ndarray:
-        """Compute embeddings (entity, k) of features (entity, feature); None where every entity is its own."""
-        out = None
-        for weight, constant in self.maps:
-            x = features if out is None else np.tanh(out)
-            out = weight if x is None else np.asarray(x @ weight, np.float64)
-            out = out if constant is None else out + constant
-        return out
-
-    def times(self, matrix: np.ndarray) -> HostTower:
-        """Multiply the embeddings with a matrix (k, k)."""
-        weight, constant = self.maps[-1]
-        last = AffineMap(weight @ matrix, None if constant is None else constant @ matrix)
-        return HostTower((*self.maps[:-1], last))
-
-    def to_file(self, prefix: str, arrays: dict) -> None:
-        """Add its arrays, by name."""
-        for i, pair in enumerate(self.maps):
-            arrays.update({f"{prefix}.{i}.{key}": a for key, a in pair._asdict().items() if a is not None})
-
-    @classmethod
-    def from_file(cls, prefix: str, arrays: dict) -> HostTower:
-        """Find what `to_file` added."""
-        maps: list[AffineMap] = []
-        while (weight := arrays.get(f"{prefix}.{len(maps)}.weight")) is not None:
-            maps.append(AffineMap(weight, arrays.get(f"{prefix}.{len(maps)}.constant")))
-        if not maps:
-            raise KeyError(f"{prefix}.0.weight")
-        return cls(tuple(maps))
 
 
 def canonical_rotation(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
@@ -115,7 +64,8 @@ def deviance_explained(loss: Observation, records: Triples, predictor: Predictor
 def correlations(loss: Observation, records: Triples, predictor: Predictor) -> np.ndarray:
     """Pearson correlation over the pairs of every neuron, (neuron,); nan with fewer than 3 or where one is constant."""
     n = len(predictor.t)
-    i, j, y = mean_responses(records, n)
+    place, y, *_ = merge_trials(records.left.astype(np.int64) * n + records.right, records.y)
+    i, j = records.left[place], records.right[place]
     expected = loss.mean(predictor.of_pairs(i, j))
     count = np.bincount(j, minlength=n)
 
@@ -137,47 +87,31 @@ def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | No
     Positive are the pairs whose (mean) response is above 0; those of ``exclude`` neither are positive nor take a place.
     A stimulus with fewer than k positives can have them all.
     """
-    m, n = len(predictor.s), len(predictor.t)
-    i, j, y = mean_responses(records, n)
-    positive = i[y > 0] * n + j[y > 0]
-    out = np.empty(0, np.int64) if exclude is None else np.unique(exclude.left.astype(np.int64) * n + exclude.right)
-    positive = np.setdiff1d(positive, out, assume_unique=True)
-    per_stimulus = np.bincount(positive // n, minlength=m)
+    shape = len(predictor.s), len(predictor.t)
+
+    def table(given):
+        return scipy.sparse.csr_array((given.y, (given.left, given.right)), shape)  # trials are added up
+
+    positive = table(records) > 0
+    out = None if exclude is None else table(exclude._replace(y=np.ones(len(exclude.y), bool)))
+    positive = positive if out is None else positive > out
+    per_stimulus = positive.sum(axis=1)
     asked = np.flatnonzero(per_stimulus)
     if not len(asked):
         raise ValueError(
             "no pair that is left (exclude leaves out its own) has a response above 0; recall needs at least one."
         )
-    k = min(k, n)
+    k = min(k, shape[1])
     hits = np.empty(len(asked))
-    step = max(1, _AT_ONCE // n)
+    step = max(1, _AT_ONCE // shape[1])
     for start in range(0, len(asked), step):
         rows = asked[start : start + step]
         z = predictor.table(rows)
-        z[_within(out, rows, n)] = -np.inf
+        if out is not None:
+            z[out[rows].toarray()] = -np.inf
         top = np.argpartition(-z, k - 1, axis=1)[:, :k]
-        truth = np.zeros(z.shape, bool)
-        truth[_within(positive, rows, n)] = True
-        hits[start : start + step] = np.take_along_axis(truth, top, axis=1).sum(axis=1)
+        hits[start : start + step] = np.take_along_axis(positive[rows].toarray(), top, axis=1).sum(axis=1)
     return float(np.mean(hits / np.minimum(k, per_stimulus[asked])))
-
-
-def _within(keys: np.ndarray, rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of sorted pairs in a table of some stimuli (sorted)."""
-    keys = keys[np.searchsorted(keys, rows[0] * n) : np.searchsorted(keys, (rows[-1] + 1) * n)]
-    stimulus = keys // n
-    place = np.searchsorted(rows, stimulus)
-    here = place < len(rows)
-    here[here] = rows[place[here]] == stimulus[here]
-    return place[here], keys[here] % n
-
-
-def mean_responses(records: Triples, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Average repeated trials: stimulus, neuron and mean response of every pair."""
-    key = records.left.astype(np.int64) * n + records.right
-    pair, inverse = np.unique(key, return_inverse=True)
-    mean = np.bincount(inverse, records.y, len(pair)) / np.bincount(inverse, minlength=len(pair))
-    return pair // n, pair % n, mean
 
 
 def hold_out(records: Triples, pair: Callable, fraction: float, rng: np.random.Generator) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +20,6 @@ CURVATURES = ("gauss-newton", "exact")
 _ARMIJO = 1e-4
 _HALVINGS = 20
 _FLOOR = 1e-10  # of the damping
-
-
-class _Step(NamedTuple):
-    theta: Any
-    value: jax.Array
-    norm: jax.Array
-    gradient: Any
-    damping: jax.Array
-    evaluations: jax.Array
-    products: jax.Array
 
 
 @dataclass(frozen=True)
@@ -90,21 +80,13 @@ class GaussNewton(TwoSidedSolver):
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take one step."""
-        real = jax.tree.leaves(state.theta)[0].dtype.type
         gradient, damping = state.memory
-        numbers = (real(number) for number in (state.objective, state.magnitude, damping, self.forcing))
-        step = _step(problem.data, state.theta, gradient, *numbers, self.max_products, self.curvature == "exact")
-        return StationaryState(
-            epoch=state.epoch + 1,
-            theta=step.theta,
-            objective=float(step.value),
-            gradient_norm=float(step.norm),
-            magnitude=float(magnitude(problem.data, step.theta)),
-            evaluations=state.evaluations + int(step.evaluations) + 1,
-            products=state.products + int(step.products),
-            fresh=True,
-            memory=(step.gradient, float(step.damping)),
+        numbers = map(state.dtype.type, (state.objective, state.magnitude, damping, self.forcing))
+        point, gradient, damping, n_tried, products = _step(
+            problem.data, state.theta, gradient, *numbers, self.max_products, self.curvature == "exact"
         )
+        size, n = float(magnitude(problem.data, point[0])), state.products + int(products)
+        return state.at(*point, int(n_tried) + 1, magnitude=size, products=n, memory=(gradient, float(damping)))
 
 
 @jit
@@ -116,42 +98,40 @@ def _mean_diagonal(data, theta, key):
 
 
 @functools.partial(jit, static_argnames=("max_products", "exact"))
-def _step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool) -> _Step:
-    """Solve for a direction, search along it, and adapt the damping to how the model did."""
-    x, back = ravel_pytree(theta)
-    g = ravel_pytree(gradient)[0]
+def _step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool):
+    """Solve for a direction, search along it, and adapt the damping to how the model did.
+
+    Comes back with parameters, objective and norm of the gradient; the gradient; the damping; and how many points and
+    products it took.
+    """
+    (x, back), g = ravel_pytree(theta), ravel_pytree(gradient)[0]
     product = data.hessian(theta) if exact else data.gauss_newton(theta)
     direction, residual, products = _conjugate_gradients(
         lambda d: ravel_pytree(product(back(d)))[0] + damping * d, -g, forcing, max_products
     )
-    slope = jnp.vdot(g, direction)
-    slack = SLACK * jnp.finfo(x.dtype).eps * size
+    slope, slack = jnp.vdot(g, direction), SLACK * jnp.finfo(x.dtype).eps * size
 
     def is_low(length, low):
         return low <= value + _ARMIJO * length * slope + slack
 
     def attempt(carry):
-        length, n = 0.5 * carry[0], carry[1] + 1
+        length = 0.5 * carry[0]
         low, up = data.value_and_gradient(back(x + length * direction))
-        return length, n, low, ravel_pytree(up)[0]
-
-    def goes_on(carry):
-        length, n, low, _ = carry
-        return ~is_low(length, low) & (n <= _HALVINGS)
+        return length, carry[1] + 1, low, ravel_pytree(up)[0]
 
     first = jnp.asarray(2.0, x.dtype), jnp.asarray(0), jnp.asarray(jnp.inf, x.dtype), g
-    length, n, low, new = jax.lax.while_loop(goes_on, attempt, first)
+    length, n, low, new = jax.lax.while_loop(lambda c: ~is_low(c[0], c[2]) & (c[1] <= _HALVINGS), attempt, first)
     good = is_low(length, low) & jnp.all(jnp.isfinite(new))
-    promise = slope + 0.5 * jnp.vdot(direction, -g - residual) - 0.5 * damping * jnp.vdot(direction, direction)
-    ratio = (low - value) / promise
-    hidden = jnp.abs(promise) <= slack  # the model cannot be judged
-    factor = jnp.where((length < 1) | ((ratio < 0.25) & ~hidden), 2.0, jnp.where((ratio > 0.75) & ~hidden, 1 / 3, 1.0))
+    promise = 0.5 * (jnp.vdot(direction, g - residual) - damping * jnp.vdot(direction, direction))
+    ratio, hidden = (low - value) / promise, jnp.abs(promise) <= slack  # there the model cannot be judged
+    short = (length < 1) | ((ratio < 0.25) & ~hidden)
+    factor = jnp.where(short, 2.0, jnp.where((ratio > 0.75) & ~hidden, 1 / 3, 1.0))
     factor = jnp.where(good, factor, 10.0).astype(x.dtype)
     damping = jnp.where(damping > 0, jnp.maximum(factor * damping, _FLOOR), damping)
-    g = jnp.where(good, new, g)
-    value = jnp.where(good, low, value)
-    x = jnp.where(good, x + length * direction, x)
-    return _Step(back(x), value, norm(g), back(g), damping, n, products)
+    x, value, g = (
+        jnp.where(good, new, old) for new, old in ((x + length * direction, x), (low, value), (new, g))
+    )  # fmt: skip
+    return (back(x), value, norm(g)), back(g), damping, n, products
 
 
 def _conjugate_gradients(product, b, forcing, max_products: int):

@@ -16,16 +16,12 @@ from .objective import magnitude, norm
 from .problem import AllPairsProblem
 from .stationary import SLACK, StationaryState, TwoSidedSolver
 
-MOST_TRIALS = 20  # of a line search
 _WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found
 
 
-class Point(NamedTuple):
-    """Where L-BFGS stands."""
+class Memory(NamedTuple):
+    """What L-BFGS knows besides the state."""
 
-    theta: Any
-    value: jax.Array
-    norm: jax.Array  # of the gradient
     gradient: jax.Array  # all of it in one vector
     curvature: Any  # optax's memory
     trials: jax.Array  # of the last line search
@@ -48,8 +44,8 @@ class TowerLBFGS(TwoSidedSolver):
     Wolfe conditions, or the approximate ones of Hager and Zhang where rounding hides the decrease. Deterministic; no
     learning rate.
 
-    An epoch is one iteration: one pass for the objective and its gradient, rarely two, and ``4 history_size`` times as
-    many flops as there are parameters. Memory: ``2 history_size`` times the parameters.
+    An epoch is one iteration: one pass for the objective and its gradient, rarely two. Memory: ``2 history_size``
+    times the parameters.
 
     With perceptrons its first long steps can end among large embeddings that nearly cancel, where single precision has
     nothing left to go by: there `TowerAdam` is the default.
@@ -64,94 +60,61 @@ class TowerLBFGS(TwoSidedSolver):
     patience: ClassVar[int] = 60
 
     history_size: int = 8
-    max_line_search: int = MOST_TRIALS
+    max_line_search: int = 20
 
     def __post_init__(self):
         check_whole("history_size", self.history_size, 1)
         check_whole("max_line_search", self.max_line_search, 1)
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        """Remember nothing yet."""
-        return state._replace(memory=start(state, gradient, self.history_size))
+        return state._replace(memory=_start(state.theta, gradient, self.history_size))
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take one step."""
-        return advance(problem.data, state, self.history_size, self.max_line_search)
-
-
-def start(state: StationaryState, gradient: Any, history_size: int) -> Point:
-    """Stand at a state, with nothing remembered."""
-    dtype = jax.tree.leaves(state.theta)[0].dtype
-    value, size = (jnp.asarray(number, dtype) for number in (state.objective, state.gradient_norm))
-    vector, curvature = _start(state.theta, gradient, history_size)
-    return Point(state.theta, value, size, vector, curvature, jnp.asarray(1))
-
-
-def advance(data, state: StationaryState, history_size: int, max_line_search: int) -> StationaryState:
-    """Take a step from the point that the state remembers."""
-    point, size, n_weighed = state.memory, state.magnitude, 0
-    if int(point.trials) > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
-        size, n_weighed = float(magnitude(data, state.theta)), 1
-    point = _step(data, point, point.value.dtype.type(size), history_size, max_line_search)
-    return state._replace(
-        epoch=state.epoch + 1,
-        theta=point.theta,
-        objective=float(point.value),
-        gradient_norm=float(point.norm),
-        magnitude=size,
-        evaluations=state.evaluations + int(point.trials) + n_weighed,
-        memory=point,
-    )
+        memory, size, n_weighed = state.memory, state.magnitude, 0
+        if int(memory.trials) > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
+            size, n_weighed = float(magnitude(problem.data, state.theta)), 1
+        numbers = state.dtype.type(state.objective), state.dtype.type(size)
+        settings = self.history_size, self.max_line_search
+        point, memory = _step(problem.data, state.theta, *numbers, memory, *settings)
+        return state.at(*point, int(memory.trials) + n_weighed, magnitude=size, memory=memory)
 
 
 @functools.partial(jit, static_argnames="history_size")
-def _start(theta, gradient, history_size: int):
-    """Gradient in one vector, and an empty memory."""
+def _start(theta: Any, gradient: Any, history_size: int) -> Memory:
+    """Remember the gradient and nothing else."""
     import optax
 
     x = ravel_pytree(theta)[0]
     memory = optax.scale_by_lbfgs(history_size).init(x)
     memory = jax.tree.map(lambda a: a.astype(x.dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, memory)
-    return ravel_pytree(gradient)[0], memory
+    return Memory(ravel_pytree(gradient)[0], memory, jnp.asarray(1))
 
 
 @functools.partial(jit, static_argnames=("history_size", "max_line_search"))
-def _step(data, point: Point, size, history_size: int, max_line_search: int) -> Point:
-    """Take a step that meets the strong Wolfe conditions.
+def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_search: int):
+    """Take a step that meets the strong Wolfe conditions: parameters, objective and norm of the gradient; the memory.
 
     A step that would go uphill by more than the rounding of terms of that ``size`` is not taken; then, and where
     the curvature condition could not be met, what was remembered is forgotten.
     """
     import optax
 
-    x, back = ravel_pytree(point.theta)
-
-    def both(x):
-        value, gradient = data.value_and_gradient(back(x))
-        return value, ravel_pytree(gradient)[0]
-
-    @jax.custom_vjp
-    def objective(x):
-        return both(x)[0]
-
-    objective.defvjp(both, lambda gradient, up: (up * gradient,))
-    slack = SLACK * jnp.finfo(x.dtype).eps * size
+    (x, back), info = ravel_pytree(theta), jnp.finfo(value.dtype)
+    slack = SLACK * info.eps * size
     search = optax.scale_by_zoom_linesearch(
-        max_line_search,
-        initial_guess_strategy="one",
-        approx_dec_rtol=slack / jnp.maximum(jnp.abs(point.value), jnp.finfo(x.dtype).tiny),
+        max_line_search, initial_guess_strategy="one", approx_dec_rtol=slack / jnp.maximum(jnp.abs(value), info.tiny)
     )
-    direction, memory = optax.scale_by_lbfgs(history_size).update(point.gradient, point.curvature, x)
-    change, found = search.update(
-        -direction, search.init(x), x, value=point.value, grad=point.gradient, value_fn=objective
-    )
-    good = (found.value <= point.value + slack) & jnp.all(jnp.isfinite(found.grad))
+    direction, curvature = optax.scale_by_lbfgs(history_size).update(memory.gradient, memory.curvature, x)
+    known = {"value": value, "grad": memory.gradient, "value_fn": lambda x: data.objective(back(x))}
+    change, found = search.update(-direction, search.init(x), x, **known)
+    good = (found.value <= value + slack) & jnp.all(jnp.isfinite(found.grad))
     keep = good & (found.info.curvature_error <= 0)
-    memory = memory._replace(  # pairs of weight 0 are as if they were not there
-        count=jnp.where(keep, memory.count, 0), weights_memory=jnp.where(keep, memory.weights_memory, 0.0)
+    curvature = curvature._replace(  # pairs of weight 0 are as if they were not there
+        count=jnp.where(keep, curvature.count, 0), weights_memory=jnp.where(keep, curvature.weights_memory, 0.0)
     )
-    memory = jax.tree.map(lambda new, old: new.astype(old.dtype), memory, point.curvature)
+    curvature = jax.tree.map(lambda new, old: new.astype(old.dtype), curvature, memory.curvature)
     moved = jnp.where(good, x + change.astype(x.dtype), x)
-    value = jnp.where(good, found.value, point.value)
-    gradient = jnp.where(good, found.grad, point.gradient)
-    return Point(back(moved), value, norm(gradient), gradient, memory, found.info.num_linesearch_steps)
+    value = jnp.where(good, found.value, value)
+    gradient = jnp.where(good, found.grad, memory.gradient)
+    return (back(moved), value, norm(gradient)), Memory(gradient, curvature, found.info.num_linesearch_steps)

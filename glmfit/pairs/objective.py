@@ -11,16 +11,20 @@ import jax
 import jax.numpy as jnp
 
 from .._compile import jit
+from .._numerics import namespace
 from ..observations import Observation
-from .observed import Imputation, Observed, Piece, Tables
+from .observed import Imputation, Unseen, observed_curvatures, observed_product, sum_observed, value_and_slope
+from .responses import Piece
 from .towers import Features, TwoTowers
 
 
-class Imputed(NamedTuple):
-    """Residual factors: ``S T'`` is what imputation squares, the linear predictor less the prior."""
+class Tables(NamedTuple):
+    """Rows of both sides whose inner products are all that the objective sees."""
 
-    S: jax.Array
-    T: jax.Array
+    P: Any  # the linear predictor is P Q'
+    Q: Any
+    S: Any = None  # residual factors: S T' is what imputation squares, the linear predictor less the prior
+    T: Any = None
 
 
 class PairSample(NamedTuple):
@@ -47,8 +51,8 @@ class AllPairs(eqx.Module):
         Of the observed pairs.
     left, right : Features
         What the towers see.
-    observed : Observed
-        The observed pairs.
+    observed : tuple of Piece
+        The observed pairs, each once: blocks of equal shape, or scattered pairs, one step of a scan after the other.
     imputation : Imputation or None
         ``omega a_i``, of the left entities seen, and ``b_j``; None where omega is 0.
     base : jax.Array or None
@@ -70,7 +74,7 @@ class AllPairs(eqx.Module):
     loss: Observation
     left: Features
     right: Features
-    observed: Observed
+    observed: tuple[Piece, ...]
     imputation: Imputation | None
     base: jax.Array | None
     Pt: jax.Array | None
@@ -86,69 +90,48 @@ class AllPairs(eqx.Module):
         """Embeddings of the left entities seen and of the right ones, (m, k) and (n, k)."""
         return theta.left(self.left, self.rows), theta.right(self.right)
 
-    def tables(self, theta: TwoTowers) -> tuple[Tables, Imputed | None]:
-        """Inner products of which rows are linear predictors, and residual factors if anything is imputed."""
-        P, Q = self.embeddings(theta)
-        with_bias = self.base is not None
-        Qr = Q
-        if with_bias:
-            s = theta.left_bias if self.rows is None else theta.left_bias[self.rows]
-            one_left, one_right = jnp.ones_like(P[:, :1]), jnp.ones_like(Q[:, :1])
-            P = jnp.concatenate([P, one_left, s[:, None]], axis=1)
-            Qr = jnp.concatenate([Q, theta.right_bias[:, None], one_right], axis=1)
-            Q = jnp.concatenate([Q, (self.base + theta.right_bias)[:, None], one_right], axis=1)
+    def tables(self, theta: TwoTowers) -> Tables:
+        """Bring embeddings, biases and prior to tables."""
+        s = theta.left_bias if self.rows is None or self.base is None else theta.left_bias[self.rows]
+        prior = None if self.Pt is None else (self.Pt, self.Qt)
+        known = self.base, self.imputation is not None, prior, self.prior_is_base
+        return make_tables(*self.embeddings(theta), (s, theta.right_bias), *known)
+
+    @property
+    def _unseen(self) -> Unseen | None:
         if self.imputation is None:
-            return Tables(P, Q), None
-        if self.prior_is_base:  # the prior is in the bias already: nothing cancels
-            base = self.base[:, None]
-            return Tables(P, Q, jnp.ones_like(P[:, :1]), base), Imputed(P, Qr)
-        if self.Pt is None:
-            return Tables(P, Q), Imputed(P, Q)
-        Pt, Qt = self.Pt, self.Qt
-        if Pt.shape[1] == P.shape[1]:  # the difference form: exact however near P is to Pt
-            factors = jnp.concatenate([P - Pt, Pt], axis=1), jnp.concatenate([Q, Q - Qt], axis=1)
-        else:
-            factors = jnp.concatenate([P, -Pt], axis=1), jnp.concatenate([Q, Qt], axis=1)
-        return Tables(P, Q, Pt, Qt), Imputed(*factors)
+            return None
+        if self.prior_is_base:
+            return Unseen(self.imputation, (jnp.ones_like(self.imputation.a)[:, None], self.base[:, None]))
+        return Unseen(self.imputation, None if self.Pt is None else (self.Pt, self.Qt))
+
+    def sums(self, tables: Tables) -> tuple[jax.Array, Tables]:
+        """Both parts of L, Proposition 1, and their gradient in the tables."""
+        P, Q, S, T = tables
+        value, slopes = sum_observed(self.observed, P, Q, self.loss, self._unseen)
+        if self.imputation is None:
+            return value, Tables(*slopes)
+        aS, bT = _weighted(tables, self.imputation)
+        left, right = S.T @ aS, T.T @ bT
+        return value + 0.5 * jnp.sum(left * right), Tables(*slopes, aS @ right, bT @ left)
 
     def penalty(self, theta: TwoTowers) -> jax.Array:
         """Penalty of towers and biases."""
         towers, biases = (sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(part)) for part in theta.parts)
         return 0.5 * (self.strength * towers + self.bias_strength * biases)
 
-    def _with_penalty(self, rest: TwoTowers, theta: TwoTowers) -> TwoTowers:
-        """``scale * rest`` plus the penalty's part, strength times the parameters."""
-        towers, biases = (
-            jax.tree.map(lambda t, r, number=number: self.scale * r + number * t, ours, theirs)
-            for number, ours, theirs in zip((self.strength, self.bias_strength), theta.parts, rest.parts, strict=True)
-        )
-        return TwoTowers(*towers, *biases)
+    def objective(self, theta: TwoTowers) -> jax.Array:
+        """Objective alone; its derivative by JAX takes the gradient in the tables from the same pass."""
+        return self.scale * _sum(self.tables(theta), self) + self.penalty(theta) + self.constant
 
     def value_and_gradient(self, theta: TwoTowers) -> tuple[jax.Array, TwoTowers]:
         """Objective and its gradient, in the structure of the parameters."""
-        (tables, factors), pull = jax.vjp(self.tables, theta)
-        value, GP, GQ = self.observed.value_and_gradient(tables, self.loss, self.imputation)
-        up_factors = None
-        if factors is not None:
-            imputed, up_factors = _imputed(factors, self.imputation)
-            value = value + imputed
-        (gradient,) = pull((_upwards(tables, GP, GQ), up_factors))
-        value = self.scale * value + self.penalty(theta) + self.constant
-        return value, self._with_penalty(gradient, theta)
-
-    def objective(self, theta: TwoTowers) -> jax.Array:
-        """Objective alone; what XLA does not need for it is left out."""
-        tables, factors = self.tables(theta)
-        value = self.observed.value_and_gradient(tables, self.loss, self.imputation)[0]
-        if factors is not None:
-            value = value + _imputed(factors, self.imputation)[0]
-        return self.scale * value + self.penalty(theta) + self.constant
+        return jax.value_and_grad(self.objective)(theta)
 
     def observed_alone(self) -> AllPairs:
         """Return the objective of the observed pairs, without imputation and penalty, in the same structure."""
         nothing, cost = jnp.zeros_like(self.strength), self.imputation
-        if cost is not None:
-            cost = Imputation(jnp.zeros_like(cost.a), cost.b)
+        cost = cost and cost._replace(a=jnp.zeros_like(cost.a))
         return replace(self, strength=nothing, bias_strength=nothing, imputation=cost)
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
@@ -157,12 +140,16 @@ class AllPairs(eqx.Module):
         Of L-, the products of the entries of the two Gram matrices are summed without their signs: where embeddings
         are large and nearly orthogonal, they cancel.
         """
-        tables, factors = self.tables(theta)
-        size = jnp.abs(self.observed.value_and_gradient(tables, self.loss, self.imputation)[0])
-        if factors is not None:
-            left, right = _grams(factors, self.imputation)
-            size = size + 0.5 * jnp.sum(jnp.abs(left * right))
+        P, Q, S, T = tables = self.tables(theta)
+        size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self._unseen)[0])
+        if self.imputation is not None:
+            aS, bT = _weighted(tables, self.imputation)
+            size = size + 0.5 * jnp.sum(jnp.abs((S.T @ aS) * (T.T @ bT)))
         return self.scale * size + self.penalty(theta) + jnp.abs(self.constant)
+
+    def curvatures(self, tables: Tables) -> tuple[jax.Array, ...]:
+        """Second derivatives of the observed part of L in the linear predictors, of all pieces."""
+        return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self._unseen)
 
     def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
         """Return the product with the Gauss-Newton matrix at ``theta``, penalty included.
@@ -170,37 +157,27 @@ class AllPairs(eqx.Module):
         Its curvature in z is that of the loss where a pair was observed and ``omega a_i b_j`` elsewhere, never
         negative: the matrix is positive semi-definite, and definite with a ridge.
         """
-        (tables, factors), push = jax.linearize(self.tables, theta)
+        tables, push = jax.linearize(self.tables, theta)
         pull = jax.linear_transpose(push, theta)
-        cost = self.imputation
-        curvatures = self.observed.curvatures(tables, self.loss, cost)
+        (P, Q, S, T), at_pairs = tables, self.curvatures(tables)
 
         def product(direction: TwoTowers) -> TwoTowers:
-            change, change_factors = push(direction)
-            RP, RQ = self.observed.product(curvatures, tables, change.P, change.Q)
-            up_factors = None if factors is None else _imputed_product(factors, change_factors, cost)
-            (out,) = pull((_upwards(tables, RP, RQ), up_factors))
-            return self._with_penalty(out, direction)
+            dP, dQ, dS, dT = push(direction)
+            up = observed_product(self.observed, at_pairs, P, Q, dP, dQ)
+            if self.imputation is not None:  # the change of S T' is dS T' + S dT'
+                a, b = (factor[:, None] for factor in self.imputation)
+                aS, bT = a * S, b * T
+                left = a * (dS @ (T.T @ bT) + S @ (dT.T @ bT))
+                up = *up, left, b * (dT @ (S.T @ aS) + T @ (dS.T @ aS))
+            (out,) = pull(Tables(*up))
+            ridge = jax.grad(self.penalty)(direction)
+            return jax.tree.map(lambda one, other: self.scale * one + other, out, ridge)
 
         return product
 
     def hessian(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
         """Return the product with the Hessian at ``theta``, which need not be positive."""
-        return jax.linearize(lambda t: self.value_and_gradient(t)[1], theta)[1]
-
-    def pair_predictors(self, theta: TwoTowers, left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Linear predictors of some pairs, and what imputation squares: how far they are from the prior."""
-        z = jnp.sum(theta.left(self.left, left) * theta.right(self.right, right), axis=1)
-        if self.base is None:
-            off = z
-        else:
-            off = z + theta.left_bias[left] + theta.right_bias[right]
-            z = off + self.base[right]
-        if self.Pt is not None:
-            off = z - jnp.sum(self.Pt[left] * self.Qt[right], axis=1)
-        elif not self.prior_is_base:
-            off = z
-        return z, off
+        return jax.linearize(jax.grad(self.objective), theta)[1]
 
     def draw(self, key, pairs: Piece, n_observed: int, n_imputed: int) -> PairSample:
         """Draw observed pairs evenly, and pairs to impute by their cost, for `sampled`."""
@@ -220,30 +197,79 @@ class AllPairs(eqx.Module):
         """Estimate of the objective from drawn pairs, unbiased as its gradient is; only their towers are evaluated."""
         pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
         left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
-        z, off = self.pair_predictors(theta, left, right)
-        values = self.loss.misfit_and_derivative(pairs.y, z[:n_drawn])[0]
-        values = values if pairs.count is None else pairs.count * values
-        imputed = 0.0
+        z = off = jnp.sum(theta.left(self.left, left) * theta.right(self.right, right), axis=1)
+        if self.base is not None:
+            off = z + theta.left_bias[left] + theta.right_bias[right]
+            z = off + self.base[right]
+        if not self.prior_is_base:
+            off = z if self.Pt is None else z - jnp.sum(self.Pt[left] * self.Qt[right], axis=1)
+        cost, imputed = None, 0.0
         if self.imputation is not None:
             a, b = self.imputation
-            values = values - 0.5 * a[pairs.left] * b[pairs.right] * off[:n_drawn] ** 2
+            cost = a[pairs.left] * b[pairs.right]
             imputed = jnp.sum(a) * jnp.sum(b) * jnp.mean(0.5 * off[n_drawn:] ** 2)
+        values = value_and_slope(self.loss, pairs.y, pairs.count, z[:n_drawn], cost, off[:n_drawn])[0]
         return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
 
-    def take(self, rows: jax.Array, observed: Observed) -> AllPairs:
+    def take(self, rows: jax.Array, observed: tuple[Piece, ...]) -> AllPairs:
         """Restrict to some left entities: an unbiased estimate of the objective where they are drawn evenly.
 
         Parameters
         ----------
         rows : jax.Array of int
             Which, (r,).
-        observed : Observed
+        observed : tuple of Piece
             All their observed pairs, left entities counted from 0 in the order of ``rows``.
         """
-        scale = self.scale * (self.left.n_entities / rows.shape[0])
-        cost = None if self.imputation is None else Imputation(self.imputation.a[rows], self.imputation.b)
-        Pt = None if self.Pt is None else self.Pt[rows]
-        return replace(self, rows=rows, observed=observed, scale=scale, imputation=cost, Pt=Pt)
+        return replace(
+            self,
+            rows=rows,
+            observed=observed,
+            scale=self.scale * (self.left.n / rows.shape[0]),
+            imputation=self.imputation and self.imputation._replace(a=self.imputation.a[rows]),
+            Pt=None if self.Pt is None else self.Pt[rows],
+        )
+
+
+@jax.custom_vjp
+def _sum(tables: Tables, data: AllPairs) -> jax.Array:
+    """Both parts of L. A scan that JAX derives would keep all it computes."""
+    return data.sums(tables)[0]
+
+
+_sum.defvjp(
+    lambda tables, data: data.sums(tables),
+    lambda slopes, up: (jax.tree.map(lambda slope: up * slope, slopes), None),
+)
+
+
+def make_tables(P, Q, biases, base, imputes: bool, prior, prior_is_base: bool) -> Tables:
+    """Make tables of embeddings and of the ``biases`` of both sides, the latter where there is a ``base``.
+
+    NumPy's from NumPy's arrays, JAX's from JAX's. ``prior`` are two tables, or None for 0.
+    """
+    xp, own = namespace(P), Q
+    if base is not None:
+        s, t = biases
+        one_left, one_right = xp.ones_like(P[:, :1]), xp.ones_like(Q[:, :1])
+        P = xp.concatenate([P, one_left, s[:, None]], axis=1)
+        own = xp.concatenate([Q, t[:, None], one_right], axis=1)
+        Q = xp.concatenate([Q, (base + t)[:, None], one_right], axis=1)
+    if not imputes:
+        return Tables(P, Q)
+    if prior_is_base:  # the prior is in the bias already: nothing cancels
+        return Tables(P, Q, P, own)
+    if prior is None:
+        return Tables(P, Q, P, Q)
+    Pt, Qt = prior
+    if Pt.shape[1] == P.shape[1]:  # the difference form: exact however near P is to Pt
+        return Tables(P, Q, xp.concatenate([P - Pt, Pt], axis=1), xp.concatenate([Q, Q - Qt], axis=1))
+    return Tables(P, Q, xp.concatenate([P, -Pt], axis=1), xp.concatenate([Q, Qt], axis=1))
+
+
+def _weighted(tables: Tables, cost: Imputation) -> tuple[jax.Array, jax.Array]:
+    """Residual factors times the cost factors."""
+    return cost.a[:, None] * tables.S, cost.b[:, None] * tables.T
 
 
 def norm(tree: Any) -> jax.Array:
@@ -261,36 +287,4 @@ def evaluate(data: AllPairs, theta: TwoTowers):
     return value, norm(gradient), gradient
 
 
-@jit
-def magnitude(data: AllPairs, theta: TwoTowers):
-    """Size of the terms of the objective."""
-    return data.magnitude(theta)
-
-
-def _upwards(tables: Tables, P, Q) -> Tables:
-    """Cotangent of tables whose priors are fixed."""
-    return Tables(P, Q, *(None if t is None else jnp.zeros_like(t) for t in (tables.Pt, tables.Qt)))
-
-
-def _grams(factors: Imputed, cost: Imputation) -> tuple[jax.Array, jax.Array]:
-    """Weighted Gram matrices of the residual factors."""
-    S, T = factors
-    return S.T @ (cost.a[:, None] * S), T.T @ (cost.b[:, None] * T)
-
-
-def _imputed(factors: Imputed, cost: Imputation) -> tuple[jax.Array, Imputed]:
-    """Half the weighted sum of squares of S T', eq. (13), and its gradient."""
-    S, T = factors
-    left, right = _grams(factors, cost)
-    gradient = Imputed((cost.a[:, None] * S) @ right, (cost.b[:, None] * T) @ left)
-    return 0.5 * jnp.sum(left * right), gradient
-
-
-def _imputed_product(factors: Imputed, change: Imputed, cost: Imputation) -> Imputed:
-    """Gauss-Newton product of the same: the change of S T' is dS T' + S dT'."""
-    (S, T), (dS, dT) = factors, change
-    a, b = cost.a[:, None], cost.b[:, None]
-    bT, aS = b * T, a * S
-    left = a * (dS @ (T.T @ bT) + S @ (dT.T @ bT))
-    right = b * (dT @ (S.T @ aS) + T @ (dS.T @ aS))
-    return Imputed(left, right)
+magnitude = jit(AllPairs.magnitude)

@@ -1,32 +1,14 @@
-"""The observed pairs on the device: session blocks (dense products) or scattered pairs (gathers), piece by piece."""
+"""Sums over the observed pairs on the device: session blocks (dense products) or scattered pairs (gathers)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from ..observations import Observation
-from .responses import Merged, Piece, Triples, cut_blocks, cut_triples
-
-
-class Tables(NamedTuple):
-    """Rows of both sides whose inner products are all that the loss sees.
-
-    Attributes
-    ----------
-    P, Q : jax.Array
-        (m, k') and (n, k'): the linear predictor is ``z = P Q'``.
-    Pt, Qt : jax.Array or None
-        (m, k~) and (n, k~): the prior is ``Pt Qt'``; None for 0.
-    """
-
-    P: jax.Array
-    Q: jax.Array
-    Pt: jax.Array | None = None
-    Qt: jax.Array | None = None
+from .responses import Piece
 
 
 class Imputation(NamedTuple):
@@ -36,71 +18,81 @@ class Imputation(NamedTuple):
     b: jax.Array  # (n,)
 
 
-class Observed(eqx.Module):
-    """Observed pairs, each once, with the number of its trials.
+class Unseen(NamedTuple):
+    """What the imputation of all pairs counts at the observed ones, too, and has to be taken out there."""
 
-    Attributes
-    ----------
-    pieces : tuple of Piece
-        Blocks of equal shape, or scattered pairs, one step of a scan after the other.
+    cost: Imputation
+    prior: tuple[jax.Array, jax.Array] | None  # rows whose inner products are the prior; None for 0
+
+    def costs(self, part: Piece) -> jax.Array:
+        """Weights of the pairs of a piece."""
+        a, b = self.cost.a[part.left], self.cost.b[part.right]
+        return a[:, :, None] * b[:, None, :] if part.y.ndim == 3 else a * b
+
+    def off(self, part: Piece, z: jax.Array) -> jax.Array:
+        """How far linear predictors are from the prior."""
+        return z if self.prior is None else z - _inner(self.prior[0][part.left], self.prior[1][part.right])
+
+
+def sum_observed(pieces: tuple[Piece, ...], P, Q, loss: Observation, unseen: Unseen | None):
+    """Sum of the losses less what imputation would cost here, with its gradient in P and Q.
+
+    ``sum count * ell(y, z) - a b (z - prior)^2 / 2`` with ``z = P Q'``.
     """
 
-    pieces: tuple[Piece, ...]
+    def step(gradients, part):
+        p, q, seen = P[part.left], Q[part.right], ~jnp.isnan(part.y)
+        z, cost, off = _inner(p, q), None, None
+        if unseen is not None:
+            cost, off = unseen.costs(part), unseen.off(part, z)
+        terms = value_and_slope(loss, jnp.where(seen, part.y, 0.0), part.count, z, cost, off)
+        value, slope = (jnp.where(seen, term, 0.0) for term in terms)  # places without a response fill up
+        value = jnp.sum(jnp.sum(value, axis=-1)) if value.ndim > 1 else jnp.sum(value)
+        return _add(gradients, part.left, part.right, slope, p, q), value
 
-    @classmethod
-    def of(cls, merged: Merged, dtype) -> Observed:
-        """Put merged responses on the device."""
-        if isinstance(merged.parts, Triples):
-            pieces = [cut_triples(merged.parts, merged.counts, dtype)]
-        else:
-            pieces = cut_blocks(merged, dtype)
-        return cls(tuple(jax.tree.map(jnp.asarray, piece) for piece in pieces))
+    gradients, total = (jnp.zeros_like(P), jnp.zeros_like(Q)), jnp.zeros((), P.dtype)
+    for piece in pieces:
+        gradients, values = jax.lax.scan(step, gradients, piece)
+        total = total + jnp.sum(values)
+    return total, gradients
 
-    def value_and_gradient(self, tables: Tables, loss: Observation, imputation: Imputation | None):
-        """Sum of the losses less what imputation would cost here, and its gradient in P and Q.
 
-        ``sum count * ell(y, z) - a b (z - prior)^2 / 2``.
-        """
+def observed_curvatures(pieces: tuple[Piece, ...], P, Q, loss: Observation, unseen: Unseen | None):
+    """Second derivatives in z, ``count * ell''(y, z) - a b``, of all pieces."""
 
-        def step(gradients, part):
-            p, q = tables.P[part.left], tables.Q[part.right]
-            value, slope = _value_and_slope(part, _inner(p, q), tables, loss, imputation)
-            value = jnp.sum(jnp.sum(value, axis=-1)) if value.ndim > 1 else jnp.sum(value)
-            return _add(gradients, part.left, part.right, slope, p, q), value
+    def one(part):
+        seen = ~jnp.isnan(part.y)
+        curvature = loss.curvature(jnp.where(seen, part.y, 0.0), _inner(P[part.left], Q[part.right]))
+        curvature = curvature if part.count is None else part.count * curvature
+        return jnp.where(seen, curvature if unseen is None else curvature - unseen.costs(part), 0.0)
 
-        gradients = jnp.zeros_like(tables.P), jnp.zeros_like(tables.Q)
-        total = jnp.zeros((), tables.P.dtype)
-        for piece in self.pieces:
-            gradients, values = jax.lax.scan(step, gradients, piece)
-            total = total + jnp.sum(values)
-        return total, *gradients
+    return tuple(jax.lax.map(one, piece) for piece in pieces)
 
-    def curvatures(self, tables: Tables, loss: Observation, imputation: Imputation | None) -> tuple[jax.Array, ...]:
-        """Second derivatives in z, ``count * ell''(y, z) - a b``, of all pieces."""
 
-        def one(part):
-            z, seen = _inner(tables.P[part.left], tables.Q[part.right]), ~jnp.isnan(part.y)
-            curvature = loss.curvature(jnp.where(seen, part.y, 0.0), z)
-            curvature = curvature if part.count is None else part.count * curvature
-            if imputation is not None:
-                curvature = curvature - _cost(part, imputation)
-            return jnp.where(seen, curvature, 0.0)
+def observed_product(pieces: tuple[Piece, ...], curvatures: tuple[jax.Array, ...], P, Q, dP, dQ):
+    """Multiply the curvatures with the change of z and carry them back: ``Z Q`` and ``Z' P``."""
+    left_rows, right_rows = jnp.concatenate([dP, P], axis=1), jnp.concatenate([Q, dQ], axis=1)
 
-        return tuple(jax.lax.map(one, piece) for piece in self.pieces)
+    def step(out, part):
+        left, right, c = part
+        p, q = left_rows[left], right_rows[right]
+        return _add(out, left, right, c * _inner(p, q), p[..., k:], q[..., :k]), None
 
-    def product(self, curvatures: tuple[jax.Array, ...], tables: Tables, P_change: jax.Array, Q_change: jax.Array):
-        """Multiply the curvatures with the change of z and carry them back: ``Z Q`` and ``Z' P``."""
-        moved = jnp.concatenate([P_change, tables.P], axis=1), jnp.concatenate([tables.Q, Q_change], axis=1)
+    out, k = (jnp.zeros_like(P), jnp.zeros_like(Q)), P.shape[1]
+    for piece, curvature in zip(pieces, curvatures, strict=True):
+        out, _ = jax.lax.scan(step, out, (piece.left, piece.right, curvature))
+    return out
 
-        def step(out, part):
-            left, right, c = part
-            p, q = moved[0][left], moved[1][right]
-            return _add(out, left, right, c * _inner(p, q), p[..., k:], q[..., :k]), None
 
-        out, k = (jnp.zeros_like(tables.P), jnp.zeros_like(tables.Q)), tables.P.shape[1]
-        for piece, curvature in zip(self.pieces, curvatures, strict=True):
-            out, _ = jax.lax.scan(step, out, (piece.left, piece.right, curvature))
-        return out
+def value_and_slope(loss: Observation, y, count, z, cost, off):
+    """Losses of observed pairs less what imputation would cost there, ``cost * off^2 / 2``, and derivatives in z.
+
+    The arrays are all NumPy's or all JAX's; count and cost may be None.
+    """
+    value, slope = loss.misfit_and_derivative(y, z)
+    if count is not None:
+        value, slope = count * value, count * slope
+    return (value, slope) if cost is None else (value - 0.5 * cost * off * off, slope - cost * off)
 
 
 def _inner(p: jax.Array, q: jax.Array) -> jax.Array:
@@ -115,22 +107,3 @@ def _add(sums, left, right, slope, p, q):
     else:
         to_left, to_right = slope[:, None] * q, slope[:, None] * p
     return sums[0].at[left].add(to_left), sums[1].at[right].add(to_right)
-
-
-def _cost(part: Piece, imputation: Imputation) -> jax.Array:
-    """Weights that imputation would give the pairs of a piece."""
-    a, b = imputation.a[part.left], imputation.b[part.right]
-    return a[:, :, None] * b[:, None, :] if part.y.ndim == 3 else a * b
-
-
-def _value_and_slope(part: Piece, z, tables: Tables, loss: Observation, imputation: Imputation | None):
-    """Value and slope of observed pairs; 0 where y is NaN, which fills places up."""
-    seen = ~jnp.isnan(part.y)
-    value, slope = loss.misfit_and_derivative(jnp.where(seen, part.y, 0.0), z)
-    if part.count is not None:
-        value, slope = part.count * value, part.count * slope
-    if imputation is not None:
-        cost = _cost(part, imputation)
-        off = z if tables.Pt is None else z - _inner(tables.Pt[part.left], tables.Qt[part.right])
-        value, slope = value - 0.5 * cost * off * off, slope - cost * off
-    return jnp.where(seen, value, 0.0), jnp.where(seen, slope, 0.0)

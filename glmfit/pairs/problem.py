@@ -13,26 +13,11 @@ from numpy.typing import DTypeLike
 from .._checks import check_choice
 from ..observations import RESPONSE_LOSSES, Observation
 from .objective import AllPairs
-from .observed import Imputation, Observed
-from .responses import (
-    Merged,
-    Piece,
-    SessionBlock,
-    Triples,
-    as_table,
-    as_triples,
-    cut_triples,
-    flat,
-    merge_blocks,
-    merge_triples,
-    rounded,
-)
+from .observed import Imputation
+from .responses import LAYOUTS, Piece, SessionBlock, Triples, cut, cut_scattered, merge, rounded
 from .side_gaps import SideGaps, side_gaps
 from .towers import TwoTowers, draw_tower, make_features
 
-LAYOUTS = ("auto", "blocks", "triples", "dense")
-_DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats triples
-_DENSE_ENTRIES = 2.5e8
 _AT_ONCE = 2**18  # pairs
 _START = 0.2  # root mean square of the embeddings a fit begins with
 
@@ -112,9 +97,9 @@ class AllPairsProblem:
         check_choice("layout", layout, LAYOUTS)
         self.dtype, self.loss = dtype, loss if isinstance(loss, Observation) else RESPONSE_LOSSES[loss]
         self.given = left, right
-        self._left, self.n_left, self.n_left_features = make_features(left, dtype)
-        self._right, self.n_right, self.n_right_features = make_features(right, dtype)
-        self.merged = _merge(responses, self.n_left, self.n_right, layout)
+        features = make_features(left, dtype), make_features(right, dtype)
+        self.n_left, self.n_right = (side.n for side in features)
+        self.merged = merge(responses, self.n_left, self.n_right, layout)
         self.mean = self._means()
         self.strength, self.bias_strength = float(strength), float(bias_strength)
         prior_is_mean = isinstance(prior, str) and prior == "mean"
@@ -135,9 +120,9 @@ class AllPairsProblem:
                 Pt, Qt = (jnp.asarray(side, dtype) for side in self.prior)
         self.data = AllPairs(
             loss=self.loss,
-            left=self._left,
-            right=self._right,
-            observed=Observed.of(self.merged, dtype),
+            left=features[0],
+            right=features[1],
+            observed=cut(self.merged, dtype),
             imputation=imputation,
             base=jnp.asarray(base, dtype) if biases else None,
             Pt=Pt,
@@ -154,8 +139,7 @@ class AllPairsProblem:
         m, n = self.n_left, self.n_right
         total, self.n_trials = np.zeros(n), np.zeros(n)
         self.pairs_left, self.pairs_right = np.zeros(m, int), np.zeros(n, int)
-        for chunk, counts in self.merged.chunks(_AT_ONCE):
-            (left, right, y), count = flat(chunk, counts)
+        for left, right, y, count in self.merged.chunks(_AT_ONCE):
             weight = np.ones(len(y)) if count is None else count
             total += np.bincount(right, weight * y, n)
             self.n_trials += np.bincount(right, weight, n)
@@ -191,8 +175,8 @@ class AllPairsProblem:
         TwoTowers
         """
         keys = jax.random.split(key, 2)
-        left = draw_tower(keys[0], self._left, self.n_left_features, k, hidden_left, scale, self.dtype)
-        right = draw_tower(keys[1], self._right, self.n_right_features, k, hidden_right, scale, self.dtype)
+        left = draw_tower(keys[0], self.data.left, k, hidden_left, scale, self.dtype)
+        right = draw_tower(keys[1], self.data.right, k, hidden_right, scale, self.dtype)
         if self.data.base is None:
             return TwoTowers(left, right, None, None)
         return TwoTowers(left, right, jnp.zeros(self.n_left, self.dtype), jnp.zeros(self.n_right, self.dtype))
@@ -200,38 +184,25 @@ class AllPairsProblem:
     def certify_sides(self, theta: TwoTowers) -> SideGaps:
         """Bound how much the objective could fall by changing one side alone, in float64 on the host.
 
-        Parameters
-        ----------
-        theta : TwoTowers
-            Parameters.
-
-        Returns
-        -------
-        SideGaps
-            Proved for linear towers with a ridge (and ridged biases); one pass over the observed pairs in NumPy.
-
-        Notes
-        -----
-        The objective is not convex in both sides together: nothing bounds the distance from the best model of all.
+        Proved for linear towers with a ridge (and ridged biases); one pass over the observed pairs in NumPy. The
+        objective is not convex in both sides together: nothing bounds the distance from the best model of all.
         """
         return side_gaps(self, theta)
 
     @cached_property
-    def triples(self) -> tuple[Triples, np.ndarray | None]:
-        """Observed pairs as triples on the host, sorted by left entity, with their numbers of trials."""
-        triples, count = as_triples(self.merged)
-        order = np.argsort(triples.left, kind="stable")
-        return Triples(*(a[order] for a in triples)), None if count is None else count[order]
+    def triples(self) -> Piece:
+        """Observed pairs on the host, one by one, sorted by left entity, with their numbers of trials."""
+        pairs = self.merged.scattered()
+        order = np.argsort(pairs.left, kind="stable")
+        return jax.tree.map(lambda column: column[order], pairs)
 
-    @property
+    @cached_property
     def observed_pairs(self) -> Piece:
         """Observed pairs on the device, (pair,): what `AllPairs.draw` draws from."""
-        triples, count = self.triples
-        left, right = (jnp.asarray(ids, np.int32) for ids in triples[:2])
-        count = None if count is None else jnp.asarray(count, self.dtype)
-        return Piece(left, right, jnp.asarray(triples.y, self.dtype), count)
+        kinds = np.int32, np.int32, self.dtype, self.dtype
+        return Piece(*(a if a is None else jnp.asarray(a, kind) for a, kind in zip(self.triples, kinds, strict=True)))
 
-    def left_batches(self, size: int, seed: int) -> tuple[jax.Array, Observed]:
+    def left_batches(self, size: int, seed: int) -> tuple[jax.Array, tuple[Piece, ...]]:
         """Cut the left entities, in an order drawn by ``seed``, into batches with all their observed pairs.
 
         Parameters
@@ -245,14 +216,13 @@ class AllPairsProblem:
         -------
         rows : jax.Array of int
             (batch, size).
-        observed : Observed
+        observed : tuple of Piece
             With a leading axis of batches: what `AllPairs.take` takes, filled up to one length, the same for nearly
             all seeds.
         """
-        triples, count = self.triples
-        n_batches = self.n_left // size
+        pairs, n_batches = self.triples, self.n_left // size
         rows = np.random.default_rng(seed).permutation(self.n_left)[: n_batches * size].reshape(n_batches, size)
-        start = np.searchsorted(triples.left, np.arange(self.n_left + 1))
+        start = np.searchsorted(pairs.left, np.arange(self.n_left + 1))
         length = np.diff(start)
         # Four standard errors above the mean are enough for nearly all draws: other lengths are compiled anew.
         usual = np.ceil(size * length.mean() + 4 * np.sqrt(size) * length.std())
@@ -263,28 +233,7 @@ class AllPairsProblem:
         for some in rows:
             places = np.concatenate([np.arange(start[i], start[i + 1]) for i in some])
             local = np.repeat(np.arange(size, dtype=np.int32), length[some])
-            part = Triples(local, triples.right[places], triples.y[places])
-            batches.append(cut_triples(part, None if count is None else count[places], self.dtype, most))
+            part = jax.tree.map(lambda column, places=places: column[places], pairs)
+            batches.append(cut_scattered(part._replace(left=local), self.dtype, most))
         piece = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *batches)
-        return jnp.asarray(rows, np.int32), Observed((piece,))
-
-
-def _merge(responses, m: int, n: int, layout: str) -> Merged:
-    """Merge repeated trials, in the layout wanted."""
-    if isinstance(responses, Triples):
-        if layout == "blocks":
-            raise ValueError('layout is "blocks", but the responses are triples; use "triples", "dense" or "auto".')
-    else:
-        blocks, dense = responses, ("auto", "blocks")
-        if isinstance(responses, np.ndarray):
-            blocks = [SessionBlock(np.arange(m), np.arange(n), responses)]
-            dense = LAYOUTS if np.mean(~np.isnan(responses)) >= _DENSE_SHARE else ("blocks", "dense")
-        if layout in dense and layout != "triples":
-            return merge_blocks(list(blocks))
-        responses = as_triples(Merged(list(blocks), None, 0.0))[0]
-    merged = merge_triples(responses, n)
-    if layout == "triples" or (
-        layout == "auto" and (len(merged.parts.y) < _DENSE_SHARE * m * n or m * n > _DENSE_ENTRIES)
-    ):
-        return merged
-    return as_table(merged, m, n)
+        return jnp.asarray(rows, np.int32), (piece,)

@@ -6,8 +6,13 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+import scipy.sparse
 
+LAYOUTS = ("auto", "blocks", "triples", "dense")
+_DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats triples
+_DENSE_ENTRIES = 2.5e8
 _ENTRIES = 2**18  # of a piece: what a step works on stays in the cache
 _TRIPLES = 2**14  # of a step: their embeddings stay in the cache
 _CELL = 8192, 1024  # left and right entities whose embeddings stay in the cache together
@@ -45,69 +50,121 @@ class Triples(NamedTuple):
     y: np.ndarray
 
 
-class Merged(NamedTuple):
-    """Mean response and number of trials of every observed pair, each pair once.
+class Piece(NamedTuple):
+    """Mean responses and their numbers of trials, of a block of pairs or of scattered ones.
 
-    Attributes
-    ----------
-    parts : list of SessionBlock, or Triples
-        Means; NaN in a block where there is none.
-    counts : list of numpy.ndarray, numpy.ndarray or None
-        Trials, of the shapes of the means; None if every pair has one.
-    spread : float
-        Sum of squared differences between the responses and the means of their pairs.
+    On the device with a leading axis of steps; blocks then have one more, of blocks that a step takes together.
     """
 
-    parts: list[SessionBlock] | Triples
-    counts: list[np.ndarray] | np.ndarray | None
-    spread: float
+    left: Any  # (I,), or (pair,)
+    right: Any  # (J,), or (pair,)
+    y: Any  # (I, J), or (pair,); NaN where nothing was observed or the place only fills up
+    count: Any = None  # of trials, like y; None if every pair has one
 
-    def chunks(self, size: int) -> Iterator[tuple[SessionBlock | Triples, np.ndarray | None]]:
-        """Go through means and numbers of trials, about ``size`` at a time."""
-        scattered = isinstance(self.parts, Triples)
-        parts = [self.parts] if scattered else self.parts
-        for index, part in enumerate(parts):
-            counts = self.counts if scattered or self.counts is None else self.counts[index]
-            height = size if scattered else max(1, size // max(1, len(part.right)))
+    def scattered(self) -> Piece:
+        """Pairs that were observed, one by one."""
+        if self.y.ndim == 1:
+            return self
+        row, column = seen = np.nonzero(~np.isnan(self.y))
+        count = None if self.count is None else self.count[seen]
+        return Piece(self.left[row], self.right[column], self.y[seen], count)
+
+    def rows(self, some: slice) -> Piece:
+        """Take some rows of a block, or some of the pairs."""
+        right = self.right if self.y.ndim == 2 else self.right[some]
+        return Piece(self.left[some], right, self.y[some], None if self.count is None else self.count[some])
+
+
+class Merged(NamedTuple):
+    """Mean response and number of trials of every observed pair, each pair once."""
+
+    parts: list[Piece]  # blocks, or one of scattered pairs; all have counts or none has
+    spread: float  # sum of squared differences between the responses and the means of their pairs
+
+    def chunks(self, size: int) -> Iterator[Piece]:
+        """Go through the observed pairs, scattered, at most about ``size`` at a time."""
+        for part in self.parts:
+            height = max(1, size // max(1, math.prod(part.y.shape[1:])))
             for start in range(0, len(part.left), height):
-                some = slice(start, start + height)
-                chunk = part._replace(left=part.left[some], y=part.y[some])
-                yield (
-                    chunk._replace(right=part.right[some]) if scattered else chunk,
-                    None if counts is None else counts[some],
-                )
+                yield part.rows(slice(start, start + height)).scattered()
+
+    def scattered(self) -> Piece:
+        """All observed pairs, one by one."""
+        parts = [part.scattered() for part in self.parts]
+        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
 
 
-def merge_triples(records: Triples, n: int) -> Merged:
+# --------------------------------------------------------------------------------------- trials merged
+
+
+def merge(responses: list[SessionBlock] | Triples | np.ndarray, m: int, n: int, layout: str) -> Merged:
+    """Merge repeated trials, in the layout wanted."""
+    if isinstance(responses, Triples):
+        if layout == "blocks":
+            raise ValueError('layout is "blocks", but the responses are triples; use "triples", "dense" or "auto".')
+        records = Piece(*responses)
+    else:
+        blocks, kept = responses, {"auto", "blocks"}
+        if isinstance(responses, np.ndarray):
+            blocks = [SessionBlock(np.arange(m), np.arange(n), responses)]
+            kept = {"blocks", "dense"} | ({"auto"} if np.mean(~np.isnan(responses)) >= _DENSE_SHARE else set())
+        if layout in kept:
+            return merge_blocks(blocks)
+        records = Merged([Piece(*block) for block in blocks], 0.0).scattered()
+    merged = merge_triples(records, n)
+    (pairs,) = merged.parts
+    dense = _DENSE_SHARE * m * n <= len(pairs.y) and m * n <= _DENSE_ENTRIES
+    if layout == "triples" or (layout == "auto" and not dense):
+        return merged
+    table = Piece(np.arange(m), np.arange(n), *_table(pairs[:2], pairs, (m, n)))
+    return merged._replace(parts=[table])
+
+
+def merge_triples(records: Piece, n: int) -> Merged:
     """Merge the trials of every pair; pairs come out by cells of entities near each other, sorted by the right one."""
     left, right = (np.asarray(ids, np.int64) for ids in records[:2])
     (tall, wide), n_cells = _CELL, n // _CELL[1] + 1
     key = ((left // tall * n_cells + right // wide) * wide + right % wide) * tall + left % tall
-    place, mean, count, spread = _merge_trials(key, np.asarray(records.y, np.float64))
-    triples = Triples(left[place].astype(np.int32), right[place].astype(np.int32), mean)
-    return Merged(triples, count if (count > 1).any() else None, spread)
+    place, mean, count, spread = merge_trials(key, np.asarray(records.y, np.float64))
+    pairs = Piece(left[place].astype(np.int32), right[place].astype(np.int32), mean)
+    return Merged([pairs._replace(count=count) if (count > 1).any() else pairs], spread)
 
 
 def merge_blocks(blocks: list[SessionBlock]) -> Merged:
     """Merge the trials of every pair within and between blocks; what a later block repeats goes to an earlier one."""
-    parts, met, spread = list(blocks), _repeating(blocks), 0.0
-    counts = [(~np.isnan(block.y)).astype(np.int32) for block in blocks]
-    if len(met):
-        records = [flat(blocks[b])[0] for b in met]
-        owner = np.repeat(met, [len(part.y) for part in records])
-        left, right, y = (np.concatenate(column) for column in zip(*records, strict=True))
-        key = left.astype(np.int64) * (int(right.max(initial=0)) + 1) + right
-        place, mean, count, spread = _merge_trials(key, np.asarray(y, np.float64))
-        for b in met:
-            ids, mine = [np.unique(given) for given in blocks[b][:2]], owner[place] == b
-            at = tuple(np.searchsorted(u, of[place[mine]]) for u, of in zip(ids, (left, right), strict=True))
-            table, counts[b] = np.full([len(u) for u in ids], np.nan), np.zeros([len(u) for u in ids], np.int32)
-            table[at], counts[b][at] = mean[mine], count[mine]
-            parts[b] = SessionBlock(*ids, table)
-    return Merged(parts, counts if any(count.max(initial=0) > 1 for count in counts) else None, spread)
+    parts, met = [Piece(*block) for block in blocks], _repeating(blocks)
+    if not len(met):
+        return Merged(parts, 0.0)
+    records = [parts[b].scattered() for b in met]
+    owner = np.repeat(met, [len(part.y) for part in records])
+    left, right, y = (np.concatenate(column) for column in list(zip(*records, strict=True))[:3])
+    key = left.astype(np.int64) * (int(right.max(initial=0)) + 1) + right
+    place, mean, count, spread = merge_trials(key, np.asarray(y, np.float64))
+    for b in met:
+        mine = owner[place] == b
+        pairs = Piece(left[place[mine]], right[place[mine]], mean[mine], count[mine])
+        ids = [np.unique(given) for given in blocks[b][:2]]
+        at = tuple(map(np.searchsorted, ids, pairs[:2]))
+        parts[b] = Piece(*ids, *_table(at, pairs, tuple(map(len, ids))))
+    if (count > 1).any():
+        parts = [p if p.count is not None else p._replace(count=(~np.isnan(p.y)).astype(np.int32)) for p in parts]
+    else:
+        parts = [part._replace(count=None) for part in parts]
+    return Merged(parts, spread)
 
 
-def _merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+def _table(at: tuple, pairs: Piece, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Lay scattered pairs out in a table, and their numbers of trials in another."""
+    y = np.full(shape, np.nan)
+    y[at] = pairs.y
+    if pairs.count is None:
+        return y, None
+    count = np.zeros(shape, np.int32)
+    count[at] = pairs.count
+    return y, count
+
+
+def merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """First place, mean and number of the trials of every key, sorted by key; and the spread around the means."""
     place = np.argsort(key, kind="stable")
     key, y = key[place], y[place]
@@ -119,38 +176,44 @@ def _merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _repeating(blocks: list[SessionBlock]) -> np.ndarray:
     """Blocks that name an entity twice, or share one on both sides with another block."""
-    import scipy.sparse
 
-    def shared(side):
+    def shown(side):
         ids = [getattr(block, side) for block in blocks]
-        owner = np.repeat(np.arange(len(ids)), [len(i) for i in ids])
-        flat = np.concatenate(ids)
-        incidence = scipy.sparse.csr_array(
-            (np.ones(len(flat), np.int64), (owner, flat)), shape=(len(ids), int(flat.max(initial=-1)) + 1)
-        )
-        return incidence @ incidence.T
+        place = np.repeat(np.arange(len(ids)), [len(i) for i in ids]), np.concatenate(ids)
+        shape = len(ids), int(place[1].max(initial=-1)) + 1
+        return scipy.sparse.csr_array((np.ones(len(place[1]), np.int64), place), shape=shape)
 
-    both = shared("left").multiply(shared("right")).tocoo()
-    met = both.row[both.row != both.col]
-    twice = [b for b, block in enumerate(blocks) if any(len(np.unique(ids)) < len(ids) for ids in block[:2])]
-    return np.unique(np.concatenate([met, np.array(twice, int)])).astype(int)
+    sides = shown("left"), shown("right")
+    both = (sides[0] @ sides[0].T).multiply(sides[1] @ sides[1].T).tocoo()
+    twice = [np.flatnonzero(side.max(axis=1).toarray() > 1) for side in sides if side.shape[1]]
+    return np.unique(np.concatenate([both.row[both.row != both.col], *twice])).astype(int)
 
 
 # --------------------------------------------------------------------------------- pieces for the device
 
 
-class Piece(NamedTuple):
-    """Blocks of one shape, ``together`` of them in each of some steps, or scattered pairs, some in each step."""
+def cut(merged: Merged, dtype) -> tuple[Piece, ...]:
+    """Put merged responses on the device: scattered pairs in steps, or blocks of about equal shape together."""
+    if len(merged.parts) == 1 and merged.parts[0].y.ndim == 1:
+        pieces = [cut_scattered(merged.parts[0], dtype)]
+    else:
+        groups: dict[tuple[int, int], list] = {}
+        for block in merged.parts:
+            n_left, n_right = block.y.shape
+            if not n_left or not n_right:
+                continue
+            width = rounded(n_right)
+            n_cuts = -(-n_left * width // _ENTRIES)
+            height = rounded(-(-n_left // n_cuts))
+            cuts = [block.rows(slice(start, start + height)) for start in range(0, n_left, height)]
+            groups.setdefault((height, width), []).extend(cuts)
+        pieces = [_stack(cuts, *shape, dtype) for shape, cuts in sorted(groups.items())]
+    return tuple(jax.tree.map(jax.numpy.asarray, piece) for piece in pieces)
 
-    left: Any  # (step, together, I), or (step, pair); int32
-    right: Any  # (step, together, J), or (step, pair)
-    y: Any  # (step, together, I, J), or (step, pair); NaN where nothing was observed or the place only fills up
-    count: Any  # trials, like y; None if every pair has one
 
-
-def cut_triples(triples: Triples, count, dtype, size: int | None = None) -> Piece:
+def cut_scattered(pairs: Piece, dtype, size: int | None = None) -> Piece:
     """Cut scattered pairs into steps; ``size`` is the number of places, filled up (None: as many as needed)."""
-    n = len(triples.y) if size is None else size
+    n = len(pairs.y) if size is None else size
     n_steps = max(1, -(-n // _TRIPLES))
     width = -(-n // n_steps) if n else 1
 
@@ -159,84 +222,31 @@ def cut_triples(triples: Triples, count, dtype, size: int | None = None) -> Piec
         flat[: len(values)] = values
         return flat.reshape(n_steps, width)
 
-    left, right = (laid(ids, 0, np.int32) for ids in triples[:2])
-    return Piece(left, right, laid(triples.y, np.nan, dtype), None if count is None else laid(count, 1, dtype))
+    fills = (0, np.int32), (0, np.int32), (np.nan, dtype), (1, dtype)
+    return Piece(*(a if a is None else laid(a, *fill) for a, fill in zip(pairs, fills, strict=True)))
 
 
-def cut_blocks(merged: Merged, dtype) -> list[Piece]:
-    """Cut blocks into pieces of at most some hundred thousand entries, those of about equal shape together."""
-    groups: dict[tuple[int, int], list] = {}
-    for index, block in enumerate(merged.parts):
-        n_left, n_right = block.y.shape
-        if not n_left or not n_right:
-            continue
-        width = rounded(n_right)
-        n_cuts = -(-n_left * width // _ENTRIES)
-        height = rounded(-(-n_left // n_cuts))
-        for start in range(0, n_left, height):
-            groups.setdefault((height, width), []).append((index, slice(start, min(start + height, n_left))))
-    return [_stack(merged, cuts, *shape, dtype) for shape, cuts in sorted(groups.items())]
-
-
-def _stack(merged: Merged, cuts: list, height: int, width: int, dtype) -> Piece:
-    """Stack parts of blocks, filled up to one shape."""
+def _stack(cuts: list[Piece], height: int, width: int, dtype) -> Piece:
+    """Stack parts of blocks, filled up to one shape, a few in each step."""
     together = max(1, min(len(cuts), _ENTRIES // (height * width)))
     n_steps = -(-len(cuts) // together)
-    left = np.zeros((n_steps * together, height), np.int32)
-    right = np.zeros((n_steps * together, width), np.int32)
-    y = np.full((n_steps * together, height, width), np.nan, dtype)
-    count = None if merged.counts is None else np.ones(y.shape, dtype)
-    for place, (index, rows) in enumerate(cuts):
-        block = merged.parts[index]
-        n_left, n_right = rows.stop - rows.start, len(block.right)
-        left[place, :n_left], right[place, :n_right] = block.left[rows], block.right
-        y[place, :n_left, :n_right] = block.y[rows]
-        if count is not None:
-            count[place, :n_left, :n_right] = np.maximum(merged.counts[index][rows], 1)
-    shape = (n_steps, together)
-    return Piece(
-        left.reshape(*shape, height),
-        right.reshape(*shape, width),
-        y.reshape(*shape, height, width),
-        None if count is None else count.reshape(*shape, height, width),
-    )
+    n = n_steps * together
+    left, right = np.zeros((n, height), np.int32), np.zeros((n, width), np.int32)
+    count = None if cuts[0].count is None else np.ones((n, height, width), dtype)
+    out = Piece(left, right, np.full((n, height, width), np.nan, dtype), count)
+    for place, part in enumerate(cuts):
+        n_left, n_right = part.y.shape
+        out.left[place, :n_left], out.right[place, :n_right] = part.left, part.right
+        out.y[place, :n_left, :n_right] = part.y
+        if part.count is not None:
+            out.count[place, :n_left, :n_right] = np.maximum(part.count, 1)
+    return jax.tree.map(lambda a: a.reshape(n_steps, together, *a.shape[1:]), out)
 
 
 def rounded(n: int) -> int:
     """Least number of at least n with three significant bits, so that few shapes occur."""
     step = 1 << max(0, int(n - 1).bit_length() - 3)
     return -(-n // step) * step
-
-
-def flat(part: SessionBlock | Triples, count: np.ndarray | None = None) -> tuple[Triples, np.ndarray | None]:
-    """Observed pairs of a block as triples, with their numbers of trials."""
-    if isinstance(part, Triples):
-        return part, count
-    row, column = np.nonzero(~np.isnan(part.y))
-    triples = Triples(part.left[row], part.right[column], part.y[row, column])
-    return triples, None if count is None else count[row, column]
-
-
-def as_triples(merged: Merged) -> tuple[Triples, np.ndarray | None]:
-    """All observed pairs as triples, with their numbers of trials."""
-    if isinstance(merged.parts, Triples):
-        return merged.parts, merged.counts
-    parts, counts = zip(*map(flat, merged.parts, merged.counts or [None] * len(merged.parts)), strict=True)
-    left, right, y = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Triples(left.astype(np.int32), right.astype(np.int32), y), merged.counts and np.concatenate(counts)
-
-
-def as_table(merged: Merged, m: int, n: int) -> Merged:
-    """Lay merged triples out as one block of all pairs."""
-    triples, count = merged.parts, merged.counts
-    y = np.full((m, n), np.nan)
-    y[triples.left, triples.right] = triples.y
-    counts = None
-    if count is not None:
-        table = np.zeros((m, n), np.int32)
-        table[triples.left, triples.right] = count
-        counts = [table]
-    return Merged([SessionBlock(np.arange(m), np.arange(n), y)], counts, merged.spread)
 
 
 # ----------------------------------------------------------------------------------------- units
@@ -274,9 +284,9 @@ class Units(NamedTuple):
         """Responses of the fit, in the form they came in."""
         if isinstance(given, np.ndarray):
             return (given - self.shift) / self.size
-        if isinstance(given, Triples):
-            return given._replace(y=(given.y - self.shift[given.right]) / self.size)
-        return [SessionBlock(b.left, b.right, (b.y - self.shift[b.right]) / self.size) for b in given]
+        parts = [given] if isinstance(given, Triples) else given
+        parts = [part._replace(y=(part.y - self.shift[part.right]) / self.size) for part in parts]
+        return parts[0] if isinstance(given, Triples) else parts
 
     def prior(self, prior: Any, n_stimuli: int) -> Any:
         """Prior of the fit: "mean" stays, others become factors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ OPTIMIZERS = ("adam", "sgd")
 
 
 class _Sampler(TwoSidedSolver):
-    """An optimizer of optax with a rate that falls; what it remembers: moments, key, pairs to draw from."""
+    """An optimizer of optax with a rate that falls; it remembers its moments and a key."""
 
     usual_epochs: ClassVar[int] = 100
     look_every: ClassVar[int] = 5
@@ -41,20 +42,20 @@ class _Sampler(TwoSidedSolver):
         return Status.SCHEDULE_DONE
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        return state._replace(memory=(_moments(state.theta, self.optimizer), key, None))
+        return state._replace(memory=(moments_of(state.theta, self.optimizer), key))
 
-    def _visit(self, problem: AllPairsProblem, state: StationaryState, epoch, batches, share: float) -> StationaryState:
+    @abstractmethod
+    def batches(self, problem: AllPairsProblem, key: jax.Array) -> tuple[Any, tuple, float]:
+        """Draw an epoch: its batches; pairs to draw from and numbers to draw, or nothing; and how many passes it is."""
+
+    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take a step per batch."""
-        moments, key, pairs = state.memory
-        rate = jax.tree.leaves(state.theta)[0].dtype.type(self.learning_rate / (1 + self.decay * state.epoch))
-        theta, moments = epoch(problem.data, pairs, state.theta, moments, batches, rate, self.optimizer)
-        return state._replace(
-            epoch=state.epoch + 1,
-            theta=theta,
-            evaluations=state.evaluations + share,
-            fresh=False,
-            memory=(moments, key, pairs),
-        )
+        moments, key = state.memory
+        batches, drawn, passes = self.batches(problem, jax.random.fold_in(key, state.epoch))
+        rate = state.dtype.type(self.learning_rate / (1 + self.decay * state.epoch))
+        theta, moments = _epoch(problem.data, state.theta, moments, batches, rate, self.optimizer, *drawn)
+        n = state.evaluations + passes
+        return state._replace(theta=theta, evaluations=n, fresh=False, memory=(moments, key))
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,10 @@ class LeftBatches(_Sampler):
         super().__post_init__()
         check_whole("batch_size", self.batch_size, 1)
 
-    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
+    def batches(self, problem, key):
         """Visit every left entity once, but for what is left over."""
-        seed = seed_of(jax.random.fold_in(state.memory[1], state.epoch))
-        batches = problem.left_batches(min(self.batch_size, problem.n_left), seed)
-        return self._visit(problem, state, _batch_epoch, batches, batches[0].size / problem.n_left)
+        batches = problem.left_batches(min(self.batch_size, problem.n_left), seed_of(key))
+        return batches, (), batches[0].size / problem.n_left
 
 
 @dataclass(frozen=True)
@@ -146,17 +146,11 @@ class SampledPairs(_Sampler):
         check_whole("n_observed", self.n_observed, 1)
         check_whole("n_imputed", self.n_imputed, 1)
 
-    def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        """Lay the observed pairs out."""
-        moments, key, _ = super().prepare(problem, state, gradient, key).memory
-        return state._replace(memory=(moments, key, problem.observed_pairs))
-
-    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
+    def batches(self, problem, key):
         """Draw about as many observed pairs as there are."""
         n_steps = max(1, problem.n_pairs // self.n_observed)
-        keys = jax.random.split(jax.random.fold_in(state.memory[1], state.epoch), n_steps)
-        epoch = functools.partial(_pair_epoch, sizes=(self.n_observed, self.n_imputed))
-        return self._visit(problem, state, epoch, keys, n_steps * self.n_observed / problem.n_pairs)
+        drawn = problem.observed_pairs, (self.n_observed, self.n_imputed)
+        return jax.random.split(key, n_steps), drawn, n_steps * self.n_observed / problem.n_pairs
 
 
 def _transformation(optimizer: str):
@@ -167,33 +161,26 @@ def _transformation(optimizer: str):
 
 
 @functools.partial(jit, static_argnames="optimizer")
-def _moments(theta, optimizer: str):
+def moments_of(theta, optimizer: str):
+    """Return what the rule remembers at the start."""
     return _transformation(optimizer).init(theta)
 
 
-def _move(theta, moments, gradient, rate, optimizer: str) -> tuple[Any, Any]:
+def move(theta, moments, gradient, rate, optimizer: str) -> tuple[Any, Any]:
     """Take a step along a gradient."""
     change, moments = _transformation(optimizer).update(gradient, moments)
     return jax.tree.map(lambda t, c: jnp.subtract(t, rate * c).astype(t.dtype), theta, change), moments
 
 
-@functools.partial(jit, static_argnames="optimizer")
-def _batch_epoch(data, pairs, theta, moments, batches, rate, optimizer: str):
-    """Take a step per batch."""
+@functools.partial(jit, static_argnames=("optimizer", "sizes"))
+def _epoch(data, theta, moments, batches, rate, optimizer: str, pairs=None, sizes: tuple[int, int] = (0, 0)):
+    """Take a step per batch: of left entities, or, where ``pairs`` are given to draw from, per key of a draw."""
 
     def one(carry, batch):
-        gradient = data.take(*batch).value_and_gradient(carry[0])[1]
-        return _move(*carry, gradient, rate, optimizer), None
+        if pairs is None:
+            gradient = data.take(*batch).value_and_gradient(carry[0])[1]
+        else:
+            gradient = jax.grad(data.sampled)(carry[0], data.draw(batch, pairs, *sizes))
+        return move(*carry, gradient, rate, optimizer), None
 
     return jax.lax.scan(one, (theta, moments), batches)[0]
-
-
-@functools.partial(jit, static_argnames=("optimizer", "sizes"))
-def _pair_epoch(data, pairs, theta, moments, keys, rate, optimizer: str, sizes: tuple[int, int]):
-    """Take a step per key."""
-
-    def one(carry, key):
-        gradient = jax.grad(data.sampled)(carry[0], data.draw(key, pairs, *sizes))
-        return _move(*carry, gradient, rate, optimizer), None
-
-    return jax.lax.scan(one, (theta, moments), keys)[0]

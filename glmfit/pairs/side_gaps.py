@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from .embedding import HostTower
-from .responses import Triples
-from .towers import MLPTower, TwoTowers
+from .objective import make_tables
+from .observed import value_and_slope
+from .towers import Tower, TwoTowers
 
 _THEOREM = "strong convexity in one side's parameters by their ridge (docs/theory/all_pairs.md, Proposition 2)"
 _AT_ONCE = 2**18
@@ -45,12 +45,23 @@ class SideGaps(NamedTuple):
         return _THEOREM if np.isfinite([self.left, self.right]).any() else ""
 
 
-class _Side(NamedTuple):
-    """Embeddings of a side beside a column of ones, and norms."""
+class _Side:
+    """A side: embeddings and a column of ones for the bias; slopes of both, and bounds of the slopes' rounding."""
 
-    rows: np.ndarray  # (entity, k + 1), float64
-    norm: np.ndarray  # of the rows, (entity,)
-    size: np.ndarray  # at least the norm of the sums of absolute terms behind a row, (entity,)
+    def __init__(self, tower: Tower, bias: np.ndarray | None, features: Any):
+        self.tower, self.bias, self.features = tower, bias, features
+        self.has_own = isinstance(features, int | np.integer)
+        # Those of a perceptron are what they come out as, since that side stays fixed.
+        self.embeddings = values = tower(None if self.has_own else features)
+        if self.has_own or not tower.is_linear:
+            size = np.linalg.norm(values, axis=1)
+        else:
+            (weight, constant), *_ = tower.maps
+            size = _row_norms(features) * np.linalg.norm(weight) + np.linalg.norm(constant)
+        self.size = np.sqrt(size**2 + 1)  # at least the norm of the sums of absolute terms behind a row
+        self.rows = np.concatenate([values, np.ones((len(values), 1))], axis=1)
+        self.norm = np.linalg.norm(self.rows, axis=1)
+        self.slope, self.error = np.zeros(self.rows.shape), np.zeros(len(values))
 
 
 def side_gaps(problem, theta: TwoTowers) -> SideGaps:
@@ -60,147 +71,91 @@ def side_gaps(problem, theta: TwoTowers) -> SideGaps:
     values, from the embeddings to the gradient.
     """
     theta = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), theta)
-    left, right = _side(theta.left, problem.given[0]), _side(theta.right, problem.given[1])
-    biased = theta.left_bias is not None
-    s = theta.left_bias if biased else np.zeros(problem.n_left)
-    c = problem.base + theta.right_bias if biased else np.zeros(problem.n_right)
+    left = _Side(theta.left, theta.left_bias, problem.given[0])
+    right = _Side(theta.right, theta.right_bias, problem.given[1])
     width = max(max(leaf.shape) for leaf in jax.tree.leaves(theta.parts[0]))  # longest sum within a tower's layer
     unit = _EPS * (64 + problem.n_left + problem.n_right + width)
-    sums = _Sums(left, right, s, c, unit)
-    for block, count in problem.merged.chunks(_AT_ONCE):
-        sums.add_block(problem.loss, block, count, problem.cost, problem.prior)
-    _add_imputed(sums, problem, theta, biased)
+    value = _add_observed(left, right, problem, unit)
+    if problem.cost is not None:
+        value += _add_imputed(left, right, problem, unit)
     strengths = problem.strength, problem.bias_strength
-    penalty = sum(0.5 * strength * _square(part) for strength, part in zip(strengths, theta.parts, strict=True))
-    objective = sums.value + penalty + problem.loss.spread_constant(problem.merged.spread)
-    bounds = [
-        _bound(tower, given, slope, error, bias, strengths, unit)
-        for tower, given, slope, error, bias in (
-            (theta.left, problem.given[0], sums.left_slope, sums.left_error, theta.left_bias),
-            (theta.right, problem.given[1], sums.right_slope, sums.right_error, theta.right_bias),
-        )
-    ]
-    return SideGaps(float(objective), bounds[0][0], *bounds[1])
+    value += sum(0.5 * strength * _square(part) for strength, part in zip(strengths, theta.parts, strict=True))
+    bounds = _bound(left, *strengths, unit), _bound(right, *strengths, unit)
+    return SideGaps(float(value + problem.loss.spread_constant(problem.merged.spread)), bounds[0][0], *bounds[1])
 
 
 def _square(tree: Any) -> float:
     return float(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
 
 
-def _side(tower, given) -> _Side:
-    """Embeddings by NumPy; those of a perceptron are what they come out as, since that side stays fixed."""
-    host, own = HostTower.of(tower), isinstance(given, int | np.integer)
-    values = host.embed(None if own else given)
-    if own or len(host.maps) > 1:
-        size = np.linalg.norm(values, axis=1)
-    else:
-        size = _row_norms(given) * np.linalg.norm(tower.weight) + np.linalg.norm(tower.constant)
-    rows = np.concatenate([values, np.ones((len(values), 1))], axis=1)
-    return _Side(rows, np.linalg.norm(rows, axis=1), np.sqrt(size**2 + 1))
+def _row_norms(features) -> np.ndarray:
+    if scipy.sparse.issparse(features):
+        return np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel().astype(np.float64))
+    return np.linalg.norm(np.asarray(features, np.float64), axis=1)
 
 
-def _row_norms(given) -> np.ndarray:
-    if scipy.sparse.issparse(given):
-        return np.sqrt(np.asarray(given.multiply(given).sum(axis=1)).ravel().astype(np.float64))
-    return np.linalg.norm(np.asarray(given, np.float64), axis=1)
-
-
-class _Sums:
-    """Value, slopes of all embeddings (the bias being the last column), and bounds of the slopes' rounding."""
-
-    def __init__(self, left: _Side, right: _Side, s, c, unit: float):
-        self.left, self.right, self.s, self.c, self.unit = left, right, s, c, unit
-        self.value = 0.0
-        self.left_slope, self.right_slope = np.zeros(left.rows.shape), np.zeros(right.rows.shape)
-        self.left_error, self.right_error = np.zeros(len(s)), np.zeros(len(c))
-
-    def add_block(self, loss, block, count, cost_factors, prior) -> None:
-        """Add the losses of some observed pairs, less what imputation would cost there."""
-        scattered = isinstance(block, Triples)
-        i, j = (block.left, block.right) if scattered else (block.left[:, None], block.right[None, :])
-        p, q = self.left.rows[block.left], self.right.rows[block.right]
-        product = np.einsum("rk,rk->r", p[:, :-1], q[:, :-1]) if scattered else p[:, :-1] @ q[:, :-1].T
-        z = product + self.s[i] + self.c[j]
-        size = self.left.size[i] * self.right.size[j] + np.abs(self.s[i]) + np.abs(self.c[j])
-        seen = ~np.isnan(block.y)
-        y, times = np.where(seen, block.y, 0.0), 1.0 if count is None else count
-        value, slope = loss.misfit_and_derivative(y, z)
-        value, slope = times * value, times * slope
-        wrong = times * (loss.curvature_bound(y, z - self.unit * size, z + self.unit * size) * size + 1 + np.abs(y))
-        if cost_factors is not None:
-            cost = cost_factors[0][i] * cost_factors[1][j]
-            known = 0.0
-            if prior is not None:
-                rows = prior[0][block.left], prior[1][block.right]
-                known = np.einsum("rk,rk->r", *rows) if scattered else rows[0] @ rows[1].T
-            value, slope = value - 0.5 * cost * (z - known) ** 2, slope - cost * (z - known)
+def _add_observed(left: _Side, right: _Side, problem, unit: float) -> float:
+    """Add the slopes of the observed losses, less what imputation would cost there; return their value."""
+    s = np.zeros(problem.n_left) if left.bias is None else left.bias
+    c = np.zeros(problem.n_right) if right.bias is None else problem.base + right.bias
+    total = 0.0
+    for i, j, y, count in problem.merged.chunks(_AT_ONCE):
+        z = np.einsum("rk,rk->r", left.embeddings[i], right.embeddings[j]) + s[i] + c[j]
+        size = left.size[i] * right.size[j] + np.abs(s[i]) + np.abs(c[j])
+        wrong = problem.loss.curvature_bound(y, z - unit * size, z + unit * size) * size + 1 + np.abs(y)
+        wrong = wrong if count is None else count * wrong
+        cost, known = None, 0.0
+        if problem.cost is not None:
+            cost = problem.cost[0][i] * problem.cost[1][j]
+            known = 0.0 if problem.prior is None else np.einsum("rk,rk->r", problem.prior[0][i], problem.prior[1][j])
             wrong = wrong + cost * (size + np.abs(known))
-        slope, wrong = np.where(seen, slope, 0.0), self.unit * np.where(seen, wrong + np.abs(slope), 0.0)
-        self.value += float(np.sum(np.where(seen, value, 0.0)))
-        if scattered:
-            self._scatter(block, slope, wrong)
-            return
-        self.left_slope[block.left] += slope @ q
-        self.right_slope[block.right] += slope.T @ p
-        self.left_error[block.left] += wrong @ self.right.norm[block.right]
-        self.right_error[block.right] += wrong.T @ self.left.norm[block.left]
-
-    def _scatter(self, block, slope, wrong) -> None:
-        m, n = len(self.s), len(self.c)
-        shape = (m, n)
-        table = scipy.sparse.csr_array((slope, (block.left, block.right)), shape=shape)
-        self.left_slope += table @ self.right.rows
-        self.right_slope += table.T @ self.left.rows
-        self.left_error += np.bincount(block.left, wrong * self.right.norm[block.right], m)
-        self.right_error += np.bincount(block.right, wrong * self.left.norm[block.left], n)
+        value, slope = value_and_slope(problem.loss, y, count, z, cost, z - known)
+        wrong = unit * (wrong + np.abs(slope))
+        total += float(np.sum(value))
+        table = scipy.sparse.csr_array((slope, (i, j)), shape=(len(s), len(c)))
+        left.slope += table @ right.rows
+        right.slope += table.T @ left.rows
+        left.error += np.bincount(i, wrong * right.norm[j], len(s))
+        right.error += np.bincount(j, wrong * left.norm[i], len(c))
+    return total
 
 
-def _add_imputed(sums: _Sums, problem, theta: TwoTowers, biased: bool) -> None:
-    """Add the imputation of all pairs, by the products of the residual factors."""
-    if problem.cost is None:
-        return
-    (a, b), left, right, prior = problem.cost, sums.left, sums.right, problem.prior
-    S = np.concatenate([left.rows, sums.s[:, None]], axis=1)
-    shift = sums.c
-    if problem.data.prior_is_base:  # taken out of the bias exactly
-        shift, prior = theta.right_bias, None
-    T = np.concatenate([right.rows[:, :-1], shift[:, None], np.ones((len(shift), 1))], axis=1)
-    if prior is not None:
-        S, T = np.concatenate([S, -prior[0]], axis=1), np.concatenate([T, prior[1]], axis=1)
-    if not biased:
-        keep = [*range(left.rows.shape[1] - 1), *range(left.rows.shape[1] + 1, S.shape[1])]
-        S, T = S[:, keep], T[:, keep]
-    bT, aS = b[:, None] * T, a[:, None] * S
-    sums.value += 0.5 * float(np.sum((S.T @ aS) * (T.T @ bT)))
-    sums.left_slope += aS @ (T.T @ (b[:, None] * right.rows))
-    sums.right_slope += bT @ (S.T @ (a[:, None] * left.rows))
+def _add_imputed(left: _Side, right: _Side, problem, unit: float) -> float:
+    """Add the slopes of the imputation of all pairs, by the products of the residual factors; return its value."""
+    base, biases = None if left.bias is None else problem.base, (left.bias, right.bias)
+    known = base, True, problem.prior, problem.data.prior_is_base
+    _, _, S, T = make_tables(left.embeddings, right.embeddings, biases, *known)
+    a, b = problem.cost
+    aS, bT = a[:, None] * S, b[:, None] * T
+    left.slope += aS @ (T.T @ (b[:, None] * right.rows))
+    right.slope += bT @ (S.T @ (a[:, None] * left.rows))
     # |S| and |T| are at most the sizes behind them.
     size_S = np.linalg.norm(S, axis=1) + left.size
     size_T = np.linalg.norm(T, axis=1) + right.size
-    sums.left_error += 4 * sums.unit * a * size_S * np.sum(b * size_T * right.norm)
-    sums.right_error += 4 * sums.unit * b * size_T * np.sum(a * size_S * left.norm)
+    left.error += 4 * unit * a * size_S * np.sum(b * size_T * right.norm)
+    right.error += 4 * unit * b * size_T * np.sum(a * size_S * left.norm)
+    return 0.5 * float(np.sum((S.T @ aS) * (T.T @ bT)))
 
 
-def _bound(tower, given, slope, error, bias, strengths, unit) -> tuple[float, np.ndarray]:
+def _bound(side: _Side, strength: float, bias_strength: float, unit: float) -> tuple[float, np.ndarray]:
     """Half the squared gradient over the ridge: for the whole side, and for each entity where they share nothing."""
-    nothing = np.full(len(error), np.nan)
-    strength, bias_strength = strengths
-    if isinstance(tower, MLPTower) or strength <= 0 or (bias is not None and bias_strength <= 0):
+    error, nothing = side.error, np.full(len(side.error), np.nan)
+    if not side.tower.is_linear or strength <= 0 or (side.bias is not None and bias_strength <= 0):
         return np.nan, nothing
     own = np.zeros(len(error))
-    if bias is not None:
-        pull = bias_strength * bias
-        own = (np.abs(slope[:, -1] + pull) + error + 4 * _EPS * np.abs(pull)) ** 2 / (2 * bias_strength)
-    G = slope[:, :-1]
-    if isinstance(given, int | np.integer):
-        pull = strength * tower.weight
+    if side.bias is not None:
+        pull = bias_strength * side.bias
+        own = (np.abs(side.slope[:, -1] + pull) + error + 4 * _EPS * np.abs(pull)) ** 2 / (2 * bias_strength)
+    G, (weight, constant) = side.slope[:, :-1], side.tower.maps[0]
+    if side.has_own:
+        pull = strength * weight
         length = np.linalg.norm(G + pull, axis=1) + error + 4 * _EPS * np.linalg.norm(pull, axis=1)
         own = (own + length**2 / (2 * strength)) * (1 + 1e-12)
         return float(own.sum() * (1 + 1e-12)), own
-    norms = np.sqrt(_row_norms(given) ** 2 + 1)  # the constant is a feature of ones
-    gradient = np.concatenate([np.asarray(given.T @ G), G.sum(axis=0)[None, :]])
-    gradient += strength * np.concatenate([tower.weight, tower.constant[None, :]])
+    norms = np.sqrt(_row_norms(side.features) ** 2 + 1)  # the constant is a feature of ones
+    gradient = np.concatenate([np.asarray(side.features.T @ G), G.sum(axis=0)[None, :]])
+    gradient += strength * np.concatenate([weight, constant[None, :]])
     wrong = norms @ (error + unit * np.linalg.norm(G, axis=1))
-    wrong += 4 * _EPS * strength * np.sqrt(_square((tower.weight, tower.constant)))
+    wrong += 4 * _EPS * strength * np.sqrt(_square((weight, constant)))
     total = (np.linalg.norm(gradient) + wrong) ** 2 / (2 * strength) + own.sum()
     return float(total * (1 + 1e-12)), nothing

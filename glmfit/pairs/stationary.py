@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._checks import check_real, check_whole
-from .._compile import compile_seconds, jit
+from .._compile import Clock, jit
 from .._progress import ProgressBar, counted
 from .._status import Status
 from ..solvers._result import Solution
@@ -91,6 +90,16 @@ class StationaryState(NamedTuple):
     fresh: bool
     memory: Any  # the solver's own
 
+    def at(self, theta: Any, objective: Any, gradient_norm: Any, evaluations: int, **more: Any) -> StationaryState:
+        """Return the state at parameters whose objective and gradient are known, after some more evaluations."""
+        more |= {"objective": float(objective), "gradient_norm": float(gradient_norm), "fresh": True}
+        return self._replace(theta=theta, evaluations=self.evaluations + evaluations, **more)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Precision of the parameters."""
+        return jax.tree.leaves(self.theta)[0].dtype
+
     @property
     def is_finite(self) -> bool:
         """Whether objective, gradient and parameters are numbers."""
@@ -127,7 +136,7 @@ class TwoSidedSolver(ABC):
 
     @abstractmethod
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        """Do one epoch."""
+        """Do one epoch; the caller counts it."""
 
     def descends(self, state: StationaryState) -> bool:
         """Whether the objective of all pairs falls from epoch to epoch from here on."""
@@ -170,24 +179,18 @@ class _Run:
     def __init__(self, solver: TwoSidedSolver, problem: AllPairsProblem, options: StationaryOptions):
         self.solver, self.problem, self.options = solver, problem, options
         self.budget = solver.usual_epochs if options.max_epochs is None else options.max_epochs
-        self.clock, self.compiled = time.perf_counter(), compile_seconds()
-        self.told = 0.0  # seconds of callbacks
+        self.clock = Clock()
         self.bar = ProgressBar(f"fitting {counted(problem.n_pairs, 'response')}", self.budget, "epoch", options.verbose)
         self.history: dict[str, list] = {"epoch": [], "seconds": [], "objective": [], "gradient_norm": []}
         self.state: Any = None
         self.kept: Any = None
         self.lowest, self.flattest, self.since = np.inf, np.inf, 0
 
-    def seconds(self) -> float:
-        """Tell the time since the start, callbacks not counted."""
-        return time.perf_counter() - self.clock - self.told
-
     def solve(self, theta: Any, key) -> StationarySolution:
         """Run, and hand back the last finite parameters."""
-        interrupted = False
         try:
-            self.state = self.kept = self.start = self.solver.init_state(self.problem, theta, key=key)
-            self.first = self.start.gradient_norm
+            self.state = self.kept = start = self.solver.init_state(self.problem, theta, key=key)
+            self.first = start.gradient_norm
             self.first = self._reference()
             status = self._go()
             if status != Status.NON_FINITE:
@@ -195,29 +198,29 @@ class _Run:
         except KeyboardInterrupt:
             if self.kept is None:
                 raise  # nothing was evaluated yet
-            status, interrupted = Status.INTERRUPTED, True
+            status = Status.INTERRUPTED
             self._look()
             if self.state.is_finite:
                 self.kept = self.state
         finally:
             self.bar.close()
-        params = self.kept.theta
+        interrupted, params = status == Status.INTERRUPTED, self.kept.theta
         if not self.kept.is_finite:  # the start was not
             status = Status.NON_FINITE
             params = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0), params)
-        compiling = compile_seconds() - self.compiled
+        compiling = self.clock.compiling
         return StationarySolution(
             params=params,
             status=status,
             objective=self.kept.objective,
             gradient_norm=self.kept.gradient_norm,
-            start_objective=self.start.objective,
+            start_objective=start.objective,
             start_gradient_norm=self.first,
             epochs=self.state.epoch,
             evaluations=self.state.evaluations,
             products=self.state.products,
             history={name: np.asarray(column) for name, column in self.history.items()},
-            seconds_run=self.seconds() - compiling,
+            seconds_run=self.clock.seconds - compiling,
             seconds_compile=compiling,
             solver_name=type(self.solver).__name__,
             interrupted=interrupted,
@@ -229,11 +232,10 @@ class _Run:
         Otherwise a weight of imputation or a ridge that is large at the start, and soon obeyed, would let a fit end
         before it has looked at the observed pairs.
         """
-        first = self.start.gradient_norm
-        if not self.start.is_finite or not first:
-            return first
-        alone = float(evaluate(self.problem.data.observed_alone(), self.start.theta)[1])
-        return min(first, alone) if alone > 0 else first
+        if not self.state.is_finite or not self.first:
+            return self.first
+        alone = float(evaluate(self.problem.data.observed_alone(), self.state.theta)[1])
+        return min(self.first, alone) if alone > 0 else self.first
 
     def _go(self) -> Status:
         """Go from epoch to epoch until a look or the schedule ends it."""
@@ -247,30 +249,24 @@ class _Run:
                     return status
             if last:
                 return solver.end()
-            state = self.state = solver.update(self.problem, self.state)
+            state = self.state = solver.update(self.problem, self.state)._replace(epoch=state.epoch + 1)
             self.bar.advance()
             if tell is not None:
                 jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
-                seconds = self.seconds()
-                try:
-                    tell(state.epoch, seconds, state.theta, state)
-                finally:
-                    self.told += self.seconds() - seconds
+                with self.clock.paused():
+                    tell(state.epoch, self.clock.seconds, state.theta, state)
 
     def _look(self) -> None:
         """Fill in the objective of all pairs and the norm of its gradient."""
         if not self.state.fresh:
-            value, size, _ = evaluate(self.problem.data, self.state.theta)
-            n = self.state.evaluations + 1
-            self.state = self.state._replace(
-                objective=float(value), gradient_norm=float(size), evaluations=n, fresh=True
-            )
+            seen = evaluate(self.problem.data, self.state.theta)[:2]
+            self.state = self.state.at(self.state.theta, *seen, 1)
 
     def _judge(self) -> Status | None:
         """Look: non-finite first, then converged, then nothing left but rounding; None to go on."""
         self._look()
         state, flat = self.state, self.state.gradient_norm
-        seen = state.epoch, self.seconds(), state.objective, flat
+        seen = state.epoch, self.clock.seconds, state.objective, flat
         for column, value in zip(self.history.values(), seen, strict=True):
             column.append(value)
         self.bar.say(f"objective {state.objective:.6g}, gradient {flat / max(self.first, 1e-300):.1e} of the start's")
@@ -281,8 +277,8 @@ class _Run:
             return Status.CONVERGED
         if not self.solver.descends(state):
             return None
-        eps = float(jnp.finfo(jax.tree.leaves(state.theta)[0].dtype).eps)
-        if state.objective < self.lowest - eps * state.magnitude or flat < 0.9 * self.flattest:
+        rounding = float(jnp.finfo(state.dtype).eps) * state.magnitude
+        if state.objective < self.lowest - rounding or flat < 0.9 * self.flattest:
             self.since = 0
             self.lowest, self.flattest = min(self.lowest, state.objective), min(self.flattest, flat)
         else:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from .._numerics import namespace
+
 # ----------------------------------------------------------------------------------------- features
 
 
 class Features(eqx.Module):
     """Features of all entities of one side; only products with them are ever needed."""
 
-    @property
-    @abstractmethod
-    def n_entities(self) -> int:
-        """Number of entities."""
+    n: int = eqx.field(static=True)  # entities
+    n_features: int = eqx.field(static=True)
 
     @abstractmethod
     def times(self, weight: jax.Array, rows: jax.Array | None) -> jax.Array:
@@ -31,12 +30,6 @@ class Features(eqx.Module):
 class OneHot(Features):
     """Every entity is its own feature: a product is a look-up."""
 
-    n: int = eqx.field(static=True)
-
-    @property
-    def n_entities(self):
-        return self.n
-
     def times(self, weight, rows):
         return weight if rows is None else weight[rows]
 
@@ -45,10 +38,6 @@ class Dense(Features):
     """Features as an array (entity, feature)."""
 
     values: jax.Array
-
-    @property
-    def n_entities(self):
-        return self.values.shape[0]
 
     def times(self, weight, rows):
         return (self.values if rows is None else self.values[rows]) @ weight
@@ -60,11 +49,6 @@ class Sparse(Features):
     values: jax.Array
     entity: jax.Array
     feature: jax.Array
-    n: int = eqx.field(static=True)
-
-    @property
-    def n_entities(self):
-        return self.n
 
     def times(self, weight, rows):
         terms = self.values[:, None] * weight[self.feature]
@@ -72,67 +56,84 @@ class Sparse(Features):
         return product if rows is None else product[rows]
 
 
-def make_features(values: Any, dtype) -> tuple[Features, int, int]:
-    """Features on the device, with the numbers of entities and of features.
+def make_features(values: Any, dtype) -> Features:
+    """Put features on the device.
 
     ``values`` is an array or SciPy sparse matrix (entity, feature), or the number of entities if each is its own
     feature.
     """
     if isinstance(values, int | np.integer):
-        return OneHot(int(values)), int(values), int(values)
-    n, d = values.shape
-    if scipy.sparse.issparse(values):
-        rows = scipy.sparse.csr_array(values)
-        rows.sum_duplicates()
-        entity = np.repeat(np.arange(n, dtype=np.int32), np.diff(rows.indptr))
-        data, feature = jnp.asarray(rows.data, dtype), jnp.asarray(rows.indices, np.int32)
-        return Sparse(data, jnp.asarray(entity), feature, n), n, d
-    return Dense(jnp.asarray(np.asarray(values), dtype)), n, d
+        return OneHot(int(values), int(values))
+    if not scipy.sparse.issparse(values):
+        return Dense(*values.shape, jnp.asarray(np.asarray(values), dtype))
+    rows = scipy.sparse.csr_array(values)
+    rows.sum_duplicates()
+    entity = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    places = (jnp.asarray(ids, np.int32) for ids in (entity, rows.indices))
+    return Sparse(*rows.shape, jnp.asarray(rows.data, dtype), *places)
 
 
 # ------------------------------------------------------------------------------------------- towers
 
 
+class AffineMap(NamedTuple):
+    """Map ``x W + c``."""
+
+    weight: Any  # (input, output)
+    constant: Any  # (output,); None where every entity is its own feature
+
+
 class Tower(eqx.Module):
-    """Map from features to embeddings; all its array leaves are parameters."""
+    """Affine maps from features to embeddings, one or several with a tanh between each two.
 
-    @abstractmethod
-    def __call__(self, features: Features, rows: jax.Array | None = None) -> jax.Array:
-        """Embeddings (entity, k) of some entities, of all if None."""
+    Every array leaf is a parameter: on the device those of a fit, on the host, in float64, those of a fitted model.
+    """
 
-    @abstractmethod
-    def affine_maps(self) -> list[tuple[jax.Array, jax.Array | None]]:
-        """Matrices and constants of ``x W + c``, one after the other, with a tanh between each two."""
+    maps: tuple[AffineMap, ...]
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether there is no hidden layer."""
+        return len(self.maps) == 1
 
-class LinearTower(Tower):
-    """Embedding ``U W + c``; without c where every entity is its own feature."""
+    def __call__(self, features: Any, rows: jax.Array | None = None) -> Any:
+        """Embeddings (entity, k) of `Features`, of some rows or all; on the host of an array, a SciPy sparse matrix
+        or, where every entity is its own feature, None.
+        """
+        (weight, constant), *others = self.maps
+        if isinstance(features, Features):
+            out = features.times(weight, rows)
+        else:
+            out = weight if features is None else np.asarray(features @ weight, np.float64)
+        out = out if constant is None else out + constant[None, :]
+        for weight, constant in others:
+            out = namespace(out).tanh(out) @ weight + constant[None, :]
+        return out
 
-    weight: jax.Array  # (feature, k)
-    constant: jax.Array | None  # (k,)
+    def on_host(self) -> Tower:
+        """Copy the parameters from the device."""
+        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), self)
 
-    def __call__(self, features, rows=None):
-        product = features.times(self.weight, rows)
-        return product if self.constant is None else product + self.constant[None, :]
+    def rotate(self, matrix: np.ndarray) -> Tower:
+        """Multiply the embeddings with a matrix (k, k)."""
+        weight, constant = self.maps[-1]
+        last = AffineMap(weight @ matrix, None if constant is None else constant @ matrix)
+        return Tower((*self.maps[:-1], last))
 
-    def affine_maps(self):
-        return [(self.weight, self.constant)]
+    def to_file(self, prefix: str, arrays: dict) -> None:
+        """Add the parameters, by name."""
+        for i, pair in enumerate(self.maps):
+            arrays.update({f"{prefix}.{i}.{key}": a for key, a in pair._asdict().items() if a is not None})
 
-
-class MLPTower(Tower):
-    """Perceptron with tanh units; its first layer is a product with the features, of any kind."""
-
-    first: LinearTower
-    layers: tuple[eqx.nn.Linear, ...]
-
-    def __call__(self, features, rows=None):
-        hidden = self.first(features, rows)
-        for layer in self.layers:
-            hidden = jax.vmap(layer)(jnp.tanh(hidden))
-        return hidden
-
-    def affine_maps(self):
-        return [*self.first.affine_maps(), *((layer.weight.T, layer.bias) for layer in self.layers)]
+    @classmethod
+    def from_file(cls, prefix: str, arrays: dict) -> Tower:
+        """Find what `to_file` added."""
+        maps: list[AffineMap] = []
+        while (weight := arrays.get(f"{prefix}.{len(maps)}.weight")) is not None:
+            maps.append(AffineMap(weight, arrays.get(f"{prefix}.{len(maps)}.constant")))
+        if not maps:
+            raise KeyError(f"{prefix}.0.weight")
+        return cls(tuple(maps))
 
 
 class TwoTowers(eqx.Module):
@@ -157,27 +158,20 @@ class TwoTowers(eqx.Module):
         return (self.left, self.right), (self.left_bias, self.right_bias)
 
 
-def draw_tower(key, features: Features, n_features: int, k: int, hidden: tuple[int, ...], scale: float, dtype) -> Tower:
+def draw_tower(key, features: Features, k: int, hidden: tuple[int, ...], scale: float, dtype) -> Tower:
     """Draw a tower, linear without ``hidden`` widths, whose embeddings have about the root mean square ``scale``."""
-    one_hot = isinstance(features, OneHot)
-    widths = (*hidden, k)
-    keys = jax.random.split(key, len(widths))
-    size = 1.0 if one_hot else _root_mean_square_row(features)
-    first_scale = (1.0 if hidden else scale) / size
-    weight = first_scale * jax.random.normal(keys[0], (n_features, widths[0]), dtype)
-    first = LinearTower(weight, None if one_hot else jnp.zeros(widths[0], dtype))
-    if not hidden:
-        return first
-    layers = []
-    for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
-        spread = float((scale if i == len(hidden) - 1 else 1.0) / np.sqrt(n_in))  # no dtype of its own
-        layer = eqx.nn.Linear(n_in, n_out, dtype=dtype, key=keys[i + 1])
-        values = (spread * jax.random.normal(keys[i + 1], (n_out, n_in), dtype), jnp.zeros(n_out, dtype))
-        layers.append(eqx.tree_at(lambda t: (t.weight, t.bias), layer, values))
-    return MLPTower(first, tuple(layers))
+    one_hot, widths, maps = isinstance(features, OneHot), (features.n_features, *hidden, k), []
+    for i, one in enumerate(jax.random.split(key, len(hidden) + 1)):
+        size = np.sqrt(widths[i]) if i else 1.0 if one_hot else _root_mean_square_row(features)
+        spread = float((scale if i == len(hidden) else 1.0) / size)  # no dtype of its own
+        n_in, n_out = widths[i : i + 2]
+        draw = jax.random.normal(one, (n_out, n_in) if i else (n_in, n_out), dtype)
+        weight = spread * (draw.T if i else draw)
+        maps.append(AffineMap(weight, None if one_hot and not i else jnp.zeros(n_out, dtype)))
+    return Tower(tuple(maps))
 
 
 def _root_mean_square_row(features: Dense | Sparse) -> float:
     """Length of a typical row of features; 1 where all are 0."""
     values = np.asarray(features.values, np.float64)
-    return float(np.sqrt(np.sum(values**2) / max(features.n_entities, 1))) or 1.0
+    return float(np.sqrt(np.sum(values**2) / max(features.n, 1))) or 1.0

@@ -47,7 +47,7 @@ class Notebook:
             setattr(run, name, arrays[f"run/{name}"].item())
         run.open &= ~known
         run.history.restore({k.removeprefix("history/"): a for k, a in arrays.items() if k.startswith("history/")})
-        run.clock -= run.history.seconds[-1]
+        run.clock.add(run.history.seconds[-1])
 
 
 def _pack(run) -> dict[str, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 import jax
 
 from .._checks import check_positive, check_real, check_whole
-from .._compile import compile_seconds
+from .._compile import Clock
 from .._progress import ProgressBar
 from .._status import Status
 from ..problems.base import Params
@@ -142,9 +141,8 @@ class ScheduledSolver(ABC):
         SampledSolution
         """
         schedule = schedule or Schedule(self.usual_epochs)
-        clock, compiled = time.perf_counter(), compile_seconds()
+        clock, status = Clock(), Status.SCHEDULE_DONE
         state = self.init_state(problem, params, key=key) if state is None else self.kept(state)
-        status, told = Status.SCHEDULE_DONE, 0.0
         kept = self.kept(state)
         bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, state.epoch)
         try:
@@ -156,18 +154,16 @@ class ScheduledSolver(ABC):
                 kept = self.kept(state)
                 bar.advance()
                 if callback is not None:
-                    before = time.perf_counter()
-                    callback(state.epoch, before - clock - told, self.user_params(problem, state))
-                    told += time.perf_counter() - before
+                    with clock.paused():
+                        callback(state.epoch, clock.seconds, self.user_params(problem, state))
         except KeyboardInterrupt:
             status, state = Status.INTERRUPTED, kept
         finally:
             bar.close()
-        compiling = compile_seconds() - compiled
         params = self.user_params(problem, state)
-        seconds = time.perf_counter() - clock - told - compiling
+        compiling = clock.compiling
         return SampledSolution(
             params=params, status=status, epochs=state.epoch, steps=state.epoch * self.n_steps(problem),
-            seconds_run=seconds, seconds_compile=compiling, solver_name=type(self).__name__, state=state,
-            interrupted=status == Status.INTERRUPTED,
+            seconds_run=clock.seconds - compiling, seconds_compile=compiling, solver_name=type(self).__name__,
+            state=state, interrupted=status == Status.INTERRUPTED,
         )  # fmt: skip

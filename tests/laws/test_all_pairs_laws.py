@@ -1,5 +1,7 @@
 """Laws of the all-pairs model against the sum over every pair, by the numbers of the spec's table."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,8 @@ import scipy.sparse as sp
 from jax.flatten_util import ravel_pytree
 
 from glmfit.observations import RESPONSE_LOSSES
-from glmfit.pairs.responses import as_triples, merge_blocks
+from glmfit.pairs.responses import merge_blocks
+from glmfit.pairs.towers import AffineMap
 from glmfit.problems import AllPairsProblem, SessionBlock, Triples
 from tests.oracles import all_pairs as oracle
 
@@ -179,15 +182,13 @@ def dense_gauss_newton(problem, theta):
 
 def test_2_imputation_is_the_double_sum(rng):
     problem, theta, pairs = case()
-    tables, factors = problem.data.tables(theta)
-    Z = np.asarray(tables.P @ tables.Q.T)
-    close(np.asarray(factors.S @ factors.T.T), Z - pairs.prior, 1e-12)
+    P, Q, S, T = problem.data.tables(theta)
+    close(np.asarray(S @ T.T), np.asarray(P @ Q.T) - pairs.prior, 1e-12)
 
 
 def test_5_gauss_newton_is_positive_although_observed_curvatures_are_not():
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"))
-    cost, (tables, _) = problem.data.imputation, problem.data.tables(theta)
-    assert float(jnp.min(problem.data.observed.curvatures(tables, problem.loss, cost)[0])) < -0.5
+    assert float(jnp.min(problem.data.curvatures(problem.data.tables(theta))[0])) < -0.5
     assert np.linalg.eigvalsh(dense_gauss_newton(problem, theta)).min() >= 0.13 - 1e-10
 
 
@@ -200,13 +201,13 @@ def test_6_its_null_space_is_the_gauge_of_the_embeddings():
 def test_7_observed_pairs_alone_would_not_do():
     """Scaling a sample of the observed part against the whole imputed part leaves a matrix that is not positive."""
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"), biases=False, prior="zero")
-    (observed,) = problem.data.observed.pieces
+    (observed,) = problem.data.observed
     some = np.arange(observed.y.size).reshape(observed.y.shape) % 3 == 0
-    thinned = type(problem.data.observed)((observed._replace(y=jnp.where(some, observed.y, jnp.nan)),))
-    tables, cost = problem.data.tables(theta)[0], problem.data.imputation
+    thinned = replace(problem.data, observed=(observed._replace(y=jnp.where(some, observed.y, jnp.nan)),))
+    tables, cost = problem.data.tables(theta), problem.data.imputation
     h = np.outer(cost.a, cost.b)
     places = np.ravel(observed.left), np.ravel(observed.right)
-    np.add.at(h, places, 3 * np.ravel(thinned.curvatures(tables, problem.loss, cost)[0]))
+    np.add.at(h, places, 3 * np.ravel(thinned.curvatures(tables)[0]))
     J = np.kron(np.eye(M), tables.Q)  # of the left embeddings alone
     assert np.linalg.eigvalsh(J.T @ (h.ravel()[:, None] * J)).min() < -1
 
@@ -217,10 +218,10 @@ def test_8_a_block_step_of_gauss_newton_is_alternating_least_squares():
     )  # fmt: skip
     gradient = problem.data.value_and_gradient(theta)[1]
     G = dense_gauss_newton(problem, theta)[: M * K, : M * K]
-    step = np.linalg.solve(G, -np.ravel(gradient.left.weight)).reshape(M, K)
+    step = np.linalg.solve(G, -np.ravel(gradient.left.maps[0].weight)).reshape(M, K)
     for i in range(M):
-        true = oracle.als_row(pairs, np.asarray(theta.right.weight), i, 0.13)
-        close(np.asarray(theta.left.weight)[i] + step[i], true, 1e-10)
+        true = oracle.als_row(pairs, np.asarray(theta.right.maps[0].weight), i, 0.13)
+        close(np.asarray(theta.left.maps[0].weight)[i] + step[i], true, 1e-10)
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -274,15 +275,15 @@ def test_blocks_longer_than_a_piece_and_many_small_ones(rng, monkeypatch):
     blocks = [SessionBlock(np.arange(4 * s, min(4 * s + 4, M)), np.arange(N), y[4 * s : 4 * s + 4]) for s in range(6)]
     blocks += [SessionBlock(np.array([1]), np.array([2]), np.array([[5.0]]))]
     a = AllPairsProblem(M, N, blocks, dtype=np.float64)
-    triples, count = as_triples(merge_blocks(blocks))
-    assert len(triples.y) == a.n_pairs == np.sum(~np.isnan(y)) + np.isnan(y[1, 2])
+    merged = merge_blocks(blocks).scattered()
+    assert len(merged.y) == a.n_pairs == np.sum(~np.isnan(y)) + np.isnan(y[1, 2])
     record = Triples(*np.nonzero(~np.isnan(y)), y[~np.isnan(y)])
     record = Triples(np.append(record.left, 1), np.append(record.right, 2), np.append(record.y, 5.0))
     b = AllPairsProblem(M, N, record, layout="triples", dtype=np.float64)
     theta = a.draw_params(jax.random.key(1), K)
     for ours, true in zip(a.data.value_and_gradient(theta), b.data.value_and_gradient(theta), strict=True):
         close(flat(ours), flat(true), 1e-12)
-    assert count is None or count.max() == 2
+    assert merged.count is None or merged.count.max() == 2
 
 
 def test_11_left_entities_drawn_evenly_estimate_the_gradient():
@@ -311,7 +312,7 @@ def test_13_difference_form_keeps_what_the_gram_form_loses():
         theta = problem.draw_params(jax.random.key(0), 4)
         P = jnp.asarray(Pt + 1e-3 * rng.normal(size=Pt.shape), np.float32)
         Q = jnp.asarray(Qt, np.float32)
-        theta = type(theta)(type(theta.left)(P, None), type(theta.right)(Q, None), None, None)
+        theta = type(theta)(*(type(theta.left)((AffineMap(side, None),)) for side in (P, Q)), None, None)
         value = float(problem.data.objective(theta))
     Pt32, Qt32, P32 = (np.asarray(np.asarray(a, np.float32), np.float64) for a in (Pt, Qt, P))
     Z = P32 @ Qt32.T
@@ -332,8 +333,8 @@ def test_magnitude_bounds_the_rounding_where_large_embeddings_cancel():
     for dtype in (np.float32, np.float64):
         problem = AllPairsProblem(60, 50, y, "squared", 1.0, prior="zero", biases=False, strength=0.0, dtype=dtype)
         theta = problem.draw_params(jax.random.key(0), 4)
-        tables = (type(theta.left)(jnp.asarray(side, dtype), None) for side in (P, Q))
-        theta = type(theta)(*tables, None, None)
+        towers = (type(theta.left)((AffineMap(jnp.asarray(side, dtype), None),)) for side in (P, Q))
+        theta = type(theta)(*towers, None, None)
         values[dtype] = float(problem.data.objective(theta)), float(problem.data.magnitude(theta))
     eps = np.finfo(np.float32).eps
     error = abs(values[np.float32][0] - values[np.float64][0])
@@ -371,11 +372,11 @@ def test_15_losses_are_finite_everywhere_with_right_derivatives(name, dtype):
 def test_16_rotating_the_embeddings_changes_nothing():
     problem, theta, _ = case(hidden=((), (8,)), kinds=("one-hot", "dense"))
     rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(2), (K, K)))[0]
-    last = theta.right.layers[-1]
+    last = theta.right.maps[-1]
     turned = eqx.tree_at(
-        lambda t: (t.left.weight, t.right.layers[-1].weight, t.right.layers[-1].bias),
+        lambda t: (t.left.maps[0].weight, t.right.maps[-1].weight, t.right.maps[-1].constant),
         theta,
-        (theta.left.weight @ rotation, rotation.T @ last.weight, last.bias @ rotation),
+        (theta.left.maps[0].weight @ rotation, last.weight @ rotation, last.constant @ rotation),
     )
     close(float(problem.data.objective(turned)), float(problem.data.objective(theta)), 1e-12)
 
@@ -429,11 +430,13 @@ def _best_of_one(problem, theta, j):
     """Least objective when only one right entity moves."""
 
     def objective(x):
-        right = theta.right.weight.at[j].set(x[:K])
-        moved = eqx.tree_at(lambda t: (t.right.weight, t.right_bias), theta, (right, theta.right_bias.at[j].set(x[K])))
+        right = theta.right.maps[0].weight.at[j].set(x[:K])
+        moved = eqx.tree_at(
+            lambda t: (t.right.maps[0].weight, t.right_bias), theta, (right, theta.right_bias.at[j].set(x[K]))
+        )
         return problem.data.objective(moved)
 
-    start = np.append(np.asarray(theta.right.weight[j]), theta.right_bias[j])
+    start = np.append(np.asarray(theta.right.maps[0].weight[j]), theta.right_bias[j])
     function = jax.jit(jax.value_and_grad(objective))
     return scipy.optimize.minimize(function, start, jac=True, method="BFGS", options={"gtol": 1e-9}).fun
 
@@ -457,7 +460,9 @@ def test_bounds_are_of_weights_and_priors_as_given():
     theta = problem.draw_params(jax.random.key(0), 1)
     rounded = float(np.float32(1e6 + 0.03)) / (1 + 1e-8)
     theta = eqx.tree_at(
-        lambda t: (t.left.weight, t.right.weight), theta, (jnp.array([[0.0], [rounded]]), jnp.array([[1.0]]))
+        lambda t: (t.left.maps[0].weight, t.right.maps[0].weight),
+        theta,
+        (jnp.array([[0.0], [rounded]]), jnp.array([[1.0]])),
     )
     best = (1e6 + 0.03) / (1 + 1e-8)
     gain = 0.5 * (1 + 1e-8) * (rounded - best) ** 2

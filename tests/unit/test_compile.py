@@ -1,0 +1,30 @@
+"""The clock of a fit: what it counts, and what it leaves out."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from glmfit import _compile
+
+
+def test_a_clock_leaves_out_what_callbacks_do(monkeypatch):
+    """Their compilation, too, or a fit would seem to have run for less than nothing; whether or not they raise."""
+    now, compiled = [100.0], [7.0]
+    monkeypatch.setattr(_compile, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(_compile, "compile_seconds", lambda: compiled[0])
+
+    def spend(seconds, compiling):
+        now[0] += seconds
+        compiled[0] += compiling
+
+    clock = _compile.Clock()
+    spend(3.0, 2.0)
+    with clock.paused():
+        spend(50.0, 40.0)
+    with pytest.raises(KeyboardInterrupt), clock.paused():
+        spend(5.0, 4.0)
+        raise KeyboardInterrupt
+    spend(1.0, 0.5)
+    assert (clock.seconds, clock.compiling) == (4.0, 2.5)
+    clock.add(10.0)
+    assert (clock.seconds, clock.compiling) == (14.0, 2.5)
