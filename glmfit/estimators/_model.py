@@ -15,9 +15,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from .._files import DAMAGED, load_npz, save_npz
+from .._types import Seed
 from .._warn import warn_user
 from ..bounds import StepCertificate
 from ._folds import are_epochs, is_epochs
+from ._parameters import read_seed
 from .report import report_of
 
 
@@ -36,6 +38,10 @@ class Model(BaseEstimator):
     def n_iter_(self) -> int:
         """Epochs of the fit; of a population, those of the neuron that took most."""
         return int(np.max(self.report_.epochs))
+
+    def _seed(self, random_state: Seed = None) -> int:
+        """Seed of a draw; None takes the constructor's."""
+        return read_seed(self.random_state if random_state is None else random_state)
 
     def _fit_safely(self, work, *arguments) -> None:
         """Do the work, or leave everything as it was; warn of what did not converge."""

@@ -13,7 +13,7 @@ from ..data.entities import NEURONS, STIMULI, read_entity_weight, read_prior, re
 from ..data.responses import read_responses
 from ..observations import Observation
 from ..observations.poisson import Poisson
-from .response_fit import Data, Settings, fit_responses, warn_rank
+from .response_fit import ResponseFit, Settings, warn_rank
 from .response_prediction import ResponsePrediction
 
 
@@ -207,21 +207,18 @@ class ResponseModel(ResponsePrediction):
         return self
 
     def _fit(self, stimulus_features, neuron_features, responses, stimulus_weight, neuron_weight, prior_factors):
-        settings = Settings.of(self)
+        settings = Settings(self)
         left, U = read_side(stimulus_features, STIMULI)
         right, V = read_side(neuron_features, NEURONS)
         observed = read_responses(responses, settings.loss, left.n, right.n)
         m, n = observed.n_stimuli, observed.n_neurons
         left, right = left._replace(n=m), right._replace(n=n)
         weights = read_entity_weight(stimulus_weight, left), read_entity_weight(neuron_weight, right)
-        data = Data(observed, (U, V), weights, read_prior(prior_factors, m, n))
+        prior_factors = read_prior(prior_factors, m, n)
         if isinstance(settings.loss, Poisson):
             observed.warn_of_fractions()
         warn_rank(settings, left, right)
-        fitted = fit_responses(settings, data)
-        for side, n_pairs in zip((left, right), fitted.n_pairs, strict=True):
-            warn_unseen(side, n_pairs)
-        self._keep(settings.loss, fitted.towers, fitted.predictor, fitted.mean_bias, (left, right))
-        self.report_ = fitted.report
-        self.imputation_weight_ = fitted.report.imputation_weight
-        self.regularizer_strength_ = fitted.report.regularizer_strength
+        for side, ids in zip((left, right), observed.records[:2], strict=True):
+            warn_unseen(side, np.bincount(ids, minlength=side.n))
+        fitted = ResponseFit(settings, observed, (U, V), weights, prior_factors).run()
+        self._keep(settings.loss, fitted, (left, right))

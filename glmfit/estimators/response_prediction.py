@@ -15,8 +15,9 @@ from ..data.times import time_axis, wrap
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs.embedding import SCORES, HostTower, Predictor, correlations, deviance_explained, recall
 from ._model import Model
-from ._parameters import read_count, read_seed
+from ._parameters import read_count
 from .model_reports import ResponseReport
+from .response_fit import Fitted
 
 _EMBEDDINGS = ("stimulus_embedding", "neuron_embedding", "stimulus_bias", "neuron_bias")
 
@@ -26,10 +27,12 @@ class ResponsePrediction(Model):
 
     report_class = ResponseReport
 
-    def _keep(self, loss: Observation, towers, predictor: Predictor, mean_bias, sides: tuple[Side, Side]) -> None:
-        self._loss = loss  # of the fit, whatever the parameter says by now
-        self._towers, self._mean_bias, self._sides, self._null = towers, mean_bias, sides, predictor.null
-        self.stimulus_embedding_, self.stimulus_bias_, self.neuron_embedding_, self.neuron_bias_ = predictor[:4]
+    def _keep(self, loss: Observation, fitted: Fitted, sides: tuple[Side, Side]) -> None:
+        self._loss, self._sides = loss, sides  # of the fit, whatever the parameter says by now
+        self._towers, predictor, self._mean_bias, self.report_ = fitted
+        self.stimulus_embedding_, self.stimulus_bias_, self.neuron_embedding_, self.neuron_bias_, self._null = predictor
+        self.imputation_weight_ = self.report_.imputation_weight
+        self.regularizer_strength_ = self.report_.regularizer_strength
         self.n_stimuli_, self.n_neurons_ = (side.n for side in sides)
         for side in sides:
             setattr(self, f"n_{side.entity}_features_in_", side.n_features or side.n)
@@ -140,9 +143,8 @@ class ResponsePrediction(Model):
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
         if isinstance(self._loss, Gaussian):
             raise ValueError('loss "squared" has no noise model to draw from; predict gives the expected responses.')
-        key = jax.random.key(read_seed(self.random_state if random_state is None else random_state))
-        drawn = np.asarray(self._loss.sample(key, predictor.table()), np.float64)
-        return _wrapped(drawn, stimulus_features, neurons)
+        drawn = self._loss.sample(jax.random.key(self._seed(random_state)), predictor.table())
+        return _wrapped(np.asarray(drawn, np.float64), stimulus_features, neurons)
 
     def score(
         self,
@@ -196,27 +198,23 @@ class ResponsePrediction(Model):
     def _predictor(self, stimuli, neurons, stimulus_features, neuron_features) -> Predictor:
         """Embeddings and biases of what is asked for."""
         check_is_fitted(self)
-        fitted = (
-            (self.stimulus_embedding_, self.stimulus_bias_, None),
-            (self.neuron_embedding_, self.neuron_bias_, self._null),
-        )
-        asked = (stimuli, stimulus_features), (neurons, neuron_features)
-        out = []
-        for side, tower, mean_bias, (ids, features), (embedding, bias, null) in zip(
-            self._sides, self._towers, self._mean_bias, asked, fitted, strict=True
-        ):
-            if features is None:
-                some = read_fitted_ids(ids, side)
-                out += [embedding[some], bias[some], None if null is None else null[some]]
-                continue
-            if ids is not None:
-                raise ValueError(
-                    f"{side.entities} and {side.entity}_features were given; give ids of the fit or features of others."
-                )
-            embedding = tower.embed(read_unseen(features, side))
-            n = len(embedding)
-            out += [embedding, np.full(n, mean_bias), None if null is None else np.full(n, np.mean(null))]
-        return Predictor(out[0], out[1], out[3], out[4], out[5])
+        P, s = self._embedded(0, stimuli, stimulus_features, self.stimulus_embedding_, self.stimulus_bias_)
+        Q, t, null = self._embedded(1, neurons, neuron_features, self.neuron_embedding_, self.neuron_bias_, self._null)
+        return Predictor(P, s, Q, t, null)
+
+    def _embedded(self, which: int, ids, features, *fitted: np.ndarray) -> list[np.ndarray]:
+        """Embeddings, biases and more of some entities of one side: as fitted, or of unseen ones."""
+        side = self._sides[which]
+        if features is None:
+            some = read_fitted_ids(ids, side)
+            return [values[some] for values in fitted]
+        if ids is not None:
+            raise ValueError(
+                f"{side.entities} and {side.entity}_features were given; give ids of the fit or features of others."
+            )
+        embedding = self._towers[which].embed(read_unseen(features, side))
+        means = self._mean_bias[which], *map(np.mean, fitted[2:])
+        return [embedding, *(np.full(len(embedding), mean) for mean in means)]
 
     # ---------------------------------------------------------------------------------------- files
 
@@ -240,10 +238,8 @@ class ResponsePrediction(Model):
         P, Q, s, t = (arrays[name] for name in _EMBEDDINGS)
         if len(P) != sides[0].n or len(Q) != sides[1].n or P.shape[1] != Q.shape[1]:
             raise IndexError(f"embeddings of shapes {P.shape} and {Q.shape}")
-        predictor = Predictor(P, s, Q, t, arrays["null"])
-        self._keep(RESPONSE_LOSSES[header["loss"]], towers, predictor, tuple(header["mean_bias"]), tuple(sides))
-        self.imputation_weight_ = self.report_.imputation_weight
-        self.regularizer_strength_ = self.report_.regularizer_strength
+        fitted = Fitted(towers, Predictor(P, s, Q, t, arrays["null"]), tuple(header["mean_bias"]), self.report_)
+        self._keep(RESPONSE_LOSSES[header["loss"]], fitted, tuple(sides))
 
 
 def _wrapped(values: np.ndarray, stimulus_features, neurons):
