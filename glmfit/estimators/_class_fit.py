@@ -62,6 +62,15 @@ def judge_exact(problem: SoftmaxProblem, solution: Solution, data: ClassTraining
     return solution.params, _report(problem, solution, data, gap_theorem=_THEOREM if solution.gap_is_bound else "")
 
 
+def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params, ClassReport]:
+    """Parameters and report of a model of one class, which is certain of it."""
+    solution = Solution(
+        params=problem.null_params(), status=Status.CONVERGED, gap=0.0, gap_is_bound=True, target=0.0, objective=0.0,
+        epochs=0, seconds_run=0.0, seconds_compile=0.0, solver_name="none",
+    )  # fmt: skip
+    return solution.params, _report(problem, solution, data, gap_theorem="one class has probability 1")
+
+
 def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps) -> tuple[Params, ClassReport]:
     """Parameters of a run, or class frequencies where those are better and the run is not kept; and their report."""
     rows, null = _some_rows(problem), problem.null_params()
@@ -123,18 +132,6 @@ def _report(problem, solution, data: ClassTraining, rows=None, **facts) -> Class
         n_classes=len(data.class_totals),
         **facts,
     )
-
-
-def report_of_certainty(data: ClassTraining) -> ClassReport:
-    """Report of a model of one class: it is certain of it."""
-    solution = Solution(
-        params=None, status=Status.CONVERGED, gap=0.0, gap_is_bound=True, target=0.0, objective=0.0, null_objective=0.0,
-        epochs=0, seconds_run=0.0, seconds_compile=0.0, solver_name="none",
-    )  # fmt: skip
-    return report_of(
-        ClassReport, solution, data, relative_gap=0.0, pseudo_r2=np.nan, gap_theorem="one class has probability 1",
-        n_features=data.X.shape[1], n_classes=len(data.class_totals),
-    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ warnings

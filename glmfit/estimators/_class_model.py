@@ -32,13 +32,13 @@ from ._class_fit import (
     SOLVERS,
     chosen_solver,
     class_residual,
+    judge_certain,
     judge_exact,
     judge_sampled,
-    report_of_certainty,
     warn_of_scales,
 )
 from ._default_strength import name_strength, warn_if_flat
-from ._model import Model, coefficients_from_file, coefficients_to_file, from_json, to_json
+from ._model import Model, WholeFit, coefficients_from_file, coefficients_to_file, from_json, to_json
 from ._parameters import is_strength, precision, read_count, read_flag, read_number, read_solver, read_verbose
 from .model_reports import ClassReport
 
@@ -121,14 +121,12 @@ class ClassModel(Model):
             next to nothing of the coefficients although the features are informative; with a sampling solver, if X has
             columns far from 0 or of very different scales.
         """
-        self._fit_safely(self._fit, X, y, sample_weight, offset)
+        with WholeFit(self):
+            data, y = self._read(X, y, sample_weight, offset, reset=True)
+            warn_of_constant(data.X)
+            self._fit_training(data)
+            self._warn_of_classes(data, y)
         return self
-
-    def _fit(self, X, y, sample_weight, offset) -> None:
-        data, y = self._read(X, y, sample_weight, offset, reset=True)
-        warn_of_constant(data.X)
-        self._fit_training(data)
-        self._warn_of_classes(data, y)
 
     @abstractmethod
     def _read(self, X, y, sample_weight, offset, reset: bool, **more) -> tuple[ClassTraining, np.ndarray]:
@@ -146,10 +144,10 @@ class ClassModel(Model):
         for name in ("_streamed", "_stream_step"):  # of a model that is replaced
             vars(self).pop(name, None)
         seen = data.class_totals > 0
-        if seen.sum() < 2:
-            self._keep_certainty(data, seen)
-            return
         problem = self._make_problem(data, seen)
+        if problem.n_classes < 2:
+            self._keep(*judge_certain(problem, data), seen)
+            return
         if solver is None:
             solver = chosen_solver(choose_class_solver(problem))
         key, exact = key_for(solver, seed), type(solver) in EXACT.values()
@@ -166,22 +164,18 @@ class ClassModel(Model):
             solution = replace(solution, seconds_run=solution.seconds_run + seconds)
             steps = {"step": float(schedule.step if solver.has_step else np.nan), "step_tuned": tuned}
             params, report = judge_sampled(problem, solver, solution, data, certify, **steps)
-        self._keep(params, seen, report)
+        self._keep(params, report, seen)
         if not exact and report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
             warn_of_scales(data.X, report.solver_name)
         if report.converged and self.strength_ > 0:
             given = name_strength(self.strength_, self.regularizer_strength is None)
             warn_if_flat(data.X, params.coef, partial(class_residual, problem, params), *given)
 
-    def _keep(self, params: Params, seen: np.ndarray, report: ClassReport) -> None:
+    def _keep(self, params: Params, report: ClassReport, seen: np.ndarray) -> None:
         self.coef_ = np.zeros((len(params.coef), len(seen)))
         self.intercept_ = np.full(len(seen), _UNSEEN)
         self.coef_[:, seen], self.intercept_[seen] = params
         self.report_ = report
-
-    def _keep_certainty(self, data: ClassTraining, seen: np.ndarray) -> None:
-        """Keep the model of the only class that was seen."""
-        self._keep(Params(np.zeros((data.X.shape[1], 1)), np.zeros(1)), seen, report_of_certainty(data))
 
     def _make_problem(self, data: ClassTraining, seen: np.ndarray) -> SoftmaxProblem:
         """Lay out the classes that were seen, bool (class,)."""
@@ -245,10 +239,10 @@ class ClassModel(Model):
         rows, totals = data.total_weight, data.class_totals
         batches, before, past = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals))))
         self.strength_, everything = self._strength(before + rows), np.ones(len(totals), bool)
-        if len(totals) < 2:
-            self._keep_certainty(data, everything)
-            return
         problem = self._make_problem(data, everything)
+        if problem.n_classes < 2:
+            self._keep(*judge_certain(problem, data), everything)
+            return
         key = jax.random.fold_in(key_for(solver, self._seed()), batches)
         tuned, many = step is None, problem.n_rows >= _TUNABLE_ROWS
         if tuned:
@@ -267,7 +261,7 @@ class ClassModel(Model):
         params, report = judge_sampled(problem, solver, solution, data, certify, keep=finite, **steps)
         self._streamed = batches + 1, before + rows, past + totals
         # What one batch gained and lets be proved is no verdict on the stream.
-        self._keep(params, everything, replace(report, status=solution.status, class_totals=past + totals))
+        self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)
 
     # -------------------------------------------------------------------------------------- predict
 

@@ -45,16 +45,8 @@ class Model(BaseEstimator):
 
     def _fit_safely(self, work, *arguments) -> None:
         """Do the work, or leave everything as it was; warn of what did not converge."""
-        before = dict(vars(self))
-        try:
+        with WholeFit(self):
             work(*arguments)
-        except BaseException:
-            vars(self).clear()  # nothing half-done: checks have set n_features_in_ already
-            vars(self).update(before)
-            raise
-        failure = self.report_._failure()
-        if failure:
-            warn_user(failure, ConvergenceWarning)
 
     def save(self, path: str | Path) -> Path:
         """Save the fitted model to one .npz file (arrays and a JSON header; no pickle), atomically.
@@ -111,6 +103,24 @@ class Model(BaseEstimator):
     @abstractmethod
     def _read_state(self, header: dict, arrays: dict) -> None:
         """Set what `_write_state` wrote."""
+
+
+class WholeFit:
+    """Context of a fit that is done whole or leaves the model as it was; it warns of what did not converge."""
+
+    def __init__(self, model: Model):
+        self._model, self._before = model, dict(vars(model))
+
+    def __enter__(self) -> None:
+        """Let the fit begin."""
+
+    def __exit__(self, kind, *error) -> None:
+        """Undo what was half done: checks have set n_features_in_ already."""
+        if kind is not None:
+            vars(self._model).clear()
+            vars(self._model).update(self._before)
+        elif failure := self._model.report_._failure():
+            warn_user(failure, ConvergenceWarning)
 
 
 def _naming(init):
@@ -174,13 +184,12 @@ def _record_to_file(record, prefix: str, arrays: dict) -> dict:
 
 
 def _report_from_file(cls, scalars: dict, arrays: dict):
-    of = {**scalars, **_section(arrays, "report.")}
-    step = of.get("step_certificate")
-    if step is not None:
-        step = {**step, "assumptions": tuple(step["assumptions"]), **_section(arrays, "step.")}
-        of["step_certificate"] = StepCertificate(**step)
     tables = {f.name: _section(arrays, f"{f.name}.") for f in fields(cls) if f.default_factory is dict}
-    return report_of(cls, **of, **tables)
+    of = {**scalars, **_section(arrays, "report."), **tables}
+    if of.get("step_certificate") is not None:
+        step = {**of["step_certificate"], **_section(arrays, "step.")}
+        of["step_certificate"] = StepCertificate(**step | {"assumptions": tuple(step["assumptions"])})
+    return report_of(cls, **of)
 
 
 def _section(arrays: dict, prefix: str) -> dict:
@@ -218,14 +227,11 @@ def to_json(value: Any, name: str) -> Any:
         return {"epochs": [np.asarray(ends, np.float64).tolist() for ends in (value.start, value.end)]}
     if name in ("random_state", "devices") or (name == "cv" and not are_epochs(value)):
         return None  # a generator has moved on since the fit, indices are of its rows, devices of one machine
-    if isinstance(value, tuple):
-        return {"tuple": [to_json(v, name) for v in value]}
-    if isinstance(value, list):
-        return [to_json(v, name) for v in value]
     if isinstance(value, dict):
         return {"items": [[to_json(k, name), to_json(v, name)] for k, v in value.items()]}
-    if isinstance(value, range) and name != "classes_":
-        return list(value)
+    if isinstance(value, list | tuple) or (isinstance(value, range) and name != "classes_"):
+        values = [to_json(v, name) for v in value]
+        return {"tuple": values} if isinstance(value, tuple) else values
     if hasattr(value, "__array__") and np.asarray(value).dtype != object:
         return {"array": np.asarray(value).tolist(), "dtype": str(np.asarray(value).dtype)}
     if callable(value) and hasattr(value, "__name__") and name != "classes_":
@@ -240,14 +246,14 @@ def from_json(value: Any) -> Any:
     """Undo `to_json`."""
     if isinstance(value, list):
         return [from_json(v) for v in value]
-    if isinstance(value, dict):
-        if "tuple" in value:
-            return tuple(from_json(v) for v in value["tuple"])
-        if "array" in value:
-            return np.asarray(value["array"], dtype=value["dtype"])
-        if "epochs" in value:
-            from pynapple import IntervalSet  # which it was
+    if not isinstance(value, dict):
+        return value
+    if "tuple" in value:
+        return tuple(from_json(value["tuple"]))
+    if "array" in value:
+        return np.asarray(value["array"], dtype=value["dtype"])
+    if "epochs" in value:
+        from pynapple import IntervalSet  # which it was
 
-            return IntervalSet(*value["epochs"])
-        return {from_json(k): from_json(v) for k, v in value["items"]}
-    return value
+        return IntervalSet(*value["epochs"])
+    return {from_json(k): from_json(v) for k, v in value["items"]}

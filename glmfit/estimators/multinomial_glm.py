@@ -19,6 +19,7 @@ from ..data.rows import read_factor, read_offset, warn_if_turned
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..observations.softmax import Multinomial
 from ._class_model import ClassModel, probabilities
+from ._model import WholeFit
 
 SCORES = ("D2", "log-likelihood")
 
@@ -36,10 +37,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     Parameters
     ----------
     regularizer, regularizer_strength, solver_name, solver_kwargs, tol, max_epochs, step, step_decay, certify :
-        As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of, or
-        with ``solver_kwargs={"visit": "row", ...}`` every row; StochasticMajorization and SoftmaxSGD visit rows.
-    random_state, verbose :
-        As in `SoftmaxGLM`.
+        As in `SoftmaxGLM`, and so are random_state and verbose. A sampling solver's epoch visits every pair of a row
+        and a category it has counts of, or with ``solver_kwargs={"visit": "row", ...}`` every row;
+        StochasticMajorization and SoftmaxSGD visit rows.
 
     Attributes
     ----------
@@ -49,20 +49,14 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         (feature, category), float64; sums to 0 over categories.
     intercept_ : numpy.ndarray
         (category,); -1e4 (probability 0) for a category without counts.
-    n_iter_ : int
-        Epochs of the fit.
-    strength_ : float
-        Strength of the penalty.
-    report_ : ClassReport
-        Status, certified gap and more; ``print(model.report_)``.
-    n_features_in_, feature_names_in_ :
-        As in scikit-learn.
+    n_iter_, strength_, report_, n_features_in_, feature_names_in_ :
+        As in `SoftmaxGLM`.
 
     Notes
     -----
     Guarantee: as in `SoftmaxGLM`. Rows with a NaN in X, y or offset are left out and counted, and so are rows without
     counts, which say nothing of shares. Counts need not be integers: weights of any kind are shares all the same.
-    Counts given as a sparse matrix are never made dense but by "SAGA".
+    Counts given as a sparse matrix are never made dense.
 
     Examples
     --------
@@ -100,23 +94,22 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     def partial_fit(
         self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
     ) -> Self:
-        """Take one pass over more rows by a solver that samples categories, from where the model stands.
+        """Take one pass over more rows of the same categories, with the steps of :meth:`SoftmaxGLM.partial_fit`.
 
         Parameters
         ----------
         X, y, sample_weight, offset :
-            As in :meth:`fit`; always the same categories.
+            As in :meth:`fit`.
 
         Returns
         -------
         MultinomialGLM
-            self; its report is about these rows. Steps are those of :meth:`SoftmaxGLM.partial_fit`.
+            self; its report is about these rows.
         """
-        self._fit_safely(self._partial_fit, X, y, sample_weight, offset)
+        with WholeFit(self):
+            data, _ = self._read(X, y, sample_weight, offset, reset=not hasattr(self, "classes_"))
+            self._stream(data)
         return self
-
-    def _partial_fit(self, X, y, sample_weight, offset) -> None:
-        self._stream(self._read(X, y, sample_weight, offset, reset=not hasattr(self, "classes_"))[0])
 
     def _check_categories(self, n: int, names: np.ndarray | None) -> None:
         if n != len(self.classes_):
@@ -181,21 +174,17 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         check_choice("score_type", score_type, SCORES)
         check_is_fitted(self)
         data, Y = self._read(X, y, sample_weight, offset, reset=False)
-        weight, Y = data.weight, Y[data.rows]
-        of = Multinomial(Y.shape[1])
-        share = np.maximum(np.asarray(weight @ Y).ravel(), 0)
-        null_scores = np.log(np.maximum(share / share.sum(), 1e-300))[None]
-        model = null = 0.0
+        weight, Y, of = data.weight, Y[data.rows], Multinomial(Y.shape[1])
+        measure = of.deviance if score_type == "D2" else of.log_likelihood
+        value = 0.0
         for rows, scores in self._chunks(data.X, data.offset):
             counts = Y[rows].toarray() if scipy.sparse.issparse(Y) else Y[rows]
-            if score_type == "D2":
-                model += weight[rows] @ of.deviance(counts, scores)
-                null += weight[rows] @ of.deviance(counts, np.broadcast_to(null_scores, counts.shape))
-            else:
-                model += weight[rows] @ of.log_likelihood(counts, scores)
+            value += weight[rows] @ measure(counts, scores) / data.n_rows
         if score_type == "log-likelihood":
-            return float(model / weight.sum())
-        return float(1 - model / null) if null > 1e-12 else np.nan
+            return float(value)
+        constant, saturated = data.extreme_losses()
+        explainable = 2 * (constant - saturated)
+        return float(1 - value / explainable) if explainable > 1e-12 else np.nan
 
     def simulate(
         self, X: DataLike, total: ArrayLike, random_state: Seed = None, offset: ArrayLike | None = None

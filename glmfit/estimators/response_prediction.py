@@ -50,18 +50,7 @@ class ResponsePrediction(Model):
         stimulus_features: DataLike | None = None,
         neuron_features: DataLike | None = None,
     ) -> ArrayOrTsd:
-        """Compute the linear predictors of all pairs of some stimuli and neurons.
-
-        Parameters
-        ----------
-        stimuli, neurons, stimulus_features, neuron_features :
-            As in :meth:`predict`.
-
-        Returns
-        -------
-        numpy.ndarray or pynapple TsdFrame
-            (stimulus, neuron).
-        """
+        """Compute the linear predictors, (stimulus, neuron), of the pairs that :meth:`predict` takes."""
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
         return _wrapped(predictor.table(), stimulus_features, neurons)
 
@@ -91,18 +80,7 @@ class ResponsePrediction(Model):
         return _wrapped(self._loss.mean(predictor.table()), stimulus_features, neurons)
 
     def predict_pairs(self, stimuli: ArrayLike, neurons: ArrayLike) -> np.ndarray:
-        """Compute the expected responses of scattered pairs.
-
-        Parameters
-        ----------
-        stimuli, neurons : array-like of int
-            Ids of the fit, (pair,) each.
-
-        Returns
-        -------
-        numpy.ndarray
-            (pair,).
-        """
+        """Compute the expected responses of scattered pairs, (pair,), from their ids in the fit, (pair,) each."""
         predictor = self._predictor(None, None, None, None)
         i, j = read_fitted_ids(stimuli, self._sides[0]), read_fitted_ids(neurons, self._sides[1])
         if isinstance(i, slice) or isinstance(j, slice) or len(i) != len(j):
@@ -121,12 +99,12 @@ class ResponsePrediction(Model):
         neuron_features: DataLike | None = None,
         random_state: Seed = None,
     ) -> ArrayOrTsd:
-        """Draw one response of every pair of some stimuli and neurons.
+        """Draw one response of every pair that :meth:`predict` takes.
 
         Parameters
         ----------
         stimuli, neurons, stimulus_features, neuron_features :
-            As in :meth:`predict`.
+            As there.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
 

@@ -28,6 +28,7 @@ from ..data.features import read_features
 from ..data.rows import read_offset
 from ..data.times import check_same_rows, wrap
 from ._class_model import ClassModel, probabilities
+from ._model import WholeFit
 from ._parameters import read_count
 
 SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
@@ -52,11 +53,11 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` has the one of the fit.
     solver_name : str
         "auto" takes ConjugateGradients while rows times classes are moderate and ImplicitSGD beyond
-        (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "ConjugateGradients"
-        and, going down by theorem without a step to choose, "BoundMajorization" and "IncrementalMajorization".
-        Sampling classes, for very many: "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with:
-        "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to
-        choose: "StochasticMajorization" (needs a ridge).
+        (:func:`glmfit.estimators.choose_class_solver`). Exact: "ConjugateGradients" and, going down by theorem without
+        a step to choose, "BoundMajorization" and "IncrementalMajorization". Sampling classes, for very many:
+        "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with: "SGD", "OVE", "NCE",
+        "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to choose:
+        "StochasticMajorization" (needs a ridge).
     solver_kwargs : dict, optional
         Hyper-parameters of the solver, for example ``{"n_negatives": 10}``.
     tol : float
@@ -85,10 +86,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         (feature, class), float64; sums to 0 over classes.
     intercept_ : numpy.ndarray
         (class,); -1e4 (probability 0) for a class all of whose rows have weight 0.
-    n_iter_ : int
-        Epochs of the fit.
-    strength_ : float
-        Strength of the penalty.
+    n_iter_, strength_ : int, float
+        Epochs of the fit, and strength of its penalty.
     report_ : ClassReport
         Status, certified gap and more; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
@@ -178,22 +177,20 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
         are 100 at least. "auto" is ImplicitSGD here.
         """
-        self._fit_safely(self._partial_fit, X, y, classes, sample_weight, offset)
+        with WholeFit(self):
+            first = not hasattr(self, "classes_")
+            if not first and classes is not None and (lookup(self.classes_, read_classes(classes)) < 0).any():
+                raise ValueError(
+                    "classes names labels that were not named at the first partial_fit; name all of them then."
+                )
+            data, _ = self._read(X, y, sample_weight, offset, reset=first, classes=classes)
+            if len(self.classes_) < 2:
+                raise ValueError(
+                    f"a stream needs at least two classes, and classes_ is {self.classes_.tolist()}: name all of them "
+                    "with classes= at the first partial_fit."
+                )
+            self._stream(data)
         return self
-
-    def _partial_fit(self, X, y, classes, sample_weight, offset) -> None:
-        first = not hasattr(self, "classes_")
-        if not first and classes is not None and (lookup(self.classes_, read_classes(classes)) < 0).any():
-            raise ValueError(
-                "classes names labels that were not named at the first partial_fit; name all of them then."
-            )
-        data, _ = self._read(X, y, sample_weight, offset, reset=first, classes=classes)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"a stream needs at least two classes, and classes_ is {self.classes_.tolist()}: name all of them with "
-                "classes= at the first partial_fit."
-            )
-        self._stream(data)
 
     # -------------------------------------------------------------------------------------- predict
 
@@ -217,28 +214,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_log_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Compute the logarithm of what :meth:`predict_proba` does; it stays finite where that is 0 to rounding.
-
-        Parameters
-        ----------
-        X, offset :
-            As in :meth:`decision_function`.
-
-        Returns
-        -------
-        array or pynapple TsdFrame
-            (row, class), as in :meth:`predict_proba`.
-        """
+        """Compute the logarithm of :meth:`predict_proba`, which stays finite where the probability is 0 to rounding."""
         values, axis = self._of_scores(partial(log_softmax, axis=1), X, offset)
         return wrap(values, axis, None, list(self.classes_))
 
     def predict_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Compute the probability of every class.
-
-        Parameters
-        ----------
-        X, offset :
-            As in :meth:`decision_function`.
+        """Compute the probability of every class; X and offset are those of :meth:`decision_function`.
 
         Returns
         -------
@@ -250,12 +231,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return wrap(values, axis, None, list(self.classes_))
 
     def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Predict the most probable class.
-
-        Parameters
-        ----------
-        X, offset :
-            As in :meth:`decision_function`; here NaN is refused, as there is no label for it.
+        """Predict the most probable class; NaN in X or offset is refused here, as there is no label for it.
 
         Returns
         -------
@@ -278,10 +254,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
 
         Returns
         -------
-        labels : numpy.ndarray
+        labels, probability : numpy.ndarray
             (row, k), most probable first.
-        probability : numpy.ndarray
-            (row, k).
         """
         X, offset, _ = self._prepare(X, offset)
         k = min(read_count("k", k), len(self.classes_))
