@@ -141,8 +141,7 @@ class ClassModel(Model):
         solver = self._make_solver(SOLVERS)
         epochs, tol, step, decay, certify, verbose = self._read_parameters()
         seed, self.strength_ = self._seed(), self._strength(data.total_weight)
-        for name in ("_streamed", "_stream_step"):  # of a model that is replaced
-            vars(self).pop(name, None)
+        vars(self).pop("_streamed", None)  # of a model that is replaced
         seen = data.class_totals > 0
         problem = self._make_problem(data, seen)
         if problem.n_classes < 2:
@@ -237,7 +236,7 @@ class ClassModel(Model):
         solver = chosen_solver("ImplicitSGD") if solver is None else solver
         _, _, step, _, certify, _ = self._read_parameters()
         rows, totals = data.total_weight, data.class_totals
-        batches, before, past = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals))))
+        batches, before, past, tuned_step = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals)), None))
         self.strength_, everything = self._strength(before + rows), np.ones(len(totals), bool)
         problem = self._make_problem(data, everything)
         if problem.n_classes < 2:
@@ -246,10 +245,10 @@ class ClassModel(Model):
         key = jax.random.fold_in(key_for(solver, self._seed()), batches)
         tuned, many = step is None, problem.n_rows >= _TUNABLE_ROWS
         if tuned:
-            if batches == 0:
+            if tuned_step is None:
                 trial = {"key": key, "schedule": Schedule(1, 1.0, 1.0), "epochs": 1}
-                self._stream_step = tune_step(solver, problem, **trial).step if many else untuned_step(solver, problem)
-            step = self._stream_step
+                tuned_step = tune_step(solver, problem, **trial).step if many else untuned_step(solver, problem)
+            step = tuned_step
         start = problem.null_params() if many else None
         if hasattr(self, "coef_"):  # a class the fit gave no probability gets the least of the others
             least = np.min(self.intercept_[~self._unseen], initial=0.0)
@@ -259,7 +258,7 @@ class ClassModel(Model):
         solution = solver.run(problem, start, key=key, schedule=schedule)
         finite, steps = solution.status != Status.NON_FINITE, {"step": step, "step_tuned": tuned}
         params, report = judge_sampled(problem, solver, solution, data, certify, keep=finite, **steps)
-        self._streamed = batches + 1, before + rows, past + totals
+        self._streamed = batches + 1, before + rows, past + totals, tuned_step
         # What one batch gained and lets be proved is no verdict on the stream.
         self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)
 
@@ -305,9 +304,7 @@ class ClassModel(Model):
         coefficients_to_file(self, header, arrays)
         header["strength"] = self.strength_
         if hasattr(self, "_streamed"):
-            *header["stream"], arrays["stream_totals"] = self._streamed
-        if hasattr(self, "_stream_step"):
-            header["stream_step"] = self._stream_step
+            *header["stream"], arrays["stream_totals"], header["stream_step"] = self._streamed
         if self.classes_.dtype.kind == "O":
             header["classes"] = [to_json(label, "classes_") for label in self.classes_.tolist()]
         else:
@@ -321,12 +318,10 @@ class ClassModel(Model):
         else:
             self.classes_ = np.empty(len(header["classes"]), object)
             self.classes_[:] = [from_json(label) for label in header["classes"]]
-        if self.coef_.shape[1] != len(self.classes_) or self.intercept_.shape != self.classes_.shape:
+        if self.intercept_.shape != self.classes_.shape:
             raise IndexError(f"{len(self.classes_)} classes, but coefficients of shape {self.coef_.shape}")
         if "stream_totals" in arrays:
-            self._streamed = (*header["stream"], arrays["stream_totals"])
-        if "stream_step" in header:
-            self._stream_step = header["stream_step"]
+            self._streamed = (*header["stream"], arrays["stream_totals"], header.get("stream_step"))
 
     def __sklearn_tags__(self):
         """Tags: NaN rows are allowed, sparse features too."""

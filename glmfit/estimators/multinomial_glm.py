@@ -79,7 +79,15 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         X, Y = read_features(self, X, reset, sparse=True), read_category_counts(y)
         if reset:
             self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
-        self._check_categories(Y.shape[1], names)
+        if Y.shape[1] != len(self.classes_):
+            raise ValueError(f"y has {Y.shape[1]} categories but the model was fitted to {len(self.classes_)}.")
+        named = names is not None and not np.array_equal(self.classes_, np.arange(Y.shape[1]))
+        other = [k for k in range(Y.shape[1]) if names[k] != self.classes_[k]] if named else []
+        if other:
+            raise ValueError(
+                f"column {other[0]} of y is category {names[other[0]]!r}, but the model was fitted with "
+                f"{self.classes_[other[0]]!r} there. Give y with its columns in the order of classes_."
+            )
         offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
         return training_of_counts(X, Y, sample_weight, offset), Y
 
@@ -110,18 +118,6 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             data, _ = self._read(X, y, sample_weight, offset, reset=not hasattr(self, "classes_"))
             self._stream(data)
         return self
-
-    def _check_categories(self, n: int, names: np.ndarray | None) -> None:
-        if n != len(self.classes_):
-            raise ValueError(f"y has {n} categories but the model was fitted to {len(self.classes_)}.")
-        if names is None or np.array_equal(self.classes_, np.arange(n)):
-            return
-        other = [k for k in range(n) if names[k] != self.classes_[k]]
-        if other:
-            raise ValueError(
-                f"column {other[0]} of y is category {names[other[0]]!r}, but the model was fitted with "
-                f"{self.classes_[other[0]]!r} there. Give y with its columns in the order of classes_."
-            )
 
     # -------------------------------------------------------------------------------------- predict
 

@@ -154,7 +154,7 @@ class ResponseFit(NamedTuple):
             held, seen = self.split()
             scores = np.full(len(grid), np.nan)
             for i, choice in enumerate(grid):
-                trial = _Trial.of(self, seen, *choice)
+                trial = self.trial(seen, *choice)
                 seconds += trial.seconds
                 if trial.solution.interrupted:
                     break
@@ -163,7 +163,7 @@ class ResponseFit(NamedTuple):
             tried = map(np.array, zip(*grid, strict=True))
             tuning = dict(zip(("imputation_weight", "regularizer_strength"), tried)) | {"score": scores}
         if trial is None or not trial.solution.interrupted:
-            trial = _Trial.of(self, self.responses.given, *grid[best])
+            trial = self.trial(self.responses.given, *grid[best])
             seconds += trial.seconds
         return trial.fitted(tuning, seconds)
 
@@ -191,49 +191,49 @@ class ResponseFit(NamedTuple):
             )
         return responses.only(pairs), responses.without(pairs)
 
+    def trial(self, responses, weight: float, strength: float) -> _Trial:
+        """Fit towers to some of the responses at one weight and strength."""
+        settings, sizes = self.settings, (self.responses.n_stimuli, self.responses.n_neurons)
+        start_key, solver_key = jax.random.split(key_for(settings.solver, settings.seed))
+        prior = settings.prior if self.prior_factors is None else self.prior_factors
+        units = Units(np.zeros(sizes[1]))
+        if isinstance(settings.loss, Gaussian):
+            linear = not any(settings.hidden)
+            units = Units.of(self.responses.records, sizes[1], settings.biases, linear)
+            responses, prior = units.responses(responses), units.prior(prior, sizes[0])
+        problem = AllPairsProblem(
+            *(size if values is None else values for size, values in zip(sizes, self.features, strict=True)),
+            responses,
+            settings.loss,
+            weight,
+            *self.weights,
+            prior=prior,
+            strength=strength / units.size,
+            biases=settings.biases,
+            bias_strength=settings.bias_strength,
+            dtype=self.dtype,
+        )
+        theta = problem.draw_params(start_key, settings.n_components, *settings.hidden, scale=units.start)
+        # Entities without a response or features begin at 0, where the ridge keeps them.
+        theta = TwoTowers(
+            _quiet(theta.left, problem.pairs_left > 0) if self.features[0] is None else theta.left,
+            _quiet(theta.right, problem.pairs_right > 0) if self.features[1] is None else theta.right,
+            theta.left_bias,
+            theta.right_bias,
+        )
+        solution = settings.solver.run(problem, theta, key=solver_key, options=settings.options)
+        return _Trial(self, weight, strength, problem, solution, units)
+
 
 class _Trial(NamedTuple):
     """A fit at one weight and strength: its problem, what a solver made of it, and the units of both."""
 
     of_fit: ResponseFit
-    weight: float
-    strength: float
+    imputation_weight: float
+    regularizer_strength: float
     problem: AllPairsProblem
     solution: StationarySolution
     units: Units
-
-    @classmethod
-    def of(cls, fit: ResponseFit, responses, weight: float, strength: float) -> _Trial:
-        """Fit towers to the responses given."""
-        settings, m, n = fit.settings, fit.responses.n_stimuli, fit.responses.n_neurons
-        start_key, solver_key = jax.random.split(key_for(settings.solver, settings.seed))
-        prior = settings.prior if fit.prior_factors is None else fit.prior_factors
-        units = Units(np.zeros(n))
-        if isinstance(settings.loss, Gaussian):
-            units = Units.of(fit.responses.records, n, settings.biases, linear=not any(settings.hidden))
-            responses, prior = units.responses(responses), units.prior(prior, m)
-        problem = AllPairsProblem(
-            *(size if values is None else values for size, values in zip((m, n), fit.features, strict=True)),
-            responses,
-            settings.loss,
-            weight,
-            *fit.weights,
-            prior=prior,
-            strength=strength / units.size,
-            biases=settings.biases,
-            bias_strength=settings.bias_strength,
-            dtype=fit.dtype,
-        )
-        theta = problem.draw_params(start_key, settings.n_components, *settings.hidden, scale=units.start)
-        # Entities without a response or features begin at 0, where the ridge keeps them.
-        theta = TwoTowers(
-            _quiet(theta.left, problem.pairs_left > 0) if fit.features[0] is None else theta.left,
-            _quiet(theta.right, problem.pairs_right > 0) if fit.features[1] is None else theta.right,
-            theta.left_bias,
-            theta.right_bias,
-        )
-        solution = settings.solver.run(problem, theta, key=solver_key, options=settings.options)
-        return cls(fit, weight, strength, problem, solution, units)
 
     @property
     def seconds(self) -> np.ndarray:
@@ -263,6 +263,8 @@ class _Trial(NamedTuple):
         report = report_of(
             ResponseReport,
             solution,
+            self,
+            problem,
             objective=scale * gaps.objective,
             start_objective=scale * solution.start_objective,
             relative_gradient=solution.gradient_norm / start if start > 0 else 0.0,
@@ -273,15 +275,12 @@ class _Trial(NamedTuple):
             pseudo_r2=deviance_explained(problem.loss, self.of_fit.responses.records, predictor),
             n_stimuli=problem.n_left,
             n_neurons=problem.n_right,
-            n_pairs=problem.n_pairs,
             n_trials=int(problem.n_trials.sum()),
             n_stimuli_unseen=int(np.sum(~seen[0])),
             n_neurons_unseen=int(np.sum(~seen[1])),
             density=problem.n_pairs / (problem.n_left * problem.n_right),
             n_components=predictor.P.shape[1],
             n_parameters=sum(leaf.size for leaf in jax.tree.leaves(solution.params)),
-            imputation_weight=self.weight,
-            regularizer_strength=self.strength,
             solver_name=next(name for name, kind in SOLVERS.items() if kind.__name__ == solution.solver_name),
             seconds_run=float(seconds[0]),
             seconds_compile=float(seconds[1]),

@@ -222,6 +222,5 @@ class ResponsePrediction(Model):
 
 def _wrapped(values: np.ndarray, stimulus_features, neurons):
     """Table with the times of the features of stimuli, where they have any."""
-    axis = time_axis(stimulus_features)
     columns = list(range(values.shape[1])) if neurons is None else [int(j) for j in np.atleast_1d(neurons)]
-    return values if axis is None else wrap(values, axis, None, columns)
+    return wrap(values, time_axis(stimulus_features), None, columns)

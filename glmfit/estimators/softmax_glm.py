@@ -243,12 +243,10 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return wrap(labels, axis, None, None) if labels.dtype.kind in "fiub" else labels
 
     def top_k(self, X: DataLike, k: int = 5, offset: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Find the k most probable classes of every row.
+        """Find the k most probable classes of every row, with X and offset as in :meth:`predict`.
 
         Parameters
         ----------
-        X, offset :
-            As in :meth:`predict`.
         k : int
             At most all classes are returned.
 
@@ -320,12 +318,10 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return 1 - value / null if null < 0 else np.nan
 
     def simulate(self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None) -> np.ndarray:
-        """Draw labels from the fitted model.
+        """Draw labels from the fitted model, with X and offset as in :meth:`predict`.
 
         Parameters
         ----------
-        X, offset :
-            As in :meth:`predict`.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
 
