@@ -249,7 +249,9 @@ class ClassModel(Model):
                 trial = {"key": key, "schedule": Schedule(1, 1.0, 1.0), "epochs": 1}
                 tuned_step = tune_step(solver, problem, **trial).step if many else untuned_step(solver, problem)
             step = tuned_step
-        start = problem.null_params() if many else None
+        start = problem.null_params()
+        if not many:  # whose frequencies say little
+            start = Params(start.coef, np.zeros_like(start.intercept))
         if hasattr(self, "coef_"):  # a class the fit gave no probability gets the least of the others
             least = np.min(self.intercept_[~self._unseen], initial=0.0)
             start = Params(self.coef_, np.where(self._unseen, least, self.intercept_))
