@@ -138,7 +138,7 @@ class ClassModel(Model):
 
     def _fit_training(self, data: ClassTraining) -> None:
         """Fit classes that were seen; the others get probability 0."""
-        solver = self._make_solver(SOLVERS)
+        solver = self._make_solver()
         epochs, tol, step, decay, certify, verbose = self._read_parameters()
         seed, self.strength_ = self._seed(), self._strength(data.total_weight)
         vars(self).pop("_streamed", None)  # of a model that is replaced
@@ -186,7 +186,7 @@ class ClassModel(Model):
 
     # ------------------------------------------------------------------------------------- parameters
 
-    def _make_solver(self, allowed: Mapping[str, type], what: str = "solver_name"):
+    def _make_solver(self, allowed: Mapping[str, type] = SOLVERS, what: str = "solver_name"):
         if self.solver_name == "SAGA":
             raise ValueError(
                 'solver_name is "SAGA", which version 0.2 no longer has for models of classes. Use "auto" or '
@@ -216,17 +216,21 @@ class ClassModel(Model):
     def _read_parameters(self) -> tuple:
         """Epochs, tol, step (None to tune it), decay, certify and verbose, checked."""
         check_real("step_decay", self.step_decay, 1.0, closed=True)
-        tune = isinstance(self.step, str)
-        if tune and self.step != "tune":
-            raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
         return (
             None if self.max_epochs is None else read_count("max_epochs", self.max_epochs),
             read_number("tol", self.tol),
-            None if tune else read_number("step", self.step),
+            self._read_step(),
             float(self.step_decay),
             read_flag("certify", self.certify),
             read_verbose(self.verbose),
         )
+
+    def _read_step(self) -> float | None:
+        if not isinstance(self.step, str):
+            return read_number("step", self.step)
+        if self.step != "tune":
+            raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
+        return None
 
     # ----------------------------------------------------------------------------------------- stream
 
