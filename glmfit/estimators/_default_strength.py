@@ -34,8 +34,6 @@ def units_of(X, weights: np.ndarray | None) -> np.ndarray:
 
     def ends(rows):
         x = X[rows] if weights is None else X[rows][weights[rows] > 0]
-        empty = np.empty((0, X.shape[1]))
-        x = x if len(x) else empty
         return x.min(axis=0, initial=np.inf), x.max(axis=0, initial=-np.inf)
 
     low, high = (np.array(list(of)) for of in zip(*over_chunks(ends, len(X), rows_at_once(X)), strict=True))
@@ -54,11 +52,7 @@ def bins_observed(n_rows: int, weights: np.ndarray | None, mean_exposure: float)
 def default_ridge(problem: PopulationProblem, units: np.ndarray, n_observed: float) -> np.ndarray:
     """Choose a ridge for every neuron by marginal likelihood, within what the features ask for, (feature, neuron).
 
-    The marginal likelihood (empirical Bayes; MacKay, Neural Computation 1992) of coefficients with independent Gaussian
-    priors, of the quadratic approximation of the likelihood at the model without features. A neuron's strength is no
-    smaller than ``1.5 trace(C) / n_observed``, C the covariance of the features in their units, unless that took away
-    more than half of what the features explain by that approximation; it is multiplied with the square of the unit.
-    Cost: one product of T d n_neurons and the ranges of X, besides the spectral basis, which the fit needs anyway.
+    It costs one product of T d n_neurons besides the spectral basis, which the fit needs anyway.
     """
     basis = problem.basis
     largest = units.max()
@@ -108,13 +102,11 @@ def name_strength(strength, default: bool) -> tuple[str, str]:
 
 
 def warn_if_flat(X, coef: np.ndarray, residual: Callable[[slice], np.ndarray], penalty: str, advice: str) -> None:
-    """Warn once if a penalty leaves next to nothing of the coefficients of informative features.
+    """Warn once if no linear predictor varies, although some feature is correlated with what is left to explain.
 
-    Two things are asked: no linear predictor varies over the rows, and some feature is correlated with what is left
-    to explain, by the score test of one feature at a time, at a level of 0.001 over all features and columns together.
-    Uninformative features are not the penalty's fault. Weights of the rows are left aside. ``residual`` gives, of a
-    slice of the rows, the derivative of the loss at the fit, (row, column), of variance one if the model holds; the
-    strength of the penalty and what to do about it are words.
+    Uninformative features are not the penalty's fault: score tests of one feature at a time, at a level of 0.001 over
+    all features and columns together, tell them. ``residual`` gives, of a slice of the rows, whatever their weights,
+    the derivative of the loss at the fit, (row, column), of variance one if the model holds.
     """
     n_features, n_columns = coef.shape
     n_rows = min(_SOME_ROWS, max(_SOME_RESIDUALS // n_columns, 1))

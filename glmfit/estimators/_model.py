@@ -15,9 +15,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from .._files import DAMAGED, load_npz, save_npz
+from .._types import Seed
 from .._warn import warn_user
 from ..bounds import StepCertificate
 from ._folds import are_epochs, is_epochs
+from ._parameters import read_seed
 from .report import report_of
 
 
@@ -36,6 +38,10 @@ class Model(BaseEstimator):
     def n_iter_(self) -> int:
         """Epochs of the fit; of a population, those of the neuron that took most."""
         return int(np.max(self.report_.epochs))
+
+    def _seed(self, random_state: Seed = None) -> int:
+        """Seed of a draw; None takes the constructor's."""
+        return read_seed(self.random_state if random_state is None else random_state)
 
     def _fit_safely(self, work, *arguments) -> None:
         """Do the work, or leave everything as it was; warn of what did not converge."""
@@ -178,13 +184,12 @@ def _record_to_file(record, prefix: str, arrays: dict) -> dict:
 
 
 def _report_from_file(cls, scalars: dict, arrays: dict):
-    of = {**scalars, **_section(arrays, "report.")}
-    step = of.get("step_certificate")
-    if step is not None:
-        step = {**step, "assumptions": tuple(step["assumptions"]), **_section(arrays, "step.")}
-        of["step_certificate"] = StepCertificate(**step)
     tables = {f.name: _section(arrays, f"{f.name}.") for f in fields(cls) if f.default_factory is dict}
-    return report_of(cls, **of, **tables)
+    of = {**scalars, **_section(arrays, "report."), **tables}
+    if of.get("step_certificate") is not None:
+        step = {**of["step_certificate"], **_section(arrays, "step.")}
+        of["step_certificate"] = StepCertificate(**step | {"assumptions": tuple(step["assumptions"])})
+    return report_of(cls, **of)
 
 
 def _section(arrays: dict, prefix: str) -> dict:
@@ -222,14 +227,11 @@ def to_json(value: Any, name: str) -> Any:
         return {"epochs": [np.asarray(ends, np.float64).tolist() for ends in (value.start, value.end)]}
     if name in ("random_state", "devices") or (name == "cv" and not are_epochs(value)):
         return None  # a generator has moved on since the fit, indices are of its rows, devices of one machine
-    if isinstance(value, tuple):
-        return {"tuple": [to_json(v, name) for v in value]}
-    if isinstance(value, list):
-        return [to_json(v, name) for v in value]
     if isinstance(value, dict):
         return {"items": [[to_json(k, name), to_json(v, name)] for k, v in value.items()]}
-    if isinstance(value, range) and name != "classes_":
-        return list(value)
+    if isinstance(value, list | tuple) or (isinstance(value, range) and name != "classes_"):
+        values = [to_json(v, name) for v in value]
+        return {"tuple": values} if isinstance(value, tuple) else values
     if hasattr(value, "__array__") and np.asarray(value).dtype != object:
         return {"array": np.asarray(value).tolist(), "dtype": str(np.asarray(value).dtype)}
     if callable(value) and hasattr(value, "__name__") and name != "classes_":
@@ -244,14 +246,14 @@ def from_json(value: Any) -> Any:
     """Undo `to_json`."""
     if isinstance(value, list):
         return [from_json(v) for v in value]
-    if isinstance(value, dict):
-        if "tuple" in value:
-            return tuple(from_json(v) for v in value["tuple"])
-        if "array" in value:
-            return np.asarray(value["array"], dtype=value["dtype"])
-        if "epochs" in value:
-            from pynapple import IntervalSet  # which it was
+    if not isinstance(value, dict):
+        return value
+    if "tuple" in value:
+        return tuple(from_json(value["tuple"]))
+    if "array" in value:
+        return np.asarray(value["array"], dtype=value["dtype"])
+    if "epochs" in value:
+        from pynapple import IntervalSet  # which it was
 
-            return IntervalSet(*value["epochs"])
-        return {from_json(k): from_json(v) for k, v in value["items"]}
-    return value
+        return IntervalSet(*value["epochs"])
+    return {from_json(k): from_json(v) for k, v in value["items"]}

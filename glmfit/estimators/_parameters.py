@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
@@ -30,6 +31,12 @@ def read_flag(name: str, value) -> bool:
     return bool(value)
 
 
+def is_strength(value) -> bool:
+    """Whether a value is one finite number of at least 0."""
+    number = isinstance(value, numbers.Real | np.ndarray) and np.ndim(value) == 0 and not isinstance(value, bool)
+    return number and bool(0 <= value <= sys.float_info.max)
+
+
 def read_verbose(value) -> bool:
     """Return whether to show progress; any number above 0 says so, as elsewhere in scikit-learn."""
     if isinstance(value, bool | np.bool_) or (isinstance(value, numbers.Integral) and value >= 0):
@@ -54,15 +61,8 @@ def read_seed(state) -> int:
     raise ValueError(f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None.")
 
 
-def read_solver(
-    name,
-    kwargs,
-    allowed: dict,
-    what: str = "solver_name",
-    defaults: dict | None = None,
-    parameters: Iterable[str] = (),
-):
-    """Return the solver of a name with its hyper-parameters, over the defaults of that name; None for "auto".
+def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", parameters: Iterable[str] = ()):
+    """Return the solver of a name with its hyper-parameters; None for "auto".
 
     ``parameters`` are names of the estimator's own, which some look for among the solver's.
     """
@@ -82,9 +82,10 @@ def read_solver(
     for key in kwargs:
         if key not in names:
             own = f" {key} is a parameter of the estimator: pass it there." if key in parameters else ""
-            may = ", ".join(names) or "empty only"
-            raise ValueError(f"solver_kwargs of {name} may be {may}, and not {key!r}.{own}")
-    return allowed[name](**{**(defaults or {}).get(name, {}), **kwargs})
+            raise ValueError(
+                f"solver_kwargs of {name} may be {', '.join(names) or 'empty only'}, and not {key!r}.{own}"
+            )
+    return allowed[name](**kwargs)
 
 
 def precision(dtype) -> type:

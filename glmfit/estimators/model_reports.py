@@ -34,23 +34,16 @@ class ClassReport(CertifiedReport):
         labels it is McFadden's.
     class_totals : numpy.ndarray
         (Weighted) rows or counts of every class, (class,).
-    n_rows, n_dropped, n_empty : int
-        Rows fitted, rows left out because of a NaN, and rows left out because they have no counts.
-    n_classes : int
-        Number of classes.
+    n_rows, n_dropped, n_empty, n_classes : int
+        Rows fitted, rows left out because of a NaN, and because they have no counts; classes.
     epochs, row_evals : int
         Steps of Newton or passes of a sampling solver; rows evaluated, all passes counted (a sampling solver sees a
         handful of classes at each).
-    step : float
-        Step size times rows, c, of the first epoch of a sampling solver; nan for others.
-    step_tuned : bool
-        Whether it was chosen on held-out rows.
-    overshot : bool
-        Whether a sampling solver ended worse than class frequencies, which were kept instead.
-    gap_is_bound, relative_gap, n_features, solver_name :
-        As in `FitReport`, one number each.
-    step_certificate, failure_probability, history, seconds_run, seconds_compile :
-        As in `FitReport`.
+    step, step_tuned, overshot : float, bool, bool
+        Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether it was chosen on
+        held-out rows; whether the fit ended worse than class frequencies, which were kept instead.
+    gap_is_bound, relative_gap, n_features, solver_name, step_certificate, failure_probability, history, seconds_run :
+        As in `FitReport`, one each, and so is seconds_compile.
     """
 
     gap_theorem: str
@@ -138,20 +131,14 @@ class ResponseReport(Report):
         What these bounds rest on.
     pseudo_r2 : float
         Share of the deviance explained on the pairs fitted (D2): 1 - deviance / deviance of every neuron's mean.
-    n_stimuli, n_neurons : int
-        Entities.
-    n_pairs, n_trials : int
-        Pairs with a response, and responses (repeated trials counted).
-    n_stimuli_unseen, n_neurons_unseen : int
-        Entities without a response.
-    density : float
-        Share of all pairs that have a response.
+    n_stimuli, n_neurons, n_stimuli_unseen, n_neurons_unseen : int
+        Entities, and those without a response.
+    n_pairs, n_trials, density : int, int, float
+        Pairs with a response; responses (repeated trials counted); share of all pairs that have one.
     n_components, n_parameters : int
         Columns of the embeddings; numbers fitted.
-    imputation_weight, regularizer_strength : float
+    imputation_weight, regularizer_strength, solver_name : float, float, str
         Those of the fit, given or chosen.
-    solver_name : str
-        Solver that ran.
     epochs, evaluations, products : int, float, int
         Iterations or epochs, passes over the pairs, and products with the Gauss-Newton matrix of the last fit.
     seconds_run, seconds_compile : float

@@ -14,12 +14,12 @@ from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ..data.classes import ClassTraining, read_category_counts, training_of_counts
-from ..data.features import read_features, warn_of_constant
+from ..data.features import read_features
 from ..data.rows import read_factor, read_offset, warn_if_turned
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..observations.softmax import Multinomial
-from ._class_model import ClassModel
-from ._parameters import read_seed
+from ._class_model import ClassModel, probabilities
+from ._model import WholeFit
 
 SCORES = ("D2", "log-likelihood")
 
@@ -37,10 +37,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     Parameters
     ----------
     regularizer, regularizer_strength, solver_name, solver_kwargs, tol, max_epochs, step, step_decay, certify :
-        As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of, or
-        with ``solver_kwargs={"visit": "row", ...}`` every row; StochasticMajorization and SoftmaxSGD visit rows.
-    random_state, verbose :
-        As in `SoftmaxGLM`.
+        As in `SoftmaxGLM`, and so are random_state and verbose. A sampling solver's epoch visits every pair of a row
+        and a category it has counts of, or with ``solver_kwargs={"visit": "row", ...}`` every row;
+        StochasticMajorization and SoftmaxSGD visit rows.
 
     Attributes
     ----------
@@ -50,20 +49,14 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         (feature, category), float64; sums to 0 over categories.
     intercept_ : numpy.ndarray
         (category,); -1e4 (probability 0) for a category without counts.
-    n_iter_ : int
-        Epochs of the fit.
-    strength_ : float
-        Strength of the penalty.
-    report_ : ClassReport
-        Status, certified gap and more; ``print(model.report_)``.
-    n_features_in_, feature_names_in_ :
-        As in scikit-learn.
+    n_iter_, strength_, report_, n_features_in_, feature_names_in_ :
+        As in `SoftmaxGLM`.
 
     Notes
     -----
     Guarantee: as in `SoftmaxGLM`. Rows with a NaN in X, y or offset are left out and counted, and so are rows without
     counts, which say nothing of shares. Counts need not be integers: weights of any kind are shares all the same.
-    Counts given as a sparse matrix are never made dense but by "SAGA".
+    Counts given as a sparse matrix are never made dense.
 
     Examples
     --------
@@ -78,95 +71,53 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     (1, 4)
     """
 
-    def fit(
-        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
-    ) -> Self:
-        """Fit the coefficients of all categories.
-
-        Parameters
-        ----------
-        X : array-like or SciPy sparse, (row, feature)
-            Features.
-        y : array-like or SciPy sparse, (row, category)
-            Counts, >= 0, fractions included; also a pynapple TsdFrame whose times are those of X.
-        sample_weight : array-like, (row,), optional
-            As in :meth:`SoftmaxGLM.fit`.
-        offset : array-like, (row, category), optional
-            Added to the scores; a row with a NaN is left out.
-
-        Returns
-        -------
-        MultinomialGLM
-            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
-
-        Notes
-        -----
-        It raises and warns of what :meth:`SoftmaxGLM.fit` does, and warns of categories without counts.
-        """
-        self._fit_safely(self._fit, X, y, sample_weight, offset)
-        return self
-
-    def _fit(self, X, y, sample_weight, offset) -> None:
-        data, Y = self._read(X, y, sample_weight, offset, reset=True)
-        warn_if_turned(data.X, Y)
-        warn_of_constant(data.X)
-        self._fit_training(data)
-        if Y.shape[1] == 1:
-            warn_user("y has one category only: there is nothing to fit, its probability is 1.")
-        if (data.class_totals <= 0).any():
-            warn_user(
-                f"{int(np.sum(data.class_totals <= 0))} of {Y.shape[1]} categories have no counts: their probability "
-                "is 0.",
-            )
-
     def _read(self, X, y, sample_weight, offset, reset: bool) -> tuple[ClassTraining, Any]:
-        """Check data, of a fit or with the categories of the fit; rows that count, and all counts."""
+        """Read counts of a fit, or of the categories of the fit; the counts of all rows."""
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        names, axis = _names(y), time_axis(y)
+        columns, axis = getattr(y, "columns", None), time_axis(y)
+        names = None if columns is None else np.asarray(columns)
         X, Y = read_features(self, X, reset, sparse=True), read_category_counts(y)
         if reset:
             self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
-        self._check_categories(Y.shape[1], names)
-        offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
-        return training_of_counts(X, Y, sample_weight, offset), Y
-
-    def partial_fit(
-        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
-    ) -> Self:
-        """Take one pass over more rows by a solver that samples categories, from where the model stands.
-
-        Parameters
-        ----------
-        X, y, sample_weight, offset :
-            As in :meth:`fit`; always the same categories.
-
-        Returns
-        -------
-        MultinomialGLM
-            self; its report is about these rows.
-
-        Notes
-        -----
-        A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
-        are 100 at least.
-        """
-        self._fit_safely(self._partial_fit, X, y, sample_weight, offset)
-        return self
-
-    def _partial_fit(self, X, y, sample_weight, offset) -> None:
-        self._stream(self._read(X, y, sample_weight, offset, reset=not hasattr(self, "classes_"))[0])
-
-    def _check_categories(self, n: int, names: np.ndarray | None) -> None:
-        if n != len(self.classes_):
-            raise ValueError(f"y has {n} categories but the model was fitted to {len(self.classes_)}.")
-        if names is None or np.array_equal(self.classes_, np.arange(n)):
-            return
-        other = [k for k in range(n) if names[k] != self.classes_[k]]
+        if Y.shape[1] != len(self.classes_):
+            raise ValueError(f"y has {Y.shape[1]} categories but the model was fitted to {len(self.classes_)}.")
+        named = names is not None and not np.array_equal(self.classes_, np.arange(Y.shape[1]))
+        other = [k for k in range(Y.shape[1]) if names[k] != self.classes_[k]] if named else []
         if other:
             raise ValueError(
                 f"column {other[0]} of y is category {names[other[0]]!r}, but the model was fitted with "
                 f"{self.classes_[other[0]]!r} there. Give y with its columns in the order of classes_."
             )
+        offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
+        return training_of_counts(X, Y, sample_weight, offset), Y
+
+    def _warn_of_classes(self, data: ClassTraining, y) -> None:
+        warn_if_turned(data.X, y)
+        if y.shape[1] == 1:
+            warn_user("y has one category only: there is nothing to fit, its probability is 1.")
+        empty = int(np.sum(data.class_totals <= 0))
+        if empty:
+            warn_user(f"{empty} of {y.shape[1]} categories have no counts: their probability is 0.")
+
+    def partial_fit(
+        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
+    ) -> Self:
+        """Take one pass over more rows of the same categories, with the steps of :meth:`SoftmaxGLM.partial_fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset :
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        MultinomialGLM
+            self; its report is about these rows.
+        """
+        with WholeFit(self):
+            data, _ = self._read(X, y, sample_weight, offset, reset=not hasattr(self, "classes_"))
+            self._stream(data)
+        return self
 
     # -------------------------------------------------------------------------------------- predict
 
@@ -188,11 +139,10 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             (row, category), NaN where X or the offset has a NaN; a frame with the times of X when X is one.
         """
         check_same_rows(X, total=total)
-        X, offset, axis = self._prepare(X, offset)
-        p = np.exp(self._log_probabilities(X, offset))
+        expected, axis = self._of_scores(probabilities, X, offset)
         if total is not None:
-            p = p * read_factor(total, "total", X.shape[0], "row")[:, None]
-        return p if axis is None else wrap(p, axis, self._columns, list(self.classes_))
+            expected = expected * read_factor(total, "total", len(expected), "row")[:, None]
+        return wrap(expected, axis, self._columns, list(self.classes_))
 
     def score(
         self,
@@ -220,21 +170,17 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         check_choice("score_type", score_type, SCORES)
         check_is_fitted(self)
         data, Y = self._read(X, y, sample_weight, offset, reset=False)
-        weight, Y = data.weight, Y[data.rows]
-        of = Multinomial()
-        share = np.maximum(np.asarray(weight @ Y).ravel(), 0)
-        null_scores = np.log(np.maximum(share / share.sum(), 1e-300))[None]
-        model = null = 0.0
+        weight, Y, of = data.weight, Y[data.rows], Multinomial()
+        measure = of.deviance if score_type == "D2" else of.log_likelihood
+        value = 0.0
         for rows, scores in self._chunks(data.X, data.offset):
             counts = Y[rows].toarray() if scipy.sparse.issparse(Y) else Y[rows]
-            if score_type == "D2":
-                model += weight[rows] @ of.deviance(counts, scores)
-                null += weight[rows] @ of.deviance(counts, np.broadcast_to(null_scores, counts.shape))
-            else:
-                model += weight[rows] @ of.log_likelihood(counts, scores)
+            value += weight[rows] @ measure(counts, scores) / data.n_rows
         if score_type == "log-likelihood":
-            return float(model / weight.sum())
-        return float(1 - model / null) if null > 1e-12 else np.nan
+            return float(value)
+        constant, saturated = data.extreme_losses()
+        explainable = 2 * (constant - saturated)
+        return float(1 - value / explainable) if explainable > 1e-12 else np.nan
 
     def simulate(
         self, X: DataLike, total: ArrayLike, random_state: Seed = None, offset: ArrayLike | None = None
@@ -260,11 +206,11 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         total = read_factor(total, "total", X.shape[0], "row")
         if (total != np.rint(total)).any():
             raise ValueError("total has numbers that are not whole; counts are drawn, so that each total must be one.")
-        rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
+        rng, of = np.random.default_rng(self._seed(random_state)), Multinomial()
         counts = np.empty((X.shape[0], len(self.classes_)))
         for rows, scores in self._chunks(X, offset):
             unknown = np.isnan(scores).any(axis=1, keepdims=True)
-            drawn = Multinomial().sample(rng, total[rows].astype(np.int64), np.where(unknown, 0.0, scores))
+            drawn = of.sample(rng, total[rows].astype(np.int64), np.where(unknown, 0.0, scores))
             counts[rows] = np.where(unknown, np.nan, drawn)
         return counts
 
@@ -284,9 +230,3 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         tags.target_tags.positive_only = True
         tags.regressor_tags.poor_score = True
         return tags
-
-
-def _names(y) -> np.ndarray | None:
-    """Columns of a frame, None for anything else."""
-    columns = getattr(y, "columns", None)
-    return None if columns is None else np.asarray(columns)

@@ -13,7 +13,8 @@ from ..data.entities import NEURONS, STIMULI, read_entity_weight, read_prior, re
 from ..data.responses import read_responses
 from ..observations import Observation
 from ..observations.poisson import Poisson
-from .response_fit import Data, Settings, fit_responses, warn_rank
+from ._model import WholeFit
+from .response_fit import ResponseFit, Settings, warn_rank
 from .response_prediction import ResponsePrediction
 
 
@@ -80,16 +81,12 @@ class ResponseModel(ResponsePrediction):
         All that is added for a stimulus, s, and for a neuron, t + delta; 0 with ``bias=False``.
     imputation_weight_, regularizer_strength_ : float
         Given or chosen.
-    n_stimuli_, n_neurons_ : int
-        Entities.
-    n_stimulus_features_in_, n_neuron_features_in_ : int
-        Features; the number of entities where each is its own feature.
+    n_stimuli_, n_neurons_, n_stimulus_features_in_, n_neuron_features_in_ : int
+        Entities and features, which are as many where each entity is its own feature.
     stimulus_feature_names_in_, neuron_feature_names_in_ : numpy.ndarray
         Names of the columns of the features, where all of them are strings.
-    n_iter_ : int
-        Epochs of the fit.
-    report_ : ResponseReport
-        Status, deviance explained and more; ``print(model.report_)``.
+    n_iter_, report_ : int, ResponseReport
+        Epochs of the fit; status, deviance explained and more, ``print(model.report_)``.
 
     Notes
     -----
@@ -202,26 +199,20 @@ class ResponseModel(ResponsePrediction):
             For stimuli or neurons of which nothing can be learnt, more components than linear towers can have, and
             counts that are no integers.
         """
-        arguments = stimulus_features, neuron_features, responses, stimulus_weight, neuron_weight, prior_factors
-        self._fit_safely(self._fit, *arguments)
+        with WholeFit(self):
+            settings = Settings(self)
+            left, U = read_side(stimulus_features, STIMULI)
+            right, V = read_side(neuron_features, NEURONS)
+            observed = read_responses(responses, settings.loss, left.n, right.n)
+            m, n = observed.n_stimuli, observed.n_neurons
+            left, right = left._replace(n=m), right._replace(n=n)
+            weights = read_entity_weight(stimulus_weight, left), read_entity_weight(neuron_weight, right)
+            prior_factors = read_prior(prior_factors, m, n)
+            if isinstance(settings.loss, Poisson):
+                observed.warn_of_fractions()
+            warn_rank(settings, left, right)
+            for side, ids in zip((left, right), observed.records[:2], strict=True):
+                warn_unseen(side, np.bincount(ids, minlength=side.n))
+            fitted = ResponseFit(settings, observed, (U, V), weights, prior_factors).run()
+            self._keep(settings.loss, fitted, (left, right))
         return self
-
-    def _fit(self, stimulus_features, neuron_features, responses, stimulus_weight, neuron_weight, prior_factors):
-        settings = Settings.of(self)
-        left, U = read_side(stimulus_features, STIMULI)
-        right, V = read_side(neuron_features, NEURONS)
-        observed = read_responses(responses, settings.loss, left.n, right.n)
-        m, n = observed.n_stimuli, observed.n_neurons
-        left, right = left._replace(n=m), right._replace(n=n)
-        weights = read_entity_weight(stimulus_weight, left), read_entity_weight(neuron_weight, right)
-        data = Data(observed, (U, V), weights, read_prior(prior_factors, m, n))
-        if isinstance(settings.loss, Poisson):
-            observed.warn_of_fractions()
-        warn_rank(settings, left, right)
-        fitted = fit_responses(settings, data)
-        for side, n_pairs in zip((left, right), fitted.n_pairs, strict=True):
-            warn_unseen(side, n_pairs)
-        self._keep(settings.loss, fitted.towers, fitted.predictor, fitted.mean_bias, (left, right))
-        self.report_ = fitted.report
-        self.imputation_weight_ = fitted.report.imputation_weight
-        self.regularizer_strength_ = fitted.report.regularizer_strength

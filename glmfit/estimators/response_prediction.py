@@ -16,8 +16,9 @@ from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import Tower
 from ..pairs.embedding import SCORES, Predictor, correlations, deviance_explained, recall
 from ._model import Model
-from ._parameters import read_count, read_seed
+from ._parameters import read_count
 from .model_reports import ResponseReport
+from .response_fit import Fitted
 
 _EMBEDDINGS = ("stimulus_embedding", "neuron_embedding", "stimulus_bias", "neuron_bias")
 
@@ -27,10 +28,12 @@ class ResponsePrediction(Model):
 
     report_class = ResponseReport
 
-    def _keep(self, loss: Observation, towers, predictor: Predictor, mean_bias, sides: tuple[Side, Side]) -> None:
-        self._loss = loss  # of the fit, whatever the parameter says by now
-        self._towers, self._mean_bias, self._sides, self._null = towers, mean_bias, sides, predictor.null
-        self.stimulus_embedding_, self.stimulus_bias_, self.neuron_embedding_, self.neuron_bias_ = predictor[:4]
+    def _keep(self, loss: Observation, fitted: Fitted, sides: tuple[Side, Side]) -> None:
+        self._loss, self._sides = loss, sides  # of the fit, whatever the parameter says by now
+        self._towers, predictor, self._mean_bias, self.report_ = fitted
+        self.stimulus_embedding_, self.stimulus_bias_, self.neuron_embedding_, self.neuron_bias_, self._null = predictor
+        self.imputation_weight_ = self.report_.imputation_weight
+        self.regularizer_strength_ = self.report_.regularizer_strength
         self.n_stimuli_, self.n_neurons_ = (side.n for side in sides)
         for side in sides:
             setattr(self, f"n_{side.entity}_features_in_", side.n_features or side.n)
@@ -48,18 +51,7 @@ class ResponsePrediction(Model):
         stimulus_features: DataLike | None = None,
         neuron_features: DataLike | None = None,
     ) -> ArrayOrTsd:
-        """Compute the linear predictors of all pairs of some stimuli and neurons.
-
-        Parameters
-        ----------
-        stimuli, neurons, stimulus_features, neuron_features :
-            As in :meth:`predict`.
-
-        Returns
-        -------
-        numpy.ndarray or pynapple TsdFrame
-            (stimulus, neuron).
-        """
+        """Compute the linear predictors, (stimulus, neuron), of the pairs that :meth:`predict` takes."""
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
         return _wrapped(predictor.table(), stimulus_features, neurons)
 
@@ -89,18 +81,7 @@ class ResponsePrediction(Model):
         return _wrapped(self._loss.mean(predictor.table()), stimulus_features, neurons)
 
     def predict_pairs(self, stimuli: ArrayLike, neurons: ArrayLike) -> np.ndarray:
-        """Compute the expected responses of scattered pairs.
-
-        Parameters
-        ----------
-        stimuli, neurons : array-like of int
-            Ids of the fit, (pair,) each.
-
-        Returns
-        -------
-        numpy.ndarray
-            (pair,).
-        """
+        """Compute the expected responses of scattered pairs, (pair,), from their ids in the fit, (pair,) each."""
         predictor = self._predictor(None, None, None, None)
         i, j = read_fitted_ids(stimuli, self._sides[0]), read_fitted_ids(neurons, self._sides[1])
         if isinstance(i, slice) or isinstance(j, slice) or len(i) != len(j):
@@ -119,12 +100,12 @@ class ResponsePrediction(Model):
         neuron_features: DataLike | None = None,
         random_state: Seed = None,
     ) -> ArrayOrTsd:
-        """Draw one response of every pair of some stimuli and neurons.
+        """Draw one response of every pair that :meth:`predict` takes.
 
         Parameters
         ----------
         stimuli, neurons, stimulus_features, neuron_features :
-            As in :meth:`predict`.
+            As there.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
 
@@ -141,9 +122,8 @@ class ResponsePrediction(Model):
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
         if isinstance(self._loss, Gaussian):
             raise ValueError('loss "squared" has no noise model to draw from; predict gives the expected responses.')
-        key = jax.random.key(read_seed(self.random_state if random_state is None else random_state))
-        drawn = np.asarray(self._loss.sample(key, predictor.table()), np.float64)
-        return _wrapped(drawn, stimulus_features, neurons)
+        drawn = self._loss.sample(jax.random.key(self._seed(random_state)), predictor.table())
+        return _wrapped(np.asarray(drawn, np.float64), stimulus_features, neurons)
 
     def score(
         self,
@@ -197,27 +177,23 @@ class ResponsePrediction(Model):
     def _predictor(self, stimuli, neurons, stimulus_features, neuron_features) -> Predictor:
         """Embeddings and biases of what is asked for."""
         check_is_fitted(self)
-        fitted = (
-            (self.stimulus_embedding_, self.stimulus_bias_, None),
-            (self.neuron_embedding_, self.neuron_bias_, self._null),
-        )
-        asked = (stimuli, stimulus_features), (neurons, neuron_features)
-        out = []
-        for side, tower, mean_bias, (ids, features), (embedding, bias, null) in zip(
-            self._sides, self._towers, self._mean_bias, asked, fitted, strict=True
-        ):
-            if features is None:
-                some = read_fitted_ids(ids, side)
-                out += [embedding[some], bias[some], None if null is None else null[some]]
-                continue
-            if ids is not None:
-                raise ValueError(
-                    f"{side.entities} and {side.entity}_features were given; give ids of the fit or features of others."
-                )
-            embedding = tower(read_unseen(features, side))
-            n = len(embedding)
-            out += [embedding, np.full(n, mean_bias), None if null is None else np.full(n, np.mean(null))]
-        return Predictor(out[0], out[1], out[3], out[4], out[5])
+        P, s = self._embedded(0, stimuli, stimulus_features, self.stimulus_embedding_, self.stimulus_bias_)
+        Q, t, null = self._embedded(1, neurons, neuron_features, self.neuron_embedding_, self.neuron_bias_, self._null)
+        return Predictor(P, s, Q, t, null)
+
+    def _embedded(self, which: int, ids, features, *fitted: np.ndarray) -> list[np.ndarray]:
+        """Embeddings, biases and more of some entities of one side: as fitted, or of unseen ones."""
+        side = self._sides[which]
+        if features is None:
+            some = read_fitted_ids(ids, side)
+            return [values[some] for values in fitted]
+        if ids is not None:
+            raise ValueError(
+                f"{side.entities} and {side.entity}_features were given; give ids of the fit or features of others."
+            )
+        embedding = self._towers[which](read_unseen(features, side))
+        means = self._mean_bias[which], *map(np.mean, fitted[2:])
+        return [embedding, *(np.full(len(embedding), mean) for mean in means)]
 
     # ---------------------------------------------------------------------------------------- files
 
@@ -241,14 +217,11 @@ class ResponsePrediction(Model):
         P, Q, s, t = (arrays[name] for name in _EMBEDDINGS)
         if len(P) != sides[0].n or len(Q) != sides[1].n or P.shape[1] != Q.shape[1]:
             raise IndexError(f"embeddings of shapes {P.shape} and {Q.shape}")
-        predictor = Predictor(P, s, Q, t, arrays["null"])
-        self._keep(RESPONSE_LOSSES[header["loss"]], towers, predictor, tuple(header["mean_bias"]), tuple(sides))
-        self.imputation_weight_ = self.report_.imputation_weight
-        self.regularizer_strength_ = self.report_.regularizer_strength
+        fitted = Fitted(towers, Predictor(P, s, Q, t, arrays["null"]), tuple(header["mean_bias"]), self.report_)
+        self._keep(RESPONSE_LOSSES[header["loss"]], fitted, tuple(sides))
 
 
 def _wrapped(values: np.ndarray, stimulus_features, neurons):
     """Table with the times of the features of stimuli, where they have any."""
-    axis = time_axis(stimulus_features)
     columns = list(range(values.shape[1])) if neurons is None else [int(j) for j in np.atleast_1d(neurons)]
-    return values if axis is None else wrap(values, axis, None, columns)
+    return wrap(values, time_axis(stimulus_features), None, columns)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
 
 from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
@@ -22,14 +24,14 @@ from ..data.classes import (
     read_labels,
     training_of_labels,
 )
-from ..data.features import read_features, warn_of_constant
+from ..data.features import read_features
 from ..data.rows import read_offset
 from ..data.times import check_same_rows, wrap
-from ._class_model import ClassModel, refuse_nan
-from ._parameters import read_count, read_seed
+from ._class_model import ClassModel, probabilities
+from ._model import WholeFit
+from ._parameters import read_count
 
 SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
-_NO_LABEL = "no label can be given there. Leave them out, or use predict_proba, which answers NaN."
 
 
 class SoftmaxGLM(ClassifierMixin, ClassModel):
@@ -51,11 +53,11 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` has the one of the fit.
     solver_name : str
         "auto" takes ConjugateGradients while rows times classes are moderate and ImplicitSGD beyond
-        (:func:`glmfit.estimators.choose_class_solver` has the rule). Exact: "ConjugateGradients"
-        and, going down by theorem without a step to choose, "BoundMajorization" and "IncrementalMajorization".
-        Sampling classes, for very many: "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with:
-        "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to
-        choose: "StochasticMajorization" (needs a ridge).
+        (:func:`glmfit.estimators.choose_class_solver`). Exact: "ConjugateGradients" and, going down by theorem without
+        a step to choose, "BoundMajorization" and "IncrementalMajorization". Sampling classes, for very many:
+        "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with: "SGD", "OVE", "NCE",
+        "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to choose:
+        "StochasticMajorization" (needs a ridge).
     solver_kwargs : dict, optional
         Hyper-parameters of the solver, for example ``{"n_negatives": 10}``.
     tol : float
@@ -84,10 +86,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         (feature, class), float64; sums to 0 over classes.
     intercept_ : numpy.ndarray
         (class,); -1e4 (probability 0) for a class all of whose rows have weight 0.
-    n_iter_ : int
-        Epochs of the fit.
-    strength_ : float
-        Strength of the penalty.
+    n_iter_, strength_ : int, float
+        Epochs of the fit, and strength of its penalty.
     report_ : ClassReport
         Status, certified gap and more; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
@@ -117,58 +117,33 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     (1, 2)
     """
 
-    def fit(
-        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
-    ) -> Self:
-        """Fit the coefficients of all classes.
+    def _read(self, X, y, sample_weight, offset, reset: bool, classes=None, strange: bool = False):
+        """Read labels of a fit, of which they are the classes unless these are given, or with the classes of the fit.
 
-        Parameters
-        ----------
-        X : array-like or SciPy sparse, (row, feature)
-            Features: NumPy, JAX, lists, pandas, pynapple TsdFrame, or sparse (kept sparse).
-        y : array-like, (row,)
-            Labels: integers, strings, or anything hashable; also a pynapple Tsd whose times are those of X.
-        sample_weight : array-like, (row,), optional
-            Weight of each row, >= 0; the loss is divided by their sum, so that a common factor matters to the default
-            strength alone, which is one over that sum, as with scikit-learn's ``C = 1``.
-        offset : array-like, (row, class), optional
-            Added to the scores, classes in the order of ``classes_``; a row with a NaN is left out.
-
-        Returns
-        -------
-        SoftmaxGLM
-            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
-
-        Raises
-        ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. The model stays as it was.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If an exact solver did not converge, numbers overflowed, or a sampling solver gained nothing or has no
-            useful bound.
-        UserWarning
-            If there is one class only, or if an exact fit converged and the penalty leaves next to nothing of the
-            coefficients although the features are informative; with a sampling solver, if X has columns far from 0 or
-            of very different scales.
+        Labels that are none of the classes have the index -1 where they may be strange.
         """
-        self._fit_safely(self._fit, X, y, sample_weight, offset)
-        return self
-
-    def _fit(self, X, y, sample_weight, offset) -> None:
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         labels = read_labels(y)
-        X = read_features(self, X, reset=True, sparse=True)
+        X = read_features(self, X, reset=reset, sparse=True)
         missing = missing_labels(labels)
         index = np.zeros(len(labels), int)
-        self.classes_, index[~missing] = find_classes(labels[~missing])
+        if reset and classes is None:
+            self.classes_, index[~missing] = find_classes(labels[~missing])
+        else:
+            self.classes_ = find_classes(read_classes(classes))[0] if reset else self.classes_
+            index = lookup(self.classes_, labels)
+            if strange:
+                _warn_of_strangers(self.classes_, labels, index, missing)
+            else:
+                check_seen(self.classes_, labels[~missing], index[~missing])
         offset = read_offset(offset, X.shape[0], len(self.classes_), of_classes=True)
-        data = training_of_labels(X, index, missing, sample_weight, offset, len(self.classes_))
-        warn_of_constant(data.X)
-        self._fit_training(data)
-        self._warn_one_class()
+        data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
+        return data, index[data.rows]
+
+    def _warn_of_classes(self, data, y) -> None:
+        if len(self.classes_) == 1:
+            (only,) = self.classes_.tolist()
+            warn_user(f"y has one class only ({only!r}): there is nothing to fit, its probability is 1.")
 
     def partial_fit(
         self,
@@ -192,41 +167,30 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         SoftmaxGLM
             self; its report is about these rows.
 
-        Notes
-        -----
-        A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
-        are 100 at least. "auto" is ImplicitSGD here.
-
         Raises
         ------
         ValueError
             For labels that are not among the classes, besides what :meth:`fit` refuses.
-        """
-        self._fit_safely(self._partial_fit, X, y, classes, sample_weight, offset)
-        return self
 
-    def _partial_fit(self, X, y, classes, sample_weight, offset) -> None:
-        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        first = not hasattr(self, "classes_")
-        labels = read_labels(y)
-        X = read_features(self, X, reset=first, sparse=True)
-        missing = missing_labels(labels)
-        if first:
-            self.classes_ = find_classes(labels[~missing] if classes is None else read_classes(classes))[0]
-        elif classes is not None and (lookup(self.classes_, read_classes(classes)) < 0).any():
-            raise ValueError(
-                "classes names labels that were not named at the first partial_fit; name all of them then."
-            )
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"a stream needs at least two classes, and classes_ is {self.classes_.tolist()}: name all of them with "
-                "classes= at the first partial_fit."
-            )
-        index = lookup(self.classes_, labels)
-        check_seen(self.classes_, labels[~missing], index[~missing])
-        offset = read_offset(offset, X.shape[0], len(self.classes_), of_classes=True)
-        data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
-        self._stream(data)
+        Notes
+        -----
+        A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
+        are 100 at least. "auto" is ImplicitSGD here.
+        """
+        with WholeFit(self):
+            first = not hasattr(self, "classes_")
+            if not first and classes is not None and (lookup(self.classes_, read_classes(classes)) < 0).any():
+                raise ValueError(
+                    "classes names labels that were not named at the first partial_fit; name all of them then."
+                )
+            data, _ = self._read(X, y, sample_weight, offset, reset=first, classes=classes)
+            if len(self.classes_) < 2:
+                raise ValueError(
+                    f"a stream needs at least two classes, and classes_ is {self.classes_.tolist()}: name all of them "
+                    "with classes= at the first partial_fit."
+                )
+            self._stream(data)
+        return self
 
     # -------------------------------------------------------------------------------------- predict
 
@@ -246,33 +210,16 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             (row, class); for two classes, as everywhere in scikit-learn, the difference of the second and the first,
             (row,).
         """
-        X, offset, _ = self._prepare(X, offset)
-        scores = np.concatenate([s for _, s in self._chunks(X, offset)]) if X.shape[0] else np.empty((0, 2))
+        scores, _ = self._of_scores(np.asarray, X, offset)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_log_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Compute the logarithm of the probability of every class, which stays finite where that is 0 to rounding.
-
-        Parameters
-        ----------
-        X, offset :
-            As in :meth:`decision_function`.
-
-        Returns
-        -------
-        array or pynapple TsdFrame
-            (row, class), as in :meth:`predict_proba`.
-        """
-        X, offset, axis = self._prepare(X, offset)
-        return self._wrapped(self._log_probabilities(X, offset), axis)
+        """Compute the logarithm of :meth:`predict_proba`, which stays finite where the probability is 0 to rounding."""
+        values, axis = self._of_scores(partial(log_softmax, axis=1), X, offset)
+        return wrap(values, axis, None, list(self.classes_))
 
     def predict_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Compute the probability of every class.
-
-        Parameters
-        ----------
-        X, offset :
-            As in :meth:`decision_function`.
+        """Compute the probability of every class; X and offset are those of :meth:`decision_function`.
 
         Returns
         -------
@@ -280,56 +227,39 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             (row, class), NaN where X or the offset has a NaN; a frame with the times of X, classes as columns, when X
             is one.
         """
-        X, offset, axis = self._prepare(X, offset)
-        return self._wrapped(np.exp(self._log_probabilities(X, offset)), axis)
-
-    def _wrapped(self, values, axis):
-        return values if axis is None else wrap(values, axis, None, list(self.classes_))
+        values, axis = self._of_scores(probabilities, X, offset)
+        return wrap(values, axis, None, list(self.classes_))
 
     def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Predict the most probable class.
-
-        Parameters
-        ----------
-        X, offset :
-            As in :meth:`decision_function`; here NaN is refused, as there is no label for it.
+        """Predict the most probable class; NaN in X or offset is refused here, as there is no label for it.
 
         Returns
         -------
         array or pynapple Tsd
             Labels, (row,); a Tsd with the times of X when X is one and labels are numbers.
         """
-        X, offset, axis = self._prepare(X, offset)
-        best = np.empty(X.shape[0], int)
-        for rows, scores in self._chunks(X, offset):
-            refuse_nan(scores, _NO_LABEL)
-            best[rows] = np.argmax(scores, axis=1)
+        best, axis = self._of_scores(lambda scores: np.argmax(_known(scores), axis=1), X, offset)
         labels = self.classes_[best]
-        return wrap(labels, axis, None, None) if axis is not None and labels.dtype.kind in "fiub" else labels
+        return wrap(labels, axis, None, None) if labels.dtype.kind in "fiub" else labels
 
     def top_k(self, X: DataLike, k: int = 5, offset: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Find the k most probable classes of every row.
+        """Find the k most probable classes of every row, with X and offset as in :meth:`predict`.
 
         Parameters
         ----------
-        X, offset :
-            As in :meth:`predict`.
         k : int
             At most all classes are returned.
 
         Returns
         -------
-        labels : numpy.ndarray
+        labels, probability : numpy.ndarray
             (row, k), most probable first.
-        probability : numpy.ndarray
-            (row, k).
         """
         X, offset, _ = self._prepare(X, offset)
         k = min(read_count("k", k), len(self.classes_))
         best, probability = np.empty((X.shape[0], k), int), np.empty((X.shape[0], k))
         for rows, scores in self._chunks(X, offset):
-            refuse_nan(scores, _NO_LABEL)
-            some = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+            some = np.argpartition(-_known(scores), k - 1, axis=1)[:, :k]
             order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
             best[rows] = np.take_along_axis(some, order, axis=1)
             top = scores.max(axis=1, keepdims=True)
@@ -371,20 +301,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             If the accuracy is 0 because the fit saw none of these labels: numbers given as text are other labels.
         """
         check_choice("score_type", score_type, SCORES)
-        check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        X, offset, _ = self._prepare(X, offset)
-        labels = read_labels(y)
-        missing = missing_labels(labels)
-        index = lookup(self.classes_, labels)
-        if score_type == "accuracy":
-            _warn_of_strangers(self.classes_, labels, index, missing)
-        else:
-            check_seen(self.classes_, labels[~missing], index[~missing])
-        data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
-        truth, weight = index[data.rows], data.pairs.weight
-        right = np.empty(data.n_rows)
+        check_is_fitted(self)
+        of_labels = score_type == "accuracy"
+        data, truth = self._read(X, y, sample_weight, offset, reset=False, strange=of_labels)
+        weight, right = data.pairs.weight, np.empty(data.n_rows)
         for rows, scores in self._chunks(data.X, data.offset):
-            if score_type == "accuracy":
+            if of_labels:
                 right[rows] = np.argmax(scores, axis=1) == truth[rows]
             else:
                 right[rows] = np.take_along_axis(log_softmax(scores, axis=1), truth[rows, None], axis=1)[:, 0]
@@ -396,12 +318,10 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return 1 - value / null if null < 0 else np.nan
 
     def simulate(self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None) -> np.ndarray:
-        """Draw labels from the fitted model.
+        """Draw labels from the fitted model, with X and offset as in :meth:`predict`.
 
         Parameters
         ----------
-        X, offset :
-            As in :meth:`predict`.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
 
@@ -410,18 +330,24 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         numpy.ndarray
             Labels, (row,); the same seed draws the same ones.
         """
-        X, offset, _ = self._prepare(X, offset)
-        rng = np.random.default_rng(read_seed(self.random_state if random_state is None else random_state))
-        drawn = np.empty(X.shape[0], int)
-        for rows, scores in self._chunks(X, offset):
-            refuse_nan(scores, _NO_LABEL)
-            drawn[rows] = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
+        rng = np.random.default_rng(self._seed(random_state))
+
+        def draw(scores):
+            return np.argmax(_known(scores) + rng.gumbel(size=scores.shape), axis=1)
+
+        drawn, _ = self._of_scores(draw, X, offset)
         return self.classes_[drawn]
 
-    def _warn_one_class(self) -> None:
-        if len(self.classes_) == 1:
-            (only,) = self.classes_.tolist()
-            warn_user(f"y has one class only ({only!r}): there is nothing to fit, its probability is 1.")
+
+def _known(scores: np.ndarray) -> np.ndarray:
+    """Scores (row, class) as they are; ValueError where they are NaN, as the features or offsets are."""
+    n_unknown = int(np.isnan(scores).any(axis=1).sum())
+    if n_unknown:
+        raise ValueError(
+            f"X or offset contains NaN in {n_unknown} rows; no label can be given there. Leave them out, or use "
+            "predict_proba, which answers NaN."
+        )
+    return scores
 
 
 def _warn_of_strangers(classes, labels, index, missing) -> None:

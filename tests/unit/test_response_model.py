@@ -323,8 +323,8 @@ def test_weights_and_strengths_are_chosen_on_held_out_pairs(data):
 @pytest.mark.parametrize("loss", ["squared", "poisson"])
 def test_auto_weights_are_shares_of_the_curvature(loss, data):
     responses = read_responses(data[2], RESPONSE_LOSSES[loss], None, None)
-    settings = response_fit.Settings.of(model(loss=loss, imputation_weight="auto"))
-    weights = response_fit._weights(settings, response_fit.Data(responses, (None, None), (None, None), None))
+    settings = response_fit.Settings(model(loss=loss, imputation_weight="auto"))
+    weights = response_fit.ResponseFit(settings, responses).imputation_weights()
     y, mean = responses.records.y, np.nanmean(data[2], axis=0)[responses.records.right]
     z = np.log(np.expm1(mean))
     h = 1e-4
@@ -342,8 +342,8 @@ def test_held_out_pairs_leave_one_to_everybody_and_go_with_their_trials(form, da
     sessions = [(np.tile(np.arange(M), 2), np.arange(N), np.tile(Y, (2, 1))), (half, np.arange(N), Y[half])]
     given = {"records": twice, "table": Y, "sessions": sessions}[form]
     responses = read_responses(given, RESPONSE_LOSSES["poisson"], M, N)
-    settings = response_fit.Settings.of(model(validation_fraction=0.9))
-    held, rest = response_fit._split(settings, response_fit.Data(responses, (None, None), (None, None), None))
+    settings = response_fit.Settings(model(validation_fraction=0.9))
+    held, rest = response_fit.ResponseFit(settings, responses).split()
     rest = read_responses(rest, RESPONSE_LOSSES["poisson"], M, N)
     before, held, left = (
         pd.Series(responses.key(r.left, r.right)).value_counts() for r in (responses.records, held, rest.records)
@@ -392,12 +392,12 @@ def test_entities_with_features_need_no_response(data):
 def test_more_components_than_rank_are_warned_of():
     left, right = STIMULI._replace(n=M, n_features=4), NEURONS._replace(n=N)
     with pytest.warns(UserWarning, match="n_components is 6, but .* rank 5 at most"):
-        response_fit.warn_rank(response_fit.Settings.of(model(n_components=6)), left, right)
+        response_fit.warn_rank(response_fit.Settings(model(n_components=6)), left, right)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        response_fit.warn_rank(response_fit.Settings.of(model(n_components=5)), left, right)
+        response_fit.warn_rank(response_fit.Settings(model(n_components=5)), left, right)
         perceptron = model(n_components=6, stimulus_hidden=(9,))
-        response_fit.warn_rank(response_fit.Settings.of(perceptron), left, right)
+        response_fit.warn_rank(response_fit.Settings(perceptron), left, right)
 
 
 def test_counts_that_are_no_integers_are_warned_of(data):
@@ -519,13 +519,13 @@ def test_double_precision_where_jax_and_the_data_have_it(data, fitted, x64):
     assert fit.report_.objective == pytest.approx(other.report_.objective, rel=1e-12)
     for name in ("stimulus_embedding_", "neuron_embedding_", "stimulus_bias_", "neuron_bias_"):
         np.testing.assert_allclose(getattr(fit, name), getattr(other, name), atol=1e-4)
-    assert response_fit.Data(None, (U.astype(np.float32), None), (None, None), None).dtype == np.float32
-    assert response_fit.Data(None, (None, V), (None, None), None).dtype == np.float64
+    assert response_fit.ResponseFit(None, None, (U.astype(np.float32), None)).dtype == np.float32
+    assert response_fit.ResponseFit(None, None, (None, V)).dtype == np.float64
 
 
 def test_single_precision_otherwise(data):
     assert not jax.config.jax_enable_x64
-    assert response_fit.Data(None, (None, data[1]), (None, None), None).dtype == np.float32
+    assert response_fit.ResponseFit(None, None, (None, data[1])).dtype == np.float32
 
 
 @pytest.mark.parametrize("name", sorted(response_fit.SOLVERS))
@@ -542,7 +542,7 @@ def test_every_solver_goes_down(name, data, fitted):
 def test_auto_is_lbfgs_for_linear_towers_and_adam_for_perceptrons(fitted):
     assert fitted.report_.solver_name == "LBFGS"
     for hidden in ({"stimulus_hidden": (6,)}, {"neuron_hidden": [6]}):
-        assert isinstance(response_fit.Settings.of(model(**hidden)).solver, response_fit.SOLVERS["Adam"])
+        assert isinstance(response_fit.Settings(model(**hidden)).solver, response_fit.SOLVERS["Adam"])
 
 
 def test_perceptron_towers_fit(data):
