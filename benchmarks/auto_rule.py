@@ -3,7 +3,7 @@
     python benchmarks/auto_rule.py [--links softplus,exp] [--resume] [--score-only]
 
 Every cell is written as it is measured; --resume goes on where a run was broken off. The rule lives in
-glmfit/estimators/_auto.py and is asked for its choice where conjugate gradients are none: without a penalty, on
+glmfit/estimators/_parameters.py and is asked for its choice where conjugate gradients are none: without a penalty, on
 features that do not have full rank. Regret is the time of its choice over that of the faster solver.
 """
 

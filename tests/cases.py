@@ -49,6 +49,12 @@ def problem(link, X, Y, name="Ridge", weights=None, dtype=np.float32, **numbers)
     return problems.PopulationProblem(X, Y, OBSERVATIONS[link], made, weights, dtype)
 
 
+def solve(whole, options=None, start=None, curved=None):
+    """Fit a problem by the solver of the engine that its penalty asks for."""
+    solver = engine.ConjugateGradients if whole.penalty.smooth else engine.ProximalNewton
+    return solver(curved=curved).run(whole, start, options=options)
+
+
 def seen_by_saga(whole):
     """What SAGA sees of a problem."""
     given = whole.rows_of(np.arange(whole.n_neurons))

@@ -152,9 +152,8 @@ def _check_values(problems: Problems, path: tuple, estimator: str, parameters: d
 def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     """List checks by the parameter that each is about."""
     from .._checks import check_real
-    from ..estimators._auto import read_population_solver
     from ..estimators._cv_fits import read_strengths
-    from ..estimators._parameters import read_count, read_flag, read_number
+    from ..estimators._parameters import read_count, read_flag, read_number, read_population_solver
     from ..estimators.population_glm_cv import SOLVERS as CV_SOLVERS
     from ..observations import from_inverse_link
 
@@ -177,7 +176,7 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
 
 def _check_solver(model: Any) -> None:
     """Check the solver, and that it does what the penalty and the link need."""
-    from ..estimators._auto import read_population_solver
+    from ..estimators._parameters import read_population_solver
 
     solver = read_population_solver(model.solver_name, model.solver_kwargs)
     smooth = getattr(solver, "smooth", None)  # None: it takes any penalty

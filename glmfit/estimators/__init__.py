@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._auto import choose_class_solver, choose_solver
+from ._parameters import choose_class_solver, choose_solver
 from .model_reports import ClassReport, ResponseReport
 from .multinomial_glm import MultinomialGLM
 from .population_glm import PopulationGLM

@@ -25,7 +25,6 @@ from ..problems import Params
 from ..solvers import LoopOptions
 from ..solvers._seed import key_for
 from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
-from ._auto import choose_class_solver
 from ._class_fit import (
     EXACT,
     SAMPLING,
@@ -39,7 +38,16 @@ from ._class_fit import (
 )
 from ._default_strength import name_strength, warn_if_flat
 from ._model import Model, WholeFit, coefficients_from_file, coefficients_to_file, from_json, to_json
-from ._parameters import is_strength, precision, read_count, read_flag, read_number, read_solver, read_verbose
+from ._parameters import (
+    choose_class_solver,
+    is_strength,
+    precision,
+    read_count,
+    read_flag,
+    read_number,
+    read_solver,
+    read_verbose,
+)
 from .model_reports import ClassReport
 
 REGULARIZERS = ("Ridge", "UnRegularized")

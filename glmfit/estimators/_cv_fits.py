@@ -24,10 +24,9 @@ from ..problems import FoldedProblem, Params, PopulationProblem
 from ..solvers import LoopOptions, Solution
 from ..solvers._result import History, stopping_target
 from ..solvers._seed import key_for
-from ._auto import SOLVERS, choose_solver
 from ._default_strength import residual, warn_if_flat
 from ._folds import Folds
-from ._parameters import precision
+from ._parameters import SOLVERS, choose_solver, precision
 from ._population_model import PROVED
 
 

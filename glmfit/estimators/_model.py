@@ -43,11 +43,6 @@ class Model(BaseEstimator):
         """Seed of a draw; None takes the constructor's."""
         return read_seed(self.random_state if random_state is None else random_state)
 
-    def _fit_safely(self, work, *arguments) -> None:
-        """Do the work, or leave everything as it was; warn of what did not converge."""
-        with WholeFit(self):
-            work(*arguments)
-
     def save(self, path: str | Path) -> Path:
         """Save the fitted model to one .npz file (arrays and a JSON header; no pickle), atomically.
 

@@ -19,10 +19,20 @@ from ..problems import PopulationProblem
 from ..solvers import SAGA, LoopOptions, Newton
 from ..solvers._seed import key_for
 from ..solvers.checkpoint import Checkpoint, facts_of
-from ._auto import SOLVERS, choose_solver, read_population_solver
 from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
 from ._model import WholeFit, from_json, to_json
-from ._parameters import precision, read_count, read_devices, read_flag, read_number, read_seed, read_verbose
+from ._parameters import (
+    SOLVERS,
+    choose_solver,
+    precision,
+    read_count,
+    read_devices,
+    read_flag,
+    read_number,
+    read_population_solver,
+    read_seed,
+    read_verbose,
+)
 from ._population_model import PROVED, PopulationModel
 from ._streaming import RowView, read_fitted
 

@@ -23,11 +23,10 @@ from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import ElasticNet, Lasso, Ridge
 from ..solvers import LoopOptions
-from ._auto import read_population_solver
 from ._cv_fits import Fits, default_strengths, read_strengths
 from ._folds import make_folds
 from ._model import WholeFit
-from ._parameters import read_count, read_number, read_seed, read_verbose
+from ._parameters import read_count, read_number, read_population_solver, read_seed, read_verbose
 from ._population_model import PROVED, PopulationModel
 from ._scores import choose_strengths, score_folds
 from ._streaming import as_arrays

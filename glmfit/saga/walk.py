@@ -23,6 +23,7 @@ from ..bounds import (
     subset_step,
 )
 from ..engine.cg import Descent
+from ..engine.host import HostRows
 from ..engine.loop import Run
 from ..engine.metric import SharedMetric
 from ..engine.proximal import select

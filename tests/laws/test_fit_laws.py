@@ -7,10 +7,10 @@ devices obey the same laws: on all that jax has, of which tests/unit/test_device
 import jax
 import numpy as np
 import pytest
+from cases import solve
 from oracles import population as oracle
 
 from glmfit import PopulationGLM, Status, observations, penalties
-from glmfit.engine import solve
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent
 from glmfit.engine.device import DeviceRows

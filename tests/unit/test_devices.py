@@ -11,11 +11,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from cases import recording
+from cases import recording, solve
 from jaxprs import equations
 
 from glmfit import PopulationGLM, Status, observations, penalties
-from glmfit.engine import device_cg, solve
+from glmfit.engine import device_cg
 from glmfit.problems import PopulationProblem
 from glmfit.solvers import LoopOptions
 

@@ -8,11 +8,10 @@ import mpmath as mp
 import numpy as np
 import pytest
 import scipy.stats
-from cases import penalty
+from cases import penalty, solve
 
 from glmfit import Status, problems
 from glmfit._numerics import exp, gammaln, namespace, round_up
-from glmfit.engine import solve
 from glmfit.observations.base import Observation
 from glmfit.solvers import LoopOptions
 

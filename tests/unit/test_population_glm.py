@@ -26,8 +26,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import glmfit
 from glmfit import FitReport, PopulationGLM, PopulationGLMCV, Status
 from glmfit.engine import ConjugateGradients
-from glmfit.estimators._auto import SOLVERS
-from glmfit.estimators._parameters import read_solver
+from glmfit.estimators._parameters import SOLVERS, read_solver
 from glmfit.problems import PopulationProblem
 from glmfit.saga.walk import Walk
 from glmfit.solvers import SAGA
