@@ -42,8 +42,10 @@ class ClassReport(CertifiedReport):
     step, step_tuned, overshot : float, bool, bool
         Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether it was chosen on
         held-out rows; whether the fit ended worse than class frequencies, which were kept instead.
-    gap_is_bound, relative_gap, n_features, solver_name, step_certificate, failure_probability, history, seconds_run :
-        As in `FitReport`, one each, and so is seconds_compile.
+    gap_is_bound, relative_gap, n_features, solver_name :
+        As in `FitReport`, one each.
+    step_certificate, failure_probability, history, seconds_run, seconds_compile :
+        As in `FitReport`.
     """
 
     gap_theorem: str

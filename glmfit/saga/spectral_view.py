@@ -157,11 +157,11 @@ class SpectralView:
 class Position:
     """Where some fits are: columns, what the last pass over the rows found there, and epochs of SAGA from there on."""
 
-    def __init__(self, view: SpectralView, batch_size: int | None, seed: int, kernels=(sweep, saga_epoch)):
+    def __init__(self, view: SpectralView, batch_size: int | None, seed: int, kernels=None):
         size = batch_size or view.default_batch_size
         check_batch_size(size, view.n_rows)
         self.view, self.seed, self.rows, self.epoch = view, seed, view.rows(size, seed), 0
-        self._sweep, self._saga_epoch = kernels
+        self._sweep, self._saga_epoch = kernels or (sweep, saga_epoch)
 
     @property
     def params(self) -> Params:
