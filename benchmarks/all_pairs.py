@@ -120,7 +120,7 @@ def in_a_row(function, given) -> None:
 
 def gathered(theta, data, i, j, y, loss):
     """Objective of triples in one gather."""
-    tables, _ = data.tables(theta)
+    tables = data.tables(theta)
     z = jnp.sum(tables.P[i] * tables.Q[j], axis=1)
     return jnp.sum(loss.loss_and_derivative(y, z)[0]) + data.penalty(theta)
 
