@@ -220,10 +220,9 @@ def test_kernels_multiply_in_full_precision(area, monkeypatch):
     "function",
     [
         lambda x: bounds.lanczos(lambda v: x @ v, x[:, :1], 2),
-        lambda x: bounds.lanczos_step(0, bounds.start_lanczos(x[:, :1], 2), x[:, :1]),
         lambda x: proximal_gradient(lambda w: jnp.sum((x @ w - 1) ** 2), lambda w, _: w, lambda _: 0.0, x, 1e-3, 5),
     ],
-    ids=["lanczos", "lanczos_step", "proximal_gradient"],
+    ids=["lanczos", "proximal_gradient"],
 )
 def test_functions_that_are_compiled_by_others_multiply_in_full_precision(function):
     found = products(jax.make_jaxpr(function)(jnp.eye(3, dtype=jnp.float32)))

@@ -174,3 +174,9 @@ def test_estimator_documents_every_parameter_and_attribute():
     assert {"Parameters", "Attributes", "Examples"} <= sections(doc)
     names = [*parameters(glmfit.PopulationGLM), "coef_", "intercept_", "report_"]
     assert not [name for name in names if not re.search(rf"\b{name}\b", doc)]
+
+
+@pytest.mark.parametrize("name", ["GapCertificate", "estimate_smallest_eigenvalue", "lanczos_step", "start_lanczos"])
+def test_names_that_are_gone_say_what_to_use(name):
+    with pytest.raises(AttributeError, match=f"{name}'; (the report of a fit has its bounds|use `)"):
+        getattr(glmfit.bounds, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import GapCertificate, StepCertificate
+from .base import StepCertificate
 from .duality import DUALITY_THEOREM, ResidualSums, dual_gap
 from .log_partition import (
     LOG_PARTITION_THEOREM,
@@ -14,15 +14,7 @@ from .log_partition import (
 )
 from .low_rank import LowRankPlusDiagonal
 from .self_concordance import GAP_THEOREM, descent_step, gap_bound
-from .spectral import (
-    bound_largest_eigenvalue,
-    bound_smallest_eigenvalue,
-    estimate_smallest_eigenvalue,
-    lanczos,
-    lanczos_step,
-    random_start,
-    start_lanczos,
-)
+from .spectral import bound_largest_eigenvalue, bound_smallest_eigenvalue, lanczos, random_start
 from .step_size import (
     PARTITION_THEOREM,
     SUBSET_THEOREM,
@@ -40,7 +32,6 @@ __all__ = [
     "ORDERS",
     "PARTITION_THEOREM",
     "SUBSET_THEOREM",
-    "GapCertificate",
     "LogPartitionBound",
     "LowRankPlusDiagonal",
     "ResidualSums",
@@ -52,15 +43,24 @@ __all__ = [
     "check_batch_size",
     "descent_step",
     "dual_gap",
-    "estimate_smallest_eigenvalue",
     "gap_bound",
     "lanczos",
-    "lanczos_step",
     "log_partition_bound",
     "partition_step",
     "practical_batch_size",
     "random_start",
     "softmax_bound",
-    "start_lanczos",
     "subset_step",
 ]
+
+_GONE = {
+    "GapCertificate": "the report of a fit has its bounds, `report_.gap` and `report_.gap_is_bound`",
+    "estimate_smallest_eigenvalue": "use `bound_smallest_eigenvalue`, which is proved",
+    "lanczos_step": "use `lanczos`",
+    "start_lanczos": "use `lanczos`",
+}
+
+
+def __getattr__(name: str):
+    instead = f"; {_GONE[name]}" if name in _GONE else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}.")

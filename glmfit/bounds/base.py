@@ -65,32 +65,3 @@ class StepCertificate(Display):
         ]
         lines += [f"  assumes: {a}" for a in self.assumptions]
         return Summary([textwrap.fill(line, 100, subsequent_indent="    ") for line in lines])
-
-
-@dataclass(frozen=True)
-class GapCertificate:
-    """What is known of ``F - F*`` per neuron at given parameters.
-
-    Attributes
-    ----------
-    bound, estimate : numpy.ndarray
-        (neuron,): proved upper bound, infinite where there is none yet; second-order estimate, not a bound.
-    objective : numpy.ndarray
-        F at the parameters in float64, (neuron,).
-    kappa : numpy.ndarray
-        Certified lower bound of the smallest eigenvalue of the Hessian in the metric, (neuron,).
-    exact : numpy.ndarray
-        Where the bound used the exact Hessian of the neuron, (neuron,).
-    theorem : str
-        The statement the bound rests on.
-    failure_probability : float
-        Probability that some bound of the population fails (0 where every Hessian was exact).
-    """
-
-    bound: np.ndarray
-    estimate: np.ndarray
-    objective: np.ndarray
-    kappa: np.ndarray
-    exact: np.ndarray
-    theorem: str
-    failure_probability: float

@@ -7,7 +7,6 @@ nearly orthogonal to the eigenvector, and the probability of that is known: docs
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,67 +39,28 @@ def lanczos(matvec: Callable, start: jax.Array, n_steps: int) -> tuple[jax.Array
     Full re-orthogonalisation keeps the recursion exact to rounding. Where the Krylov space is exhausted the next
     direction is set to zero and every later alpha and beta of that column is zero.
     """
-    state = start_lanczos(start, n_steps)
-    state = jax.lax.fori_loop(0, n_steps, lambda j, at: lanczos_step(j, at, matvec(at.v)), state)
-    return state.alpha, state.beta
 
+    def step(j, state):
+        basis, v, alpha, beta, scale = state
+        basis, w = basis.at[j].set(v), matvec(v)
+        a = jnp.sum(v * w, axis=0)
+        # What is large goes first: then the sweep over the basis has only rounding left to take away.
+        w = w - a[None] * v - jnp.where(j > 0, beta[j - 1][None] * basis[j - 1], 0)
+        overlap = jnp.einsum("kpn,pn->kn", basis, w)
+        w = w - jnp.einsum("kpn,kn->pn", basis, overlap)
+        largest = jnp.max(jnp.abs(w), axis=0)  # squares of what is large or small overflow, or vanish
+        unit = jnp.where(largest > 0, largest, 1)
+        b = unit * jnp.sqrt(jnp.sum((w / unit[None]) ** 2, axis=0))
+        scale = jnp.maximum(scale, jnp.abs(a) + b)
+        alive = b > 8 * jnp.finfo(v.dtype).eps * scale
+        v = jnp.where(alive[None], w / jnp.where(alive, b, 1)[None], 0)
+        exhausted = ~alive & jnp.isfinite(scale)  # what is not finite stays so: no bound comes of it
+        return basis, v, alpha.at[j].set(a), beta.at[j].set(jnp.where(exhausted, 0, b)), scale
 
-class LanczosState(NamedTuple):
-    """Recursion of Lanczos between two products; see :func:`lanczos`."""
-
-    basis: jax.Array  # (step, dimension, column)
-    v: jax.Array  # (dimension, column), what is to be multiplied next
-    alpha: jax.Array  # (step, column)
-    beta: jax.Array  # (step, column)
-    scale: jax.Array  # (column,) largest size of a product so far
-
-
-def start_lanczos(start: jax.Array, n_steps: int) -> LanczosState:
-    """Prepare the recursion for callers who make the products themselves.
-
-    Parameters
-    ----------
-    start, n_steps :
-        As in :func:`lanczos`.
-
-    Returns
-    -------
-    LanczosState
-    """
     zeros = jnp.zeros((n_steps, start.shape[1]), start.dtype)
-    return LanczosState(jnp.zeros((n_steps, *start.shape), start.dtype), start, zeros, zeros, zeros[0])
-
-
-@full_precision
-def lanczos_step(j: int | jax.Array, state: LanczosState, w: jax.Array) -> LanczosState:
-    """Take step ``j`` of the recursion, from 0, given the products ``w`` of the matrices with ``state.v``.
-
-    Parameters
-    ----------
-    j : int
-    state : LanczosState
-    w : jax.Array
-        (dimension, column).
-
-    Returns
-    -------
-    LanczosState
-    """
-    basis, v, alpha, beta, scale = state
-    basis = basis.at[j].set(v)
-    a = jnp.sum(v * w, axis=0)
-    # What is large goes first: then the sweep over the basis has only rounding left to take away.
-    w = w - a[None] * v - jnp.where(j > 0, beta[j - 1][None] * basis[j - 1], 0)
-    overlap = jnp.einsum("kpn,pn->kn", basis, w)
-    w = w - jnp.einsum("kpn,kn->pn", basis, overlap)
-    largest = jnp.max(jnp.abs(w), axis=0)  # squares of what is large or small overflow, or vanish
-    unit = jnp.where(largest > 0, largest, 1)
-    b = unit * jnp.sqrt(jnp.sum((w / unit[None]) ** 2, axis=0))
-    scale = jnp.maximum(scale, jnp.abs(a) + b)
-    alive = b > 8 * jnp.finfo(v.dtype).eps * scale
-    v = jnp.where(alive[None], w / jnp.where(alive, b, 1)[None], 0)
-    exhausted = ~alive & jnp.isfinite(scale)  # what is not finite stays so: no bound comes of it
-    return LanczosState(basis, v, alpha.at[j].set(a), beta.at[j].set(jnp.where(exhausted, 0, b)), scale)
+    state = jnp.zeros((n_steps, *start.shape), start.dtype), start, zeros, zeros, zeros[0]
+    _, _, alpha, beta, _ = jax.lax.fori_loop(0, n_steps, step, state)
+    return alpha, beta
 
 
 def random_start(rng: np.random.Generator, dimension: int, dtype: DTypeLike) -> np.ndarray:
@@ -200,24 +160,6 @@ def bound_smallest_eigenvalue(
         float64 lower bounds, (...); a negative one says "no bound" of a positive semi-definite matrix.
     """
     return -bound_largest_eigenvalue(-np.asarray(alpha), beta, dimension, failure_probability)
-
-
-def estimate_smallest_eigenvalue(alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Compute the smallest Ritz value: never below the smallest eigenvalue, so an estimate and not a bound.
-
-    Parameters
-    ----------
-    alpha, beta :
-        Lanczos coefficients, (step, ...).
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, (...); nan where a coefficient is not finite.
-    """
-    shape = np.shape(alpha)[1:]
-    alpha, beta, used, bad = _read(alpha, beta)
-    return np.where(bad, np.nan, -_largest_ritz(-alpha, beta, used)).reshape(shape)
 
 
 def _read(alpha, beta):

@@ -111,8 +111,6 @@ def test_certified_smallest_eigenvalue_is_never_above_the_exact_one(kind, dtype,
     assert np.all(certified <= exact + rounding * (exact < rounding))
     if kind == "clustered" or (kind in ("flat", "one outlier") and dtype == np.float64):
         assert np.all(certified >= 0.97 * exact)
-    # The smallest Ritz value errs on the other side: an estimate, never called a bound.
-    assert np.all(bounds.estimate_smallest_eigenvalue(alpha, beta) >= exact - 1e-5 * top)
 
 
 def test_certified_eigenvalues_scale_with_the_matrix(x64):
@@ -134,7 +132,6 @@ def test_certified_eigenvalues_hold_where_squares_leave_single_precision(scale):
     top = bounds.bound_largest_eigenvalue(alpha, beta, SIZE, 1e-3)
     assert 1 <= top[0] / scale < 1.3
     assert bounds.bound_smallest_eigenvalue(alpha, beta, SIZE, 1e-3)[0] / scale <= 0.1
-    assert bounds.estimate_smallest_eigenvalue(alpha, beta)[0] / scale >= 0.1 - 1e-5
 
 
 def test_more_certainty_costs_a_larger_bound(x64):
