@@ -165,7 +165,7 @@ def bound_gaps(
     """
     g = Slopes(np.where(at, cg.gradient.coef, 0.0), np.where(at, cg.gradient.intercept, 0.0))
     x = Slopes(np.zeros_like(g.coef), np.zeros_like(g.intercept))
-    r, p = g, cg.precondition(g)
+    r, p = g, cg.direction(g)
     rz = inner(r, p)
     best, least = np.full(len(at), np.inf), np.zeros(len(at))
     open_, constant = at, cg.rows.observation.constant
@@ -190,7 +190,7 @@ def bound_gaps(
         open_ = open_ & ~((left <= _TIGHT * inside) | (bound <= target) | ~np.isfinite(left))
         if not open_.any():
             break
-        z = cg.precondition(r)
+        z = cg.direction(r)
         after = inner(r, z)
         with _quietly():
             beta = np.where(open_ & (rz > 0), after / rz, 0.0)

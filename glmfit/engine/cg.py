@@ -1,7 +1,8 @@
 """Conjugate gradients of many independent fits at once, each in a metric that is shared or its own.
 
 A step takes two products with the rows for all fits together: predictors of the direction, gradient at its end. The
-length is a Newton step along the line, corrected by the slope at its end, which costs no product.
+length is a Newton step along the line, corrected by the slope at its end, which costs no product. Directions remember
+some of the last steps: those of BFGS with a limited memory (Nocedal 1980), which on a quadratic are the conjugate ones.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .tiles import Slopes
 
 OVERSHOT, SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step is corrected
 _CORRECTIONS = 12
+_MEMORY = 8  # last steps that are remembered
+_NO_CURVATURE = 1e-12  # of the lengths of a step and of the change of its gradient
 
 
 class Descent:
@@ -47,7 +50,6 @@ class Descent:
         n = len(intercept)
         self.own: list[OwnMetric | None] = [None] * n
         self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)
-        self.kept: Slopes  # what the next direction takes from the last
         self.forget()
         self.hessian_cost = np.full(n, steps_of_a_hessian(len(coef)))
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
@@ -97,11 +99,34 @@ class Descent:
         for k, i in zip(fits, which, strict=True):
             self.own[k] = metrics[i]
         self.judge()
-        self.kept.coef[:, fits], self.kept.intercept[fits] = 0.0, 0.0
+        for _, _, weight in self.past:
+            weight[fits] = 0.0
 
     def forget(self) -> None:
-        """Go along the gradient next."""
-        self.kept = Slopes(np.zeros_like(self.coef), np.zeros(len(self.intercept)))
+        """Go along the gradient in the metric next."""
+        self.past: list[tuple[Slopes, Slopes, np.ndarray]] = []  # steps, changes of the gradient, 1 / their product
+
+    def remember(self, at: Slopes, gradient: Slopes) -> None:
+        """Keep what the gradient has told since some parameters, where it was another."""
+        step = Slopes(self.coef - at.coef, self.intercept - at.intercept)
+        change = Slopes(self.gradient.coef - gradient.coef, self.gradient.intercept - gradient.intercept)
+        with np.errstate(invalid="ignore", over="ignore"):
+            curved = self.inner(step, change)
+            known = curved > _NO_CURVATURE * np.sqrt(self.inner(step, step) * self.inner(change, change))
+        step, change = (Slopes(*(np.where(known, a, 0.0) for a in pair)) for pair in (step, change))
+        self.past = [*self.past, (step, change, known / np.where(known, curved, 1.0))][-_MEMORY:]
+
+    def direction(self, g: Slopes) -> Slopes:
+        """Apply the inverse of the metric, corrected by the steps that are remembered."""
+        shares = []
+        for step, change, weight in reversed(self.past):
+            shares.append(weight * self.inner(step, g))
+            g = Slopes(g.coef - shares[-1] * change.coef, g.intercept - shares[-1] * change.intercept)
+        z = self.precondition(g)
+        for step, change, weight in self.past:
+            share = shares.pop() - weight * self.inner(change, z)
+            z = Slopes(z.coef + share * step.coef, z.intercept + share * step.intercept)
+        return z
 
     def doubt(self, which: np.ndarray) -> None:
         """Let metrics and lengths of some fits, bool (fit,), come from all rows, where a guide led them so far."""
@@ -125,29 +150,17 @@ class Descent:
         p = Slopes(np.where(moving, p.coef, 0.0), np.where(moving, p.intercept, 0.0))
         bend = self.rows.along(*p) + self.ridge_between(p.coef, p.coef)
         length = np.where(moving & (slope < 0), self.first_length(slope, bend), 0.0)
-        before, norm = self.gradient, self.squared_norm
+        before = Slopes(self.coef, self.intercept), self.gradient
         self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0))
-        self.kept = self.conjugate(p, before, norm)
+        self.remember(*before)
         self.n_steps += moving
 
-    def conjugate(self, p: Slopes, before: Slopes, norm: np.ndarray) -> Slopes:
-        """Part of a direction that the next one takes over, from the gradient and its squared norm where it began."""
-        change = Slopes(self.gradient.coef - before.coef, self.gradient.intercept - before.intercept)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            beta = np.maximum(self.inner(change, self.towards) / norm, 0.0)
-        beta = np.where(np.isfinite(beta), beta, 0.0)
-        return Slopes(beta * p.coef, beta * p.intercept)
-
     def choose(self) -> tuple[Slopes, np.ndarray]:
-        """Directions, conjugate to the last ones, and slopes along them."""
-        g, z = self.gradient, self.towards
-        p = Slopes(self.kept.coef - z.coef, self.kept.intercept - z.intercept)
-        slope = self.inner(g, p)
-        uphill = ~(slope < 0)
-        if uphill.any():
-            p = Slopes(np.where(uphill, -z.coef, p.coef), np.where(uphill, -z.intercept, p.intercept))
-            slope = self.inner(g, p)
-        return p, slope
+        """Directions, and slopes along them."""
+        g, z = self.gradient, self.direction(self.gradient)
+        downhill = self.inner(g, z) > 0
+        p = Slopes(*(np.where(downhill, -a, -b) for a, b in zip(z, self.towards, strict=True)))
+        return p, self.inner(g, p)
 
     def first_length(self, slope, bend) -> np.ndarray:
         """Length of a Newton step along the line."""
@@ -222,7 +235,8 @@ class Descent:
         part.own = [self.own[k] for k in index]
         for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"):
             setattr(part, name, getattr(self, name)[..., index])
-        for name in ("gradient", "towards", "kept"):
+        part.past = [(step.part(index), change.part(index), weight[index]) for step, change, weight in self.past]
+        for name in ("gradient", "towards"):
             if hasattr(self, name):
                 setattr(part, name, getattr(self, name).part(index))
         return part

@@ -88,6 +88,7 @@ class DeviceDescent(Descent):
     def _arrive(self, point: Point) -> None:
         """Take over where the devices are."""
         rows, moved = self.rows, self.rows.unstack(point.moved)
+        before = Slopes(self.coef, self.intercept), self.gradient
         taken, gained = point.taken[rows.columns], point.gained[rows.columns].astype(np.float64)
         self.coef, self.intercept = self.coef + moved.coef, self.intercept + moved.intercept
         self.n_steps, self.gained = self.n_steps + taken, self.gained + gained
@@ -95,6 +96,18 @@ class DeviceDescent(Descent):
         gradient, still = rows.unstack(point.gradient), taken == 0
         self.gradient = Slopes(*(np.where(still, a, b) for a, b in zip(self.gradient, gradient, strict=True)))
         self.judge()
+        self.remember(*before)
+
+    def forget(self) -> None:
+        """Go along the gradient next."""
+        super().forget()
+        self.kept = Slopes(np.zeros_like(self.coef), np.zeros(len(self.intercept)))
+
+    def _part(self, index: np.ndarray, rows) -> DeviceDescent:
+        """Return some of the fits as a descent of their own, on their rows."""
+        part = super()._part(index, rows)
+        part.kept = self.kept.part(index)
+        return part
 
     def _lay_out(self) -> Metric:
         """Lay the metrics out: one factor for all fits, or one for each where some have their own."""
@@ -115,6 +128,7 @@ class DeviceDescent(Descent):
         """Give some fits metrics of their own; see :meth:`Descent.renew_metrics`."""
         self._metric = None
         super().renew_metrics(fits, scale, kin)
+        self.kept.coef[:, fits], self.kept.intercept[fits] = 0.0, 0.0
 
 
 @partial(jit, static_argnums=0, donate_argnums=6)

@@ -204,9 +204,8 @@ class ProximalDescent(Descent):
         """Directions, and slopes along them up to their ends."""
         return self._moves, self._slope
 
-    def conjugate(self, p: Slopes, before: Slopes, norm: np.ndarray) -> Slopes:
-        """Take nothing over."""
-        return self.kept
+    def remember(self, at: Slopes, gradient: Slopes) -> None:
+        """Keep nothing: models know more."""
 
     def first_length(self, slope, bend) -> np.ndarray:
         """Go all the way, or as far as the curvature along it says; it corrects the shared model, too."""
