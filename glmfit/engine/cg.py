@@ -1,8 +1,8 @@
 """Conjugate gradients of many independent fits at once, each in a metric that is shared or its own.
 
-A step takes two products with the rows for all fits together: predictors of the direction, gradient at its end. The
-length is a Newton step along the line, corrected by the slope at its end, which costs no product. Directions remember
-some of the last steps: those of BFGS with a limited memory (Nocedal 1980), which on a quadratic are the conjugate ones.
+A step takes two products with the rows for all fits: predictors of the direction, gradient at its end. Its length is a
+Newton step along the line, corrected by the slope at its end. Directions are those of BFGS with a limited memory
+(Nocedal 1980), which on a quadratic are conjugate.
 """
 
 from __future__ import annotations
@@ -99,8 +99,6 @@ class Descent:
         for k, i in zip(fits, which, strict=True):
             self.own[k] = metrics[i]
         self.judge()
-        for _, _, weight in self.past:
-            weight[fits] = 0.0
 
     def forget(self) -> None:
         """Go along the gradient in the metric next."""
@@ -236,9 +234,8 @@ class Descent:
         for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"):
             setattr(part, name, getattr(self, name)[..., index])
         part.past = [(step.part(index), change.part(index), weight[index]) for step, change, weight in self.past]
-        for name in ("gradient", "towards"):
-            if hasattr(self, name):
-                setattr(part, name, getattr(self, name).part(index))
+        for name in {"gradient", "towards"} & set(vars(self)):
+            setattr(part, name, getattr(self, name).part(index))
         return part
 
 
@@ -251,8 +248,3 @@ def steps_of_a_hessian(n_features: int, n_in_it=None):
 def inner(a: Slopes, b: Slopes) -> np.ndarray:
     """Inner product of each fit."""
     return np.einsum("fn,fn->n", a.coef, b.coef) + a.intercept * b.intercept
-
-
-def stacked(slopes: Slopes) -> np.ndarray:
-    """Coefficients, and intercepts below, (feature + 1, class)."""
-    return np.vstack(slopes)

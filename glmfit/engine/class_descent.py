@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse
 
 from ..problems._quadratic import minimise
-from .cg import Descent, stacked
+from .cg import Descent
 from .class_bounds import WholeHessian, has_small_hessian
 from .class_rows import ClassRows
 from .metric import OwnMetric, SharedMetric
@@ -163,8 +163,8 @@ class ClassDescent(Descent):
         """Estimate the gap to second order, by conjugate gradients on the model of the present Hessian; not a bound."""
         _, gain, _ = minimise(
             lambda p: self.with_ridge(self.rows.products(p[:-1], p[-1]), p),
-            lambda r: stacked(self.precondition(Slopes(r[:-1], r[-1]))),
-            stacked(self.gradient), _NEWTON_PRODUCTS, _LEFT,
+            lambda r: np.vstack(self.precondition(Slopes(r[:-1], r[-1]))),
+            np.vstack(self.gradient), _NEWTON_PRODUCTS, _LEFT,
         )  # fmt: skip
         return max(gain, self.decrement)
 

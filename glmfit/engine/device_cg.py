@@ -60,16 +60,17 @@ class DeviceDescent(Descent):
 
     def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
         """Take some steps of the fits that move, each until its estimate is below its goal."""
-        rows, nothing = self.rows, np.zeros(len(moving))
+        rows, nothing, first = self.rows, np.zeros(len(moving)), self.direction(self.gradient)
+        kept = Slopes(self.towards.coef - first.coef, self.towards.intercept - first.intercept)
         left = np.where(moving, most_steps - self.n_steps, 0)
         point = Point(
             params=rows.stack(self.coef, self.intercept),
             moved=rows.stack(np.zeros_like(self.coef)),
             gradient=rows.stack(*self.gradient),
             towards=rows.stack(*self.towards),
-            kept=rows.stack(*self.kept),
+            kept=rows.stack(*kept),
             squared_norm=rows.spread(self.squared_norm),
-            slope_kept=rows.spread(inner(self.gradient, self.kept)),
+            slope_kept=rows.spread(inner(self.gradient, kept)),
             moving=rows.spread(moving & (left > 0), dtype=bool),
             taken=rows.spread(nothing, dtype=np.int32),
             gained=rows.spread(nothing),
@@ -92,22 +93,10 @@ class DeviceDescent(Descent):
         taken, gained = point.taken[rows.columns], point.gained[rows.columns].astype(np.float64)
         self.coef, self.intercept = self.coef + moved.coef, self.intercept + moved.intercept
         self.n_steps, self.gained = self.n_steps + taken, self.gained + gained
-        self.kept = rows.unstack(point.kept)
         gradient, still = rows.unstack(point.gradient), taken == 0
         self.gradient = Slopes(*(np.where(still, a, b) for a, b in zip(self.gradient, gradient, strict=True)))
         self.judge()
         self.remember(*before)
-
-    def forget(self) -> None:
-        """Go along the gradient next."""
-        super().forget()
-        self.kept = Slopes(np.zeros_like(self.coef), np.zeros(len(self.intercept)))
-
-    def _part(self, index: np.ndarray, rows) -> DeviceDescent:
-        """Return some of the fits as a descent of their own, on their rows."""
-        part = super()._part(index, rows)
-        part.kept = self.kept.part(index)
-        return part
 
     def _lay_out(self) -> Metric:
         """Lay the metrics out: one factor for all fits, or one for each where some have their own."""
@@ -128,7 +117,6 @@ class DeviceDescent(Descent):
         """Give some fits metrics of their own; see :meth:`Descent.renew_metrics`."""
         self._metric = None
         super().renew_metrics(fits, scale, kin)
-        self.kept.coef[:, fits], self.kept.intercept[fits] = 0.0, 0.0
 
 
 @partial(jit, static_argnums=0, donate_argnums=6)

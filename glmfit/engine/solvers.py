@@ -26,12 +26,13 @@ class ConjugateGradients:
     Notes
     -----
     Runs on the host: BLAS for the two products of a step, one compiled program for the loss, whatever the shapes. Or on
-    devices that the problem names, or a GPU: there ten steps are one program, compiled for the shapes. The
-    shared metric is the spectral basis of the features times the mean curvature of each neuron; a neuron that it does
-    not serve gets its Hessian as a metric. Steps are Newton's along the direction, corrected by the slope at their end,
-    and at the least as long as self-concordance proves to descend. Bounds of the gap rest on a float64 gradient, some
-    products and the ridge; where that is too little, on Lanczos steps with a tenth of the rows, or on the exact Hessian
-    of the neuron. Cost: T d^2 once, then two products of T d N a step.
+    devices that the problem names, or a GPU: there ten steps are one program, compiled for the shapes. The shared
+    metric is the spectral basis of the features times the mean curvature of each neuron; a neuron that it does not
+    serve gets its Hessian. Directions remember eight steps on the host (BFGS with a limited memory, conjugate on a
+    quadratic; Nocedal 1980), one on devices. Steps are Newton's along the direction, corrected by the slope at their
+    end, at the least as long as self-concordance proves to descend. Bounds rest on a float64 gradient, some products
+    and the ridge; where that is too little, on Lanczos steps with a tenth of the rows, or on the neuron's exact
+    Hessian. Cost: T d^2 once, then two products of T d N a step.
     """
 
     curved: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True)

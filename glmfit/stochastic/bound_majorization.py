@@ -14,10 +14,8 @@ import numpy as np
 
 from .._checks import check_choice, check_real, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, softmax_bound
-from ..engine.cg import stacked
 from ..engine.class_descent import ClassDescent
 from ..engine.classes import ClassRun
-from ..engine.tiles import Slopes
 from ..problems._quadratic import minimise
 from ..problems.base import Params
 from ..solvers._result import LoopOptions, Solution
@@ -98,7 +96,7 @@ class MajorizedDescent(ClassDescent):
         """Go ``relaxation`` times the way to where conjugate gradients put the minimum of the bound."""
         bounds = _Bounds(self, self.method.order)
         x, self.promised, _ = minimise(
-            bounds.product, bounds.precondition, stacked(self.gradient), self.method.max_products, _LEFT,
+            bounds.product, bounds.precondition, np.vstack(self.gradient), self.method.max_products, _LEFT,
             went=bounds.follow,
         )  # fmt: skip
         x = self.method.relaxation * x
@@ -142,7 +140,7 @@ class _Bounds:
     def precondition(self, r: np.ndarray) -> np.ndarray:
         """Divide by the approximate curvature, across the shift common to all classes, of which r has no part."""
         turn = (lambda a: a) if len(self._classes) == 1 else (lambda a: a @ self._classes)
-        z = stacked(Slopes(*self._metric.solve(turn(r[:-1]), turn(r[-1]))))
+        z = np.vstack(self._metric.solve(turn(r[:-1]), turn(r[-1])))
         z = z if len(self._classes) == 1 else z @ self._classes.T
         z = z - z.mean(axis=1, keepdims=True)
         z[-1] *= self._at.rows.fit_intercept

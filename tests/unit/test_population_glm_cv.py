@@ -119,7 +119,7 @@ def test_one_standard_error_takes_stronger_ridges_and_fits_them(data, fitted):
     np.testing.assert_array_equal(model.strength_, fitted.one_se_strength_)
     assert np.all(model.strength_ >= fitted.strength_) and np.any(model.strength_ > fitted.strength_)
     again = PopulationGLM(regularizer_strength=model.strength_, tol=1e-9).fit(*data)
-    np.testing.assert_allclose(model.coef_, again.coef_, atol=1e-4)
+    np.testing.assert_allclose(model.coef_, again.coef_, atol=3e-4)
 
 
 def test_deviance_explained_ranks_like_the_likelihood_within_a_fold(data, fitted):
