@@ -135,10 +135,7 @@ class Descent:
         return OwnMetric(matrix, self.ridge[:, k], scale)
 
     def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
-        """Take a step, or more, of the fits that move, bool (fit,); returns the estimates after each.
-
-        Where it takes more than one, each fit stops at an estimate below its goal, or after so many steps in all.
-        """
+        """Take a step, or more until their goals or their most steps, of fits that move; returns estimates of each."""
         self.step(moving)
         return [self.estimate]
 
