@@ -54,13 +54,14 @@ def evaluate_loss(
 
 def sums_of(x, r, excess, saturated) -> ResidualSums:
     """Return sums over some rows, weights inside; x is (row, feature), the others (row, neuron)."""
+    above = (r > 0).astype(r.dtype)
+    signs = above, 1 - above
+    push = [r * sign for sign in signs]
 
     def apart(a):
-        above = np.where(r > 0, a, 0.0)
-        return np.stack([above, a - above])
+        return np.stack([np.einsum("tn,tn->n", a, sign) for sign in signs])  # several times faster than to select
 
-    push = apart(r)
-    return ResidualSums(push.sum(axis=1), x.T @ push, *(apart(a).sum(axis=1) for a in (excess, saturated)))
+    return ResidualSums(apart(r), np.stack([(p.T @ x).T for p in push]), apart(excess), apart(saturated))
 
 
 @_quietly
