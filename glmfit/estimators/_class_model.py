@@ -75,18 +75,7 @@ class ClassModel(Model):
         certify: bool = True,
         random_state: Seed = 0,
         verbose: bool = False,
-    ):
-        self.regularizer = regularizer
-        self.regularizer_strength = regularizer_strength
-        self.solver_name = solver_name
-        self.solver_kwargs = solver_kwargs
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.step = step
-        self.step_decay = step_decay
-        self.certify = certify
-        self.random_state = random_state
-        self.verbose = verbose
+    ): ...
 
     # ------------------------------------------------------------------------------------------ fit
 

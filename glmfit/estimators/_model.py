@@ -29,10 +29,10 @@ class Model(BaseEstimator):
     report_class: ClassVar[type]
 
     def __init_subclass__(cls, **options):
-        """Let the constructor name the estimator when it refuses a parameter."""
+        """Let constructors list their parameters only: these are kept as they are given, and others refused."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
-            cls.__init__ = _naming(cls.__init__)
+            cls.__init__ = _keeping(cls.__init__)
 
     @property
     def n_iter_(self) -> int:
@@ -106,32 +106,31 @@ class WholeFit:
     def __init__(self, model: Model):
         self._model, self._before = model, dict(vars(model))
 
-    def __enter__(self) -> None:
-        """Let the fit begin."""
+    def __enter__(self) -> None: ...
 
     def __exit__(self, kind, *error) -> None:
-        """Undo what was half done: checks have set n_features_in_ already."""
-        if kind is not None:
+        if kind is not None:  # checks have set n_features_in_ already
             vars(self._model).clear()
             vars(self._model).update(self._before)
         elif failure := self._model.report_._failure():
             warn_user(failure, ConvergenceWarning)
 
 
-def _naming(init):
-    """Wrap a constructor: what it does not know is refused in the name of the estimator, with what it does know."""
+def _keeping(init):
+    """Make a constructor of the same signature that keeps its parameters as they are given, as scikit-learn asks."""
     signature = inspect.signature(init)
 
     @functools.wraps(init)
-    def checked(self, *args, **parameters):
+    def keep(self, *args, **parameters):
         try:
-            signature.bind(self, *args, **parameters)
+            given = signature.bind(self, *args, **parameters)
         except TypeError as error:
             known = ", ".join(list(signature.parameters)[1:])
             raise TypeError(f"{type(self).__name__}: {error}; its parameters are {known}.") from None
-        init(self, *args, **parameters)
+        given.apply_defaults()
+        vars(self).update((name, given.arguments[name]) for name in list(signature.parameters)[1:])
 
-    return checked
+    return keep
 
 
 # --------------------------------------------------------------------------------------------- files

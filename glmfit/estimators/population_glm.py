@@ -149,20 +149,7 @@ class PopulationGLM(PopulationModel):
         max_memory: float = 2e9,
         devices: str | Sequence[jax.Device] | None = None,
         pad_shapes: bool = False,
-    ):
-        self.inverse_link_function = inverse_link_function
-        self.regularizer = regularizer
-        self.regularizer_strength = regularizer_strength
-        self.groups = groups
-        self.solver_name = solver_name
-        self.solver_kwargs = solver_kwargs
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.max_memory = max_memory
-        self.devices = devices
-        self.pad_shapes = pad_shapes
+    ): ...
 
     # ------------------------------------------------------------------------------------------ fit
 

@@ -140,22 +140,7 @@ class PopulationGLMCV(PopulationModel):
         max_memory: float = 2e9,
         random_state: Seed = 0,
         verbose: bool = False,
-    ):
-        self.inverse_link_function = inverse_link_function
-        self.regularizer = regularizer
-        self.l1_ratio = l1_ratio
-        self.strengths = strengths
-        self.cv = cv
-        self.scoring = scoring
-        self.rule = rule
-        self.solver_name = solver_name
-        self.solver_kwargs = solver_kwargs
-        self.cv_tol = cv_tol
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.max_memory = max_memory
-        self.random_state = random_state
-        self.verbose = verbose
+    ): ...
 
     def fit(
         self,

@@ -136,23 +136,7 @@ class ResponseModel(ResponsePrediction):
         validation_fraction: float = 0.1,
         random_state: Seed = 0,
         verbose: bool = False,
-    ):
-        self.n_components = n_components
-        self.loss = loss
-        self.stimulus_hidden = stimulus_hidden
-        self.neuron_hidden = neuron_hidden
-        self.regularizer_strength = regularizer_strength
-        self.bias = bias
-        self.bias_strength = bias_strength
-        self.imputation_weight = imputation_weight
-        self.prior = prior
-        self.solver_name = solver_name
-        self.solver_kwargs = solver_kwargs
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.verbose = verbose
+    ): ...
 
     def fit(
         self,
