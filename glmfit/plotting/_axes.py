@@ -18,14 +18,18 @@ CYCLE = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
 
 _AX = "ax : matplotlib.axes.Axes, optional\n    Where to draw."
 _RETURNS = "Returns\n-------\nmatplotlib.axes.Axes"
+_RAISES = """Raises
+------
+ValueError, TypeError, NotFittedError
+    For values out of range or of another kind or shape than is said here, where there is nothing to draw, and for a
+    model before its fit; the message says what is allowed."""
 Drawing = TypeVar("Drawing", bound=Callable)
 
 
 def on_axes(draw: Drawing) -> Drawing:
-    """Write into a docstring what holds for every drawing: ``ax`` is where it draws, and what it returns."""
-    parameters, *others = re.split(r"\n\n(?=Returns\n|Raises\n)", inspect.cleandoc(draw.__doc__ or ""))
-    returns = [] if any(section.startswith("Returns") for section in others) else [_RETURNS]
-    draw.__doc__ = "\n\n".join([f"{parameters}\n{_AX}", *returns, *others])
+    """Write into a docstring what holds for every drawing: where it draws, what it returns and what it raises."""
+    parameters, *returns = re.split(r"\n\n(?=Returns\n)", inspect.cleandoc(draw.__doc__ or ""))
+    draw.__doc__ = "\n\n".join([f"{parameters}\n{_AX}", *(returns or [_RETURNS]), _RAISES])
     return draw
 
 

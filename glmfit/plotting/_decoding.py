@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..estimators import ResponseModel
 from ._axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes, on_axes
-from ._given import read_alike, read_numbers
+from ._given import read_like, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,11 +46,6 @@ def plot_confusion(
     -------
     matplotlib.axes.Axes
         Row the true class, column the decoded one, percent of the row; a class that never occurred has a grey row.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ or a class has no label.
     """
     true, decoded = np.asarray(true), np.asarray(decoded)
     if true.ndim != 1 or true.shape != decoded.shape:
@@ -111,11 +106,6 @@ def plot_decoded(
         Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
     ylabel : str
         Name and unit of the position.
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit.
     """
     time, position = read_numbers("time_s", time_s, "time"), read_numbers("position", position, "position")
     posterior = read_numbers("posterior", posterior, "time", "position")
@@ -124,7 +114,7 @@ def plot_decoded(
             f"posterior has shape {posterior.shape}; with {len(time)} times and {len(position)} positions it must be "
             f"({len(time)}, {len(position)})."
         )
-    values = None if truth is None else read_alike("time_s", time.shape, {"truth": truth})["truth"]
+    values = None if truth is None else read_like("truth", truth, "time_s", time.shape)
     ax = axes_or_new(ax, (6.5, 2.6))
     step = np.diff(position).min() if len(position) > 1 else 1.0
     place = np.round((position - position[0]) / step).astype(int)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from .._checks import check_positive, check_real, check_whole
 from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, legend, name_axes, on_axes, say, time_axis
-from ._given import check_limits, read_alike, read_bins, read_numbers
+from ._given import check_limits, read_bins, read_like, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,18 +59,13 @@ def plot_tuning(
     matplotlib.axes.Axes
         Spikes/s. Dots with bars: mean counted rate and its standard error, from the spread of the counts over the
         time bins of the interval as if these were independent. Line: the model's mean rate there.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ, `bin_s` is not above 0, `edges` are no intervals, or none of these has enough time bins.
     """
     check_positive("bin_s", bin_s)
     check_whole("min_bins", min_bins, 0)
     x = read_numbers("covariate", covariate, "time")
     rates = {} if rate is None else rate if isinstance(rate, dict) else {"model": rate}
-    rates = read_alike("covariate", x.shape, rates)
-    y = read_alike("covariate", x.shape, {"counts": counts})["counts"]
+    rates = {name: read_like(name, values, "covariate", x.shape) for name, values in rates.items()}
+    y = read_like("counts", counts, "covariate", x.shape)
     known = np.isfinite(x) & np.isfinite(y) & np.all([np.isfinite(v) for v in [x, *rates.values()]], axis=0)
     if not known.any():
         raise ValueError("covariate, counts and rate have no time bin where all are known; there is nothing to draw.")
@@ -149,17 +144,12 @@ def plot_residuals(
     matplotlib.axes.Axes
         Pearson residuals (spikes - expected) / sqrt(expected) against time. Grey: two standard deviations, which
         Poisson counts of these rates leave about once in twenty windows. Bins with a NaN are left out of both sums.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ, times do not increase, a width is not above 0, or nothing lies within the limits.
     """
     time, bin_s = read_bins(time_s, bin_s)
     check_positive("window_s", window_s)
-    series = read_alike("time_s", time.shape, {"rate": rate, "counts": counts})
+    rate, counts = read_like("rate", rate, "time_s", time.shape), read_like("counts", counts, "time_s", time.shape)
     seen = check_limits(limits_s, time)
-    time, rate, counts = time[seen], series["rate"][seen], series["counts"][seen]
+    time, rate, counts = time[seen], rate[seen], counts[seen]
     ax = axes_or_new(ax, (6.5, 1.5))
     known = np.isfinite(rate) & np.isfinite(counts)
     start = time[0] - bin_s / 2
@@ -198,11 +188,6 @@ def plot_time_rescaling(
     matplotlib.axes.Axes
         Line: cumulative share of the intervals against their rescaled length. Grey: the band of the Kolmogorov-Smirnov
         test about the diagonal, where the rates of a right model lead. Words where the neuron has no spikes.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If there is no such neuron, `level` is not in (0, 1), or `rescaled` is something else.
     """
     models = rescaled if isinstance(rescaled, dict) else {"model": rescaled}
     what = "what glmfit.inference.rescale_time returns, or a dict with names for such"
