@@ -98,16 +98,6 @@ class ClassModel(Model):
         offset : array-like, (row, class), optional
             Added to the scores, classes in the order of ``classes_``; a row with a NaN is left out.
 
-        Returns
-        -------
-        SoftmaxGLM or MultinomialGLM
-            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
-
-        Raises
-        ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. The model stays as it was.
-
         Warns
         -----
         ConvergenceWarning

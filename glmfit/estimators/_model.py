@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from abc import abstractmethod
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +23,25 @@ from ._folds import are_epochs, is_epochs
 from ._parameters import read_seed
 from .report import report_of
 
+_OF_EVERY_MODEL = """
+solver_kwargs : dict, optional
+    Hyper-parameters of the solver named, such as ``{"batch_size": 2000}``.
+random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
+    Seed of all draws. None is 0: the same call gives the same answer.
+verbose : bool
+    Show a progress bar of what is done; it ends at 100 % as soon as all is decided."""
+_OF_EVERY_FIT = """
+
+Returns
+-------
+self
+    Fitted. Interrupting with Ctrl-C leaves a usable model whose report says so.
+
+Raises
+------
+ValueError, TypeError
+    For data or parameters that make no sense; the message says what to do. The model stays as it was."""
+
 
 class Model(BaseEstimator):
     """Common part of all estimators; their fits set ``report_``, and what `_write_state` knows of."""
@@ -33,6 +53,10 @@ class Model(BaseEstimator):
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
             cls.__init__ = _keeping(cls.__init__)
+        if cls.__module__.partition(".")[0] == "glmfit":
+            _complete(cls, r"(?=\n\nAttributes\n)", _OF_EVERY_MODEL)
+            for name in vars(cls).keys() & {"fit", "partial_fit"}:  # what they raise besides follows
+                _complete(vars(cls)[name], r"\n\nRaises\n-+(?=\n)|(?=\n\n(?:Warns|Notes)\n)|$", _OF_EVERY_FIT)
 
     @property
     def n_iter_(self) -> int:
@@ -114,6 +138,12 @@ class WholeFit:
             vars(self._model).update(self._before)
         elif failure := self._model.report_._failure():
             warn_user(failure, ConvergenceWarning)
+
+
+def _complete(documented, place: str, shared: str) -> None:
+    """Write what holds for many at its place, a pattern, in a docstring."""
+    if documented.__doc__:
+        documented.__doc__ = re.sub(place, shared, inspect.cleandoc(documented.__doc__), count=1)
 
 
 def _keeping(init):

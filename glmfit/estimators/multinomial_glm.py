@@ -36,10 +36,9 @@ class MultinomialGLM(RegressorMixin, ClassModel):
 
     Parameters
     ----------
-    regularizer, regularizer_strength, solver_name, solver_kwargs, tol, max_epochs, step, step_decay, certify :
-        As in `SoftmaxGLM`, and so are random_state and verbose. A sampling solver's epoch visits every pair of a row
-        and a category it has counts of, or with ``solver_kwargs={"visit": "row", ...}`` every row;
-        StochasticMajorization and SoftmaxSGD visit rows.
+    regularizer, regularizer_strength, solver_name, tol, max_epochs, step, step_decay, certify :
+        As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of, or
+        with ``solver_kwargs={"visit": "row", ...}`` every row; StochasticMajorization and SoftmaxSGD visit rows.
 
     Attributes
     ----------
@@ -108,11 +107,6 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         ----------
         X, y, sample_weight, offset :
             As in :meth:`fit`.
-
-        Returns
-        -------
-        MultinomialGLM
-            self; its report is about these rows.
         """
         with WholeFit(self):
             data, _ = self._read(X, y, sample_weight, offset, reset=not hasattr(self, "classes_"))

@@ -68,17 +68,10 @@ class PopulationGLM(PopulationModel):
         Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge) and ProximalNewton for those with
         kinks, but for some cases (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that
         ran.
-    solver_kwargs : dict, optional
-        Hyper-parameters of the solver, for example ``{"batch_size": 2000, "certificate": "global"}``.
     tol : float
         Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; see Notes.
     max_epochs : int
         Budget: steps of each neuron (SAGA: passes over the data).
-    random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
-        Seed of the row order and of the certificates' random starts. None is 0: the same call gives the same
-        answer.
-    verbose : bool
-        Show a progress bar with epochs and gap; it ends at 100 % as soon as every neuron is decided.
     max_memory : float
         Bytes for rows and what is kept of them; what rows are read from is loaded if it fits, and read in every pass
         otherwise. Libraries and compiled programs take some hundred megabytes besides.
@@ -185,16 +178,10 @@ class PopulationGLM(PopulationModel):
             already, the fit goes on from it and ends with the same proof (SAGA: as if nothing had happened, bit for
             bit). It stays when the fit has ended.
 
-        Returns
-        -------
-        PopulationGLM
-            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
-
         Raises
         ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. Also for NaN in a row that is read
-            while fitting (the row is named), and for a checkpoint of another fit.
+        ValueError
+            Also for NaN in a row that is read while fitting (the row is named), and for a checkpoint of another fit.
         OSError
             If rows cannot be read: which, and why. A checkpoint keeps what was reached.
 

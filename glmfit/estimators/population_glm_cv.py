@@ -67,18 +67,12 @@ class PopulationGLMCV(PopulationModel):
     solver_name : {"auto", "ConjugateGradients", "ProximalNewton"}
         Of the cross-validation. ConjugateGradients (for the ridge) and ProximalNewton (for the others) step all folds
         of a strength together, from the fits to all rows. "auto" takes what the penalty asks for.
-    solver_kwargs : dict, optional
-        Hyper-parameters of the solver named.
     cv_tol : float
         Relative gap at which the fits of the cross-validation stop.
     tol, max_epochs :
         Of the last fit, as in `PopulationGLM`; the epochs (or steps) limit the cross-validation as well.
     max_memory : float
         Bytes that the fits of the cross-validation may take besides the design; neurons are done in groups that do.
-    random_state :
-        As in `PopulationGLM`.
-    verbose : bool
-        Show one progress bar, which counts fits and names what is being done.
 
     Attributes
     ----------
@@ -157,17 +151,10 @@ class PopulationGLMCV(PopulationModel):
         X, y, sample_weight, offset, exposure :
             As :meth:`PopulationGLM.fit` takes them; in memory.
 
-        Returns
-        -------
-        PopulationGLMCV
-            self.
-
         Raises
         ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. The model stays as it was.
         KeyboardInterrupt
-            If Ctrl-C came before any strength could be scored; later it leaves a usable model (see Notes of the class).
+            If Ctrl-C came before any strength could be scored (see Notes of the class).
 
         Warns
         -----

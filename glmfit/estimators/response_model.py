@@ -58,8 +58,6 @@ class ResponseModel(ResponsePrediction):
         What pairs that were not recorded are drawn to: the neuron's mean response, or z = 0.
     solver_name : {"auto", "LBFGS", "GaussNewton", "Adam", "LeftBatches", "SampledPairs"}
         "auto" is LBFGS for linear towers and Adam, which ends with L-BFGS, where there is a hidden layer.
-    solver_kwargs : dict, optional
-        Hyper-parameters of the solver.
     tol : float
         Norm of the gradient, relative to that at the start, at which to stop.
     max_epochs : int, optional
@@ -67,10 +65,6 @@ class ResponseModel(ResponsePrediction):
     validation_fraction : float
         Share of the pairs held out to choose among several weights or strengths: whole pairs, with all their trials,
         and never all those of a stimulus or neuron. The best are fitted to all pairs again.
-    random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
-        Seed of all draws. None is 0: the same call gives the same answer.
-    verbose : bool
-        Show a progress bar.
 
     Attributes
     ----------
@@ -164,16 +158,6 @@ class ResponseModel(ResponsePrediction):
             Factors a and b >= 0 of the imputation weight; default 1.
         prior_factors : tuple of array-like, (stimulus, any) and (neuron, any), optional
             Prior of pairs that were not recorded, the products of their rows, in place of ``prior``.
-
-        Returns
-        -------
-        ResponseModel
-            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
-
-        Raises
-        ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. The model stays as it was.
 
         Warns
         -----

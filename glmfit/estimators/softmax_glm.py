@@ -58,8 +58,6 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with: "SGD", "OVE", "NCE",
         "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to choose:
         "StochasticMajorization" (needs a ridge).
-    solver_kwargs : dict, optional
-        Hyper-parameters of the solver, for example ``{"n_negatives": 10}``.
     tol : float
         Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`.
     max_epochs : int, optional
@@ -73,10 +71,6 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     certify : bool
         Sampling solvers: whether to bound the distance from the optimum at the end, where a pass over all rows and
         classes is affordable.
-    random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
-        Seed of all draws. None is 0: the same call gives the same answer.
-    verbose : bool
-        Show a progress bar.
 
     Attributes
     ----------
@@ -160,22 +154,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         X, y, sample_weight, offset :
             As in :meth:`fit`.
         classes : sequence, optional
-            All labels of the stream; needed at the first call, unless all of them are in its y.
-
-        Returns
-        -------
-        SoftmaxGLM
-            self; its report is about these rows.
-
-        Raises
-        ------
-        ValueError
-            For labels that are not among the classes, besides what :meth:`fit` refuses.
+            All labels of the stream, others are refused; needed at the first call, unless all of them are in its y.
 
         Notes
         -----
         A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
-        are 100 at least. "auto" is ImplicitSGD here.
+        are 100 at least. "auto" is ImplicitSGD here. The report is about these rows.
         """
         with WholeFit(self):
             first = not hasattr(self, "classes_")
