@@ -26,7 +26,7 @@ from ..solvers._result import History, stopping_target
 from ..solvers._seed import key_for
 from ._default_strength import residual, warn_if_flat
 from ._folds import Folds
-from ._parameters import SOLVERS, choose_solver, precision
+from ._parameters import SOLVERS, choose_solver, is_strength, precision
 from ._population_model import PROVED
 
 
@@ -241,16 +241,8 @@ def read_strengths(given) -> np.ndarray | None:
     """Strengths in increasing order, each once; None stays."""
     if given is None:
         return None
-    try:
-        strengths = np.asarray(given)
-    except ValueError:  # lists of different lengths
-        strengths = np.empty(0, object)
-    if (
-        strengths.dtype.kind not in "fiu"
-        or strengths.ndim != 1
-        or any(isinstance(strength, bool | np.bool_) for strength in given)
-        or not np.all(np.isfinite(strengths) & (strengths >= 0))
-    ):
+    strengths = np.asarray(given, object)
+    if strengths.ndim != 1 or not all(map(is_strength, strengths)):
         raise ValueError(
             f"strengths is {shorten(given)}; it must be a list of finite numbers of at least 0, such as "
             f"[1e-4, 1e-2, 1]{not_text(given)}."

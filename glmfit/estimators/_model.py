@@ -29,7 +29,14 @@ solver_kwargs : dict, optional
 random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
     Seed of all draws. None is 0: the same call gives the same answer.
 verbose : bool
-    Show a progress bar of what is done; it ends at 100 % as soon as all is decided."""
+    Show a progress bar of what is done; it ends at 100 % as soon as all is decided.
+
+Attributes
+----------
+report_ : FitReport, ClassReport or ResponseReport
+    Status, distance from the optimum and more; ``print(model.report_)``.
+n_iter_ : int
+    Epochs of the fit."""
 _OF_EVERY_FIT = """
 
 Returns
@@ -54,7 +61,7 @@ class Model(BaseEstimator):
         if "__init__" in vars(cls):
             cls.__init__ = _keeping(cls.__init__)
         if cls.__module__.partition(".")[0] == "glmfit":
-            _complete(cls, r"(?=\n\nAttributes\n)", _OF_EVERY_MODEL)
+            _complete(cls, r"\n\nAttributes\n-+", _OF_EVERY_MODEL)
             for name in vars(cls).keys() & {"fit", "partial_fit"}:  # what they raise besides follows
                 _complete(vars(cls)[name], r"\n\nRaises\n-+(?=\n)|(?=\n\n(?:Warns|Notes)\n)|$", _OF_EVERY_FIT)
 

@@ -44,12 +44,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     ----------
     classes_ : numpy.ndarray
         Names of the categories: columns of y where it has any, else numbers, (category,).
-    coef_ : numpy.ndarray
-        (feature, category), float64; sums to 0 over categories.
-    intercept_ : numpy.ndarray
-        (category,); -1e4 (probability 0) for a category without counts.
-    n_iter_, strength_, report_, n_features_in_, feature_names_in_ :
-        As in `SoftmaxGLM`.
+    coef_, intercept_, strength_, n_features_in_, feature_names_in_ :
+        As in `SoftmaxGLM`; the intercept is -1e4 for a category without counts.
 
     Notes
     -----

@@ -84,18 +84,13 @@ class PopulationGLM(PopulationModel):
 
     Attributes
     ----------
-    coef_ : numpy.ndarray
-        (n_features,) for 1-D y, else (n_features, n_neurons), float64.
-    intercept_ : numpy.ndarray or float
-        Number for 1-D y, else (n_neurons,). -1e4 (rate 0) for a neuron without spikes.
+    coef_, intercept_ : numpy.ndarray, numpy.ndarray or float
+        (n_features,) and a number for 1-D y, else (n_features, n_neurons) and (n_neurons,), float64. The intercept of a
+        neuron without spikes is -1e4 (rate 0).
     strength_ : float, array or tuple
         Strength of the penalty: the one given, or the one chosen, (n_features, n_neurons).
-    report_ : FitReport
-        Status, certified gap and more per neuron; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
         As in scikit-learn.
-    n_iter_ : int
-        Epochs run.
 
     Notes
     -----

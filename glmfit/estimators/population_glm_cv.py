@@ -87,8 +87,8 @@ class PopulationGLMCV(PopulationModel):
         Of the fits to all rows, (strength, feature, neuron) and (strength, neuron).
     cv_gap_, cv_gap_is_bound_, cv_converged_ : numpy.ndarray
         Distance from the optimum of every fit, whether proved, and whether below its target, (strength, fold, neuron).
-    coef_, intercept_, report_, n_iter_ :
-        Of the last fit, as in `PopulationGLM`.
+    coef_, intercept_ :
+        As in `PopulationGLM`; report_ and n_iter_ are of the last fit, too.
 
     Notes
     -----

@@ -114,13 +114,9 @@ def warn_rank(settings: Settings, *sides: Side) -> None:
         )
 
 
-class Fitted(NamedTuple):
-    """Outcome of a fit, on the host."""
-
-    towers: tuple[Tower, Tower]  # of stimuli and of neurons, rotated as `canonical_rotation` says
-    predictor: Predictor  # of the entities of the fit
-    mean_bias: tuple[float, float]  # of the stimuli, and the neurons, that have responses: what others are given
-    report: ResponseReport
+# Towers of stimuli and of neurons, rotated as `canonical_rotation` says; predictor of the entities of the fit; mean
+# biases of stimuli and of neurons that have responses, which others are given; report.
+Fitted = tuple[tuple[Tower, Tower], Predictor, tuple[float, float], ResponseReport]
 
 
 class ResponseFit(NamedTuple):
@@ -285,7 +281,7 @@ class _Trial(NamedTuple):
             tuning=tuning,
         )
         mean_bias = float(predictor.s[seen[0]].mean()), float(predictor.t[seen[1]].mean())
-        return Fitted(towers, predictor, mean_bias, report)
+        return towers, predictor, mean_bias, report
 
 
 def _quiet(tower: Tower, seen: np.ndarray) -> Tower:

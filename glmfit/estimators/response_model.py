@@ -79,8 +79,6 @@ class ResponseModel(ResponsePrediction):
         Entities and features, which are as many where each entity is its own feature.
     stimulus_feature_names_in_, neuron_feature_names_in_ : numpy.ndarray
         Names of the columns of the features, where all of them are strings.
-    n_iter_, report_ : int, ResponseReport
-        Epochs of the fit; status, deviance explained and more, ``print(model.report_)``.
 
     Notes
     -----

@@ -217,7 +217,7 @@ class ResponsePrediction(Model):
         P, Q, s, t = (arrays[name] for name in _EMBEDDINGS)
         if len(P) != sides[0].n or len(Q) != sides[1].n or P.shape[1] != Q.shape[1]:
             raise IndexError(f"embeddings of shapes {P.shape} and {Q.shape}")
-        fitted = Fitted(towers, Predictor(P, s, Q, t, arrays["null"]), tuple(header["mean_bias"]), self.report_)
+        fitted = towers, Predictor(P, s, Q, t, arrays["null"]), tuple(header["mean_bias"]), self.report_
         self._keep(RESPONSE_LOSSES[header["loss"]], fitted, tuple(sides))
 
 

@@ -76,16 +76,11 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     ----------
     classes_ : numpy.ndarray
         Labels, sorted where they can be, else in order of appearance, (class,).
-    coef_ : numpy.ndarray
-        (feature, class), float64; sums to 0 over classes.
-    intercept_ : numpy.ndarray
-        (class,); -1e4 (probability 0) for a class all of whose rows have weight 0.
-    n_iter_, strength_ : int, float
-        Epochs of the fit, and strength of its penalty.
-    report_ : ClassReport
-        Status, certified gap and more; ``print(model.report_)``.
-    n_features_in_, feature_names_in_ :
-        As in scikit-learn.
+    coef_, intercept_ : numpy.ndarray
+        (feature, class), float64, which sums to 0 over classes, and (class,), which is -1e4 (probability 0) for a class
+        all of whose rows have weight 0.
+    strength_, n_features_in_, feature_names_in_ :
+        Strength of the penalty; the others as in scikit-learn.
 
     Notes
     -----

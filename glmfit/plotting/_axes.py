@@ -16,7 +16,15 @@ BLUE, RED, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "
 BLACK, GREY, LIGHT = "#222222", "#7F7F7F", "#C8C8C8"
 CYCLE = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
 
-_AX = "ax : matplotlib.axes.Axes, optional\n    Where to draw."
+_OPTIONS = {
+    "bin_s": "float, optional\n    Width of a bin, s; default the median difference of `time_s`.",
+    "limits_s": "tuple of float, optional\n    First and last time to draw, s.",
+    "colorbar": "bool or list of matplotlib.axes.Axes\n    Whether to draw one, or the axes that share it.",
+    "color": "color\n    Of lines and bands, or of the model.",
+    "xlabel": "str\n    Name, and unit, of what is on the x-axis.",
+    "ylabel": "str\n    Name, and unit, of what is on the y-axis.",
+    "ax": "matplotlib.axes.Axes, optional\n    Where to draw.",
+}
 _RETURNS = "Returns\n-------\nmatplotlib.axes.Axes"
 _RAISES = """Raises
 ------
@@ -27,9 +35,12 @@ Drawing = TypeVar("Drawing", bound=Callable)
 
 
 def on_axes(draw: Drawing) -> Drawing:
-    """Write into a docstring what holds for every drawing: where it draws, what it returns and what it raises."""
+    """Write into a docstring what holds for many drawings: options, what they return and what they raise."""
     parameters, *returns = re.split(r"\n\n(?=Returns\n)", inspect.cleandoc(draw.__doc__ or ""))
-    draw.__doc__ = "\n\n".join([f"{parameters}\n{_AX}", *(returns or [_RETURNS]), _RAISES])
+    for name, option in _OPTIONS.items():
+        if name in inspect.signature(draw).parameters and f"\n{name} : " not in parameters:
+            parameters += f"\n{name} : {option}"
+    draw.__doc__ = "\n\n".join([parameters, *(returns or [_RETURNS]), _RAISES])
     return draw
 
 

@@ -39,8 +39,6 @@ def plot_confusion(
         Words for the classes, as tick labels.
     numbers : bool, optional
         Whether to write the percentages into the cells; default up to twelve classes.
-    colorbar : bool
-        Whether to draw one.
 
     Returns
     -------
@@ -104,8 +102,6 @@ def plot_decoded(
         Probability at which black is reached; default the 99th percentile of the largest ones.
     breaks : sequence of float
         Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
-    ylabel : str
-        Name and unit of the position.
     """
     time, position = read_numbers("time_s", time_s, "time"), read_numbers("position", position, "position")
     posterior = read_numbers("posterior", posterior, "time", "position")
@@ -163,8 +159,6 @@ def plot_responses(
         out.
     label : str
         Name, and unit, of the responses, next to the color bar.
-    colorbar : bool or list of matplotlib.axes.Axes
-        Whether to draw one, or the axes that share it.
     """
     responses = responses.predict() if hasattr(responses, "predict") else responses
     table = read_numbers("responses", responses, "stimulus", "neuron")

@@ -34,10 +34,8 @@ def plot_tuning(
 
     Parameters
     ----------
-    covariate : array-like of shape (time,)
-        Value of the covariate in every time bin; bins with a NaN are left out.
-    counts : array-like of shape (time,)
-        Spikes per bin.
+    covariate, counts : array-like of shape (time,)
+        Value of the covariate, and spikes, in every time bin; bins with a NaN are left out.
     rate : array-like of shape (time,) or dict of str to such, optional
         Expected counts per bin, as ``predict`` returns them, averaged over the same bins as the counts, so that both
         see the other covariates as they were. A dict gives names for the legend (drawn by the caller).
@@ -49,10 +47,6 @@ def plot_tuning(
         A rate in spikes/s against the covariate, drawn as it is, for example of ``predict`` on a grid.
     min_bins : int
         Intervals with fewer time bins are not drawn.
-    xlabel : str
-        Name and unit of the covariate.
-    color : color
-        Of the model.
 
     Returns
     -------
@@ -132,12 +126,6 @@ def plot_residuals(
         Expected counts per bin, as ``predict`` returns them, and spikes per bin.
     window_s : float
         Width of the windows, s; best so wide that each expects a few spikes.
-    bin_s : float, optional
-        Width of a bin, s; default the median difference of `time_s`.
-    limits_s : tuple of float, optional
-        First and last time to draw, s.
-    color : color
-        Of the line.
 
     Returns
     -------
@@ -177,7 +165,7 @@ def plot_time_rescaling(
         What :func:`glmfit.inference.rescale_time` returns; a dict gives names of models for the legend. The last is
         drawn strongest.
     neuron : int
-        Which neuron.
+        Which one.
     level : float
         Probability that the whole curve of a right model stays within its band, in (0, 1).
     difference : bool

@@ -40,14 +40,12 @@ def plot_filter(
 
     Parameters
     ----------
-    basis : array-like of shape (lag, basis function)
-        Values of the basis functions.
+    basis, lag_s : array-like of shape (lag, basis function) and (lag,)
+        Values of the basis functions at every lag, s.
     weights : array-like of shape (basis function,) or (basis function, neuron)
         Their coefficients, a part of ``coef_``; one line per neuron.
-    lag_s : array-like of shape (lag,)
-        Lags, s.
     unit : {"ms", "s"}
-        Unit of the lag axis.
+        Unit of the lag axis, which is added to its name.
     covariance : array-like of shape (basis function, basis function), optional
         Covariance of the weights of one neuron; drawn as a band of two standard deviations.
     interval : tuple of two array-like of shape (lag,), optional
@@ -57,10 +55,6 @@ def plot_filter(
         Lags up to here, s, are shaded and called refractory.
     label : str, optional
         Name for the legend (drawn by the caller).
-    color : color
-        Of line and band.
-    xlabel, ylabel : str
-        Names of the axes; the unit of the lag is added.
     """
     check_choice("unit", unit, _UNIT_S)
     basis = read_numbers("basis", basis, "lag", "basis function")
@@ -120,8 +114,6 @@ def plot_coupling(
         Weight at which the colours saturate; default the 99th percentile of the absolute non-zero weights.
     label : str
         Name, and unit, of the weights, next to the color bar.
-    colorbar : bool or list of matplotlib.axes.Axes
-        Whether to draw one, or the axes that share it.
     """
     coupling = read_numbers("coupling", coupling, "source neuron", "target neuron")
     if names is not None and {len(names)} != set(coupling.shape):
@@ -163,8 +155,6 @@ def plot_recovery(
     ----------
     true, estimated : array-like of one shape
         Pairs with a NaN are left out.
-    xlabel, ylabel : str
-        What they are.
     """
     true = numbers(true, "true", "an array of numbers")
     estimated = read_like("estimated", estimated, "true", true.shape)
@@ -188,8 +178,6 @@ def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | N
     ----------
     scores : array-like of shape (neuron,)
         At most 1; NaN (a neuron without spikes) is left out.
-    xlabel : str
-        Which score, on which rows.
     """
     scores = read_numbers("scores", scores, "neuron")
     scores = scores[np.isfinite(scores)]

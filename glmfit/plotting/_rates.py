@@ -38,13 +38,9 @@ def plot_rate_against_spikes(
         strongest.
     counts : array-like of shape (time,), optional
         Spikes per bin; a bin with k spikes gets k ticks.
-    bin_s : float, optional
-        Width of a bin, s; default the median difference of `time_s`.
     smooth_s : float, optional
         Smooth by a Gaussian of this standard deviation, s: the predictions, and beside them the counts, so that
         the two can be compared.
-    limits_s : tuple of float, optional
-        First and last time to draw, s.
 
     Returns
     -------
@@ -110,12 +106,6 @@ def plot_signal(
     ----------
     time_s, signal : array-like of shape (time,)
         Times, s, and the signal in any unit.
-    ylabel : str
-        Its name and unit.
-    limits_s : tuple of float, optional
-        First and last time to draw, s.
-    color : color
-        Of the line.
     """
     time = read_numbers("time_s", time_s, "time")
     signal = read_like("signal", signal, "time_s", time.shape)

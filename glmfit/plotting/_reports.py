@@ -128,7 +128,7 @@ def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | Non
     Parameters
     ----------
     report : FitReport
-        Of a fitted model, ``model.report_``, or the model.
+        As `plot_convergence` takes it.
     optimum : array-like of shape (neuron,)
         Lowest objective known, nats per bin, for example ``report_.objective`` of a fit with a far smaller ``tol``.
 
