@@ -11,16 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.signal import lfilter
+from scipy.special import erf
 
 from . import __version__, plotting
 from .estimators import PopulationGLM
-from .observations import from_inverse_link
+from .inference import wald_table
 
 _BIN_S = 5e-4  # of the recording; resolves its refractory period of 3 ms
 _STIMULUS_S = 20e-3
 _HISTORY_S = 50e-3
 _REFRACTORY_BINS = 5
 _RIDGE = 1e-5
+_TWO_SD = erf(np.sqrt(2))  # probability within two standard deviations
 _REPEATS = 300
 _POPULATION_BIN_S = 1e-2
 _GROUP_LASSO = 6e-4
@@ -211,7 +213,7 @@ def _grasshopper(out: Path, duration_s: float, seed: int):
     print("\nheld-out pseudo-R2 (deviance): " + ", ".join(f"{v:.3f} {name}" for name, v in scores.items()))
     print("(lags and basis were chosen by looking at this recording, so these are a little too good)\n")
     figures = [
-        _draw_filters(basis, model, _weight_covariance(model, X[train]), out / "grasshopper_filters.png"),
+        _draw_filters(basis, model, (X[train], recording.spikes[train]), out / "grasshopper_filters.png"),
         _draw_rates(recording, rates, test, out / "grasshopper_rate.png"),
     ]
     return model, scores, figures
@@ -229,32 +231,26 @@ def _mean_rate(rng, drive, kernel, n_repeats: int) -> np.ndarray:
     return mean
 
 
-def _weight_covariance(model, X) -> np.ndarray:
-    """Inverse of the expected information plus the ridge, without the intercept's row and column."""
-    X = X[np.isfinite(X).all(axis=1)]
-    rate = model.predict(X)
-    eta = X @ model.coef_ + model.intercept_
-    # The curvature is linear in the count, so its mean is its value at the mean count.
-    weight = from_inverse_link(model.inverse_link_function).curvature(rate, eta)
-    columns = np.column_stack([X, np.ones(len(X))])
-    ridge = np.full(columns.shape[1], len(X) * model.regularizer_strength)
-    ridge[-1] = 0
-    return np.linalg.inv(columns.T @ (weight[:, None] * columns) + np.diag(ridge))[:-1, :-1]
-
-
-def _draw_filters(basis: _ReceptorBasis, model, covariance, path: Path) -> Path:
+def _draw_filters(basis: _ReceptorBasis, model, data: tuple, path: Path) -> Path:
     """Stimulus filter, and history filter after the refractory period, with bands of two standard deviations."""
+
+    def band(kernels, features: slice):
+        combinations = np.zeros((len(kernels), len(model.coef_)))
+        combinations[:, features] = kernels
+        table = wald_table(model, *data, level=_TWO_SD, combinations=combinations)
+        return table.low[:, 0], table.high[:, 0]
+
     k, after = basis.stimulus.shape[1], slice(_REFRACTORY_BINS, None)
     tail = slice(k + 2, None)  # after the weights of the stimulus, of adaptation and of the refractory period
     refractory_s = (_REFRACTORY_BINS + 0.5) * _BIN_S
     left, right = plotting.new_axes((1, 1), size=(6.8, 2.7))[0]
     plotting.plot_filter(
-        basis.stimulus, model.coef_[:k], basis.lag_s, covariance=covariance[:k, :k],
+        basis.stimulus, model.coef_[:k], basis.lag_s, interval=band(basis.stimulus, slice(k)),
         xlabel="time before spike", ylabel="stimulus filter", ax=left,
     )  # fmt: skip
     plotting.plot_filter(
-        basis.history[after, 1:], model.coef_[tail], basis.after_s[after], covariance=covariance[tail, tail],
-        refractory_s=refractory_s, color=plotting.RED,
+        basis.history[after, 1:], model.coef_[tail], basis.after_s[after],
+        interval=band(basis.history[after, 1:], tail), refractory_s=refractory_s, color=plotting.RED,
         xlabel="time after spike", ylabel="spike-history filter", ax=right,
     )  # fmt: skip
     ticks = (1, 2, 5, 10, 20, 50)
@@ -350,7 +346,9 @@ def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
     print(f"\nheld-out pseudo-R2 (deviance): median {np.median(scores):.3f}; "
           f"of the simulator itself {np.median(best):.3f}")  # fmt: skip
     _print_recovery(coupled[np.isfinite(coupled)], found[np.isfinite(found)])
-    _print_certificates(model.report_, optimum)
+    proved = model.report_.gap_is_bound
+    holding = np.sum((model.report_.objective - optimum)[proved] <= model.report_.gap[proved])
+    print(f"certificates: {holding} of {proved.sum()} bounds hold against a fit to a hundredth of the tolerance\n")
 
     axes = plotting.new_axes((1.5, 1), size=(6.8, 3.0))
     plotting.plot_convergence(model.report_, ax=axes[0, 0])
@@ -373,12 +371,6 @@ def _print_recovery(true, found) -> None:
     print(f"coupling: correlation with the truth {np.corrcoef(true, found)[0, 1]:.3f}; "
           f"{np.mean(found[real] != 0):.0%} of {real.sum()} connections found, "
           f"{np.mean(found[~real] != 0):.0%} of {np.sum(~real)} absent ones reported")  # fmt: skip
-
-
-def _print_certificates(report, optimum) -> None:
-    proved = report.gap_is_bound
-    holding = np.sum((report.objective - optimum)[proved] <= report.gap[proved])
-    print(f"certificates: {holding} of {proved.sum()} bounds hold against a fit to a hundredth of the tolerance\n")
 
 
 def _draw_population(coupled, found, scores, best, path: Path) -> Path:

@@ -49,10 +49,8 @@ def spike_identities(
 
     Raises
     ------
-    TypeError
-        For anything but pynapple objects.
-    ValueError
-        If no spike is left.
+    TypeError, ValueError
+        For anything but pynapple objects, and if no spike is left.
 
     Warns
     -----

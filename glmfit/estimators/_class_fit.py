@@ -16,30 +16,21 @@ from ..engine import ConjugateGradients
 from ..problems import Params
 from ..solvers import Solution
 from ..stochastic import SoftmaxProblem
+from ._parameters import by_name
 from .model_reports import ClassReport
 from .report import null_is_best, relative_gap, report_of
-
-
-def _by_name(*kinds: type) -> dict[str, type]:
-    return {kind.__name__: kind for kind in kinds}
-
 
 EXACT = {
     "ConjugateGradients": ConjugateGradients,
     "NewtonCG": ConjugateGradients,  # its name in version 0.1
-    **_by_name(stochastic.BoundMajorization, stochastic.IncrementalMajorization),
+    **by_name(stochastic.BoundMajorization, stochastic.IncrementalMajorization),
 }
-SAMPLING = _by_name(
-    stochastic.ImplicitSGD,
-    stochastic.UMax,
-    stochastic.SoftmaxProx,
-    stochastic.SGD,
-    stochastic.OVE,
-    stochastic.NCE,
-    stochastic.ImportanceSampling,
-)
+SAMPLING = by_name(
+    stochastic.ImplicitSGD, stochastic.UMax, stochastic.SoftmaxProx,
+    stochastic.SGD, stochastic.OVE, stochastic.NCE, stochastic.ImportanceSampling,
+)  # fmt: skip
 # They see all classes of the rows they visit, and begin anew with every run: nothing for a stream.
-VISITING = _by_name(stochastic.StochasticMajorization, stochastic.SoftmaxSGD)
+VISITING = by_name(stochastic.StochasticMajorization, stochastic.SoftmaxSGD)
 SOLVERS = {**EXACT, **SAMPLING, **VISITING}
 
 _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap

@@ -15,12 +15,13 @@ from ..engine import ConjugateGradients, ProximalNewton
 from ..problems import PopulationProblem
 from ..solvers import SAGA, Newton
 
-SOLVERS = {
-    "ConjugateGradients": ConjugateGradients,
-    "ProximalNewton": ProximalNewton,
-    "SAGA": SAGA,
-    "Newton": Newton,
-}
+
+def by_name(*kinds: type) -> dict[str, type]:
+    """Table of what users name by its class."""
+    return {kind.__name__: kind for kind in kinds}
+
+
+SOLVERS = by_name(ConjugateGradients, ProximalNewton, SAGA, Newton)
 _REMOVED = ("LBFGS", "BoundMajorization", "SharedNewton")
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
@@ -119,22 +120,17 @@ def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem.
 
     For rows that are read as they are needed, or shared by several devices, "ConjugateGradients" if the penalty is
-    smooth, else "ProximalNewton".
-
-    For rows in memory, on whatever device
+    smooth, else "ProximalNewton". For rows in memory, on whatever device
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
       rank and single precision resolves all their directions;
-    - "ProximalNewton" for penalties with kinks on all coefficients, but for up to three neurons of short recordings.
+    - "ProximalNewton" for penalties with kinks on all coefficients, but for up to three neurons of short recordings;
+    - "Newton" otherwise, for up to three neurons, with fewer than 32 rows per feature, where blocks of rows say little
+      about the whole, and where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles
+      nothing, and the first fit by SAGA takes some seconds to compile;
+    - "SAGA" beyond.
 
-    Of the others "Newton"
-
-    - for up to three neurons;
-    - with fewer than 32 rows per feature, where blocks of rows say little about the whole;
-    - where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles nothing, and the first
-      fit by SAGA takes some seconds to compile.
-
-    "SAGA" beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
+    The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
     if not problem.in_memory or len(problem.devices) > 1:
         return "ConjugateGradients" if problem.penalty.smooth else "ProximalNewton"

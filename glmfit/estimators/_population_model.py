@@ -71,10 +71,8 @@ class PopulationModel(RegressorMixin, Model):
 
         Parameters
         ----------
-        X : array-like of shape (time, feature)
-            Features, as in :meth:`fit`; NaN rows are allowed.
-        offset : array-like of shape (time,) or (time, neuron), optional
-            Known part of the linear predictor, as in :meth:`fit`; default none, also after a fit with one.
+        X, offset :
+            As in :meth:`fit`; NaN rows are allowed. There is no offset by default, also after a fit with one.
 
         Returns
         -------
@@ -177,12 +175,10 @@ class PopulationModel(RegressorMixin, Model):
 
         Parameters
         ----------
-        X : array-like of shape (time, feature)
-            Features, as in :meth:`fit`; NaN rows are allowed.
+        X, offset, exposure :
+            As in :meth:`fit`; NaN rows are allowed.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
-        offset, exposure :
-            As in :meth:`fit`.
 
         Returns
         -------

@@ -116,12 +116,10 @@ class MultinomialGLM(RegressorMixin, ClassModel):
 
         Parameters
         ----------
-        X : array-like or SciPy sparse, (row, feature)
-            Features; NaN rows are allowed.
+        X, offset :
+            As in :meth:`fit`; NaN rows are allowed.
         total : array-like, (row,), optional
             Counts of each row over all categories; default 1, so that probabilities come back.
-        offset : array-like, (row, category), optional
-            As in :meth:`fit`.
 
         Returns
         -------

@@ -26,15 +26,15 @@ from ..solvers import LoopOptions
 from ._cv_fits import Fits, default_strengths, read_strengths
 from ._folds import make_folds
 from ._model import WholeFit
-from ._parameters import read_count, read_number, read_population_solver, read_seed, read_verbose
+from ._parameters import by_name, read_count, read_number, read_population_solver, read_seed, read_verbose
 from ._population_model import PROVED, PopulationModel
 from ._scores import choose_strengths, score_folds
 from ._streaming import as_arrays
 
-PENALTIES = {"Ridge": Ridge, "Lasso": Lasso, "ElasticNet": ElasticNet}
+PENALTIES = by_name(Ridge, Lasso, ElasticNet)
 SCORINGS = ("log-likelihood", "D2")
 RULES = ("best", "one-se")
-SOLVERS = {"ConjugateGradients": ConjugateGradients, "ProximalNewton": ProximalNewton}
+SOLVERS = by_name(ConjugateGradients, ProximalNewton)
 
 
 class PopulationGLMCV(PopulationModel):

@@ -149,34 +149,29 @@ class FitReport(CertifiedReport):
         Outcome, of :class:`glmfit.Status`; shown as words.
     gap, gap_is_bound : numpy.ndarray
         ``F - F*`` in nats per bin: a proved upper bound where ``gap_is_bound``, else an estimate.
-    relative_gap : numpy.ndarray
-        ``gap / (F_null - F)``, what ``tol`` is compared with; 0 for a proved optimum that explains nothing.
-    target : numpy.ndarray
-        Gap below which the neuron counts as converged.
+    relative_gap, target : numpy.ndarray
+        ``gap / (F_null - F)``, what ``tol`` is compared with, 0 for a proved optimum that explains nothing; gap below
+        which the neuron counts as converged.
     objective, null_objective : numpy.ndarray
         F at the solution and of the intercept-only model, nats per bin.
     pseudo_r2 : numpy.ndarray
         Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of a constant rate.
     spike_count : numpy.ndarray
         Number of spikes in the rows fitted, whatever their weights and exposure.
-    epochs : numpy.ndarray
-        Epoch of the last work on the neuron.
-    row_evals : int
-        Rows evaluated per neuron, certificates included.
+    epochs, row_evals : numpy.ndarray, int
+        Epoch of the last work on the neuron; rows evaluated per neuron, certificates included.
     n_rows, n_dropped : int
         Rows fitted, and rows left out because of a NaN.
     rank, n_features : int
         Directions of the design the data distinguish, and features.
-    solver_name : str
-        Solver that ran.
     step_certificate : StepCertificate or None
         Theorem and constants of the step size; None for solvers without one.
     failure_probability : float
         Over the population, that a certificate fails (random starts of Lanczos); 0 where no bound involves randomness.
     history : dict of numpy.ndarray
         epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron).
-    seconds_run, seconds_compile : float
-        Wall time of the fit without, and of, compilation.
+    solver_name, seconds_run, seconds_compile : str, float, float
+        Solver that ran, and wall time of the fit without, and of, compilation.
     memory_bytes : int or None
         Of a fit whose rows were read as they were needed: bytes of rows and table held at a time. None for one in
         memory.

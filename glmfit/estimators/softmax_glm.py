@@ -178,10 +178,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
 
         Parameters
         ----------
-        X : array-like or SciPy sparse, (row, feature)
-            Features; NaN rows are allowed.
-        offset : array-like, (row, class), optional
-            As in :meth:`fit`.
+        X, offset :
+            As in :meth:`fit`; NaN rows are allowed.
 
         Returns
         -------

@@ -30,19 +30,14 @@ class GroupTable(Display):
     ----------
     group, neuron : list of str
         Names.
-    deviance_explained : numpy.ndarray
-        Of the whole model on its training rows, (neuron,).
-    deviance_explained_without : numpy.ndarray
-        Of the model without the group, (group, neuron).
-    statistic : numpy.ndarray
-        Likelihood ratio, twice the log-likelihood lost, (group, neuron).
+    deviance_explained, deviance_explained_without : numpy.ndarray
+        On the training rows, of the whole model, (neuron,), and without the group, (group, neuron).
+    statistic, df, p_value : numpy.ndarray
+        Likelihood ratio, twice the log-likelihood lost; degrees of freedom lost; p-value of the statistic under a
+        chi-squared distribution with as many, (group, neuron) each.
     statistic_low, statistic_high : numpy.ndarray
         Where the statistic of the exact optima is proved to lie, (group, neuron); nan where a gap is an estimate or
         there is a ridge.
-    df : numpy.ndarray
-        Degrees of freedom lost, (group, neuron).
-    p_value : numpy.ndarray
-        Of the statistic under a chi-squared distribution with ``df`` degrees of freedom, (group, neuron).
     converged : numpy.ndarray
         Whether the neuron converged with and without the group, (group, neuron).
     approximate : bool

@@ -41,10 +41,8 @@ class WaldTable(Display):
     dispersion : numpy.ndarray
         Pearson's statistic over the residual degrees of freedom, (neuron,): 1 for Poisson counts; well above it
         "robust" errors are in place.
-    level : float
-        Of the intervals.
-    covariance : str
-        What the errors rest on.
+    level, covariance : float, str
+        Coverage of the intervals, and what the errors rest on.
     """
 
     neuron: list
