@@ -25,17 +25,7 @@ from ..problems import Params
 from ..solvers import LoopOptions
 from ..solvers._seed import key_for
 from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
-from ._class_fit import (
-    EXACT,
-    SAMPLING,
-    SOLVERS,
-    chosen_solver,
-    class_residual,
-    judge_certain,
-    judge_exact,
-    judge_sampled,
-    warn_of_scales,
-)
+from . import _class_fit as fits
 from ._default_strength import name_strength, warn_if_flat
 from ._model import Model, WholeFit, coefficients_from_file, coefficients_to_file, from_json, to_json
 from ._parameters import (
@@ -132,14 +122,14 @@ class ClassModel(Model):
         seen = data.class_totals > 0
         problem = self._make_problem(data, seen)
         if problem.n_classes < 2:
-            self._keep(*judge_certain(problem, data), seen)
+            self._keep(*fits.judge_certain(problem, data), seen)
             return
         if solver is None:
-            solver = chosen_solver(choose_class_solver(problem))
-        key, exact = key_for(solver, seed), type(solver) in EXACT.values()
+            solver = fits.chosen_solver(choose_class_solver(problem))
+        key, exact = key_for(solver, seed), type(solver) in fits.EXACT.values()
         if exact:
             options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=verbose)
-            params, report = judge_exact(problem, solver.run(problem, key=key, options=options), data)
+            params, report = fits.judge_exact(problem, solver.run(problem, key=key, options=options), data)
         else:
             tuned, seconds = step is None and solver.has_step, 0.0
             schedule = Schedule(epochs or solver.usual_epochs, step or 1.0, decay)
@@ -149,13 +139,13 @@ class ClassModel(Model):
             solution = solver.run(problem, problem.null_params(), key=key, schedule=schedule, verbose=verbose)
             solution = replace(solution, seconds_run=solution.seconds_run + seconds)
             steps = {"step": float(schedule.step if solver.has_step else np.nan), "step_tuned": tuned}
-            params, report = judge_sampled(problem, solver, solution, data, certify, **steps)
+            params, report = fits.judge_sampled(problem, solver, solution, data, certify, **steps)
         self._keep(params, report, seen)
         if not exact and report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
-            warn_of_scales(data.X, report.solver_name)
+            fits.warn_of_scales(data.X, report.solver_name)
         if report.converged and self.strength_ > 0:
             given = name_strength(self.strength_, self.regularizer_strength is None)
-            warn_if_flat(data.X, params.coef, partial(class_residual, problem, params), *given)
+            warn_if_flat(data.X, params.coef, partial(fits.class_residual, problem, params), *given)
 
     def _keep(self, params: Params, report: ClassReport, seen: np.ndarray) -> None:
         self.coef_ = np.zeros((len(params.coef), len(seen)))
@@ -173,7 +163,7 @@ class ClassModel(Model):
 
     # ------------------------------------------------------------------------------------- parameters
 
-    def _make_solver(self, allowed: Mapping[str, type] = SOLVERS, what: str = "solver_name"):
+    def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
         if self.solver_name == "SAGA":
             raise ValueError(
                 'solver_name is "SAGA", which version 0.2 no longer has for models of classes. Use "auto" or '
@@ -223,15 +213,15 @@ class ClassModel(Model):
 
     def _stream(self, data: ClassTraining) -> None:
         """One pass over more rows, from where the model stands."""
-        solver = self._make_solver(SAMPLING, "partial_fit needs a solver that samples: solver_name")
-        solver = chosen_solver("ImplicitSGD") if solver is None else solver
+        solver = self._make_solver(fits.SAMPLING, "partial_fit needs a solver that samples: solver_name")
+        solver = fits.chosen_solver("ImplicitSGD") if solver is None else solver
         _, _, step, _, certify, _ = self._read_parameters()
         rows, totals = data.total_weight, data.class_totals
         batches, before, past, tuned_step = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals)), None))
         self.strength_, everything = self._strength(before + rows), np.ones(len(totals), bool)
         problem = self._make_problem(data, everything)
         if problem.n_classes < 2:
-            self._keep(*judge_certain(problem, data), everything)
+            self._keep(*fits.judge_certain(problem, data), everything)
             return
         key = jax.random.fold_in(key_for(solver, self._seed()), batches)
         tuned, many = step is None, problem.n_rows >= _TUNABLE_ROWS
@@ -250,7 +240,7 @@ class ClassModel(Model):
         schedule = Schedule(1, step * rows / (before + rows), 1.0)
         solution = solver.run(problem, start, key=key, schedule=schedule)
         finite, steps = solution.status != Status.NON_FINITE, {"step": step, "step_tuned": tuned}
-        params, report = judge_sampled(problem, solver, solution, data, certify, keep=finite, **steps)
+        params, report = fits.judge_sampled(problem, solver, solution, data, certify, keep=finite, **steps)
         self._streamed = batches + 1, before + rows, past + totals, tuned_step
         # What one batch gained and lets be proved is no verdict on the stream.
         self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)

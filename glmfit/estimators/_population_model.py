@@ -18,8 +18,9 @@ from ..data.rows import read_exposure, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..problems._chunks import chunks, over_chunks, rows_at_once
+from ..solvers import LoopOptions
 from ._model import Model, coefficients_from_file, coefficients_to_file
-from ._parameters import read_seed
+from ._parameters import read_count, read_number, read_verbose
 from ._scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
 from ._streaming import read_scored
 from .report import FitReport, null_is_best, relative_gap, report_of
@@ -62,6 +63,14 @@ class PopulationModel(RegressorMixin, Model):
             rank=problem.design_rank,
             n_features=problem.n_features,
             runaway=_runaway(problem, coef, intercept, data.neuron_names, features) if problem.in_memory else {},
+        )
+
+    def _read_options(self) -> LoopOptions:
+        return LoopOptions(
+            tol=read_number("tol", self.tol),
+            max_epochs=read_count("max_epochs", self.max_epochs),
+            verbose=read_verbose(self.verbose),
+            max_memory=read_number("max_memory", self.max_memory),
         )
 
     # -------------------------------------------------------------------------------------- predict
@@ -190,13 +199,13 @@ class PopulationModel(RegressorMixin, Model):
         eta, axis = self._predictor(X, offset)
         unknown = np.isnan(eta)
         eta = np.where(unknown | self._silent, SILENT_INTERCEPT, eta)
-        seed = read_seed(self.random_state if random_state is None else random_state)
         observation = observations.from_inverse_link(self.inverse_link_function)
         exposure = read_exposure(exposure, len(eta))
         if exposure is not None:
             expected = (np.asarray(observation.rate(eta), np.float64).T * exposure).T
             eta = np.where(expected > 0, observation.intercept(expected), SILENT_INTERCEPT)
-        counts = np.asarray(observation.sample(jax.random.key(seed), eta.astype(np.float32)), np.float64)
+        key = jax.random.key(self._seed(random_state))
+        counts = np.asarray(observation.sample(key, eta.astype(np.float32)), np.float64)
         return wrap(np.where(unknown, np.nan, counts), axis, self._neurons, self.report_.neuron)
 
     def _matrix(self):

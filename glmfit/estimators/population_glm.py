@@ -16,23 +16,12 @@ from .. import observations, penalties
 from .._types import DataLike, Seed
 from ..data.counts import Training
 from ..problems import PopulationProblem
-from ..solvers import SAGA, LoopOptions, Newton
+from ..solvers import SAGA, Newton
 from ..solvers._seed import key_for
 from ..solvers.checkpoint import Checkpoint, facts_of
 from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
 from ._model import WholeFit, from_json, to_json
-from ._parameters import (
-    SOLVERS,
-    choose_solver,
-    precision,
-    read_count,
-    read_devices,
-    read_flag,
-    read_number,
-    read_population_solver,
-    read_seed,
-    read_verbose,
-)
+from ._parameters import SOLVERS, choose_solver, precision, read_devices, read_flag, read_population_solver
 from ._population_model import PROVED, PopulationModel
 from ._streaming import RowView, read_fitted
 
@@ -190,17 +179,10 @@ class PopulationGLM(PopulationModel):
             fitting has changed meanwhile.
         """
         with WholeFit(self):
-            max_memory = read_number("max_memory", self.max_memory)
-            seed, own = read_seed(self.random_state), self._get_param_names()
-            solver = read_population_solver(self.solver_name, self.solver_kwargs, own)
+            seed, options = self._seed(), self._read_options()
+            solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names())
             read_flag("pad_shapes", self.pad_shapes)
-            options = LoopOptions(
-                tol=read_number("tol", self.tol),
-                max_epochs=read_count("max_epochs", self.max_epochs),
-                verbose=read_verbose(self.verbose),
-                max_memory=max_memory,
-            )
-            data = read_fitted(self, X, y, sample_weight, offset, exposure, max_memory)
+            data = read_fitted(self, X, y, sample_weight, offset, exposure, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
                 raise ValueError(
                     f"solver_name is {self.solver_name!r}, but rows that are read as they are fitted (X is "

@@ -22,11 +22,10 @@ from ..data.counts import read_training
 from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import ElasticNet, Lasso, Ridge
-from ..solvers import LoopOptions
 from ._cv_fits import Fits, default_strengths, read_strengths
 from ._folds import make_folds
 from ._model import WholeFit
-from ._parameters import by_name, read_count, read_number, read_population_solver, read_seed, read_verbose
+from ._parameters import by_name, read_number, read_population_solver
 from ._population_model import PROVED, PopulationModel
 from ._scores import choose_strengths, score_folds
 from ._streaming import as_arrays
@@ -169,15 +168,11 @@ class PopulationGLMCV(PopulationModel):
         with WholeFit(self):
             self._check_words()
             solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names(), SOLVERS)
-            strengths, verbose = read_strengths(self.strengths), read_verbose(self.verbose)
-            cv_tol, seed = read_number("cv_tol", self.cv_tol), read_seed(self.random_state)
-            options = LoopOptions(
-                tol=read_number("tol", self.tol),
-                max_epochs=read_count("max_epochs", self.max_epochs),
-                max_memory=read_number("max_memory", self.max_memory),
-            )
+            strengths, cv_tol = read_strengths(self.strengths), read_number("cv_tol", self.cv_tol)
+            seed, given = self._seed(), self._read_options()
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure)
-            options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
+            # F is per whole bin; and one bar shows all fits.
+            options = replace(given, negligible=given.negligible / data.mean_exposure, verbose=False)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
             observation = observations.from_inverse_link(self.inverse_link_function)
             more = {"ratio": self.l1_ratio} if self.regularizer == "ElasticNet" else {}
@@ -187,7 +182,7 @@ class PopulationGLMCV(PopulationModel):
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)
             n_neurons = data.Y.shape[1]
             what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {counted(n_neurons, 'neuron')}"
-            with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", verbose)) as bar:
+            with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", given.verbose)) as bar:
                 scores, interrupted = self._score(fits, fits.run(bar))
                 chosen = self._choose(fits, scores)
                 problem, solution = fits.finish(chosen, interrupted, seed, bar)

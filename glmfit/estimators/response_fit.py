@@ -9,36 +9,25 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from .. import pairs
 from .._checks import check_choice, check_real, not_text, shorten
 from .._warn import warn_user
 from ..data.entities import Side
 from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
-from ..pairs import (
-    AllPairsProblem,
-    GaussNewton,
-    LeftBatches,
-    SampledPairs,
-    StationaryOptions,
-    StationarySolution,
-    Tower,
-    TowerAdam,
-    TowerLBFGS,
-    TwoTowers,
-)
+from ..pairs import AllPairsProblem, StationarySolution, Tower, TwoTowers
 from ..pairs.embedding import Predictor, canonical_rotation, deviance_explained, hold_out
 from ..pairs.responses import Units
 from ..solvers._seed import key_for
-from ._parameters import is_strength, precision, read_count, read_flag, read_solver, read_verbose
+from ._parameters import by_name, is_strength, precision, read_count, read_flag, read_solver, read_verbose
 from .model_reports import ResponseReport
 from .report import report_of
 
 SOLVERS = {
-    "LBFGS": TowerLBFGS,
-    "GaussNewton": GaussNewton,
-    "Adam": TowerAdam,
-    "LeftBatches": LeftBatches,
-    "SampledPairs": SampledPairs,
+    "LBFGS": pairs.TowerLBFGS,
+    "GaussNewton": pairs.GaussNewton,
+    "Adam": pairs.TowerAdam,
+    **by_name(pairs.LeftBatches, pairs.SampledPairs),
 }
 PRIORS = ("mean", "zero")
 _AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed losses
@@ -67,8 +56,8 @@ class Settings:
         self.hidden = tuple(_widths(name, getattr(model, name)) for name in ("stimulus_hidden", "neuron_hidden"))
         self.biases = read_flag("bias", model.bias)
         self.bias_strength = _strengths("bias_strength", model.bias_strength)[0]
-        self.solver = (TowerAdam() if any(self.hidden) else TowerLBFGS()) if solver is None else solver
-        self.options = StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose))
+        self.solver = solver or (pairs.TowerAdam() if any(self.hidden) else pairs.TowerLBFGS())
+        self.options = pairs.StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose))
         self.fraction = float(model.validation_fraction)
         self.seed = model._seed()
 
@@ -176,14 +165,14 @@ class ResponseFit(NamedTuple):
         """Draw pairs to hold out: their records, and the responses without them."""
         responses, fraction = self.responses, self.settings.fraction
         rng = np.random.default_rng([self.settings.seed, 1])
-        pairs = hold_out(responses.records, responses.key, fraction, rng)
-        if not len(pairs):
+        held = hold_out(responses.records, responses.key, fraction, rng)
+        if not len(held):
             raise ValueError(
                 f"nothing can be held out to choose among several strengths: of {len(responses.pairs())} pairs, "
                 f"validation_fraction {fraction:g} is none, or every one is the only pair of its stimulus or "
                 "neuron. Give one imputation_weight and one regularizer_strength."
             )
-        return responses.only(pairs), responses.without(pairs)
+        return responses.only(held), responses.without(held)
 
     def trial(self, responses, weight: float, strength: float) -> _Trial:
         """Fit towers to some of the responses at one weight and strength."""
