@@ -329,7 +329,9 @@ def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
         "random_state": seed,
     }
     model = PopulationGLM(**settings).fit(X[:n_bins], Y[:n_bins])
-    optimum = _lowest_objective(settings, X[:n_bins], Y[:n_bins])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # how far it gets is good enough to compare bounds with
+        optimum = PopulationGLM(**settings, tol=1e-8).fit(X[:n_bins], Y[:n_bins]).report_.objective
     scores = model.score(X[n_bins:], Y[n_bins:], per_neuron=True)
     simulator = copy(model)
     simulator.coef_, simulator.intercept_ = truth.coef.reshape(model.coef_.shape), truth.intercept
@@ -345,7 +347,11 @@ def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
     print(model.report_)
     print(f"\nheld-out pseudo-R2 (deviance): median {np.median(scores):.3f}; "
           f"of the simulator itself {np.median(best):.3f}")  # fmt: skip
-    _print_recovery(coupled[np.isfinite(coupled)], found[np.isfinite(found)])
+    known = np.isfinite(coupled)
+    correlation, real = np.corrcoef(coupled[known], found[known])[0, 1], coupled[known] != 0
+    print(f"coupling: correlation with the truth {correlation:.3f}; "
+          f"{np.mean(found[known][real] != 0):.0%} of {real.sum()} connections found, "
+          f"{np.mean(found[known][~real] != 0):.0%} of {np.sum(~real)} absent ones reported")  # fmt: skip
     proved = model.report_.gap_is_bound
     holding = np.sum((model.report_.objective - optimum)[proved] <= model.report_.gap[proved])
     print(f"certificates: {holding} of {proved.sum()} bounds hold against a fit to a hundredth of the tolerance\n")
@@ -357,20 +363,6 @@ def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
     convergence = _save(axes, out / "convergence.png")
     figure = _draw_population(coupled, found, scores, best, out / "population.png")
     return model, {"population": float(np.median(scores))}, [convergence, figure]
-
-
-def _lowest_objective(settings: dict, X, Y) -> np.ndarray:
-    """Objective of a fit to a hundredth of the tolerance, (neuron,), to compare bounds with."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # how far it got is good enough here
-        return PopulationGLM(**settings, tol=1e-8).fit(X, Y).report_.objective
-
-
-def _print_recovery(true, found) -> None:
-    real = true != 0
-    print(f"coupling: correlation with the truth {np.corrcoef(true, found)[0, 1]:.3f}; "
-          f"{np.mean(found[real] != 0):.0%} of {real.sum()} connections found, "
-          f"{np.mean(found[~real] != 0):.0%} of {np.sum(~real)} absent ones reported")  # fmt: skip
 
 
 def _draw_population(coupled, found, scores, best, path: Path) -> Path:

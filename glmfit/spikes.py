@@ -84,7 +84,9 @@ def spike_identities(
     order = np.argsort(times, kind="stable")
     times, units = times[order], units[order]
     if max_distance_s is not None:
-        close = _distance(times, features.t) <= max_distance_s
+        after = np.searchsorted(features.t, times)
+        samples = np.r_[-np.inf, features.t, np.inf]
+        close = np.minimum(times - samples[after], samples[after + 1] - times) <= max_distance_s
         times, units = times[close], units[close]
     if not len(times):
         epochs = "" if ep is None else " and ep"
@@ -105,13 +107,6 @@ def spike_identities(
     columns = list(getattr(features, "columns", ["feature"]))
     X = nap.TsdFrame(t=times[kept], d=values, columns=columns, time_support=support)
     return X, nap.Tsd(t=times[kept], d=units[kept], time_support=support)
-
-
-def _distance(times: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """Distance of every time from the nearest sample."""
-    after = np.searchsorted(samples, times)
-    bounded = np.r_[-np.inf, samples, np.inf]
-    return np.minimum(times - bounded[after], bounded[after + 1] - times)
 
 
 def _warn_of_clocks(spikes, features) -> None:

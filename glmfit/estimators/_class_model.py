@@ -129,7 +129,9 @@ class ClassModel(Model):
         key, exact = key_for(solver, seed), type(solver) in fits.EXACT.values()
         if exact:
             options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=verbose)
-            params, report = fits.judge_exact(problem, solver.run(problem, key=key, options=options), data)
+            solution = solver.run(problem, key=key, options=options).only()
+            theorem = fits.THEOREM if solution.gap_is_bound else ""
+            params, report = solution.params, fits.report_of_classes(problem, solution, data, gap_theorem=theorem)
         else:
             tuned, seconds = step is None and solver.has_step, 0.0
             schedule = Schedule(epochs or solver.usual_epochs, step or 1.0, decay)
@@ -193,21 +195,16 @@ class ClassModel(Model):
     def _read_parameters(self) -> tuple:
         """Epochs, tol, step (None to tune it), decay, certify and verbose, checked."""
         check_real("step_decay", self.step_decay, 1.0, closed=True)
+        if isinstance(self.step, str) and self.step != "tune":
+            raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
         return (
             None if self.max_epochs is None else read_count("max_epochs", self.max_epochs),
             read_number("tol", self.tol),
-            self._read_step(),
+            None if isinstance(self.step, str) else read_number("step", self.step),
             float(self.step_decay),
             read_flag("certify", self.certify),
             read_verbose(self.verbose),
         )
-
-    def _read_step(self) -> float | None:
-        if not isinstance(self.step, str):
-            return read_number("step", self.step)
-        if self.step != "tune":
-            raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
-        return None
 
     # ----------------------------------------------------------------------------------------- stream
 

@@ -68,10 +68,7 @@ class Fits:
         return np.where(ended.any(axis=0), ended, began)
 
     def run(self, bar: ProgressBar) -> bool:
-        """Fit the strongest strength first, to all rows and then to the folds from there; tell whether Ctrl-C came.
-
-        KeyboardInterrupt is raised if no strength can be scored then.
-        """
+        """Fit the strongest strength first, to all rows, then to the folds from there; True if Ctrl-C came."""
         n_folds, smooth = self.folds.train.shape[1], self.penalty(1.0).smooth
         lead = others = before = None
         try:
@@ -141,11 +138,7 @@ class Fits:
         return bool(np.isin(self.status[chosen, -1, np.arange(len(chosen))], PROVED).all())
 
     def _outcome(self, problem, params: Params, chosen: np.ndarray, interrupted: bool = False) -> Solution:
-        """Turn the fits to all rows at the strengths chosen into the outcome of a fit.
-
-        All of them have converged; once Ctrl-C came, those that are proved to be near enough. A neuron without a fit
-        has a constant rate then.
-        """
+        """Outcome of the fits to all rows at the strengths chosen; without one, after Ctrl-C, a rate is constant."""
         at = chosen, -1, np.arange(len(chosen))
         known, silent = ~np.isnan(self.intercept[at]) & self.comparable.any(axis=0), problem.mean_count <= 0
         constant = problem.null_params()

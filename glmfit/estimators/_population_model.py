@@ -17,8 +17,9 @@ from ..data.features import check_columns, read_features
 from ..data.rows import read_exposure, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
-from ..problems._chunks import chunks, over_chunks, rows_at_once
+from ..problems._chunks import chunks
 from ..solvers import LoopOptions
+from ._default_strength import ranges_of
 from ._model import Model, coefficients_from_file, coefficients_to_file
 from ._parameters import read_count, read_number, read_verbose
 from ._scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
@@ -243,16 +244,12 @@ class PopulationModel(RegressorMixin, Model):
 
 
 def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarray]:
-    """Coefficients with an effect on the linear predictor that is large, and that the rows hardly determine.
+    """Coefficients with a large effect on the linear predictor that the rows hardly determine.
 
-    Hardly determined are those that the rows, all else being equal, do not hold: their information about the
-    coefficient times its square is below some nats. So are those whose effect nearly cancels with that of others.
+    These are few nats from 0, all else being equal, or their effect nearly cancels with that of others.
     """
     X = problem.X
-    ends = over_chunks(lambda rows: (X[rows].min(axis=0), X[rows].max(axis=0)), len(X), rows_at_once(X))
-    low, high = (np.asarray(part, np.float64) for part in zip(*ends, strict=True))
-    span = high.max(axis=0) - low.min(axis=0)
-    effect = np.abs(coef) * span[:, None]
+    effect = np.abs(coef) * ranges_of(X, None)[:, None]
     some = np.flatnonzero((effect > _RUNAWAY).any(axis=0))
     if not len(some):
         return {}

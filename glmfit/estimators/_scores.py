@@ -16,10 +16,7 @@ NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there 
 
 
 def score_sums(observation, data, coef, intercept, score_type, silent=None):
-    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron.
-
-    Whatever their offsets, the predictors of ``silent`` neurons, bool (neuron,), are their intercepts.
-    """
+    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron; silent have no offset."""
     w, e = data.weights, data.exposure
     seen = w * e
     of = _deviance if score_type == "D2" else _log_likelihood
@@ -97,9 +94,8 @@ def score_folds(observation, data: Training, folds: Folds, coef, intercept, scor
 def choose_strengths(scores: np.ndarray, comparable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Index of the best mean score, and of the strongest strength within a standard error of it, (neuron,).
 
-    Among the ``comparable`` ones of every neuron, bool (strength, neuron); where there are none, of the strongest. The
-    standard error is that of the difference from the best, fold by fold: that folds differ in their rates says nothing
-    about strengths.
+    Among the ``comparable`` ones of every neuron, bool (strength, neuron), or else the strongest. The standard error is
+    that of the difference from the best, fold by fold: that folds differ in their rates says nothing about strengths.
     """
     known = ~np.isnan(scores) | ~comparable[:, None]
     n = known.all(axis=0).sum(axis=0)  # folds, (neuron,)

@@ -121,10 +121,7 @@ def report_of(kind: type, *sources, **facts):
 
 
 def null_is_best(status, objective, null_objective):
-    """Whether a converged fit is the model without features, but for rounding: then that model is the optimum.
-
-    There a ratio of the gap to what is explained would be one of two roundings.
-    """
+    """Whether a converged fit is that without features, but for rounding: a ratio to what it explains says nothing."""
     rounding = _ROUNDING * (1 + np.abs(null_objective))
     return (status == Status.CONVERGED) & (null_objective - objective <= rounding)
 

@@ -51,7 +51,11 @@ class Settings:
         self.strengths = _strengths(
             "regularizer_strength", model.regularizer_strength, " or a sequence of such numbers"
         )
-        self.loss, self.prior = _loss(model.loss), model.prior
+        self.loss, self.prior = model.loss, model.prior
+        if not isinstance(self.loss, Observation):
+            hint = "An observation model (glmfit.observations.Observation) will do, too."
+            check_choice("loss", self.loss, RESPONSE_LOSSES, hint)
+            self.loss = RESPONSE_LOSSES[self.loss]
         self.n_components = read_count("n_components", model.n_components)
         self.hidden = tuple(_widths(name, getattr(model, name)) for name in ("stimulus_hidden", "neuron_hidden"))
         self.biases = read_flag("bias", model.bias)
@@ -60,14 +64,6 @@ class Settings:
         self.options = pairs.StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose))
         self.fraction = float(model.validation_fraction)
         self.seed = model._seed()
-
-
-def _loss(given) -> Observation:
-    """Find a loss by its name; an observation model is one itself."""
-    if isinstance(given, Observation):
-        return given
-    check_choice("loss", given, RESPONSE_LOSSES, "An observation model (glmfit.observations.Observation) will do, too.")
-    return RESPONSE_LOSSES[given]
 
 
 def _widths(name: str, given) -> tuple[int, ...]:

@@ -107,10 +107,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     """
 
     def _read(self, X, y, sample_weight, offset, reset: bool, classes=None, strange: bool = False):
-        """Read labels of a fit, of which they are the classes unless these are given, or with the classes of the fit.
-
-        Labels that are none of the classes have the index -1 where they may be strange.
-        """
+        """Read labels of a fit, with its classes if these are given, or for a score; strange ones have the index -1."""
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         labels = read_labels(y)
         X = read_features(self, X, reset=reset, sparse=True)

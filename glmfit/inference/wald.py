@@ -145,7 +145,13 @@ def wald_table(
     check_real("level", level, 1.0, hint="The usual one is 0.95.")
     fit = data_of_fit(model, X, y, sample_weight, offset, exposure)
     (coef, intercept), names = fit.params, fit.features
-    combinations = None if combinations is None else _check_combinations(combinations, len(coef))
+    if combinations is not None:
+        combinations = np.asarray(combinations, np.float64)
+        if combinations.ndim != 2 or combinations.shape[1] != len(coef) or not np.isfinite(combinations).all():
+            raise ValueError(
+                f"combinations has shape {combinations.shape}; it must be (combination, {len(coef)}), a finite weight "
+                "for every feature of the fit."
+            )
     found = [fit.information(i, covariance, combinations) for i in range(len(intercept))]
     error, error_b, df, dispersion = (np.stack(part, axis=-1) for part in zip(*found, strict=True))
     if combinations is not None:
@@ -171,13 +177,3 @@ def wald_table(
         level=float(level),
         covariance=covariance,
     )
-
-
-def _check_combinations(combinations, n_features: int) -> np.ndarray:
-    combinations = np.asarray(combinations, np.float64)
-    if combinations.ndim != 2 or combinations.shape[1] != n_features or not np.isfinite(combinations).all():
-        raise ValueError(
-            f"combinations has shape {combinations.shape}; it must be (combination, {n_features}), a finite weight for "
-            "every feature of the fit."
-        )
-    return combinations
