@@ -67,8 +67,6 @@ class ClassModel(Model):
         verbose: bool = False,
     ): ...
 
-    # ------------------------------------------------------------------------------------------ fit
-
     def fit(
         self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
     ) -> Self:
@@ -206,8 +204,6 @@ class ClassModel(Model):
             read_verbose(self.verbose),
         )
 
-    # ----------------------------------------------------------------------------------------- stream
-
     def _stream(self, data: ClassTraining) -> None:
         """One pass over more rows, from where the model stands."""
         solver = self._make_solver(fits.SAMPLING, "partial_fit needs a solver that samples: solver_name")
@@ -242,8 +238,6 @@ class ClassModel(Model):
         # What one batch gained and lets be proved is no verdict on the stream.
         self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)
 
-    # -------------------------------------------------------------------------------------- predict
-
     def _prepare(self, X, offset):
         check_is_fitted(self)
         check_same_rows(X, offset=offset)
@@ -277,8 +271,6 @@ class ClassModel(Model):
     def _unseen(self) -> np.ndarray:
         """Which classes had no rows in the fit, (class,); a stream has given them scores since."""
         return (self.report_.class_totals == 0) & (self.intercept_ == _UNSEEN)
-
-    # ------------------------------------------------------------------------------------------ files
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         coefficients_to_file(self, header, arrays)

@@ -74,8 +74,6 @@ class PopulationModel(RegressorMixin, Model):
             max_memory=read_number("max_memory", self.max_memory),
         )
 
-    # -------------------------------------------------------------------------------------- predict
-
     def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
         """Compute the expected count per whole bin.
 
@@ -212,8 +210,6 @@ class PopulationModel(RegressorMixin, Model):
     def _matrix(self):
         return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))
 
-    # ------------------------------------------------------------------------------------------ files
-
     def _write_state(self, header: dict, arrays: dict) -> None:
         coefficients_to_file(self, header, arrays)
         columns = getattr(self._neurons, "columns", None)
@@ -229,8 +225,6 @@ class PopulationModel(RegressorMixin, Model):
             self.intercept_ = float(self.intercept_)
         columns = header.get("columns")
         self._neurons = None if columns is None else TimeAxis(np.empty(0), None, np.asarray(columns))
-
-    # ---------------------------------------------------------------------------------- scikit-learn
 
     def __sklearn_tags__(self):
         """Tags: NaN rows are allowed, y is non-negative and may have many columns."""

@@ -109,8 +109,6 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             self._stream(data)
         return self
 
-    # -------------------------------------------------------------------------------------- predict
-
     def predict(self, X: DataLike, total: ArrayLike | None = None, offset: ArrayLike | None = None) -> ArrayOrTsd:
         """Compute the expected counts of rows of given totals.
 

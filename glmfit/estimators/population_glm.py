@@ -128,8 +128,6 @@ class PopulationGLM(PopulationModel):
         pad_shapes: bool = False,
     ): ...
 
-    # ------------------------------------------------------------------------------------------ fit
-
     def fit(
         self,
         X: DataLike,

@@ -229,8 +229,6 @@ class PopulationGLMCV(PopulationModel):
             warnings.filterwarnings("ignore", "Converting IntervalSet", UserWarning)
             return super()._get_params_html(*args, **kwargs)
 
-    # ------------------------------------------------------------------------------------------ files
-
     def _write_state(self, header: dict, arrays: dict) -> None:
         super()._write_state(header, arrays)
         arrays.update({f"cv.{name}": getattr(self, name) for name in _FITTED})

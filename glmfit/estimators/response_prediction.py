@@ -41,8 +41,6 @@ class ResponsePrediction(Model):
             if side.names is not None:
                 setattr(self, f"{side.entity}_feature_names_in_", side.names)
 
-    # -------------------------------------------------------------------------------------- predict
-
     def linear_predictor(
         self,
         stimuli: ArrayLike | None = None,
@@ -194,8 +192,6 @@ class ResponsePrediction(Model):
         embedding = self._towers[which](read_unseen(features, side))
         means = self._mean_bias[which], *map(np.mean, fitted[2:])
         return [embedding, *(np.full(len(embedding), mean) for mean in means)]
-
-    # ---------------------------------------------------------------------------------------- files
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         arrays.update({name: getattr(self, f"{name}_") for name in _EMBEDDINGS}, null=self._null)

@@ -168,8 +168,6 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             self._stream(data)
         return self
 
-    # -------------------------------------------------------------------------------------- predict
-
     def decision_function(self, X: DataLike, offset: ArrayLike | None = None) -> np.ndarray:
         """Compute the scores, up to a constant per row the log-probabilities.
 
