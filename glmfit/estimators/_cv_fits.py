@@ -33,20 +33,11 @@ from ._population_model import PROVED
 class Fits:
     """What the fits of a cross-validation share, and what was found so far: nan, and INTERRUPTED, where nothing was.
 
-    The last fold holds all rows; its fits may be returned, so that they obey ``options.tol`` as well as ``cv_tol``.
+    The last fold holds all rows; its fits may be returned, so that they obey ``options.tol`` as well as ``cv_tol``. The
+    strengths increase; ``penalty`` makes a penalty of one strength, or of one for each fit.
     """
 
-    def __init__(
-        self,
-        data: Training,
-        observation: Observation,
-        penalty: Callable[[Any], Penalty],  # of one strength, or of one for each fit
-        strengths: np.ndarray,  # increasing
-        folds: Folds,
-        solver: ConjugateGradients | None,
-        options: LoopOptions,
-        cv_tol: float,
-    ):
+    def __init__(self, data: Training, observation, penalty, strengths, folds: Folds, solver, options, cv_tol: float):
         self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
         self.folds, self.options, self._began = folds, options, time.perf_counter()
         self.solver = solver or (ConjugateGradients() if penalty(1.0).smooth else ProximalNewton())
@@ -153,21 +144,11 @@ class Fits:
         row_evals, history = int(epochs.max()) * problem.n_rows, History()
         history.add(epochs.max(), row_evals, seconds, objective, gap, is_bound)
         return Solution(
-            params=params,
-            status=np.where(silent, int(Status.NO_SPIKES), status),
-            gap=gap,
-            gap_is_bound=is_bound,
-            target=target,
-            objective=objective,
-            null_objective=problem.null_objective,
-            epochs=epochs,
-            row_evals=row_evals,
-            history=history.arrays(),
-            seconds_run=seconds,
-            seconds_compile=0.0,
-            solver_name=type(self.solver).__name__,
-            interrupted=interrupted,
-        )
+            params=params, status=np.where(silent, int(Status.NO_SPIKES), status), gap=gap, gap_is_bound=is_bound,
+            target=target, objective=objective, null_objective=problem.null_objective, epochs=epochs,
+            row_evals=row_evals, history=history.arrays(), seconds_run=seconds, seconds_compile=0.0,
+            solver_name=type(self.solver).__name__, interrupted=interrupted,
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- what a user is told
 

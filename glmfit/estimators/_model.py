@@ -90,8 +90,7 @@ class Model(BaseEstimator):
         Raises
         ------
         NotFittedError, FileNotFoundError, ValueError, TypeError
-            Before anything is written: ValueError for another ending, TypeError for parameters or labels that a file
-            without pickle cannot keep.
+            Before anything is written: for another ending, or parameters or labels that need pickle (TypeError).
         """
         check_is_fitted(self)
         return save_npz(path, *model_to_file(self))

@@ -47,10 +47,8 @@ class ResponseModel(ResponsePrediction):
         Widths of the hidden layers (tanh) of the towers; () for a linear one.
     regularizer_strength : float or sequence of float
         Ridge lambda >= 0 of the towers; of several, the best on held-out pairs.
-    bias : bool
-        Whether stimuli have a bias s and neurons one, t + delta.
-    bias_strength : float
-        Ridge lambda_b >= 0 of s and delta.
+    bias, bias_strength : bool, float
+        Whether stimuli have a bias s and neurons one, t + delta; ridge lambda_b >= 0 of s and delta.
     imputation_weight : float, sequence of float or "auto"
         omega >= 0; of several, to which 0 is always added, the best on held-out pairs. "auto" tries 0, 0.03, 0.1 and
         0.3 times the mean curvature of the loss at the neurons' means.
@@ -58,10 +56,8 @@ class ResponseModel(ResponsePrediction):
         What pairs that were not recorded are drawn to: the neuron's mean response, or z = 0.
     solver_name : {"auto", "LBFGS", "GaussNewton", "Adam", "LeftBatches", "SampledPairs"}
         "auto" is LBFGS for linear towers and Adam, which ends with L-BFGS, where there is a hidden layer.
-    tol : float
-        Norm of the gradient, relative to that at the start, at which to stop.
-    max_epochs : int, optional
-        Budget; default the solver's own.
+    tol, max_epochs : float, int, optional
+        Norm of the gradient, relative to that at the start, at which to stop; budget, by default the solver's own.
     validation_fraction : float
         Share of the pairs held out to choose among several weights or strengths: whole pairs, with all their trials,
         and never all those of a stimulus or neuron. The best are fitted to all pairs again.

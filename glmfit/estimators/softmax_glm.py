@@ -234,9 +234,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             some = np.argpartition(-_known(scores), k - 1, axis=1)[:, :k]
             order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
             best[rows] = np.take_along_axis(some, order, axis=1)
-            top = scores.max(axis=1, keepdims=True)
-            total = np.exp(scores - top).sum(axis=1, keepdims=True)
-            probability[rows] = np.exp(np.take_along_axis(scores, best[rows], axis=1) - top) / total
+            probability[rows] = np.take_along_axis(probabilities(scores), best[rows], axis=1)
         return self.classes_[best], probability
 
     def score(

@@ -71,12 +71,8 @@ def plot_convergence(
     """
     report = read_report(report)
     history = report.history
-    axis = {
-        "epoch": ("epoch", "epoch"),
-        "passes": ("row_evals", "passes over the data"),
-        "seconds": ("seconds", "time (s)"),
-    }
-    check_choice("against", against, axis)
+    words = {"epoch": "epoch", "passes": "passes over the data", "seconds": "time (s)"}
+    check_choice("against", against, words)
     if "gap" not in history:
         raise ValueError(
             f"this report ({report.solver_name}) has no history of gaps to draw. Fits by ConjugateGradients, SAGA, "
@@ -85,11 +81,12 @@ def plot_convergence(
     one = ("all classes", "row") if hasattr(report, "class_totals") else ("a neuron", "bin")
     fitted = np.atleast_1d(report.status != Status.NO_SPIKES)
     ax = axes_or_new(ax)
-    name_axes(ax, axis[against][1], f"gap  $F - F^*$  (nats per {one[1]})")
+    name_axes(ax, words[against], f"gap  $F - F^*$  (nats per {one[1]})")
     if not fitted.any():
         say(ax, "no neuron with spikes")
         return ax
-    x = np.asarray(history[axis[against][0]], float) / (report.n_rows if against == "passes" else 1)
+    seen = np.asarray(history["row_evals" if against == "passes" else against], float)
+    x = seen / report.n_rows if against == "passes" else seen
     gap = np.where(history["gap"] > 0, history["gap"], np.nan)[:, fitted]
     proved = history["gap_is_bound"][:, fitted] & np.isfinite(gap)
     ax.plot(x, gap, color=BLUE, lw=0.4 if gap.shape[1] > 1 else 1.4, alpha=0.35 if gap.shape[1] > 1 else 1.0)
