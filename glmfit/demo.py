@@ -76,12 +76,7 @@ def run(
     for path in figures:
         print(f"  {path.name:<24} {_CAPTIONS[path.name]}")
     print(f"Done in {time.perf_counter() - start:.1f} s, compilation included.")
-    return {
-        "grasshopper": recording,
-        "population": population,
-        "scores": scores | more_scores,
-        "figures": figures,
-    }
+    return {"grasshopper": recording, "population": population, "scores": scores | more_scores, "figures": figures}
 
 
 def _check_extras() -> None:
@@ -176,10 +171,7 @@ def _receptor_basis() -> _ReceptorBasis:
     first_s = _REFRACTORY_BINS * _BIN_S + 1e-3
     tail = _raised_cosines(after * _BIN_S, first_s, 0.03, 6, offset=1e-3) * ~refractory
     return _ReceptorBasis(
-        lag_s,
-        _raised_cosines(lag_s, 1e-3, _STIMULUS_S - 2e-3, 10),
-        after * _BIN_S,
-        np.hstack([refractory, tail]),
+        lag_s, _raised_cosines(lag_s, 1e-3, _STIMULUS_S - 2e-3, 10), after * _BIN_S, np.hstack([refractory, tail])
     )
 
 

@@ -161,20 +161,20 @@ class Fits:
         if silent.any():
             warn_user(
                 f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
-                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes.",
+                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes."
             )
         unproved = status == Status.UNPROVED
         failed = ~np.isin(status, (*PROVED, Status.UNPROVED, Status.INTERRUPTED))
         if failed.any():
             warn_user(
                 f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
-                "far they are); raise max_epochs, or leave out the weakest strengths.",
+                "far they are); raise max_epochs, or leave out the weakest strengths."
             )
         if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
             warn_user(
                 f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
                 "estimate that nothing proves (cv_gap_is_bound_ is False there): along some direction the features "
-                "vary too little. Leave out a strength of 0, or features that nearly repeat others.",
+                "vary too little. Leave out a strength of 0, or features that nearly repeat others."
             )
         if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
             weakest = Params(self.coef[0, -1], self.intercept[0, -1])

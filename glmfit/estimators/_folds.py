@@ -37,7 +37,7 @@ def make_folds(cv, data: Training, axis: TimeAxis | None) -> Folds:
             warn_user(
                 f"cv has {len(cv)} epochs, and each is a fold: every neuron is fitted {len(cv) + 1} times at every "
                 "strength. For 5 folds of whole epochs pass cv=[epochs[i::5] for i in range(5)], where epochs is the "
-                "IntervalSet.",
+                "IntervalSet."
             )
         return _of_epochs(list(zip(cv.start, cv.end, strict=True)), rows, axis, "an IntervalSet", "epoch")
     if hasattr(cv, "split") and not isinstance(cv, str):

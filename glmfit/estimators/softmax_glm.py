@@ -328,5 +328,5 @@ def _warn_of_strangers(classes, labels, index, missing) -> None:
     (given,), (known,) = labels[row : row + 1].tolist(), classes[:1].tolist()
     warn_user(
         f"the model knows none of the labels in y, so that the accuracy is 0: y has {given!r} at row {row}, the model "
-        f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same).",
+        f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same)."
     )
