@@ -12,6 +12,7 @@ import scipy.sparse
 from scipy.stats import chi2
 
 from .._warn import warn_user
+from ..data.counts import Training
 from ..problems import Params, PopulationProblem
 from ..problems._chunks import over_chunks, rows_at_once
 
@@ -49,13 +50,11 @@ def ranges_of(X, weights: np.ndarray | None) -> np.ndarray:
     return high.max(axis=0).astype(np.float64) - low.min(axis=0)
 
 
-def bins_observed(n_rows: int, weights: np.ndarray | None, mean_exposure: float) -> float:
-    """Count the bins that weights leave, whatever their common factor: Kish's effective number times the exposure."""
-    return mean_exposure * (n_rows if weights is None else weights.sum() ** 2 / np.square(weights).sum())
-
-
-def default_ridge(problem: PopulationProblem, units: np.ndarray, n_observed: float) -> np.ndarray:
+def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray) -> np.ndarray:
     """Choose a ridge for every neuron by marginal likelihood, within what the features ask for, (feature, neuron)."""
+    # Bins that weights leave, whatever their common factor: Kish's effective number times the exposure.
+    n_kept = len(data.X) if data.weights is None else data.weights.sum() ** 2 / np.square(data.weights).sum()
+    n_observed = data.mean_exposure * n_kept
     basis = problem.basis
     largest = units.max()
     variance = basis.variance[: basis.rank] / largest**2  # the basis takes the largest unit for 1

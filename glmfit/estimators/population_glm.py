@@ -19,7 +19,7 @@ from ..problems import PopulationProblem
 from ..solvers import SAGA, Newton
 from ..solvers._seed import key_for
 from ..solvers.checkpoint import Checkpoint, facts_of
-from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
+from ._default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from ._model import WholeFit, from_json, to_json
 from ._parameters import SOLVERS, choose_solver, precision, read_devices, read_flag, read_population_solver
 from ._population_model import PROVED, PopulationModel
@@ -221,8 +221,7 @@ class PopulationGLM(PopulationModel):
             data.X, data.Y, observation, make(strength), data.weights, dtype, data.offset, devices
         )
         if choose:
-            n_observed = bins_observed(len(data.X), data.weights, data.mean_exposure)
-            strength = default_ridge(problem, units, n_observed)
+            strength = default_ridge(problem, data, units)
             problem.penalty = make(strength)
         self.strength_ = _plain(strength)
         return problem
