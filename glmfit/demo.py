@@ -64,7 +64,12 @@ def run(
     MissingExtra
         If matplotlib or nitime is not installed.
     """
-    _check_extras()
+    missing = [name for name in ("matplotlib", "nitime") if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(
+            f"the demo needs {' and '.join(missing)}, not installed here: "
+            'run  python -m pip install -e ".[demo]"  in the checkout.'
+        )
     start = time.perf_counter()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -77,15 +82,6 @@ def run(
         print(f"  {path.name:<24} {_CAPTIONS[path.name]}")
     print(f"Done in {time.perf_counter() - start:.1f} s, compilation included.")
     return {"grasshopper": recording, "population": population, "scores": scores | more_scores, "figures": figures}
-
-
-def _check_extras() -> None:
-    missing = [name for name in ("matplotlib", "nitime") if find_spec(name) is None]
-    if missing:
-        raise MissingExtra(
-            f"the demo needs {' and '.join(missing)}, not installed here: "
-            'run  python -m pip install -e ".[demo]"  in the checkout.'
-        )
 
 
 def _heading(text: str) -> None:

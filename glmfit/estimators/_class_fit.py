@@ -63,7 +63,9 @@ def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps)
     rows, null = np.sort(np.random.default_rng(0).choice(problem.n_rows, n, replace=False)), problem.null_params()
     null_objective = problem.objective(null, rows)
     overshot = not keep and not problem.objective(solution.params, rows) <= null_objective
-    params = _centred(null if overshot else solution.params)
+    coef, intercept = (np.asarray(a, np.float64) for a in (null if overshot else solution.params))
+    # A common shift changes no probability and only adds to the ridge.
+    params = Params(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean())
     bound, theorem = np.nan, ""
     if certify and problem.n_rows * problem.n_classes <= _CERTIFIABLE:
         gap, rows, null_objective = problem.certify_gap(params), None, problem.null_objective
@@ -84,12 +86,6 @@ def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps)
     if not status.is_failure and report.gap_is_bound and report.relative_gap > 1:
         report = replace(report, status=Status.NO_USEFUL_BOUND)
     return params, report
-
-
-def _centred(params: Params) -> Params:
-    """Take away the common shift, which changes no probability and only adds to the ridge."""
-    coef, intercept = (np.asarray(a, np.float64) for a in params)
-    return Params(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean())
 
 
 def report_of_classes(problem, solution, data: ClassTraining, rows=None, **facts) -> ClassReport:

@@ -119,7 +119,16 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> FittedData:
             f"the model was fitted with {model.regularizer}, which selects coefficients, so that they have no standard "
             "errors of this kind; fit the selected features again with UnRegularized or Ridge."
         )
-    X, y = _load(model, X, y)
+    source = as_source(X)
+    if source is not None and hasattr(model, "report_"):
+        needed = bytes_in_memory(source.shape, len(model.report_.neuron), source.dtype)
+        if needed > model.max_memory:
+            raise ValueError(
+                f"X is {source!r}, of which standard errors need all rows in memory: {needed} bytes, and max_memory "
+                f"is {model.max_memory:g}. Raise it, model.set_params(max_memory={needed}), or fit some of the "
+                "rows and give those."
+            )
+    X, y = as_arrays(X, y)
     check_is_fitted(model)
     rows, report = read_training(model, X, y, sample_weight, offset, exposure, reset=False), model.report_
     if rows.X.shape[1] > _MOST_FEATURES:
@@ -141,20 +150,6 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> FittedData:
             "fit."
         )
     return fit
-
-
-def _load(model, X, y):
-    """Load what rows are read from, as the fit did where it fits in memory."""
-    source = as_source(X)
-    if source is not None and hasattr(model, "report_"):
-        needed = bytes_in_memory(source.shape, len(model.report_.neuron), source.dtype)
-        if needed > model.max_memory:
-            raise ValueError(
-                f"X is {source!r}, of which standard errors need all rows in memory: {needed} bytes, and max_memory "
-                f"is {model.max_memory:g}. Raise it, model.set_params(max_memory={needed}), or fit some of the "
-                "rows and give those."
-            )
-    return as_arrays(X, y)
 
 
 def to_frame(neuron: list, second: str, names: list, values: dict) -> pd.DataFrame:
