@@ -12,7 +12,6 @@ from ._warn import warn_user
 if TYPE_CHECKING:
     import pynapple as nap
 
-METHODS = ("nearest", "linear")
 _ENOUGH = 20  # spikes that are spread over what was recorded
 _NARROW = 0.01  # share of the features' time
 
@@ -128,6 +127,6 @@ def _check(spikes, features, ep, method, max_distance_s, nap) -> None:
     ):
         if not isinstance(value, kinds):
             raise TypeError(f"{name} is a {type(value).__name__}; it must be a pynapple {allowed}.")
-    check_choice("method", method, METHODS)
+    check_choice("method", method, ("nearest", "linear"))
     if max_distance_s is not None and max_distance_s != np.inf:
         check_positive("max_distance_s", max_distance_s, "None is no limit.")

@@ -40,7 +40,6 @@ from ._parameters import (
 )
 from .model_reports import ClassReport
 
-REGULARIZERS = ("Ridge", "UnRegularized")
 _EXACT_EPOCHS = 500
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
 _SCORES_AT_ONCE = 4_000_000
@@ -175,7 +174,7 @@ class ClassModel(Model):
     def _strength(self, total_weight: float = 1) -> float:
         """Strength given, or one over the weights' sum, the number of rows without any: scikit-learn's ``C = 1``."""
         regularizer = "UnRegularized" if self.regularizer is None else self.regularizer
-        check_choice("regularizer", regularizer, REGULARIZERS)
+        check_choice("regularizer", regularizer, ("Ridge", "UnRegularized"))
         given = self.regularizer_strength
         if regularizer == "UnRegularized":
             if given not in (None, 0):

@@ -27,7 +27,6 @@ from ._streaming import read_scored
 from .report import FitReport, null_is_best, relative_gap, report_of
 
 PROVED = (Status.CONVERGED, Status.NO_SPIKES)
-SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
 _RUNAWAY = 15.0  # change of the linear predictor over the rows by one feature: of the rate, by a factor of e^15
 _HELD = 10.0  # nats by which rows hold a coefficient
@@ -151,7 +150,7 @@ class PopulationModel(RegressorMixin, Model):
             If neurons without spikes in the fit have some in these rows: their rate is 0, so that their score is -inf,
             and they are left out of that of the population.
         """
-        check_choice("score_type", score_type, SCORES)
+        check_choice("score_type", score_type, ("D2", "pseudo-r2-McFadden", "log-likelihood"))
         check_is_fitted(self)
         data = read_scored(self, X, y, sample_weight, offset, exposure)
         observation, silent = observations.from_inverse_link(self.inverse_link_function), self._silent

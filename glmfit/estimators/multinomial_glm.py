@@ -21,8 +21,6 @@ from ..observations.softmax import Multinomial
 from ._class_model import ClassModel, probabilities
 from ._model import WholeFit
 
-SCORES = ("D2", "log-likelihood")
-
 
 class MultinomialGLM(RegressorMixin, ClassModel):
     r"""Multinomial model of counts over categories given each row's total: how spikes share out over neurons.
@@ -153,7 +151,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         float
             Larger is better; D2 is at most 1, and nan where constant shares are exact.
         """
-        check_choice("score_type", score_type, SCORES)
+        check_choice("score_type", score_type, ("D2", "log-likelihood"))
         check_is_fitted(self)
         data, Y = self._read(X, y, sample_weight, offset, reset=False)
         weight, Y, of = data.weight, Y[data.rows], Multinomial()

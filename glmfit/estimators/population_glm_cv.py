@@ -31,8 +31,6 @@ from ._scores import choose_strengths, score_folds
 from ._streaming import as_arrays
 
 PENALTIES = by_name(Ridge, Lasso, ElasticNet)
-SCORINGS = ("log-likelihood", "D2")
-RULES = ("best", "one-se")
 SOLVERS = by_name(ConjugateGradients, ProximalNewton)
 
 
@@ -166,8 +164,9 @@ class PopulationGLMCV(PopulationModel):
             informative.
         """
         with WholeFit(self):
-            for name, allowed in (("regularizer", PENALTIES), ("scoring", SCORINGS), ("rule", RULES)):
-                check_choice(name, getattr(self, name), allowed)
+            check_choice("regularizer", self.regularizer, PENALTIES)
+            check_choice("scoring", self.scoring, ("log-likelihood", "D2"))
+            check_choice("rule", self.rule, ("best", "one-se"))
             hint = "1 is the lasso; for 0 pass regularizer='Ridge'."
             check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint=hint)
             solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names(), SOLVERS)

@@ -29,7 +29,6 @@ SOLVERS = {
     "Adam": pairs.TowerAdam,
     **by_name(pairs.LeftBatches, pairs.SampledPairs),
 }
-PRIORS = ("mean", "zero")
 _AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed losses
 
 
@@ -37,7 +36,7 @@ class Settings:
     """Constructor parameters of a `ResponseModel`, read and checked."""
 
     def __init__(self, model):
-        check_choice("prior", model.prior, PRIORS, "Other priors go to fit as prior_factors.")
+        check_choice("prior", model.prior, ("mean", "zero"), "Other priors go to fit as prior_factors.")
         check_real("validation_fraction", model.validation_fraction, 1.0)
         check_real("tol", model.tol, 1.0, hint="It is a share of the gradient at the start.")
         epochs = None if model.max_epochs is None else read_count("max_epochs", model.max_epochs)

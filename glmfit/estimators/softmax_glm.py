@@ -31,8 +31,6 @@ from ._class_model import ClassModel, probabilities
 from ._model import WholeFit
 from ._parameters import read_count
 
-SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
-
 
 class SoftmaxGLM(ClassifierMixin, ClassModel):
     r"""Softmax model of labels: which neuron fired, which place, which choice; from two classes to very many.
@@ -270,7 +268,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         UserWarning
             If the accuracy is 0 because the fit saw none of these labels: numbers given as text are other labels.
         """
-        check_choice("score_type", score_type, SCORES)
+        check_choice("score_type", score_type, ("accuracy", "log-likelihood", "pseudo-r2-McFadden"))
         check_is_fitted(self)
         of_labels = score_type == "accuracy"
         data, truth = self._read(X, y, sample_weight, offset, reset=False, strange=of_labels)
