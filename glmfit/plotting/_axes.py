@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,22 +24,28 @@ _OPTIONS = {
     "ylabel": "str\n    Name, and unit, of what is on the y-axis.",
     "ax": "matplotlib.axes.Axes, optional\n    Where to draw.",
 }
-_RETURNS = "Returns\n-------\nmatplotlib.axes.Axes"
-_RAISES = """Raises
+_OF_EVERY_DRAWING = """
+
+Returns
+-------
+matplotlib.axes.Axes
+
+Raises
 ------
 ValueError, TypeError, NotFittedError
     For values out of range or of another kind or shape than is said here, where there is nothing to draw, and for a
-    model before its fit; the message says what is allowed."""
+    model before its fit; the message says what is allowed.
+"""
 Drawing = TypeVar("Drawing", bound=Callable)
 
 
 def on_axes(draw: Drawing) -> Drawing:
     """Write into a docstring what holds for many drawings: options, what they return and what they raise."""
-    parameters, *returns = re.split(r"\n\n(?=Returns\n)", inspect.cleandoc(draw.__doc__ or ""))
+    draw.__doc__ = inspect.cleandoc(draw.__doc__ or "")
     for name, option in _OPTIONS.items():
-        if name in inspect.signature(draw).parameters and f"\n{name} : " not in parameters:
-            parameters += f"\n{name} : {option}"
-    draw.__doc__ = "\n\n".join([parameters, *(returns or [_RETURNS]), _RAISES])
+        if name in inspect.signature(draw).parameters and f"\n{name} : " not in draw.__doc__:
+            draw.__doc__ += f"\n{name} : {option}"
+    draw.__doc__ += _OF_EVERY_DRAWING
     return draw
 
 

@@ -29,6 +29,8 @@ def plot_confusion(
 ) -> Axes:
     """Draw a confusion matrix: of the rows of each class, the share that was decoded as each.
 
+    Row the true class, column the decoded one, percent of the row; a class that never occurred has a grey row.
+
     Parameters
     ----------
     true, decoded : array-like of shape (row,)
@@ -39,11 +41,6 @@ def plot_confusion(
         Words for the classes, as tick labels.
     numbers : bool, optional
         Whether to write the percentages into the cells; default up to twelve classes.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Row the true class, column the decoded one, percent of the row; a class that never occurred has a grey row.
     """
     true, decoded = np.asarray(true), np.asarray(decoded)
     if true.ndim != 1 or true.shape != decoded.shape:

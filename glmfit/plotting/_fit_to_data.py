@@ -32,6 +32,9 @@ def plot_tuning(
 ) -> Axes:
     """Draw a tuning curve: rates counted where a covariate had a value, with error bars, and those of the model.
 
+    Dots with bars: mean counted rate, in spikes/s, and its standard error, from the spread of the counts over the time
+    bins of the interval as if these were independent. Line: the model's mean rate there.
+
     Parameters
     ----------
     covariate, counts : array-like of shape (time,)
@@ -47,12 +50,6 @@ def plot_tuning(
         A rate in spikes/s against the covariate, drawn as it is, for example of ``predict`` on a grid.
     min_bins : int
         Intervals with fewer time bins are not drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Spikes/s. Dots with bars: mean counted rate and its standard error, from the spread of the counts over the
-        time bins of the interval as if these were independent. Line: the model's mean rate there.
     """
     check_positive("bin_s", bin_s)
     check_whole("min_bins", min_bins, 0)
@@ -118,6 +115,9 @@ def plot_residuals(
 ) -> Axes:
     """Draw how many spikes came beyond those expected, window by window, in units of their standard deviation.
 
+    These are Pearson residuals, (spikes - expected) / sqrt(expected). Grey: two standard deviations, which Poisson
+    counts of these rates leave about once in twenty windows. Bins with a NaN are left out of both sums.
+
     Parameters
     ----------
     time_s : array-like of shape (time,)
@@ -126,12 +126,6 @@ def plot_residuals(
         Expected counts per bin, as ``predict`` returns them, and spikes per bin.
     window_s : float
         Width of the windows, s; best so wide that each expects a few spikes.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Pearson residuals (spikes - expected) / sqrt(expected) against time. Grey: two standard deviations, which
-        Poisson counts of these rates leave about once in twenty windows. Bins with a NaN are left out of both sums.
     """
     time, bin_s = read_bins(time_s, bin_s)
     check_positive("window_s", window_s)
@@ -159,6 +153,9 @@ def plot_time_rescaling(
 ) -> Axes:
     """Draw the distribution of rescaled intervals against the uniform one, with the band of a right model.
 
+    Line: cumulative share of the intervals against their rescaled length. Grey: the band of the Kolmogorov-Smirnov test
+    about the diagonal, where the rates of a right model lead. Words where the neuron has no spikes.
+
     Parameters
     ----------
     rescaled : glmfit.inference.TimeRescaling or dict of str to such
@@ -170,12 +167,6 @@ def plot_time_rescaling(
         Probability that the whole curve of a right model stays within its band, in (0, 1).
     difference : bool
         Whether to draw the distance from the diagonal instead, which shows more where there are many spikes.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Line: cumulative share of the intervals against their rescaled length. Grey: the band of the Kolmogorov-Smirnov
-        test about the diagonal, where the rates of a right model lead. Words where the neuron has no spikes.
     """
     models = rescaled if isinstance(rescaled, dict) else {"model": rescaled}
     what = "what glmfit.inference.rescale_time returns, or a dict with names for such"

@@ -27,7 +27,7 @@ def plot_rate_against_spikes(
     limits_s: tuple[float, float] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw predicted rates as lines and the spikes as ticks above them.
+    """Draw predicted rates, in spikes/s, as lines and the spikes as ticks above them.
 
     Parameters
     ----------
@@ -41,11 +41,6 @@ def plot_rate_against_spikes(
     smooth_s : float, optional
         Smooth by a Gaussian of this standard deviation, s: the predictions, and beside them the counts, so that
         the two can be compared.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Rates in spikes/s against time in s.
     """
     time, bin_s = read_bins(time_s, bin_s)
     if smooth_s is not None:

@@ -53,6 +53,11 @@ def plot_convergence(
 ) -> Axes:
     """Draw the distance from the optimum of every neuron over the fit: estimates as lines, bounds as triangles.
 
+    The gap is in nats per bin (of classes, per row), logarithmic. Thin: each neuron. Strong: median and worst over the neurons
+    with spikes. Triangles: where the gap of a neuron was first proved, so that the truth is below them. Dashed: the
+    target below which a neuron counts as converged (a band where neurons have different ones). A gap of 0 or one that
+    could not be computed is not drawn.
+
     Parameters
     ----------
     report : FitReport or ClassReport
@@ -60,14 +65,6 @@ def plot_convergence(
     against : {"epoch", "passes", "seconds"}
         What the x-axis counts: epochs; rows evaluated over rows of the data, certificates included; wall time with
         compilation.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Gap in nats per bin (of classes, per row), logarithmic. Thin: each neuron. Strong: median and worst over the
-        neurons with spikes. Triangles: where the gap of a neuron was first proved, so that the truth is below them.
-        Dashed: the target below which a neuron counts as converged (a band where neurons have different ones). A gap
-        of 0 or one that could not be computed is not drawn.
     """
     report = read_report(report)
     history = report.history
@@ -122,18 +119,15 @@ def target_line(line, band, target):
 def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Draw the gap each neuron was reported to have against the gap it has, for a known optimum.
 
+    Both axes are logarithmic, nats per bin. Bounds (filled) must lie on or above the diagonal; estimates (hollow) may lie
+    anywhere. Neurons whose measured gap is not positive are not drawn.
+
     Parameters
     ----------
     report : FitReport
         As `plot_convergence` takes it.
     optimum : array-like of shape (neuron,)
         Lowest objective known, nats per bin, for example ``report_.objective`` of a fit with a far smaller ``tol``.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Both axes logarithmic, nats per bin. Bounds (filled) must lie on or above the diagonal; estimates (hollow)
-        may lie anywhere. Neurons whose measured gap is not positive are not drawn.
     """
     report, optimum = read_report(report), read_numbers("optimum", optimum, "neuron")
     if not np.ndim(getattr(report, "gap", 0.0)):

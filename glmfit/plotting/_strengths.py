@@ -29,6 +29,8 @@ def _check_cv(model) -> None:
 def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of neurons against the strength, with standard errors of the difference from the best.
 
+    A dot marks the best strength, a circle the one-standard-error rule's.
+
     Parameters
     ----------
     model : PopulationGLMCV
@@ -36,11 +38,6 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     neurons : int or sequence of int, optional
         Which neurons to draw; all of up to eight, else the first eight, by default. Scores are drawn less each
         neuron's best, so that neurons of any rate fit one panel.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        A dot marks the best strength, a circle the one-standard-error rule's.
     """
     _check_cv(model)
     n_all = model.cv_scores_.shape[2]
@@ -84,16 +81,13 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
 def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of every neuron and strength as a map, with the strengths chosen.
 
+    Neurons from left to right, in order of the strength chosen; colour is the mean score over folds less the neuron's
+    best, over the spread of its scores; a line marks the strength chosen.
+
     Parameters
     ----------
     model : PopulationGLMCV
         Fitted.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Neurons from left to right, in order of the strength chosen; colour is the mean score over folds less the
-        neuron's best, over the spread of its scores; a line marks the strength chosen.
     """
     _check_cv(model)
     known = ~np.isnan(model.cv_scores_)
