@@ -135,7 +135,7 @@ def load_grasshopper(duration_s: float = 10.0) -> Recording:
     Parameters
     ----------
     duration_s : float
-        How many seconds to read from the beginning, at most 10. Default 10.0.
+        How many seconds to read from the beginning, at most 10.
 
     Returns
     -------

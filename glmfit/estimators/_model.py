@@ -107,17 +107,13 @@ class Model(BaseEstimator):
         Returns
         -------
         PopulationGLM, SoftmaxGLM, MultinomialGLM or ResponseModel
-            Fitted: coefficients, report and names; pynapple metadata is not stored.
+            Fitted: coefficients, report and names. Pynapple metadata is not stored, nor is a ``cv`` that files cannot
+            keep (a splitter, row indices): it is 5 then, with a warning.
 
         Raises
         ------
         ValueError
             If the file is not such a model.
-
-        Warns
-        -----
-        UserWarning
-            If a `PopulationGLMCV` had a ``cv`` that files cannot keep (a splitter, row indices): it is 5 then.
         """
         return model_from_file(cls, *load_npz(path))
 

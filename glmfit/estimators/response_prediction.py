@@ -111,11 +111,7 @@ class ResponsePrediction(Model):
         -------
         numpy.ndarray or pynapple TsdFrame
             Counts, 0 and 1, or what else the loss is of, (stimulus, neuron), float; the same seed draws the same ones.
-
-        Raises
-        ------
-        ValueError
-            For the squared loss, which has no noise model.
+            The squared loss has no noise model: ValueError.
         """
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
         if isinstance(self._loss, Gaussian):

@@ -250,23 +250,15 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         X, y, sample_weight, offset :
             As in :meth:`fit`; rows with NaN are left out.
         score_type : {"accuracy", "log-likelihood", "pseudo-r2-McFadden"}
-            Share of right labels (labels the fit did not see count as wrong); mean log-probability of the labels;
-            1 - log-likelihood / log-likelihood of the class frequencies of the training rows.
+            Share of right labels (labels the fit did not see count as wrong, with a warning if it saw none: numbers
+            given as text are other labels); mean log-probability of the labels (ValueError for one the fit did not
+            see, whose log-probability would be minus infinity); 1 - log-likelihood / log-likelihood of the class
+            frequencies of the training rows.
 
         Returns
         -------
         float
             Larger is better.
-
-        Raises
-        ------
-        ValueError
-            For labels the fit did not see, whose log-likelihood would be minus infinity.
-
-        Warns
-        -----
-        UserWarning
-            If the accuracy is 0 because the fit saw none of these labels: numbers given as text are other labels.
         """
         check_choice("score_type", score_type, ("accuracy", "log-likelihood", "pseudo-r2-McFadden"))
         check_is_fitted(self)

@@ -53,10 +53,10 @@ def plot_convergence(
 ) -> Axes:
     """Draw the distance from the optimum of every neuron over the fit: estimates as lines, bounds as triangles.
 
-    The gap is in nats per bin (of classes, per row), logarithmic. Thin: each neuron. Strong: median and worst over the neurons
-    with spikes. Triangles: where the gap of a neuron was first proved, so that the truth is below them. Dashed: the
-    target below which a neuron counts as converged (a band where neurons have different ones). A gap of 0 or one that
-    could not be computed is not drawn.
+    The gap is in nats per bin (of classes, per row), logarithmic. Thin: each neuron. Strong: median and worst over the
+    neurons with spikes. Triangles: where the gap of a neuron was first proved, so that the truth is below them. Dashed:
+    the target below which a neuron counts as converged (a band where neurons have different ones). A gap of 0 or one
+    that could not be computed is not drawn.
 
     Parameters
     ----------
@@ -119,8 +119,8 @@ def target_line(line, band, target):
 def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Draw the gap each neuron was reported to have against the gap it has, for a known optimum.
 
-    Both axes are logarithmic, nats per bin. Bounds (filled) must lie on or above the diagonal; estimates (hollow) may lie
-    anywhere. Neurons whose measured gap is not positive are not drawn.
+    Both axes are logarithmic, nats per bin. Bounds (filled) must lie on or above the diagonal; estimates (hollow) may
+    lie anywhere. Neurons whose measured gap is not positive are not drawn.
 
     Parameters
     ----------
