@@ -16,7 +16,7 @@ from ..engine import ConjugateGradients
 from ..problems import Params
 from ..solvers import Solution
 from ..stochastic import SoftmaxProblem
-from ._parameters import by_name
+from ._parameters import by_name, choose_class_solver
 from .model_reports import ClassReport
 from .report import null_is_best, relative_gap, report_of
 
@@ -42,8 +42,9 @@ _FAR, _SMALL = 30.0, 0.25
 THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
 
 
-def chosen_solver(name: str):
-    """Solver that "auto" has chosen; with more negatives than by default, as five see little of very many classes."""
+def auto_solver(problem: SoftmaxProblem | None = None):
+    """Solver that "auto" is, for a fit or a stream; with 20 negatives, as five see little of very many classes."""
+    name = "ImplicitSGD" if problem is None else choose_class_solver(problem)
     return SOLVERS[name](**{"n_negatives": 20} if name == "ImplicitSGD" else {})
 
 

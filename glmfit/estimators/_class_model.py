@@ -28,16 +28,7 @@ from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_ste
 from . import _class_fit as fits
 from ._default_strength import name_strength, warn_if_flat
 from ._model import Model, WholeFit, coefficients_from_file, coefficients_to_file, from_json, to_json
-from ._parameters import (
-    choose_class_solver,
-    is_strength,
-    precision,
-    read_count,
-    read_flag,
-    read_number,
-    read_solver,
-    read_verbose,
-)
+from ._parameters import is_strength, precision, read_count, read_flag, read_number, read_solver, read_verbose
 from .model_reports import ClassReport
 
 _EXACT_EPOCHS = 500
@@ -121,8 +112,7 @@ class ClassModel(Model):
         if problem.n_classes < 2:
             self._keep(*fits.judge_certain(problem, data), seen)
             return
-        if solver is None:
-            solver = fits.chosen_solver(choose_class_solver(problem))
+        solver = fits.auto_solver(problem) if solver is None else solver
         key, exact = key_for(solver, seed), type(solver) in fits.EXACT.values()
         if exact:
             options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=verbose)
@@ -206,7 +196,7 @@ class ClassModel(Model):
     def _stream(self, data: ClassTraining) -> None:
         """One pass over more rows, from where the model stands."""
         solver = self._make_solver(fits.SAMPLING, "partial_fit needs a solver that samples: solver_name")
-        solver = fits.chosen_solver("ImplicitSGD") if solver is None else solver
+        solver = fits.auto_solver() if solver is None else solver
         _, _, step, _, certify, _ = self._read_parameters()
         rows, totals = data.total_weight, data.class_totals
         batches, before, past, tuned_step = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals)), None))

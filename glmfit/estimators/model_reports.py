@@ -53,9 +53,7 @@ class ClassReport(CertifiedReport):
     step_tuned: bool = False
     overshot: bool = False
 
-    _frame = (
-        "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "n_rows", "n_classes", "epochs"
-    )  # fmt: skip
+    _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "n_rows", "n_classes", "epochs"
     _words: ClassVar[dict[Status, str]] = {
         Status.PRECISION_FLOOR: (
             "Above the tolerance no further progress was seen, because of rounding or, with a majorization, slowness: "

@@ -42,10 +42,8 @@ class PopulationGLMCV(PopulationModel):
 
     Parameters
     ----------
-    inverse_link_function : {"softplus", "exp"}
+    inverse_link_function, regularizer : {"softplus", "exp"}, {"Ridge", "Lasso", "ElasticNet"}
         As in `PopulationGLM`.
-    regularizer : {"Ridge", "Lasso", "ElasticNet"}
-        Penalty of the coefficients, as in `PopulationGLM`.
     l1_ratio : float
         Ratio of the elastic net, in (0, 1].
     strengths : array of float, optional

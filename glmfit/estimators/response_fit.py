@@ -47,9 +47,8 @@ class Settings:
             self.weights = _strengths("imputation_weight", weights, ', a sequence of such numbers or "auto"')
             if np.ndim(weights):
                 self.weights = tuple(sorted({0.0, *self.weights}))
-        self.strengths = _strengths(
-            "regularizer_strength", model.regularizer_strength, " or a sequence of such numbers"
-        )
+        several = " or a sequence of such numbers"
+        self.strengths = _strengths("regularizer_strength", model.regularizer_strength, several)
         self.loss, self.prior = model.loss, model.prior
         if not isinstance(self.loss, Observation):
             hint = "An observation model (glmfit.observations.Observation) will do, too."

@@ -66,16 +66,13 @@ class GroupTable(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and group as a pandas DataFrame."""
-        unique = self.deviance_explained - self.deviance_explained_without
-        columns = {
-            "deviance_explained_without": self.deviance_explained_without,
-            "unique_deviance_explained": unique,
-            "statistic": self.statistic,
-            "df": self.df,
-            "p_value": self.p_value,
-            "converged": self.converged,
+        without = self.deviance_explained_without
+        explained = {
+            "deviance_explained_without": without,
+            "unique_deviance_explained": self.deviance_explained - without,
         }
-        return to_frame(self.neuron, "group", self.group, columns)
+        columns = {name: getattr(self, name) for name in ("statistic", "df", "p_value", "converged")}
+        return to_frame(self.neuron, "group", self.group, explained | columns)
 
 
 def drop_groups(

@@ -67,11 +67,8 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
             ax.plot(at[i], mean[i], "o", ms=5, mfc=face, mec=colour)
     some = np.arange(0, len(strengths), -(-len(strengths) // 7))
     ax.set_xticks(place[some], [f"{s:.2g}" for s in strengths[some]])
-    name_axes(
-        ax,
-        _strength_words(model),
-        f"held-out {'D2' if model.scoring == 'D2' else 'log-likelihood per bin'}\nless the best",
-    )
+    score = "D2" if model.scoring == "D2" else "log-likelihood per bin"
+    name_axes(ax, _strength_words(model), f"held-out {score}\nless the best")
     if ax.get_legend_handles_labels()[0]:
         legend(ax, title="neuron", title_fontsize=8, ncols=2 if len(neurons) > 4 else 1)
     return ax
