@@ -182,16 +182,21 @@ class ClassModel(Model):
     def _read_parameters(self) -> tuple:
         """Epochs, tol, step (None to tune it), decay, certify and verbose, checked."""
         check_real("step_decay", self.step_decay, 1.0, closed=True)
-        if isinstance(self.step, str) and self.step != "tune":
-            raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
         return (
             None if self.max_epochs is None else read_count("max_epochs", self.max_epochs),
             read_number("tol", self.tol),
-            None if isinstance(self.step, str) else read_number("step", self.step),
+            self._read_step(),
             float(self.step_decay),
             read_flag("certify", self.certify),
             read_verbose(self.verbose),
         )
+
+    def _read_step(self) -> float | None:
+        if not isinstance(self.step, str):
+            return read_number("step", self.step)
+        if self.step != "tune":
+            raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
+        return None
 
     def _stream(self, data: ClassTraining) -> None:
         """One pass over more rows, from where the model stands."""

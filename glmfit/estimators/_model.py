@@ -161,6 +161,7 @@ def _keeping(init):
             raise TypeError(f"{type(self).__name__}: {error}; its parameters are {known}.") from None
         given.apply_defaults()
         vars(self).update((name, given.arguments[name]) for name in list(signature.parameters)[1:])
+        init(self, *args, **parameters)  # of a user's subclass, which may do more
 
     return keep
 

@@ -162,11 +162,7 @@ class PopulationGLMCV(PopulationModel):
             informative.
         """
         with WholeFit(self):
-            check_choice("regularizer", self.regularizer, PENALTIES)
-            check_choice("scoring", self.scoring, ("log-likelihood", "D2"))
-            check_choice("rule", self.rule, ("best", "one-se"))
-            hint = "1 is the lasso; for 0 pass regularizer='Ridge'."
-            check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint=hint)
+            self._check_words()
             solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names(), SOLVERS)
             strengths, cv_tol = read_strengths(self.strengths), read_number("cv_tol", self.cv_tol)
             seed, given = self._seed(), self._read_options()
@@ -219,6 +215,12 @@ class PopulationGLMCV(PopulationModel):
         self.cv_gap_, self.cv_gap_is_bound_ = fits.gap[:, :-1], fits.gap_is_bound[:, :-1]
         self.cv_converged_ = np.isin(fits.status[:, :-1], PROVED)
         return chosen
+
+    def _check_words(self) -> None:
+        check_choice("regularizer", self.regularizer, PENALTIES)
+        check_choice("scoring", self.scoring, ("log-likelihood", "D2"))
+        check_choice("rule", self.rule, ("best", "one-se"))
+        check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
 
     def _get_params_html(self, *args, **kwargs):
         """Parameters as scikit-learn shows them in a notebook: it compares an IntervalSet by NumPy, which warns."""
