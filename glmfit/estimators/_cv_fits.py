@@ -25,9 +25,9 @@ from ..solvers import LoopOptions, Solution
 from ..solvers._result import History, stopping_target
 from ..solvers._seed import key_for
 from ._default_strength import residual, warn_if_flat
-from ._folds import Folds
 from ._parameters import SOLVERS, choose_solver, is_strength, precision
 from ._population_model import PROVED
+from ._scores import Folds
 
 
 class Fits:

@@ -19,8 +19,8 @@ from .._files import DAMAGED, load_npz, save_npz
 from .._types import Seed
 from .._warn import warn_user
 from ..bounds import StepCertificate
-from ._folds import are_epochs, is_epochs
 from ._parameters import read_seed
+from ._scores import are_epochs, is_epochs
 from .report import report_of
 
 _OF_EVERY_MODEL = """

@@ -23,11 +23,10 @@ from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import ElasticNet, Lasso, Ridge
 from ._cv_fits import Fits, default_strengths, read_strengths
-from ._folds import make_folds
 from ._model import WholeFit
 from ._parameters import by_name, read_number, read_population_solver
 from ._population_model import PROVED, PopulationModel
-from ._scores import choose_strengths, score_folds
+from ._scores import choose_strengths, make_folds, score_folds
 from ._streaming import as_arrays
 
 PENALTIES = by_name(Ridge, Lasso, ElasticNet)

@@ -16,7 +16,7 @@ from .._progress import counted
 from .._types import DataLike
 from ..estimators import PopulationGLM
 from ..penalties._groups import read_labels, read_members
-from ._fit import NO_OPTIMUM, FittedData, data_of_fit, to_frame
+from .wald import NO_OPTIMUM, FittedData, data_of_fit, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
