@@ -99,17 +99,11 @@ def report_of_classes(problem, solution, data: ClassTraining, rows=None, **facts
     explained = 0.0 if no_gain else frequencies - of[0] + problem.strength / 2 * float(np.sum(solution.params.coef**2))
     explainable = frequencies - saturated
     return report_of(
-        ClassReport,
-        solution,
-        data,
-        gap=gap,
-        relative_gap=float(relative_gap(solution.status, gap, *of)),
-        null_objective=of[1],
+        ClassReport, solution, data,
+        gap=gap, relative_gap=float(relative_gap(solution.status, gap, *of)), null_objective=of[1],
         pseudo_r2=explained / explainable if explainable > _NO_DEVIANCE else np.nan,
-        n_features=problem.n_features,
-        n_classes=len(data.class_totals),
-        **facts,
-    )
+        n_features=problem.n_features, n_classes=len(data.class_totals), **facts,
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ warnings

@@ -52,18 +52,13 @@ class PopulationModel(RegressorMixin, Model):
         explained = 1 - (solution.objective - penalty - saturated) / np.where(null > NO_DEVIANCE, null, np.nan)
         features = getattr(self, "feature_names_in_", range(len(coef)))
         self.report_ = report_of(
-            FitReport,
-            solution,
-            data,
-            neuron=data.neuron_names,
+            FitReport, solution, data, neuron=data.neuron_names,
             relative_gap=relative_gap(solution.status, solution.gap, *objectives),
             pseudo_r2=np.where(null_is_best(solution.status, *objectives), 0.0, explained),
-            row_evals=solution.row_evals * problem.n_counted // problem.n_rows,
-            n_rows=problem.n_counted,
-            rank=problem.design_rank,
-            n_features=problem.n_features,
+            row_evals=solution.row_evals * problem.n_counted // problem.n_rows, n_rows=problem.n_counted,
+            rank=problem.design_rank, n_features=problem.n_features,
             runaway=_runaway(problem, coef, intercept, data.neuron_names, features) if problem.in_memory else {},
-        )
+        )  # fmt: skip
 
     def _read_options(self) -> LoopOptions:
         return LoopOptions(

@@ -238,31 +238,19 @@ class _Trial(NamedTuple):
         seen = problem.pairs_left > 0, problem.pairs_right > 0
         gaps, start = problem.certify_sides(solution.params), solution.start_gradient_norm
         report = report_of(
-            ResponseReport,
-            solution,
-            self,
-            problem,
-            objective=scale * gaps.objective,
-            start_objective=scale * solution.start_objective,
+            ResponseReport, solution, self, problem,
+            objective=scale * gaps.objective, start_objective=scale * solution.start_objective,
             relative_gradient=solution.gradient_norm / start if start > 0 else 0.0,
-            gap_stimuli=scale * gaps.left,
-            gap_neurons=scale * gaps.right,
-            gap_per_neuron=scale * gaps.per_right,
+            gap_stimuli=scale * gaps.left, gap_neurons=scale * gaps.right, gap_per_neuron=scale * gaps.per_right,
             gap_theorem=gaps.theorem,
             pseudo_r2=deviance_explained(problem.loss, self.of_fit.responses.records, predictor),
-            n_stimuli=problem.n_left,
-            n_neurons=problem.n_right,
-            n_trials=int(problem.n_trials.sum()),
-            n_stimuli_unseen=int(np.sum(~seen[0])),
-            n_neurons_unseen=int(np.sum(~seen[1])),
-            density=problem.n_pairs / (problem.n_left * problem.n_right),
-            n_components=predictor.P.shape[1],
-            n_parameters=sum(leaf.size for leaf in jax.tree.leaves(solution.params)),
+            n_stimuli=problem.n_left, n_stimuli_unseen=int(np.sum(~seen[0])),
+            n_neurons=problem.n_right, n_neurons_unseen=int(np.sum(~seen[1])),
+            n_trials=int(problem.n_trials.sum()), density=problem.n_pairs / (problem.n_left * problem.n_right),
+            n_components=predictor.P.shape[1], n_parameters=sum(leaf.size for leaf in jax.tree.leaves(solution.params)),
             solver_name=next(name for name, kind in SOLVERS.items() if kind.__name__ == solution.solver_name),
-            seconds_run=float(seconds[0]),
-            seconds_compile=float(seconds[1]),
-            tuning=tuning,
-        )
+            seconds_run=float(seconds[0]), seconds_compile=float(seconds[1]), tuning=tuning,
+        )  # fmt: skip
         mean_bias = float(predictor.s[seen[0]].mean()), float(predictor.t[seen[1]].mean())
         return towers, predictor, mean_bias, report
 

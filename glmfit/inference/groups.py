@@ -128,18 +128,13 @@ def drop_groups(
             for of in (loss, loss_rest)
         )
     return GroupTable(
-        group=list(named),
-        neuron=list(full.neuron),
-        deviance_explained=explained,
-        deviance_explained_without=without,
-        statistic=lost,
+        group=list(named), neuron=list(full.neuron),
+        deviance_explained=explained, deviance_explained_without=without,
+        statistic=lost, df=df, p_value=np.where(silent, np.nan, p),
         statistic_low=np.where(known, lost - scale * gap, np.nan),
         statistic_high=np.where(known, lost + scale * full.gap, np.nan),
-        df=df,
-        p_value=np.where(silent, np.nan, p),
-        converged=converged & full.converged,
-        approximate=ridge,
-    )
+        converged=converged & full.converged, approximate=ridge,
+    )  # fmt: skip
 
 
 def _groups(fit: FittedData, groups) -> dict:

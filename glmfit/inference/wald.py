@@ -172,23 +172,14 @@ def wald_table(
     with np.errstate(invalid="ignore"):
         z = coef / error
     return WaldTable(
-        neuron=list(model.report_.neuron),
-        feature=names,
-        coef=coef,
-        standard_error=error,
-        low=coef - quantile * error,
-        high=coef + quantile * error,
-        z=z,
-        p_value=2 * scipy.stats.norm.sf(np.abs(z)),
-        intercept=intercept,
-        intercept_standard_error=error_b,
-        intercept_low=intercept - quantile * error_b,
-        intercept_high=intercept + quantile * error_b,
-        effective_df=df,
-        dispersion=dispersion,
-        level=float(level),
-        covariance=covariance,
-    )
+        neuron=list(model.report_.neuron), feature=names,
+        coef=coef, standard_error=error, low=coef - quantile * error, high=coef + quantile * error,
+        z=z, p_value=2 * scipy.stats.norm.sf(np.abs(z)),
+        intercept=intercept, intercept_standard_error=error_b,
+        intercept_low=intercept - quantile * error_b, intercept_high=intercept + quantile * error_b,
+        effective_df=df, dispersion=dispersion,
+        level=float(level), covariance=covariance,
+    )  # fmt: skip
 
 
 class FittedData:
