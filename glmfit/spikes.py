@@ -75,7 +75,16 @@ def spike_identities(
     """
     import pynapple as nap
 
-    _check(spikes, features, ep, method, max_distance_s, nap)
+    for name, value, kinds, allowed in (
+        ("spikes", spikes, nap.TsGroup, "TsGroup: one Ts per unit"),
+        ("features", features, nap.Tsd | nap.TsdFrame, "Tsd or TsdFrame"),
+        ("ep", ep, nap.IntervalSet | None, "IntervalSet or None"),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name} is a {type(value).__name__}; it must be a pynapple {allowed}.")
+    check_choice("method", method, ("nearest", "linear"))
+    if max_distance_s is not None and max_distance_s != np.inf:
+        check_positive("max_distance_s", max_distance_s, "None is no limit.")
     support = features.time_support if ep is None else features.time_support.intersect(ep)
     groups = {int(name): unit.restrict(support).t for name, unit in spikes.items()}
     times = np.concatenate([np.empty(0), *groups.values()])
@@ -117,16 +126,3 @@ def _warn_of_clocks(spikes, features) -> None:
             f"all {len(times)} spikes lie within {span:.3g} s, and the features take {whole:.3g} s. Are both on the "
             "same clock, in seconds? Divide times in ms by 1000."
         )
-
-
-def _check(spikes, features, ep, method, max_distance_s, nap) -> None:
-    for name, value, kinds, allowed in (
-        ("spikes", spikes, nap.TsGroup, "TsGroup: one Ts per unit"),
-        ("features", features, nap.Tsd | nap.TsdFrame, "Tsd or TsdFrame"),
-        ("ep", ep, nap.IntervalSet | None, "IntervalSet or None"),
-    ):
-        if not isinstance(value, kinds):
-            raise TypeError(f"{name} is a {type(value).__name__}; it must be a pynapple {allowed}.")
-    check_choice("method", method, ("nearest", "linear"))
-    if max_distance_s is not None and max_distance_s != np.inf:
-        check_positive("max_distance_s", max_distance_s, "None is no limit.")

@@ -77,9 +77,8 @@ class Report(Display):
         """
         import pandas as pd
 
-        values = {
-            name: np.atleast_1d(getattr(self, "_gap_kind" if name == "gap_kind" else name)) for name in self._frame
-        }
+        given = {name: getattr(self, "_gap_kind" if name == "gap_kind" else name) for name in self._frame}
+        values = {name: np.atleast_1d(value) for name, value in given.items()}
         values["status"] = [str(Status(int(s))) for s in values["status"]]
         index = pd.Index(self.neuron, name="neuron") if hasattr(self, "neuron") else None
         return pd.DataFrame(values, index=index)
@@ -170,8 +169,7 @@ class FitReport(CertifiedReport):
     solver_name, seconds_run, seconds_compile : str, float, float
         Solver that ran, and wall time of the fit without, and of, compilation.
     memory_bytes : int or None
-        Of a fit whose rows were read as they were needed: bytes of rows and table held at a time. None for one in
-        memory.
+        Bytes of rows held at a time, where these were read as they were needed; None for a fit in memory.
     runaway : dict of numpy.ndarray
         Coefficients whose feature alone moves the linear predictor by more than 15 over the rows, and which the rows
         hardly determine, as happens on columns that are nearly empty or nearly repeat others: neuron, feature (names),
@@ -224,17 +222,16 @@ class FitReport(CertifiedReport):
         if len(shown) > _MOST:
             failed = np.array([s.is_failure for s in self.status])
             shown = np.lexsort((-np.nan_to_num(self.gap, nan=np.inf), self.converged, ~failed))[:_MOST]
-        return pd.DataFrame(
-            {
-                "neuron": [_shorten(self.neuron[i]) for i in shown],
-                "status": [str(self.status[i]) for i in shown],
-                "gap F-F*": [f"{self.gap[i]:.1e}" for i in shown],
-                "kind": self._gap_kind[shown],
-                "relative": [f"{self.relative_gap[i]:.1e}" for i in shown],
-                "pseudo-R2": [f"{np.round(self.pseudo_r2[i], 3) + 0.0:.3f}" for i in shown],  # no "-0.000"
-                "spikes": [f"{self.spike_count[i]:.0f}" for i in shown],
-            }
-        )
+        words = {
+            "neuron": [_shorten(self.neuron[i]) for i in shown],
+            "status": [str(self.status[i]) for i in shown],
+            "gap F-F*": [f"{self.gap[i]:.1e}" for i in shown],
+            "kind": self._gap_kind[shown],
+            "relative": [f"{self.relative_gap[i]:.1e}" for i in shown],
+            "pseudo-R2": [f"{np.round(self.pseudo_r2[i], 3) + 0.0:.3f}" for i in shown],  # no "-0.000"
+            "spikes": [f"{self.spike_count[i]:.0f}" for i in shown],
+        }
+        return pd.DataFrame(words)
 
     def _remarks(self) -> list[str]:
         lines = []

@@ -178,18 +178,11 @@ class ResponseFit(NamedTuple):
             linear = not any(settings.hidden)
             units = Units.of(self.responses.records, sizes[1], settings.biases, linear)
             responses, prior = units.responses(responses), units.prior(prior, sizes[0])
+        sides = [size if values is None else values for size, values in zip(sizes, self.features, strict=True)]
         problem = AllPairsProblem(
-            *(size if values is None else values for size, values in zip(sizes, self.features, strict=True)),
-            responses,
-            settings.loss,
-            weight,
-            *self.weights,
-            prior=prior,
-            strength=strength / units.size,
-            biases=settings.biases,
-            bias_strength=settings.bias_strength,
-            dtype=self.dtype,
-        )
+            *sides, responses, settings.loss, weight, *self.weights, prior=prior, strength=strength / units.size,
+            biases=settings.biases, bias_strength=settings.bias_strength, dtype=self.dtype,
+        )  # fmt: skip
         theta = problem.draw_params(start_key, settings.n_components, *settings.hidden, scale=units.start)
         # Entities without a response or features begin at 0, where the ridge keeps them.
         theta = TwoTowers(

@@ -74,13 +74,8 @@ def new_axes(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=200, layout="constrained")
-    axes = figure.subplots(
-        len(height_ratios),
-        len(width_ratios),
-        squeeze=False,
-        sharex="col" if sharex else False,
-        gridspec_kw={"width_ratios": width_ratios, "height_ratios": height_ratios},
-    )
+    ratios, shared = {"width_ratios": width_ratios, "height_ratios": height_ratios}, "col" if sharex else False
+    axes = figure.subplots(len(height_ratios), len(width_ratios), squeeze=False, sharex=shared, gridspec_kw=ratios)
     for ax in axes.flat:
         dress(ax)
     return axes
