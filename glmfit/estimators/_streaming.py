@@ -6,16 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..data.counts import (
-    Recording,
-    Training,
-    check_part,
-    read_recording,
-    read_scoring,
-    read_training,
-    warn_of_fractions,
-    with_ones,
-)
+from ..data import counts as door
+from ..data.counts import Recording, Training
 from ..design import RowSource, as_source
 from ..design._signatures import Watch
 from ..problems._chunks import chunks
@@ -92,7 +84,7 @@ def read_fitted(estimator, X, y, sample_weight, offset, exposure, max_memory: fl
         if bytes_in_memory(source.shape, 1 if len(shape) < 2 else shape[1], source.dtype) > max_memory:
             y = y if counts is None else counts
             return _read_streamed(estimator, source, y, sample_weight, offset, exposure)
-    return read_training(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
+    return door.read_training(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
 
 
 def _readable(array, max_memory: float):
@@ -132,7 +124,7 @@ def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, expos
     watch = Watch([source, y, offset, exposure])  # weights are copied
     data, n_dropped, spikes, fraction = _look(estimator, source, y, sample_weight, offset, exposure, reset=True)
     if fraction.any():
-        warn_of_fractions(fraction)
+        door.warn_of_fractions(fraction)
     weights = data.weights
     if data.exposure is not None:
         weights = data.exposure if weights is None else weights * data.exposure
@@ -147,10 +139,10 @@ def read_scored(estimator, X, y, sample_weight, offset, exposure) -> Recording:
     """Check what a score is asked of; features that are read from somewhere stay there."""
     source, counts = as_source(X), as_source(y)
     if source is None:
-        return read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
+        return door.read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
     y = y if counts is None else counts
     data, *_ = _look(estimator, source, y, sample_weight, offset, exposure, reset=False)
-    return with_ones(replace(data, X=RowView(source, _positive(data.weights))), len(source))
+    return door.with_ones(replace(data, X=RowView(source, _positive(data.weights))), len(source))
 
 
 def _positive(weights: np.ndarray | None) -> np.ndarray | None:
@@ -163,7 +155,7 @@ def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, rese
 
     Also how many these are, and of every neuron its spikes, and whether it has counts that are no integers.
     """
-    data, n_rows = read_recording(estimator, source, y, sample_weight, offset, exposure, reset), len(source)
+    data, n_rows = door.read_recording(estimator, source, y, sample_weight, offset, exposure, reset), len(source)
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)
     if missing.shape != (n_rows,):
         raise ValueError(f"left_out of X has shape {missing.shape}; it needs one entry per row, ({n_rows},).")
@@ -177,7 +169,7 @@ def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, rese
     fraction, spikes = np.zeros(Y.shape[1], bool), np.zeros(Y.shape[1])
     for rows in chunks(n_rows, _LOOK):
         y = Y[rows]
-        check_part(y, None if data.exposure is None else data.exposure[rows], rows.start)
+        door.check_part(y, None if data.exposure is None else data.exposure[rows], rows.start)
         fraction |= np.any(y != np.rint(y), axis=0)
         spikes += y.sum(axis=0, dtype=np.float64)
     return replace(data, Y=Y, weights=weights, offset=offset), int(missing.sum()), spikes, fraction

@@ -57,17 +57,16 @@ class PopulationGLM(PopulationModel):
         Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge) and ProximalNewton for those with
         kinks, but for some cases (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that
         ran.
-    tol : float
-        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; see Notes.
-    max_epochs : int
-        Budget: steps of each neuron (SAGA: passes over the data).
+    tol, max_epochs : float, int
+        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop, see Notes; budget, in steps of each neuron
+        (SAGA: passes over the data).
     max_memory : float
-        Bytes for rows and what is kept of them; what rows are read from is loaded if it fits, and read in every pass
-        otherwise. Libraries and compiled programs take some hundred megabytes besides.
+        Bytes for rows and what is kept of them, beyond some hundred megabytes for libraries and compiled programs; what
+        rows are read from is loaded if it fits, and read in every pass otherwise.
     devices : None, "all" or sequence of jax.Device
-        Devices that share the rows: all of ``jax.devices()``, or those given. SAGA runs on one of them, and Newton on
-        the host. None is jax's default one: a GPU if there is one and the problem is large enough for it. The answer is
-        the same within the gaps reported. Rows that are read in every pass are fitted on the CPU.
+        Devices that share the rows: all of ``jax.devices()``, or those given; None is jax's default one, a GPU if the
+        problem is large enough for it. The answer is the same within the gaps reported. SAGA runs on one of them,
+        Newton on the host, and rows that are read in every pass are fitted on the CPU.
     pad_shapes : bool
         Without effect since version 0.2: nothing is compiled for shapes any more.
 

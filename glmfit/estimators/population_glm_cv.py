@@ -92,10 +92,9 @@ class PopulationGLMCV(PopulationModel):
 
     Ctrl-C keeps what was done, with a warning that says how much. Strengths are fitted from the strongest to the
     weakest; those that were fitted to all folds are scored, which a second Ctrl-C ends, ``strength_`` is chosen among
-    them for every neuron, and ``coef_`` is the fit to all rows at that strength as it is: *interrupted* in ``report_``
-    unless it is proved to have converged. What was not reached is nan (False in ``cv_converged_``); a neuron of which
-    no strength was scored has a constant rate. If that is so of all of them, KeyboardInterrupt is raised, and the model
-    stays as it was.
+    them for every neuron, and ``coef_`` is the fit to all rows there as it is: *interrupted* in ``report_`` unless it
+    is proved to have converged. What was not reached is nan (False in ``cv_converged_``); a neuron without a score has
+    a constant rate. If all are, KeyboardInterrupt is raised, and the model stays as it was.
 
     Examples
     --------

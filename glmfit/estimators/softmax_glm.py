@@ -15,15 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
-from ..data.classes import (
-    check_seen,
-    find_classes,
-    lookup,
-    missing_labels,
-    read_classes,
-    read_labels,
-    training_of_labels,
-)
+from ..data import classes as door
 from ..data.features import read_features
 from ..data.rows import read_offset
 from ..data.times import check_same_rows, wrap
@@ -56,16 +48,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with: "SGD", "OVE", "NCE",
         "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to choose:
         "StochasticMajorization" (needs a ridge).
-    tol : float
-        Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`.
-    max_epochs : int, optional
-        Exact solvers: budget, default 500. Sampling solvers: epochs of the schedule, default 50, and 1 of
-        StochasticMajorization.
-    step : "tune" or float
-        Sampling solvers: step size times rows, c, of the first epoch; "tune" tries some on held-out rows. Exact solvers
-        and those of majorization have no use for it.
-    step_decay : float
-        Factor of the step from one epoch to the next, in (0, 1].
+    tol, max_epochs : float, int, optional
+        Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`; budget, default
+        500. Sampling solvers: epochs of the schedule, default 50, and 1 of StochasticMajorization.
+    step, step_decay : "tune" or float, float
+        Sampling solvers: step size times rows, c, of the first epoch, where "tune" tries some on held-out rows, and its
+        factor from one epoch to the next, in (0, 1]. Exact solvers and those of majorization have no use for them.
     certify : bool
         Sampling solvers: whether to bound the distance from the optimum at the end, where a pass over all rows and
         classes is affordable.
@@ -107,21 +95,21 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     def _read(self, X, y, sample_weight, offset, reset: bool, classes=None, strange: bool = False):
         """Read labels of a fit, with its classes if these are given, or for a score; strange ones have the index -1."""
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        labels = read_labels(y)
+        labels = door.read_labels(y)
         X = read_features(self, X, reset=reset, sparse=True)
-        missing = missing_labels(labels)
+        missing = door.missing_labels(labels)
         index = np.zeros(len(labels), int)
         if reset and classes is None:
-            self.classes_, index[~missing] = find_classes(labels[~missing])
+            self.classes_, index[~missing] = door.find_classes(labels[~missing])
         else:
-            self.classes_ = find_classes(read_classes(classes))[0] if reset else self.classes_
-            index = lookup(self.classes_, labels)
+            self.classes_ = door.find_classes(door.read_classes(classes))[0] if reset else self.classes_
+            index = door.lookup(self.classes_, labels)
             if strange:
                 _warn_of_strangers(self.classes_, labels, index, missing)
             else:
-                check_seen(self.classes_, labels[~missing], index[~missing])
+                door.check_seen(self.classes_, labels[~missing], index[~missing])
         offset = read_offset(offset, X.shape[0], len(self.classes_), of_classes=True)
-        data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
+        data = door.training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
         return data, index[data.rows]
 
     def _warn_of_classes(self, data, y) -> None:
@@ -153,7 +141,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         """
         with WholeFit(self):
             first = not hasattr(self, "classes_")
-            if not first and classes is not None and (lookup(self.classes_, read_classes(classes)) < 0).any():
+            if not first and classes is not None and (door.lookup(self.classes_, door.read_classes(classes)) < 0).any():
                 raise ValueError(
                     "classes names labels that were not named at the first partial_fit; name all of them then."
                 )
