@@ -363,6 +363,5 @@ def _draw_population(coupled, found, scores, best, path: Path) -> Path:
     plotting.plot_recovery(
         best, scores, xlabel="pseudo-$R^2$ of the simulator", ylabel="held-out pseudo-$R^2$", ax=axes[1, 1]
     )
-    titles = ("true coupling", "estimated coupling", "every pair of neurons", "every neuron")
-    plotting.label_panels(axes, titles)
+    plotting.label_panels(axes, ("true coupling", "estimated coupling", "every pair of neurons", "every neuron"))
     return _save(axes, path)

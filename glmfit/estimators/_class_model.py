@@ -292,8 +292,7 @@ class ClassModel(Model):
     def __sklearn_tags__(self):
         """Tags: NaN rows are allowed, sparse features too."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = tags.input_tags.sparse = True
         return tags
 
 

@@ -104,9 +104,7 @@ class Fits:
             raise KeyboardInterrupt
         return solution
 
-    def finish(
-        self, chosen: np.ndarray, interrupted: bool, seed: int, bar: ProgressBar
-    ) -> tuple[PopulationProblem, Solution]:
+    def finish(self, chosen, interrupted: bool, seed: int, bar: ProgressBar) -> tuple[PopulationProblem, Solution]:
         """Return the problem of all rows at strengths given by their index, (neuron,), and the outcome of its fit."""
         data, penalty = self.data, self.penalty(self.strengths[chosen])
         common = data.X, data.Y, self.observation, penalty, data.weights, precision(data.X.dtype), data.offset

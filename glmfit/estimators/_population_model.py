@@ -224,9 +224,7 @@ class PopulationModel(RegressorMixin, Model):
         """Tags: NaN rows are allowed, y is non-negative and may have many columns."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = True
-        tags.target_tags.positive_only = True
+        tags.target_tags.multi_output = tags.target_tags.single_output = tags.target_tags.positive_only = True
         tags.regressor_tags.poor_score = True
         return tags
 

@@ -186,9 +186,8 @@ class ResponseReport(Report):
 
     def _summary(self) -> Summary:
         """Say what was fitted, how far it got, what is and is not proved, advice."""
-        empty = [
-            f"{n} {what}" for n, what in ((self.n_stimuli_unseen, "stimuli"), (self.n_neurons_unseen, "neurons")) if n
-        ]
+        unseen = {"stimuli": self.n_stimuli_unseen, "neurons": self.n_neurons_unseen}
+        empty = [f"{n} {what}" for what, n in unseen.items() if n]
         trials = f", {self.n_trials} responses" if self.n_trials > self.n_pairs else ""
         lines = [
             f"{self.solver_name}: {self.status.label}; {self.n_stimuli} stimuli, {self.n_neurons} neurons, "

@@ -209,8 +209,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     def __sklearn_tags__(self):
         """Tags: y has many columns, none negative."""
         tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
+        tags.target_tags.multi_output = tags.target_tags.positive_only = True
         tags.target_tags.single_output = False
-        tags.target_tags.positive_only = True
         tags.regressor_tags.poor_score = True
         return tags

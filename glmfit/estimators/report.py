@@ -156,14 +156,11 @@ class FitReport(CertifiedReport):
         Number of spikes in the rows fitted, whatever their weights and exposure.
     epochs, row_evals : numpy.ndarray, int
         Epoch of the last work on the neuron; rows evaluated per neuron, certificates included.
-    n_rows, n_dropped : int
-        Rows fitted, and rows left out because of a NaN.
-    rank, n_features : int
-        Directions of the design the data distinguish, and features.
-    step_certificate : StepCertificate or None
-        Theorem and constants of the step size; None for solvers without one.
-    failure_probability : float
-        Over the population, that a certificate fails (random starts of Lanczos); 0 where no bound involves randomness.
+    n_rows, n_dropped, rank, n_features : int
+        Rows fitted, and left out because of a NaN; directions of the design the data distinguish, and features.
+    step_certificate, failure_probability : StepCertificate or None, float
+        Theorem and constants of the step size, None for solvers without one; over the population, that a certificate
+        fails (random starts of Lanczos), 0 where no bound involves randomness.
     history : dict of numpy.ndarray
         epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron).
     solver_name, seconds_run, seconds_compile : str, float, float
@@ -259,9 +256,10 @@ class FitReport(CertifiedReport):
         """Say which features have coefficients that ran away, and for how many neurons."""
         if not self.runaway:
             return []
-        lines = [
+        head = (
             "Coefficients that the rows hardly determine, and that alone change the linear predictor by more than 15:"
-        ]
+        )
+        lines = [head]
         features = list(dict.fromkeys(self.runaway["feature"]))
         for name in features[:_MOST]:
             of = self.runaway["feature"] == name

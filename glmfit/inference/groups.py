@@ -38,10 +38,9 @@ class GroupTable(Display):
     statistic_low, statistic_high : numpy.ndarray
         Where the statistic of the exact optima is proved to lie, (group, neuron); nan where a gap is an estimate or
         there is a ridge.
-    converged : numpy.ndarray
-        Whether the neuron converged with and without the group, (group, neuron).
-    approximate : bool
-        Whether a ridge makes the p-values approximate.
+    converged, approximate : numpy.ndarray, bool
+        Whether the neuron converged with and without the group, (group, neuron); whether a ridge makes the p-values
+        approximate.
     """
 
     group: list

@@ -61,10 +61,8 @@ def new_axes(
     ----------
     width_ratios, height_ratios : sequence of float
         Relative widths of the columns and heights of the rows.
-    size : tuple of float
-        Width and height in inches.
-    sharex : bool
-        Whether the axes of a column share their x-axis.
+    size, sharex : tuple of float, bool
+        Width and height in inches; whether the axes of a column share their x-axis.
 
     Returns
     -------

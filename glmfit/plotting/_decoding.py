@@ -126,8 +126,7 @@ def plot_decoded(
             (named["true"],) = ax.plot(time[part], values[part], color=RED, lw=1.3)
     if named:
         legend(ax, loc="upper right", handles=named.values(), labels=named, frameon=True, framealpha=0.8)
-    ax.set_xlim(extent[:2])
-    ax.set_ylim(extent[2:])
+    ax.set(xlim=extent[:2], ylim=extent[2:])
     name_axes(ax, "time (s)", ylabel)
     return ax
 

@@ -197,8 +197,7 @@ def plot_time_rescaling(
         ax.plot(x, share, color=color, lw=1.4, drawstyle="default" if difference else "steps-post", label=name)
     ax.set_xlim(0, 1)
     if not difference:
-        ax.set_ylim(0, 1)
-        ax.set_aspect("equal")
+        ax.set(ylim=(0, 1), aspect="equal")
     share = "cumulative share of intervals"
     name_axes(ax, "rescaled interval", f"{share},\nless the uniform" if difference else share)
     legend(ax, loc="best" if difference else "lower right")

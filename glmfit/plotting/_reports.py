@@ -144,16 +144,14 @@ def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | Non
     for name, (where, style) in kinds.items():
         if where.any():
             ax.plot(measured[where], report.gap[where], "v", ms=4, ls="none", label=name, **style)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set(xscale="log", yscale="log")
     if drawn.any():
         both = np.concatenate([measured[drawn], report.gap[drawn]])
         ends = [both.min() / 2, both.max() * 2]
         ax.plot(ends, ends, color=GREY, lw=0.8, zorder=0)
         ax.fill_between(ends, [ends[0]] * 2, ends, color=RED, alpha=0.08, lw=0, zorder=0)
         ax.text(0.97, 0.04, "below the truth", ha="right", fontsize=8, color=RED, transform=ax.transAxes)
-        ax.set_xlim(ends)
-        ax.set_ylim(ends)
+        ax.set(xlim=ends, ylim=ends)
     else:
         say(ax, "no gap above 0")
     name_axes(ax, "measured gap (nats per bin)", "reported gap (nats per bin)")
@@ -280,8 +278,7 @@ def _responses(report, objective_ax, score_ax, gap_ax):
     gaps = {side: gap for side, gap in gaps.items() if np.isfinite(gap) and gap > 0}
     if gaps:
         bars(gap_ax, list(gaps), list(gaps.values()), 0.5, BLUE, "%.1e")
-        gap_ax.set_xscale("log")
-        gap_ax.set_xlim(min(gaps.values()) / 30, max(gaps.values()) * 300)
+        gap_ax.set(xscale="log", xlim=(min(gaps.values()) / 30, max(gaps.values()) * 300))
         gap_ax.margins(y=0.4)
         name_axes(gap_ax, "one side alone gains\nat most (nats)")
     else:
