@@ -256,10 +256,9 @@ class FitReport(CertifiedReport):
         """Say which features have coefficients that ran away, and for how many neurons."""
         if not self.runaway:
             return []
-        head = (
+        lines = [
             "Coefficients that the rows hardly determine, and that alone change the linear predictor by more than 15:"
-        )
-        lines = [head]
+        ]
         features = list(dict.fromkeys(self.runaway["feature"]))
         for name in features[:_MOST]:
             of = self.runaway["feature"] == name
