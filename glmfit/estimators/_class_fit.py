@@ -106,9 +106,6 @@ def report_of_classes(problem, solution, data: ClassTraining, rows=None, **facts
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------ warnings
-
-
 def warn_of_scales(X, solver_name: str) -> None:
     """Warn where steps along the features as they are learn next to nothing from most of them."""
     n = X.shape[0]

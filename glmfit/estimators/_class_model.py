@@ -150,8 +150,6 @@ class ClassModel(Model):
             offset = None if offset is None else offset[:, seen]
         return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, True, offset, precision(data.X.dtype))
 
-    # ------------------------------------------------------------------------------------- parameters
-
     def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
         if self.solver_name == "SAGA":
             raise ValueError(

@@ -148,8 +148,6 @@ class Fits:
             solver_name=type(self.solver).__name__, interrupted=interrupted,
         )  # fmt: skip
 
-    # ---------------------------------------------------------------- what a user is told
-
     def warn(self, problem: PopulationProblem, scores: np.ndarray, interrupted: bool) -> None:
         """Warn of what was not fitted, not scored or not proved, and of strengths that leave nothing."""
         status = self.status[:, :-1]

@@ -17,7 +17,7 @@ from ..problems import Params, PopulationProblem
 from ..problems._chunks import over_chunks, rows_at_once
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
-_SMALLEST = 0.1  # of the median range of the features: smaller ranges count as that
+_SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, as other rows may vary more
 _KEPT = 0.5  # of what the features explain
 _ROUNDING = 1e-12  # of the largest variance: what is below is 0
 _TRIED = 128  # strengths at which the marginal likelihood is computed, over ten decades or so
@@ -28,10 +28,7 @@ _SOME_RESIDUALS = 10_000_000  # rows times columns
 
 
 def units_of(X, weights: np.ndarray | None) -> np.ndarray:
-    """Measure features by half their range, (feature,); 1 if all are constant.
-
-    Ranges below a tenth of the median count as that tenth: what hardly varies in these rows may do so in others.
-    """
+    """Measure features by half their range, (feature,); 1 if all are constant."""
     half = ranges_of(X, weights) / 2
     varies = np.sort(half[half > 0])
     if not varies.size:

@@ -79,10 +79,7 @@ def read_seed(state) -> int:
 
 
 def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", parameters: Iterable[str] = ()):
-    """Return the solver of a name with its hyper-parameters; None for "auto".
-
-    ``parameters`` are names of the estimator's own, which some look for among the solver's.
-    """
+    """Return the solver of a name, None for "auto"; ``parameters`` are the estimator's, which some give the solver."""
     if not isinstance(name, str) or name not in ("auto", *allowed):
         raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')
     if not isinstance(kwargs, Mapping | None):

@@ -61,10 +61,9 @@ class PopulationGLMCV(PopulationModel):
     solver_name : {"auto", "ConjugateGradients", "ProximalNewton"}
         Of the cross-validation. ConjugateGradients (for the ridge) and ProximalNewton (for the others) step all folds
         of a strength together, from the fits to all rows. "auto" takes what the penalty asks for.
-    cv_tol : float
-        Relative gap at which the fits of the cross-validation stop.
-    tol, max_epochs :
-        Of the last fit, as in `PopulationGLM`; the epochs (or steps) limit the cross-validation as well.
+    cv_tol, tol, max_epochs : float, float, int
+        Relative gap at which the fits of the cross-validation stop; the others are of the last fit, as in
+        `PopulationGLM`, and the epochs (or steps) limit the cross-validation as well.
     max_memory : float
         Bytes that the fits of the cross-validation may take besides the design; neurons are done in groups that do.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,7 @@ NO_OPTIMUM = (Status.NO_SPIKES, Status.SEPARABLE, Status.NON_FINITE)
 _MOST_FEATURES = 2000
 _SMOOTH = ("UnRegularized", "Ridge")
 _ROUNDING = 1e-6  # of objectives of the same data
+_GIVEN = SimpleNamespace(curvature=lambda y, eta: y)  # an observation whose curvature stands in place of the counts
 _ABSENT = 1e-12  # curvature below this share of the largest, diagonal scaled to one: the data do not see it
 
 
@@ -228,7 +230,7 @@ class FittedData:
         spread = inverse
         if covariance == "robust":
             square = weights * np.asarray(observation.derivative(y, eta), np.float64) ** 2  # times the weights again
-            spread = inverse @ (n_rows * _host.hessian(data.X, square, weights, _Given, *place)[0]) @ inverse
+            spread = inverse @ (n_rows * _host.hessian(data.X, square, weights, _GIVEN, *place)[0]) @ inverse
         # From standardised features to the user's: coef = v / scale, intercept = v_0 - (mean / scale) v.
         wanted = np.diag(1 / scale) if combinations is None else combinations / scale
         back = np.vstack([np.append(wanted, np.zeros((len(wanted), 1)), axis=1), np.append(-mean / scale, 1.0)])
@@ -239,14 +241,6 @@ class FittedData:
         with np.errstate(divide="ignore", invalid="ignore"):
             pearson = np.sum(weights * np.where(rate > 0, (y - rate) ** 2 / np.maximum(rate, 1e-300), 0.0))
         return error[:-1], error[-1], df, pearson / (n_rows - df) if n_rows > df else np.nan
-
-
-class _Given:
-    """An observation whose curvature is what stands in the place of the counts."""
-
-    @staticmethod
-    def curvature(y, eta):
-        return y
 
 
 def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
