@@ -11,16 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.signal import lfilter
+from scipy.special import erf
 
 from . import __version__, plotting
 from .estimators import PopulationGLM
-from .observations import from_inverse_link
+from .inference import wald_table
 
 _BIN_S = 5e-4  # of the recording; resolves its refractory period of 3 ms
 _STIMULUS_S = 20e-3
 _HISTORY_S = 50e-3
 _REFRACTORY_BINS = 5
 _RIDGE = 1e-5
+_TWO_SD = erf(np.sqrt(2))  # probability within two standard deviations
 _REPEATS = 300
 _POPULATION_BIN_S = 1e-2
 _GROUP_LASSO = 6e-4
@@ -62,7 +64,12 @@ def run(
     MissingExtra
         If matplotlib or nitime is not installed.
     """
-    _check_extras()
+    missing = [name for name in ("matplotlib", "nitime") if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(
+            f"the demo needs {' and '.join(missing)}, not installed here: "
+            'run  python -m pip install -e ".[demo]"  in the checkout.'
+        )
     start = time.perf_counter()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -74,21 +81,7 @@ def run(
     for path in figures:
         print(f"  {path.name:<24} {_CAPTIONS[path.name]}")
     print(f"Done in {time.perf_counter() - start:.1f} s, compilation included.")
-    return {
-        "grasshopper": recording,
-        "population": population,
-        "scores": scores | more_scores,
-        "figures": figures,
-    }
-
-
-def _check_extras() -> None:
-    missing = [name for name in ("matplotlib", "nitime") if find_spec(name) is None]
-    if missing:
-        raise MissingExtra(
-            f"the demo needs {' and '.join(missing)}, not installed here: "
-            'run  python -m pip install -e ".[demo]"  in the checkout.'
-        )
+    return {"grasshopper": recording, "population": population, "scores": scores | more_scores, "figures": figures}
 
 
 def _heading(text: str) -> None:
@@ -142,7 +135,7 @@ def load_grasshopper(duration_s: float = 10.0) -> Recording:
     Parameters
     ----------
     duration_s : float
-        How many seconds to read from the beginning, at most 10. Default 10.0.
+        How many seconds to read from the beginning, at most 10.
 
     Returns
     -------
@@ -174,10 +167,7 @@ def _receptor_basis() -> _ReceptorBasis:
     first_s = _REFRACTORY_BINS * _BIN_S + 1e-3
     tail = _raised_cosines(after * _BIN_S, first_s, 0.03, 6, offset=1e-3) * ~refractory
     return _ReceptorBasis(
-        lag_s,
-        _raised_cosines(lag_s, 1e-3, _STIMULUS_S - 2e-3, 10),
-        after * _BIN_S,
-        np.hstack([refractory, tail]),
+        lag_s, _raised_cosines(lag_s, 1e-3, _STIMULUS_S - 2e-3, 10), after * _BIN_S, np.hstack([refractory, tail])
     )
 
 
@@ -211,7 +201,7 @@ def _grasshopper(out: Path, duration_s: float, seed: int):
     print("\nheld-out pseudo-R2 (deviance): " + ", ".join(f"{v:.3f} {name}" for name, v in scores.items()))
     print("(lags and basis were chosen by looking at this recording, so these are a little too good)\n")
     figures = [
-        _draw_filters(basis, model, _weight_covariance(model, X[train]), out / "grasshopper_filters.png"),
+        _draw_filters(basis, model, (X[train], recording.spikes[train]), out / "grasshopper_filters.png"),
         _draw_rates(recording, rates, test, out / "grasshopper_rate.png"),
     ]
     return model, scores, figures
@@ -229,32 +219,26 @@ def _mean_rate(rng, drive, kernel, n_repeats: int) -> np.ndarray:
     return mean
 
 
-def _weight_covariance(model, X) -> np.ndarray:
-    """Inverse of the expected information plus the ridge, without the intercept's row and column."""
-    X = X[np.isfinite(X).all(axis=1)]
-    rate = model.predict(X)
-    eta = X @ model.coef_ + model.intercept_
-    # The curvature is linear in the count, so its mean is its value at the mean count.
-    weight = from_inverse_link(model.inverse_link_function).curvature(rate, eta)
-    columns = np.column_stack([X, np.ones(len(X))])
-    ridge = np.full(columns.shape[1], len(X) * model.regularizer_strength)
-    ridge[-1] = 0
-    return np.linalg.inv(columns.T @ (weight[:, None] * columns) + np.diag(ridge))[:-1, :-1]
-
-
-def _draw_filters(basis: _ReceptorBasis, model, covariance, path: Path) -> Path:
+def _draw_filters(basis: _ReceptorBasis, model, data: tuple, path: Path) -> Path:
     """Stimulus filter, and history filter after the refractory period, with bands of two standard deviations."""
+
+    def band(kernels, features: slice):
+        combinations = np.zeros((len(kernels), len(model.coef_)))
+        combinations[:, features] = kernels
+        table = wald_table(model, *data, level=_TWO_SD, combinations=combinations)
+        return table.low[:, 0], table.high[:, 0]
+
     k, after = basis.stimulus.shape[1], slice(_REFRACTORY_BINS, None)
     tail = slice(k + 2, None)  # after the weights of the stimulus, of adaptation and of the refractory period
     refractory_s = (_REFRACTORY_BINS + 0.5) * _BIN_S
     left, right = plotting.new_axes((1, 1), size=(6.8, 2.7))[0]
     plotting.plot_filter(
-        basis.stimulus, model.coef_[:k], basis.lag_s, covariance=covariance[:k, :k],
+        basis.stimulus, model.coef_[:k], basis.lag_s, interval=band(basis.stimulus, slice(k)),
         xlabel="time before spike", ylabel="stimulus filter", ax=left,
     )  # fmt: skip
     plotting.plot_filter(
-        basis.history[after, 1:], model.coef_[tail], basis.after_s[after], covariance=covariance[tail, tail],
-        refractory_s=refractory_s, color=plotting.RED,
+        basis.history[after, 1:], model.coef_[tail], basis.after_s[after],
+        interval=band(basis.history[after, 1:], tail), refractory_s=refractory_s, color=plotting.RED,
         xlabel="time after spike", ylabel="spike-history filter", ax=right,
     )  # fmt: skip
     ticks = (1, 2, 5, 10, 20, 50)
@@ -333,7 +317,9 @@ def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
         "random_state": seed,
     }
     model = PopulationGLM(**settings).fit(X[:n_bins], Y[:n_bins])
-    optimum = _lowest_objective(settings, X[:n_bins], Y[:n_bins])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # how far it gets is good enough to compare bounds with
+        optimum = PopulationGLM(**settings, tol=1e-8).fit(X[:n_bins], Y[:n_bins]).report_.objective
     scores = model.score(X[n_bins:], Y[n_bins:], per_neuron=True)
     simulator = copy(model)
     simulator.coef_, simulator.intercept_ = truth.coef.reshape(model.coef_.shape), truth.intercept
@@ -349,8 +335,14 @@ def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
     print(model.report_)
     print(f"\nheld-out pseudo-R2 (deviance): median {np.median(scores):.3f}; "
           f"of the simulator itself {np.median(best):.3f}")  # fmt: skip
-    _print_recovery(coupled[np.isfinite(coupled)], found[np.isfinite(found)])
-    _print_certificates(model.report_, optimum)
+    known = np.isfinite(coupled)
+    correlation, real = np.corrcoef(coupled[known], found[known])[0, 1], coupled[known] != 0
+    print(f"coupling: correlation with the truth {correlation:.3f}; "
+          f"{np.mean(found[known][real] != 0):.0%} of {real.sum()} connections found, "
+          f"{np.mean(found[known][~real] != 0):.0%} of {np.sum(~real)} absent ones reported")  # fmt: skip
+    proved = model.report_.gap_is_bound
+    holding = np.sum((model.report_.objective - optimum)[proved] <= model.report_.gap[proved])
+    print(f"certificates: {holding} of {proved.sum()} bounds hold against a fit to a hundredth of the tolerance\n")
 
     axes = plotting.new_axes((1.5, 1), size=(6.8, 3.0))
     plotting.plot_convergence(model.report_, ax=axes[0, 0])
@@ -359,26 +351,6 @@ def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
     convergence = _save(axes, out / "convergence.png")
     figure = _draw_population(coupled, found, scores, best, out / "population.png")
     return model, {"population": float(np.median(scores))}, [convergence, figure]
-
-
-def _lowest_objective(settings: dict, X, Y) -> np.ndarray:
-    """Objective of a fit to a hundredth of the tolerance, (neuron,), to compare bounds with."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # how far it got is good enough here
-        return PopulationGLM(**settings, tol=1e-8).fit(X, Y).report_.objective
-
-
-def _print_recovery(true, found) -> None:
-    real = true != 0
-    print(f"coupling: correlation with the truth {np.corrcoef(true, found)[0, 1]:.3f}; "
-          f"{np.mean(found[real] != 0):.0%} of {real.sum()} connections found, "
-          f"{np.mean(found[~real] != 0):.0%} of {np.sum(~real)} absent ones reported")  # fmt: skip
-
-
-def _print_certificates(report, optimum) -> None:
-    proved = report.gap_is_bound
-    holding = np.sum((report.objective - optimum)[proved] <= report.gap[proved])
-    print(f"certificates: {holding} of {proved.sum()} bounds hold against a fit to a hundredth of the tolerance\n")
 
 
 def _draw_population(coupled, found, scores, best, path: Path) -> Path:
@@ -391,6 +363,5 @@ def _draw_population(coupled, found, scores, best, path: Path) -> Path:
     plotting.plot_recovery(
         best, scores, xlabel="pseudo-$R^2$ of the simulator", ylabel="held-out pseudo-$R^2$", ax=axes[1, 1]
     )
-    titles = ("true coupling", "estimated coupling", "every pair of neurons", "every neuron")
-    plotting.label_panels(axes, titles)
+    plotting.label_panels(axes, ("true coupling", "estimated coupling", "every pair of neurons", "every neuron"))
     return _save(axes, path)

@@ -12,7 +12,6 @@ from ._warn import warn_user
 if TYPE_CHECKING:
     import pynapple as nap
 
-METHODS = ("nearest", "linear")
 _ENOUGH = 20  # spikes that are spread over what was recorded
 _NARROW = 0.01  # share of the features' time
 
@@ -49,10 +48,8 @@ def spike_identities(
 
     Raises
     ------
-    TypeError
-        For anything but pynapple objects.
-    ValueError
-        If no spike is left.
+    TypeError, ValueError
+        For anything but pynapple objects, and if no spike is left.
 
     Warns
     -----
@@ -78,7 +75,16 @@ def spike_identities(
     """
     import pynapple as nap
 
-    _check(spikes, features, ep, method, max_distance_s, nap)
+    for name, value, kinds, allowed in (
+        ("spikes", spikes, nap.TsGroup, "TsGroup: one Ts per unit"),
+        ("features", features, nap.Tsd | nap.TsdFrame, "Tsd or TsdFrame"),
+        ("ep", ep, nap.IntervalSet | None, "IntervalSet or None"),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name} is a {type(value).__name__}; it must be a pynapple {allowed}.")
+    check_choice("method", method, ("nearest", "linear"))
+    if max_distance_s is not None and max_distance_s != np.inf:
+        check_positive("max_distance_s", max_distance_s, "None is no limit.")
     support = features.time_support if ep is None else features.time_support.intersect(ep)
     groups = {int(name): unit.restrict(support).t for name, unit in spikes.items()}
     times = np.concatenate([np.empty(0), *groups.values()])
@@ -86,7 +92,9 @@ def spike_identities(
     order = np.argsort(times, kind="stable")
     times, units = times[order], units[order]
     if max_distance_s is not None:
-        close = _distance(times, features.t) <= max_distance_s
+        after = np.searchsorted(features.t, times)
+        samples = np.r_[-np.inf, features.t, np.inf]
+        close = np.minimum(times - samples[after], samples[after + 1] - times) <= max_distance_s
         times, units = times[close], units[close]
     if not len(times):
         epochs = "" if ep is None else " and ep"
@@ -109,13 +117,6 @@ def spike_identities(
     return X, nap.Tsd(t=times[kept], d=units[kept], time_support=support)
 
 
-def _distance(times: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """Distance of every time from the nearest sample."""
-    after = np.searchsorted(samples, times)
-    bounded = np.r_[-np.inf, samples, np.inf]
-    return np.minimum(times - bounded[after], bounded[after + 1] - times)
-
-
 def _warn_of_clocks(spikes, features) -> None:
     """Warn of spikes so close together, for the time of the features, that one of both is hardly in seconds."""
     times = np.concatenate([unit.t for unit in spikes.values()])  # all: ep may well be short
@@ -125,16 +126,3 @@ def _warn_of_clocks(spikes, features) -> None:
             f"all {len(times)} spikes lie within {span:.3g} s, and the features take {whole:.3g} s. Are both on the "
             "same clock, in seconds? Divide times in ms by 1000."
         )
-
-
-def _check(spikes, features, ep, method, max_distance_s, nap) -> None:
-    for name, value, kinds, allowed in (
-        ("spikes", spikes, nap.TsGroup, "TsGroup: one Ts per unit"),
-        ("features", features, nap.Tsd | nap.TsdFrame, "Tsd or TsdFrame"),
-        ("ep", ep, nap.IntervalSet | None, "IntervalSet or None"),
-    ):
-        if not isinstance(value, kinds):
-            raise TypeError(f"{name} is a {type(value).__name__}; it must be a pynapple {allowed}.")
-    check_choice("method", method, METHODS)
-    if max_distance_s is not None and max_distance_s != np.inf:
-        check_positive("max_distance_s", max_distance_s, "None is no limit.")

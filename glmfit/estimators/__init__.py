@@ -12,14 +12,7 @@ from .response_model import ResponseModel
 from .softmax_glm import SoftmaxGLM
 
 __all__ = [
-    "ClassReport",
-    "FitReport",
-    "MultinomialGLM",
-    "PopulationGLM",
-    "PopulationGLMCV",
-    "ResponseModel",
-    "ResponseReport",
-    "SoftmaxGLM",
-    "choose_class_solver",
-    "choose_solver",
-]
+    "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM", "MultinomialGLM", "ResponseModel",
+    "FitReport", "ClassReport", "ResponseReport",
+    "choose_solver", "choose_class_solver",
+]  # fmt: skip

@@ -16,30 +16,21 @@ from ..engine import ConjugateGradients
 from ..problems import Params
 from ..solvers import Solution
 from ..stochastic import SoftmaxProblem
+from ._parameters import by_name, choose_class_solver
 from .model_reports import ClassReport
 from .report import null_is_best, relative_gap, report_of
-
-
-def _by_name(*kinds: type) -> dict[str, type]:
-    return {kind.__name__: kind for kind in kinds}
-
 
 EXACT = {
     "ConjugateGradients": ConjugateGradients,
     "NewtonCG": ConjugateGradients,  # its name in version 0.1
-    **_by_name(stochastic.BoundMajorization, stochastic.IncrementalMajorization),
+    **by_name(stochastic.BoundMajorization, stochastic.IncrementalMajorization),
 }
-SAMPLING = _by_name(
-    stochastic.ImplicitSGD,
-    stochastic.UMax,
-    stochastic.SoftmaxProx,
-    stochastic.SGD,
-    stochastic.OVE,
-    stochastic.NCE,
-    stochastic.ImportanceSampling,
-)
+SAMPLING = by_name(
+    stochastic.ImplicitSGD, stochastic.UMax, stochastic.SoftmaxProx,
+    stochastic.SGD, stochastic.OVE, stochastic.NCE, stochastic.ImportanceSampling,
+)  # fmt: skip
 # They see all classes of the rows they visit, and begin anew with every run: nothing for a stream.
-VISITING = _by_name(stochastic.StochasticMajorization, stochastic.SoftmaxSGD)
+VISITING = by_name(stochastic.StochasticMajorization, stochastic.SoftmaxSGD)
 SOLVERS = {**EXACT, **SAMPLING, **VISITING}
 
 _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
@@ -48,18 +39,13 @@ _NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
 _LITTLE = 1e-3  # share of the loss of class frequencies
 # Size of a column over this quantile of standard deviations, from which on sampling solvers learn little.
 _FAR, _SMALL = 30.0, 0.25
-_THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
+THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
 
 
-def chosen_solver(name: str):
-    """Solver that "auto" has chosen; with more negatives than by default, as five see little of very many classes."""
+def auto_solver(problem: SoftmaxProblem | None = None):
+    """Solver that "auto" is, for a fit or a stream; with 20 negatives, as five see little of very many classes."""
+    name = "ImplicitSGD" if problem is None else choose_class_solver(problem)
     return SOLVERS[name](**{"n_negatives": 20} if name == "ImplicitSGD" else {})
-
-
-def judge_exact(problem: SoftmaxProblem, solution: Solution, data: ClassTraining) -> tuple[Params, ClassReport]:
-    """Parameters and report of a solver that proves how far it is from the optimum."""
-    solution = solution.only()
-    return solution.params, _report(problem, solution, data, gap_theorem=_THEOREM if solution.gap_is_bound else "")
 
 
 def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params, ClassReport]:
@@ -68,15 +54,19 @@ def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params,
         params=problem.null_params(), status=Status.CONVERGED, gap=0.0, gap_is_bound=True, target=0.0, objective=0.0,
         epochs=0, seconds_run=0.0, seconds_compile=0.0, solver_name="none",
     )  # fmt: skip
-    return solution.params, _report(problem, solution, data, gap_theorem="one class has probability 1")
+    return solution.params, report_of_classes(problem, solution, data, gap_theorem="one class has probability 1")
 
 
 def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps) -> tuple[Params, ClassReport]:
     """Parameters of a run, or class frequencies where those are better and the run is not kept; and their report."""
-    rows, null = _some_rows(problem), problem.null_params()
+    # As many rows as are quickly seen; always the same ones.
+    n = min(problem.n_rows, max(1, int(_CERTIFIABLE / 50 // problem.n_classes)))
+    rows, null = np.sort(np.random.default_rng(0).choice(problem.n_rows, n, replace=False)), problem.null_params()
     null_objective = problem.objective(null, rows)
     overshot = not keep and not problem.objective(solution.params, rows) <= null_objective
-    params = _centred(null if overshot else solution.params)
+    coef, intercept = (np.asarray(a, np.float64) for a in (null if overshot else solution.params))
+    # A common shift changes no probability and only adds to the ridge.
+    params = Params(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean())
     bound, theorem = np.nan, ""
     if certify and problem.n_rows * problem.n_classes <= _CERTIFIABLE:
         gap, rows, null_objective = problem.certify_gap(params), None, problem.null_objective
@@ -93,25 +83,13 @@ def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps)
         solution, params=params, status=status, objective=objective, gap=bound, gap_is_bound=not np.isnan(bound),
         row_evals=row_evals,
     )  # fmt: skip
-    report = _report(problem, solution, data, rows, gap_theorem=theorem, overshot=overshot, **steps)
+    report = report_of_classes(problem, solution, data, rows, gap_theorem=theorem, overshot=overshot, **steps)
     if not status.is_failure and report.gap_is_bound and report.relative_gap > 1:
         report = replace(report, status=Status.NO_USEFUL_BOUND)
     return params, report
 
 
-def _some_rows(problem: SoftmaxProblem) -> np.ndarray:
-    """As many rows as are quickly seen; always the same ones."""
-    n = min(problem.n_rows, max(1, int(_CERTIFIABLE / 50 // problem.n_classes)))
-    return np.sort(np.random.default_rng(0).choice(problem.n_rows, n, replace=False))
-
-
-def _centred(params: Params) -> Params:
-    """Take away the common shift, which changes no probability and only adds to the ridge."""
-    coef, intercept = (np.asarray(a, np.float64) for a in params)
-    return Params(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean())
-
-
-def _report(problem, solution, data: ClassTraining, rows=None, **facts) -> ClassReport:
+def report_of_classes(problem, solution, data: ClassTraining, rows=None, **facts) -> ClassReport:
     """Report of a fit; the objective may be that of some rows only."""
     gap, of = solution.gap, (solution.objective, problem.null_objective)
     frequencies, saturated = data.extreme_losses(rows)
@@ -121,20 +99,11 @@ def _report(problem, solution, data: ClassTraining, rows=None, **facts) -> Class
     explained = 0.0 if no_gain else frequencies - of[0] + problem.strength / 2 * float(np.sum(solution.params.coef**2))
     explainable = frequencies - saturated
     return report_of(
-        ClassReport,
-        solution,
-        data,
-        gap=gap,
-        relative_gap=float(relative_gap(solution.status, gap, *of)),
-        null_objective=of[1],
+        ClassReport, solution, data,
+        gap=gap, relative_gap=float(relative_gap(solution.status, gap, *of)), null_objective=of[1],
         pseudo_r2=explained / explainable if explainable > _NO_DEVIANCE else np.nan,
-        n_features=problem.n_features,
-        n_classes=len(data.class_totals),
-        **facts,
-    )
-
-
-# ------------------------------------------------------------------------------------------ warnings
+        n_features=problem.n_features, n_classes=len(data.class_totals), **facts,
+    )  # fmt: skip
 
 
 def warn_of_scales(X, solver_name: str) -> None:

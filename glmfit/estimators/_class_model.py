@@ -25,32 +25,12 @@ from ..problems import Params
 from ..solvers import LoopOptions
 from ..solvers._seed import key_for
 from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
-from ._class_fit import (
-    EXACT,
-    SAMPLING,
-    SOLVERS,
-    chosen_solver,
-    class_residual,
-    judge_certain,
-    judge_exact,
-    judge_sampled,
-    warn_of_scales,
-)
+from . import _class_fit as fits
 from ._default_strength import name_strength, warn_if_flat
 from ._model import Model, WholeFit, coefficients_from_file, coefficients_to_file, from_json, to_json
-from ._parameters import (
-    choose_class_solver,
-    is_strength,
-    precision,
-    read_count,
-    read_flag,
-    read_number,
-    read_solver,
-    read_verbose,
-)
+from ._parameters import is_strength, precision, read_count, read_flag, read_number, read_solver, read_verbose
 from .model_reports import ClassReport
 
-REGULARIZERS = ("Ridge", "UnRegularized")
 _EXACT_EPOCHS = 500
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
 _SCORES_AT_ONCE = 4_000_000
@@ -75,20 +55,7 @@ class ClassModel(Model):
         certify: bool = True,
         random_state: Seed = 0,
         verbose: bool = False,
-    ):
-        self.regularizer = regularizer
-        self.regularizer_strength = regularizer_strength
-        self.solver_name = solver_name
-        self.solver_kwargs = solver_kwargs
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.step = step
-        self.step_decay = step_decay
-        self.certify = certify
-        self.random_state = random_state
-        self.verbose = verbose
-
-    # ------------------------------------------------------------------------------------------ fit
+    ): ...
 
     def fit(
         self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
@@ -108,16 +75,6 @@ class ClassModel(Model):
             strength alone, which is one over that sum, as with scikit-learn's ``C = 1``.
         offset : array-like, (row, class), optional
             Added to the scores, classes in the order of ``classes_``; a row with a NaN is left out.
-
-        Returns
-        -------
-        SoftmaxGLM or MultinomialGLM
-            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
-
-        Raises
-        ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. The model stays as it was.
 
         Warns
         -----
@@ -153,14 +110,15 @@ class ClassModel(Model):
         seen = data.class_totals > 0
         problem = self._make_problem(data, seen)
         if problem.n_classes < 2:
-            self._keep(*judge_certain(problem, data), seen)
+            self._keep(*fits.judge_certain(problem, data), seen)
             return
-        if solver is None:
-            solver = chosen_solver(choose_class_solver(problem))
-        key, exact = key_for(solver, seed), type(solver) in EXACT.values()
+        solver = fits.auto_solver(problem) if solver is None else solver
+        key, exact = key_for(solver, seed), type(solver) in fits.EXACT.values()
         if exact:
             options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=verbose)
-            params, report = judge_exact(problem, solver.run(problem, key=key, options=options), data)
+            solution = solver.run(problem, key=key, options=options).only()
+            theorem = fits.THEOREM if solution.gap_is_bound else ""
+            params, report = solution.params, fits.report_of_classes(problem, solution, data, gap_theorem=theorem)
         else:
             tuned, seconds = step is None and solver.has_step, 0.0
             schedule = Schedule(epochs or solver.usual_epochs, step or 1.0, decay)
@@ -170,13 +128,13 @@ class ClassModel(Model):
             solution = solver.run(problem, problem.null_params(), key=key, schedule=schedule, verbose=verbose)
             solution = replace(solution, seconds_run=solution.seconds_run + seconds)
             steps = {"step": float(schedule.step if solver.has_step else np.nan), "step_tuned": tuned}
-            params, report = judge_sampled(problem, solver, solution, data, certify, **steps)
+            params, report = fits.judge_sampled(problem, solver, solution, data, certify, **steps)
         self._keep(params, report, seen)
         if not exact and report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
-            warn_of_scales(data.X, report.solver_name)
+            fits.warn_of_scales(data.X, report.solver_name)
         if report.converged and self.strength_ > 0:
             given = name_strength(self.strength_, self.regularizer_strength is None)
-            warn_if_flat(data.X, params.coef, partial(class_residual, problem, params), *given)
+            warn_if_flat(data.X, params.coef, partial(fits.class_residual, problem, params), *given)
 
     def _keep(self, params: Params, report: ClassReport, seen: np.ndarray) -> None:
         self.coef_ = np.zeros((len(params.coef), len(seen)))
@@ -192,9 +150,7 @@ class ClassModel(Model):
             offset = None if offset is None else offset[:, seen]
         return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, True, offset, precision(data.X.dtype))
 
-    # ------------------------------------------------------------------------------------- parameters
-
-    def _make_solver(self, allowed: Mapping[str, type] = SOLVERS, what: str = "solver_name"):
+    def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
         if self.solver_name == "SAGA":
             raise ValueError(
                 'solver_name is "SAGA", which version 0.2 no longer has for models of classes. Use "auto" or '
@@ -206,7 +162,7 @@ class ClassModel(Model):
     def _strength(self, total_weight: float = 1) -> float:
         """Strength given, or one over the weights' sum, the number of rows without any: scikit-learn's ``C = 1``."""
         regularizer = "UnRegularized" if self.regularizer is None else self.regularizer
-        check_choice("regularizer", regularizer, REGULARIZERS)
+        check_choice("regularizer", regularizer, ("Ridge", "UnRegularized"))
         given = self.regularizer_strength
         if regularizer == "UnRegularized":
             if given not in (None, 0):
@@ -240,19 +196,17 @@ class ClassModel(Model):
             raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
         return None
 
-    # ----------------------------------------------------------------------------------------- stream
-
     def _stream(self, data: ClassTraining) -> None:
         """One pass over more rows, from where the model stands."""
-        solver = self._make_solver(SAMPLING, "partial_fit needs a solver that samples: solver_name")
-        solver = chosen_solver("ImplicitSGD") if solver is None else solver
+        solver = self._make_solver(fits.SAMPLING, "partial_fit needs a solver that samples: solver_name")
+        solver = fits.auto_solver() if solver is None else solver
         _, _, step, _, certify, _ = self._read_parameters()
         rows, totals = data.total_weight, data.class_totals
         batches, before, past, tuned_step = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals)), None))
         self.strength_, everything = self._strength(before + rows), np.ones(len(totals), bool)
         problem = self._make_problem(data, everything)
         if problem.n_classes < 2:
-            self._keep(*judge_certain(problem, data), everything)
+            self._keep(*fits.judge_certain(problem, data), everything)
             return
         key = jax.random.fold_in(key_for(solver, self._seed()), batches)
         tuned, many = step is None, problem.n_rows >= _TUNABLE_ROWS
@@ -271,12 +225,10 @@ class ClassModel(Model):
         schedule = Schedule(1, step * rows / (before + rows), 1.0)
         solution = solver.run(problem, start, key=key, schedule=schedule)
         finite, steps = solution.status != Status.NON_FINITE, {"step": step, "step_tuned": tuned}
-        params, report = judge_sampled(problem, solver, solution, data, certify, keep=finite, **steps)
+        params, report = fits.judge_sampled(problem, solver, solution, data, certify, keep=finite, **steps)
         self._streamed = batches + 1, before + rows, past + totals, tuned_step
         # What one batch gained and lets be proved is no verdict on the stream.
         self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)
-
-    # -------------------------------------------------------------------------------------- predict
 
     def _prepare(self, X, offset):
         check_is_fitted(self)
@@ -312,8 +264,6 @@ class ClassModel(Model):
         """Which classes had no rows in the fit, (class,); a stream has given them scores since."""
         return (self.report_.class_totals == 0) & (self.intercept_ == _UNSEEN)
 
-    # ------------------------------------------------------------------------------------------ files
-
     def _write_state(self, header: dict, arrays: dict) -> None:
         coefficients_to_file(self, header, arrays)
         header["strength"] = self.strength_
@@ -340,8 +290,7 @@ class ClassModel(Model):
     def __sklearn_tags__(self):
         """Tags: NaN rows are allowed, sparse features too."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = tags.input_tags.sparse = True
         return tags
 
 

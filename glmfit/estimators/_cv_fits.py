@@ -25,28 +25,19 @@ from ..solvers import LoopOptions, Solution
 from ..solvers._result import History, stopping_target
 from ..solvers._seed import key_for
 from ._default_strength import residual, warn_if_flat
-from ._folds import Folds
-from ._parameters import SOLVERS, choose_solver, precision
+from ._parameters import SOLVERS, choose_solver, is_strength, precision
 from ._population_model import PROVED
+from ._scores import Folds
 
 
 class Fits:
     """What the fits of a cross-validation share, and what was found so far: nan, and INTERRUPTED, where nothing was.
 
-    The last fold holds all rows; its fits may be returned, so that they obey ``options.tol`` as well as ``cv_tol``.
+    The last fold holds all rows; its fits may be returned, so that they obey ``options.tol`` as well as ``cv_tol``. The
+    strengths increase; ``penalty`` makes a penalty of one strength, or of one for each fit.
     """
 
-    def __init__(
-        self,
-        data: Training,
-        observation: Observation,
-        penalty: Callable[[Any], Penalty],  # of one strength, or of one for each fit
-        strengths: np.ndarray,  # increasing
-        folds: Folds,
-        solver: ConjugateGradients | None,
-        options: LoopOptions,
-        cv_tol: float,
-    ):
+    def __init__(self, data: Training, observation, penalty, strengths, folds: Folds, solver, options, cv_tol: float):
         self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
         self.folds, self.options, self._began = folds, options, time.perf_counter()
         self.solver = solver or (ConjugateGradients() if penalty(1.0).smooth else ProximalNewton())
@@ -68,10 +59,7 @@ class Fits:
         return np.where(ended.any(axis=0), ended, began)
 
     def run(self, bar: ProgressBar) -> bool:
-        """Fit the strongest strength first, to all rows and then to the folds from there; tell whether Ctrl-C came.
-
-        KeyboardInterrupt is raised if no strength can be scored then.
-        """
+        """Fit the strongest strength first, to all rows, then to the folds from there; True if Ctrl-C came."""
         n_folds, smooth = self.folds.train.shape[1], self.penalty(1.0).smooth
         lead = others = before = None
         try:
@@ -116,9 +104,7 @@ class Fits:
             raise KeyboardInterrupt
         return solution
 
-    def finish(
-        self, chosen: np.ndarray, interrupted: bool, seed: int, bar: ProgressBar
-    ) -> tuple[PopulationProblem, Solution]:
+    def finish(self, chosen, interrupted: bool, seed: int, bar: ProgressBar) -> tuple[PopulationProblem, Solution]:
         """Return the problem of all rows at strengths given by their index, (neuron,), and the outcome of its fit."""
         data, penalty = self.data, self.penalty(self.strengths[chosen])
         common = data.X, data.Y, self.observation, penalty, data.weights, precision(data.X.dtype), data.offset
@@ -141,11 +127,7 @@ class Fits:
         return bool(np.isin(self.status[chosen, -1, np.arange(len(chosen))], PROVED).all())
 
     def _outcome(self, problem, params: Params, chosen: np.ndarray, interrupted: bool = False) -> Solution:
-        """Turn the fits to all rows at the strengths chosen into the outcome of a fit.
-
-        All of them have converged; once Ctrl-C came, those that are proved to be near enough. A neuron without a fit
-        has a constant rate then.
-        """
+        """Outcome of the fits to all rows at the strengths chosen; without one, after Ctrl-C, a rate is constant."""
         at = chosen, -1, np.arange(len(chosen))
         known, silent = ~np.isnan(self.intercept[at]) & self.comparable.any(axis=0), problem.mean_count <= 0
         constant = problem.null_params()
@@ -160,23 +142,11 @@ class Fits:
         row_evals, history = int(epochs.max()) * problem.n_rows, History()
         history.add(epochs.max(), row_evals, seconds, objective, gap, is_bound)
         return Solution(
-            params=params,
-            status=np.where(silent, int(Status.NO_SPIKES), status),
-            gap=gap,
-            gap_is_bound=is_bound,
-            target=target,
-            objective=objective,
-            null_objective=problem.null_objective,
-            epochs=epochs,
-            row_evals=row_evals,
-            history=history.arrays(),
-            seconds_run=seconds,
-            seconds_compile=0.0,
-            solver_name=type(self.solver).__name__,
-            interrupted=interrupted,
-        )
-
-    # ---------------------------------------------------------------- what a user is told
+            params=params, status=np.where(silent, int(Status.NO_SPIKES), status), gap=gap, gap_is_bound=is_bound,
+            target=target, objective=objective, null_objective=problem.null_objective, epochs=epochs,
+            row_evals=row_evals, history=history.arrays(), seconds_run=seconds, seconds_compile=0.0,
+            solver_name=type(self.solver).__name__, interrupted=interrupted,
+        )  # fmt: skip
 
     def warn(self, problem: PopulationProblem, scores: np.ndarray, interrupted: bool) -> None:
         """Warn of what was not fitted, not scored or not proved, and of strengths that leave nothing."""
@@ -187,20 +157,20 @@ class Fits:
         if silent.any():
             warn_user(
                 f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
-                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes.",
+                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes."
             )
         unproved = status == Status.UNPROVED
         failed = ~np.isin(status, (*PROVED, Status.UNPROVED, Status.INTERRUPTED))
         if failed.any():
             warn_user(
                 f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
-                "far they are); raise max_epochs, or leave out the weakest strengths.",
+                "far they are); raise max_epochs, or leave out the weakest strengths."
             )
         if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
             warn_user(
                 f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
                 "estimate that nothing proves (cv_gap_is_bound_ is False there): along some direction the features "
-                "vary too little. Leave out a strength of 0, or features that nearly repeat others.",
+                "vary too little. Leave out a strength of 0, or features that nearly repeat others."
             )
         if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
             weakest = Params(self.coef[0, -1], self.intercept[0, -1])
@@ -241,16 +211,8 @@ def read_strengths(given) -> np.ndarray | None:
     """Strengths in increasing order, each once; None stays."""
     if given is None:
         return None
-    try:
-        strengths = np.asarray(given)
-    except ValueError:  # lists of different lengths
-        strengths = np.empty(0, object)
-    if (
-        strengths.dtype.kind not in "fiu"
-        or strengths.ndim != 1
-        or any(isinstance(strength, bool | np.bool_) for strength in given)
-        or not np.all(np.isfinite(strengths) & (strengths >= 0))
-    ):
+    strengths = np.asarray(given, object)
+    if strengths.ndim != 1 or not all(map(is_strength, strengths)):
         raise ValueError(
             f"strengths is {shorten(given)}; it must be a list of finite numbers of at least 0, such as "
             f"[1e-4, 1e-2, 1]{not_text(given)}."

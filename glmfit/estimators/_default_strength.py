@@ -12,11 +12,12 @@ import scipy.sparse
 from scipy.stats import chi2
 
 from .._warn import warn_user
+from ..data.counts import Training
 from ..problems import Params, PopulationProblem
 from ..problems._chunks import over_chunks, rows_at_once
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
-_SMALLEST = 0.1  # of the median range of the features: smaller ranges count as that
+_SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, as other rows may vary more
 _KEPT = 0.5  # of what the features explain
 _ROUNDING = 1e-12  # of the largest variance: what is below is 0
 _TRIED = 128  # strengths at which the marginal likelihood is computed, over ten decades or so
@@ -27,33 +28,30 @@ _SOME_RESIDUALS = 10_000_000  # rows times columns
 
 
 def units_of(X, weights: np.ndarray | None) -> np.ndarray:
-    """Measure features by half their range over the rows that count, (feature,); 1 if all are constant.
+    """Measure features by half their range, (feature,); 1 if all are constant."""
+    half = ranges_of(X, weights) / 2
+    varies = np.sort(half[half > 0])
+    if not varies.size:
+        return np.ones(len(half))
+    return np.maximum(half, _SMALLEST * varies[(len(varies) - 1) // 2])
 
-    Ranges below a tenth of the median count as that tenth: what hardly varies in these rows may do so in others.
-    """
+
+def ranges_of(X, weights: np.ndarray | None) -> np.ndarray:
+    """Ranges of features over the rows that count, (feature,)."""
 
     def ends(rows):
         x = X[rows] if weights is None else X[rows][weights[rows] > 0]
         return x.min(axis=0, initial=np.inf), x.max(axis=0, initial=-np.inf)
 
     low, high = (np.array(list(of)) for of in zip(*over_chunks(ends, len(X), rows_at_once(X)), strict=True))
-    ranges = (high.max(axis=0).astype(np.float64) - low.min(axis=0)) / 2
-    varies = np.sort(ranges[ranges > 0])
-    if not varies.size:
-        return np.ones(len(ranges))
-    return np.maximum(ranges, _SMALLEST * varies[(len(varies) - 1) // 2])
+    return high.max(axis=0).astype(np.float64) - low.min(axis=0)
 
 
-def bins_observed(n_rows: int, weights: np.ndarray | None, mean_exposure: float) -> float:
-    """Count the bins that weights leave, whatever their common factor: Kish's effective number times the exposure."""
-    return mean_exposure * (n_rows if weights is None else weights.sum() ** 2 / np.square(weights).sum())
-
-
-def default_ridge(problem: PopulationProblem, units: np.ndarray, n_observed: float) -> np.ndarray:
-    """Choose a ridge for every neuron by marginal likelihood, within what the features ask for, (feature, neuron).
-
-    It costs one product of T d n_neurons besides the spectral basis, which the fit needs anyway.
-    """
+def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray) -> np.ndarray:
+    """Choose a ridge for every neuron by marginal likelihood, within what the features ask for, (feature, neuron)."""
+    # Bins that weights leave, whatever their common factor: Kish's effective number times the exposure.
+    n_kept = len(data.X) if data.weights is None else data.weights.sum() ** 2 / np.square(data.weights).sum()
+    n_observed = data.mean_exposure * n_kept
     basis = problem.basis
     largest = units.max()
     variance = basis.variance[: basis.rank] / largest**2  # the basis takes the largest unit for 1
@@ -102,11 +100,10 @@ def name_strength(strength, default: bool) -> tuple[str, str]:
 
 
 def warn_if_flat(X, coef: np.ndarray, residual: Callable[[slice], np.ndarray], penalty: str, advice: str) -> None:
-    """Warn once if no linear predictor varies, although some feature is correlated with what is left to explain.
+    """Warn once if no linear predictor varies, although score tests of one feature at a time find some informative.
 
-    Uninformative features are not the penalty's fault: score tests of one feature at a time, at a level of 0.001 over
-    all features and columns together, tell them. ``residual`` gives, of a slice of the rows, whatever their weights,
-    the derivative of the loss at the fit, (row, column), of variance one if the model holds.
+    ``residual`` gives, of a slice of the rows, whatever their weights, the derivative of the loss at the fit, (row,
+    column), of variance one if the model holds.
     """
     n_features, n_columns = coef.shape
     n_rows = min(_SOME_ROWS, max(_SOME_RESIDUALS // n_columns, 1))

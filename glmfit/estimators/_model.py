@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from abc import abstractmethod
 from dataclasses import fields
 from pathlib import Path
@@ -18,9 +19,35 @@ from .._files import DAMAGED, load_npz, save_npz
 from .._types import Seed
 from .._warn import warn_user
 from ..bounds import StepCertificate
-from ._folds import are_epochs, is_epochs
 from ._parameters import read_seed
+from ._scores import are_epochs, is_epochs
 from .report import report_of
+
+_OF_EVERY_MODEL = """
+solver_kwargs : dict, optional
+    Hyper-parameters of the solver named, such as ``{"batch_size": 2000}``.
+random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
+    Seed of all draws. None is 0: the same call gives the same answer.
+verbose : bool
+    Show a progress bar of what is done; it ends at 100 % as soon as all is decided.
+
+Attributes
+----------
+report_ : FitReport, ClassReport or ResponseReport
+    Status, distance from the optimum and more; ``print(model.report_)``.
+n_iter_ : int
+    Epochs of the fit."""
+_OF_EVERY_FIT = """
+
+Returns
+-------
+self
+    Fitted. Interrupting with Ctrl-C leaves a usable model whose report says so.
+
+Raises
+------
+ValueError, TypeError
+    For data or parameters that make no sense; the message says what to do. The model stays as it was."""
 
 
 class Model(BaseEstimator):
@@ -29,10 +56,14 @@ class Model(BaseEstimator):
     report_class: ClassVar[type]
 
     def __init_subclass__(cls, **options):
-        """Let the constructor name the estimator when it refuses a parameter."""
+        """Let constructors list their parameters only: these are kept as they are given, and others refused."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
-            cls.__init__ = _naming(cls.__init__)
+            cls.__init__ = _keeping(cls.__init__)
+        if cls.__module__.partition(".")[0] == "glmfit":
+            _complete(cls, r"\n\nAttributes\n-+", _OF_EVERY_MODEL)
+            for name in vars(cls).keys() & {"fit", "partial_fit"}:  # what they raise besides follows
+                _complete(vars(cls)[name], r"\n\nRaises\n-+(?=\n)|(?=\n\n(?:Warns|Notes)\n)|$", _OF_EVERY_FIT)
 
     @property
     def n_iter_(self) -> int:
@@ -59,8 +90,7 @@ class Model(BaseEstimator):
         Raises
         ------
         NotFittedError, FileNotFoundError, ValueError, TypeError
-            Before anything is written: ValueError for another ending, TypeError for parameters or labels that a file
-            without pickle cannot keep.
+            Before anything is written: for another ending, or parameters or labels that need pickle (TypeError).
         """
         check_is_fitted(self)
         return save_npz(path, *model_to_file(self))
@@ -77,17 +107,13 @@ class Model(BaseEstimator):
         Returns
         -------
         PopulationGLM, SoftmaxGLM, MultinomialGLM or ResponseModel
-            Fitted: coefficients, report and names; pynapple metadata is not stored.
+            Fitted: coefficients, report and names. Pynapple metadata is not stored, nor is a ``cv`` that files cannot
+            keep (a splitter, row indices): it is 5 then, with a warning.
 
         Raises
         ------
         ValueError
             If the file is not such a model.
-
-        Warns
-        -----
-        UserWarning
-            If a `PopulationGLMCV` had a ``cv`` that files cannot keep (a splitter, row indices): it is 5 then.
         """
         return model_from_file(cls, *load_npz(path))
 
@@ -106,32 +132,38 @@ class WholeFit:
     def __init__(self, model: Model):
         self._model, self._before = model, dict(vars(model))
 
-    def __enter__(self) -> None:
-        """Let the fit begin."""
+    def __enter__(self) -> None: ...
 
     def __exit__(self, kind, *error) -> None:
-        """Undo what was half done: checks have set n_features_in_ already."""
-        if kind is not None:
+        if kind is not None:  # checks have set n_features_in_ already
             vars(self._model).clear()
             vars(self._model).update(self._before)
         elif failure := self._model.report_._failure():
             warn_user(failure, ConvergenceWarning)
 
 
-def _naming(init):
-    """Wrap a constructor: what it does not know is refused in the name of the estimator, with what it does know."""
+def _complete(documented, place: str, shared: str) -> None:
+    """Write what holds for many at its place, a pattern, in a docstring."""
+    if documented.__doc__:
+        documented.__doc__ = re.sub(place, shared, inspect.cleandoc(documented.__doc__), count=1)
+
+
+def _keeping(init):
+    """Make a constructor of the same signature that keeps its parameters as they are given, as scikit-learn asks."""
     signature = inspect.signature(init)
 
     @functools.wraps(init)
-    def checked(self, *args, **parameters):
+    def keep(self, *args, **parameters):
         try:
-            signature.bind(self, *args, **parameters)
+            given = signature.bind(self, *args, **parameters)
         except TypeError as error:
             known = ", ".join(list(signature.parameters)[1:])
             raise TypeError(f"{type(self).__name__}: {error}; its parameters are {known}.") from None
-        init(self, *args, **parameters)
+        given.apply_defaults()
+        vars(self).update((name, given.arguments[name]) for name in list(signature.parameters)[1:])
+        init(self, *args, **parameters)  # of a user's subclass, which may do more
 
-    return checked
+    return keep
 
 
 # --------------------------------------------------------------------------------------------- files

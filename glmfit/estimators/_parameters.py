@@ -15,12 +15,13 @@ from ..engine import ConjugateGradients, ProximalNewton
 from ..problems import PopulationProblem
 from ..solvers import SAGA, Newton
 
-SOLVERS = {
-    "ConjugateGradients": ConjugateGradients,
-    "ProximalNewton": ProximalNewton,
-    "SAGA": SAGA,
-    "Newton": Newton,
-}
+
+def by_name(*kinds: type) -> dict[str, type]:
+    """Table of what users name by its class."""
+    return {kind.__name__: kind for kind in kinds}
+
+
+SOLVERS = by_name(ConjugateGradients, ProximalNewton, SAGA, Newton)
 _REMOVED = ("LBFGS", "BoundMajorization", "SharedNewton")
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
@@ -78,10 +79,7 @@ def read_seed(state) -> int:
 
 
 def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", parameters: Iterable[str] = ()):
-    """Return the solver of a name with its hyper-parameters; None for "auto".
-
-    ``parameters`` are names of the estimator's own, which some look for among the solver's.
-    """
+    """Return the solver of a name, None for "auto"; ``parameters`` are the estimator's, which some give the solver."""
     if not isinstance(name, str) or name not in ("auto", *allowed):
         raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')
     if not isinstance(kwargs, Mapping | None):
@@ -119,22 +117,17 @@ def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem.
 
     For rows that are read as they are needed, or shared by several devices, "ConjugateGradients" if the penalty is
-    smooth, else "ProximalNewton".
-
-    For rows in memory, on whatever device
+    smooth, else "ProximalNewton". For rows in memory, on whatever device
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
       rank and single precision resolves all their directions;
-    - "ProximalNewton" for penalties with kinks on all coefficients, but for up to three neurons of short recordings.
+    - "ProximalNewton" for penalties with kinks on all coefficients, but for up to three neurons of short recordings;
+    - "Newton" otherwise, for up to three neurons, with fewer than 32 rows per feature, where blocks of rows say little
+      about the whole, and where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles
+      nothing, and the first fit by SAGA takes some seconds to compile;
+    - "SAGA" beyond.
 
-    Of the others "Newton"
-
-    - for up to three neurons;
-    - with fewer than 32 rows per feature, where blocks of rows say little about the whole;
-    - where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles nothing, and the first
-      fit by SAGA takes some seconds to compile.
-
-    "SAGA" beyond. The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
+    The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
     if not problem.in_memory or len(problem.devices) > 1:
         return "ConjugateGradients" if problem.penalty.smooth else "ProximalNewton"
@@ -152,16 +145,11 @@ def choose_solver(problem: PopulationProblem) -> str:
 def choose_class_solver(problem) -> str:
     """Name the solver for a problem: "ConjugateGradients" or "ImplicitSGD".
 
-    ConjugateGradients, which ends at a proved distance from the optimum, while both
-
-    - its memory is moderate: rows times classes at most 1e8 (32 bytes each);
-    - a pass over the rows is: rows times (features + 30) times classes, the nonzeros in place of rows times features
-      for sparse ones, at most 4e9.
-
-    ImplicitSGD beyond, whose steps do not grow with the number of classes. The second is where both were measured to
-    be equally fast with version 0.1 (section "crossover" of benchmarks/softmax_fits.py: 20 000 rows, 32 features): with
-    1 000 classes the exact solver passed what 50 epochs of ImplicitSGD reach in 0.3 of their time, with 4 000 it took
-    1.3 times as long.
+    ConjugateGradients, which ends at a proved distance from the optimum, while its memory is moderate (rows times
+    classes at most 1e8, 32 bytes each) and so is a pass over the rows: rows times (features + 30) times classes, the
+    nonzeros in place of rows times features for sparse ones, at most 4e9. ImplicitSGD beyond, whose steps do not grow
+    with the number of classes. The second limit is where both were measured to be equally fast with version 0.1
+    (section "crossover" of benchmarks/softmax_fits.py).
     """
     n, K = problem.n_rows, problem.n_classes
     products = getattr(problem.X, "nnz", n * problem.n_features)

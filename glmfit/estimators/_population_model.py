@@ -17,15 +17,16 @@ from ..data.features import check_columns, read_features
 from ..data.rows import read_exposure, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
-from ..problems._chunks import chunks, over_chunks, rows_at_once
+from ..problems._chunks import chunks
+from ..solvers import LoopOptions
+from ._default_strength import ranges_of
 from ._model import Model, coefficients_from_file, coefficients_to_file
-from ._parameters import read_seed
+from ._parameters import read_count, read_number, read_verbose
 from ._scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
 from ._streaming import read_scored
 from .report import FitReport, null_is_best, relative_gap, report_of
 
 PROVED = (Status.CONVERGED, Status.NO_SPIKES)
-SCORES = ("D2", "pseudo-r2-McFadden", "log-likelihood")
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
 _RUNAWAY = 15.0  # change of the linear predictor over the rows by one feature: of the rate, by a factor of e^15
 _HELD = 10.0  # nats by which rows hold a coefficient
@@ -51,30 +52,29 @@ class PopulationModel(RegressorMixin, Model):
         explained = 1 - (solution.objective - penalty - saturated) / np.where(null > NO_DEVIANCE, null, np.nan)
         features = getattr(self, "feature_names_in_", range(len(coef)))
         self.report_ = report_of(
-            FitReport,
-            solution,
-            data,
-            neuron=data.neuron_names,
+            FitReport, solution, data, neuron=data.neuron_names,
             relative_gap=relative_gap(solution.status, solution.gap, *objectives),
             pseudo_r2=np.where(null_is_best(solution.status, *objectives), 0.0, explained),
-            row_evals=solution.row_evals * problem.n_counted // problem.n_rows,
-            n_rows=problem.n_counted,
-            rank=problem.design_rank,
-            n_features=problem.n_features,
+            row_evals=solution.row_evals * problem.n_counted // problem.n_rows, n_rows=problem.n_counted,
+            rank=problem.design_rank, n_features=problem.n_features,
             runaway=_runaway(problem, coef, intercept, data.neuron_names, features) if problem.in_memory else {},
-        )
+        )  # fmt: skip
 
-    # -------------------------------------------------------------------------------------- predict
+    def _read_options(self) -> LoopOptions:
+        return LoopOptions(
+            tol=read_number("tol", self.tol),
+            max_epochs=read_count("max_epochs", self.max_epochs),
+            verbose=read_verbose(self.verbose),
+            max_memory=read_number("max_memory", self.max_memory),
+        )
 
     def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
         """Compute the expected count per whole bin.
 
         Parameters
         ----------
-        X : array-like of shape (time, feature)
-            Features, as in :meth:`fit`; NaN rows are allowed.
-        offset : array-like of shape (time,) or (time, neuron), optional
-            Known part of the linear predictor, as in :meth:`fit`; default none, also after a fit with one.
+        X, offset :
+            As in :meth:`fit`; NaN rows are allowed. There is no offset by default, also after a fit with one.
 
         Returns
         -------
@@ -145,7 +145,7 @@ class PopulationModel(RegressorMixin, Model):
             If neurons without spikes in the fit have some in these rows: their rate is 0, so that their score is -inf,
             and they are left out of that of the population.
         """
-        check_choice("score_type", score_type, SCORES)
+        check_choice("score_type", score_type, ("D2", "pseudo-r2-McFadden", "log-likelihood"))
         check_is_fitted(self)
         data = read_scored(self, X, y, sample_weight, offset, exposure)
         observation, silent = observations.from_inverse_link(self.inverse_link_function), self._silent
@@ -177,12 +177,10 @@ class PopulationModel(RegressorMixin, Model):
 
         Parameters
         ----------
-        X : array-like of shape (time, feature)
-            Features, as in :meth:`fit`; NaN rows are allowed.
+        X, offset, exposure :
+            As in :meth:`fit`; NaN rows are allowed.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
-        offset, exposure :
-            As in :meth:`fit`.
 
         Returns
         -------
@@ -194,19 +192,17 @@ class PopulationModel(RegressorMixin, Model):
         eta, axis = self._predictor(X, offset)
         unknown = np.isnan(eta)
         eta = np.where(unknown | self._silent, SILENT_INTERCEPT, eta)
-        seed = read_seed(self.random_state if random_state is None else random_state)
         observation = observations.from_inverse_link(self.inverse_link_function)
         exposure = read_exposure(exposure, len(eta))
         if exposure is not None:
             expected = (np.asarray(observation.rate(eta), np.float64).T * exposure).T
             eta = np.where(expected > 0, observation.intercept(expected), SILENT_INTERCEPT)
-        counts = np.asarray(observation.sample(jax.random.key(seed), eta.astype(np.float32)), np.float64)
+        key = jax.random.key(self._seed(random_state))
+        counts = np.asarray(observation.sample(key, eta.astype(np.float32)), np.float64)
         return wrap(np.where(unknown, np.nan, counts), axis, self._neurons, self.report_.neuron)
 
     def _matrix(self):
         return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))
-
-    # ------------------------------------------------------------------------------------------ files
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         coefficients_to_file(self, header, arrays)
@@ -224,30 +220,22 @@ class PopulationModel(RegressorMixin, Model):
         columns = header.get("columns")
         self._neurons = None if columns is None else TimeAxis(np.empty(0), None, np.asarray(columns))
 
-    # ---------------------------------------------------------------------------------- scikit-learn
-
     def __sklearn_tags__(self):
         """Tags: NaN rows are allowed, y is non-negative and may have many columns."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = True
-        tags.target_tags.positive_only = True
+        tags.target_tags.multi_output = tags.target_tags.single_output = tags.target_tags.positive_only = True
         tags.regressor_tags.poor_score = True
         return tags
 
 
 def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarray]:
-    """Coefficients with an effect on the linear predictor that is large, and that the rows hardly determine.
+    """Coefficients with a large effect on the linear predictor that the rows hardly determine.
 
-    Hardly determined are those that the rows, all else being equal, do not hold: their information about the
-    coefficient times its square is below some nats. So are those whose effect nearly cancels with that of others.
+    These are few nats from 0, all else being equal, or their effect nearly cancels with that of others.
     """
     X = problem.X
-    ends = over_chunks(lambda rows: (X[rows].min(axis=0), X[rows].max(axis=0)), len(X), rows_at_once(X))
-    low, high = (np.asarray(part, np.float64) for part in zip(*ends, strict=True))
-    span = high.max(axis=0) - low.min(axis=0)
-    effect = np.abs(coef) * span[:, None]
+    effect = np.abs(coef) * ranges_of(X, None)[:, None]
     some = np.flatnonzero((effect > _RUNAWAY).any(axis=0))
     if not len(some):
         return {}

@@ -6,16 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..data.counts import (
-    Recording,
-    Training,
-    check_part,
-    read_recording,
-    read_scoring,
-    read_training,
-    warn_of_fractions,
-    with_ones,
-)
+from ..data import counts as door
+from ..data.counts import Recording, Training
 from ..design import RowSource, as_source
 from ..design._signatures import Watch
 from ..problems._chunks import chunks
@@ -92,7 +84,7 @@ def read_fitted(estimator, X, y, sample_weight, offset, exposure, max_memory: fl
         if bytes_in_memory(source.shape, 1 if len(shape) < 2 else shape[1], source.dtype) > max_memory:
             y = y if counts is None else counts
             return _read_streamed(estimator, source, y, sample_weight, offset, exposure)
-    return read_training(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
+    return door.read_training(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
 
 
 def _readable(array, max_memory: float):
@@ -130,33 +122,27 @@ def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
 def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, exposure) -> Training:
     """Check what rows are read from, but for the features; what does not count has weight 0."""
     watch = Watch([source, y, offset, exposure])  # weights are copied
-    data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=True)
-    weights, offset, n_dropped = _count_out(data)
-    spikes, fraction = look_at_counts(CountView(data.Y, _positive(weights), None), data.exposure)
+    data, n_dropped, spikes, fraction = _look(estimator, source, y, sample_weight, offset, exposure, reset=True)
     if fraction.any():
-        warn_of_fractions(fraction)
+        door.warn_of_fractions(fraction)
+    weights = data.weights
     if data.exposure is not None:
         weights = data.exposure if weights is None else weights * data.exposure
     keep = _positive(weights)
     if keep is not None and keep.sum() < 2:
         raise ValueError(f"X has {int(keep.sum())} rows that count; a fit needs at least 2, of positive weight.")
-    views = {"X": RowView(source, keep, watch), "Y": CountView(data.Y, keep, data.exposure)}
-    given = vars(data) | views | {"weights": weights, "offset": offset}
-    return Training(**given, n_dropped=n_dropped, spike_count=spikes)
+    views = {"X": RowView(source, keep, watch), "Y": CountView(data.Y.given, keep, data.exposure)}
+    return Training(**vars(data) | views | {"weights": weights}, n_dropped=n_dropped, spike_count=spikes)
 
 
 def read_scored(estimator, X, y, sample_weight, offset, exposure) -> Recording:
     """Check what a score is asked of; features that are read from somewhere stay there."""
     source, counts = as_source(X), as_source(y)
     if source is None:
-        return read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
+        return door.read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
     y = y if counts is None else counts
-    data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=False)
-    weights, offset, _ = _count_out(data)
-    keep = _positive(weights)
-    Y = CountView(data.Y, keep, None)
-    look_at_counts(Y, data.exposure)
-    return with_ones(replace(data, X=RowView(source, keep), Y=Y, weights=weights, offset=offset), len(source))
+    data, *_ = _look(estimator, source, y, sample_weight, offset, exposure, reset=False)
+    return door.with_ones(replace(data, X=RowView(source, _positive(data.weights))), len(source))
 
 
 def _positive(weights: np.ndarray | None) -> np.ndarray | None:
@@ -164,27 +150,26 @@ def _positive(weights: np.ndarray | None) -> np.ndarray | None:
     return None if weights is None or weights.all() else weights > 0
 
 
-def _count_out(data: Recording):
-    """Weights without rows that have no features or offset, None where all are 1; the offset without NaN; how many."""
-    source, weights, offset, n_rows = data.X, data.weights, data.offset, len(data.X)
-    weights = np.ones(n_rows) if weights is None else weights
+def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, reset: bool):
+    """Check a recording but for its features, once: rows that lack these or the offset get the weight 0.
+
+    Also how many these are, and of every neuron its spikes, and whether it has counts that are no integers.
+    """
+    data, n_rows = door.read_recording(estimator, source, y, sample_weight, offset, exposure, reset), len(source)
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)
     if missing.shape != (n_rows,):
         raise ValueError(f"left_out of X has shape {missing.shape}; it needs one entry per row, ({n_rows},).")
+    offset = data.offset
     if offset is not None:
         missing = missing | np.isnan(offset).any(axis=1)
         offset = np.where(missing[:, None], 0.0, offset)
-    if missing.any():
-        weights = np.where(missing, 0.0, weights)
-    return None if (weights == 1).all() else weights, offset, int(missing.sum())
-
-
-def look_at_counts(counts: CountView, exposure=None) -> tuple[np.ndarray, np.ndarray]:
-    """Check all counts once, and return their sums, and which neurons have some that are no integers, (neuron,)."""
-    fraction, total = np.zeros(counts.shape[1], bool), np.zeros(counts.shape[1])
-    for rows in chunks(len(counts), _LOOK):
-        y = counts[rows]
-        check_part(y, None if exposure is None else exposure[rows], rows.start)
+    weights = np.where(missing, 0.0, 1.0 if data.weights is None else data.weights)
+    weights = None if (weights == 1).all() else weights
+    Y = CountView(data.Y, _positive(weights), None)
+    fraction, spikes = np.zeros(Y.shape[1], bool), np.zeros(Y.shape[1])
+    for rows in chunks(n_rows, _LOOK):
+        y = Y[rows]
+        door.check_part(y, None if data.exposure is None else data.exposure[rows], rows.start)
         fraction |= np.any(y != np.rint(y), axis=0)
-        total += y.sum(axis=0, dtype=np.float64)
-    return total, fraction
+        spikes += y.sum(axis=0, dtype=np.float64)
+    return replace(data, Y=Y, weights=weights, offset=offset), int(missing.sum()), spikes, fraction

@@ -23,10 +23,9 @@ class ClassReport(CertifiedReport):
     gap : float
         ``F - F*`` in nats per row: a proved upper bound if ``gap_is_bound``, else an estimate; nan where it was not
         looked at (``certify=False``, or too many rows times classes).
-    gap_theorem : str
-        What the bound rests on.
-    target : float
-        Gap below which an exact fit counts as converged; nan for solvers that follow a schedule.
+    gap_theorem, target : str, float
+        What the bound rests on; gap below which an exact fit counts as converged, nan for solvers that follow a
+        schedule.
     objective, null_objective : float
         F at the solution and of the model of class frequencies alone, nats per row.
     pseudo_r2 : float
@@ -42,10 +41,8 @@ class ClassReport(CertifiedReport):
     step, step_tuned, overshot : float, bool, bool
         Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether it was chosen on
         held-out rows; whether the fit ended worse than class frequencies, which were kept instead.
-    gap_is_bound, relative_gap, n_features, solver_name :
-        As in `FitReport`, one each.
-    step_certificate, failure_probability, history, seconds_run, seconds_compile :
-        As in `FitReport`.
+    gap_is_bound, relative_gap, n_features, step_certificate, failure_probability :
+        As in `FitReport`, one each; and so are history, solver_name, seconds_run and seconds_compile.
     """
 
     gap_theorem: str
@@ -56,9 +53,7 @@ class ClassReport(CertifiedReport):
     step_tuned: bool = False
     overshot: bool = False
 
-    _frame = (
-        "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "n_rows", "n_classes", "epochs"
-    )  # fmt: skip
+    _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "n_rows", "n_classes", "epochs"
     _words: ClassVar[dict[Status, str]] = {
         Status.PRECISION_FLOOR: (
             "Above the tolerance no further progress was seen, because of rounding or, with a majorization, slowness: "
@@ -129,10 +124,9 @@ class ResponseReport(Report):
         linear tower and ridges.
     gap_per_neuron : numpy.ndarray
         The same by changing one neuron alone, (neuron,), where neurons have no features; else nan.
-    gap_theorem : str
-        What these bounds rest on.
-    pseudo_r2 : float
-        Share of the deviance explained on the pairs fitted (D2): 1 - deviance / deviance of every neuron's mean.
+    gap_theorem, pseudo_r2 : str, float
+        What these bounds rest on; share of the deviance explained on the pairs fitted (D2): 1 - deviance / deviance of
+        every neuron's mean.
     n_stimuli, n_neurons, n_stimuli_unseen, n_neurons_unseen : int
         Entities, and those without a response.
     n_pairs, n_trials, density : int, int, float
@@ -192,9 +186,8 @@ class ResponseReport(Report):
 
     def _summary(self) -> Summary:
         """Say what was fitted, how far it got, what is and is not proved, advice."""
-        empty = [
-            f"{n} {what}" for n, what in ((self.n_stimuli_unseen, "stimuli"), (self.n_neurons_unseen, "neurons")) if n
-        ]
+        unseen = {"stimuli": self.n_stimuli_unseen, "neurons": self.n_neurons_unseen}
+        empty = [f"{n} {what}" for what, n in unseen.items() if n]
         trials = f", {self.n_trials} responses" if self.n_trials > self.n_pairs else ""
         lines = [
             f"{self.solver_name}: {self.status.label}; {self.n_stimuli} stimuli, {self.n_neurons} neurons, "

@@ -21,8 +21,6 @@ from ..observations.softmax import Multinomial
 from ._class_model import ClassModel, probabilities
 from ._model import WholeFit
 
-SCORES = ("D2", "log-likelihood")
-
 
 class MultinomialGLM(RegressorMixin, ClassModel):
     r"""Multinomial model of counts over categories given each row's total: how spikes share out over neurons.
@@ -36,21 +34,16 @@ class MultinomialGLM(RegressorMixin, ClassModel):
 
     Parameters
     ----------
-    regularizer, regularizer_strength, solver_name, solver_kwargs, tol, max_epochs, step, step_decay, certify :
-        As in `SoftmaxGLM`, and so are random_state and verbose. A sampling solver's epoch visits every pair of a row
-        and a category it has counts of, or with ``solver_kwargs={"visit": "row", ...}`` every row;
-        StochasticMajorization and SoftmaxSGD visit rows.
+    regularizer, regularizer_strength, solver_name, tol, max_epochs, step, step_decay, certify :
+        As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of, or
+        with ``solver_kwargs={"visit": "row", ...}`` every row; StochasticMajorization and SoftmaxSGD visit rows.
 
     Attributes
     ----------
     classes_ : numpy.ndarray
         Names of the categories: columns of y where it has any, else numbers, (category,).
-    coef_ : numpy.ndarray
-        (feature, category), float64; sums to 0 over categories.
-    intercept_ : numpy.ndarray
-        (category,); -1e4 (probability 0) for a category without counts.
-    n_iter_, strength_, report_, n_features_in_, feature_names_in_ :
-        As in `SoftmaxGLM`.
+    coef_, intercept_, strength_, n_features_in_, feature_names_in_ :
+        As in `SoftmaxGLM`; the intercept is -1e4 for a category without counts.
 
     Notes
     -----
@@ -108,30 +101,21 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         ----------
         X, y, sample_weight, offset :
             As in :meth:`fit`.
-
-        Returns
-        -------
-        MultinomialGLM
-            self; its report is about these rows.
         """
         with WholeFit(self):
             data, _ = self._read(X, y, sample_weight, offset, reset=not hasattr(self, "classes_"))
             self._stream(data)
         return self
 
-    # -------------------------------------------------------------------------------------- predict
-
     def predict(self, X: DataLike, total: ArrayLike | None = None, offset: ArrayLike | None = None) -> ArrayOrTsd:
         """Compute the expected counts of rows of given totals.
 
         Parameters
         ----------
-        X : array-like or SciPy sparse, (row, feature)
-            Features; NaN rows are allowed.
+        X, offset :
+            As in :meth:`fit`; NaN rows are allowed.
         total : array-like, (row,), optional
             Counts of each row over all categories; default 1, so that probabilities come back.
-        offset : array-like, (row, category), optional
-            As in :meth:`fit`.
 
         Returns
         -------
@@ -167,7 +151,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         float
             Larger is better; D2 is at most 1, and nan where constant shares are exact.
         """
-        check_choice("score_type", score_type, SCORES)
+        check_choice("score_type", score_type, ("D2", "log-likelihood"))
         check_is_fitted(self)
         data, Y = self._read(X, y, sample_weight, offset, reset=False)
         weight, Y, of = data.weight, Y[data.rows], Multinomial()
@@ -225,8 +209,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     def __sklearn_tags__(self):
         """Tags: y has many columns, none negative."""
         tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
+        tags.target_tags.multi_output = tags.target_tags.positive_only = True
         tags.target_tags.single_output = False
-        tags.target_tags.positive_only = True
         tags.regressor_tags.poor_score = True
         return tags

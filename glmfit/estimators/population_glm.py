@@ -16,23 +16,12 @@ from .. import observations, penalties
 from .._types import DataLike, Seed
 from ..data.counts import Training
 from ..problems import PopulationProblem
-from ..solvers import SAGA, LoopOptions, Newton
+from ..solvers import SAGA, Newton
 from ..solvers._seed import key_for
 from ..solvers.checkpoint import Checkpoint, facts_of
-from ._default_strength import bins_observed, default_ridge, name_strength, residual, units_of, warn_if_flat
+from ._default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from ._model import WholeFit, from_json, to_json
-from ._parameters import (
-    SOLVERS,
-    choose_solver,
-    precision,
-    read_count,
-    read_devices,
-    read_flag,
-    read_number,
-    read_population_solver,
-    read_seed,
-    read_verbose,
-)
+from ._parameters import SOLVERS, choose_solver, precision, read_devices, read_flag, read_population_solver
 from ._population_model import PROVED, PopulationModel
 from ._streaming import RowView, read_fitted
 
@@ -68,41 +57,28 @@ class PopulationGLM(PopulationModel):
         Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge) and ProximalNewton for those with
         kinks, but for some cases (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that
         ran.
-    solver_kwargs : dict, optional
-        Hyper-parameters of the solver, for example ``{"batch_size": 2000, "certificate": "global"}``.
-    tol : float
-        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; see Notes.
-    max_epochs : int
-        Budget: steps of each neuron (SAGA: passes over the data).
-    random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
-        Seed of the row order and of the certificates' random starts. None is 0: the same call gives the same
-        answer.
-    verbose : bool
-        Show a progress bar with epochs and gap; it ends at 100 % as soon as every neuron is decided.
+    tol, max_epochs : float, int
+        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop, see Notes; budget, in steps of each neuron
+        (SAGA: passes over the data).
     max_memory : float
-        Bytes for rows and what is kept of them; what rows are read from is loaded if it fits, and read in every pass
-        otherwise. Libraries and compiled programs take some hundred megabytes besides.
+        Bytes for rows and what is kept of them, beyond some hundred megabytes for libraries and compiled programs; what
+        rows are read from is loaded if it fits, and read in every pass otherwise.
     devices : None, "all" or sequence of jax.Device
-        Devices that share the rows: all of ``jax.devices()``, or those given. SAGA runs on one of them, and Newton on
-        the host. None is jax's default one: a GPU if there is one and the problem is large enough for it. The answer is
-        the same within the gaps reported. Rows that are read in every pass are fitted on the CPU.
+        Devices that share the rows: all of ``jax.devices()``, or those given; None is jax's default one, a GPU if the
+        problem is large enough for it. The answer is the same within the gaps reported. SAGA runs on one of them,
+        Newton on the host, and rows that are read in every pass are fitted on the CPU.
     pad_shapes : bool
         Without effect since version 0.2: nothing is compiled for shapes any more.
 
     Attributes
     ----------
-    coef_ : numpy.ndarray
-        (n_features,) for 1-D y, else (n_features, n_neurons), float64.
-    intercept_ : numpy.ndarray or float
-        Number for 1-D y, else (n_neurons,). -1e4 (rate 0) for a neuron without spikes.
+    coef_, intercept_ : numpy.ndarray, numpy.ndarray or float
+        (n_features,) and a number for 1-D y, else (n_features, n_neurons) and (n_neurons,), float64. The intercept of a
+        neuron without spikes is -1e4 (rate 0).
     strength_ : float, array or tuple
         Strength of the penalty: the one given, or the one chosen, (n_features, n_neurons).
-    report_ : FitReport
-        Status, certified gap and more per neuron; ``print(model.report_)``.
     n_features_in_, feature_names_in_ :
         As in scikit-learn.
-    n_iter_ : int
-        Epochs run.
 
     Notes
     -----
@@ -149,22 +125,7 @@ class PopulationGLM(PopulationModel):
         max_memory: float = 2e9,
         devices: str | Sequence[jax.Device] | None = None,
         pad_shapes: bool = False,
-    ):
-        self.inverse_link_function = inverse_link_function
-        self.regularizer = regularizer
-        self.regularizer_strength = regularizer_strength
-        self.groups = groups
-        self.solver_name = solver_name
-        self.solver_kwargs = solver_kwargs
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.max_memory = max_memory
-        self.devices = devices
-        self.pad_shapes = pad_shapes
-
-    # ------------------------------------------------------------------------------------------ fit
+    ): ...
 
     def fit(
         self,
@@ -198,16 +159,10 @@ class PopulationGLM(PopulationModel):
             already, the fit goes on from it and ends with the same proof (SAGA: as if nothing had happened, bit for
             bit). It stays when the fit has ended.
 
-        Returns
-        -------
-        PopulationGLM
-            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
-
         Raises
         ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. Also for NaN in a row that is read
-            while fitting (the row is named), and for a checkpoint of another fit.
+        ValueError
+            Also for NaN in a row that is read while fitting (the row is named), and for a checkpoint of another fit.
         OSError
             If rows cannot be read: which, and why. A checkpoint keeps what was reached.
 
@@ -221,17 +176,10 @@ class PopulationGLM(PopulationModel):
             fitting has changed meanwhile.
         """
         with WholeFit(self):
-            max_memory = read_number("max_memory", self.max_memory)
-            seed, own = read_seed(self.random_state), self._get_param_names()
-            solver = read_population_solver(self.solver_name, self.solver_kwargs, own)
+            seed, options = self._seed(), self._read_options()
+            solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names())
             read_flag("pad_shapes", self.pad_shapes)
-            options = LoopOptions(
-                tol=read_number("tol", self.tol),
-                max_epochs=read_count("max_epochs", self.max_epochs),
-                verbose=read_verbose(self.verbose),
-                max_memory=max_memory,
-            )
-            data = read_fitted(self, X, y, sample_weight, offset, exposure, max_memory)
+            data = read_fitted(self, X, y, sample_weight, offset, exposure, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
                 raise ValueError(
                     f"solver_name is {self.solver_name!r}, but rows that are read as they are fitted (X is "
@@ -272,8 +220,7 @@ class PopulationGLM(PopulationModel):
             data.X, data.Y, observation, make(strength), data.weights, dtype, data.offset, devices
         )
         if choose:
-            n_observed = bins_observed(len(data.X), data.weights, data.mean_exposure)
-            strength = default_ridge(problem, units, n_observed)
+            strength = default_ridge(problem, data, units)
             problem.penalty = make(strength)
         self.strength_ = _plain(strength)
         return problem

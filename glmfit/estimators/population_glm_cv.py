@@ -22,19 +22,15 @@ from ..data.counts import read_training
 from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import ElasticNet, Lasso, Ridge
-from ..solvers import LoopOptions
 from ._cv_fits import Fits, default_strengths, read_strengths
-from ._folds import make_folds
 from ._model import WholeFit
-from ._parameters import read_count, read_number, read_population_solver, read_seed, read_verbose
+from ._parameters import by_name, read_number, read_population_solver
 from ._population_model import PROVED, PopulationModel
-from ._scores import choose_strengths, score_folds
+from ._scores import choose_strengths, make_folds, score_folds
 from ._streaming import as_arrays
 
-PENALTIES = {"Ridge": Ridge, "Lasso": Lasso, "ElasticNet": ElasticNet}
-SCORINGS = ("log-likelihood", "D2")
-RULES = ("best", "one-se")
-SOLVERS = {"ConjugateGradients": ConjugateGradients, "ProximalNewton": ProximalNewton}
+PENALTIES = by_name(Ridge, Lasso, ElasticNet)
+SOLVERS = by_name(ConjugateGradients, ProximalNewton)
 
 
 class PopulationGLMCV(PopulationModel):
@@ -45,10 +41,8 @@ class PopulationGLMCV(PopulationModel):
 
     Parameters
     ----------
-    inverse_link_function : {"softplus", "exp"}
+    inverse_link_function, regularizer : {"softplus", "exp"}, {"Ridge", "Lasso", "ElasticNet"}
         As in `PopulationGLM`.
-    regularizer : {"Ridge", "Lasso", "ElasticNet"}
-        Penalty of the coefficients, as in `PopulationGLM`.
     l1_ratio : float
         Ratio of the elastic net, in (0, 1].
     strengths : array of float, optional
@@ -67,18 +61,11 @@ class PopulationGLMCV(PopulationModel):
     solver_name : {"auto", "ConjugateGradients", "ProximalNewton"}
         Of the cross-validation. ConjugateGradients (for the ridge) and ProximalNewton (for the others) step all folds
         of a strength together, from the fits to all rows. "auto" takes what the penalty asks for.
-    solver_kwargs : dict, optional
-        Hyper-parameters of the solver named.
-    cv_tol : float
-        Relative gap at which the fits of the cross-validation stop.
-    tol, max_epochs :
-        Of the last fit, as in `PopulationGLM`; the epochs (or steps) limit the cross-validation as well.
+    cv_tol, tol, max_epochs : float, float, int
+        Relative gap at which the fits of the cross-validation stop; the others are of the last fit, as in
+        `PopulationGLM`, and the epochs (or steps) limit the cross-validation as well.
     max_memory : float
         Bytes that the fits of the cross-validation may take besides the design; neurons are done in groups that do.
-    random_state :
-        As in `PopulationGLM`.
-    verbose : bool
-        Show one progress bar, which counts fits and names what is being done.
 
     Attributes
     ----------
@@ -93,8 +80,8 @@ class PopulationGLMCV(PopulationModel):
         Of the fits to all rows, (strength, feature, neuron) and (strength, neuron).
     cv_gap_, cv_gap_is_bound_, cv_converged_ : numpy.ndarray
         Distance from the optimum of every fit, whether proved, and whether below its target, (strength, fold, neuron).
-    coef_, intercept_, report_, n_iter_ :
-        Of the last fit, as in `PopulationGLM`.
+    coef_, intercept_ :
+        As in `PopulationGLM`; report_ and n_iter_ are of the last fit, too.
 
     Notes
     -----
@@ -104,10 +91,9 @@ class PopulationGLMCV(PopulationModel):
 
     Ctrl-C keeps what was done, with a warning that says how much. Strengths are fitted from the strongest to the
     weakest; those that were fitted to all folds are scored, which a second Ctrl-C ends, ``strength_`` is chosen among
-    them for every neuron, and ``coef_`` is the fit to all rows at that strength as it is: *interrupted* in ``report_``
-    unless it is proved to have converged. What was not reached is nan (False in ``cv_converged_``); a neuron of which
-    no strength was scored has a constant rate. If that is so of all of them, KeyboardInterrupt is raised, and the model
-    stays as it was.
+    them for every neuron, and ``coef_`` is the fit to all rows there as it is: *interrupted* in ``report_`` unless it
+    is proved to have converged. What was not reached is nan (False in ``cv_converged_``); a neuron without a score has
+    a constant rate. If all are, KeyboardInterrupt is raised, and the model stays as it was.
 
     Examples
     --------
@@ -140,22 +126,7 @@ class PopulationGLMCV(PopulationModel):
         max_memory: float = 2e9,
         random_state: Seed = 0,
         verbose: bool = False,
-    ):
-        self.inverse_link_function = inverse_link_function
-        self.regularizer = regularizer
-        self.l1_ratio = l1_ratio
-        self.strengths = strengths
-        self.cv = cv
-        self.scoring = scoring
-        self.rule = rule
-        self.solver_name = solver_name
-        self.solver_kwargs = solver_kwargs
-        self.cv_tol = cv_tol
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.max_memory = max_memory
-        self.random_state = random_state
-        self.verbose = verbose
+    ): ...
 
     def fit(
         self,
@@ -172,17 +143,10 @@ class PopulationGLMCV(PopulationModel):
         X, y, sample_weight, offset, exposure :
             As :meth:`PopulationGLM.fit` takes them; in memory.
 
-        Returns
-        -------
-        PopulationGLMCV
-            self.
-
         Raises
         ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. The model stays as it was.
         KeyboardInterrupt
-            If Ctrl-C came before any strength could be scored; later it leaves a usable model (see Notes of the class).
+            If Ctrl-C came before any strength could be scored (see Notes of the class).
 
         Warns
         -----
@@ -197,15 +161,11 @@ class PopulationGLMCV(PopulationModel):
         with WholeFit(self):
             self._check_words()
             solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names(), SOLVERS)
-            strengths, verbose = read_strengths(self.strengths), read_verbose(self.verbose)
-            cv_tol, seed = read_number("cv_tol", self.cv_tol), read_seed(self.random_state)
-            options = LoopOptions(
-                tol=read_number("tol", self.tol),
-                max_epochs=read_count("max_epochs", self.max_epochs),
-                max_memory=read_number("max_memory", self.max_memory),
-            )
+            strengths, cv_tol = read_strengths(self.strengths), read_number("cv_tol", self.cv_tol)
+            seed, given = self._seed(), self._read_options()
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure)
-            options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
+            # F is per whole bin; and one bar shows all fits.
+            options = replace(given, negligible=given.negligible / data.mean_exposure, verbose=False)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
             observation = observations.from_inverse_link(self.inverse_link_function)
             more = {"ratio": self.l1_ratio} if self.regularizer == "ElasticNet" else {}
@@ -215,7 +175,7 @@ class PopulationGLMCV(PopulationModel):
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)
             n_neurons = data.Y.shape[1]
             what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {counted(n_neurons, 'neuron')}"
-            with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", verbose)) as bar:
+            with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", given.verbose)) as bar:
                 scores, interrupted = self._score(fits, fits.run(bar))
                 chosen = self._choose(fits, scores)
                 problem, solution = fits.finish(chosen, interrupted, seed, bar)
@@ -254,8 +214,9 @@ class PopulationGLMCV(PopulationModel):
         return chosen
 
     def _check_words(self) -> None:
-        for name, allowed in (("regularizer", PENALTIES), ("scoring", SCORINGS), ("rule", RULES)):
-            check_choice(name, getattr(self, name), allowed)
+        check_choice("regularizer", self.regularizer, PENALTIES)
+        check_choice("scoring", self.scoring, ("log-likelihood", "D2"))
+        check_choice("rule", self.rule, ("best", "one-se"))
         check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
 
     def _get_params_html(self, *args, **kwargs):
@@ -263,8 +224,6 @@ class PopulationGLMCV(PopulationModel):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Converting IntervalSet", UserWarning)
             return super()._get_params_html(*args, **kwargs)
-
-    # ------------------------------------------------------------------------------------------ files
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         super()._write_state(header, arrays)

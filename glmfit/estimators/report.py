@@ -77,9 +77,8 @@ class Report(Display):
         """
         import pandas as pd
 
-        values = {
-            name: np.atleast_1d(getattr(self, "_gap_kind" if name == "gap_kind" else name)) for name in self._frame
-        }
+        given = {name: getattr(self, "_gap_kind" if name == "gap_kind" else name) for name in self._frame}
+        values = {name: np.atleast_1d(value) for name, value in given.items()}
         values["status"] = [str(Status(int(s))) for s in values["status"]]
         index = pd.Index(self.neuron, name="neuron") if hasattr(self, "neuron") else None
         return pd.DataFrame(values, index=index)
@@ -121,10 +120,7 @@ def report_of(kind: type, *sources, **facts):
 
 
 def null_is_best(status, objective, null_objective):
-    """Whether a converged fit is the model without features, but for rounding: then that model is the optimum.
-
-    There a ratio of the gap to what is explained would be one of two roundings.
-    """
+    """Whether a converged fit is that without features, but for rounding: a ratio to what it explains says nothing."""
     rounding = _ROUNDING * (1 + np.abs(null_objective))
     return (status == Status.CONVERGED) & (null_objective - objective <= rounding)
 
@@ -149,37 +145,28 @@ class FitReport(CertifiedReport):
         Outcome, of :class:`glmfit.Status`; shown as words.
     gap, gap_is_bound : numpy.ndarray
         ``F - F*`` in nats per bin: a proved upper bound where ``gap_is_bound``, else an estimate.
-    relative_gap : numpy.ndarray
-        ``gap / (F_null - F)``, what ``tol`` is compared with; 0 for a proved optimum that explains nothing.
-    target : numpy.ndarray
-        Gap below which the neuron counts as converged.
+    relative_gap, target : numpy.ndarray
+        ``gap / (F_null - F)``, what ``tol`` is compared with, 0 for a proved optimum that explains nothing; gap below
+        which the neuron counts as converged.
     objective, null_objective : numpy.ndarray
         F at the solution and of the intercept-only model, nats per bin.
     pseudo_r2 : numpy.ndarray
         Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of a constant rate.
     spike_count : numpy.ndarray
         Number of spikes in the rows fitted, whatever their weights and exposure.
-    epochs : numpy.ndarray
-        Epoch of the last work on the neuron.
-    row_evals : int
-        Rows evaluated per neuron, certificates included.
-    n_rows, n_dropped : int
-        Rows fitted, and rows left out because of a NaN.
-    rank, n_features : int
-        Directions of the design the data distinguish, and features.
-    solver_name : str
-        Solver that ran.
-    step_certificate : StepCertificate or None
-        Theorem and constants of the step size; None for solvers without one.
-    failure_probability : float
-        Over the population, that a certificate fails (random starts of Lanczos); 0 where no bound involves randomness.
+    epochs, row_evals : numpy.ndarray, int
+        Epoch of the last work on the neuron; rows evaluated per neuron, certificates included.
+    n_rows, n_dropped, rank, n_features : int
+        Rows fitted, and left out because of a NaN; directions of the design the data distinguish, and features.
+    step_certificate, failure_probability : StepCertificate or None, float
+        Theorem and constants of the step size, None for solvers without one; over the population, that a certificate
+        fails (random starts of Lanczos), 0 where no bound involves randomness.
     history : dict of numpy.ndarray
         epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron).
-    seconds_run, seconds_compile : float
-        Wall time of the fit without, and of, compilation.
+    solver_name, seconds_run, seconds_compile : str, float, float
+        Solver that ran, and wall time of the fit without, and of, compilation.
     memory_bytes : int or None
-        Of a fit whose rows were read as they were needed: bytes of rows and table held at a time. None for one in
-        memory.
+        Bytes of rows held at a time, where these were read as they were needed; None for a fit in memory.
     runaway : dict of numpy.ndarray
         Coefficients whose feature alone moves the linear predictor by more than 15 over the rows, and which the rows
         hardly determine, as happens on columns that are nearly empty or nearly repeat others: neuron, feature (names),
@@ -232,17 +219,16 @@ class FitReport(CertifiedReport):
         if len(shown) > _MOST:
             failed = np.array([s.is_failure for s in self.status])
             shown = np.lexsort((-np.nan_to_num(self.gap, nan=np.inf), self.converged, ~failed))[:_MOST]
-        return pd.DataFrame(
-            {
-                "neuron": [_shorten(self.neuron[i]) for i in shown],
-                "status": [str(self.status[i]) for i in shown],
-                "gap F-F*": [f"{self.gap[i]:.1e}" for i in shown],
-                "kind": self._gap_kind[shown],
-                "relative": [f"{self.relative_gap[i]:.1e}" for i in shown],
-                "pseudo-R2": [f"{np.round(self.pseudo_r2[i], 3) + 0.0:.3f}" for i in shown],  # no "-0.000"
-                "spikes": [f"{self.spike_count[i]:.0f}" for i in shown],
-            }
-        )
+        words = {
+            "neuron": [_shorten(self.neuron[i]) for i in shown],
+            "status": [str(self.status[i]) for i in shown],
+            "gap F-F*": [f"{self.gap[i]:.1e}" for i in shown],
+            "kind": self._gap_kind[shown],
+            "relative": [f"{self.relative_gap[i]:.1e}" for i in shown],
+            "pseudo-R2": [f"{np.round(self.pseudo_r2[i], 3) + 0.0:.3f}" for i in shown],  # no "-0.000"
+            "spikes": [f"{self.spike_count[i]:.0f}" for i in shown],
+        }
+        return pd.DataFrame(words)
 
     def _remarks(self) -> list[str]:
         lines = []

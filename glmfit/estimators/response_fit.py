@@ -9,38 +9,26 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from .. import pairs
 from .._checks import check_choice, check_real, not_text, shorten
 from .._warn import warn_user
 from ..data.entities import Side
 from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
-from ..pairs import (
-    AllPairsProblem,
-    GaussNewton,
-    LeftBatches,
-    SampledPairs,
-    StationaryOptions,
-    StationarySolution,
-    Tower,
-    TowerAdam,
-    TowerLBFGS,
-    TwoTowers,
-)
+from ..pairs import AllPairsProblem, StationarySolution, Tower, TwoTowers
 from ..pairs.embedding import Predictor, canonical_rotation, deviance_explained, hold_out
 from ..pairs.responses import Units
 from ..solvers._seed import key_for
-from ._parameters import is_strength, precision, read_count, read_flag, read_solver, read_verbose
+from ._parameters import by_name, is_strength, precision, read_count, read_flag, read_solver, read_verbose
 from .model_reports import ResponseReport
 from .report import report_of
 
 SOLVERS = {
-    "LBFGS": TowerLBFGS,
-    "GaussNewton": GaussNewton,
-    "Adam": TowerAdam,
-    "LeftBatches": LeftBatches,
-    "SampledPairs": SampledPairs,
+    "LBFGS": pairs.TowerLBFGS,
+    "GaussNewton": pairs.GaussNewton,
+    "Adam": pairs.TowerAdam,
+    **by_name(pairs.LeftBatches, pairs.SampledPairs),
 }
-PRIORS = ("mean", "zero")
 _AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed losses
 
 
@@ -48,7 +36,7 @@ class Settings:
     """Constructor parameters of a `ResponseModel`, read and checked."""
 
     def __init__(self, model):
-        check_choice("prior", model.prior, PRIORS, "Other priors go to fit as prior_factors.")
+        check_choice("prior", model.prior, ("mean", "zero"), "Other priors go to fit as prior_factors.")
         check_real("validation_fraction", model.validation_fraction, 1.0)
         check_real("tol", model.tol, 1.0, hint="It is a share of the gradient at the start.")
         epochs = None if model.max_epochs is None else read_count("max_epochs", model.max_epochs)
@@ -59,26 +47,21 @@ class Settings:
             self.weights = _strengths("imputation_weight", weights, ', a sequence of such numbers or "auto"')
             if np.ndim(weights):
                 self.weights = tuple(sorted({0.0, *self.weights}))
-        self.strengths = _strengths(
-            "regularizer_strength", model.regularizer_strength, " or a sequence of such numbers"
-        )
-        self.loss, self.prior = _loss(model.loss), model.prior
+        several = " or a sequence of such numbers"
+        self.strengths = _strengths("regularizer_strength", model.regularizer_strength, several)
+        self.loss, self.prior = model.loss, model.prior
+        if not isinstance(self.loss, Observation):
+            hint = "An observation model (glmfit.observations.Observation) will do, too."
+            check_choice("loss", self.loss, RESPONSE_LOSSES, hint)
+            self.loss = RESPONSE_LOSSES[self.loss]
         self.n_components = read_count("n_components", model.n_components)
         self.hidden = tuple(_widths(name, getattr(model, name)) for name in ("stimulus_hidden", "neuron_hidden"))
         self.biases = read_flag("bias", model.bias)
         self.bias_strength = _strengths("bias_strength", model.bias_strength)[0]
-        self.solver = (TowerAdam() if any(self.hidden) else TowerLBFGS()) if solver is None else solver
-        self.options = StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose))
+        self.solver = solver or (pairs.TowerAdam() if any(self.hidden) else pairs.TowerLBFGS())
+        self.options = pairs.StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose))
         self.fraction = float(model.validation_fraction)
         self.seed = model._seed()
-
-
-def _loss(given) -> Observation:
-    """Find a loss by its name; an observation model is one itself."""
-    if isinstance(given, Observation):
-        return given
-    check_choice("loss", given, RESPONSE_LOSSES, "An observation model (glmfit.observations.Observation) will do, too.")
-    return RESPONSE_LOSSES[given]
 
 
 def _widths(name: str, given) -> tuple[int, ...]:
@@ -114,13 +97,9 @@ def warn_rank(settings: Settings, *sides: Side) -> None:
         )
 
 
-class Fitted(NamedTuple):
-    """Outcome of a fit, on the host."""
-
-    towers: tuple[Tower, Tower]  # of stimuli and of neurons, rotated as `canonical_rotation` says
-    predictor: Predictor  # of the entities of the fit
-    mean_bias: tuple[float, float]  # of the stimuli, and the neurons, that have responses: what others are given
-    report: ResponseReport
+# Towers of stimuli and of neurons, rotated as `canonical_rotation` says; predictor of the entities of the fit; mean
+# biases of stimuli and of neurons that have responses, which others are given; report.
+Fitted = tuple[tuple[Tower, Tower], Predictor, tuple[float, float], ResponseReport]
 
 
 class ResponseFit(NamedTuple):
@@ -180,14 +159,14 @@ class ResponseFit(NamedTuple):
         """Draw pairs to hold out: their records, and the responses without them."""
         responses, fraction = self.responses, self.settings.fraction
         rng = np.random.default_rng([self.settings.seed, 1])
-        pairs = hold_out(responses.records, responses.key, fraction, rng)
-        if not len(pairs):
+        held = hold_out(responses.records, responses.key, fraction, rng)
+        if not len(held):
             raise ValueError(
                 f"nothing can be held out to choose among several strengths: of {len(responses.pairs())} pairs, "
                 f"validation_fraction {fraction:g} is none, or every one is the only pair of its stimulus or "
                 "neuron. Give one imputation_weight and one regularizer_strength."
             )
-        return responses.only(pairs), responses.without(pairs)
+        return responses.only(held), responses.without(held)
 
     def trial(self, responses, weight: float, strength: float) -> _Trial:
         """Fit towers to some of the responses at one weight and strength."""
@@ -199,18 +178,11 @@ class ResponseFit(NamedTuple):
             linear = not any(settings.hidden)
             units = Units.of(self.responses.records, sizes[1], settings.biases, linear)
             responses, prior = units.responses(responses), units.prior(prior, sizes[0])
+        sides = [size if values is None else values for size, values in zip(sizes, self.features, strict=True)]
         problem = AllPairsProblem(
-            *(size if values is None else values for size, values in zip(sizes, self.features, strict=True)),
-            responses,
-            settings.loss,
-            weight,
-            *self.weights,
-            prior=prior,
-            strength=strength / units.size,
-            biases=settings.biases,
-            bias_strength=settings.bias_strength,
-            dtype=self.dtype,
-        )
+            *sides, responses, settings.loss, weight, *self.weights, prior=prior, strength=strength / units.size,
+            biases=settings.biases, bias_strength=settings.bias_strength, dtype=self.dtype,
+        )  # fmt: skip
         theta = problem.draw_params(start_key, settings.n_components, *settings.hidden, scale=units.start)
         # Entities without a response or features begin at 0, where the ridge keeps them.
         theta = TwoTowers(
@@ -259,33 +231,21 @@ class _Trial(NamedTuple):
         seen = problem.pairs_left > 0, problem.pairs_right > 0
         gaps, start = problem.certify_sides(solution.params), solution.start_gradient_norm
         report = report_of(
-            ResponseReport,
-            solution,
-            self,
-            problem,
-            objective=scale * gaps.objective,
-            start_objective=scale * solution.start_objective,
+            ResponseReport, solution, self, problem,
+            objective=scale * gaps.objective, start_objective=scale * solution.start_objective,
             relative_gradient=solution.gradient_norm / start if start > 0 else 0.0,
-            gap_stimuli=scale * gaps.left,
-            gap_neurons=scale * gaps.right,
-            gap_per_neuron=scale * gaps.per_right,
+            gap_stimuli=scale * gaps.left, gap_neurons=scale * gaps.right, gap_per_neuron=scale * gaps.per_right,
             gap_theorem=gaps.theorem,
             pseudo_r2=deviance_explained(problem.loss, self.of_fit.responses.records, predictor),
-            n_stimuli=problem.n_left,
-            n_neurons=problem.n_right,
-            n_trials=int(problem.n_trials.sum()),
-            n_stimuli_unseen=int(np.sum(~seen[0])),
-            n_neurons_unseen=int(np.sum(~seen[1])),
-            density=problem.n_pairs / (problem.n_left * problem.n_right),
-            n_components=predictor.P.shape[1],
-            n_parameters=sum(leaf.size for leaf in jax.tree.leaves(solution.params)),
+            n_stimuli=problem.n_left, n_stimuli_unseen=int(np.sum(~seen[0])),
+            n_neurons=problem.n_right, n_neurons_unseen=int(np.sum(~seen[1])),
+            n_trials=int(problem.n_trials.sum()), density=problem.n_pairs / (problem.n_left * problem.n_right),
+            n_components=predictor.P.shape[1], n_parameters=sum(leaf.size for leaf in jax.tree.leaves(solution.params)),
             solver_name=next(name for name, kind in SOLVERS.items() if kind.__name__ == solution.solver_name),
-            seconds_run=float(seconds[0]),
-            seconds_compile=float(seconds[1]),
-            tuning=tuning,
-        )
+            seconds_run=float(seconds[0]), seconds_compile=float(seconds[1]), tuning=tuning,
+        )  # fmt: skip
         mean_bias = float(predictor.s[seen[0]].mean()), float(predictor.t[seen[1]].mean())
-        return Fitted(towers, predictor, mean_bias, report)
+        return towers, predictor, mean_bias, report
 
 
 def _quiet(tower: Tower, seen: np.ndarray) -> Tower:

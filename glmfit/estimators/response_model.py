@@ -47,10 +47,8 @@ class ResponseModel(ResponsePrediction):
         Widths of the hidden layers (tanh) of the towers; () for a linear one.
     regularizer_strength : float or sequence of float
         Ridge lambda >= 0 of the towers; of several, the best on held-out pairs.
-    bias : bool
-        Whether stimuli have a bias s and neurons one, t + delta.
-    bias_strength : float
-        Ridge lambda_b >= 0 of s and delta.
+    bias, bias_strength : bool, float
+        Whether stimuli have a bias s and neurons one, t + delta; ridge lambda_b >= 0 of s and delta.
     imputation_weight : float, sequence of float or "auto"
         omega >= 0; of several, to which 0 is always added, the best on held-out pairs. "auto" tries 0, 0.03, 0.1 and
         0.3 times the mean curvature of the loss at the neurons' means.
@@ -58,19 +56,11 @@ class ResponseModel(ResponsePrediction):
         What pairs that were not recorded are drawn to: the neuron's mean response, or z = 0.
     solver_name : {"auto", "LBFGS", "GaussNewton", "Adam", "LeftBatches", "SampledPairs"}
         "auto" is LBFGS for linear towers and Adam, which ends with L-BFGS, where there is a hidden layer.
-    solver_kwargs : dict, optional
-        Hyper-parameters of the solver.
-    tol : float
-        Norm of the gradient, relative to that at the start, at which to stop.
-    max_epochs : int, optional
-        Budget; default the solver's own.
+    tol, max_epochs : float, int, optional
+        Norm of the gradient, relative to that at the start, at which to stop; budget, by default the solver's own.
     validation_fraction : float
         Share of the pairs held out to choose among several weights or strengths: whole pairs, with all their trials,
         and never all those of a stimulus or neuron. The best are fitted to all pairs again.
-    random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
-        Seed of all draws. None is 0: the same call gives the same answer.
-    verbose : bool
-        Show a progress bar.
 
     Attributes
     ----------
@@ -85,8 +75,6 @@ class ResponseModel(ResponsePrediction):
         Entities and features, which are as many where each entity is its own feature.
     stimulus_feature_names_in_, neuron_feature_names_in_ : numpy.ndarray
         Names of the columns of the features, where all of them are strings.
-    n_iter_, report_ : int, ResponseReport
-        Epochs of the fit; status, deviance explained and more, ``print(model.report_)``.
 
     Notes
     -----
@@ -136,23 +124,7 @@ class ResponseModel(ResponsePrediction):
         validation_fraction: float = 0.1,
         random_state: Seed = 0,
         verbose: bool = False,
-    ):
-        self.n_components = n_components
-        self.loss = loss
-        self.stimulus_hidden = stimulus_hidden
-        self.neuron_hidden = neuron_hidden
-        self.regularizer_strength = regularizer_strength
-        self.bias = bias
-        self.bias_strength = bias_strength
-        self.imputation_weight = imputation_weight
-        self.prior = prior
-        self.solver_name = solver_name
-        self.solver_kwargs = solver_kwargs
-        self.tol = tol
-        self.max_epochs = max_epochs
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.verbose = verbose
+    ): ...
 
     def fit(
         self,
@@ -180,16 +152,6 @@ class ResponseModel(ResponsePrediction):
             Factors a and b >= 0 of the imputation weight; default 1.
         prior_factors : tuple of array-like, (stimulus, any) and (neuron, any), optional
             Prior of pairs that were not recorded, the products of their rows, in place of ``prior``.
-
-        Returns
-        -------
-        ResponseModel
-            self. Interrupting with Ctrl-C leaves a usable model whose report says so.
-
-        Raises
-        ------
-        ValueError, TypeError
-            For data or parameters that make no sense; the message says what to do. The model stays as it was.
 
         Warns
         -----

@@ -41,8 +41,6 @@ class ResponsePrediction(Model):
             if side.names is not None:
                 setattr(self, f"{side.entity}_feature_names_in_", side.names)
 
-    # -------------------------------------------------------------------------------------- predict
-
     def linear_predictor(
         self,
         stimuli: ArrayLike | None = None,
@@ -113,11 +111,7 @@ class ResponsePrediction(Model):
         -------
         numpy.ndarray or pynapple TsdFrame
             Counts, 0 and 1, or what else the loss is of, (stimulus, neuron), float; the same seed draws the same ones.
-
-        Raises
-        ------
-        ValueError
-            For the squared loss, which has no noise model.
+            The squared loss has no noise model: ValueError.
         """
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
         if isinstance(self._loss, Gaussian):
@@ -195,8 +189,6 @@ class ResponsePrediction(Model):
         means = self._mean_bias[which], *map(np.mean, fitted[2:])
         return [embedding, *(np.full(len(embedding), mean) for mean in means)]
 
-    # ---------------------------------------------------------------------------------------- files
-
     def _write_state(self, header: dict, arrays: dict) -> None:
         arrays.update({name: getattr(self, f"{name}_") for name in _EMBEDDINGS}, null=self._null)
         names = [name for name, loss in RESPONSE_LOSSES.items() if loss == self._loss]
@@ -217,7 +209,7 @@ class ResponsePrediction(Model):
         P, Q, s, t = (arrays[name] for name in _EMBEDDINGS)
         if len(P) != sides[0].n or len(Q) != sides[1].n or P.shape[1] != Q.shape[1]:
             raise IndexError(f"embeddings of shapes {P.shape} and {Q.shape}")
-        fitted = Fitted(towers, Predictor(P, s, Q, t, arrays["null"]), tuple(header["mean_bias"]), self.report_)
+        fitted = towers, Predictor(P, s, Q, t, arrays["null"]), tuple(header["mean_bias"]), self.report_
         self._keep(RESPONSE_LOSSES[header["loss"]], fitted, tuple(sides))
 
 

@@ -15,23 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
-from ..data.classes import (
-    check_seen,
-    find_classes,
-    lookup,
-    missing_labels,
-    read_classes,
-    read_labels,
-    training_of_labels,
-)
+from ..data import classes as door
 from ..data.features import read_features
 from ..data.rows import read_offset
 from ..data.times import check_same_rows, wrap
 from ._class_model import ClassModel, probabilities
 from ._model import WholeFit
 from ._parameters import read_count
-
-SCORES = ("accuracy", "log-likelihood", "pseudo-r2-McFadden")
 
 
 class SoftmaxGLM(ClassifierMixin, ClassModel):
@@ -58,40 +48,25 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with: "SGD", "OVE", "NCE",
         "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to choose:
         "StochasticMajorization" (needs a ridge).
-    solver_kwargs : dict, optional
-        Hyper-parameters of the solver, for example ``{"n_negatives": 10}``.
-    tol : float
-        Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`.
-    max_epochs : int, optional
-        Exact solvers: budget, default 500. Sampling solvers: epochs of the schedule, default 50, and 1 of
-        StochasticMajorization.
-    step : "tune" or float
-        Sampling solvers: step size times rows, c, of the first epoch; "tune" tries some on held-out rows. Exact solvers
-        and those of majorization have no use for it.
-    step_decay : float
-        Factor of the step from one epoch to the next, in (0, 1].
+    tol, max_epochs : float, int, optional
+        Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`; budget, default
+        500. Sampling solvers: epochs of the schedule, default 50, and 1 of StochasticMajorization.
+    step, step_decay : "tune" or float, float
+        Sampling solvers: step size times rows, c, of the first epoch, where "tune" tries some on held-out rows, and its
+        factor from one epoch to the next, in (0, 1]. Exact solvers and those of majorization have no use for them.
     certify : bool
         Sampling solvers: whether to bound the distance from the optimum at the end, where a pass over all rows and
         classes is affordable.
-    random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
-        Seed of all draws. None is 0: the same call gives the same answer.
-    verbose : bool
-        Show a progress bar.
 
     Attributes
     ----------
     classes_ : numpy.ndarray
         Labels, sorted where they can be, else in order of appearance, (class,).
-    coef_ : numpy.ndarray
-        (feature, class), float64; sums to 0 over classes.
-    intercept_ : numpy.ndarray
-        (class,); -1e4 (probability 0) for a class all of whose rows have weight 0.
-    n_iter_, strength_ : int, float
-        Epochs of the fit, and strength of its penalty.
-    report_ : ClassReport
-        Status, certified gap and more; ``print(model.report_)``.
-    n_features_in_, feature_names_in_ :
-        As in scikit-learn.
+    coef_, intercept_ : numpy.ndarray
+        (feature, class), float64, which sums to 0 over classes, and (class,), which is -1e4 (probability 0) for a class
+        all of whose rows have weight 0.
+    strength_, n_features_in_, feature_names_in_ :
+        Strength of the penalty; the others as in scikit-learn.
 
     Notes
     -----
@@ -118,26 +93,23 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     """
 
     def _read(self, X, y, sample_weight, offset, reset: bool, classes=None, strange: bool = False):
-        """Read labels of a fit, of which they are the classes unless these are given, or with the classes of the fit.
-
-        Labels that are none of the classes have the index -1 where they may be strange.
-        """
+        """Read labels of a fit, with its classes if these are given, or for a score; strange ones have the index -1."""
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
-        labels = read_labels(y)
+        labels = door.read_labels(y)
         X = read_features(self, X, reset=reset, sparse=True)
-        missing = missing_labels(labels)
+        missing = door.missing_labels(labels)
         index = np.zeros(len(labels), int)
         if reset and classes is None:
-            self.classes_, index[~missing] = find_classes(labels[~missing])
+            self.classes_, index[~missing] = door.find_classes(labels[~missing])
         else:
-            self.classes_ = find_classes(read_classes(classes))[0] if reset else self.classes_
-            index = lookup(self.classes_, labels)
+            self.classes_ = door.find_classes(door.read_classes(classes))[0] if reset else self.classes_
+            index = door.lookup(self.classes_, labels)
             if strange:
                 _warn_of_strangers(self.classes_, labels, index, missing)
             else:
-                check_seen(self.classes_, labels[~missing], index[~missing])
+                door.check_seen(self.classes_, labels[~missing], index[~missing])
         offset = read_offset(offset, X.shape[0], len(self.classes_), of_classes=True)
-        data = training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
+        data = door.training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
         return data, index[data.rows]
 
     def _warn_of_classes(self, data, y) -> None:
@@ -160,26 +132,16 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         X, y, sample_weight, offset :
             As in :meth:`fit`.
         classes : sequence, optional
-            All labels of the stream; needed at the first call, unless all of them are in its y.
-
-        Returns
-        -------
-        SoftmaxGLM
-            self; its report is about these rows.
-
-        Raises
-        ------
-        ValueError
-            For labels that are not among the classes, besides what :meth:`fit` refuses.
+            All labels of the stream, others are refused; needed at the first call, unless all of them are in its y.
 
         Notes
         -----
         A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
-        are 100 at least. "auto" is ImplicitSGD here.
+        are 100 at least. "auto" is ImplicitSGD here. The report is about these rows.
         """
         with WholeFit(self):
             first = not hasattr(self, "classes_")
-            if not first and classes is not None and (lookup(self.classes_, read_classes(classes)) < 0).any():
+            if not first and classes is not None and (door.lookup(self.classes_, door.read_classes(classes)) < 0).any():
                 raise ValueError(
                     "classes names labels that were not named at the first partial_fit; name all of them then."
                 )
@@ -192,17 +154,13 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             self._stream(data)
         return self
 
-    # -------------------------------------------------------------------------------------- predict
-
     def decision_function(self, X: DataLike, offset: ArrayLike | None = None) -> np.ndarray:
         """Compute the scores, up to a constant per row the log-probabilities.
 
         Parameters
         ----------
-        X : array-like or SciPy sparse, (row, feature)
-            Features; NaN rows are allowed.
-        offset : array-like, (row, class), optional
-            As in :meth:`fit`.
+        X, offset :
+            As in :meth:`fit`; NaN rows are allowed.
 
         Returns
         -------
@@ -262,9 +220,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             some = np.argpartition(-_known(scores), k - 1, axis=1)[:, :k]
             order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
             best[rows] = np.take_along_axis(some, order, axis=1)
-            top = scores.max(axis=1, keepdims=True)
-            total = np.exp(scores - top).sum(axis=1, keepdims=True)
-            probability[rows] = np.exp(np.take_along_axis(scores, best[rows], axis=1) - top) / total
+            probability[rows] = np.take_along_axis(probabilities(scores), best[rows], axis=1)
         return self.classes_[best], probability
 
     def score(
@@ -282,25 +238,17 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         X, y, sample_weight, offset :
             As in :meth:`fit`; rows with NaN are left out.
         score_type : {"accuracy", "log-likelihood", "pseudo-r2-McFadden"}
-            Share of right labels (labels the fit did not see count as wrong); mean log-probability of the labels;
-            1 - log-likelihood / log-likelihood of the class frequencies of the training rows.
+            Share of right labels (labels the fit did not see count as wrong, with a warning if it saw none: numbers
+            given as text are other labels); mean log-probability of the labels (ValueError for one the fit did not
+            see, whose log-probability would be minus infinity); 1 - log-likelihood / log-likelihood of the class
+            frequencies of the training rows.
 
         Returns
         -------
         float
             Larger is better.
-
-        Raises
-        ------
-        ValueError
-            For labels the fit did not see, whose log-likelihood would be minus infinity.
-
-        Warns
-        -----
-        UserWarning
-            If the accuracy is 0 because the fit saw none of these labels: numbers given as text are other labels.
         """
-        check_choice("score_type", score_type, SCORES)
+        check_choice("score_type", score_type, ("accuracy", "log-likelihood", "pseudo-r2-McFadden"))
         check_is_fitted(self)
         of_labels = score_type == "accuracy"
         data, truth = self._read(X, y, sample_weight, offset, reset=False, strange=of_labels)
@@ -358,5 +306,5 @@ def _warn_of_strangers(classes, labels, index, missing) -> None:
     (given,), (known,) = labels[row : row + 1].tolist(), classes[:1].tolist()
     warn_user(
         f"the model knows none of the labels in y, so that the accuracy is 0: y has {given!r} at row {row}, the model "
-        f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same).",
+        f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same)."
     )

@@ -1,7 +1,5 @@
 """How certain a fitted `PopulationGLM` is: standard errors, intervals, degrees of freedom, what features explain; and
-whether spikes came when the rates said.
-
-Theory: docs/theory/inference.md.
+whether spikes came when the rates said (docs/theory/inference.md).
 """
 
 from .groups import GroupTable, drop_groups

@@ -16,7 +16,7 @@ from .._progress import counted
 from .._types import DataLike
 from ..estimators import PopulationGLM
 from ..penalties._groups import read_labels, read_members
-from ._fit import NO_OPTIMUM, FittedData, data_of_fit, to_frame
+from .wald import NO_OPTIMUM, FittedData, data_of_fit, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,23 +30,17 @@ class GroupTable(Display):
     ----------
     group, neuron : list of str
         Names.
-    deviance_explained : numpy.ndarray
-        Of the whole model on its training rows, (neuron,).
-    deviance_explained_without : numpy.ndarray
-        Of the model without the group, (group, neuron).
-    statistic : numpy.ndarray
-        Likelihood ratio, twice the log-likelihood lost, (group, neuron).
+    deviance_explained, deviance_explained_without : numpy.ndarray
+        On the training rows, of the whole model, (neuron,), and without the group, (group, neuron).
+    statistic, df, p_value : numpy.ndarray
+        Likelihood ratio, twice the log-likelihood lost; degrees of freedom lost; p-value of the statistic under a
+        chi-squared distribution with as many, (group, neuron) each.
     statistic_low, statistic_high : numpy.ndarray
         Where the statistic of the exact optima is proved to lie, (group, neuron); nan where a gap is an estimate or
         there is a ridge.
-    df : numpy.ndarray
-        Degrees of freedom lost, (group, neuron).
-    p_value : numpy.ndarray
-        Of the statistic under a chi-squared distribution with ``df`` degrees of freedom, (group, neuron).
-    converged : numpy.ndarray
-        Whether the neuron converged with and without the group, (group, neuron).
-    approximate : bool
-        Whether a ridge makes the p-values approximate.
+    converged, approximate : numpy.ndarray, bool
+        Whether the neuron converged with and without the group, (group, neuron); whether a ridge makes the p-values
+        approximate.
     """
 
     group: list
@@ -71,16 +65,13 @@ class GroupTable(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and group as a pandas DataFrame."""
-        unique = self.deviance_explained - self.deviance_explained_without
-        columns = {
-            "deviance_explained_without": self.deviance_explained_without,
-            "unique_deviance_explained": unique,
-            "statistic": self.statistic,
-            "df": self.df,
-            "p_value": self.p_value,
-            "converged": self.converged,
+        without = self.deviance_explained_without
+        explained = {
+            "deviance_explained_without": without,
+            "unique_deviance_explained": self.deviance_explained - without,
         }
-        return to_frame(self.neuron, "group", self.group, columns)
+        columns = {name: getattr(self, name) for name in ("statistic", "df", "p_value", "converged")}
+        return to_frame(self.neuron, "group", self.group, explained | columns)
 
 
 def drop_groups(
@@ -136,18 +127,13 @@ def drop_groups(
             for of in (loss, loss_rest)
         )
     return GroupTable(
-        group=list(named),
-        neuron=list(full.neuron),
-        deviance_explained=explained,
-        deviance_explained_without=without,
-        statistic=lost,
+        group=list(named), neuron=list(full.neuron),
+        deviance_explained=explained, deviance_explained_without=without,
+        statistic=lost, df=df, p_value=np.where(silent, np.nan, p),
         statistic_low=np.where(known, lost - scale * gap, np.nan),
         statistic_high=np.where(known, lost + scale * full.gap, np.nan),
-        df=df,
-        p_value=np.where(silent, np.nan, p),
-        converged=converged & full.converged,
-        approximate=ridge,
-    )
+        converged=converged & full.converged, approximate=ridge,
+    )  # fmt: skip
 
 
 def _groups(fit: FittedData, groups) -> dict:

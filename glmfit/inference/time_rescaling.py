@@ -33,10 +33,9 @@ class TimeRescaling(Display):
         Per neuron, in increasing order, (interval,): uniform on (0, 1) if the rates are right.
     n_intervals : numpy.ndarray
         Intervals, as many as spikes, (neuron,).
-    statistic : numpy.ndarray
-        Kolmogorov-Smirnov distance of their distribution from the uniform one, (neuron,); nan without spikes.
-    p_value : numpy.ndarray
-        Of such a distance or a larger one under the right rates, (neuron,).
+    statistic, p_value : numpy.ndarray
+        Kolmogorov-Smirnov distance of their distribution from the uniform one, and the probability of such a distance
+        or a larger one under the right rates, (neuron,); nan without spikes.
     """
 
     uniform: tuple
@@ -76,14 +75,9 @@ class TimeRescaling(Display):
 def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> TimeRescaling:
     r"""Rescale the intervals between the spikes of binned neurons by their rates.
 
-    With :math:`\lambda_t` the expected count of bin t, :math:`\Lambda_t = \sum_{s < t} \lambda_s`, and independent
-    :math:`r_{ti}` uniform on (0, 1), the i-th spike of bin t is put at
-
-    .. math:: \tau_{ti} = \Lambda_t + \lambda_t r_{ti};
-
-    with all of these in order, :math:`\tau_1 < \tau_2 < \dots` and :math:`\tau_0 = 0`, the rescaled intervals are
-
-    .. math:: u_k = 1 - e^{-(\tau_k - \tau_{k-1})}.
+    With :math:`\lambda_t` the expected count of bin t, each of its spikes is put at :math:`\sum_{s < t} \lambda_s +
+    \lambda_t r`, where the r are independent and uniform on (0, 1). With all of these in order, :math:`\tau_1 < \tau_2
+    < \dots` and :math:`\tau_0 = 0`, the rescaled intervals are :math:`u_k = 1 - e^{-(\tau_k - \tau_{k-1})}`.
 
     Parameters
     ----------
@@ -113,11 +107,10 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     Notes
     -----
     If counts are Poisson with these rates given the past, the u are independent and uniform, whatever the width of the
-    bins (docs/theory/inference.md). Without the random places, discrete time alone bends the curve wherever a bin
-    expects more than some hundredths of a spike; that is the correction of Haslinger, Pipa and Brown, for bins of any
-    number of spikes. Bins with a NaN are left out and time closed over them. The interval that the recording cuts off
-    at its end is not used. Rates fitted to these very spikes follow them a little too closely, and p-values are then
-    somewhat too large. Cost: a sort of the spikes.
+    bins (docs/theory/inference.md): the random places are the correction of Haslinger, Pipa and Brown for discrete
+    time, for bins of any number of spikes. Bins with a NaN are left out and time closed over them. The interval that
+    the recording cuts off at its end is not used. Rates fitted to these very spikes follow them a little too closely,
+    and p-values are then somewhat too large. Cost: a sort of the spikes.
 
     References
     ----------

@@ -1,24 +1,38 @@
-"""Standard errors and Wald intervals of coefficients."""
+"""Standard errors and Wald intervals of coefficients, from the data of a fit, checked to be those."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
+from .. import observations, penalties
 from .._checks import check_choice, check_real
 from .._display import Display, Summary
+from .._status import Status
 from .._types import DataLike
+from ..data.counts import Training, read_training
+from ..design import as_source
 from ..estimators import PopulationGLM
-from ._fit import data_of_fit, to_frame
+from ..estimators._model import check_is_fitted
+from ..estimators._streaming import as_arrays, bytes_in_memory
+from ..problems import Params, PopulationProblem, _host
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COVARIANCES = ("fisher", "observed", "robust")
+NO_OPTIMUM = (Status.NO_SPIKES, Status.SEPARABLE, Status.NON_FINITE)
+_MOST_FEATURES = 2000
+_SMOOTH = ("UnRegularized", "Ridge")
+_ROUNDING = 1e-6  # of objectives of the same data
+_GIVEN = SimpleNamespace(curvature=lambda y, eta: y)  # an observation whose curvature stands in place of the counts
+_ABSENT = 1e-12  # curvature below this share of the largest, diagonal scaled to one: the data do not see it
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,10 +55,8 @@ class WaldTable(Display):
     dispersion : numpy.ndarray
         Pearson's statistic over the residual degrees of freedom, (neuron,): 1 for Poisson counts; well above it
         "robust" errors are in place.
-    level : float
-        Of the intervals.
-    covariance : str
-        What the errors rest on.
+    level, covariance : float, str
+        Coverage of the intervals, and what the errors rest on.
     """
 
     neuron: list
@@ -147,7 +159,13 @@ def wald_table(
     check_real("level", level, 1.0, hint="The usual one is 0.95.")
     fit = data_of_fit(model, X, y, sample_weight, offset, exposure)
     (coef, intercept), names = fit.params, fit.features
-    combinations = None if combinations is None else _check_combinations(combinations, len(coef))
+    if combinations is not None:
+        combinations = np.asarray(combinations, np.float64)
+        if combinations.ndim != 2 or combinations.shape[1] != len(coef) or not np.isfinite(combinations).all():
+            raise ValueError(
+                f"combinations has shape {combinations.shape}; it must be (combination, {len(coef)}), a finite weight "
+                "for every feature of the fit."
+            )
     found = [fit.information(i, covariance, combinations) for i in range(len(intercept))]
     error, error_b, df, dispersion = (np.stack(part, axis=-1) for part in zip(*found, strict=True))
     if combinations is not None:
@@ -156,30 +174,133 @@ def wald_table(
     with np.errstate(invalid="ignore"):
         z = coef / error
     return WaldTable(
-        neuron=list(model.report_.neuron),
-        feature=names,
-        coef=coef,
-        standard_error=error,
-        low=coef - quantile * error,
-        high=coef + quantile * error,
-        z=z,
-        p_value=2 * scipy.stats.norm.sf(np.abs(z)),
-        intercept=intercept,
-        intercept_standard_error=error_b,
-        intercept_low=intercept - quantile * error_b,
-        intercept_high=intercept + quantile * error_b,
-        effective_df=df,
-        dispersion=dispersion,
-        level=float(level),
-        covariance=covariance,
-    )
+        neuron=list(model.report_.neuron), feature=names,
+        coef=coef, standard_error=error, low=coef - quantile * error, high=coef + quantile * error,
+        z=z, p_value=2 * scipy.stats.norm.sf(np.abs(z)),
+        intercept=intercept, intercept_standard_error=error_b,
+        intercept_low=intercept - quantile * error_b, intercept_high=intercept + quantile * error_b,
+        effective_df=df, dispersion=dispersion,
+        level=float(level), covariance=covariance,
+    )  # fmt: skip
 
 
-def _check_combinations(combinations, n_features: int) -> np.ndarray:
-    combinations = np.asarray(combinations, np.float64)
-    if combinations.ndim != 2 or combinations.shape[1] != n_features or not np.isfinite(combinations).all():
-        raise ValueError(
-            f"combinations has shape {combinations.shape}; it must be (combination, {n_features}), a finite weight for "
-            "every feature of the fit."
+class FittedData:
+    """A fitted model and the rows of its fit, whose weights have mean one, times the exposure."""
+
+    def __init__(self, model: PopulationGLM, data: Training):
+        self.model, self.data, self.params = model, data, Params(*model._matrix())
+        self.features = [str(name) for name in getattr(model, "feature_names_in_", range(model.n_features_in_))]
+        self.observation = observations.from_inverse_link(model.inverse_link_function)
+        shape = self.params.coef.shape
+        penalty = penalties.make(model.regularizer, model.strength_, *shape)
+        self.ridge = np.broadcast_to(np.asarray(penalty.ridge_strength, np.float64), shape)
+        self.problem = PopulationProblem(data.X, data.Y, self.observation, penalty, data.weights, offset=data.offset)
+
+    @cached_property
+    def objective(self) -> np.ndarray:
+        """Objective of the model on these rows, (neuron,)."""
+        return self.problem.evaluate(self.params).objective
+
+    @property
+    def loss(self) -> np.ndarray:
+        """Mean loss without penalty, (neuron,)."""
+        return self.objective - np.asarray(self.problem.penalty.value(self.params.coef))
+
+    @property
+    def degrees(self) -> np.ndarray:
+        """Effective degrees of freedom of every neuron, intercept included, (neuron,)."""
+        return np.array([self.information(i)[2] for i in range(len(self.params.intercept))])
+
+    def information(self, i: int, covariance: str = "fisher", combinations: np.ndarray | None = None):
+        """Of one neuron: standard errors (feature or combination,), that of the intercept, degrees, dispersion."""
+        data, (coef, intercept), observation = self.data, self.params, self.observation
+        if self.model.report_.status[i] in NO_OPTIMUM:
+            return np.full(len(coef if combinations is None else combinations), np.nan), np.nan, 0.0, np.nan
+        y, weights, (mean, scale) = np.asarray(data.Y[:, i], np.float64), data.weights, self.problem.standard
+        eta, offset = _host.predictor(data.X, coef[:, i], intercept[i]), None
+        if data.offset is not None:
+            offset = data.offset[:, i if data.offset.shape[1] > 1 else 0]
+            eta = eta + offset
+        rate = np.asarray(observation.rate(eta), np.float64)
+        place = coef[:, i], intercept[i], mean, scale, np.float64, offset
+        n_rows = len(data.X)
+        # The curvature is linear in y: at the expected counts it is the expected one.
+        J = n_rows * _host.hessian(data.X, y if covariance == "observed" else rate, weights, observation, *place)[0]
+        inverse, outside = _inverse(J + np.diag(np.append(weights.sum() * self.ridge[:, i] / scale**2, 0.0)))
+        spread = inverse
+        if covariance == "robust":
+            square = weights * np.asarray(observation.derivative(y, eta), np.float64) ** 2  # times the weights again
+            spread = inverse @ (n_rows * _host.hessian(data.X, square, weights, _GIVEN, *place)[0]) @ inverse
+        # From standardised features to the user's: coef = v / scale, intercept = v_0 - (mean / scale) v.
+        wanted = np.diag(1 / scale) if combinations is None else combinations / scale
+        back = np.vstack([np.append(wanted, np.zeros((len(wanted), 1)), axis=1), np.append(-mean / scale, 1.0)])
+        variance = np.einsum("ij,jk,ik->i", back, spread, back)
+        undetermined = np.linalg.norm(back @ outside, axis=1) > 1e-6 * np.linalg.norm(back, axis=1)
+        error = np.where(undetermined, np.inf, np.sqrt(np.maximum(variance, 0.0)))
+        df = float(np.sum(inverse * J.T))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pearson = np.sum(weights * np.where(rate > 0, (y - rate) ** 2 / np.maximum(rate, 1e-300), 0.0))
+        return error[:-1], error[-1], df, pearson / (n_rows - df) if n_rows > df else np.nan
+
+
+def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inverse of a Hessian on the directions that have curvature, and the others, (column, direction)."""
+    diagonal = np.diag(H)
+    root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    values, vectors = np.linalg.eigh(H / np.outer(root, root))
+    kept = values > _ABSENT * max(values[-1], 0.0)
+    inside = vectors[:, kept] / np.sqrt(values[kept]) / root[:, None]
+    return inside @ inside.T, vectors[:, ~kept] / root[:, None]
+
+
+def data_of_fit(model, X, y, sample_weight, offset, exposure) -> FittedData:
+    """Check the model and that these are the rows it was fitted to: the same numbers in another place are others."""
+    if not isinstance(model, PopulationGLM):
+        of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
+        raise TypeError(
+            f"model is a {of}; it must be a fitted glmfit.PopulationGLM, of which standard errors are known."
         )
-    return combinations
+    if model.regularizer not in (*_SMOOTH, None):
+        raise ValueError(
+            f"the model was fitted with {model.regularizer}, which selects coefficients, so that they have no standard "
+            "errors of this kind; fit the selected features again with UnRegularized or Ridge."
+        )
+    source = as_source(X)
+    if source is not None and hasattr(model, "report_"):
+        needed = bytes_in_memory(source.shape, len(model.report_.neuron), source.dtype)
+        if needed > model.max_memory:
+            raise ValueError(
+                f"X is {source!r}, of which standard errors need all rows in memory: {needed} bytes, and max_memory "
+                f"is {model.max_memory:g}. Raise it, model.set_params(max_memory={needed}), or fit some of the "
+                "rows and give those."
+            )
+    X, y = as_arrays(X, y)
+    check_is_fitted(model)
+    rows, report = read_training(model, X, y, sample_weight, offset, exposure, reset=False), model.report_
+    if rows.X.shape[1] > _MOST_FEATURES:
+        raise ValueError(f"X has {rows.X.shape[1]} features; the information matrix is formed up to {_MOST_FEATURES}.")
+    if len(rows.X) != report.n_rows:
+        raise ValueError(f"X has {len(rows.X)} rows that count, the fit had {report.n_rows}; give the data of the fit.")
+    if not np.allclose(rows.spike_count, report.spike_count, rtol=1e-5):
+        raise ValueError("y holds other numbers of spikes than the fit had; give the data of the fit.")
+    weights, exposure = (np.ones(len(rows.X)) if a is None else a for a in (rows.weights, rows.exposure))
+    fit = FittedData(model, replace(rows, weights=weights / np.mean(weights / exposure)))
+    scale = np.maximum(np.abs(report.objective), report.null_objective - report.objective)
+    other = ~(np.abs(fit.objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)
+    if other.any():
+        n = int(np.argmax(other))
+        raise ValueError(
+            f"the objective of neuron {report.neuron[n]} is {fit.objective[n]:.6g} on these data and was "
+            f"{report.objective[n]:.6g} in the fit: X, y, weights, offset or exposure are not those of the fit (other "
+            "rows, another order, another scale of the features), or the model was changed since. Give the data of the "
+            "fit."
+        )
+    return fit
+
+
+def to_frame(neuron: list, second: str, names: list, values: dict) -> pd.DataFrame:
+    """Rows of (second, neuron) arrays as a pandas DataFrame, one per neuron and name."""
+    import pandas as pd
+
+    index = pd.MultiIndex.from_product([neuron, names], names=["neuron", second])
+    return pd.DataFrame({name: array.T.ravel() for name, array in values.items()}, index=index)

@@ -7,40 +7,19 @@ Colours are those of Okabe and Ito, which colour-blind readers can tell apart.
 """
 
 from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, label_panels, new_axes
-from ._certificates import plot_bounds, plot_convergence
 from ._decoding import plot_confusion, plot_decoded, plot_responses
 from ._fit_to_data import plot_residuals, plot_time_rescaling, plot_tuning
 from ._parameters import plot_coupling, plot_filter, plot_recovery, plot_scores
 from ._rates import plot_rate_against_spikes, plot_signal
-from ._reports import plot_report_overview
+from ._reports import plot_bounds, plot_convergence, plot_report_overview
 from ._strengths import plot_cv_curves, plot_strengths
 
 __all__ = [
-    "new_axes",
-    "label_panels",
-    "plot_filter",
-    "plot_rate_against_spikes",
-    "plot_signal",
-    "plot_residuals",
-    "plot_tuning",
-    "plot_time_rescaling",
-    "plot_convergence",
-    "plot_bounds",
-    "plot_report_overview",
-    "plot_coupling",
-    "plot_recovery",
-    "plot_scores",
-    "plot_confusion",
-    "plot_decoded",
-    "plot_responses",
-    "plot_cv_curves",
-    "plot_strengths",
-    "BLACK",
-    "BLUE",
-    "GREEN",
-    "GREY",
-    "LIGHT",
-    "ORANGE",
-    "PURPLE",
-    "RED",
-]
+    "new_axes", "label_panels",
+    "plot_filter", "plot_rate_against_spikes", "plot_signal", "plot_residuals", "plot_tuning", "plot_time_rescaling",
+    "plot_convergence", "plot_bounds", "plot_report_overview",
+    "plot_coupling", "plot_recovery", "plot_scores",
+    "plot_confusion", "plot_decoded", "plot_responses",
+    "plot_cv_curves", "plot_strengths",
+    "BLACK", "BLUE", "GREEN", "GREY", "LIGHT", "ORANGE", "PURPLE", "RED",
+]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,16 +15,37 @@ BLUE, RED, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "
 BLACK, GREY, LIGHT = "#222222", "#7F7F7F", "#C8C8C8"
 CYCLE = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
 
-_AX = "ax : matplotlib.axes.Axes, optional\n    Where to draw."
-_RETURNS = "Returns\n-------\nmatplotlib.axes.Axes"
+_OPTIONS = {
+    "bin_s": "float, optional\n    Width of a bin, s; default the median difference of `time_s`.",
+    "limits_s": "tuple of float, optional\n    First and last time to draw, s.",
+    "colorbar": "bool or list of matplotlib.axes.Axes\n    Whether to draw one, or the axes that share it.",
+    "color": "color\n    Of lines and bands, or of the model.",
+    "xlabel": "str\n    Name, and unit, of what is on the x-axis.",
+    "ylabel": "str\n    Name, and unit, of what is on the y-axis.",
+    "ax": "matplotlib.axes.Axes, optional\n    Where to draw.",
+}
+_OF_EVERY_DRAWING = """
+
+Returns
+-------
+matplotlib.axes.Axes
+
+Raises
+------
+ValueError, TypeError, NotFittedError
+    For values out of range or of another kind or shape than is said here, where there is nothing to draw, and for a
+    model before its fit; the message says what is allowed.
+"""
 Drawing = TypeVar("Drawing", bound=Callable)
 
 
 def on_axes(draw: Drawing) -> Drawing:
-    """Write into a docstring what holds for every drawing: ``ax`` is where it draws, and what it returns."""
-    parameters, *others = re.split(r"\n\n(?=Returns\n|Raises\n)", inspect.cleandoc(draw.__doc__ or ""))
-    returns = [] if any(section.startswith("Returns") for section in others) else [_RETURNS]
-    draw.__doc__ = "\n\n".join([f"{parameters}\n{_AX}", *returns, *others])
+    """Write into a docstring what holds for many drawings: options, what they return and what they raise."""
+    draw.__doc__ = inspect.cleandoc(draw.__doc__ or "")
+    for name, option in _OPTIONS.items():
+        if name in inspect.signature(draw).parameters and f"\n{name} : " not in draw.__doc__:
+            draw.__doc__ += f"\n{name} : {option}"
+    draw.__doc__ += _OF_EVERY_DRAWING
     return draw
 
 
@@ -41,10 +61,8 @@ def new_axes(
     ----------
     width_ratios, height_ratios : sequence of float
         Relative widths of the columns and heights of the rows.
-    size : tuple of float
-        Width and height in inches.
-    sharex : bool
-        Whether the axes of a column share their x-axis.
+    size, sharex : tuple of float, bool
+        Width and height in inches; whether the axes of a column share their x-axis.
 
     Returns
     -------
@@ -54,13 +72,8 @@ def new_axes(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=200, layout="constrained")
-    axes = figure.subplots(
-        len(height_ratios),
-        len(width_ratios),
-        squeeze=False,
-        sharex="col" if sharex else False,
-        gridspec_kw={"width_ratios": width_ratios, "height_ratios": height_ratios},
-    )
+    ratios, shared = {"width_ratios": width_ratios, "height_ratios": height_ratios}, "col" if sharex else False
+    axes = figure.subplots(len(height_ratios), len(width_ratios), squeeze=False, sharex=shared, gridspec_kw=ratios)
     for ax in axes.flat:
         dress(ax)
     return axes

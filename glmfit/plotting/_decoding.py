@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..estimators import ResponseModel
 from ._axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes, on_axes
-from ._given import read_alike, read_numbers
+from ._given import read_like, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +29,8 @@ def plot_confusion(
 ) -> Axes:
     """Draw a confusion matrix: of the rows of each class, the share that was decoded as each.
 
+    Row the true class, column the decoded one, percent of the row; a class that never occurred has a grey row.
+
     Parameters
     ----------
     true, decoded : array-like of shape (row,)
@@ -39,18 +41,6 @@ def plot_confusion(
         Words for the classes, as tick labels.
     numbers : bool, optional
         Whether to write the percentages into the cells; default up to twelve classes.
-    colorbar : bool
-        Whether to draw one.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Row the true class, column the decoded one, percent of the row; a class that never occurred has a grey row.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ or a class has no label.
     """
     true, decoded = np.asarray(true), np.asarray(decoded)
     if true.ndim != 1 or true.shape != decoded.shape:
@@ -109,13 +99,6 @@ def plot_decoded(
         Probability at which black is reached; default the 99th percentile of the largest ones.
     breaks : sequence of float
         Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
-    ylabel : str
-        Name and unit of the position.
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit.
     """
     time, position = read_numbers("time_s", time_s, "time"), read_numbers("position", position, "position")
     posterior = read_numbers("posterior", posterior, "time", "position")
@@ -124,7 +107,7 @@ def plot_decoded(
             f"posterior has shape {posterior.shape}; with {len(time)} times and {len(position)} positions it must be "
             f"({len(time)}, {len(position)})."
         )
-    values = None if truth is None else read_alike("time_s", time.shape, {"truth": truth})["truth"]
+    values = None if truth is None else read_like("truth", truth, "time_s", time.shape)
     ax = axes_or_new(ax, (6.5, 2.6))
     step = np.diff(position).min() if len(position) > 1 else 1.0
     place = np.round((position - position[0]) / step).astype(int)
@@ -143,8 +126,7 @@ def plot_decoded(
             (named["true"],) = ax.plot(time[part], values[part], color=RED, lw=1.3)
     if named:
         legend(ax, loc="upper right", handles=named.values(), labels=named, frameon=True, framealpha=0.8)
-    ax.set_xlim(extent[:2])
-    ax.set_ylim(extent[2:])
+    ax.set(xlim=extent[:2], ylim=extent[2:])
     name_axes(ax, "time (s)", ylabel)
     return ax
 
@@ -173,8 +155,6 @@ def plot_responses(
         out.
     label : str
         Name, and unit, of the responses, next to the color bar.
-    colorbar : bool or list of matplotlib.axes.Axes
-        Whether to draw one, or the axes that share it.
     """
     responses = responses.predict() if hasattr(responses, "predict") else responses
     table = read_numbers("responses", responses, "stimulus", "neuron")

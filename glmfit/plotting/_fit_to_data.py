@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from .._checks import check_positive, check_real, check_whole
 from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, legend, name_axes, on_axes, say, time_axis
-from ._given import check_limits, read_alike, read_bins, read_numbers
+from ._given import check_limits, read_bins, read_like, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,12 +32,13 @@ def plot_tuning(
 ) -> Axes:
     """Draw a tuning curve: rates counted where a covariate had a value, with error bars, and those of the model.
 
+    Dots with bars: mean counted rate, in spikes/s, and its standard error, from the spread of the counts over the time
+    bins of the interval as if these were independent. Line: the model's mean rate there.
+
     Parameters
     ----------
-    covariate : array-like of shape (time,)
-        Value of the covariate in every time bin; bins with a NaN are left out.
-    counts : array-like of shape (time,)
-        Spikes per bin.
+    covariate, counts : array-like of shape (time,)
+        Value of the covariate, and spikes, in every time bin; bins with a NaN are left out.
     rate : array-like of shape (time,) or dict of str to such, optional
         Expected counts per bin, as ``predict`` returns them, averaged over the same bins as the counts, so that both
         see the other covariates as they were. A dict gives names for the legend (drawn by the caller).
@@ -49,28 +50,13 @@ def plot_tuning(
         A rate in spikes/s against the covariate, drawn as it is, for example of ``predict`` on a grid.
     min_bins : int
         Intervals with fewer time bins are not drawn.
-    xlabel : str
-        Name and unit of the covariate.
-    color : color
-        Of the model.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Spikes/s. Dots with bars: mean counted rate and its standard error, from the spread of the counts over the
-        time bins of the interval as if these were independent. Line: the model's mean rate there.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ, `bin_s` is not above 0, `edges` are no intervals, or none of these has enough time bins.
     """
     check_positive("bin_s", bin_s)
     check_whole("min_bins", min_bins, 0)
     x = read_numbers("covariate", covariate, "time")
     rates = {} if rate is None else rate if isinstance(rate, dict) else {"model": rate}
-    rates = read_alike("covariate", x.shape, rates)
-    y = read_alike("covariate", x.shape, {"counts": counts})["counts"]
+    rates = {name: read_like(name, values, "covariate", x.shape) for name, values in rates.items()}
+    y = read_like("counts", counts, "covariate", x.shape)
     known = np.isfinite(x) & np.isfinite(y) & np.all([np.isfinite(v) for v in [x, *rates.values()]], axis=0)
     if not known.any():
         raise ValueError("covariate, counts and rate have no time bin where all are known; there is nothing to draw.")
@@ -129,6 +115,9 @@ def plot_residuals(
 ) -> Axes:
     """Draw how many spikes came beyond those expected, window by window, in units of their standard deviation.
 
+    These are Pearson residuals, (spikes - expected) / sqrt(expected). Grey: two standard deviations, which Poisson
+    counts of these rates leave about once in twenty windows. Bins with a NaN are left out of both sums.
+
     Parameters
     ----------
     time_s : array-like of shape (time,)
@@ -137,29 +126,12 @@ def plot_residuals(
         Expected counts per bin, as ``predict`` returns them, and spikes per bin.
     window_s : float
         Width of the windows, s; best so wide that each expects a few spikes.
-    bin_s : float, optional
-        Width of a bin, s; default the median difference of `time_s`.
-    limits_s : tuple of float, optional
-        First and last time to draw, s.
-    color : color
-        Of the line.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Pearson residuals (spikes - expected) / sqrt(expected) against time. Grey: two standard deviations, which
-        Poisson counts of these rates leave about once in twenty windows. Bins with a NaN are left out of both sums.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ, times do not increase, a width is not above 0, or nothing lies within the limits.
     """
     time, bin_s = read_bins(time_s, bin_s)
     check_positive("window_s", window_s)
-    series = read_alike("time_s", time.shape, {"rate": rate, "counts": counts})
+    rate, counts = read_like("rate", rate, "time_s", time.shape), read_like("counts", counts, "time_s", time.shape)
     seen = check_limits(limits_s, time)
-    time, rate, counts = time[seen], series["rate"][seen], series["counts"][seen]
+    time, rate, counts = time[seen], rate[seen], counts[seen]
     ax = axes_or_new(ax, (6.5, 1.5))
     known = np.isfinite(rate) & np.isfinite(counts)
     start = time[0] - bin_s / 2
@@ -181,28 +153,20 @@ def plot_time_rescaling(
 ) -> Axes:
     """Draw the distribution of rescaled intervals against the uniform one, with the band of a right model.
 
+    Line: cumulative share of the intervals against their rescaled length. Grey: the band of the Kolmogorov-Smirnov test
+    about the diagonal, where the rates of a right model lead. Words where the neuron has no spikes.
+
     Parameters
     ----------
     rescaled : glmfit.inference.TimeRescaling or dict of str to such
         What :func:`glmfit.inference.rescale_time` returns; a dict gives names of models for the legend. The last is
         drawn strongest.
     neuron : int
-        Which neuron.
+        Which one.
     level : float
         Probability that the whole curve of a right model stays within its band, in (0, 1).
     difference : bool
         Whether to draw the distance from the diagonal instead, which shows more where there are many spikes.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Line: cumulative share of the intervals against their rescaled length. Grey: the band of the Kolmogorov-Smirnov
-        test about the diagonal, where the rates of a right model lead. Words where the neuron has no spikes.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If there is no such neuron, `level` is not in (0, 1), or `rescaled` is something else.
     """
     models = rescaled if isinstance(rescaled, dict) else {"model": rescaled}
     what = "what glmfit.inference.rescale_time returns, or a dict with names for such"
@@ -233,8 +197,7 @@ def plot_time_rescaling(
         ax.plot(x, share, color=color, lw=1.4, drawstyle="default" if difference else "steps-post", label=name)
     ax.set_xlim(0, 1)
     if not difference:
-        ax.set_ylim(0, 1)
-        ax.set_aspect("equal")
+        ax.set(ylim=(0, 1), aspect="equal")
     share = "cumulative share of intervals"
     name_axes(ax, "rescaled interval", f"{share},\nless the uniform" if difference else share)
     legend(ax, loc="best" if difference else "lower right")

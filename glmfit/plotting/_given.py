@@ -1,4 +1,4 @@
-"""What functions are given, read and checked: numbers, times, reports and models."""
+"""Numbers and times that functions are given, read and checked."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import numpy as np
 
 from .._checks import check_positive
 from ..data.arrays import numbers
-from ..estimators import PopulationGLMCV
-from ..estimators._model import Model, check_is_fitted
 
 
 def read_numbers(name, values, *axes) -> np.ndarray:
@@ -15,15 +13,12 @@ def read_numbers(name, values, *axes) -> np.ndarray:
     return numbers(values, name, f"an array of numbers, ({', '.join(axes)}{',' if len(axes) == 1 else ''})", *axes)
 
 
-def read_alike(like, shape, series) -> dict[str, np.ndarray]:
-    """Return series as arrays of floats; ValueError unless each has the shape of what it must be like."""
-    arrays = {
-        name: numbers(values, name, f"an array of numbers like {like}, {shape}") for name, values in series.items()
-    }
-    for name, values in arrays.items():
-        if values.shape != shape:
-            raise ValueError(f"{name} has shape {values.shape}; it must be that of {like}, {shape}.")
-    return arrays
+def read_like(name, values, like, shape) -> np.ndarray:
+    """Return values as an array of floats; ValueError unless it has the shape of what it must be like."""
+    array = numbers(values, name, f"an array of numbers like {like}, {shape}")
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}; it must be that of {like}, {shape}.")
+    return array
 
 
 def read_bins(time_s, bin_s) -> tuple[np.ndarray, float]:
@@ -53,23 +48,3 @@ def check_limits(limits_s, time) -> np.ndarray:
         span = f"times lie from {np.nanmin(time):g} to {np.nanmax(time):g} s" if len(time) else "there are no times"
         raise ValueError(f"limits_s is {limits_s!r}, where there is nothing to draw: {span}.")
     return seen
-
-
-def read_report(report):
-    """Return a report, or that of a fitted model; TypeError for anything else, NotFittedError before a fit."""
-    if isinstance(report, Model):
-        check_is_fitted(report)
-        report = report.report_
-    if not hasattr(report, "status"):
-        raise TypeError(f"report is a {type(report).__name__}; pass model.report_, or the model, after its fit.")
-    return report
-
-
-def check_cv(model) -> None:
-    """Raise TypeError unless the model is a PopulationGLMCV, and NotFittedError before its fit."""
-    if isinstance(model, PopulationGLMCV):
-        check_is_fitted(model)
-    elif not hasattr(model, "cv_scores_"):
-        raise TypeError(
-            f"model is a {type(model).__name__}, which has no scores of strengths; pass a fitted PopulationGLMCV."
-        )

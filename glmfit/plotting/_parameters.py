@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from .._checks import check_choice, check_positive
 from ..data.arrays import numbers
 from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, color_bar, legend, name_axes, on_axes, say, whole_ticks
-from ._given import read_alike, read_numbers
+from ._given import read_like, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,14 +40,12 @@ def plot_filter(
 
     Parameters
     ----------
-    basis : array-like of shape (lag, basis function)
-        Values of the basis functions.
+    basis, lag_s : array-like of shape (lag, basis function) and (lag,)
+        Values of the basis functions at every lag, s.
     weights : array-like of shape (basis function,) or (basis function, neuron)
         Their coefficients, a part of ``coef_``; one line per neuron.
-    lag_s : array-like of shape (lag,)
-        Lags, s.
     unit : {"ms", "s"}
-        Unit of the lag axis.
+        Unit of the lag axis, which is added to its name.
     covariance : array-like of shape (basis function, basis function), optional
         Covariance of the weights of one neuron; drawn as a band of two standard deviations.
     interval : tuple of two array-like of shape (lag,), optional
@@ -57,15 +55,6 @@ def plot_filter(
         Lags up to here, s, are shaded and called refractory.
     label : str, optional
         Name for the legend (drawn by the caller).
-    color : color
-        Of line and band.
-    xlabel, ylabel : str
-        Names of the axes; the unit of the lag is added.
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit or the unit is unknown.
     """
     check_choice("unit", unit, _UNIT_S)
     basis = read_numbers("basis", basis, "lag", "basis function")
@@ -78,8 +67,7 @@ def plot_filter(
             f"({len(lag)}, {len(weights)})."
         )
     if interval is not None:
-        ends = read_alike("lag_s", lag.shape, dict(zip(("interval[0]", "interval[1]"), interval, strict=True)))
-        low, high = ends.values()
+        low, high = (read_like(f"interval[{k}]", end, "lag_s", lag.shape) for k, end in enumerate(interval))
     if covariance is not None:
         covariance, n = read_numbers("covariance", covariance, "basis function", "basis function"), len(weights)
         if several or covariance.shape != (n, n):
@@ -126,13 +114,6 @@ def plot_coupling(
         Weight at which the colours saturate; default the 99th percentile of the absolute non-zero weights.
     label : str
         Name, and unit, of the weights, next to the color bar.
-    colorbar : bool or list of matplotlib.axes.Axes
-        Whether to draw one, or the axes that share it.
-
-    Raises
-    ------
-    ValueError
-        If `coupling` is no matrix, `names` are not as many as its rows and its columns, or `limit` is not above 0.
     """
     coupling = read_numbers("coupling", coupling, "source neuron", "target neuron")
     if names is not None and {len(names)} != set(coupling.shape):
@@ -174,16 +155,9 @@ def plot_recovery(
     ----------
     true, estimated : array-like of one shape
         Pairs with a NaN are left out.
-    xlabel, ylabel : str
-        What they are.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ, or no pair is left.
     """
     true = numbers(true, "true", "an array of numbers")
-    estimated = read_alike("true", true.shape, {"estimated": estimated})["estimated"]
+    estimated = read_like("estimated", estimated, "true", true.shape)
     ok = np.isfinite(true) & np.isfinite(estimated)
     true, estimated = true[ok], estimated[ok]
     if not len(true):
@@ -204,13 +178,6 @@ def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | N
     ----------
     scores : array-like of shape (neuron,)
         At most 1; NaN (a neuron without spikes) is left out.
-    xlabel : str
-        Which score, on which rows.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If `scores` are not one number per neuron.
     """
     scores = read_numbers("scores", scores, "neuron")
     scores = scores[np.isfinite(scores)]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from .._checks import check_positive
 from ._axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, on_axes, time_axis
-from ._given import check_limits, read_alike, read_bins, read_numbers
+from ._given import check_limits, read_bins, read_like, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ def plot_rate_against_spikes(
     limits_s: tuple[float, float] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw predicted rates as lines and the spikes as ticks above them.
+    """Draw predicted rates, in spikes/s, as lines and the spikes as ticks above them.
 
     Parameters
     ----------
@@ -38,24 +38,9 @@ def plot_rate_against_spikes(
         strongest.
     counts : array-like of shape (time,), optional
         Spikes per bin; a bin with k spikes gets k ticks.
-    bin_s : float, optional
-        Width of a bin, s; default the median difference of `time_s`.
     smooth_s : float, optional
         Smooth by a Gaussian of this standard deviation, s: the predictions, and beside them the counts, so that
         the two can be compared.
-    limits_s : tuple of float, optional
-        First and last time to draw, s.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Rates in spikes/s against time in s.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If lengths differ, times are no numbers or do not increase, a width is not above 0, or nothing lies within the
-        limits.
     """
     time, bin_s = read_bins(time_s, bin_s)
     if smooth_s is not None:
@@ -63,8 +48,8 @@ def plot_rate_against_spikes(
     rates = rate if isinstance(rate, dict) else {"predicted rate": rate}
     if not rates:
         raise ValueError("rate is an empty dict; it must be expected counts per bin, or a dict with names for such.")
-    series = {name: values / bin_s for name, values in read_alike("time_s", time.shape, rates).items()}
-    count = None if counts is None else read_alike("time_s", time.shape, {"counts": counts})["counts"]
+    series = {name: read_like(name, values, "time_s", time.shape) / bin_s for name, values in rates.items()}
+    count = None if counts is None else read_like("counts", counts, "time_s", time.shape)
     seen = check_limits(limits_s, time)
     ax = axes_or_new(ax, (6.5, 2.6))
     if smooth_s is not None:
@@ -116,20 +101,9 @@ def plot_signal(
     ----------
     time_s, signal : array-like of shape (time,)
         Times, s, and the signal in any unit.
-    ylabel : str
-        Its name and unit.
-    limits_s : tuple of float, optional
-        First and last time to draw, s.
-    color : color
-        Of the line.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ, or nothing lies within the limits.
     """
     time = read_numbers("time_s", time_s, "time")
-    signal = read_alike("time_s", time.shape, {"signal": signal})["signal"]
+    signal = read_like("signal", signal, "time_s", time.shape)
     seen = check_limits(limits_s, time)
     ax = axes_or_new(ax, (6.5, 1.5))
     ax.plot(time[seen], signal[seen], color=color, lw=0.8)

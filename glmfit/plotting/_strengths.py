@@ -8,16 +8,28 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import PopulationGLMCV
+from ..estimators._model import check_is_fitted
 from ._axes import CYCLE, RED, axes_or_new, legend, name_axes, on_axes, whole_ticks
-from ._given import check_cv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+def _check_cv(model) -> None:
+    """Raise TypeError unless the model is a PopulationGLMCV, and NotFittedError before its fit."""
+    if isinstance(model, PopulationGLMCV):
+        check_is_fitted(model)
+    elif not hasattr(model, "cv_scores_"):
+        raise TypeError(
+            f"model is a {type(model).__name__}, which has no scores of strengths; pass a fitted PopulationGLMCV."
+        )
+
+
 @on_axes
 def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of neurons against the strength, with standard errors of the difference from the best.
+
+    A dot marks the best strength, a circle the one-standard-error rule's.
 
     Parameters
     ----------
@@ -26,18 +38,8 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     neurons : int or sequence of int, optional
         Which neurons to draw; all of up to eight, else the first eight, by default. Scores are drawn less each
         neuron's best, so that neurons of any rate fit one panel.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        A dot marks the best strength, a circle the one-standard-error rule's.
-
-    Raises
-    ------
-    ValueError, TypeError, NotFittedError
-        If a neuron does not exist, or `model` is something else, or not fitted.
     """
-    check_cv(model)
+    _check_cv(model)
     n_all = model.cv_scores_.shape[2]
     neurons = np.arange(min(n_all, 8)) if neurons is None else np.atleast_1d(neurons)
     if neurons.dtype.kind not in "iu" or neurons.min(initial=0) < 0 or neurons.max(initial=0) >= n_all:
@@ -65,11 +67,8 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
             ax.plot(at[i], mean[i], "o", ms=5, mfc=face, mec=colour)
     some = np.arange(0, len(strengths), -(-len(strengths) // 7))
     ax.set_xticks(place[some], [f"{s:.2g}" for s in strengths[some]])
-    name_axes(
-        ax,
-        _strength_words(model),
-        f"held-out {'D2' if model.scoring == 'D2' else 'log-likelihood per bin'}\nless the best",
-    )
+    score = "D2" if model.scoring == "D2" else "log-likelihood per bin"
+    name_axes(ax, _strength_words(model), f"held-out {score}\nless the best")
     if ax.get_legend_handles_labels()[0]:
         legend(ax, title="neuron", title_fontsize=8, ncols=2 if len(neurons) > 4 else 1)
     return ax
@@ -79,23 +78,15 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
 def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of every neuron and strength as a map, with the strengths chosen.
 
+    Neurons from left to right, in order of the strength chosen; colour is the mean score over folds less the neuron's
+    best, over the spread of its scores; a line marks the strength chosen.
+
     Parameters
     ----------
     model : PopulationGLMCV
         Fitted.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Neurons from left to right, in order of the strength chosen; colour is the mean score over folds less the
-        neuron's best, over the spread of its scores; a line marks the strength chosen.
-
-    Raises
-    ------
-    TypeError, NotFittedError
-        If `model` is something else, or not fitted.
     """
-    check_cv(model)
+    _check_cv(model)
     known = ~np.isnan(model.cv_scores_)
     there = known.any(axis=1, keepdims=True)  # a fit that was interrupted leaves strengths out
     usable = (known | ~there).all(axis=0, keepdims=True) & there

@@ -17,8 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from glmfit import PopulationGLM, PopulationGLMCV, Status
 from glmfit.engine.host import HostRows
 from glmfit.estimators import _cv_fits, population_glm_cv
-from glmfit.estimators._folds import Folds
-from glmfit.estimators._scores import choose_strengths
+from glmfit.estimators._scores import Folds, choose_strengths
 from glmfit.penalties import Ridge
 from glmfit.problems import FoldedProblem
 from glmfit.solvers import LoopOptions
