@@ -13,7 +13,6 @@ import functools
 import json
 import math
 import os
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 from .._files import DAMAGED, open_to_append, read_regular
 from .._progress import counted
 from ._environment import LIFETIME, MARGIN, STARTED, lifetime_of, seconds_of
-from ._lock import SILENT_S, is_alive, this_process, touch_from_now_on, touched
+from ._lock import is_there, this_process, touch_from_now_on, touched
 
 _MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for an innocent fit
 _LEAST = 0.1  # of a lifetime, which every attempt is taken to have had: none goes on for ever
@@ -41,7 +40,7 @@ class Attempt:
             mark |= {"lifetime": lifetime, "left": lifetime - _age(mark["born"])}
         self._left, self._line = mark.get("left", math.inf), json.dumps(mark)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        _append(self._path, [self._line])
+        _append(self._path, {self._line})
         _here.add(self)
         touch_from_now_on(self._path)
 
@@ -117,10 +116,9 @@ def _path(out: Path, key: str) -> Path:
 
 
 def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
-    """Lines, what they say, and whether the attempt lasts: on this host its process does, on another it was touched."""
+    """Lines that were not taken back, what they say, and whether the attempt lasts."""
     found = []
     with contextlib.suppress(OSError, ValueError):
-        fresh = time.time() - path.stat().st_mtime < SILENT_S
         lines = read_regular(path).decode(errors="replace").splitlines()
         back = {line.removeprefix(_BACK) for line in lines if line.startswith(_BACK)}
         for line in [line for line in lines if line not in back]:
@@ -129,12 +127,11 @@ def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
                 if "lifetime" in mark:
                     mark["lifetime"] = float(mark["lifetime"])
                     share = float(mark["left"]) / mark["lifetime"]
-                is_lasting = is_alive(mark) if mark["host"] == socket.gethostname() else fresh
-                found.append((line, mark | {"share": share}, is_lasting))
+                found.append((line, mark | {"share": share}, is_there(mark, path)))
     return found
 
 
-def _append(path: Path, lines: list[str]) -> None:
+def _append(path: Path, lines: set[str]) -> None:
     with open_to_append(path) as file:
         file.write("".join(f"{line}\n" for line in lines).encode())
 
@@ -146,11 +143,10 @@ def _drop(path: Path, lines: set[str]) -> None:
         if there and there <= lines:
             path.unlink(missing_ok=True)
         elif there & lines:
-            _append(path, [_BACK + line for line in there & lines])
+            _append(path, {_BACK + line for line in there & lines})
 
 
 def _number(name: str) -> float | None:
-    """Read a number from the environment; what is none counts as not given."""
     try:
         return float(os.environ[name])
     except (KeyError, ValueError):

@@ -189,7 +189,6 @@ def _fit_built(spec: dict, built: Built) -> Any:
 
 
 def _named(X: np.ndarray, names: list[str]):
-    """Columns with names, as estimators remember them."""
     import pandas as pd
 
     return pd.DataFrame(X, columns=names, copy=False)

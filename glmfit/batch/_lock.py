@@ -1,4 +1,4 @@
-"""One run at a time in an output folder: a file that says who is at work, and since when it was heard of."""
+"""Who is at work in an output folder: files that say so, are touched as long as it lasts, and hold it for one run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class BusyFolder(RuntimeError):
 class RunLock:
     """Hold an output folder for one run, by a file; a run that was killed does not hold it any longer.
 
-    Entering raises BusyFolder if a run that is alive holds it: on this host its process exists, on another its file was
-    touched within the last minute.
+    Entering raises BusyFolder if a run that is alive (see `is_there`) holds it.
     """
 
     def __init__(self, path: Path):
@@ -64,17 +63,12 @@ class RunLock:
     def holder(self) -> dict | None:
         """Who holds the folder; None if they are gone."""
         try:
-            silent = time.time() - self.path.stat().st_mtime
-        except OSError:
-            return None
-        try:
             found = json.loads(_text_of(self.path) or "")
-            int(found["pid"])
-            holder = found | {"host": found["host"], "since": time.ctime(float(found.get("since", 0)))}
-        except DAMAGED:  # half-written, by somebody who is at it or was killed
-            return {"pid": "?", "host": "?", "since": time.ctime()} if silent < BEAT_S else None
-        is_there = is_alive(holder) if holder["host"] == socket.gethostname() else silent < SILENT_S
-        return holder if is_there else None
+            holder = found | {"pid": int(found["pid"]), "since": time.ctime(float(found.get("since", 0)))}
+            return holder if is_there(holder, self.path) else None
+        except DAMAGED:  # half-written, by somebody who is at it or was killed; or no file at all
+            unknown = {"pid": "?", "host": "?", "since": time.ctime()}
+            return unknown if _is_heard_of(self.path, BEAT_S) else None
 
     def _take_away(self, seen: str | None) -> None:
         """Remove the file of a run that is gone; of several that try, one does."""
@@ -115,21 +109,26 @@ def this_process() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid())}
 
 
-def is_alive(mark: dict[str, Any]) -> bool:
-    """Whether the process that left a mark on this host, with its pid and when it was born, is still there."""
+def is_there(mark: dict[str, Any], path: Path) -> bool:
+    """Whether who left a mark is there: on this host the process exists, on another it has touched its file of late."""
+    if mark["host"] != socket.gethostname():
+        return _is_heard_of(path, SILENT_S)
     return mark.get("born") is not None and _born(mark.get("pid")) == mark["born"]
+
+
+def _is_heard_of(path: Path, within_s: float) -> bool:
+    with contextlib.suppress(OSError):
+        return time.time() - path.stat().st_mtime < within_s
+    return False
 
 
 def _born(pid: Any) -> str | None:
     """When a process of this host was started, in its own words; None if there is none (or it is a zombie)."""
     try:
-        after = Path(f"/proc/{int(pid)}/stat").read_text().rsplit(")", 1)[1].split()
-    except DAMAGED:
-        if Path("/proc/self/stat").exists():
-            return None
-        try:  # no /proc: whether it exists has to do
+        if not Path("/proc/self/stat").exists():  # whether it exists has to do
             os.kill(int(pid), 0)
-        except DAMAGED:
-            return None
-        return "alive"
-    return None if after[0] == "Z" else after[19]
+            return "alive"
+        state, *after = Path(f"/proc/{int(pid)}/stat").read_text().rsplit(")", 1)[1].split()
+    except DAMAGED:
+        return None
+    return None if state == "Z" else after[18]

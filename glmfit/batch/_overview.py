@@ -76,19 +76,16 @@ class Progress:
         return len(self.damaged)
 
     def __str__(self) -> str:
-        """Readable summary."""
         lines = [f"{self.n_done} of {self.n_tasks} fits done, {self.n_failed} failed, {self.n_missing} missing"]
         lines += _listed(f"{counted(self.n_damaged, 'damaged result')}, to be done again:", self.damaged)
-        ends = {name: f" ({counted(n, 'attempt')} ended its process)" if n else "" for name, n in self.begun}
-        lines += _listed("begun and not ended:", [name + end for name, end in ends.items()])
+        ends = [name + (f" ({counted(n, 'attempt')} ended its process)" if n else "") for name, n in self.begun]
+        lines += _listed("begun and not ended:", ends)
         if self.n_missing and self.eta_s is not None:
             lines.append(f"about {_duration(self.eta_s)} to go, if work goes on at the pace of late")
         if len(self.by_model) > 1:
-            wide = max(len(name) for name in self.by_model)
-            lines += [
-                f"  {name:<{wide}}  {done} done, {failed} failed, {missing} missing"
-                for name, (done, failed, missing) in self.by_model.items()
-            ]
+            wide = max(map(len, self.by_model))
+            counts = "{} done, {} failed, {} missing"
+            lines += [f"  {name:<{wide}}  {counts.format(*of)}" for name, of in self.by_model.items()]
         if self.n_done:
             lines.append(f"{_duration(self.seconds)} of fitting in all; slowest:")
             lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in self.slowest]

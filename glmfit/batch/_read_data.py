@@ -27,7 +27,7 @@ from ..design._schema import (
     shown,
     whole,
 )
-from ..design.arrays import PARTS, names_in
+from ..design.files import PARTS, names_in
 from ..design.settings import COUNTS
 from ._sources import digest, find_loader
 

@@ -65,7 +65,6 @@ class Summary:
         return not self.failed and not self.n_missing
 
     def __str__(self) -> str:
-        """Readable summary."""
         parts = [f"{self.n_found + self.n_done} of {self.n_tasks} fits done"]
         if self.n_found:
             parts[0] += f" ({self.n_found} of them before)"

@@ -114,7 +114,6 @@ class Jobs(SLURMCluster):
             pause = min(2 * pause, LONGEST_PAUSE) if self._refused() else 0.0
 
     def _refused(self) -> list[Job]:
-        """Jobs that are none, because SLURM refused them."""
         return [job for job in self.workers.values() if job.refusal]
 
     async def _look_after_jobs(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ..design.arrays import read_matrices, read_recording
+from ..design.files import read_session
 from ..design.sessions import Session
 
 _NOT_DATA = ("path", "folder", "planned")  # where data lie is no part of what they are
@@ -62,13 +62,7 @@ def load_session(source: dict[str, Any]) -> Session:
         return session
     if not os.path.exists(source["path"]):
         raise FileNotFoundError(f"{source['path']} is not there; it was when the manifest was read.")
-    if source["kind"] == "matrices":
-        return read_matrices(source)
-    if source["format"] == "nwb":
-        from ..design.nwb import read_nwb
-
-        return read_nwb(source)
-    return read_recording(source)
+    return read_session(source)
 
 
 def load_planned(source: dict[str, Any]) -> Session:
@@ -196,7 +190,6 @@ def _name(file: Path, path: Path) -> str:
 
 
 def _content(path: Path) -> str:
-    """Hash of the names and bytes of a file or folder."""
     whole = hashlib.sha256()
     for file in _files(path):
         with open(file, "rb") as stream:

@@ -240,14 +240,17 @@ def _is_finite(entries: np.ndarray) -> bool:
 def refuse_infinity(values: Any, name: str, column: str) -> None:
     """Raise for infinite values, saying where the first is; NaN may be there."""
     entries = entries_of(values)
-    if entries.dtype.kind != "f" or _is_finite(entries):
-        return
-    bad = np.isinf(entries)
+    if entries.dtype.kind == "f" and not _is_finite(entries):
+        advice = "Leave such rows out, or put NaN where nothing is known."
+        text = f"Input {name} contains infinity: {{n}} infinite values (first at {{at}}). {advice}"
+        refuse_some(np.isinf(entries), values, column, text)
+
+
+def refuse_some(bad: np.ndarray, values: Any, column: str, text: str, first_row: int = 0) -> None:
+    """Raise for marked entries; the text has {n} of them, and where {at} the {first} is, in rows from the first row."""
     if bad.any():
-        raise ValueError(
-            f"Input {name} contains infinity: {int(bad.sum())} infinite values (first at "
-            f"{place(values, bad, 'row', column)}). Leave such rows out, or put NaN where nothing is known."
-        )
+        at = place(values, bad, "row", column, first_row=first_row)
+        raise ValueError(text.format(n=int(bad.sum()), at=at, first=entries_of(values)[bad][0]))
 
 
 def refuse_large(values: Any, name: str, limit: float, why: str) -> None:
@@ -266,11 +269,6 @@ def refuse_none(y: Any, advice: str) -> None:
 
 def refuse_negative(Y: Any, column: str, first_row: int = 0, name: str = "y") -> None:
     """Raise for negative counts, saying where the first is."""
-    entries = entries_of(Y)
-    negative = entries < 0
-    if negative.any():
-        at = place(Y, negative, "row", column, first_row=first_row)
-        raise ValueError(
-            f"{name} has {int(negative.sum())} negative counts (first at {at}, value {entries[negative][0]:g}); the "
-            "model needs counts >= 0. Did you pass z-scored data? Pass the counts themselves."
-        )
+    what = "{n} negative counts (first at {at}, value {first:g}); the model needs counts >= 0."
+    text = f"{name} has {what} Did you pass z-scored data? Pass the counts themselves."
+    refuse_some(entries_of(Y) < 0, Y, column, text, first_row)

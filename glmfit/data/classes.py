@@ -28,7 +28,7 @@ from .arrays import (
     refuse_spike_times,
     rows_with_nan,
 )
-from .rows import read_weights, refuse_lengths
+from .features import read_weights, refuse_lengths
 from .times import plain
 
 _SUMS = 1e100  # that do not overflow

@@ -13,16 +13,24 @@ from ..design import RowSource
 from .arrays import (
     looks_like_times,
     no_overflow,
-    place,
     refuse_infinity,
     refuse_large,
     refuse_mistakes,
     refuse_negative,
     refuse_none,
+    refuse_some,
     rows_with_nan,
 )
-from .features import check_columns, read_features, warn_of_constant
-from .rows import read_exposure, read_offset, read_weights, refuse_lengths, warn_if_turned
+from .features import (
+    check_columns,
+    read_exposure,
+    read_features,
+    read_offset,
+    read_weights,
+    refuse_lengths,
+    warn_if_turned,
+    warn_of_constant,
+)
 from .times import TimeAxis, check_same_rows, plain, time_axis
 
 _LARGEST = 1e37  # of the features: differences and centred values must be numbers in single precision
@@ -194,12 +202,8 @@ def check_unexposed(Y, exposure, rows) -> None:
 
 def check_part(Y, exposure, first_row: int) -> None:
     """Check some rows of counts that are read as they are fitted: finite, not negative, none without exposure."""
-    bad = ~np.isfinite(Y)
-    if bad.any():
-        raise ValueError(
-            f"y is {Y[bad][0]} at {place(Y, bad, 'row', 'neuron', first_row=first_row)}; rows that are read as they "
-            "are fitted need finite counts. Give such rows sample_weight 0."
-        )
+    advice = "rows that are read as they are fitted need finite counts. Give such rows sample_weight 0."
+    refuse_some(~np.isfinite(Y), Y, "neuron", f"y is {{first}} at {{at}}; {advice}", first_row)
     refuse_negative(Y, "neuron", first_row)
     if exposure is not None:
         check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)))
@@ -220,7 +224,6 @@ def _check_same_neurons(fitted: list, given: list | None, n: int) -> None:
 
 
 def _names(y) -> list | None:
-    """Names of the columns of counts, None where they have none."""
     columns = getattr(y, "columns", None)
     if columns is not None:
         return [str(c) for c in columns]

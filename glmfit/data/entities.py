@@ -10,9 +10,8 @@ import scipy.sparse
 from sklearn.utils.validation import _get_feature_names, check_array
 
 from .._warn import warn_user
-from .arrays import as_csr, entries_of, no_overflow, numbers, place, refuse_large
-from .features import KINDS, as_features, warn_of_constant
-from .rows import read_factor
+from .arrays import as_csr, entries_of, no_overflow, numbers, refuse_large, refuse_some
+from .features import KINDS, as_features, read_factor, warn_of_constant
 from .times import plain
 
 LARGEST = 1e15  # whose squares can be summed
@@ -62,10 +61,9 @@ def read_unseen(features, side: Side) -> Any:
     names, values = _names_and_values(features, side)
     if values.shape[1] != side.n_features:
         raise ValueError(f"{name} has {values.shape[1]} features, but the fit had {side.n_features}.")
-    if names is not None and side.names is None:
-        warn_user(f"{name} has feature names, but the model was fitted without feature names.")
-    elif names is None and side.names is not None:
-        warn_user(f"{name} does not have valid feature names, but the model was fitted with feature names.")
+    if (names is None) != (side.names is None):
+        has, fitted = ("does not have valid", "with") if names is None else ("has", "without")
+        warn_user(f"{name} {has} feature names, but the model was fitted {fitted} feature names.")
     elif names is not None and list(names) != list(side.names):
         at = next(i for i, (a, b) in enumerate(zip(names, side.names, strict=True)) if a != b)
         raise ValueError(
@@ -85,13 +83,9 @@ def _names_and_values(features, side: Side) -> tuple[np.ndarray | None, Any]:
             whole, accept_sparse="csr", dtype=KINDS, ensure_all_finite=False, input_name=name, ensure_min_features=0
         )
     values = as_csr(values) if scipy.sparse.issparse(values) else values
-    bad = ~np.isfinite(entries_of(values))
-    if bad.any():
-        raise ValueError(
-            f"{name} has {int(bad.sum())} values that are NaN or infinite (first at "
-            f"{place(values, bad, 'row', 'column')}); a {entity} without features cannot be placed: fill them in, or "
-            f"leave the {entity} out."
-        )
+    what = f"{name} has {{n}} values that are NaN or infinite (first at {{at}}); a {entity} without features"
+    text = f"{what} cannot be placed: fill them in, or leave the {entity} out."
+    refuse_some(~np.isfinite(entries_of(values)), values, "column", text)
     refuse_large(values, name, LARGEST, "whose squares cannot be summed")
     return _get_feature_names(plain(features)), values
 
@@ -137,17 +131,15 @@ def read_prior(factors, m: int, n: int):
         return None
     if not isinstance(factors, tuple | list) or len(factors) != 2:
         raise ValueError("prior_factors must be a tuple of two arrays, (stimulus, any) and (neuron, any).")
-    sides = []
+    sides: list[np.ndarray] = []
     for i, (values, size) in enumerate(zip(factors, (m, n), strict=True)):
         name = f"prior_factors[{i}]"
         values = numbers(values, name, f"({size}, any)", "entity", "any")
         if len(values) != size:
             raise ValueError(f"{name} has shape {values.shape}; it needs ({size}, any).")
-        bad = ~np.isfinite(values)
-        if bad.any():
-            raise ValueError(
-                f"{name} is {values[bad][0]:g} at {place(values, bad, 'row', 'column')}; it needs finite numbers."
-            )
+        refuse_some(
+            ~np.isfinite(values), values, "column", f"{name} is {{first:g}} at {{at}}; it needs finite numbers."
+        )
         sides.append(values)
     if sides[0].shape[1] != sides[1].shape[1]:
         raise ValueError(

@@ -37,7 +37,6 @@ class MappedRows(KnownRows):
         self._origin = f" of {self._file.path}"
 
     def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
         start, stop, _ = rows.indices(len(self))
         row = self._strides[0]
         data = np.empty((stop - start - 1) * row + self._row_bytes, np.uint8)

@@ -139,7 +139,6 @@ class ReadableRows(RowSource):
         return len(self._rows)
 
     def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
         return self._rows.read(rows)
 
     def signature(self) -> dict[str, Hashable]:
@@ -164,7 +163,6 @@ class ChunkedRows(KnownRows):
         self._origin = f" of {kind} {place}".rstrip()
 
     def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
         block = np.asarray(self._array[rows])
         return block[:, None] if self.one_column else block
 
@@ -193,7 +191,6 @@ class ArrayRows(KnownRows):
         self.left_out = missing if missing.any() else None
 
     def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
         block = self._values[rows]
         return block.toarray() if scipy.sparse.issparse(block) else block
 
@@ -213,7 +210,6 @@ class SideBySide(KnownRows):
         self._origin = f" of {', '.join(part._label for part in parts)}"
 
     def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
         return self._checked(*rows.indices(len(self))[:2])
 
     def signature(self) -> dict[str, Hashable]:

@@ -121,7 +121,6 @@ def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _mean(bins: Bins, signal: Signal) -> np.ndarray:
-    """Mean of the samples that are not NaN."""
     row = np.searchsorted(bins.starts, signal.times, side="right") - 1
     within = (row >= 0) & (signal.times < bins.stops[row])
     means = np.empty((len(bins.starts), signal.values.shape[1]))

@@ -83,7 +83,6 @@ def _as_read(value: Any) -> Any:
 
 
 def _matrices(given: dict[str, Any], design, estimator: str, dtype) -> Built:
-    """Matrices as they are."""
     if design is not None:
         raise ValueError("the session has matrices X and y, but the model has a design; leave the design out.")
     if "exposure" in given and estimator not in COUNT_ESTIMATORS:

@@ -126,7 +126,6 @@ def _standardize(X: np.ndarray, parts: list[Part], complete: np.ndarray) -> dict
 
 
 def _signals(session: Session, design: dict[str, Any]) -> dict[str, Signal]:
-    """Signals that the design names."""
     named = [covariate["signal"] for covariate in design["covariates"]] + [design["target"]]
     for name in named:
         if name != COUNTS and name not in session.signals:
@@ -179,7 +178,6 @@ def _counts(
 
 
 def _covariate(covariate: dict, bins: Bins, signals, counts, units, dtype) -> Part:
-    """Features of a covariate."""
     signal_name, basis = covariate["signal"], covariate.get("basis")
     name = covariate.get("name", signal_name)
     if signal_name == COUNTS:
@@ -222,7 +220,6 @@ def _default_resample(signal: Signal, bin_s: float, basis: dict | None) -> str:
 
 
 def _column(column: Any, columns: tuple[str, ...], n: int, signal: str) -> int:
-    """Index of a column given by number or name."""
     if isinstance(column, str):
         if column in columns:
             return columns.index(column)
@@ -233,7 +230,6 @@ def _column(column: Any, columns: tuple[str, ...], n: int, signal: str) -> int:
 
 
 def _history(history: dict, bins: Bins, counts, units, dtype) -> Part:
-    """History of all units."""
     made, ends = _convolve(counts, history["basis"], bins, dtype, "history"), names_of(history["basis"])
     return Part("history", made, [f"history_{unit}_{end}" for unit in units for end in ends])
 

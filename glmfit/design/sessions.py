@@ -180,7 +180,6 @@ def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
 
 
 def _signal(name: Any, value: Any) -> Signal:
-    """Check a signal."""
     what = f"the signal {name!r}"
     if hasattr(value, "t") and hasattr(value, "values"):
         times, values, columns = value.t, value.values, map(str, getattr(value, "columns", ()))

@@ -24,8 +24,7 @@ from ..data.classes import (
     read_labels,
     training_of_labels,
 )
-from ..data.features import read_features
-from ..data.rows import read_offset
+from ..data.features import read_features, read_offset
 from ..data.times import check_same_rows, wrap
 from ._class_model import ClassModel, probabilities
 from ._model import WholeFit

@@ -127,7 +127,7 @@ def test_marks_that_cannot_be_read_are_no_deaths(tmp_path, line):
 
 def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp_path, monkeypatch):
     monkeypatch.setenv(LIFETIME, "1e6")
-    monkeypatch.setattr("glmfit.batch._attempts.is_alive", lambda mark: False)
+    monkeypatch.setattr("glmfit.batch._attempts.is_there", lambda mark, path: False)
     Attempt(tmp_path, "k")
     assert len(deaths(tmp_path, "k")) == 1
     assert "longer than the 1000000 s that a job may work" in reason(deaths(tmp_path, "k"))
@@ -150,7 +150,7 @@ def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp
 def test_attempts_with_little_time_count_together(tmp_path, monkeypatch):
     """Workers that started at different times: a task goes to one whose time is half over, again and again."""
     monkeypatch.setenv(LIFETIME, "1000")
-    monkeypatch.setattr("glmfit.batch._attempts.is_alive", lambda mark: False)
+    monkeypatch.setattr("glmfit.batch._attempts.is_there", lambda mark, path: False)
     ages, n = [870.0, 220.0, 840.0, 500.0, 500.0, 999.0, 2000.0, 520.0, 500.0], []
     for age in ages:
         monkeypatch.setattr("glmfit.batch._attempts._age", lambda birth, age=age: age)
