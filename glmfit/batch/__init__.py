@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .._lazy import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
+    from ._at_work import BusyFolder
     from ._fit import load_result, run_one
-    from ._lock import BusyFolder
     from ._manifest import Manifest, ManifestError, read_manifest
     from ._overview import Collected, Progress, collect, status
     from ._plan import Receipt, Task
@@ -34,7 +34,7 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     _fit=("load_result", "run_one"),
-    _lock=("BusyFolder",),
+    _at_work=("BusyFolder",),
     _manifest=("Manifest", "ManifestError", "read_manifest"),
     _overview=("Collected", "Progress", "collect", "status"),
     _plan=("Receipt", "Task"),

@@ -167,7 +167,7 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _sbatch(options: argparse.Namespace) -> int:
-    from ._lock import RunLock, lock_of
+    from ._at_work import RunLock, lock_of
     from ._manifest import read_known
     from ._plan import plan
     from ._results import make_folders

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._at_work import RunLock
 from ._environment import import_path, machine_type, visible_gpus, worker_environment
-from ._lock import RunLock
 from ._stop import signals_noted
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from .._warn import warn_user
 from ..bounds import StepCertificate
 from ..design.builder import Built, build
 from ..estimators import FitReport
-from ._attempts import Attempt, deaths, ended, reason
+from ._at_work import Attempt, deaths, ended, reason
 from ._environment import machine_type
 from ._models import make_estimator
 from ._plan import Receipt, Task

@@ -139,7 +139,7 @@ def _end_with_the_input() -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
-    attempts = sys.modules.get("glmfit.batch._attempts")  # nothing was begun without it
+    attempts = sys.modules.get("glmfit.batch._at_work")  # nothing was begun without it
     if attempts is not None:
         attempts.forget_all()
     os._exit(1)

@@ -15,7 +15,7 @@ import numpy as np
 from .._display import one_line
 from .._files import whole_or_absent
 from .._progress import counted
-from ._attempts import begun, deaths
+from ._at_work import begun, deaths
 from ._plan import planned_keys, read_plan
 from ._results import failure_path, read_facts, read_failure, read_result, result_path
 

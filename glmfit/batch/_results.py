@@ -16,7 +16,7 @@ import numpy as np
 
 from .._files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz
 from .._status import Status
-from ._attempts import ended
+from ._at_work import ended
 from ._plan import Task, key_of, write_text
 
 _MOST = 2**53  # numbers beyond are none that a fit gives, and no table takes them

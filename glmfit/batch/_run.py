@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .._display import one_line, printable
 from .._progress import ProgressBar
-from ._attempts import begun, deaths, ended, take_back
+from ._at_work import RunLock, begun, deaths, ended, lock_of, take_back
 from ._environment import default_out
-from ._lock import RunLock, lock_of
 from ._manifest import Manifest, read_known
 from ._overview import shorten
 from ._plan import Receipt, Task, plan, share

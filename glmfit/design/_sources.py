@@ -12,8 +12,7 @@ import scipy.sparse
 
 from ..data.arrays import rows_with_nan
 from ..data.times import plain
-from ._mapped import MappedRows
-from ._signatures import stamp
+from ._on_disk import MappedRows, stamp
 from .base import KnownRows, RowSource, check_form
 
 CHUNK_ROWS = (256, 65536)  # between too many small reads and too much memory

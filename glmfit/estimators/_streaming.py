@@ -17,7 +17,7 @@ from ..data.counts import (
     with_ones,
 )
 from ..design import RowSource, as_source
-from ..design._signatures import Watch
+from ..design._on_disk import Watch
 from ..problems._chunks import chunks
 
 _LOOK = 65536  # rows at a time of the first look at the counts
