@@ -99,10 +99,9 @@ class RunLock:
 
 def _text_of(path: Path) -> str | None:
     """Read what somebody wrote, of a file that may be anything."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return read_regular(path, 10_000).decode(errors="replace")
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def touch_from_now_on(path: Path) -> None:
@@ -159,7 +158,8 @@ class Attempt:
     def __init__(self, out: Path, key: str):
         self._path, self._start = _path(out, key), time.monotonic()
         mark = this_process() | {"began": time.time()}
-        lifetime = _number(LIFETIME) or _lifetime_of_job(os.environ.get("SLURM_JOB_ID"), mark["born"])
+        lifetime, job = _number(LIFETIME), os.environ.get("SLURM_JOB_ID")
+        lifetime = lifetime or (job and _lifetime_of_job(job, mark["born"]))
         if lifetime:
             mark |= {"lifetime": lifetime, "left": lifetime - _age(mark["born"])}
         self._left, self._line = mark.get("left", math.inf), json.dumps(mark)
@@ -174,10 +174,10 @@ class Attempt:
         _touched.discard(self._path)
 
     def forget(self) -> None:
-        """Take the line back: the process ends in order, and the fit is not why."""
+        """Take the line back unless it had all the time there was: the process ends in order, the fit is not why."""
         self.end()
         if time.monotonic() - self._start <= _MOST * self._left:
-            _drop(self._path, {self._line})  # of what had all the time there was, it stays
+            _drop(self._path, {self._line})
 
 
 @atexit.register
@@ -207,9 +207,7 @@ def deaths(out: Path, key: str) -> list[dict[str, Any]]:
     been too short for an innocent fit; of those, one counts whenever they have had a walltime together.
     """
     found, together = [], 0.0
-    for _, mark, lasts in _marks(_path(out, key)):
-        if lasts:
-            continue
+    for mark in [mark for _, mark, lasts in _marks(_path(out, key)) if not lasts]:
         is_short = mark["share"] < _MOST
         together += max(mark["share"], _LEAST) if is_short else 0.0
         if not is_short or together >= 1.0:
@@ -271,23 +269,19 @@ def _drop(path: Path, lines: set[str]) -> None:
 
 
 def _number(name: str) -> float | None:
-    try:
+    with contextlib.suppress(KeyError, ValueError):
         return float(os.environ[name])
-    except (KeyError, ValueError):
-        return None
+    return None
 
 
 @functools.cache
-def _lifetime_of_job(job: str | None, birth: str | None) -> float | None:
+def _lifetime_of_job(job: str, birth: str | None) -> float | None:
     """Ask SLURM, once, how long a job may work where nobody has said it: one of a script of the user's."""
-    if job is None:
-        return None
-    try:
-        command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
+    command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):  # no limit, or no answer
         left = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
         return lifetime_of(_age(birth) + seconds_of(left), MARGIN)
-    except (OSError, ValueError, subprocess.SubprocessError):  # no limit, or no answer
-        return None
+    return None
 
 
 def _age(birth: str | None) -> float:
@@ -295,7 +289,6 @@ def _age(birth: str | None) -> float:
     started = _number(STARTED)
     if started is not None:
         return time.time() - started
-    try:
+    with contextlib.suppress(OSError, ValueError, TypeError):
         return float(Path("/proc/uptime").read_text().split()[0]) - int(birth) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, TypeError):
-        return 0.0
+    return 0.0

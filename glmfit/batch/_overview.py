@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -36,16 +36,14 @@ class Progress:
     begun : list of (str, int)
         Among the missing: fits that were begun and have not ended, and how many attempts at them ended their process.
         Without any they are being done, or were stopped.
-    eta_s : float or None
-        Seconds until the missing ones are done, at the pace of the last ten minutes of work; None before two are done.
-    seconds : float
-        Of all fits together, loading and writing included.
+    eta_s, seconds : float or None, float
+        Seconds until the missing ones are done, at the pace of the last ten minutes of work, None before two are done;
+        of all fits together, loading and writing included.
     slowest, failures : list of (str, float), list of (str, str)
         Names and seconds of the slowest fits; names and errors of those that failed.
-    n_compilations, n_programs : int
-        Fits that had to compile; programs compiled (or taken from the folder of compiled ones), in all fits.
-    n_warned : int
-        Results whose fit warned, of neurons that did not converge for example.
+    n_compilations, n_programs, n_warned : int
+        Fits that had to compile; programs compiled (or taken from the folder of compiled ones), in all fits; results
+        whose fit warned, of neurons that did not converge for example.
     by_model : dict
         Model -> (done, failed, missing).
     """
@@ -131,28 +129,22 @@ def status(out: str | Path) -> Progress:
     Reads the header of every result: about a millisecond each.
     """
     out = Path(out)
-    by_model: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    states: dict[str, Counter] = defaultdict(Counter)
     facts, failures, damaged, attempts = [], [], [], []
     tasks, attempted = read_plan(out), begun(out)
     for task in tasks:
         name, failed = f"{task.session}, {task.model}", failure_path(out, task.key)
+        state, trouble = "done", None
         try:
             facts.append(read_facts(result_path(out, task.key)))
-            by_model[task.model][0] += 1
-            continue
-        except FileNotFoundError:
-            pass
-        except ValueError as error:
-            if not failed.exists():
-                damaged.append(str(error))
-        if failed.exists():
-            error = " ".join(str(read_failure(failed).get("error", "?")).split())
-            failures.append((name, error[:300]))
-            by_model[task.model][1] += 1
-        else:
-            by_model[task.model][2] += 1
-            if task.key in attempted:
-                attempts.append((name, len(deaths(out, task.key))))
+        except (FileNotFoundError, ValueError) as error:
+            state, trouble = "failed" if failed.exists() else "missing", error
+        states[task.model][state] += 1
+        if state == "failed":
+            failures.append((name, " ".join(str(read_failure(failed).get("error", "?")).split())[:300]))
+        elif state == "missing":
+            damaged += [] if isinstance(trouble, FileNotFoundError) else [str(trouble)]
+            attempts += [(name, len(deaths(out, task.key)))] if task.key in attempted else []
     n_missing = len(tasks) - len(facts) - len(failures)
     slowest = sorted(facts, key=lambda f: -f["seconds"])[:_SLOWEST]
     return Progress(
@@ -169,7 +161,7 @@ def status(out: str | Path) -> Progress:
         n_compilations=sum(f["programs"] > 0 for f in facts),
         n_programs=sum(f["programs"] for f in facts),
         n_warned=sum(bool(f["warnings"]) for f in facts),
-        by_model={name: tuple(counts) for name, counts in by_model.items()},
+        by_model={name: (n["done"], n["failed"], n["missing"]) for name, n in states.items()},
     )
 
 
@@ -196,10 +188,8 @@ class Collected(NamedTuple):
     ----------
     index, arrays : pathlib.Path
         Table and file of arrays.
-    n_fits, n_units : int
-        Results in them, and neurons (classes) of these together: rows of the table.
-    n_absent : int
-        Tasks without a result.
+    n_fits, n_units, n_absent : int
+        Results in them; neurons (classes) of these together, rows of the table; tasks without a result.
     damaged : list of str
         Results that cannot be read, and why; they are not in the files.
     """
@@ -244,16 +234,13 @@ def collect(out: str | Path) -> Collected:
 
     out = Path(out)
     columns: dict[str, list] = defaultdict(list)  # of the table; a data frame for each fit would be much larger
-    coefs, names, damaged = [], {}, []
-    n_absent = 0
+    coefs, names, damaged, n_absent = [], {}, [], 0
     for key in planned_keys(out):
         try:
             arrays, facts = read_result(result_path(out, key))
-        except FileNotFoundError:
-            n_absent += 1
-            continue
-        except ValueError as error:
-            damaged.append(str(error))
+        except (FileNotFoundError, ValueError) as error:
+            n_absent += isinstance(error, FileNotFoundError)
+            damaged += [] if isinstance(error, FileNotFoundError) else [str(error)]
             continue
         features = [_printable(str(name)) for name in arrays["design.feature_names"]]
         intercept = np.atleast_1d(arrays["intercept"])

@@ -41,11 +41,9 @@ class Summary:
     failed : list of Receipt
         Failed by this run, or earlier and not tried again.
     n_missing, n_damaged : int
-        Neither done nor failed: a run that was stopped leaves some; results that were damaged, and were to be redone.
-    seconds : float
-        Wall time.
-    stopped : str or None
-        Why the run ended before its work was done, if it did.
+        Neither done nor failed, as a run that was stopped leaves some; results that were damaged, to be redone.
+    seconds, stopped : float, str or None
+        Wall time; why the run ended before its work was done, if it did.
     """
 
     out: Path
@@ -121,10 +119,8 @@ def run(
         in this run or a later one, and given up the next time.
     shard : (int, int), optional
         (i, n): do part i of n, i from 1; other parts may be at work at the same time, here or elsewhere.
-    retry : bool
-        Do the failed ones again too.
-    progress : bool
-        Show a bar.
+    retry, progress : bool
+        Do the failed ones again too; show a bar.
 
     Returns
     -------
@@ -204,12 +200,9 @@ class Book:
 
     def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
         self._out, self._digest, self._start = out, manifest.digest, start
-        self.todo: list[Task] = []
         self.stopped: str | None = None  # why there is no more to be done
-        self._found: list[str] = []
-        self._done: list[str] = []
-        self._failed: list[Receipt] = []
-        self._n_damaged = 0
+        self.todo: list[Task]
+        self.todo, self._found, self._done, self._failed, self._n_damaged = [], [], [], [], 0
         self._unwritten: dict[str, int] = {}  # per host: its last results, as far as they could not be written
         self._in_a_row = 0  # the same of all hosts
         tasks = plan(manifest, out)
