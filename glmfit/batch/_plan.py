@@ -29,7 +29,7 @@ class Task:
     Attributes
     ----------
     key : str
-        20 hexadecimal digits; the same for the same configuration and data, whatever they are called, wherever they lie.
+        20 hexadecimal digits; the same for the same configuration and data, whatever they are called.
     session, model : str
         Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
     spec : dict

@@ -35,21 +35,12 @@ FORMATS = ("npz", "nwb", "zarr")
 _LABEL = 60  # characters that the arguments of a loader may add to a session's name
 _PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
-_FILES = {
-    "name": NAMED,
-    "files": either(TEXT, list_of(TEXT, "a list of them")),
-    "format": one_of(*FORMATS),
-}
+_FILES = {"name": NAMED, "files": either(TEXT, list_of(TEXT, "a list of them")), "format": one_of(*FORMATS)}
 _MATRICES = _FILES | dict.fromkeys(PARTS, TEXT)
 _RECORDING = _FILES | {"spikes": either(TABLE, TEXT), "min_spikes": whole(0), "signals": TABLE, "epochs": TABLE}
-_LOADER = {
-    "name": NAMED,
-    "loader": Rule(
-        'a text like "package.module:function"', lambda value: isinstance(value, str) and bool(_PLACE.fullmatch(value))
-    ),
-    "arguments": list_of(TABLE, "a list of tables, one per session"),
-    "version": TEXT,
-}
+_FUNCTION = Rule('a text like "package.module:function"', lambda v: isinstance(v, str) and _PLACE.fullmatch(v))
+_LOADER = {"name": NAMED, "loader": _FUNCTION, "version": TEXT}
+_LOADER |= {"arguments": list_of(TABLE, "a list of tables, one per session")}
 _COLUMNS = list_of(TEXT, "a list of names, one per column")
 _ARRAYS = {
     "spikes": ({"times": TEXT, "unit": TEXT}, ("times", "unit")),
@@ -207,13 +198,13 @@ def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Pat
 
 def _misfit(function: Any, arguments: dict) -> str | None:
     """Why a function does not take some arguments, None if it does or does not say."""
+    signature = None
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-    try:
         signature.bind(**arguments)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
+        if signature is None:
+            return None
         known = list(signature.parameters)
         unknown = [key for key in arguments if key not in known]
         return f"do not fit {function.__name__}{signature}: {error}{guess(unknown[0], known) if unknown else '.'}"

@@ -13,7 +13,7 @@ from .bases import TIME_BASES, VALUE_BASES, lags_of
 COUNTS = "counts"  # name of the binned spikes among the signals
 COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV")  # those that know an exposure
 RESAMPLE = ("mean", "nearest", "linear")
-_SHORTEST_BIN_S = 1e-6
+_SHORTEST_S = 1e-6  # of a bin
 _WHOLE_LAG = 1e-6  # of a bin: what rounding leaves
 _LONGEST_LAG = 10**9
 _LATEST_S = 1e11  # some thousand years
@@ -23,18 +23,13 @@ _NUMBER = Rule("a finite number", is_number)
 _WHOLE = Rule("a whole number", is_whole)
 _PAIR = Rule("two numbers", lambda value: isinstance(value, list) and len(value) == 2 and all(map(is_number, value)))
 _KEYS = {
-    "bin_s": Rule(
-        f"a number of seconds of at least {_SHORTEST_BIN_S:g}",
-        lambda value: is_number(value) and value >= _SHORTEST_BIN_S,
-    ),
+    "bin_s": Rule(f"a number of seconds of at least {_SHORTEST_S:g}", lambda v: is_number(v) and v >= _SHORTEST_S),
     "epochs": rule.either(rule.TEXT, rule.list_of(_PAIR, "a list of [start, stop] in seconds")),
     "partial_bins": rule.one_of("drop", "exposure"),
     "target": rule.TEXT,
     "units": rule.list_of(rule.either(rule.TEXT, _WHOLE), "a list of names of units"),
     "min_rate_hz": rule.NOT_NEGATIVE,
-    "covariates": Rule(
-        "an array of tables", lambda value: isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-    ),
+    "covariates": rule.TABLES,
     "history": rule.TABLE,
 }
 _COVARIATE = {
