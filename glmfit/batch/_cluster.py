@@ -116,12 +116,9 @@ def _closed(cluster: SpecCluster) -> Iterator[None]:
         try:
             cluster.close()
         except Exception as error:
-            warnings.warn(
-                f"the cluster did not close in order ({type(error).__name__}: {error}); what was done stays. "
-                "Look whether processes or jobs of it are left (on SLURM: squeue --me).",
-                UserWarning,
-                stacklevel=2,
-            )
+            what = f"the cluster did not close in order ({type(error).__name__}: {error}); what was done stays. "
+            advice = "Look whether processes or jobs of it are left (on SLURM: squeue --me)."
+            warnings.warn(what + advice, UserWarning, stacklevel=2)
 
 
 class Certificates(NamedTuple):
@@ -181,12 +178,9 @@ def _connect(where: str, security: Security | None) -> Iterator[Client]:
     security = security or Security()
     _knock(address, security)
     if address.startswith("tcp://"):
-        warnings.warn(
-            f"{address} has no TLS: anybody who reaches that port can run code in your name. "
-            "Start the scheduler and its workers with certificates, or let glmfit start them.",
-            UserWarning,
-            stacklevel=5,
-        )
+        advice = "Start the scheduler and its workers with certificates, or let glmfit start them."
+        what = f"{address} has no TLS: anybody who reaches that port can run code in your name. {advice}"
+        warnings.warn(what, UserWarning, stacklevel=5)
     with Client(address, security=security, set_as_default=False) as client:
         yield client
 

@@ -14,6 +14,7 @@ from pathlib import Path
 # made (undocumented: tests/batch/test_environment.py measures it).
 ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
+SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue")
 LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may work, of jobs with a walltime
 STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
 SET_STARTED = f"export {STARTED}=$(date +%s)"
@@ -81,10 +82,9 @@ def seconds_of(walltime: str | int) -> float:
         raise ValueError(f"walltime={walltime!r} was given; write it as 'HH:MM:SS' or 'D-HH:MM:SS'")
     days, *parts = match.groups()
     numbers = [int(part) for part in parts if part is not None]
-    if days is not None:
-        hours, minutes, seconds = [*numbers, 0, 0][:3]
-    else:
-        hours, minutes, seconds = {1: [0, *numbers, 0], 2: [0, *numbers], 3: numbers}[len(numbers)]
+    if days is None and len(numbers) < 3:  # minutes, and seconds
+        numbers = [0, *numbers]
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
     return 86400.0 * int(days or 0) + 3600.0 * hours + 60.0 * minutes + seconds
 
 

@@ -38,10 +38,9 @@ class Arrivals(SchedulerPlugin):
 
 def last_lines(path: Path, n_lines: int = 5) -> str:
     """Read the end of a log, or nothing where there is none."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return "\n".join(read_regular(path).decode(errors="replace").splitlines()[-n_lines:])
-    except (OSError, ValueError):
-        return ""
+    return ""
 
 
 class LocalWorker(ProcessInterface):
@@ -67,14 +66,9 @@ class LocalWorker(ProcessInterface):
         while True:
             arrived = self.arrivals.count.get(self.name, 0)
             with open_to_append(self.log) as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self.command,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    env=self.env,
-                    start_new_session=True,  # Ctrl-C is for the driver, which ends its workers in order
-                )
+                # A session of its own: Ctrl-C is for the driver, which ends its workers in order.
+                given = {"stdin": asyncio.subprocess.PIPE, "stdout": log, "stderr": log, "start_new_session": True}
+                self._process = await asyncio.create_subprocess_exec(*self.command, env=self.env, **given)
             code = await self._process.wait()
             failures = failures + 1 if self.arrivals.count.get(self.name, 0) == arrived else 0
             self.trouble = None
@@ -105,11 +99,9 @@ class LocalProcesses(SpecCluster):
 
     def __init__(self, *, environments: list[dict], security: Security, scratch: Path, logs: Path, dashboard: bool):
         arrivals = Arrivals()
+        shared = {"scratch": scratch, "arrivals": arrivals}
         workers = {
-            f"local-{i}": {
-                "cls": LocalWorker,
-                "options": {"scratch": scratch, "env": env, "log": logs / f"local-{i}.log", "arrivals": arrivals},
-            }
+            f"local-{i}": {"cls": LocalWorker, "options": shared | {"env": env, "log": logs / f"local-{i}.log"}}
             for i, env in enumerate(environments)
         }
         options = {"host": "127.0.0.1", "port": 0, "protocol": "tls://", "security": security, "plugins": [arrivals]}
@@ -132,10 +124,7 @@ def dask_setup(worker: object) -> None:
 
 
 def _end_with_the_input() -> None:
-    """Wait for the end of the standard input, whose other end the driver holds, and leave: by whatever it has ended.
-
-    What was begun here is not why.
-    """
+    """Leave when the standard input ends, whose other end the driver holds; what was begun here is not why."""
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass

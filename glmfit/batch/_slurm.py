@@ -16,11 +16,10 @@ from dask_jobqueue.slurm import SLURMJob
 from distributed import Security
 from distributed.core import Status
 
-from ._environment import LIFETIME, SET_STARTED, lifetime_of
+from ._environment import LIFETIME, SET_STARTED, SLURM_OPTIONS, lifetime_of
 from ._local import HTTP_ON_LOOPBACK, Arrivals, last_lines
 from ._scripts import directive, log_file
 
-OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue")
 CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
 SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
@@ -163,12 +162,10 @@ def job_options(
     walltime is 30 minutes unless it was changed; it must be longer than the longest fit. Dask puts all of it into a
     script as it is: what must not be read as shell is quoted here.
     """
-    unknown = sorted(set(options) - set(OPTIONS))
+    unknown = sorted(set(options) - set(SLURM_OPTIONS))
     if unknown:
-        raise ValueError(
-            f"slurm options {unknown} are not known; known are {list(OPTIONS)}, "
-            "and extra=['--name=value'] for all others"
-        )
+        known = f"known are {list(SLURM_OPTIONS)}, and extra=['--name=value'] for all others"
+        raise ValueError(f"slurm options {unknown} are not known; {known}")
     configured = dask.config.get("jobqueue.slurm")
     extra = [f"--{stream}={log_file(logs, f'glmfit-%J.{stream[:3]}')}" for stream in ("error", "output")]
     extra += [*_lines(options.get("extra", configured["job-extra-directives"])), *(["--gres=gpu:1"] if gpu else [])]
