@@ -39,9 +39,8 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
         raise ValueError(f"cannot save to {path}: it is a folder. Give the name of a file in it, ending in '.npz'.")
     path = Path(path)
     if path.suffix not in ("", ".npz"):
-        raise ValueError(
-            f"cannot save to {path}: models are saved as .npz files, not as {path.suffix!r}. Give '{path}.npz'."
-        )
+        what = f"models are saved as .npz files, not as {path.suffix!r}. Give '{path}.npz'."
+        raise ValueError(f"cannot save to {path}: {what}")
     path = path.with_suffix(".npz")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save to {path}: the folder {path.parent} does not exist. Create it first.")

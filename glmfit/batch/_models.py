@@ -82,10 +82,8 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
     members = []
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
-        words = {
-            key: value if isinstance(value, str) else shown(value).replace(" ", "") for key, value in chosen.items()
-        }
-        label = ",".join(f"{key}={word}" for key, word in words.items())
+        words = [value if isinstance(value, str) else shown(value).replace(" ", "") for value in values]
+        label = ",".join(map("{}={}".format, grid, words))
         members.append((f"[{label}]" if label else "", chosen))
         if check:
             _check_values(problems, path, estimator, parameters, chosen)

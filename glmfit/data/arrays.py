@@ -100,9 +100,8 @@ def _refuse_trials(value: Any, name: str, needs: str) -> None:
         what = f"has shape {shape}, {len(shape)} dimensions"
     else:
         return
-    raise ValueError(
-        f"{name} {what}; it needs {needs}. If these are trials, concatenate them: numpy.concatenate({name})."
-    )
+    advice = f"If these are trials, concatenate them: numpy.concatenate({name})."
+    raise ValueError(f"{name} {what}; it needs {needs}. {advice}")
 
 
 def refuse_ragged(value: Any, name: str, needs: str) -> None:
@@ -154,9 +153,8 @@ def _refuse_columns_of_words(value: Any, name: str) -> None:
     names = list(value.columns)
     again = [repr(column) for column in dict.fromkeys(names) if names.count(column) > 1]
     if again:
-        raise ValueError(
-            f"{name} has several columns of the same name: {_some(again)}. Give every column a name of its own."
-        )
+        advice = "Give every column a name of its own."
+        raise ValueError(f"{name} has several columns of the same name: {_some(again)}. {advice}")
     found = []
     for column, dtype in zip(names, dtypes, strict=True):
         if getattr(dtype, "kind", "O") not in "biufc":

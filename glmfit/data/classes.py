@@ -94,8 +94,8 @@ def _training(X, pairs_of, missing, total, sample_weight, offset, n_classes: int
     """Rows that are known, and have a weight and a count; the pairs of these rows come from a function of both."""
     n = X.shape[0]
     weight = np.ones(n) if sample_weight is None else read_weights(sample_weight, n)
-    unknown = [missing, *(rows_with_nan(a) for a in (X, offset) if a is not None and not scipy.sparse.issparse(a))]
-    nan = np.logical_or.reduce(unknown)
+    dense = [a for a in (X, offset) if a is not None and not scipy.sparse.issparse(a)]
+    nan = np.logical_or.reduce([missing, *map(rows_with_nan, dense)])
     keep = np.flatnonzero(~nan & (weight > 0) & (total > 0))
     if not len(keep):
         weightless = "sample_weight is zero on all rows without NaN" if not weight[~nan].any() else ""
@@ -132,11 +132,8 @@ def read_labels(y) -> np.ndarray:
         raise TypeError(
             f"y is a sparse matrix of shape {y.shape}; labels are one per row. Counts are for MultinomialGLM."
         )
-    if hasattr(y, "to_numpy"):
-        y = y.to_numpy()
-    if isinstance(y, list | tuple):
-        y = _from_list(y)
-    y = np.asarray(y)
+    y = y.to_numpy() if hasattr(y, "to_numpy") else y
+    y = np.asarray(_from_list(y) if isinstance(y, list | tuple) else y)
     if y.ndim == 2 and y.shape[1] == 1:
         warn_user(
             "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,).",
@@ -172,9 +169,8 @@ def _check_whole(y: np.ndarray) -> None:
     if fractions.size:
         raise ValueError(
             f"Unknown label type: continuous. y holds numbers that are no integers (the first is {fractions[0]:g}): "
-            "those are "
-            "measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into strings. "
-            "Counts of neurons are for PopulationGLM."
+            "those are measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into "
+            "strings. Counts of neurons are for PopulationGLM."
         )
     check_classification_targets(finite)
 

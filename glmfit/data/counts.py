@@ -114,9 +114,8 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     given = read_recording(estimator, X, y, sample_weight, offset, exposure, reset)
     rows, data = _without_nan(given)
     n_dropped = len(given.X) - len(rows)
-    fraction = np.any(data.Y != np.rint(data.Y), axis=0) if reset else np.zeros(1)
-    if fraction.any():
-        warn_of_fractions(fraction, data.Y)
+    if reset:
+        warn_of_fractions(np.any(data.Y != np.rint(data.Y), axis=0), data.Y)
     exposure = data.exposure
     if exposure is not None:
         check_unexposed(data.Y, exposure, rows)
@@ -168,9 +167,8 @@ def _total_weights(data: Recording) -> np.ndarray | None:
         _refuse_extremes(weights, "sample_weight times exposure", "Divide sample_weight by its largest.")
     if weights is not None and not weights.sum() > 0:
         what = "sample_weight" if exposure is None else "sample_weight times exposure"
-        raise ValueError(
-            f"{what} is zero on all {len(weights)} rows without NaN; at least one of them needs a positive weight."
-        )
+        advice = "at least one of them needs a positive weight."
+        raise ValueError(f"{what} is zero on all {len(weights)} rows without NaN; {advice}")
     return weights
 
 
@@ -188,16 +186,15 @@ def _read_counts(y, small: bool) -> np.ndarray:
 
 def warn_of_fractions(fraction: np.ndarray, Y=None, name: str = "y") -> None:
     """Warn of neurons, bool (neuron,), with counts that are no integers."""
-    warn_user(_TIMES if looks_like_times(Y) else _NOT_INTEGER.format(name, int(fraction.sum()), len(fraction)))
+    if fraction.any():
+        warn_user(_TIMES if looks_like_times(Y) else _NOT_INTEGER.format(name, int(fraction.sum()), len(fraction)))
 
 
 def check_unexposed(Y, exposure, rows) -> None:
     """Raise for counts in bins that were not observed."""
-    bad = np.flatnonzero((exposure == 0) & (Y > 0).any(axis=1))
-    if bad.size:
-        raise ValueError(
-            f"row {rows[bad[0]]} has spikes but exposure 0: nothing can be counted in a bin that was not observed."
-        )
+    for bad in np.flatnonzero((exposure == 0) & (Y > 0).any(axis=1))[:1]:
+        why = "nothing can be counted in a bin that was not observed."
+        raise ValueError(f"row {rows[bad]} has spikes but exposure 0: {why}")
 
 
 def check_part(Y, exposure, first_row: int) -> None:
@@ -224,11 +221,9 @@ def _check_same_neurons(fitted: list, given: list | None, n: int) -> None:
 
 
 def _names(y) -> list | None:
-    columns = getattr(y, "columns", None)
-    if columns is not None:
-        return [str(c) for c in columns]
-    name = getattr(y, "name", None)
-    return [str(name)] if name is not None and getattr(y, "ndim", 2) == 1 else None
+    named = getattr(y, "name", None) is not None and getattr(y, "ndim", 2) == 1
+    columns = getattr(y, "columns", [y.name] if named else None)
+    return None if columns is None else [str(c) for c in columns]
 
 
 def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:

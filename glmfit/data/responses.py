@@ -84,8 +84,7 @@ class Responses:
         """Warn of counts that are not integers, as other Poisson models do."""
         records = self.records
         odd = np.bincount(records.right[records.y != np.rint(records.y)], minlength=self.n_neurons) > 0
-        if odd.any():
-            warn_of_fractions(odd, name="responses")
+        warn_of_fractions(odd, name="responses")
 
 
 def read_responses(

@@ -112,10 +112,8 @@ class MappedRows(KnownRows):
         if array.filename is None:
             raise ValueError("the np.memmap was made of a file without a name; make it from the file's path.")
         if array.mode == "c":
-            raise ValueError(
-                f"{what} has mode 'c' (copy on write): changes of it are not in the file, where rows are read from. "
-                "Open it with mode='r'."
-            )
+            why = "(copy on write): changes of it are not in the file, where rows are read from. Open it with mode='r'."
+            raise ValueError(f"{what} has mode 'c' {why}")
         array = array[:, None] if self.one_column else array
         self._stored = array.dtype
         self._strides = _strides(array, what)
@@ -127,10 +125,8 @@ class MappedRows(KnownRows):
     def read(self, rows: slice) -> np.ndarray:
         start, stop, _ = rows.indices(len(self))
         row = self._strides[0]
-        data = np.empty((stop - start - 1) * row + self._row_bytes, np.uint8)
-        position = self._position + start * row
-        got = _read_into(self._file, data, position)
-        if got < len(data):
+        data, position = np.empty((stop - start - 1) * row + self._row_bytes, np.uint8), self._position + start * row
+        if _read_into(self._file, data, position) < len(data):
             size = os.fstat(self._file.number).st_size
             raise OSError(
                 f"{self._file.path} has {size} bytes now, but rows {start} to {stop - 1} need {position + len(data)}. "

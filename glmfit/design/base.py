@@ -20,10 +20,8 @@ class RowSource(abc.ABC):
 
     Attributes
     ----------
-    shape : tuple of int
-        Rows and columns.
-    n_columns : int
-        Read off the first row, unless a class sets it.
+    shape, n_columns : tuple of int, int
+        Rows and columns; columns, read off the first row unless a class sets it.
     dtype : numpy.dtype
         Of the rows that `fetch` gives: float32 where that holds every value `read` may give, else float64.
     chunk_rows : int
@@ -91,8 +89,8 @@ class RowSource(abc.ABC):
         -------
         dict
             Name -> what compares equal as long as the data behind the name are the same, such as size and time of
-            change of a file; empty where nothing is known. A fit that reads rows as it goes compares it at its end
-            with that at its beginning, and warns of what has changed, by name.
+            change of a file; empty where nothing is known. A fit that reads rows as it goes warns of what has changed
+            meanwhile, by name.
         """
         return {}
 
@@ -134,9 +132,9 @@ class RowSource(abc.ABC):
             If an index is outside.
         """
         blocks = [self._checked(*run) for run in runs_of(rows, len(self))]
-        if not blocks:
-            return np.empty((0, self.n_columns), self.dtype)
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        if len(blocks) == 1:
+            return blocks[0]
+        return np.concatenate(blocks) if blocks else np.empty((0, self.n_columns), self.dtype)
 
     def to_array(self) -> np.ndarray:
         """Read all rows into memory.
@@ -236,20 +234,16 @@ def served_dtype(dtype) -> np.dtype:
 def check_real(dtype, what: str) -> None:
     """Raise unless a type is one of real numbers."""
     if np.dtype(dtype).kind not in "biuf":
-        raise ValueError(
-            f"{what} has dtype {dtype}; it must be real numbers (bool, integers or floats). Convert it, or write the "
-            "part you need as such."
-        )
+        needs = "it must be real numbers (bool, integers or floats). Convert it, or write the part you need as such."
+        raise ValueError(f"{what} has dtype {dtype}; {needs}")
 
 
 def check_form(shape, dtype, what: str) -> None:
     """Raise unless an array has rows of real numbers: (time,) or (time, column), neither of them empty."""
     check_real(dtype, what)
     if len(shape) not in (1, 2):
-        raise ValueError(
-            f"{what} has {len(shape)} dimensions, shape {tuple(shape)}; it needs (time,) or (time, column). Reshape it "
-            "so that each row is a time bin."
-        )
+        needs = "it needs (time,) or (time, column). Reshape it so that each row is a time bin."
+        raise ValueError(f"{what} has {len(shape)} dimensions, shape {tuple(shape)}; {needs}")
     if 0 in shape:
         empty = "rows" if shape[0] == 0 else "columns"
         raise ValueError(f"{what} has no {empty}, shape {tuple(shape)}; it needs at least one. Is it written already?")
@@ -268,10 +262,8 @@ def runs_of(rows, n_rows: int) -> list[tuple[int, int]]:
     if rows.size == 0:
         return []
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        raise ValueError(
-            f"rows has shape {rows.shape} and dtype {rows.dtype}; it must be a slice or increasing integers, (row,). "
-            "For a mask give np.flatnonzero(mask)."
-        )
+        needs = "it must be a slice or increasing integers, (row,). For a mask give np.flatnonzero(mask)."
+        raise ValueError(f"rows has shape {rows.shape} and dtype {rows.dtype}; {needs}")
     if not np.all(rows[1:] > rows[:-1]):
         raise ValueError("rows do not increase; sort them, each once, and put the result in the order you want.")
     if rows[0] < 0 or rows[-1] >= n_rows:

@@ -97,9 +97,8 @@ class Convolution(KnownRows):
         self._source = rows_of(signal, "signal")
         self._n_rows, self._n_sources = self._source.shape
         self.n_columns = self._n_sources * n_basis
-        labels = getattr(signal, "columns", None)
-        labels = range(self._n_sources) if labels is None else labels
-        prefix = "x" if name is None else name
+        given, prefix = getattr(signal, "columns", None), "x" if name is None else name
+        labels = range(self._n_sources) if given is None else given
         self.columns = [f"{prefix}{source}_{b}" for source in labels for b in range(n_basis)]
         self._block, self._shifted = _shifted(kernels)
         missing = self._find_missing()
@@ -152,11 +151,8 @@ class Convolution(KnownRows):
             block = self._source._read(start, min(start + _SCAN_ROWS, self._n_rows))
             if block.dtype.kind != "f":
                 break
-            if np.isinf(block).any():
-                raise ValueError(
-                    f"the signal is infinite at row {start + np.isinf(block).any(axis=1).argmax()}; it must be finite, "
-                    "or NaN where it is missing."
-                )
+            for row in np.flatnonzero(np.isinf(block).any(axis=1))[:1] + start:
+                raise ValueError(f"the signal is infinite at row {row}; it must be finite, or NaN where it is missing.")
             missing[start : start + len(block)] = np.isnan(block).any(axis=1)
         return missing
 
@@ -179,9 +175,8 @@ def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
     kernels = np.asarray(basis)
     check_form(kernels.shape, kernels.dtype, "basis")
     if kernels.ndim != 2:
-        raise ValueError(
-            f"basis has shape {kernels.shape}; it must be (lag, basis). Give basis[:, None] for one kernel."
-        )
+        advice = "Give basis[:, None] for one kernel."
+        raise ValueError(f"basis has shape {kernels.shape}; it must be (lag, basis). {advice}")
     if not np.isfinite(kernels).all():
         raise ValueError("basis has entries that are NaN or infinite; kernels must be finite.")
     lags, n_basis = kernels.shape

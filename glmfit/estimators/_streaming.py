@@ -133,8 +133,7 @@ def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, expos
     data = read_recording(estimator, source, y, sample_weight, offset, exposure, reset=True)
     weights, offset, n_dropped = _count_out(data)
     spikes, fraction = look_at_counts(CountView(data.Y, _positive(weights), None), data.exposure)
-    if fraction.any():
-        warn_of_fractions(fraction)
+    warn_of_fractions(fraction)
     if data.exposure is not None:
         weights = data.exposure if weights is None else weights * data.exposure
     keep = _positive(weights)
