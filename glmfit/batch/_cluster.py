@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 import warnings
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._at_work import RunLock
-from ._environment import import_path, machine_type, visible_gpus, worker_environment
+from ._environment import machine_type, visible_gpus, worker_environment
 from ._stop import signals_noted
 
 if TYPE_CHECKING:
@@ -55,18 +56,16 @@ def open_client(
     The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
     that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
     through. Workers of ours have one thread, or one GPU, logs in out/logs and compiled programs in out/compiled, which
-    SLURM's nodes must share; they may still be on their way: `drive` waits for them. A task is handed back after
-    `allowed_failures` of its workers have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
+    SLURM's nodes must share; `drive` waits for them. A task is handed back after `allowed_failures` of its workers
+    have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
     """
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
         return
     missing = [name for name in ("distributed", "cryptography") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ImportError(
-            f'{" and ".join(missing)} not installed: in the checkout run  python -m pip install -e ".[batch]"  (or run '
-            "serially)"
-        )
+        advice = 'in the checkout run  python -m pip install -e ".[batch]"  (or run serially)'
+        raise ImportError(f"{' and '.join(missing)} not installed: {advice}")
     if scheduler not in ("local", "slurm"):
         with _connect(os.fspath(scheduler), security) as client:
             yield client
@@ -88,7 +87,9 @@ def open_client(
         stack.enter_context(signals_noted())  # SIGTERM ends in order, too: workers and jobs are ended, files removed
         made = stack.enter_context(certificates(out if scheduler == "slurm" else None))
         stack.enter_context(dask.config.set(settings | made.settings))
-        env = _WORKER_SETTINGS | made.environment | {"PYTHONPATH": import_path()}
+        # So that a worker finds the user's own loaders, too.
+        paths = dict.fromkeys(str(Path(place).absolute()) for place in sys.path)
+        env = _WORKER_SETTINGS | made.environment | {"PYTHONPATH": os.pathsep.join(paths)}
         given = {"security": made.security, "logs": out / "logs", "dashboard": dashboard}
         if scheduler == "slurm":
             from ._slurm import Jobs

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
 import re
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -28,8 +28,7 @@ def default_out(path: Path) -> Path:
 def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> dict[str, str]:
     """Return the environment variables of a process that fits, which NumPy and jax read when they are imported.
 
-    `gpu` is the number (or UUID) of the only GPU to use, without one it is the CPU; `cache` the folder of compiled
-    programs, for machines of one type.
+    `gpu` is the number (or UUID) of the only GPU to use; `cache` the folder of programs compiled for this machine type.
     """
     env = ONE_THREAD | {"JAX_PLATFORMS": "cpu"}
     if gpu is not None:
@@ -43,21 +42,14 @@ def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | Non
     return env
 
 
-def import_path() -> str:
-    """Join the places where this process finds modules, so that a worker finds the user's own loaders too."""
-    return os.pathsep.join(dict.fromkeys(str(Path(place).absolute()) for place in sys.path))
-
-
 def visible_gpus(n_gpus: int) -> list[str]:
     """Name the first GPUs that this process may use, as CUDA_VISIBLE_DEVICES wants them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = map(str, range(n_gpus)) if given is None else given.split(",")
     names = [name.strip() for name in names if name.strip()]
     if len(names) < n_gpus:
-        raise ValueError(
-            f"{n_gpus} GPUs were asked for, but CUDA_VISIBLE_DEVICES={given!r} lists {len(names)}; "
-            "ask for fewer, or make more of them visible"
-        )
+        advice = f"lists {len(names)}; ask for fewer, or make more of them visible"
+        raise ValueError(f"{n_gpus} GPUs were asked for, but CUDA_VISIBLE_DEVICES={given!r} {advice}")
     return names[:n_gpus]
 
 
@@ -66,10 +58,9 @@ def machine_type() -> str:
 
     A program compiled on another kind of machine may stop with an illegal instruction, or differ in the last bits.
     """
-    try:
+    found = None
+    with contextlib.suppress(OSError):
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
-    except OSError:
-        found = None
     instructions = " ".join(sorted(found[1].split())) if found else platform.processor()
     what = "\n".join((platform.machine(), instructions, metadata.version("jaxlib")))
     return f"{platform.machine()}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
@@ -89,9 +80,6 @@ def seconds_of(walltime: str | int) -> float:
 
 
 def lifetime_of(walltime: str | float | None, margin: float) -> float | None:
-    """Seconds after which a process ends: `margin`, or a tenth if that is less, before the walltime.
-
-    None without a walltime; SLURM reads 0 as none.
-    """
+    """Seconds after which a process ends: `margin`, or a tenth if less, before the walltime; None without one, or 0."""
     seconds = seconds_of(walltime) if isinstance(walltime, str | int) and walltime else float(walltime or 0.0)
     return seconds - min(margin, 0.1 * seconds) if seconds else None

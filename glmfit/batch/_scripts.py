@@ -17,9 +17,9 @@ def directive(option: str) -> str:
     """Return the line of a script that gives an option to sbatch, if it is a line."""
     control = re.search(r"[\x00-\x1f\x7f]", option)
     if control:
+        why = f"its options are lines without control characters such as {control[0]!r}, after which commands could"
         raise ValueError(
-            f"{option!r} was given to SLURM; its options are lines without control characters such as {control[0]!r}, "
-            "after which commands could follow. Give it without, or rename the folder that has it."
+            f"{option!r} was given to SLURM; {why} follow. Give it without, or rename the folder it names."
         )
     return f"#SBATCH {option}"
 
@@ -27,19 +27,13 @@ def directive(option: str) -> str:
 def log_file(folder: Path, name: str) -> str:
     """Path of a log as sbatch reads it: % stands for a number in the name, and for itself in the folder."""
     if "\\" in str(folder):
-        raise ValueError(
-            f"{str(folder)!r} was given as the folder of logs; SLURM takes names of logs without backslashes only. "
-            "Rename the folder, or give another output folder."
-        )
+        advice = "SLURM takes names of logs without backslashes only. Rename the folder, or give another output folder."
+        raise ValueError(f"{str(folder)!r} was given as the folder of logs; {advice}")
     return '"' + str(folder).replace("%", "%%").replace('"', '\\"') + f'/{name}"'
 
 
 def write_array_script(manifest: Path, out: Path, script: Path, shards: int, name: str, slurm: dict, gpus: int) -> str:
-    """Write a script for ``sbatch``; return it.
-
-    Every task of the array runs its share of the fits. A task that is requeued, or the whole script submitted again,
-    goes on with what is missing.
-    """
+    """Write a script for ``sbatch``, and return it: every task runs its share, and goes on with it when requeued."""
     walltime = slurm.get("walltime")
     lifetime = lifetime_of(walltime, MARGIN)
     job = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "batch"
@@ -56,10 +50,8 @@ def write_array_script(manifest: Path, out: Path, script: Path, shards: int, nam
     options += list(slurm.get("extra") or [])
     command = [sys.executable, "-m", "glmfit.batch", "run", str(manifest), "--out", str(out), "--scheduler", "serial"]
     command += ["--gpus", "1"] if gpus else []
-    lines = ["#!/bin/bash", *map(directive, options), "set -e"]
-    lines += [SET_STARTED, *(slurm.get("prologue") or [])]
-    if lifetime is not None:
-        lines.append(f"export {LIFETIME}={lifetime:.0f}")
+    lines = ["#!/bin/bash", *map(directive, options), "set -e", SET_STARTED, *(slurm.get("prologue") or [])]
+    lines += [] if lifetime is None else [f"export {LIFETIME}={lifetime:.0f}"]
     lines.append(f"cd {shlex.quote(str(Path.cwd()))}")
     lines.append(f'exec {shlex.join(command)} --shard "$SLURM_ARRAY_TASK_ID/{shards}"')
     text = "\n".join(lines) + "\n"

@@ -57,9 +57,8 @@ class Job(SLURMJob):
 class Jobs(SLURMCluster):
     """A scheduler in this process and workers in jobs.
 
-    Dask's adaptive scaling replaces a worker that was there and was lost. Two things are noticed here: a job that ends
-    before its worker has arrived (cancelled in the queue, killed while it started), by asking SLURM; and a job that
-    SLURM refuses, which is submitted again after a while, unless SLURM never took any.
+    Dask's adaptive scaling replaces a worker that was lost. Noticed here are a job that ends before its worker has
+    arrived (cancelled in the queue, killed while it started), by asking SLURM, and one that SLURM refuses.
     """
 
     job_cls = Job
@@ -89,10 +88,7 @@ class Jobs(SLURMCluster):
         return self.status.name in ("created", "starting", "running")
 
     async def _look_after_refused(self) -> None:
-        """Submit again what SLURM refused, after pauses that grow.
-
-        Where it never took a job, it would not take this one later either.
-        """
+        """Submit again what SLURM refused, after pauses that grow; where it never took a job, it never will."""
         accepted, pause = False, 0.0
         while await self._is_open_after(pause or LOOK_EVERY):
             accepted = accepted or any(job.job_id for job in self.workers.values())
@@ -126,9 +122,8 @@ class Jobs(SLURMCluster):
             if sum(self.arrivals.count.values()) > arrived:
                 arrived, n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
             present = {str(worker.name) for worker in self.scheduler.workers.values()}
-            missing = {
-                job.job_id: name for name, job in self.workers.items() if job.job_id and str(name) not in present
-            }
+            absent = {name: job.job_id for name, job in self.workers.items() if str(name) not in present}
+            missing = {job: name for name, job in absent.items() if job}
             now = time.monotonic()
             submitted = {job: submitted.get(job, now) for job in missing}
             old = [job for job, since in submitted.items() if now - since > SECONDS_TO_ARRIVE]
@@ -156,11 +151,10 @@ class Jobs(SLURMCluster):
 def job_options(
     *, gpu: bool, options: dict[str, Any], env: dict[str, str], logs: Path, dashboard: bool
 ) -> dict[str, Any]:
-    """Translate the options of the user into those of Dask's SLURMCluster.
+    """Translate the options of `run` into those of Dask's SLURMCluster.
 
-    The user's are those of `run`. What is not given is taken from Dask's own configuration (jobqueue.slurm), where the
-    walltime is 30 minutes unless it was changed; it must be longer than the longest fit. Dask puts all of it into a
-    script as it is: what must not be read as shell is quoted here.
+    What is not given is taken from Dask's own configuration (jobqueue.slurm), where the walltime is 30 minutes unless
+    it was changed. Dask puts all of it into a script as it is: what must not be read as shell is quoted here.
     """
     unknown = sorted(set(options) - set(SLURM_OPTIONS))
     if unknown:
@@ -178,11 +172,10 @@ def job_options(
         # To leave by itself is no failure of the task that runs: it starts again elsewhere.
         arguments += ["--lifetime", f"{lifetime:.0f}s"]
         env = env | {LIFETIME: f"{lifetime:.0f}"}
-    scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}
-    if options.get("host"):
-        scheduler["host"] = options["host"]
-        if options["host"].startswith("127."):  # all nodes are this machine
-            arguments += ["--host", options["host"]]
+    scheduler, host = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}, options.get("host")
+    scheduler |= {"host": host} if host else {}
+    if host and host.startswith("127."):  # all nodes are this machine
+        arguments += ["--host", host]
     return {
         "cores": 1,
         "processes": 1,
@@ -190,7 +183,7 @@ def job_options(
         "walltime": walltime,
         "queue": options.get("partition"),
         "account": options.get("account"),
-        "interface": None if options.get("interface") is None else shlex.quote(options["interface"]),
+        "interface": options.get("interface") and shlex.quote(options["interface"]),
         # What Dask's configuration names may be a command of several words, and stays as it is.
         "python": configured["python"] or shlex.quote(sys.executable),
         "protocol": "tls://",

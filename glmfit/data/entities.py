@@ -36,13 +36,14 @@ def read_side(features, side: Side) -> tuple[Side, Any]:
     name = f"{side.entity}_features"
     if features is None:
         return side, None
-    if isinstance(features, number_types.Integral) or (np.ndim(features) == 0 and not hasattr(features, "shape")):
-        if isinstance(features, bool) or not isinstance(features, number_types.Integral) or features < 1:
-            raise ValueError(
-                f"{name} is {features!r}; it must be an array ({side.entity}, feature), or, where every {side.entity} "
-                f"is its own feature, None or the number of {side.entities}."
-            )
+    is_whole = isinstance(features, number_types.Integral)
+    if is_whole and not isinstance(features, bool) and features >= 1:
         return side._replace(n=int(features)), None
+    if is_whole or (np.ndim(features) == 0 and not hasattr(features, "shape")):
+        raise ValueError(
+            f"{name} is {features!r}; it must be an array ({side.entity}, feature), or, where every {side.entity} "
+            f"is its own feature, None or the number of {side.entities}."
+        )
     names, values = _names_and_values(features, side)
     if not values.shape[1]:
         raise ValueError(f"{name} has no columns; where every {side.entity} is its own feature give None.")
@@ -142,9 +143,8 @@ def read_prior(factors, m: int, n: int):
         )
         sides.append(values)
     if sides[0].shape[1] != sides[1].shape[1]:
-        raise ValueError(
-            f"prior_factors have shapes {sides[0].shape} and {sides[1].shape}; they need the same number of columns."
-        )
+        shapes = f"{sides[0].shape} and {sides[1].shape}"
+        raise ValueError(f"prior_factors have shapes {shapes}; they need the same number of columns.")
     return tuple(sides)
 
 
@@ -152,7 +152,6 @@ def warn_unseen(side: Side, n_pairs: np.ndarray) -> None:
     """Warn of entities without a response that have no features from which to tell anything."""
     empty = np.flatnonzero(n_pairs == 0)
     if len(empty) and side.n_features is None:
-        warn_user(
-            f"{len(empty)} of {side.n} {side.entities} have no response (first: {empty[0]}) and no features: nothing "
-            f"can be learnt of them, and predictions there are means over the others."
-        )
+        why = "nothing can be learnt of them, and predictions there are means over the others."
+        what = f"{len(empty)} of {side.n} {side.entities} have no response (first: {empty[0]})"
+        warn_user(f"{what} and no features: {why}")

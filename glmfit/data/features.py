@@ -43,10 +43,9 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
     refuse_infinity(X, "X", "feature")
     if scipy.sparse.issparse(X):
         X = as_csr(X)
-        if np.isnan(X.data).any():
-            raise ValueError(
-                f"X is sparse and holds {int(np.isnan(X.data).sum())} NaN; Input X contains NaN. Leave those rows out."
-            )
+        n_nan = int(np.isnan(X.data).sum())
+        if n_nan:
+            raise ValueError(f"X is sparse and holds {n_nan} NaN; Input X contains NaN. Leave those rows out.")
     if sparse:
         refuse_large(X, "X", _SUMS, "whose squares cannot be summed")
     if reset:
@@ -89,10 +88,9 @@ def _refuse_turned(X: Any, estimator: Any) -> None:
     """Raise for features with as many rows as the fit had columns; scikit-learn answers all other numbers."""
     need, shape = estimator.n_features_in_, getattr(X, "shape", ())
     if len(shape) == 2 and shape[1] != need == shape[0]:
-        raise ValueError(
-            f"X has {shape[1]} features, but {type(estimator).__name__} is expecting {need} features as input. X has "
-            f"shape {tuple(shape)}, which looks like (feature, time): pass X.T."
-        )
+        expects = f"{type(estimator).__name__} is expecting {need} features as input."
+        advice = f"X has shape {tuple(shape)}, which looks like (feature, time): pass X.T."
+        raise ValueError(f"X has {shape[1]} features, but {expects} {advice}")
 
 
 def _warn_of_large_integers(given, X) -> None:
@@ -101,10 +99,8 @@ def _warn_of_large_integers(given, X) -> None:
         return
     largest = float(abs(X).max())
     if largest > 2.0**53:
-        warn_user(
-            f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g}): first "
-            "subtract from each column its smallest."
-        )
+        what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g})"
+        warn_user(f"{what}: first subtract from each column its smallest.")
 
 
 def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic, and has no penalty") -> None:
@@ -122,10 +118,8 @@ def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic,
         constant = maybe[(X[:, maybe] == first[maybe]).all(axis=0)]
     if len(constant):
         what = "a constant column" if len(constant) == 1 else f"{len(constant)} constant columns"
-        warn_user(
-            f"{name} has {what} (feature {constant[0]}, always {first[constant[0]]:g}). {why}: leave constant columns "
-            "out."
-        )
+        at = f"(feature {constant[0]}, always {first[constant[0]]:g})"
+        warn_user(f"{name} has {what} {at}. {why}: leave constant columns out.")
 
 
 # -- what goes with the rows
@@ -172,10 +166,8 @@ def read_offset(offset, n_rows: int, n_columns: int, of_classes: bool = False) -
     else:
         needs = f"({n_rows},), or {whole} for one per neuron: it is added to the linear predictor of every bin"
         shapes = (n_rows,), (n_rows, 1), (n_rows, n_columns)
-        advice = (
-            "For bins that were observed for a part of the time only, or not at all, pass exposure (1 a whole bin, 0 "
-            "none) instead of its logarithm."
-        )
+        advice = "For bins that were observed for a part of the time only, or not at all, pass exposure (1 a whole bin,"
+        advice += " 0 none) instead of its logarithm."
     values = numbers(offset, "offset", needs)
     if values.shape not in shapes:
         raise ValueError(f"offset has shape {values.shape}; it needs {needs}.")
@@ -197,10 +189,8 @@ def refuse_lengths(X, y, of: str = "time bin") -> None:
     elif len(y.shape) == 2 and y.shape[1] == X.shape[0]:
         advice = f"y has shape {y.shape}, which looks like (neuron, time): pass y.T."
     elif looks_like_times(y):
-        advice = (
-            "y increases and has fractions, like spike times: count them in the bins of X first, for example by "
-            "numpy.histogram(y, edges)[0]."
-        )
+        advice = "y increases and has fractions, like spike times: count them in the bins of X first, for example by"
+        advice += " numpy.histogram(y, edges)[0]."
     else:
         advice = f"Both need one row per {of}: make them with the same bin size, start and end."
     raise ValueError(f"X has {X.shape[0]} rows but y has {y.shape[0]}: inconsistent numbers of samples. {advice}")
@@ -209,10 +199,8 @@ def refuse_lengths(X, y, of: str = "time bin") -> None:
 def warn_if_turned(X, y) -> None:
     """Warn of features and targets that both look like (column, time)."""
     if _both_turned(X, y):
-        warn_user(
-            f"X and y have {X.shape[0]} rows and {X.shape[1]} columns each. Rows are time bins: if the columns are, "
-            "pass X.T and y.T."
-        )
+        advice = "Rows are time bins: if the columns are, pass X.T and y.T."
+        warn_user(f"X and y have {X.shape[0]} rows and {X.shape[1]} columns each. {advice}")
 
 
 def _both_turned(X, y) -> bool:

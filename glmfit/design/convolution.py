@@ -151,7 +151,8 @@ class Convolution(KnownRows):
             block = self._source._read(start, min(start + _SCAN_ROWS, self._n_rows))
             if block.dtype.kind != "f":
                 break
-            for row in np.flatnonzero(np.isinf(block).any(axis=1))[:1] + start:
+            if np.isinf(block).any():
+                row = start + np.isinf(block).any(axis=1).argmax()
                 raise ValueError(f"the signal is infinite at row {row}; it must be finite, or NaN where it is missing.")
             missing[start : start + len(block)] = np.isnan(block).any(axis=1)
         return missing
@@ -191,9 +192,9 @@ def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
 def _starts(signal: Any, epochs: Any) -> np.ndarray:
     """Rows at which epochs begin, the first of them 0."""
     support = getattr(signal, "time_support", None)
+    if support is not None and epochs is not None:
+        raise ValueError("epochs are given for a pynapple signal, whose time support has them; leave epochs out.")
     if support is not None:
-        if epochs is not None:
-            raise ValueError("epochs are given for a pynapple signal, whose time support has them; leave epochs out.")
         return np.unique(np.r_[0, np.searchsorted(signal.t, support.start)])
     if epochs is None:
         return np.zeros(1, int)

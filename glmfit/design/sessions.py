@@ -92,10 +92,8 @@ class Session:
         recording = {"spikes": spikes, "signals": signals, "epochs": epochs}
         recorded = [name for name, value in recording.items() if value is not None]
         if given and recorded:
-            raise ValueError(
-                f"{', '.join(recorded)} and {', '.join(given)} are given; a session is a recording (spikes, signals, "
-                "epochs) or matrices (X, y and what goes with them)."
-            )
+            needs = "a session is a recording (spikes, signals, epochs) or matrices (X, y and what goes with them)."
+            raise ValueError(f"{', '.join(recorded)} and {', '.join(given)} are given; {needs}")
         if not given and not recorded:
             raise ValueError("nothing is given; a session needs spikes, or X and y.")
         self.matrices = _matrices(given) if given else None
@@ -109,7 +107,7 @@ class Session:
         if self.matrices is not None:
             return f"<Session of matrices: {', '.join(f'{k} {np.shape(v)}' for k, v in self.matrices.items())}>"
         names = ", ".join([*self.signals, *self.epochs])
-        return f"<Session of {len(self.spikes)} units{': ' if names else ''}{names}>"
+        return f"<Session of {len(self.spikes)} units{names and f': {names}'}>"
 
 
 def intervals(what: str, value: Any) -> np.ndarray:
@@ -125,10 +123,8 @@ def intervals(what: str, value: Any) -> np.ndarray:
     for i in np.flatnonzero(stops <= starts)[:1]:
         raise ValueError(f"{what}: interval {i + 1} starts at {starts[i]:g} s and stops at {stops[i]:g} s.")
     for i in np.flatnonzero(starts[1:] < stops[:-1])[:1]:
-        raise ValueError(
-            f"{what}: interval {i + 2} starts at {starts[i + 1]:g} s, before the one before it stops, at {stops[i]:g} "
-            "s. Intervals must increase and not overlap."
-        )
+        why = f"starts at {starts[i + 1]:g} s, before the one before it stops, at {stops[i]:g} s."
+        raise ValueError(f"{what}: interval {i + 2} {why} Intervals must increase and not overlap.")
     return found
 
 
@@ -186,10 +182,8 @@ def _signal(name: Any, value: Any) -> Signal:
     times = np.round(numbers(times, f"the times of {what}", "one time per sample, in s"), 9)
     values = numbers(values, what, "values, (sample,) or (sample, column)")
     if values.ndim not in (1, 2) or times.shape != values.shape[:1] or not len(times):
-        raise ValueError(
-            f"{what} has times {times.shape} and values {values.shape}; it needs (sample,) and (sample,) or (sample, "
-            "column), at least one sample."
-        )
+        needs = "it needs (sample,) and (sample,) or (sample, column), at least one sample."
+        raise ValueError(f"{what} has times {times.shape} and values {values.shape}; {needs}")
     if not np.isfinite(times).all():
         raise ValueError(f"the times of {what} are not all finite.")
     values = values.reshape(len(times), -1)
@@ -236,6 +230,5 @@ def _matrices(given: dict[str, Any]) -> dict[str, Any]:
 def _word(name: Any) -> str:
     """Name of a unit or column: text as it is, numbers without a needless fraction."""
     name = getattr(name, "item", lambda: name)()
-    if isinstance(name, bytes):
-        return name.decode()
+    name = name.decode() if isinstance(name, bytes) else name
     return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
