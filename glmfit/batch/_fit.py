@@ -39,6 +39,8 @@ from ._results import check_result, is_whole, write_failure, write_result
 from ._sources import DataChanged, load_planned
 from ._stop import is_stopped, stop
 
+_last: dict[Callable, tuple[dict, Any]] = {}  # session and design, with what they were made of
+_lock = threading.RLock()
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "equinox", "pynapple")
 
 
@@ -135,7 +137,7 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGL
 
 
 def _fit(spec: dict) -> tuple[Any, dict, dict]:
-    built = _design({name: spec[name] for name in ("source", "design", "estimator", "precision")})
+    built = _remembered(_design, {name: spec[name] for name in ("source", "design", "estimator", "precision")})
     compiled, programs = compile_seconds(), compiled_programs()
     double = jax.enable_x64(True) if spec["precision"] == "double" else nullcontext()
     with double, warnings.catch_warnings(record=True) as caught:
@@ -223,27 +225,18 @@ def _arrays(parts: list, cls: type) -> dict[str, np.ndarray]:
     return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 
 
-class _LastOnly:
-    """Remember the last session or design: tasks come session by session."""
-
-    def __init__(self, make: Callable[[dict], Any]):
-        self._make, self._kept, self._lock = make, None, threading.RLock()
-
-    def __call__(self, spec: dict) -> Any:
-        with self._lock:  # a client of the user's may have workers of several threads
-            if self._kept is None or self._kept[0] != spec:
-                self._kept = None  # let go before loading anew
-                self._kept = spec, self._make(spec)
-            return self._kept[1]
+def _remembered(make: Callable[[dict], Any], spec: dict) -> Any:
+    """Make something, or return what was made last if that is it: tasks come session by session."""
+    with _lock:  # a client of the user's may have workers of several threads
+        if make not in _last or _last[make][0] != spec:
+            _last.pop(make, None)  # let go before loading anew
+            _last[make] = spec, make(spec)
+        return _last[make][1]
 
 
-_session = _LastOnly(load_planned)
-
-
-@_LastOnly
 def _design(spec: dict) -> Built:
     dtype = np.float64 if spec["precision"] == "double" else np.float32
-    return build(_session(spec["source"]), spec["design"], spec["estimator"], dtype=dtype)
+    return build(_remembered(load_planned, spec["source"]), spec["design"], spec["estimator"], dtype=dtype)
 
 
 @functools.cache

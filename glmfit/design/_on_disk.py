@@ -63,9 +63,9 @@ class Watch:
     def warn_of_changes(self) -> None:
         """Warn once if something has changed since: a fit does not end, and what it found is not lost."""
         now, said = self._signature(), []
-        changed = [name for name, was in self._before.items() if _read(was) != _read(now.get(name))]
-        moved = [name for name, was in self._before.items() if was != now.get(name) and name not in changed]
-        replaced = [name for name in moved if now[name].at_path is not None]
+        differ = [name for name, was in self._before.items() if was != now.get(name)]
+        changed = [name for name in differ if _read(self._before[name]) != _read(now.get(name))]
+        replaced = [name for name in differ if name not in changed and now[name].at_path is not None]
         if changed:
             said.append(
                 f"data changed while the fit read them: {', '.join(changed)}. Coefficients, gaps and statuses may be "
@@ -85,10 +85,8 @@ class Watch:
 
 def _signed(given: Any) -> list[RowSource | OpenFile]:
     """Find what has the signature of data that are read during the fit; nothing for data in memory."""
-    if isinstance(given, RowSource):
-        return [given]
     mapped = isinstance(given, np.memmap) and given._mmap is not None and given.filename is not None
-    return [OpenFile(given.filename)] if mapped else []
+    return [given] if isinstance(given, RowSource) else [OpenFile(given.filename)] if mapped else []
 
 
 def _read(state: Hashable) -> Hashable:
@@ -127,11 +125,9 @@ class MappedRows(KnownRows):
         row = self._strides[0]
         data, position = np.empty((stop - start - 1) * row + self._row_bytes, np.uint8), self._position + start * row
         if _read_into(self._file, data, position) < len(data):
-            size = os.fstat(self._file.number).st_size
-            raise OSError(
-                f"{self._file.path} has {size} bytes now, but rows {start} to {stop - 1} need {position + len(data)}. "
-                "It was cut short since it was mapped; write it again, or restore it."
-            )
+            has = f"{self._file.path} has {os.fstat(self._file.number).st_size} bytes now"
+            advice = "It was cut short since it was mapped; write it again, or restore it."
+            raise OSError(f"{has}, but rows {start} to {stop - 1} need {position + len(data)}. {advice}")
         return np.ndarray((stop - start, self.n_columns), self._stored, data, strides=self._strides)
 
     def signature(self) -> dict[str, Stamp]:

@@ -164,9 +164,9 @@ class RowSource(abc.ABC):
         """Read a run of the right shape, of the type in which it comes."""
         block = self._read(start, stop)
         if block.shape[1] != self.n_columns:
+            needs = f"{(stop - start, self.n_columns)}, as many columns for every run as in the first row."
             raise ValueError(
-                f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give "
-                f"{(stop - start, self.n_columns)}, as many columns for every run as in the first row."
+                f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give {needs}"
             )
         return block
 
@@ -175,9 +175,8 @@ class RowSource(abc.ABC):
         try:
             block = np.asarray(self.read(slice(start, stop)))
         except Exception as error:
-            raise OSError(
-                f"rows {start} to {stop - 1} of {self._label} could not be read: {type(error).__name__}: {error}"
-            ) from error
+            why = f"could not be read: {type(error).__name__}: {error}"
+            raise OSError(f"rows {start} to {stop - 1} of {self._label} {why}") from error
         if block.ndim != 2 or len(block) != stop - start or not block.shape[1]:
             shorter = f" It has {len(self)} rows now." if len(self) < stop else ""
             raise ValueError(
@@ -190,10 +189,9 @@ class RowSource(abc.ABC):
     def _refuse_shorter(self, n_rows: int) -> None:
         """Raise if there are fewer rows than there were; more are none of a reader's business."""
         if len(self) < n_rows:
-            raise ValueError(
-                f"{self._label} had {n_rows} rows when it was first looked at, and has {len(self)} now. Rows may not "
-                "go away while they are read: is something writing to it?"
-            )
+            why = "Rows may not go away while they are read: is something writing to it?"
+            had = f"{self._label} had {n_rows} rows when it was first looked at"
+            raise ValueError(f"{had}, and has {len(self)} now. {why}")
 
     @property
     def _label(self) -> str:

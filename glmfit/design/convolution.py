@@ -162,16 +162,14 @@ def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
     """Kernels of a basis, (lag, basis), of an array or of an object that evaluates them."""
     if hasattr(basis, "evaluate"):
         if not hasattr(basis, "window_size"):
-            raise ValueError(
-                f"basis is a {type(basis).__name__}, which has no window_size; it must be a single convolutional "
-                "basis. Make a Convolution of each part of a composite one, and put them side by side with hstack."
-            )
+            advice = "Make a Convolution of each part of a composite one, and put them side by side with hstack."
+            needs = f"it must be a single convolutional basis. {advice}"
+            raise ValueError(f"basis is a {type(basis).__name__}, which has no window_size; {needs}")
         settings = getattr(basis, "conv_kwargs", None) or {}
         if settings.get("predictor_causality", "causal") != "causal" or settings.get("shift") is False:
-            raise ValueError(
-                f"basis has conv_kwargs {settings}; only causal features without the present bin are computed. Leave "
-                "predictor_causality and shift at their defaults."
-            )
+            why = "only causal features without the present bin are computed."
+            advice = "Leave predictor_causality and shift at their defaults."
+            raise ValueError(f"basis has conv_kwargs {settings}; {why} {advice}")
         basis = basis.evaluate(np.linspace(0, 1, basis.window_size))
     kernels = np.asarray(basis)
     check_form(kernels.shape, kernels.dtype, "basis")
