@@ -160,10 +160,10 @@ def _collect(options: argparse.Namespace) -> int:
 
 def _sbatch(options: argparse.Namespace) -> int:
     from ._at_work import RunLock, lock_of
+    from ._environment import write_array_script
     from ._manifest import read_known
     from ._plan import plan
     from ._results import make_folders
-    from ._scripts import write_array_script
 
     out = (options.out or default_out(options.manifest)).resolve()
     manifest = read_known(options.manifest, out)

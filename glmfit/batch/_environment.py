@@ -1,4 +1,4 @@
-"""What a process that fits finds around it: threads, one GPU or none, compiled programs, an end of its time."""
+"""What a process that fits finds around it: threads, one GPU or none, compiled programs, an end of its time; sbatch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import hashlib
 import os
 import platform
 import re
+import shlex
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from pathlib import Path
 # made (undocumented: tests/batch/test_environment.py measures it).
 ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
+_OPTIONS = {"partition": "partition", "account": "account", "walltime": "time"}
 SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue")
 LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may work, of jobs with a walltime
 STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
@@ -83,3 +86,55 @@ def lifetime_of(walltime: str | float | None, margin: float) -> float | None:
     """Seconds after which a process ends: `margin`, or a tenth if less, before the walltime; None without one, or 0."""
     seconds = seconds_of(walltime) if isinstance(walltime, str | int) and walltime else float(walltime or 0.0)
     return seconds - min(margin, 0.1 * seconds) if seconds else None
+
+
+# -- scripts for sbatch: of an array job that shares a batch among its tasks, without Dask; options of jobs of workers
+
+
+def directive(option: str) -> str:
+    """Return the line of a script that gives an option to sbatch, if it is a line."""
+    control = re.search(r"[\x00-\x1f\x7f]", option)
+    if control:
+        why = f"its options are lines without control characters such as {control[0]!r}, after which commands could"
+        raise ValueError(
+            f"{option!r} was given to SLURM; {why} follow. Give it without, or rename the folder it names."
+        )
+    return f"#SBATCH {option}"
+
+
+def log_file(folder: Path, name: str) -> str:
+    """Path of a log as sbatch reads it: % stands for a number in the name, and for itself in the folder."""
+    if "\\" in str(folder):
+        advice = "SLURM takes names of logs without backslashes only. Rename the folder, or give another output folder."
+        raise ValueError(f"{str(folder)!r} was given as the folder of logs; {advice}")
+    return '"' + str(folder).replace("%", "%%").replace('"', '\\"') + f'/{name}"'
+
+
+def write_array_script(manifest: Path, out: Path, script: Path, shards: int, name: str, slurm: dict, gpus: int) -> str:
+    """Write a script for ``sbatch``, and return it: every task runs its share, and goes on with it when requeued."""
+    walltime = slurm.get("walltime")
+    lifetime = lifetime_of(walltime, MARGIN)
+    job = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "batch"
+    options = [f"--job-name=glmfit-{job}", f"--array=1-{shards}", "--requeue", "--open-mode=append"]
+    options += ["--ntasks=1", "--cpus-per-task=1", f"--output={log_file(out / 'logs', '%A_%a.log')}"]
+    # Before the limit the run is told to end: what it has written stays, what it was fitting is dropped.
+    options.append(f"--signal=B:TERM@{MARGIN if lifetime is None else seconds_of(walltime) - lifetime:.0f}")
+    options += [f"--{name}={slurm[given]}" for given, name in _OPTIONS.items() if slurm.get(given)]
+    if slurm.get("memory"):  # "4GB" and "4 GiB" are "4G"
+        memory = re.sub(r"\s*([KMGT])i?B?$", r"\1", str(slurm["memory"]).strip(), flags=re.IGNORECASE)
+        options.append(f"--mem={memory.upper()}")
+    if gpus:
+        options.append("--gres=gpu:1")
+    options += list(slurm.get("extra") or [])
+    command = [sys.executable, "-m", "glmfit.batch", "run", str(manifest), "--out", str(out), "--scheduler", "serial"]
+    command += ["--gpus", "1"] if gpus else []
+    lines = ["#!/bin/bash", *map(directive, options), "set -e", SET_STARTED, *(slurm.get("prologue") or [])]
+    lines += [] if lifetime is None else [f"export {LIFETIME}={lifetime:.0f}"]
+    lines.append(f"cd {shlex.quote(str(Path.cwd()))}")
+    lines.append(f'exec {shlex.join(command)} --shard "$SLURM_ARRAY_TASK_ID/{shards}"')
+    text = "\n".join(lines) + "\n"
+    from ._plan import write_text  # which imports NumPy
+
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    write_text(script, text)
+    return text

@@ -10,17 +10,7 @@ from sklearn.utils.validation import check_array
 
 from .._warn import warn_user
 from ..design import RowSource
-from .arrays import (
-    looks_like_times,
-    no_overflow,
-    refuse_infinity,
-    refuse_large,
-    refuse_mistakes,
-    refuse_negative,
-    refuse_none,
-    refuse_some,
-    rows_with_nan,
-)
+from . import arrays
 from .features import (
     check_columns,
     read_exposure,
@@ -60,8 +50,8 @@ class Recording:
 
     def take(self, rows) -> Self:
         """Take some rows, indices or bool (time,)."""
-        arrays = {name: getattr(self, name) for name in ("X", "Y", "weights", "offset", "exposure")}
-        return replace(self, **{name: None if a is None else a[rows] for name, a in arrays.items()})
+        parts = {name: getattr(self, name) for name in ("X", "Y", "weights", "offset", "exposure")}
+        return replace(self, **{name: None if a is None else a[rows] for name, a in parts.items()})
 
 
 @dataclass(frozen=True)
@@ -88,7 +78,7 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     Parameters are those of :meth:`glmfit.PopulationGLM.fit`. A fit (``reset``) gives the estimator ``n_features_in_``
     and, for named columns, ``feature_names_in_``; later features and neurons must be those of the fit.
     """
-    refuse_none(y, "give the spike counts, (time,) or (time, neuron).")
+    arrays.refuse_none(y, "give the spike counts, (time,) or (time, neuron).")
     check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
     if isinstance(X, RowSource):
         check_columns(estimator, X, reset)
@@ -102,7 +92,7 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     if not reset:
         _check_same_neurons(estimator.report_.neuron, names, counts.shape[1])
     if not isinstance(counts, RowSource) and not isinstance(X, RowSource):
-        refuse_negative(counts, "neuron")
+        arrays.refuse_negative(counts, "neuron")
     weights = None if sample_weight is None else read_weights(sample_weight, n)
     offset, exposure = read_offset(offset, n, counts.shape[1]), read_exposure(exposure, n)
     names = names or [str(i) for i in range(counts.shape[1])]
@@ -129,7 +119,7 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
             f"Found array with n_samples = {len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN; a "
             "fit needs at least 2, of positive weight."
         )
-    refuse_large(data.X, "X", _LARGEST, "too large for single precision")
+    arrays.refuse_large(data.X, "X", _LARGEST, "too large for single precision")
     if reset:
         warn_if_turned(data.X, data.Y)
         warn_of_constant(data.X)
@@ -174,20 +164,21 @@ def _total_weights(data: Recording) -> np.ndarray | None:
 
 def _read_counts(y, small: bool) -> np.ndarray:
     """Return counts as an array, (time,) or (time, neuron), in double or single precision, or in their own integers."""
-    refuse_mistakes(y, "y", _NEEDS)
+    arrays.refuse_mistakes(y, "y", _NEEDS)
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
         raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
     kinds: Any = "numeric" if small else [np.float64, np.float32]
-    with no_overflow("y"):
+    with arrays.no_overflow("y"):
         Y = check_array(plain(y), dtype=kinds, ensure_2d=False, ensure_all_finite=False, input_name="y")
-    refuse_infinity(Y, "y", "neuron")
+    arrays.refuse_infinity(Y, "y", "neuron")
     return Y
 
 
 def warn_of_fractions(fraction: np.ndarray, Y=None, name: str = "y") -> None:
     """Warn of neurons, bool (neuron,), with counts that are no integers."""
     if fraction.any():
-        warn_user(_TIMES if looks_like_times(Y) else _NOT_INTEGER.format(name, int(fraction.sum()), len(fraction)))
+        said = _NOT_INTEGER.format(name, int(fraction.sum()), len(fraction))
+        warn_user(_TIMES if arrays.looks_like_times(Y) else said)
 
 
 def check_unexposed(Y, exposure, rows) -> None:
@@ -200,8 +191,8 @@ def check_unexposed(Y, exposure, rows) -> None:
 def check_part(Y, exposure, first_row: int) -> None:
     """Check some rows of counts that are read as they are fitted: finite, not negative, none without exposure."""
     advice = "rows that are read as they are fitted need finite counts. Give such rows sample_weight 0."
-    refuse_some(~np.isfinite(Y), Y, "neuron", f"y is {{first}} at {{at}}; {advice}", first_row)
-    refuse_negative(Y, "neuron", first_row)
+    arrays.refuse_some(~np.isfinite(Y), Y, "neuron", f"y is {{first}} at {{at}}; {advice}", first_row)
+    arrays.refuse_negative(Y, "neuron", first_row)
     if exposure is not None:
         check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)))
 
@@ -239,7 +230,7 @@ def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
 
 def _without_nan(data: Recording) -> tuple[np.ndarray, Recording]:
     """Rows without a NaN: which, and what is there; the arrays themselves where these are all."""
-    bad = np.logical_or.reduce([rows_with_nan(a) for a in (data.X, data.Y, data.offset) if a is not None])
+    bad = np.logical_or.reduce([arrays.rows_with_nan(a) for a in (data.X, data.Y, data.offset) if a is not None])
     if bad.all() and len(bad):
         columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(data.X).all(axis=0))]
         columns += [f"neuron {j}" for j in np.flatnonzero(np.isnan(data.Y).all(axis=0))]

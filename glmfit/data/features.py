@@ -10,16 +10,7 @@ import scipy.sparse
 from sklearn.utils.validation import validate_data
 
 from .._warn import warn_user
-from .arrays import (
-    as_csr,
-    looks_like_times,
-    no_overflow,
-    numbers,
-    refuse_infinity,
-    refuse_large,
-    refuse_mistakes,
-    shape_of,
-)
+from . import arrays
 from .times import plain
 
 _FEW = 10  # rows in which a column may be constant by chance
@@ -35,19 +26,19 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
     whole = as_features(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
     if not reset:
         _refuse_turned(whole, estimator)
-    with no_overflow("X"):
+    with arrays.no_overflow("X"):
         X = validate_data(
             estimator, whole, reset=reset, accept_sparse="csr" if sparse else False, accept_large_sparse=False,
             dtype=KINDS, ensure_all_finite=False, ensure_min_samples=2 if reset and not sparse else 1, order="C",
         )  # fmt: skip
-    refuse_infinity(X, "X", "feature")
+    arrays.refuse_infinity(X, "X", "feature")
     if scipy.sparse.issparse(X):
-        X = as_csr(X)
+        X = arrays.as_csr(X)
         n_nan = int(np.isnan(X.data).sum())
         if n_nan:
             raise ValueError(f"X is sparse and holds {n_nan} NaN; Input X contains NaN. Leave those rows out.")
     if sparse:
-        refuse_large(X, "X", _SUMS, "whose squares cannot be summed")
+        arrays.refuse_large(X, "X", _SUMS, "whose squares cannot be summed")
     if reset:
         _warn_of_large_integers(whole, X)
     return X
@@ -65,8 +56,8 @@ def check_columns(estimator, source, reset: bool) -> None:
 
 def as_features(X: Any, name: str, needs: str, sparse: bool, spikes: str | None = None) -> Any:
     """Raise for what cannot be features, before scikit-learn looks at it, and bring the rest into forms it knows."""
-    refuse_mistakes(X, name, needs, sparse, spikes)
-    shape = shape_of(X)
+    arrays.refuse_mistakes(X, name, needs, sparse, spikes)
+    shape = arrays.shape_of(X)
     if shape is not None and len(shape) == 1:
         array = name if hasattr(X, "shape") else f"numpy.asarray({name})"
         column, row = f"{array}[:, None]", f"{array}[None]"
@@ -141,7 +132,7 @@ def read_exposure(exposure, n_rows: int) -> np.ndarray | None:
 def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray:
     """Check factors, finite and not negative, one of each row, bin or entity."""
     needs = f"one number per {of}, ({n},)"
-    values = numbers(values, name, needs)
+    values = arrays.numbers(values, name, needs)
     if values.shape != (n,):
         raise ValueError(f"{name} has shape {values.shape}; it needs {needs}.")
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
@@ -168,7 +159,7 @@ def read_offset(offset, n_rows: int, n_columns: int, of_classes: bool = False) -
         shapes = (n_rows,), (n_rows, 1), (n_rows, n_columns)
         advice = "For bins that were observed for a part of the time only, or not at all, pass exposure (1 a whole bin,"
         advice += " 0 none) instead of its logarithm."
-    values = numbers(offset, "offset", needs)
+    values = arrays.numbers(offset, "offset", needs)
     if values.shape not in shapes:
         raise ValueError(f"offset has shape {values.shape}; it needs {needs}.")
     if np.isinf(values).any():
@@ -188,7 +179,7 @@ def refuse_lengths(X, y, of: str = "time bin") -> None:
         advice = f"X has shape {X.shape}, which looks like (feature, time): pass X.T."
     elif len(y.shape) == 2 and y.shape[1] == X.shape[0]:
         advice = f"y has shape {y.shape}, which looks like (neuron, time): pass y.T."
-    elif looks_like_times(y):
+    elif arrays.looks_like_times(y):
         advice = "y increases and has fractions, like spike times: count them in the bins of X first, for example by"
         advice += " numpy.histogram(y, edges)[0]."
     else:
