@@ -102,7 +102,7 @@ def open_client(
 
             names = visible_gpus(gpus) if gpus else [None] * workers
             cache = out / "compiled" / machine_type()
-            envs = [{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names]
+            envs = [os.environ | worker_environment(gpu=name, cache=cache) | env for name in names]
             cluster = LocalProcesses(environments=envs, scratch=made.folder, **given)
         stack.enter_context(_closed(cluster))
         yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
@@ -199,7 +199,5 @@ def _knock(address: str, security: Security) -> None:
             thread.submit(asyncio.run, knock()).result()
     except (OSError, TypeError, ValueError) as error:
         # TypeError: an address with tls:// and no certificates in Dask's configuration.
-        raise ConnectionError(
-            f"no Dask scheduler could be reached at {address}: {error}. Is it running, and are its certificates named "
-            "in Dask's configuration (distributed.comm.tls)?"
-        ) from error
+        advice = "Is it running, and are its certificates named in Dask's configuration (distributed.comm.tls)?"
+        raise ConnectionError(f"no Dask scheduler could be reached at {address}: {error}. {advice}") from error

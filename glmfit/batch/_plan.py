@@ -167,9 +167,8 @@ def _read_plan(out: Path, make: Callable[[Any], Any], of_each: Callable[[dict], 
     try:
         return [make(task) for task in json.loads(read_regular(path), object_hook=of_each)["tasks"]]
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{out} has no tasks.json: it is not the output folder of a batch, or no run has got as far as planning."
-        ) from None
+        why = "it is not the output folder of a batch, or no run has got as far as planning."
+        raise FileNotFoundError(f"{out} has no tasks.json: {why}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); start the run again, it will be written anew.") from error
 
@@ -178,7 +177,5 @@ def share(tasks: list[Task], shard: tuple[int, int]) -> list[Task]:
     """Part i of n, i from 1: sessions are dealt out if there are enough of them, else tasks."""
     i, n = shard
     sessions = list(dict.fromkeys(task.session for task in tasks))
-    if len(sessions) >= n:
-        mine = set(sessions[i - 1 :: n])
-        return [task for task in tasks if task.session in mine]
-    return tasks[i - 1 :: n]
+    mine = set(sessions[i - 1 :: n])
+    return [task for task in tasks if task.session in mine] if len(sessions) >= n else tasks[i - 1 :: n]

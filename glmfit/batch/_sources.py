@@ -54,10 +54,9 @@ def load_session(source: dict[str, Any]) -> Session:
         with _near_manifest(source["folder"]):  # it may import on use
             session = function(**source["arguments"])
         if not isinstance(session, Session):
-            raise TypeError(
-                f'the loader "{name}" returned a {type(session).__name__}; it must return a glmfit.batch.Session, such '
-                "as Session(X=features, y=counts) or Session(spikes=group, signals={...})."
-            )
+            such = "such as Session(X=features, y=counts) or Session(spikes=group, signals={...})."
+            what = f'the loader "{name}" returned a {type(session).__name__}'
+            raise TypeError(f"{what}; it must return a glmfit.batch.Session, {such}")
         return session
     if not os.path.exists(source["path"]):
         raise FileNotFoundError(f"{source['path']} is not there; it was when the manifest was read.")
@@ -78,10 +77,9 @@ def load_planned(source: dict[str, Any]) -> Session:
         executed = before is not None or identity_of(source, again=False) == planned["identity"]
         if executed and stat_signature(source) == before:
             return session
-    raise DataChanged(
-        f"the data of this task, {source.get('path') or 'loader ' + source['loader']}, have changed since the run "
-        "began. Run again: changed data are another task."
-    )
+    what = source.get("path") or f"loader {source['loader']}"
+    why = "have changed since the run began. Run again: changed data are another task."
+    raise DataChanged(f"the data of this task, {what}, {why}")
 
 
 # -- identities
@@ -231,10 +229,8 @@ def _import(name: str, folder: str) -> ModuleType:
                 _READ[module_name] = now.path, now.digest
             return sys.modules[module_name]
         except (Exception, SystemExit) as error:  # a module may do anything when it is imported
-            raise ImportError(
-                f'loader "{name}": the module {module_name} could not be imported ({type(error).__name__}: {error}). '
-                f"It must be installed, or lie in {folder}."
-            ) from error
+            why = f"could not be imported ({type(error).__name__}: {error}). It must be installed, or lie in {folder}."
+            raise ImportError(f'loader "{name}": the module {module_name} {why}') from error
 
 
 def _source_of(module_name: str) -> _Source | None:

@@ -34,10 +34,8 @@ def refuse_mistakes(value: Any, name: str, needs: str, sparse: bool = False, spi
     refuse_spike_times(value, name, spikes)
     if not sparse and hasattr(value, "toarray") and hasattr(value, "nnz"):
         why = " (the spectral basis of a design is dense)" if name == "X" else ""
-        raise TypeError(
-            f"{name} is a sparse matrix of shape {value.shape}; dense data is required{why}. Pass {name}.toarray() if "
-            "it fits in memory."
-        )
+        advice = f"dense data is required{why}. Pass {name}.toarray() if it fits in memory."
+        raise TypeError(f"{name} is a sparse matrix of shape {value.shape}; {advice}")
     refuse_no_array(value, name, needs)
     _refuse_trials(value, name, needs)
     refuse_ragged(value, name, needs)
@@ -115,10 +113,8 @@ def refuse_ragged(value: Any, name: str, needs: str) -> None:
         what = "that increase and have fractions, like spike times"
     else:
         return
-    raise ValueError(
-        f"{name} is a list of {len(value)} sequences {what}; it needs {needs}. Spike times are counted first, for "
-        "example by numpy.histogram(times, edges)[0]."
-    )
+    advice = "Spike times are counted first, for example by numpy.histogram(times, edges)[0]."
+    raise ValueError(f"{name} is a list of {len(value)} sequences {what}; it needs {needs}. {advice}")
 
 
 def _refuse_words(value: Any, name: str) -> None:

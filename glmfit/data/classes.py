@@ -117,22 +117,17 @@ def read_labels(y) -> np.ndarray:
     arrays.refuse_none(y, "give one label per row.")
     arrays.refuse_no_array(y, "y", "one label per row, (row,)")
     if scipy.sparse.issparse(y):
-        raise TypeError(
-            f"y is a sparse matrix of shape {y.shape}; labels are one per row. Counts are for MultinomialGLM."
-        )
+        advice = "labels are one per row. Counts are for MultinomialGLM."
+        raise TypeError(f"y is a sparse matrix of shape {y.shape}; {advice}")
     y = y.to_numpy() if hasattr(y, "to_numpy") else y
     y = np.asarray(_from_list(y) if isinstance(y, list | tuple) else y)
     if y.ndim == 2 and y.shape[1] == 1:
-        warn_user(
-            "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,).",
-            DataConversionWarning,
-        )
+        advice = "Please change the shape of y to (n_samples,)."  # the words of scikit-learn
+        warn_user(f"A column-vector y was passed when a 1d array was expected. {advice}", DataConversionWarning)
         y = y[:, 0]
     if y.ndim != 1:
-        raise ValueError(
-            f"y has shape {y.shape}; a softmax model needs one label per row, (row,). bad input shape for labels: for "
-            "counts over categories use MultinomialGLM."
-        )
+        advice = "bad input shape for labels: for counts over categories use MultinomialGLM."
+        raise ValueError(f"y has shape {y.shape}; a softmax model needs one label per row, (row,). {advice}")
     if y.dtype.kind == "c":
         raise ValueError("y has dtype complex. Complex data not supported.")
     if y.dtype.kind == "f":
@@ -187,9 +182,8 @@ def find_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     try:
         distinct = list(dict.fromkeys(y))
     except TypeError as error:
-        raise TypeError(
-            f"y holds labels that cannot be hashed ({error}); use numbers, strings or tuples instead."
-        ) from None
+        advice = "use numbers, strings or tuples instead."
+        raise TypeError(f"y holds labels that cannot be hashed ({error}); {advice}") from None
     with contextlib.suppress(TypeError):  # kinds that do not compare
         distinct = sorted(distinct)
     return _object_array(distinct), lookup(_object_array(distinct), y)
@@ -234,11 +228,9 @@ def read_category_counts(y):
     else:
         Y = np.asarray(plain(y)).astype(np.float64)
         if Y.ndim != 2 or Y.shape[1] == 0:
+            needs = "a multinomial model needs counts (row, category), dense or sparse. For one label per row use"
             times = " Spike times are counted in the bins of X first." if arrays.looks_like_times(Y) else ""
-            raise ValueError(
-                f"y has shape {Y.shape}; a multinomial model needs counts (row, category), dense or sparse. For one "
-                f"label per row use SoftmaxGLM.{times}"
-            )
+            raise ValueError(f"y has shape {Y.shape}; {needs} SoftmaxGLM.{times}")
     arrays.refuse_infinity(Y, "y", "category")
     arrays.refuse_large(Y, "y", _SUMS, "whose sums overflow")
     arrays.refuse_negative(Y, "category")

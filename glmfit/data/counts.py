@@ -115,10 +115,8 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
         # Nothing may depend on them, not even by 0 times infinity.
         rows, data = rows[weights > 0], data.take(weights > 0)
     if len(rows) < 2:
-        raise ValueError(
-            f"Found array with n_samples = {len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN; a "
-            "fit needs at least 2, of positive weight."
-        )
+        what = f"{len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN"
+        raise ValueError(f"Found array with n_samples = {what}; a fit needs at least 2, of positive weight.")
     arrays.refuse_large(data.X, "X", _LARGEST, "too large for single precision")
     if reset:
         warn_if_turned(data.X, data.Y)
@@ -205,10 +203,8 @@ def _check_same_neurons(fitted: list, given: list | None, n: int) -> None:
     if given is None or unnamed or given == fitted:
         return
     first = next(i for i, (a, b) in enumerate(zip(fitted, given, strict=True)) if a != b)
-    raise ValueError(
-        f"column {first} of y is neuron {given[first]!r}, but the model was fitted with {fitted[first]!r} there. Give "
-        "y with its columns in the order of report_.neuron."
-    )
+    what = f"column {first} of y is neuron {given[first]!r}, but the model was fitted with {fitted[first]!r} there."
+    raise ValueError(f"{what} Give y with its columns in the order of report_.neuron.")
 
 
 def _names(y) -> list | None:

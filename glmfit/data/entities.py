@@ -40,10 +40,8 @@ def read_side(features, side: Side) -> tuple[Side, Any]:
     if is_whole and not isinstance(features, bool) and features >= 1:
         return side._replace(n=int(features)), None
     if is_whole or (np.ndim(features) == 0 and not hasattr(features, "shape")):
-        raise ValueError(
-            f"{name} is {features!r}; it must be an array ({side.entity}, feature), or, where every {side.entity} "
-            f"is its own feature, None or the number of {side.entities}."
-        )
+        or_none = f"where every {side.entity} is its own feature, None or the number of {side.entities}."
+        raise ValueError(f"{name} is {features!r}; it must be an array ({side.entity}, feature), or, {or_none}")
     names, values = _names_and_values(features, side)
     if not values.shape[1]:
         raise ValueError(f"{name} has no columns; where every {side.entity} is its own feature give None.")
@@ -55,10 +53,9 @@ def read_unseen(features, side: Side) -> Any:
     """Check features of other entities for a prediction: the same columns as in the fit."""
     name = f"{side.entity}_features"
     if side.n_features is None:
-        raise ValueError(
-            f"{name} were given, but in the fit every {side.entity} is its own feature; unseen {side.entities} need "
-            f"{name} at fit. Leave them out to predict for the {side.n} {side.entities} of the fit."
-        )
+        needs = f"unseen {side.entities} need {name} at fit."
+        advice = f"Leave them out to predict for the {side.n} {side.entities} of the fit."
+        raise ValueError(f"{name} were given, but in the fit every {side.entity} is its own feature; {needs} {advice}")
     names, values = _names_and_values(features, side)
     if values.shape[1] != side.n_features:
         raise ValueError(f"{name} has {values.shape[1]} features, but the fit had {side.n_features}.")
@@ -67,10 +64,8 @@ def read_unseen(features, side: Side) -> Any:
         warn_user(f"{name} {has} feature names, but the model was fitted {fitted} feature names.")
     elif names is not None and list(names) != list(side.names):
         at = next(i for i, (a, b) in enumerate(zip(names, side.names, strict=True)) if a != b)
-        raise ValueError(
-            f"The feature names of {name} should match those that were passed during fit: column {at} is "
-            f"{names[at]!r}, and was {side.names[at]!r}."
-        )
+        differs = f"column {at} is {names[at]!r}, and was {side.names[at]!r}."
+        raise ValueError(f"The feature names of {name} should match those that were passed during fit: {differs}")
     return values
 
 
@@ -101,10 +96,8 @@ def read_ids(ids, name: str, n: int | None, entities: str, more: str = "") -> np
         )
     if values.ndim != 1 or (values.dtype.kind not in "iuf" and values.size):
         mask = " For a mask give numpy.flatnonzero of it." if values.dtype.kind == "b" else ""
-        raise ValueError(
-            f"{name} have shape {values.shape} and dtype {values.dtype}; they need to be ids, whole numbers, one row "
-            f"of the features each, (entry,).{mask}{more}"
-        )
+        needs = "they need to be ids, whole numbers, one row of the features each, (entry,)."
+        raise ValueError(f"{name} have shape {values.shape} and dtype {values.dtype}; {needs}{mask}{more}")
     bad = (values < 0) | (values >= (_MOST_IDS if n is None else n)) | (values != np.rint(values))
     if bad.any():
         at = int(np.argmax(bad))

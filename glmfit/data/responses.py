@@ -172,16 +172,14 @@ def _read_three(three, sizes, where: str) -> SessionBlock | Triples:
     y = _values(three[2], where)
     if y.ndim == 0:
         raise ValueError(f"{where} is a tuple whose third entry has shape (). {_FORMS}")
+    ids = f"{len(stimuli)} stimulus ids and {len(neurons)} neuron ids"
     if y.ndim == 2 and y.shape != (len(stimuli), len(neurons)):
-        raise ValueError(
-            f"{where} has responses of shape {y.shape}, but {len(stimuli)} stimulus ids and {len(neurons)} neuron ids: "
-            f"it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
-        )
+        needs = f"it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
+        raise ValueError(f"{where} has responses of shape {y.shape}, but {ids}: {needs}")
     if y.ndim == 1 and not len(stimuli) == len(neurons) == len(y):
-        raise ValueError(
-            f"{where} has {len(stimuli)} stimulus ids, {len(neurons)} neuron ids and {len(y)} values; a record is one "
-            "of each, so their numbers must be the same."
-        )
+        needs = "a record is one of each, so their numbers must be the same."
+        ids = ids.replace(" and", ",")
+        raise ValueError(f"{where} has {ids} and {len(y)} values; {needs}")
     return Triples(stimuli, neurons, y) if y.ndim == 1 else SessionBlock(stimuli, neurons, y)
 
 
@@ -201,10 +199,8 @@ def _dtype(values) -> Any:
 def _check_shape(shape, sizes, name: str) -> None:
     """Raise unless a table has one row per stimulus and one column per neuron."""
     if tuple(shape) == tuple(sizes)[::-1] and shape[0] != shape[1]:
-        raise ValueError(
-            f"{name} is a table of shape {tuple(shape)}, but there are {sizes[0]} stimuli and {sizes[1]} neurons: it "
-            f"looks like (neuron, stimulus); pass {name}.T."
-        )
+        what = f"there are {sizes[0]} stimuli and {sizes[1]} neurons: it looks like (neuron, stimulus)"
+        raise ValueError(f"{name} is a table of shape {tuple(shape)}, but {what}; pass {name}.T.")
     for have, need, side, along in zip(shape, sizes, (STIMULI, NEURONS), ("row", "column"), strict=True):
         if need is not None and have != need:
             entity, several = side.entity, side.entities

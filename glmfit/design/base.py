@@ -164,10 +164,9 @@ class RowSource(abc.ABC):
         """Read a run of the right shape, of the type in which it comes."""
         block = self._read(start, stop)
         if block.shape[1] != self.n_columns:
+            gave = f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}"
             needs = f"{(stop - start, self.n_columns)}, as many columns for every run as in the first row."
-            raise ValueError(
-                f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give {needs}"
-            )
+            raise ValueError(f"{gave}; it must give {needs}")
         return block
 
     def _read(self, start: int, stop: int) -> np.ndarray:
@@ -177,13 +176,12 @@ class RowSource(abc.ABC):
         except Exception as error:
             why = f"could not be read: {type(error).__name__}: {error}"
             raise OSError(f"rows {start} to {stop - 1} of {self._label} {why}") from error
+        what = f"read(slice({start}, {stop})) gave"
         if block.ndim != 2 or len(block) != stop - start or not block.shape[1]:
+            needs = f"({stop - start}, column), one row for each that is asked for."
             shorter = f" It has {len(self)} rows now." if len(self) < stop else ""
-            raise ValueError(
-                f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give "
-                f"({stop - start}, column), one row for each that is asked for.{shorter}"
-            )
-        check_real(block.dtype, f"{self._label}: what read(slice({start}, {stop})) gave")
+            raise ValueError(f"{self._label}: {what} shape {block.shape}; it must give {needs}{shorter}")
+        check_real(block.dtype, f"{self._label}: what {what}")
         return block
 
     def _refuse_shorter(self, n_rows: int) -> None:

@@ -272,10 +272,9 @@ def _covariate(covariate: dict, bins: Bins, signals, counts, units, dtype) -> Pa
     elif basis is not None:
         made = np.concatenate([evaluate(basis, column) for column in values.T], axis=1)
         if np.isnan(made).all() and np.isfinite(values).any():
-            raise ValueError(
-                f'covariate "{name}": none of its values, {np.nanmin(values):g} to {np.nanmax(values):g}, is in the '
-                f"range {basis['range']} of its basis."
-            )
+            span = f"{np.nanmin(values):g} to {np.nanmax(values):g}"
+            where = f"is in the range {basis['range']} of its basis."
+            raise ValueError(f'covariate "{name}": none of its values, {span}, {where}')
     elif lags:
         shifted = np.stack([_bins.lag(bins, values, by) for by in lags], axis=2)  # (bin, column, lag)
         made, ends = shifted.reshape(len(values), -1), [f"lag{by}" for by in lags]
