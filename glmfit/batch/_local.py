@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 from distributed import Scheduler, Security, SpecCluster
@@ -19,6 +20,7 @@ from distributed.deploy.spec import ProcessInterface
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from .._files import open_to_append, read_regular
+from ._at_work import forget_all
 
 # Left to itself, the HTTP server of a worker listens on every interface of its machine.
 HTTP_ON_LOOPBACK = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
@@ -29,11 +31,10 @@ class Arrivals(SchedulerPlugin):
     """Count how often the worker of each name has reached the scheduler."""
 
     def __init__(self):
-        self.count: dict[object, int] = {}
+        self.count: Counter[str] = Counter()
 
     def add_worker(self, scheduler, worker):
-        name = str(scheduler.workers[worker].name)
-        self.count[name] = self.count.get(name, 0) + 1
+        self.count[str(scheduler.workers[worker].name)] += 1
 
 
 def last_lines(path: Path, n_lines: int = 5) -> str:
@@ -64,19 +65,15 @@ class LocalWorker(ProcessInterface):
         """Start the process, and again whenever it has ended; slower if it never gets as far as the scheduler."""
         failures = 0
         while True:
-            arrived = self.arrivals.count.get(self.name, 0)
+            arrived = self.arrivals.count[self.name]
             with open_to_append(self.log) as log:
                 # A session of its own: Ctrl-C is for the driver, which ends its workers in order.
                 given = {"stdin": asyncio.subprocess.PIPE, "stdout": log, "stderr": log, "start_new_session": True}
                 self._process = await asyncio.create_subprocess_exec(*self.command, env=self.env, **given)
             code = await self._process.wait()
-            failures = failures + 1 if self.arrivals.count.get(self.name, 0) == arrived else 0
-            self.trouble = None
-            if failures >= _QUICK_DEATHS:
-                self.trouble = (
-                    f"the worker processes end before they reach the scheduler (exit code {code}); "
-                    f"the end of {self.log}:\n{last_lines(self.log)}"
-                )
+            failures = failures + 1 if self.arrivals.count[self.name] == arrived else 0
+            what = f"the worker processes end before they reach the scheduler (exit code {code}); the end of {self.log}"
+            self.trouble = f"{what}:\n{last_lines(self.log)}" if failures >= _QUICK_DEATHS else None
             await asyncio.sleep(min(30.0, 0.1 * 2**failures))
 
     async def close(self):
@@ -128,7 +125,5 @@ def _end_with_the_input() -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
-    attempts = sys.modules.get("glmfit.batch._at_work")  # nothing was begun without it
-    if attempts is not None:
-        attempts.forget_all()
+    forget_all()
     os._exit(1)

@@ -118,10 +118,8 @@ def read_manifest(path: str | Path) -> Manifest:
 
     Raises
     ------
-    ManifestError
-        With all that is wrong, a line each, which names the file, the table and the key.
-    FileNotFoundError
-        If there is no such file.
+    ManifestError, FileNotFoundError
+        With all that is wrong, a line each, which names the file, the table and the key; if there is no such file.
 
     Examples
     --------

@@ -220,10 +220,8 @@ def collect(out: str | Path) -> Collected:
 
     Raises
     ------
-    ValueError
-        If there is no result.
-    ImportError
-        Without the extra ``batch``.
+    ValueError, ImportError
+        If there is no result; without the extra ``batch``.
 
     Notes
     -----

@@ -101,10 +101,9 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
     cache = _IdentityCache(out / "identities.json")
     tasks = list({task.key: task for task in reversed(manifest.tasks(cache))}.values())[::-1]  # the first of each key
     cache.save()
-    for task in tasks:
-        source = task.spec["source"]
-        planned = {"identity": task.spec["identity"], "files": cache.hashed.get(_name(source), [])}
-        task.spec["source"] = {**source, "planned": planned}
+    for spec in (task.spec for task in tasks):
+        planned = {"identity": spec["identity"], "files": cache.hashed.get(_name(spec["source"]), [])}
+        spec["source"] = {**spec["source"], "planned": planned}
     write_plan(manifest, tasks, out)
     return tasks
 

@@ -71,10 +71,7 @@ def forget_failure(out: Path, key: str) -> None:
 
 
 def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of a result, and its columns of the index.
-
-    Every byte is checked on the way (by checksums): ValueError if the file is truncated, damaged or not a result.
-    """
+    """Read arrays of a result and its columns of the index; ValueError if a byte is not what it was (by checksums)."""
     with _damage_told(path, "a whole result"):
         header, arrays = read_npz(path)
         return arrays, check_result(header, arrays, Path(path).stem)

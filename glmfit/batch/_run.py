@@ -124,12 +124,9 @@ def run(
 
     Raises
     ------
-    ManifestError
-        Before anything runs, with every problem, its table and its key.
-    BusyFolder
-        If another run is at work in the output folder.
-    RuntimeError
-        If no worker can be had.
+    ManifestError, BusyFolder, RuntimeError
+        Before anything runs, with every problem, its table and its key; if another run is at work in the output folder;
+        if no worker can be had.
 
     Notes
     -----

@@ -118,8 +118,8 @@ class Jobs(SLURMCluster):
         arrived = n_gone = 0
         submitted: dict[str, float] = {}
         while await self._is_open_after(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY):
-            if sum(self.arrivals.count.values()) > arrived:
-                arrived, n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
+            if self.arrivals.count.total() > arrived:
+                arrived, n_gone, self.trouble = self.arrivals.count.total(), 0, None
             present = {str(worker.name) for worker in self.scheduler.workers.values()}
             absent = {name: job.job_id for name, job in self.workers.items() if str(name) not in present}
             missing = {job: name for name, job in absent.items() if job}

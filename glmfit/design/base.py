@@ -15,8 +15,7 @@ class RowSource(abc.ABC):
     """Rows of a design or of counts, read a run at a time.
 
     A class of your own needs two methods: ``__len__``, the number of rows, and ``read(rows)``, a run of them. The rest
-    follows from the first row, and each part of it may be set where it is known better. `signature` may tell a fit
-    whether the rows are still what they were.
+    follows from the first row, and each part of it may be set where it is known better.
 
     Attributes
     ----------
@@ -29,10 +28,8 @@ class RowSource(abc.ABC):
     left_out : numpy.ndarray or None
         Rows without features, bool (time,), such as those before a history is complete. They hold NaN, and a fit leaves
         them out. None where there are none.
-    columns : list of str or None
-        Names of the features.
-    one_column : bool
-        Whether the one column stands for an array (time,), such as the counts of one neuron.
+    columns, one_column : list of str or None, bool
+        Names of the features; whether the one column stands for an array (time,), such as the counts of one neuron.
 
     Notes
     -----
@@ -79,7 +76,7 @@ class RowSource(abc.ABC):
         Returns
         -------
         numpy.ndarray
-            Real numbers, (row, column). What is returned may be a view; it may not be overwritten by a later read.
+            Real numbers, (row, column), or a view of some that no later read overwrites.
         """
 
     def signature(self) -> dict[str, Hashable]:
@@ -124,12 +121,9 @@ class RowSource(abc.ABC):
 
         Raises
         ------
-        OSError
-            If rows could not be read: which, and why.
-        ValueError
-            If `read` gave something else than was asked for, or rows is neither a slice nor increasing indices.
-        IndexError
-            If an index is outside.
+        OSError, ValueError, IndexError
+            If rows could not be read: which, and why; if `read` gave something else than was asked for, or rows is
+            neither a slice nor increasing indices; if an index is outside.
         """
         blocks = [self._checked(*run) for run in runs_of(rows, len(self))]
         if len(blocks) == 1:

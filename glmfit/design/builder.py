@@ -61,10 +61,8 @@ def build(
     design : dict or None
         Bins, covariates and history, with the keys of ``[model.design]`` of a manifest; None for matrices. Tuples,
         arrays and numbers of NumPy are taken for lists and numbers.
-    estimator : str
-        Name of the estimator that will be fitted.
-    dtype : {numpy.float32, numpy.float64}
-        Of the features.
+    estimator, dtype : str, {numpy.float32, numpy.float64}
+        Name of the estimator that will be fitted; type of the features.
 
     Returns
     -------
@@ -73,11 +71,9 @@ def build(
 
     Raises
     ------
-    TypeError
-        If the design is no dict.
-    ValueError
-        If the design has a key or a value that is not allowed, the session lacks what it names, or nothing is left to
-        fit.
+    TypeError, ValueError
+        If the design is no dict, or has a key or a value that is not allowed; if the session lacks what it names, or
+        nothing is left to fit.
 
     Examples
     --------

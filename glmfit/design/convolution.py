@@ -34,22 +34,15 @@ class Convolution(KnownRows):
         The object is not changed.
     epochs : array of int, optional
         Rows at which epochs begin, (epoch,). The first rows of an epoch do not see the one before.
-    name : str, optional
-        What the names of the features begin with, "x" otherwise: ``{name}{source}_{basis}``, where the sources are the
-        columns of a pynapple frame, or numbers.
-    dtype : {numpy.float32, numpy.float64}
-        Of the products and of the features.
+    name, dtype : str, optional; {numpy.float32, numpy.float64}
+        Of features, ``{name}{source}_{basis}`` with the columns of a pynapple frame or numbers for sources, "x" without
+        a name; of the products and of the features.
 
     Raises
     ------
     ValueError
         For a signal or basis of another shape, not real or infinite, a basis that is not causal, epochs that do not
-        increase, or if no row's window is complete.
-
-    Warns
-    -----
-    UserWarning
-        For more kernels than lags, as of a basis that is transposed.
+        increase, or if no row's window is complete. More kernels than lags, as of a transposed basis, are warned of.
 
     Notes
     -----
