@@ -178,8 +178,8 @@ def _read_three(three, sizes, where: str) -> SessionBlock | Triples:
         raise ValueError(f"{where} has responses of shape {y.shape}, but {ids}: {needs}")
     if y.ndim == 1 and not len(stimuli) == len(neurons) == len(y):
         needs = "a record is one of each, so their numbers must be the same."
-        ids = ids.replace(" and", ",")
-        raise ValueError(f"{where} has {ids} and {len(y)} values; {needs}")
+        each = f"{len(stimuli)} stimulus ids, {len(neurons)} neuron ids"
+        raise ValueError(f"{where} has {each} and {len(y)} values; {needs}")
     return Triples(stimuli, neurons, y) if y.ndim == 1 else SessionBlock(stimuli, neurons, y)
 
 
