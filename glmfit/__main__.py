@@ -41,13 +41,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         demo_module.run(options.out, seed=options.seed)
+        return 0
     except demo_module.MissingExtra as error:
-        print(error, file=sys.stderr)
-        return 1
+        said = error
     except OSError as error:
-        print(f"--out {options.out}: {error.strerror or error}; name a folder that can be written to.", file=sys.stderr)
-        return 1
-    return 0
+        said = f"--out {options.out}: {error.strerror or error}; name a folder that can be written to."
+    print(said, file=sys.stderr)
+    return 1
 
 
 def info() -> str:

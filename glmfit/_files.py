@@ -32,16 +32,14 @@ DAMAGED = (*_WRONG, OSError, MemoryError, tokenize.TokenError, zipfile.BadZipFil
 def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
     """Write header and arrays to ``path`` (".npz" is added where missing); the file is complete or absent."""
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(
-            f"path is {path!r}, of type {type(path).__name__}; it must be a str or pathlib.Path, such as 'model.npz'."
-        )
+        needs = "it must be a str or pathlib.Path, such as 'model.npz'."
+        raise TypeError(f"path is {path!r}, of type {type(path).__name__}; {needs}")
     if str(path).endswith(("/", os.sep)) or Path(path).is_dir():
         raise ValueError(f"cannot save to {path}: it is a folder. Give the name of a file in it, ending in '.npz'.")
     path = Path(path)
     if path.suffix not in ("", ".npz"):
-        raise ValueError(
-            f"cannot save to {path}: models are saved as .npz files, not as {path.suffix!r}. Give '{path}.npz'."
-        )
+        what = f"models are saved as .npz files, not as {path.suffix!r}. Give '{path}.npz'."
+        raise ValueError(f"cannot save to {path}: {what}")
     path = path.with_suffix(".npz")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save to {path}: the folder {path.parent} does not exist. Create it first.")
@@ -114,10 +112,8 @@ def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
     except DAMAGED as error:
         raise ValueError(f"{path} is not a model saved by glmfit ({error}).") from error
     if header.get("format") != FORMAT:
-        raise ValueError(
-            f"{path} has format {header.get('format')!r}, this version of glmfit reads {FORMAT!r}: "
-            "load it with the version that wrote it."
-        )
+        reads = f"this version of glmfit reads {FORMAT!r}: load it with the version that wrote it."
+        raise ValueError(f"{path} has format {header.get('format')!r}, {reads}")
     return header, {name: array.copy() for name, array in arrays.items()}
 
 

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from .._lazy import lazy_names as _lazy_names
+from .._lazy import names_of_rooms as _names_of_rooms
 
 if _TYPE_CHECKING:
+    from ._at_work import BusyFolder
     from ._fit import load_result, run_one
-    from ._lock import BusyFolder
     from ._manifest import Manifest, ManifestError, read_manifest
     from ._overview import Collected, Progress, collect, status
     from ._plan import Receipt, Task
@@ -31,14 +31,5 @@ __all__ = [
     "status",
 ]
 
-__getattr__, __dir__ = _lazy_names(
-    __name__,
-    _fit=("load_result", "run_one"),
-    _lock=("BusyFolder",),
-    _manifest=("Manifest", "ManifestError", "read_manifest"),
-    _overview=("Collected", "Progress", "collect", "status"),
-    _plan=("Receipt", "Task"),
-    _run=("Summary", "run"),
-    _sources=("load_session",),
-    **{".design": ("Built", "Session", "build")},
-)
+_ROOMS = ("._at_work", "._manifest", "._plan", "._overview", "._sources", "._run", "._fit", "..design")
+__getattr__, __dir__ = _names_of_rooms(__name__, [*__all__, "Built", "Session", "build"], _ROOMS)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from .._display import one_line, printable
-from ._environment import default_out, machine_type, worker_environment
+from ._environment import SLURM_OPTIONS, default_out, machine_type, worker_environment
 from ._stop import ENDING, signals_noted
 
 # Whatever imports NumPy or jax is imported on use: both read the environment, which is to be that of a worker by then.
@@ -43,8 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
             return options.command(options)
     except (ValueError, ImportError, RuntimeError, OSError) as error:
         kind = f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: "
-        is_told = hasattr(error, "problems")  # of a manifest, whose lines say where they are
-        print(printable(f"{'' if is_told else kind}{error}"), file=sys.stderr)
+        kind = "" if hasattr(error, "problems") else kind  # of a manifest, whose lines say where they are
+        print(printable(f"{kind}{error}"), file=sys.stderr)
         return _BAD_INPUT if isinstance(error, _BAD_PATH | ValueError) else 1
     except KeyboardInterrupt:
         print("stopped; what was done stays. Run the same command again to go on.", file=sys.stderr)
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("run", "do what is missing"), ("retry", "do what is missing, and what failed, again")):
         command = commands.add_parser(name, help=text)
         command.set_defaults(command=_run, retry=name == "retry")
-        _add_manifest(command)
+        _add_shared(command)
         add = command.add_argument_group("where to work").add_argument
         add("--scheduler", help="local (processes, the default), serial, slurm, or a scheduler's address")
         add("--workers", type=_count, default=2, metavar="N", help="processes or jobs (%(default)s)")
@@ -72,29 +72,22 @@ def _parser() -> argparse.ArgumentParser:
         add("--allowed-failures", type=partial(_count, least=0), default=2, metavar="N", help=again)
         add("--shard", type=_shard, metavar="I/N", help="do part I of N, in this process")
         add("--quiet", action="store_true", help="no progress bar")
-        _add_slurm(command)
-    for name, act, text in (
-        ("status", _status, "how far it is"),
-        ("collect", _collect, "put all results into one table and one netCDF file"),
-    ):
+    collected = "put all results into one table and one netCDF file"
+    for name, act, text in (("status", _status, "how far it is"), ("collect", _collect, collected)):
         command = commands.add_parser(name, help=text)
         command.set_defaults(command=act)
         command.add_argument("out", type=Path, metavar="DIR", help="output folder")
     command = commands.add_parser("sbatch", help="write a script for an array job")
     command.set_defaults(command=_sbatch)
-    _add_manifest(command)
+    _add_shared(command)
     command.add_argument("--shards", type=_count, default=10, metavar="N", help="tasks of the array (%(default)s)")
     command.add_argument("--script", type=Path, metavar="FILE", help="where to (DIR/array.sh)")
-    _add_slurm(command)
     return parser
 
 
-def _add_manifest(command: argparse.ArgumentParser) -> None:
+def _add_shared(command: argparse.ArgumentParser) -> None:
     command.add_argument("manifest", type=Path, metavar="MANIFEST", help="TOML or JSON file")
     command.add_argument("--out", type=Path, metavar="DIR", help="output folder (MANIFEST_results)")
-
-
-def _add_slurm(command: argparse.ArgumentParser) -> None:
     gpus = "GPUs; one per worker or job (%(default)s)"
     command.add_argument("--gpus", type=partial(_count, least=0), default=0, metavar="N", help=gpus)
     add = command.add_argument_group("SLURM").add_argument
@@ -109,8 +102,7 @@ def _add_slurm(command: argparse.ArgumentParser) -> None:
 
 
 def _slurm(options: argparse.Namespace) -> dict:
-    names = ("partition", "account", "walltime", "memory", "prologue", "interface", "host", "extra")
-    return {name: getattr(options, name) for name in names if getattr(options, name)}
+    return {name: getattr(options, name) for name in SLURM_OPTIONS if getattr(options, name)}
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -167,11 +159,11 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _sbatch(options: argparse.Namespace) -> int:
-    from ._lock import RunLock, lock_of
+    from ._at_work import RunLock, lock_of
+    from ._environment import write_array_script
     from ._manifest import read_known
     from ._plan import plan
     from ._results import make_folders
-    from ._scripts import write_array_script
 
     out = (options.out or default_out(options.manifest)).resolve()
     manifest = read_known(options.manifest, out)

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 import warnings
@@ -16,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._environment import import_path, machine_type, visible_gpus, worker_environment
-from ._lock import RunLock
+from ._at_work import RunLock
+from ._environment import machine_type, visible_gpus, worker_environment
 from ._stop import signals_noted
 
 if TYPE_CHECKING:
@@ -55,18 +56,16 @@ def open_client(
     The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
     that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
     through. Workers of ours have one thread, or one GPU, logs in out/logs and compiled programs in out/compiled, which
-    SLURM's nodes must share; they may still be on their way: `drive` waits for them. A task is handed back after
-    `allowed_failures` of its workers have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
+    SLURM's nodes must share; `drive` waits for them. A task is handed back after `allowed_failures` of its workers
+    have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
     """
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
         return
     missing = [name for name in ("distributed", "cryptography") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ImportError(
-            f'{" and ".join(missing)} not installed: in the checkout run  python -m pip install -e ".[batch]"  (or run '
-            "serially)"
-        )
+        advice = 'in the checkout run  python -m pip install -e ".[batch]"  (or run serially)'
+        raise ImportError(f"{' and '.join(missing)} not installed: {advice}")
     if scheduler not in ("local", "slurm"):
         with _connect(os.fspath(scheduler), security) as client:
             yield client
@@ -88,7 +87,9 @@ def open_client(
         stack.enter_context(signals_noted())  # SIGTERM ends in order, too: workers and jobs are ended, files removed
         made = stack.enter_context(certificates(out if scheduler == "slurm" else None))
         stack.enter_context(dask.config.set(settings | made.settings))
-        env = _WORKER_SETTINGS | made.environment | {"PYTHONPATH": import_path()}
+        # So that a worker finds the user's own loaders, too.
+        paths = dict.fromkeys(str(Path(place).absolute()) for place in sys.path)
+        env = _WORKER_SETTINGS | made.environment | {"PYTHONPATH": os.pathsep.join(paths)}
         given = {"security": made.security, "logs": out / "logs", "dashboard": dashboard}
         if scheduler == "slurm":
             from ._slurm import Jobs
@@ -101,7 +102,7 @@ def open_client(
 
             names = visible_gpus(gpus) if gpus else [None] * workers
             cache = out / "compiled" / machine_type()
-            envs = [{**os.environ, **worker_environment(gpu=name, cache=cache), **env} for name in names]
+            envs = [os.environ | worker_environment(gpu=name, cache=cache) | env for name in names]
             cluster = LocalProcesses(environments=envs, scratch=made.folder, **given)
         stack.enter_context(_closed(cluster))
         yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
@@ -116,12 +117,9 @@ def _closed(cluster: SpecCluster) -> Iterator[None]:
         try:
             cluster.close()
         except Exception as error:
-            warnings.warn(
-                f"the cluster did not close in order ({type(error).__name__}: {error}); what was done stays. "
-                "Look whether processes or jobs of it are left (on SLURM: squeue --me).",
-                UserWarning,
-                stacklevel=2,
-            )
+            what = f"the cluster did not close in order ({type(error).__name__}: {error}); what was done stays. "
+            advice = "Look whether processes or jobs of it are left (on SLURM: squeue --me)."
+            warnings.warn(what + advice, UserWarning, stacklevel=2)
 
 
 class Certificates(NamedTuple):
@@ -181,12 +179,9 @@ def _connect(where: str, security: Security | None) -> Iterator[Client]:
     security = security or Security()
     _knock(address, security)
     if address.startswith("tcp://"):
-        warnings.warn(
-            f"{address} has no TLS: anybody who reaches that port can run code in your name. "
-            "Start the scheduler and its workers with certificates, or let glmfit start them.",
-            UserWarning,
-            stacklevel=5,
-        )
+        advice = "Start the scheduler and its workers with certificates, or let glmfit start them."
+        what = f"{address} has no TLS: anybody who reaches that port can run code in your name. {advice}"
+        warnings.warn(what, UserWarning, stacklevel=5)
     with Client(address, security=security, set_as_default=False) as client:
         yield client
 
@@ -204,7 +199,5 @@ def _knock(address: str, security: Security) -> None:
             thread.submit(asyncio.run, knock()).result()
     except (OSError, TypeError, ValueError) as error:
         # TypeError: an address with tls:// and no certificates in Dask's configuration.
-        raise ConnectionError(
-            f"no Dask scheduler could be reached at {address}: {error}. Is it running, and are its certificates named "
-            "in Dask's configuration (distributed.comm.tls)?"
-        ) from error
+        advice = "Is it running, and are its certificates named in Dask's configuration (distributed.comm.tls)?"
+        raise ConnectionError(f"no Dask scheduler could be reached at {address}: {error}. {advice}") from error

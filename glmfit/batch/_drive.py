@@ -52,8 +52,12 @@ def drive(
     run = _Run(client, function, tasks, on_receipt, on_lost, _Watch(client, say, patience))
     try:
         run.all()
-    finally:
-        run.let_go()
+    finally:  # cancel what is still with the cluster: nothing if all went well
+        futures = [future for *_, future in run.flying.values()]
+        run.flying.clear()
+        if futures and client.status == "running":
+            with contextlib.suppress(Exception):
+                client.cancel(futures, reason="the run ended")
 
 
 class _Run:
@@ -115,30 +119,21 @@ class _Run:
         else:
             self.on_lost(task, error)
 
-    def let_go(self) -> None:
-        """Cancel what is still with the cluster; nothing if all went well."""
-        futures = [future for *_, future in self.flying.values()]
-        self.flying.clear()
-        if futures and self.client.status == "running":
-            with contextlib.suppress(Exception):
-                self.client.cancel(futures, reason="the run ended")
-
 
 class _Watch:
     """Count the workers about once a second; say so, and in the end give up, when there are none."""
 
     def __init__(self, client: Client, say: Callable[[str], None], patience: float):
         self.client, self.say, self.patience = client, say, patience
-        self.n_workers = 0
-        self.seen = self.looked = time.monotonic()
-        self.looked -= LOOK_EVERY
-        self.has_spoken = False
+        self.n_workers, self.has_spoken = 0, False
+        self.seen = time.monotonic()
+        self.next = self.seen
 
     def look(self) -> None:
         now = time.monotonic()
-        if now - self.looked < LOOK_EVERY:
+        if now < self.next:
             return
-        self.looked = now
+        self.next = now + LOOK_EVERY
         news = self.about("news", ())
         while news:
             self.say(news.popleft())
@@ -151,10 +146,13 @@ class _Watch:
         seconds, trouble = now - self.seen, self.about("trouble")
         if trouble:
             raise ClusterLostError(f"no worker can start: {trouble}")
+        reasons, logs = self.about("reasons"), self.about("log_directory")
+        hint = f"; SLURM's reason: {', '.join(reasons)}" if reasons else ""
+        hint += f"; logs of workers are in {logs}" if logs else ""
         if seconds > self.patience and not self.about("waits_in_queue"):
-            raise ClusterLostError(f"no worker for {seconds:.0f} s{self.hint()}")
+            raise ClusterLostError(f"no worker for {seconds:.0f} s{hint}")
         if seconds > SPEAK_AFTER and not self.has_spoken:
-            self.say(f"no worker for {seconds:.0f} s, still waiting{self.hint()}")
+            self.say(f"no worker for {seconds:.0f} s, still waiting{hint}")
             self.has_spoken = True
 
     def about(self, name: str, otherwise: Any = None) -> Any:
@@ -168,9 +166,3 @@ class _Watch:
             return len(self.client.nthreads())
         except (OSError, RuntimeError, TimeoutError, CancelledError):
             return 0
-
-    def hint(self) -> str:
-        """Where to look for the reason, and what SLURM takes for one."""
-        reasons, logs = self.about("reasons"), self.about("log_directory")
-        why = f"; SLURM's reason: {', '.join(reasons)}" if reasons else ""
-        return why + (f"; logs of workers are in {logs}" if logs else "")

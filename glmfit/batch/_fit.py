@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,12 +24,14 @@ import numpy as np
 import glmfit
 
 from .._compile import compile_seconds, compiled_programs
+from .._files import DAMAGED, load_npz
 from .._status import Status
 from .._warn import warn_user
 from ..bounds import StepCertificate
 from ..design.builder import Built, build
-from ..estimators import FitReport
-from ._attempts import Attempt, deaths, ended, reason
+from ..estimators import FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
+from ..estimators._model import model_from_file
+from ._at_work import Attempt, deaths, ended, reason
 from ._environment import machine_type
 from ._models import make_estimator
 from ._plan import Receipt, Task
@@ -37,9 +39,8 @@ from ._results import check_result, is_whole, write_failure, write_result
 from ._sources import DataChanged, load_planned
 from ._stop import is_stopped, stop
 
-if TYPE_CHECKING:
-    from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
-
+_last: dict[Callable, tuple[dict, Any]] = {}  # session and design, with what they were made of
+_lock = threading.RLock()
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "equinox", "pynapple")
 
 
@@ -48,10 +49,8 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
 
     Parameters
     ----------
-    task : Task
-        Of :meth:`Manifest.tasks`.
-    out : str or pathlib.Path
-        Output folder; ``results`` and ``failed`` below it are made.
+    task, out : Task, str or pathlib.Path
+        Of :meth:`Manifest.tasks`; output folder, in which ``results`` and ``failed`` are made.
     manifest : str
         Digest of the manifest, for the record.
     tries : int
@@ -60,14 +59,13 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
     Returns
     -------
     Receipt
-        What became of it: "done", "found" (a whole result was there already) or "failed"; then the traceback is in
+        What became of it: "done", "found" (a whole result was there already) or "failed", with the traceback in
         ``failed/KEY.json``.
 
     Notes
     -----
     Whatever the data or the fit raise is kept and does not come out; Ctrl-C and SIGTERM do. The file appears whole or
-    not at all, under the name of the content hash of configuration and data, so a task may be done twice, here or
-    elsewhere, without harm.
+    not at all, named by a hash of configuration and data, so a task may be done twice, anywhere, without harm.
     """
     out, host = Path(out), socket.gethostname()
     receipt = functools.partial(Receipt, task.key, task.session, task.model, worker=f"{host}:{os.getpid()}")
@@ -88,9 +86,8 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
             (out / folder).mkdir(parents=True, exist_ok=True)
         attempt = Attempt(out, task.key)
         writing = False
-        model, more, arrays = _fit(task)
-        facts |= more | {"versions": _versions(), "machine": machine_type()}
-        facts["seconds"] = time.perf_counter() - start
+        model, more, arrays = _fit(task.spec)
+        facts |= more | {"versions": _versions(), "machine": machine_type(), "seconds": time.perf_counter() - start}
         writing = True
         write_result(out, task, model, facts, arrays)
         attempt.end()
@@ -131,9 +128,6 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGL
     ValueError
         If it is damaged or something else.
     """
-    from .._files import DAMAGED, load_npz
-    from ..estimators._model import model_from_file
-
     header, arrays = load_npz(path)
     try:
         check_result(header, arrays)
@@ -142,9 +136,8 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGL
         raise ValueError(f"{path} is no whole result ({error}). Remove it and run the manifest again.") from error
 
 
-def _fit(task: Task) -> tuple[Any, dict, dict]:
-    spec = task.spec
-    built = _design({name: spec[name] for name in ("source", "design", "estimator", "precision")})
+def _fit(spec: dict) -> tuple[Any, dict, dict]:
+    built = _remembered(_design, {name: spec[name] for name in ("source", "design", "estimator", "precision")})
     compiled, programs = compile_seconds(), compiled_programs()
     double = jax.enable_x64(True) if spec["precision"] == "double" else nullcontext()
     with double, warnings.catch_warnings(record=True) as caught:
@@ -164,8 +157,8 @@ def _fit(task: Task) -> tuple[Any, dict, dict]:
 
 def _fit_built(spec: dict, built: Built) -> Any:
     """Fit one model to all neurons, or one to each with its own history."""
-    given = {name: getattr(built, name) for name in ("sample_weight", "offset", "exposure")}
-    given = {name: value for name, value in given.items() if value is not None}
+    parts = {name: getattr(built, name) for name in ("sample_weight", "offset", "exposure")}
+    given = {name: value for name, value in parts.items() if value is not None}
 
     def fit(X, y):
         model = make_estimator(spec).fit(X, y, **given)
@@ -177,19 +170,15 @@ def _fit_built(spec: dict, built: Built) -> Any:
         return model
 
     if built.own is None:
-        y = built.y
-        if built.target_names is not None and np.ndim(y) == 2:
-            y = _named(y, built.target_names)
+        has_names = built.target_names is not None and np.ndim(built.y) == 2
+        y = _named(built.y, built.target_names) if has_names else built.y
         return fit(_named(built.X, built.feature_names), y)
     names = built.feature_names + built.notes["own_names"]
-    models = [
-        fit(_named(np.concatenate([built.X, own], axis=1), names), built.y[:, [n]]) for n, own in enumerate(built.own)
-    ]
-    return _join_neurons(models, built.target_names)
+    each = (_named(np.concatenate([built.X, own], axis=1), names) for own in built.own)
+    return _join_neurons([fit(X, built.y[:, [n]]) for n, X in enumerate(each)], built.target_names)
 
 
 def _named(X: np.ndarray, names: list[str]):
-    """Columns with names, as estimators remember them."""
     import pandas as pd
 
     return pd.DataFrame(X, columns=names, copy=False)
@@ -201,15 +190,14 @@ def _join_neurons(models: list, names: list[str]):
     The bounds are those of the single fits, and their failure probabilities are added up.
     """
     joined, reports = models[0], [m.report_ for m in models]
+    sums = ("failure_probability", "seconds_run", "seconds_compile")
     changes = {
+        **{name: sum(getattr(r, name) for r in reports) for name in sums},
         "neuron": list(names),
         "row_evals": max(r.row_evals for r in reports),
         "rank": min(r.rank for r in reports),
         "solver_name": "/".join(sorted({r.solver_name for r in reports})),
         "step_certificate": _join_steps([r.step_certificate for r in reports]),
-        "failure_probability": sum(r.failure_probability for r in reports),
-        "seconds_run": sum(r.seconds_run for r in reports),
-        "seconds_compile": sum(r.seconds_compile for r in reports),
         "history": {},
     }
     joined.coef_ = np.concatenate([m.coef_ for m in models], axis=1)
@@ -237,27 +225,18 @@ def _arrays(parts: list, cls: type) -> dict[str, np.ndarray]:
     return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 
 
-class _LastOnly:
-    """Remember the last session or design: tasks come session by session."""
-
-    def __init__(self, make: Callable[[dict], Any]):
-        self._make, self._kept, self._lock = make, None, threading.RLock()
-
-    def __call__(self, spec: dict) -> Any:
-        with self._lock:  # a client of the user's may have workers of several threads
-            if self._kept is None or self._kept[0] != spec:
-                self._kept = None  # let go before loading anew
-                self._kept = spec, self._make(spec)
-            return self._kept[1]
+def _remembered(make: Callable[[dict], Any], spec: dict) -> Any:
+    """Make something, or return what was made last if that is it: tasks come session by session."""
+    with _lock:  # a client of the user's may have workers of several threads
+        if make not in _last or _last[make][0] != spec:
+            _last.pop(make, None)  # let go before loading anew
+            _last[make] = spec, make(spec)
+        return _last[make][1]
 
 
-_session = _LastOnly(load_planned)
-
-
-@_LastOnly
 def _design(spec: dict) -> Built:
     dtype = np.float64 if spec["precision"] == "double" else np.float32
-    return build(_session(spec["source"]), spec["design"], spec["estimator"], dtype=dtype)
+    return build(_remembered(load_planned, spec["source"]), spec["design"], spec["estimator"], dtype=dtype)
 
 
 @functools.cache

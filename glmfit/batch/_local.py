@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 from distributed import Scheduler, Security, SpecCluster
@@ -19,6 +20,7 @@ from distributed.deploy.spec import ProcessInterface
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from .._files import open_to_append, read_regular
+from ._at_work import forget_all
 
 # Left to itself, the HTTP server of a worker listens on every interface of its machine.
 HTTP_ON_LOOPBACK = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
@@ -29,19 +31,17 @@ class Arrivals(SchedulerPlugin):
     """Count how often the worker of each name has reached the scheduler."""
 
     def __init__(self):
-        self.count: dict[object, int] = {}
+        self.count: Counter[str] = Counter()
 
     def add_worker(self, scheduler, worker):
-        name = str(scheduler.workers[worker].name)
-        self.count[name] = self.count.get(name, 0) + 1
+        self.count[str(scheduler.workers[worker].name)] += 1
 
 
 def last_lines(path: Path, n_lines: int = 5) -> str:
     """Read the end of a log, or nothing where there is none."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return "\n".join(read_regular(path).decode(errors="replace").splitlines()[-n_lines:])
-    except (OSError, ValueError):
-        return ""
+    return ""
 
 
 class LocalWorker(ProcessInterface):
@@ -65,24 +65,15 @@ class LocalWorker(ProcessInterface):
         """Start the process, and again whenever it has ended; slower if it never gets as far as the scheduler."""
         failures = 0
         while True:
-            arrived = self.arrivals.count.get(self.name, 0)
+            arrived = self.arrivals.count[self.name]
             with open_to_append(self.log) as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self.command,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    env=self.env,
-                    start_new_session=True,  # Ctrl-C is for the driver, which ends its workers in order
-                )
+                # A session of its own: Ctrl-C is for the driver, which ends its workers in order.
+                given = {"stdin": asyncio.subprocess.PIPE, "stdout": log, "stderr": log, "start_new_session": True}
+                self._process = await asyncio.create_subprocess_exec(*self.command, env=self.env, **given)
             code = await self._process.wait()
-            failures = failures + 1 if self.arrivals.count.get(self.name, 0) == arrived else 0
-            self.trouble = None
-            if failures >= _QUICK_DEATHS:
-                self.trouble = (
-                    f"the worker processes end before they reach the scheduler (exit code {code}); "
-                    f"the end of {self.log}:\n{last_lines(self.log)}"
-                )
+            failures = failures + 1 if self.arrivals.count[self.name] == arrived else 0
+            what = f"the worker processes end before they reach the scheduler (exit code {code}); the end of {self.log}"
+            self.trouble = f"{what}:\n{last_lines(self.log)}" if failures >= _QUICK_DEATHS else None
             await asyncio.sleep(min(30.0, 0.1 * 2**failures))
 
     async def close(self):
@@ -105,11 +96,9 @@ class LocalProcesses(SpecCluster):
 
     def __init__(self, *, environments: list[dict], security: Security, scratch: Path, logs: Path, dashboard: bool):
         arrivals = Arrivals()
+        shared = {"scratch": scratch, "arrivals": arrivals}
         workers = {
-            f"local-{i}": {
-                "cls": LocalWorker,
-                "options": {"scratch": scratch, "env": env, "log": logs / f"local-{i}.log", "arrivals": arrivals},
-            }
+            f"local-{i}": {"cls": LocalWorker, "options": shared | {"env": env, "log": logs / f"local-{i}.log"}}
             for i, env in enumerate(environments)
         }
         options = {"host": "127.0.0.1", "port": 0, "protocol": "tls://", "security": security, "plugins": [arrivals]}
@@ -132,14 +121,9 @@ def dask_setup(worker: object) -> None:
 
 
 def _end_with_the_input() -> None:
-    """Wait for the end of the standard input, whose other end the driver holds, and leave: by whatever it has ended.
-
-    What was begun here is not why.
-    """
+    """Leave when the standard input ends, whose other end the driver holds; what was begun here is not why."""
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
-    attempts = sys.modules.get("glmfit.batch._attempts")  # nothing was begun without it
-    if attempts is not None:
-        attempts.forget_all()
+    forget_all()
     os._exit(1)

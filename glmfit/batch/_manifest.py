@@ -17,21 +17,14 @@ import glmfit
 
 from .._display import one_line
 from .._files import DAMAGED, read_regular
-from ..design._schema import BOOLEAN, TABLE, TEXT, Problems, Rule, check_table, check_tables, one_of, shown, whole
+from ..design._schema import BOOLEAN, TABLE, TABLES, TEXT, Problems, check_table, check_tables, one_of, shown, whole
 from ._models import Model, read_model
 from ._plan import Task, key_of
 from ._read_data import Data, read_data
 from ._sources import digest, identity_of
 
-_TABLES = Rule("an array of tables", lambda value: isinstance(value, list))
-_KEYS = {
-    "name": TEXT,
-    "seed": whole(0),
-    "precision": one_of("single", "double"),
-    "options": TABLE,
-    "data": _TABLES,
-    "model": _TABLES,
-}
+_KEYS = {"name": TEXT, "seed": whole(0), "precision": one_of("single", "double")}
+_KEYS |= {"options": TABLE, "data": TABLES, "model": TABLES}
 _DEEPEST = 100  # tables and arrays, one in the other; what reads them calls itself
 _TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep"
 
@@ -42,12 +35,7 @@ class ManifestError(ValueError):
     Parameters
     ----------
     problems : list of str
-        All that is wrong with it; the error's text has one a line.
-
-    Attributes
-    ----------
-    problems : list of str
-        The same.
+        All that is wrong with it, an attribute, too; the error's text has one a line.
     """
 
     def __init__(self, problems: Iterable[str]):
@@ -61,10 +49,8 @@ class Manifest:
 
     Attributes
     ----------
-    path : pathlib.Path
-        Where it was read.
-    name : str
-        Its name, the file's without one.
+    path, name : pathlib.Path, str
+        Where it was read; its name, the file's without one.
     seed, precision : int, {"single", "double"}
         Of every fit.
     options : dict
@@ -95,8 +81,7 @@ class Manifest:
         Returns
         -------
         list of Task
-            Tasks of equal data and equal configurations have the same key, whatever they are called. Data that cannot
-            be read are no error here: their tasks fail when they are run, and the others do not.
+            Data that cannot be read are no error here: their tasks fail when they are run, and the others do not.
         """
         identify = identity_of if identify is None else identify
         tasks = []
@@ -133,10 +118,8 @@ def read_manifest(path: str | Path) -> Manifest:
 
     Raises
     ------
-    ManifestError
-        With all that is wrong, a line each, which names the file, the table and the key.
-    FileNotFoundError
-        If there is no such file.
+    ManifestError, FileNotFoundError
+        With all that is wrong, a line each, which names the file, the table and the key; if there is no such file.
 
     Examples
     --------
@@ -166,7 +149,7 @@ def read_known(path: Path, out: Path) -> Manifest:
 
 
 def _read(path: Path, checked: str | None) -> Manifest:
-    """Read a manifest; parameters of estimators are taken as they are if its digest is that of one checked before."""
+    """Read a manifest; values of parameters are taken as they are if its digest is that of one checked before."""
     content = path.read_bytes()
     hashed = hashlib.sha256(content).hexdigest()
     document = _parse(path, content)
@@ -187,11 +170,10 @@ def _read(path: Path, checked: str | None) -> Manifest:
         problems.add((), "there is nothing to fit: no model has a session.")
     if problems:
         raise ManifestError(problems.texts)
-    name, seed, precision = right.get("name", path.stem), right.get("seed", 0), right.get("precision", "single")
-    sources = tuple(data.values())
-    return Manifest(
-        path.resolve(), name, seed, precision, {"pad_shapes": True} | options, hashed, sources, tuple(models)
-    )
+    about = {"name": path.stem, "seed": 0, "precision": "single"}
+    about |= {key: right[key] for key in about.keys() & right.keys()}
+    sources = {"data": tuple(data.values()), "models": tuple(models)}
+    return Manifest(path.resolve(), **about, options={"pad_shapes": True} | options, digest=hashed, **sources)
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
@@ -204,11 +186,7 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
         document = tomllib.loads(text) if suffix == ".toml" else _read_json(text)
         if not isinstance(document, dict):
             raise ValueError(f"the document is a {type(document).__name__}; it must be a table")
-        level: list[Any] = [document]
-        for _ in range(_DEEPEST):
-            holders = [value for value in level if isinstance(value, dict | list)]
-            level = [entry for value in holders for entry in (value.values() if isinstance(value, dict) else value)]
-        if not level:
+        if _depth(document) <= _DEEPEST:
             return document
         why = _TOO_DEEP
     except RecursionError:
@@ -223,6 +201,11 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
     except ValueError as error:
         why = str(error)
     raise ManifestError([f"{path.name}{f', line {line}' if line else ''}: {why}."])
+
+
+def _depth(value: Any) -> int:
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, entries), default=0) if entries else isinstance(value, dict | list)
 
 
 def _read_json(text: str) -> Any:
@@ -249,7 +232,6 @@ def _check_new(problems: Problems, place: tuple, made: list[Model], models: list
 
     there = {fact: model.name for model in models for fact in of(model)}
     for model in made:
-        for fact, name in of(model).items():
-            if fact in there:
-                problems.add(place, f'"{model.name}" is the same as model "{there[fact]}" for data "{name}".')
-                break
+        again = [(there[fact], name) for fact, name in of(model).items() if fact in there]
+        for other, name in again[:1]:
+            problems.add(place, f'"{model.name}" is the same as model "{other}" for data "{name}".')

@@ -23,14 +23,8 @@ _SET_ELSEWHERE = {
     "verbose": "is not for batches: nobody would see it",
 }
 _NOT_SMOOTH = ("Lasso", "ElasticNet", "GroupLasso")
-_KEYS = {
-    "name": NAMED,
-    "estimator": TEXT,
-    "data": list_of(TEXT, "a list of names of data"),
-    "parameters": TABLE,
-    "grid": TABLE,
-    "design": TABLE,
-}
+_KEYS = {"name": NAMED, "estimator": TEXT, "data": list_of(TEXT, "a list of names of data")}
+_KEYS |= dict.fromkeys(("parameters", "grid", "design"), TABLE)
 
 
 @dataclass(frozen=True)
@@ -64,9 +58,7 @@ def read_model(
     design = _design(problems, path, table, sources, estimator)
     if len(problems) > before or estimator is None:
         return []
-    return [
-        Model(right["name"] + suffix, estimator, {**parameters, **member}, design, names) for suffix, member in members
-    ]
+    return [Model(right["name"] + suffix, estimator, parameters | chosen, design, names) for suffix, chosen in members]
 
 
 def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, estimator: str | None, check: bool) -> list:
@@ -91,7 +83,7 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
         words = [value if isinstance(value, str) else shown(value).replace(" ", "") for value in values]
-        label = ",".join(f"{key}={word}" for key, word in zip(grid, words, strict=True))
+        label = ",".join(map("{}={}".format, grid, words))
         members.append((f"[{label}]" if label else "", chosen))
         if check:
             _check_values(problems, path, estimator, parameters, chosen)
@@ -108,16 +100,16 @@ def _check_names(problems: Problems, path: tuple, keys: dict, estimator: str) ->
 
 
 def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], estimator: str | None):
-    kinds = {source.kind for source in sources}
-    if "design" in table:
-        if "matrices" in kinds:
-            names = ", ".join(f'"{source.name}"' for source in sources if source.kind == "matrices")
-            problems.add(path, f"design is given, but the data {names} are matrices, which have one already.")
-        if isinstance(table["design"], dict):
-            return read_design(problems, (*path, "design"), table["design"], sources, estimator)
-    elif "recording" in kinds:
-        names = ", ".join(f'"{source.name}"' for source in sources if source.kind == "recording")
-        problems.add(path, f"design is missing; the data {names} are recordings. Add [model.design] with bin_s.")
+    kind = "matrices" if "design" in table else "recording"
+    names = ", ".join(f'"{source.name}"' for source in sources if source.kind == kind)
+    if "design" not in table:
+        if names:
+            problems.add(path, f"design is missing; the data {names} are recordings. Add [model.design] with bin_s.")
+        return None
+    if names:
+        problems.add(path, f"design is given, but the data {names} are matrices, which have one already.")
+    if isinstance(table["design"], dict):
+        return read_design(problems, (*path, "design"), table["design"], sources, estimator)
     return None
 
 

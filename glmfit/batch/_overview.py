@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,7 +15,7 @@ import numpy as np
 from .._display import one_line
 from .._files import whole_or_absent
 from .._progress import counted
-from ._attempts import begun, deaths
+from ._at_work import begun, deaths
 from ._plan import planned_keys, read_plan
 from ._results import failure_path, read_facts, read_failure, read_result, result_path
 
@@ -36,16 +36,14 @@ class Progress:
     begun : list of (str, int)
         Among the missing: fits that were begun and have not ended, and how many attempts at them ended their process.
         Without any they are being done, or were stopped.
-    eta_s : float or None
-        Seconds until the missing ones are done, at the pace of the last ten minutes of work; None before two are done.
-    seconds : float
-        Of all fits together, loading and writing included.
+    eta_s, seconds : float or None, float
+        Seconds until the missing ones are done, at the pace of the last ten minutes of work, None before two are done;
+        of all fits together, loading and writing included.
     slowest, failures : list of (str, float), list of (str, str)
         Names and seconds of the slowest fits; names and errors of those that failed.
-    n_compilations, n_programs : int
-        Fits that had to compile; programs compiled (or taken from the folder of compiled ones), in all fits.
-    n_warned : int
-        Results whose fit warned, of neurons that did not converge for example.
+    n_compilations, n_programs, n_warned : int
+        Fits that had to compile; programs compiled (or taken from the folder of compiled ones), in all fits; results
+        whose fit warned, of neurons that did not converge for example.
     by_model : dict
         Model -> (done, failed, missing).
     """
@@ -76,19 +74,16 @@ class Progress:
         return len(self.damaged)
 
     def __str__(self) -> str:
-        """Readable summary."""
         lines = [f"{self.n_done} of {self.n_tasks} fits done, {self.n_failed} failed, {self.n_missing} missing"]
         lines += _listed(f"{counted(self.n_damaged, 'damaged result')}, to be done again:", self.damaged)
-        ends = {name: f" ({counted(n, 'attempt')} ended its process)" if n else "" for name, n in self.begun}
-        lines += _listed("begun and not ended:", [name + end for name, end in ends.items()])
+        ends = [name + (f" ({counted(n, 'attempt')} ended its process)" if n else "") for name, n in self.begun]
+        lines += _listed("begun and not ended:", ends)
         if self.n_missing and self.eta_s is not None:
             lines.append(f"about {_duration(self.eta_s)} to go, if work goes on at the pace of late")
         if len(self.by_model) > 1:
-            wide = max(len(name) for name in self.by_model)
-            lines += [
-                f"  {name:<{wide}}  {done} done, {failed} failed, {missing} missing"
-                for name, (done, failed, missing) in self.by_model.items()
-            ]
+            wide = max(map(len, self.by_model))
+            counts = "{} done, {} failed, {} missing"
+            lines += [f"  {name:<{wide}}  {counts.format(*of)}" for name, of in self.by_model.items()]
         if self.n_done:
             lines.append(f"{_duration(self.seconds)} of fitting in all; slowest:")
             lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in self.slowest]
@@ -134,28 +129,22 @@ def status(out: str | Path) -> Progress:
     Reads the header of every result: about a millisecond each.
     """
     out = Path(out)
-    by_model: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    states: dict[str, Counter] = defaultdict(Counter)
     facts, failures, damaged, attempts = [], [], [], []
     tasks, attempted = read_plan(out), begun(out)
     for task in tasks:
         name, failed = f"{task.session}, {task.model}", failure_path(out, task.key)
+        state, trouble = "done", None
         try:
             facts.append(read_facts(result_path(out, task.key)))
-            by_model[task.model][0] += 1
-            continue
-        except FileNotFoundError:
-            pass
-        except ValueError as error:
-            if not failed.exists():
-                damaged.append(str(error))
-        if failed.exists():
-            error = " ".join(str(read_failure(failed).get("error", "?")).split())
-            failures.append((name, error[:300]))
-            by_model[task.model][1] += 1
-        else:
-            by_model[task.model][2] += 1
-            if task.key in attempted:
-                attempts.append((name, len(deaths(out, task.key))))
+        except (FileNotFoundError, ValueError) as error:
+            state, trouble = "failed" if failed.exists() else "missing", error
+        states[task.model][state] += 1
+        if state == "failed":
+            failures.append((name, " ".join(str(read_failure(failed).get("error", "?")).split())[:300]))
+        elif state == "missing":
+            damaged += [] if isinstance(trouble, FileNotFoundError) else [str(trouble)]
+            attempts += [(name, len(deaths(out, task.key)))] if task.key in attempted else []
     n_missing = len(tasks) - len(facts) - len(failures)
     slowest = sorted(facts, key=lambda f: -f["seconds"])[:_SLOWEST]
     return Progress(
@@ -172,7 +161,7 @@ def status(out: str | Path) -> Progress:
         n_compilations=sum(f["programs"] > 0 for f in facts),
         n_programs=sum(f["programs"] for f in facts),
         n_warned=sum(bool(f["warnings"]) for f in facts),
-        by_model={name: tuple(counts) for name, counts in by_model.items()},
+        by_model={name: (n["done"], n["failed"], n["missing"]) for name, n in states.items()},
     )
 
 
@@ -199,10 +188,8 @@ class Collected(NamedTuple):
     ----------
     index, arrays : pathlib.Path
         Table and file of arrays.
-    n_fits, n_units : int
-        Results in them, and neurons (classes) of these together: rows of the table.
-    n_absent : int
-        Tasks without a result.
+    n_fits, n_units, n_absent : int
+        Results in them; neurons (classes) of these together, rows of the table; tasks without a result.
     damaged : list of str
         Results that cannot be read, and why; they are not in the files.
     """
@@ -233,10 +220,8 @@ def collect(out: str | Path) -> Collected:
 
     Raises
     ------
-    ValueError
-        If there is no result.
-    ImportError
-        Without the extra ``batch``.
+    ValueError, ImportError
+        If there is no result; without the extra ``batch``.
 
     Notes
     -----
@@ -247,16 +232,13 @@ def collect(out: str | Path) -> Collected:
 
     out = Path(out)
     columns: dict[str, list] = defaultdict(list)  # of the table; a data frame for each fit would be much larger
-    coefs, names, damaged = [], {}, []
-    n_absent = 0
+    coefs, names, damaged, n_absent = [], {}, [], 0
     for key in planned_keys(out):
         try:
             arrays, facts = read_result(result_path(out, key))
-        except FileNotFoundError:
-            n_absent += 1
-            continue
-        except ValueError as error:
-            damaged.append(str(error))
+        except (FileNotFoundError, ValueError) as error:
+            n_absent += isinstance(error, FileNotFoundError)
+            damaged += [] if isinstance(error, FileNotFoundError) else [str(error)]
             continue
         features = [_printable(str(name)) for name in arrays["design.feature_names"]]
         intercept = np.atleast_1d(arrays["intercept"])

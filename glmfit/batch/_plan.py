@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -28,8 +29,7 @@ class Task:
     Attributes
     ----------
     key : str
-        20 hexadecimal digits; the same for the same configuration and the same data, whatever they are called and
-        wherever they lie.
+        20 hexadecimal digits; the same for the same configuration and data, whatever they are called.
     session, model : str
         Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
     spec : dict
@@ -61,10 +61,8 @@ class Receipt(NamedTuple):
     ----------
     key, session, model : str
         Of the task.
-    state : {"done", "found", "failed"}
-        "found": done before.
-    seconds : float
-        From the start of loading to the end of writing.
+    state, seconds : {"done", "found", "failed"}, float
+        "found": done before; from the start of loading to the end of writing.
     error, worker : str or None, str
         Error of one that failed; host and process.
     unwritten : bool
@@ -101,15 +99,11 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
     nothing else.
     """
     cache = _IdentityCache(out / "identities.json")
-    once: dict[str, Task] = {}
-    for task in manifest.tasks(cache):
-        once.setdefault(task.key, task)
+    tasks = list({task.key: task for task in reversed(manifest.tasks(cache))}.values())[::-1]  # the first of each key
     cache.save()
-    tasks = list(once.values())
-    for task in tasks:
-        source = task.spec["source"]
-        planned = {"identity": task.spec["identity"], "files": cache.hashed.get(_name(source), [])}
-        task.spec["source"] = {**source, "planned": planned}
+    for spec in (task.spec for task in tasks):
+        planned = {"identity": spec["identity"], "files": cache.hashed.get(_name(spec["source"]), [])}
+        spec["source"] = {**spec["source"], "planned": planned}
     write_plan(manifest, tasks, out)
     return tasks
 
@@ -118,12 +112,10 @@ class _IdentityCache:
     """Identity of data, remembered in a file as long as size and times of the data's files stay."""
 
     def __init__(self, path: Path):
-        self._path, self._fresh = path, {}
+        self._path, self._fresh, self._known = path, {}, {}
         self.hashed: dict[str, list | None] = {}  # source -> files as they were hashed, None for a loader
-        try:
+        with contextlib.suppress(*DAMAGED):
             self._known = dict(json.loads(read_regular(path)))
-        except DAMAGED:
-            self._known = {}
 
     def __call__(self, source: dict) -> str:
         signature = stat_signature(source)
@@ -146,9 +138,8 @@ def _name(source: dict, signature: list | None = None) -> str:
 
 def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
     """Keep the list of tasks and a copy of the manifest in the output folder."""
-    listed = [task.to_json() for task in tasks]
-    about = {"manifest": manifest.digest, "version": glmfit.__version__, "name": manifest.name}
-    write_text(out / "tasks.json", json.dumps(about | {"tasks": listed}))
+    about: dict[str, Any] = {"manifest": manifest.digest, "version": glmfit.__version__, "name": manifest.name}
+    write_text(out / "tasks.json", json.dumps(about | {"tasks": [task.to_json() for task in tasks]}))
     copy = out / f"manifest{manifest.path.suffix}"
     if manifest.path.resolve() != copy.resolve() or copy.is_symlink():
         with whole_or_absent(copy) as file:  # in place of a link, not through it
@@ -167,21 +158,16 @@ def read_plan(out: Path) -> list[Task]:
 
 def planned_keys(out: Path) -> list[str]:
     """Read the keys of the tasks alone, which take a tenth of the memory; raises as `read_plan`."""
-
-    def lean(values: dict) -> Any:
-        return values if "tasks" in values else values.get("key")
-
-    return _read_plan(out, _check_key, object_hook=lean)
+    return _read_plan(out, _check_key, lambda values: values if "tasks" in values else values.get("key"))
 
 
-def _read_plan(out: Path, make: Callable[[Any], Any], **options: Any) -> list:
-    path = Path(out) / "tasks.json"
+def _read_plan(out: Path, make: Callable[[Any], Any], of_each: Callable[[dict], Any] | None = None) -> list:
+    path = out / "tasks.json"
     try:
-        return [make(task) for task in json.loads(read_regular(path), **options)["tasks"]]
+        return [make(task) for task in json.loads(read_regular(path), object_hook=of_each)["tasks"]]
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{out} has no tasks.json: it is not the output folder of a batch, or no run has got as far as planning."
-        ) from None
+        why = "it is not the output folder of a batch, or no run has got as far as planning."
+        raise FileNotFoundError(f"{out} has no tasks.json: {why}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); start the run again, it will be written anew.") from error
 
@@ -190,7 +176,5 @@ def share(tasks: list[Task], shard: tuple[int, int]) -> list[Task]:
     """Part i of n, i from 1: sessions are dealt out if there are enough of them, else tasks."""
     i, n = shard
     sessions = list(dict.fromkeys(task.session for task in tasks))
-    if len(sessions) >= n:
-        mine = set(sessions[i - 1 :: n])
-        return [task for task in tasks if task.session in mine]
-    return tasks[i - 1 :: n]
+    mine = set(sessions[i - 1 :: n])
+    return [task for task in tasks if task.session in mine] if len(sessions) >= n else tasks[i - 1 :: n]

@@ -11,23 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..design._schema import (
-    NAME,
-    NAMED,
-    TABLE,
-    TEXT,
-    Problems,
-    Rule,
-    check_table,
-    either,
-    guess,
-    is_plain,
-    list_of,
-    one_of,
-    shown,
-    whole,
-)
-from ..design.arrays import PARTS, names_in
+from ..design import _schema as rule
+from ..design._schema import Problems, check_table, guess, is_plain, shown
+from ..design.files import PARTS, names_in
 from ..design.settings import COUNTS
 from ._sources import digest, find_loader
 
@@ -36,25 +22,25 @@ _LABEL = 60  # characters that the arguments of a loader may add to a session's 
 _PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 _FILES = {
-    "name": NAMED,
-    "files": either(TEXT, list_of(TEXT, "a list of them")),
-    "format": one_of(*FORMATS),
+    "name": rule.NAMED,
+    "files": rule.either(rule.TEXT, rule.list_of(rule.TEXT, "a list of them")),
+    "format": rule.one_of(*FORMATS),
 }
-_MATRICES = _FILES | dict.fromkeys(PARTS, TEXT)
-_RECORDING = _FILES | {"spikes": either(TABLE, TEXT), "min_spikes": whole(0), "signals": TABLE, "epochs": TABLE}
-_LOADER = {
-    "name": NAMED,
-    "loader": Rule(
-        'a text like "package.module:function"', lambda value: isinstance(value, str) and bool(_PLACE.fullmatch(value))
-    ),
-    "arguments": list_of(TABLE, "a list of tables, one per session"),
-    "version": TEXT,
+_MATRICES = _FILES | dict.fromkeys(PARTS, rule.TEXT)
+_RECORDING = _FILES | {
+    "spikes": rule.either(rule.TABLE, rule.TEXT),
+    "min_spikes": rule.whole(0),
+    "signals": rule.TABLE,
+    "epochs": rule.TABLE,
 }
-_COLUMNS = list_of(TEXT, "a list of names, one per column")
+_FUNCTION = rule.Rule('a text like "package.module:function"', lambda v: isinstance(v, str) and _PLACE.fullmatch(v))
+_LOADER = {"name": rule.NAMED, "loader": _FUNCTION, "version": rule.TEXT}
+_LOADER |= {"arguments": rule.list_of(rule.TABLE, "a list of tables, one per session")}
+_COLUMNS = rule.list_of(rule.TEXT, "a list of names, one per column")
 _ARRAYS = {
-    "spikes": ({"times": TEXT, "unit": TEXT}, ("times", "unit")),
-    "signals": ({"values": TEXT, "times": TEXT, "columns": _COLUMNS}, ("values", "times")),
-    "epochs": ({"start": TEXT, "stop": TEXT}, ("start", "stop")),
+    "spikes": ({"times": rule.TEXT, "unit": rule.TEXT}, ("times", "unit")),
+    "signals": ({"values": rule.TEXT, "times": rule.TEXT, "columns": _COLUMNS}, ("values", "times")),
+    "epochs": ({"start": rule.TEXT, "stop": rule.TEXT}, ("start", "stop")),
 }
 
 
@@ -106,10 +92,10 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
         common[what] = {}
         for key, entry in right.get(what, {}).items():
             at = (*path, what)
-            if not NAME.fullmatch(key) or (what, key) == ("signals", COUNTS):
+            if not rule.NAME.fullmatch(key) or (what, key) == ("signals", COUNTS):
                 meant = "stands for the spikes" if key == COUNTS else "is no name"
                 problems.add(at, f'"{key}" {meant}; a name has letters, digits, _ . and - only, and is not "counts".')
-            elif form == "nwb" and not TEXT.fits(entry):
+            elif form == "nwb" and not rule.TEXT.fits(entry):
                 problems.add(at, f"{key} is {shown(entry)}; for nwb it must be a text, the name in the file.")
             else:
                 common[what][key] = named((*at, key), what, entry) if form in ("npz", "zarr") else entry
@@ -153,7 +139,7 @@ def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[
         return right["format"], files
     forms = {file.suffix.removeprefix("."): file for file in reversed(files)}
     for unknown in sorted(forms.keys() - set(FORMATS)):
-        allowed = one_of(*FORMATS).allowed
+        allowed = rule.one_of(*FORMATS).allowed
         problems.add(path, f"the format of {forms[unknown].name} is not known; name it with format, {allowed}.")
         return None, []
     if len(forms) > 1:
@@ -207,13 +193,13 @@ def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Pat
 
 def _misfit(function: Any, arguments: dict) -> str | None:
     """Why a function does not take some arguments, None if it does or does not say."""
+    signature = None
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-    try:
         signature.bind(**arguments)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
+        if signature is None:
+            return None
         known = list(signature.parameters)
         unknown = [key for key in arguments if key not in known]
         return f"do not fit {function.__name__}{signature}: {error}{guess(unknown[0], known) if unknown else '.'}"
@@ -223,5 +209,5 @@ def _misfit(function: Any, arguments: dict) -> str | None:
 def _label(arguments: dict) -> str:
     """Arguments in a name, empty if they are too many or too long."""
     text = ",".join(f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in arguments.items())
-    plain = all(NAME.fullmatch(part) for pair in text.split(",") for part in pair.split("="))
+    plain = all(rule.NAME.fullmatch(part) for pair in text.split(",") for part in pair.split("="))
     return text if plain and len(text) <= _LABEL else ""

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz
 from .._status import Status
-from ._attempts import ended
+from ._at_work import ended
 from ._plan import Task, key_of, write_text
 
 _MOST = 2**53  # numbers beyond are none that a fit gives, and no table takes them
@@ -39,16 +39,16 @@ NEEDED |= {"SoftmaxGLM": _CLASSES, "MultinomialGLM": _CLASSES | {"pynapple_colum
 
 
 def result_path(out: Path, key: str) -> Path:
-    return Path(out) / "results" / f"{key}.npz"
+    return out / "results" / f"{key}.npz"
 
 
 def failure_path(out: Path, key: str) -> Path:
-    return Path(out) / "failed" / f"{key}.json"
+    return out / "failed" / f"{key}.json"
 
 
 def make_folders(out: Path) -> None:
     """Make the output folder, and remove what a process killed long ago was writing."""
-    for folder in (Path(out) / "results", Path(out) / "failed"):
+    for folder in (out / "results", out / "failed"):
         folder.mkdir(parents=True, exist_ok=True)
         remove_stale_parts(folder)
 
@@ -71,10 +71,7 @@ def forget_failure(out: Path, key: str) -> None:
 
 
 def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of a result, and its columns of the index.
-
-    Every byte is checked on the way (by checksums): ValueError if the file is truncated, damaged or not a result.
-    """
+    """Read arrays of a result and its columns of the index; ValueError if a byte is not what it was (by checksums)."""
     with _damage_told(path, "a whole result"):
         header, arrays = read_npz(path)
         return arrays, check_result(header, arrays, Path(path).stem)
@@ -101,11 +98,10 @@ def _damage_told(path: Path, what: str) -> Iterator[None]:
 
 
 def is_whole(out: Path, key: str) -> bool:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         read_result(result_path(out, key))
-    except (OSError, ValueError):
-        return False
-    return True
+        return True
+    return False
 
 
 def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = None) -> dict[str, Any]:
@@ -135,12 +131,10 @@ def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
 
 def read_failure(path: Path) -> dict[str, Any]:
     """Read a kept traceback; one that cannot be read says so."""
-    try:
+    with contextlib.suppress(*DAMAGED):
         found = json.loads(read_regular(path))
         if isinstance(found, dict):
             return found
-    except DAMAGED:
-        pass
     return {"key": Path(path).stem, "error": "the file with the traceback cannot be read", "traceback": ""}
 
 
@@ -169,9 +163,9 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
     batch, report = header["batch"], header["report"]
 
     def per_unit(name, default=np.nan):
-        value = arrays.get(f"report.{name}", report.get(name, default))
+        value = arrays.get(f"report.{name}", report.get(name))
         value = np.asarray(default if value is None else value)
-        return np.broadcast_to(value if value.shape in ((), (n_units,)) else np.asarray(default), n_units)
+        return np.broadcast_to(value if value.shape in ((), (n_units,)) else default, n_units)
 
     units = report.get("neuron") or batch.get("targets") or list(range(n_units))
     if len(units) != n_units:

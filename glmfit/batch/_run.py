@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .._display import one_line, printable
 from .._progress import ProgressBar
-from ._attempts import begun, deaths, ended, take_back
+from ._at_work import RunLock, begun, deaths, ended, lock_of, take_back
 from ._environment import default_out
-from ._lock import RunLock, lock_of
 from ._manifest import Manifest, read_known
 from ._overview import shorten
 from ._plan import Receipt, Task, plan, share
@@ -42,11 +41,9 @@ class Summary:
     failed : list of Receipt
         Failed by this run, or earlier and not tried again.
     n_missing, n_damaged : int
-        Neither done nor failed: a run that was stopped leaves some; results that were damaged, and were to be redone.
-    seconds : float
-        Wall time.
-    stopped : str or None
-        Why the run ended before its work was done, if it did.
+        Neither done nor failed, as a run that was stopped leaves some; results that were damaged, to be redone.
+    seconds, stopped : float, str or None
+        Wall time; why the run ended before its work was done, if it did.
     """
 
     out: Path
@@ -65,21 +62,15 @@ class Summary:
         return not self.failed and not self.n_missing
 
     def __str__(self) -> str:
-        """Readable summary."""
-        parts = [f"{self.n_found + self.n_done} of {self.n_tasks} fits done"]
-        if self.n_found:
-            parts[0] += f" ({self.n_found} of them before)"
-        if self.n_damaged:
-            parts.append(f"{self.n_damaged} results were damaged")
-        if self.failed:
-            parts.append(f"{len(self.failed)} failed")
-        if self.n_missing:
-            parts.append(f"{self.n_missing} missing: run again to go on")
+        before = f" ({self.n_found} of them before)" if self.n_found else ""
+        parts = [f"{self.n_found + self.n_done} of {self.n_tasks} fits done{before}"]
+        parts += [f"{self.n_damaged} results were damaged"] if self.n_damaged else []
+        parts += [f"{len(self.failed)} failed"] if self.failed else []
+        parts += [f"{self.n_missing} missing: run again to go on"] if self.n_missing else []
         lines = [", ".join(parts) + f"; {self.seconds:.1f} s, results in {self.out / 'results'}"]
         lines += [f"stopped: {self.stopped}"] if self.stopped else []
         lines += shorten(map(_failed, self.failed))
-        if self.failed:
-            lines.append(f"tracebacks are in {self.out / 'failed'}; fix the cause, then 'retry'")
+        lines += [f"tracebacks are in {self.out / 'failed'}; fix the cause, then 'retry'"] if self.failed else []
         return "\n".join(map(one_line, lines))
 
 
@@ -123,10 +114,8 @@ def run(
         in this run or a later one, and given up the next time.
     shard : (int, int), optional
         (i, n): do part i of n, i from 1; other parts may be at work at the same time, here or elsewhere.
-    retry : bool
-        Do the failed ones again too.
-    progress : bool
-        Show a bar.
+    retry, progress : bool
+        Do the failed ones again too; show a bar.
 
     Returns
     -------
@@ -135,12 +124,9 @@ def run(
 
     Raises
     ------
-    ManifestError
-        Before anything runs, with every problem, its table and its key.
-    BusyFolder
-        If another run is at work in the output folder.
-    RuntimeError
-        If no worker can be had.
+    ManifestError, BusyFolder, RuntimeError
+        Before anything runs, with every problem, its table and its key; if another run is at work in the output folder;
+        if no worker can be had.
 
     Notes
     -----
@@ -150,16 +136,13 @@ def run(
     machines of one type.
 
     Ctrl-C comes out as KeyboardInterrupt, after the workers are gone. The run ends when every host that has answered
-    fails to write three results in a row, or when ten in a row (three per host, if that is more) cannot be written: on
-    a full disk nothing is computed for nothing.
+    fails to write three results in a row, or when ten in a row (three per host, if that is more) cannot be written.
     """
     start, scheduler = time.perf_counter(), str(scheduler)
     known = scheduler in ("serial", "local", "slurm") or "://" in scheduler or Path(scheduler).is_file()
     if client is None and not known:
-        raise ValueError(
-            f"scheduler is {scheduler!r}; it must be 'local', 'serial', 'slurm', an address such as 'tls://host:8786', "
-            "or a scheduler file that exists."
-        )
+        allowed = "'local', 'serial', 'slurm', an address such as 'tls://host:8786', or a scheduler file that exists."
+        raise ValueError(f"scheduler is {scheduler!r}; it must be {allowed}")
     path = manifest.path if isinstance(manifest, Manifest) else Path(manifest)
     out = (default_out(path) if out is None else Path(out)).resolve()
     manifest = manifest if isinstance(manifest, Manifest) else read_known(path, out)
@@ -206,12 +189,9 @@ class Book:
 
     def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
         self._out, self._digest, self._start = out, manifest.digest, start
-        self.todo: list[Task] = []
         self.stopped: str | None = None  # why there is no more to be done
-        self._found: list[str] = []
-        self._done: list[str] = []
-        self._failed: list[Receipt] = []
-        self._n_damaged = 0
+        self.todo: list[Task]
+        self.todo, self._found, self._done, self._failed, self._n_damaged = [], [], [], [], 0
         self._unwritten: dict[str, int] = {}  # per host: its last results, as far as they could not be written
         self._in_a_row = 0  # the same of all hosts
         tasks = plan(manifest, out)
@@ -259,9 +239,8 @@ class Book:
             self._in_a_row = self._in_a_row + 1 if receipt.unwritten else 0
             # Where one host writes, it is another host that is sick, not the folder.
             every_host = min(self._unwritten.values()) >= _UNWRITTEN
-            many = max(_MANY_UNWRITTEN, _UNWRITTEN * len(self._unwritten))
-            if every_host or self._in_a_row >= many:
-                n = _UNWRITTEN if every_host else many
+            n = _UNWRITTEN if every_host else max(_MANY_UNWRITTEN, _UNWRITTEN * len(self._unwritten))
+            if every_host or self._in_a_row >= n:
                 raise _CannotWriteError(f"results cannot be written any more, {n} in a row: {receipt.error}")
         stop_if_told()
 
@@ -282,11 +261,10 @@ class Book:
                 print(printable(text), file=sys.stderr, flush=True)
 
     def summary(self) -> Summary:
+        n, failed, seconds = self._n_tasks, self._failed, time.perf_counter() - self._start
         counts = [sum(result_path(self._out, key).exists() for key in keys) for keys in (self._found, self._done)]
-        n_missing, seconds = self._n_tasks - sum(counts) - len(self._failed), time.perf_counter() - self._start
-        return Summary(
-            self._out, self._n_tasks, *counts, self._failed, n_missing, self._n_damaged, seconds, self.stopped
-        )
+        n_missing = n - sum(counts) - len(failed)
+        return Summary(self._out, n, *counts, failed, n_missing, self._n_damaged, seconds, self.stopped)
 
 
 class _CannotWriteError(OSError):

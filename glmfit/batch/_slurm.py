@@ -16,11 +16,9 @@ from dask_jobqueue.slurm import SLURMJob
 from distributed import Security
 from distributed.core import Status
 
-from ._environment import LIFETIME, SET_STARTED, lifetime_of
+from ._environment import LIFETIME, SET_STARTED, SLURM_OPTIONS, directive, lifetime_of, log_file
 from ._local import HTTP_ON_LOOPBACK, Arrivals, last_lines
-from ._scripts import directive, log_file
 
-OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue")
 CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
 SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
@@ -58,9 +56,8 @@ class Job(SLURMJob):
 class Jobs(SLURMCluster):
     """A scheduler in this process and workers in jobs.
 
-    Dask's adaptive scaling replaces a worker that was there and was lost. Two things are noticed here: a job that ends
-    before its worker has arrived (cancelled in the queue, killed while it started), by asking SLURM; and a job that
-    SLURM refuses, which is submitted again after a while, unless SLURM never took any.
+    Dask's adaptive scaling replaces a worker that was lost. Noticed here are a job that ends before its worker has
+    arrived (cancelled in the queue, killed while it started), by asking SLURM, and one that SLURM refuses.
     """
 
     job_cls = Job
@@ -90,10 +87,7 @@ class Jobs(SLURMCluster):
         return self.status.name in ("created", "starting", "running")
 
     async def _look_after_refused(self) -> None:
-        """Submit again what SLURM refused, after pauses that grow.
-
-        Where it never took a job, it would not take this one later either.
-        """
+        """Submit again what SLURM refused, after pauses that grow; where it never took a job, it never will."""
         accepted, pause = False, 0.0
         while await self._is_open_after(pause or LOOK_EVERY):
             accepted = accepted or any(job.job_id for job in self.workers.values())
@@ -114,7 +108,6 @@ class Jobs(SLURMCluster):
             pause = min(2 * pause, LONGEST_PAUSE) if self._refused() else 0.0
 
     def _refused(self) -> list[Job]:
-        """Jobs that are none, because SLURM refused them."""
         return [job for job in self.workers.values() if job.refusal]
 
     async def _look_after_jobs(self) -> None:
@@ -125,12 +118,11 @@ class Jobs(SLURMCluster):
         arrived = n_gone = 0
         submitted: dict[str, float] = {}
         while await self._is_open_after(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY):
-            if sum(self.arrivals.count.values()) > arrived:
-                arrived, n_gone, self.trouble = sum(self.arrivals.count.values()), 0, None
+            if self.arrivals.count.total() > arrived:
+                arrived, n_gone, self.trouble = self.arrivals.count.total(), 0, None
             present = {str(worker.name) for worker in self.scheduler.workers.values()}
-            missing = {
-                job.job_id: name for name, job in self.workers.items() if job.job_id and str(name) not in present
-            }
+            absent = {name: job.job_id for name, job in self.workers.items() if str(name) not in present}
+            missing = {job: name for name, job in absent.items() if job}
             now = time.monotonic()
             submitted = {job: submitted.get(job, now) for job in missing}
             old = [job for job, since in submitted.items() if now - since > SECONDS_TO_ARRIVE]
@@ -158,18 +150,15 @@ class Jobs(SLURMCluster):
 def job_options(
     *, gpu: bool, options: dict[str, Any], env: dict[str, str], logs: Path, dashboard: bool
 ) -> dict[str, Any]:
-    """Translate the options of the user into those of Dask's SLURMCluster.
+    """Translate the options of `run` into those of Dask's SLURMCluster.
 
-    The user's are those of `run`. What is not given is taken from Dask's own configuration (jobqueue.slurm), where the
-    walltime is 30 minutes unless it was changed; it must be longer than the longest fit. Dask puts all of it into a
-    script as it is: what must not be read as shell is quoted here.
+    What is not given is taken from Dask's own configuration (jobqueue.slurm), where the walltime is 30 minutes unless
+    it was changed. Dask puts all of it into a script as it is: what must not be read as shell is quoted here.
     """
-    unknown = sorted(set(options) - set(OPTIONS))
+    unknown = sorted(set(options) - set(SLURM_OPTIONS))
     if unknown:
-        raise ValueError(
-            f"slurm options {unknown} are not known; known are {list(OPTIONS)}, "
-            "and extra=['--name=value'] for all others"
-        )
+        known = f"known are {list(SLURM_OPTIONS)}, and extra=['--name=value'] for all others"
+        raise ValueError(f"slurm options {unknown} are not known; {known}")
     configured = dask.config.get("jobqueue.slurm")
     extra = [f"--{stream}={log_file(logs, f'glmfit-%J.{stream[:3]}')}" for stream in ("error", "output")]
     extra += [*_lines(options.get("extra", configured["job-extra-directives"])), *(["--gres=gpu:1"] if gpu else [])]
@@ -182,11 +171,10 @@ def job_options(
         # To leave by itself is no failure of the task that runs: it starts again elsewhere.
         arguments += ["--lifetime", f"{lifetime:.0f}s"]
         env = env | {LIFETIME: f"{lifetime:.0f}"}
-    scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}
-    if options.get("host"):
-        scheduler["host"] = options["host"]
-        if options["host"].startswith("127."):  # all nodes are this machine
-            arguments += ["--host", options["host"]]
+    scheduler, host = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}, options.get("host")
+    scheduler |= {"host": host} if host else {}
+    if host and host.startswith("127."):  # all nodes are this machine
+        arguments += ["--host", host]
     return {
         "cores": 1,
         "processes": 1,
@@ -194,7 +182,7 @@ def job_options(
         "walltime": walltime,
         "queue": options.get("partition"),
         "account": options.get("account"),
-        "interface": None if options.get("interface") is None else shlex.quote(options["interface"]),
+        "interface": options.get("interface") and shlex.quote(options["interface"]),
         # What Dask's configuration names may be a command of several words, and stays as it is.
         "python": configured["python"] or shlex.quote(sys.executable),
         "protocol": "tls://",

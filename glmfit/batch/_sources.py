@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ..design.arrays import read_matrices, read_recording
+from ..design.files import read_session
 from ..design.sessions import Session
 
 _NOT_DATA = ("path", "folder", "planned")  # where data lie is no part of what they are
@@ -45,30 +45,22 @@ def load_session(source: dict[str, Any]) -> Session:
 
     Raises
     ------
-    FileNotFoundError, ValueError
-        If the file is not there; if it is damaged, lacks something or holds something that is not allowed.
-    ImportError, TypeError
-        If a loader cannot be imported, or returned something other than a Session.
+    FileNotFoundError, ValueError, ImportError, TypeError
+        If the file is not there; if it is damaged, lacks something or holds something that is not allowed; if a loader
+        cannot be imported, or returned something other than a Session.
     """
     if source["kind"] == "loader":
         name, function = source["loader"], find_loader(source["loader"], source["folder"])
         with _near_manifest(source["folder"]):  # it may import on use
             session = function(**source["arguments"])
         if not isinstance(session, Session):
-            raise TypeError(
-                f'the loader "{name}" returned a {type(session).__name__}; it must return a glmfit.batch.Session, such '
-                "as Session(X=features, y=counts) or Session(spikes=group, signals={...})."
-            )
+            such = "such as Session(X=features, y=counts) or Session(spikes=group, signals={...})."
+            what = f'the loader "{name}" returned a {type(session).__name__}'
+            raise TypeError(f"{what}; it must return a glmfit.batch.Session, {such}")
         return session
     if not os.path.exists(source["path"]):
         raise FileNotFoundError(f"{source['path']} is not there; it was when the manifest was read.")
-    if source["kind"] == "matrices":
-        return read_matrices(source)
-    if source["format"] == "nwb":
-        from ..design.nwb import read_nwb
-
-        return read_nwb(source)
-    return read_recording(source)
+    return read_session(source)
 
 
 def load_planned(source: dict[str, Any]) -> Session:
@@ -77,19 +69,17 @@ def load_planned(source: dict[str, Any]) -> Session:
     if planned is None:
         return load_session(source)
     before = stat_signature(source)  # None for a loader, whose module is quickly read
-    same = True
+    found = planned["identity"]
     if before is None or before != planned["files"]:  # files that look other than they did may be the same
         found, before = identify(source)
-        same = found == planned["identity"]
-    if same:
+    if found == planned["identity"]:
         session = load_session(source)
         executed = before is not None or identity_of(source, again=False) == planned["identity"]
         if executed and stat_signature(source) == before:
             return session
-    raise DataChanged(
-        f"the data of this task, {source.get('path') or 'loader ' + source['loader']}, have changed since the run "
-        "began. Run again: changed data are another task."
-    )
+    what = source.get("path") or f"loader {source['loader']}"
+    why = "have changed since the run began. Run again: changed data are another task."
+    raise DataChanged(f"the data of this task, {what}, {why}")
 
 
 # -- identities
@@ -156,24 +146,23 @@ def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
     """
     if source["kind"] == "loader":
         return None
-    path = Path(source["path"])
-    found = [(file, os.stat(file)) for file in _files(path)]
-    return [[_name(file, path), s.st_size, s.st_mtime_ns, s.st_ino, s.st_ctime_ns] for file, s in found]
+    found = [(name, os.stat(file)) for name, file in _files(Path(source["path"]))]
+    return [[name, s.st_size, s.st_mtime_ns, s.st_ino, s.st_ctime_ns] for name, s in found]
 
 
 # -- files
 
 
-def _files(path: Path) -> list[Path]:
-    """List the file, or those of a folder in order, behind links too, as readers follow them."""
+def _files(path: Path) -> list[tuple[str, Path]]:
+    """List the file, or those of a folder in order, behind links too, as readers follow them, by names within it."""
     if path.is_file():
-        return [path]
+        return [("", path)]
     if path.exists() and not path.is_dir():
         raise OSError(f"{path} is neither a file nor a folder but a pipe or a device, whose data cannot be read twice.")
     files = sorted(_below(path, ())) if path.is_dir() else []
     if not files:
         raise FileNotFoundError(f"{path} is not there, or is an empty folder.")
-    return files
+    return [(file.relative_to(path).as_posix(), file) for file in files]
 
 
 def _below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
@@ -190,18 +179,12 @@ def _below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
             yield folder / entry.name
 
 
-def _name(file: Path, path: Path) -> str:
-    """Name of a file within its source, "" for the source itself."""
-    return "" if file == path else file.relative_to(path).as_posix()
-
-
 def _content(path: Path) -> str:
-    """Hash of the names and bytes of a file or folder."""
     whole = hashlib.sha256()
-    for file in _files(path):
+    for name, file in _files(path):
         with open(file, "rb") as stream:
             part = hashlib.file_digest(stream, "sha256")
-        whole.update(f"{_name(file, path)}\0{part.hexdigest()}\n".encode())
+        whole.update(f"{name}\0{part.hexdigest()}\n".encode())
     return whole.hexdigest()
 
 
@@ -246,20 +229,17 @@ def _import(name: str, folder: str) -> ModuleType:
                 _READ[module_name] = now.path, now.digest
             return sys.modules[module_name]
         except (Exception, SystemExit) as error:  # a module may do anything when it is imported
-            raise ImportError(
-                f'loader "{name}": the module {module_name} could not be imported ({type(error).__name__}: {error}). '
-                f"It must be installed, or lie in {folder}."
-            ) from error
+            why = f"could not be imported ({type(error).__name__}: {error}). It must be installed, or lie in {folder}."
+            raise ImportError(f'loader "{name}": the module {module_name} {why}') from error
 
 
 def _source_of(module_name: str) -> _Source | None:
     """Read the text of what would be imported now, None if there is none."""
-    loaded = sys.modules.pop(module_name, None)
+    loaded = {module_name: sys.modules.pop(module_name)} if module_name in sys.modules else {}
     try:
         spec = importlib.util.find_spec(module_name)
     finally:
-        if loaded is not None:
-            sys.modules[module_name] = loaded
+        sys.modules.update(loaded)
     return _Source(spec) if spec is not None and isinstance(spec.loader, SourceFileLoader) else None
 
 
@@ -285,8 +265,7 @@ class _Source(SourceFileLoader):
             self.exec_module(module)
         except BaseException:
             del sys.modules[self.name]
-            if before is not None:
-                sys.modules[self.name] = before
+            sys.modules.update({} if before is None else {self.name: before})
             raise
         parent, _, child = self.name.rpartition(".")
         if parent:

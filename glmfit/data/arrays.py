@@ -34,10 +34,8 @@ def refuse_mistakes(value: Any, name: str, needs: str, sparse: bool = False, spi
     refuse_spike_times(value, name, spikes)
     if not sparse and hasattr(value, "toarray") and hasattr(value, "nnz"):
         why = " (the spectral basis of a design is dense)" if name == "X" else ""
-        raise TypeError(
-            f"{name} is a sparse matrix of shape {value.shape}; dense data is required{why}. Pass {name}.toarray() if "
-            "it fits in memory."
-        )
+        advice = f"dense data is required{why}. Pass {name}.toarray() if it fits in memory."
+        raise TypeError(f"{name} is a sparse matrix of shape {value.shape}; {advice}")
     refuse_no_array(value, name, needs)
     _refuse_trials(value, name, needs)
     refuse_ragged(value, name, needs)
@@ -100,9 +98,8 @@ def _refuse_trials(value: Any, name: str, needs: str) -> None:
         what = f"has shape {shape}, {len(shape)} dimensions"
     else:
         return
-    raise ValueError(
-        f"{name} {what}; it needs {needs}. If these are trials, concatenate them: numpy.concatenate({name})."
-    )
+    advice = f"If these are trials, concatenate them: numpy.concatenate({name})."
+    raise ValueError(f"{name} {what}; it needs {needs}. {advice}")
 
 
 def refuse_ragged(value: Any, name: str, needs: str) -> None:
@@ -116,10 +113,8 @@ def refuse_ragged(value: Any, name: str, needs: str) -> None:
         what = "that increase and have fractions, like spike times"
     else:
         return
-    raise ValueError(
-        f"{name} is a list of {len(value)} sequences {what}; it needs {needs}. Spike times are counted first, for "
-        "example by numpy.histogram(times, edges)[0]."
-    )
+    advice = "Spike times are counted first, for example by numpy.histogram(times, edges)[0]."
+    raise ValueError(f"{name} is a list of {len(value)} sequences {what}; it needs {needs}. {advice}")
 
 
 def _refuse_words(value: Any, name: str) -> None:
@@ -154,9 +149,8 @@ def _refuse_columns_of_words(value: Any, name: str) -> None:
     names = list(value.columns)
     again = [repr(column) for column in dict.fromkeys(names) if names.count(column) > 1]
     if again:
-        raise ValueError(
-            f"{name} has several columns of the same name: {_some(again)}. Give every column a name of its own."
-        )
+        advice = "Give every column a name of its own."
+        raise ValueError(f"{name} has several columns of the same name: {_some(again)}. {advice}")
     found = []
     for column, dtype in zip(names, dtypes, strict=True):
         if getattr(dtype, "kind", "O") not in "biufc":
@@ -240,14 +234,17 @@ def _is_finite(entries: np.ndarray) -> bool:
 def refuse_infinity(values: Any, name: str, column: str) -> None:
     """Raise for infinite values, saying where the first is; NaN may be there."""
     entries = entries_of(values)
-    if entries.dtype.kind != "f" or _is_finite(entries):
-        return
-    bad = np.isinf(entries)
+    if entries.dtype.kind == "f" and not _is_finite(entries):
+        advice = "Leave such rows out, or put NaN where nothing is known."
+        text = f"Input {name} contains infinity: {{n}} infinite values (first at {{at}}). {advice}"
+        refuse_some(np.isinf(entries), values, column, text)
+
+
+def refuse_some(bad: np.ndarray, values: Any, column: str, text: str, first_row: int = 0) -> None:
+    """Raise for marked entries; the text has {n} of them, and where {at} the {first} is, in rows from the first row."""
     if bad.any():
-        raise ValueError(
-            f"Input {name} contains infinity: {int(bad.sum())} infinite values (first at "
-            f"{place(values, bad, 'row', column)}). Leave such rows out, or put NaN where nothing is known."
-        )
+        at = place(values, bad, "row", column, first_row=first_row)
+        raise ValueError(text.format(n=int(bad.sum()), at=at, first=entries_of(values)[bad][0]))
 
 
 def refuse_large(values: Any, name: str, limit: float, why: str) -> None:
@@ -266,11 +263,6 @@ def refuse_none(y: Any, advice: str) -> None:
 
 def refuse_negative(Y: Any, column: str, first_row: int = 0, name: str = "y") -> None:
     """Raise for negative counts, saying where the first is."""
-    entries = entries_of(Y)
-    negative = entries < 0
-    if negative.any():
-        at = place(Y, negative, "row", column, first_row=first_row)
-        raise ValueError(
-            f"{name} has {int(negative.sum())} negative counts (first at {at}, value {entries[negative][0]:g}); the "
-            "model needs counts >= 0. Did you pass z-scored data? Pass the counts themselves."
-        )
+    what = "{n} negative counts (first at {at}, value {first:g}); the model needs counts >= 0."
+    text = f"{name} has {what} Did you pass z-scored data? Pass the counts themselves."
+    refuse_some(entries_of(Y) < 0, Y, column, text, first_row)

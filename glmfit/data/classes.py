@@ -15,20 +15,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from .._warn import warn_user
 from ..stochastic import Pairs
-from .arrays import (
-    as_csr,
-    looks_like_times,
-    refuse_infinity,
-    refuse_large,
-    refuse_mistakes,
-    refuse_negative,
-    refuse_no_array,
-    refuse_none,
-    refuse_ragged,
-    refuse_spike_times,
-    rows_with_nan,
-)
-from .rows import read_weights, refuse_lengths
+from . import arrays
+from .features import read_weights, refuse_lengths
 from .times import plain
 
 _SUMS = 1e100  # that do not overflow
@@ -87,15 +75,15 @@ def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
         return Pairs(row, some.indices.astype(int), some.data * weight[row])
 
     totals = np.asarray(Y.sum(axis=1)).ravel()
-    return _training(X, pairs_of, rows_with_nan(Y), totals, sample_weight, offset, Y.shape[1])
+    return _training(X, pairs_of, arrays.rows_with_nan(Y), totals, sample_weight, offset, Y.shape[1])
 
 
 def _training(X, pairs_of, missing, total, sample_weight, offset, n_classes: int) -> ClassTraining:
     """Rows that are known, and have a weight and a count; the pairs of these rows come from a function of both."""
     n = X.shape[0]
     weight = np.ones(n) if sample_weight is None else read_weights(sample_weight, n)
-    unknown = [missing, *(rows_with_nan(a) for a in (X, offset) if a is not None and not scipy.sparse.issparse(a))]
-    nan = np.logical_or.reduce(unknown)
+    dense = [a for a in (X, offset) if a is not None and not scipy.sparse.issparse(a)]
+    nan = np.logical_or.reduce([missing, *map(arrays.rows_with_nan, dense)])
     keep = np.flatnonzero(~nan & (weight > 0) & (total > 0))
     if not len(keep):
         weightless = "sample_weight is zero on all rows without NaN" if not weight[~nan].any() else ""
@@ -124,30 +112,22 @@ def _training(X, pairs_of, missing, total, sample_weight, offset, n_classes: int
 
 def read_labels(y) -> np.ndarray:
     """Read labels as a 1-D array: numbers, strings, or objects of any hashable kind."""
-    refuse_spike_times(y, "y", _BY_UNIT)
+    arrays.refuse_spike_times(y, "y", _BY_UNIT)
     y = plain(y)
-    refuse_none(y, "give one label per row.")
-    refuse_no_array(y, "y", "one label per row, (row,)")
+    arrays.refuse_none(y, "give one label per row.")
+    arrays.refuse_no_array(y, "y", "one label per row, (row,)")
     if scipy.sparse.issparse(y):
-        raise TypeError(
-            f"y is a sparse matrix of shape {y.shape}; labels are one per row. Counts are for MultinomialGLM."
-        )
-    if hasattr(y, "to_numpy"):
-        y = y.to_numpy()
-    if isinstance(y, list | tuple):
-        y = _from_list(y)
-    y = np.asarray(y)
+        advice = "labels are one per row. Counts are for MultinomialGLM."
+        raise TypeError(f"y is a sparse matrix of shape {y.shape}; {advice}")
+    y = y.to_numpy() if hasattr(y, "to_numpy") else y
+    y = np.asarray(_from_list(y) if isinstance(y, list | tuple) else y)
     if y.ndim == 2 and y.shape[1] == 1:
-        warn_user(
-            "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,).",
-            DataConversionWarning,
-        )
+        advice = "Please change the shape of y to (n_samples,)."  # the words of scikit-learn
+        warn_user(f"A column-vector y was passed when a 1d array was expected. {advice}", DataConversionWarning)
         y = y[:, 0]
     if y.ndim != 1:
-        raise ValueError(
-            f"y has shape {y.shape}; a softmax model needs one label per row, (row,). bad input shape for labels: for "
-            "counts over categories use MultinomialGLM."
-        )
+        advice = "bad input shape for labels: for counts over categories use MultinomialGLM."
+        raise ValueError(f"y has shape {y.shape}; a softmax model needs one label per row, (row,). {advice}")
     if y.dtype.kind == "c":
         raise ValueError("y has dtype complex. Complex data not supported.")
     if y.dtype.kind == "f":
@@ -160,21 +140,20 @@ def _from_list(y) -> np.ndarray:
     one_kind = any(all(isinstance(v, kind) for v in y) for kind in (number_types.Number | np.bool_, str))
     if not one_kind and not any(isinstance(v, list | np.ndarray) for v in y):
         return _object_array(y)
-    refuse_ragged(y, "y", "one label per row")
+    arrays.refuse_ragged(y, "y", "one label per row")
     return np.asarray(y)
 
 
 def _check_whole(y: np.ndarray) -> None:
     """Refuse infinite labels and measured quantities."""
-    refuse_infinity(y, "y", "label")
+    arrays.refuse_infinity(y, "y", "label")
     finite = y[~np.isnan(y)]
     fractions = finite[finite != np.rint(finite)]
     if fractions.size:
         raise ValueError(
             f"Unknown label type: continuous. y holds numbers that are no integers (the first is {fractions[0]:g}): "
-            "those are "
-            "measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into strings. "
-            "Counts of neurons are for PopulationGLM."
+            "those are measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into "
+            "strings. Counts of neurons are for PopulationGLM."
         )
     check_classification_targets(finite)
 
@@ -203,9 +182,8 @@ def find_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     try:
         distinct = list(dict.fromkeys(y))
     except TypeError as error:
-        raise TypeError(
-            f"y holds labels that cannot be hashed ({error}); use numbers, strings or tuples instead."
-        ) from None
+        advice = "use numbers, strings or tuples instead."
+        raise TypeError(f"y holds labels that cannot be hashed ({error}); {advice}") from None
     with contextlib.suppress(TypeError):  # kinds that do not compare
         distinct = sorted(distinct)
     return _object_array(distinct), lookup(_object_array(distinct), y)
@@ -243,19 +221,17 @@ def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray) -> None:
 
 def read_category_counts(y):
     """Read counts as an array or CSR matrix, (row, category), finite where not NaN, checked for signs."""
-    refuse_none(y, "give counts, (row, category).")
-    refuse_mistakes(y, "y", "counts, (row, category)", sparse=True)
+    arrays.refuse_none(y, "give counts, (row, category).")
+    arrays.refuse_mistakes(y, "y", "counts, (row, category)", sparse=True)
     if scipy.sparse.issparse(y):
-        Y = as_csr(y).astype(np.float64)
+        Y = arrays.as_csr(y).astype(np.float64)
     else:
         Y = np.asarray(plain(y)).astype(np.float64)
         if Y.ndim != 2 or Y.shape[1] == 0:
-            times = " Spike times are counted in the bins of X first." if looks_like_times(Y) else ""
-            raise ValueError(
-                f"y has shape {Y.shape}; a multinomial model needs counts (row, category), dense or sparse. For one "
-                f"label per row use SoftmaxGLM.{times}"
-            )
-    refuse_infinity(Y, "y", "category")
-    refuse_large(Y, "y", _SUMS, "whose sums overflow")
-    refuse_negative(Y, "category")
+            needs = "a multinomial model needs counts (row, category), dense or sparse. For one label per row use"
+            times = " Spike times are counted in the bins of X first." if arrays.looks_like_times(Y) else ""
+            raise ValueError(f"y has shape {Y.shape}; {needs} SoftmaxGLM.{times}")
+    arrays.refuse_infinity(Y, "y", "category")
+    arrays.refuse_large(Y, "y", _SUMS, "whose sums overflow")
+    arrays.refuse_negative(Y, "category")
     return Y

@@ -10,19 +10,17 @@ from sklearn.utils.validation import check_array
 
 from .._warn import warn_user
 from ..design import RowSource
-from .arrays import (
-    looks_like_times,
-    no_overflow,
-    place,
-    refuse_infinity,
-    refuse_large,
-    refuse_mistakes,
-    refuse_negative,
-    refuse_none,
-    rows_with_nan,
+from . import arrays
+from .features import (
+    check_columns,
+    read_exposure,
+    read_features,
+    read_offset,
+    read_weights,
+    refuse_lengths,
+    warn_if_turned,
+    warn_of_constant,
 )
-from .features import check_columns, read_features, warn_of_constant
-from .rows import read_exposure, read_offset, read_weights, refuse_lengths, warn_if_turned
 from .times import TimeAxis, check_same_rows, plain, time_axis
 
 _LARGEST = 1e37  # of the features: differences and centred values must be numbers in single precision
@@ -52,8 +50,8 @@ class Recording:
 
     def take(self, rows) -> Self:
         """Take some rows, indices or bool (time,)."""
-        arrays = {name: getattr(self, name) for name in ("X", "Y", "weights", "offset", "exposure")}
-        return replace(self, **{name: None if a is None else a[rows] for name, a in arrays.items()})
+        parts = {name: getattr(self, name) for name in ("X", "Y", "weights", "offset", "exposure")}
+        return replace(self, **{name: None if a is None else a[rows] for name, a in parts.items()})
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     Parameters are those of :meth:`glmfit.PopulationGLM.fit`. A fit (``reset``) gives the estimator ``n_features_in_``
     and, for named columns, ``feature_names_in_``; later features and neurons must be those of the fit.
     """
-    refuse_none(y, "give the spike counts, (time,) or (time, neuron).")
+    arrays.refuse_none(y, "give the spike counts, (time,) or (time, neuron).")
     check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
     if isinstance(X, RowSource):
         check_columns(estimator, X, reset)
@@ -94,7 +92,7 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     if not reset:
         _check_same_neurons(estimator.report_.neuron, names, counts.shape[1])
     if not isinstance(counts, RowSource) and not isinstance(X, RowSource):
-        refuse_negative(counts, "neuron")
+        arrays.refuse_negative(counts, "neuron")
     weights = None if sample_weight is None else read_weights(sample_weight, n)
     offset, exposure = read_offset(offset, n, counts.shape[1]), read_exposure(exposure, n)
     names = names or [str(i) for i in range(counts.shape[1])]
@@ -106,9 +104,8 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     given = read_recording(estimator, X, y, sample_weight, offset, exposure, reset)
     rows, data = _without_nan(given)
     n_dropped = len(given.X) - len(rows)
-    fraction = np.any(data.Y != np.rint(data.Y), axis=0) if reset else np.zeros(1)
-    if fraction.any():
-        warn_of_fractions(fraction, data.Y)
+    if reset:
+        warn_of_fractions(np.any(data.Y != np.rint(data.Y), axis=0), data.Y)
     exposure = data.exposure
     if exposure is not None:
         check_unexposed(data.Y, exposure, rows)
@@ -118,11 +115,9 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
         # Nothing may depend on them, not even by 0 times infinity.
         rows, data = rows[weights > 0], data.take(weights > 0)
     if len(rows) < 2:
-        raise ValueError(
-            f"Found array with n_samples = {len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN; a "
-            "fit needs at least 2, of positive weight."
-        )
-    refuse_large(data.X, "X", _LARGEST, "too large for single precision")
+        what = f"{len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN"
+        raise ValueError(f"Found array with n_samples = {what}; a fit needs at least 2, of positive weight.")
+    arrays.refuse_large(data.X, "X", _LARGEST, "too large for single precision")
     if reset:
         warn_if_turned(data.X, data.Y)
         warn_of_constant(data.X)
@@ -160,47 +155,42 @@ def _total_weights(data: Recording) -> np.ndarray | None:
         _refuse_extremes(weights, "sample_weight times exposure", "Divide sample_weight by its largest.")
     if weights is not None and not weights.sum() > 0:
         what = "sample_weight" if exposure is None else "sample_weight times exposure"
-        raise ValueError(
-            f"{what} is zero on all {len(weights)} rows without NaN; at least one of them needs a positive weight."
-        )
+        advice = "at least one of them needs a positive weight."
+        raise ValueError(f"{what} is zero on all {len(weights)} rows without NaN; {advice}")
     return weights
 
 
 def _read_counts(y, small: bool) -> np.ndarray:
     """Return counts as an array, (time,) or (time, neuron), in double or single precision, or in their own integers."""
-    refuse_mistakes(y, "y", _NEEDS)
+    arrays.refuse_mistakes(y, "y", _NEEDS)
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
         raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
     kinds: Any = "numeric" if small else [np.float64, np.float32]
-    with no_overflow("y"):
+    with arrays.no_overflow("y"):
         Y = check_array(plain(y), dtype=kinds, ensure_2d=False, ensure_all_finite=False, input_name="y")
-    refuse_infinity(Y, "y", "neuron")
+    arrays.refuse_infinity(Y, "y", "neuron")
     return Y
 
 
 def warn_of_fractions(fraction: np.ndarray, Y=None, name: str = "y") -> None:
     """Warn of neurons, bool (neuron,), with counts that are no integers."""
-    warn_user(_TIMES if looks_like_times(Y) else _NOT_INTEGER.format(name, int(fraction.sum()), len(fraction)))
+    if fraction.any():
+        said = _NOT_INTEGER.format(name, int(fraction.sum()), len(fraction))
+        warn_user(_TIMES if arrays.looks_like_times(Y) else said)
 
 
 def check_unexposed(Y, exposure, rows) -> None:
     """Raise for counts in bins that were not observed."""
-    bad = np.flatnonzero((exposure == 0) & (Y > 0).any(axis=1))
-    if bad.size:
-        raise ValueError(
-            f"row {rows[bad[0]]} has spikes but exposure 0: nothing can be counted in a bin that was not observed."
-        )
+    for bad in np.flatnonzero((exposure == 0) & (Y > 0).any(axis=1))[:1]:
+        why = "nothing can be counted in a bin that was not observed."
+        raise ValueError(f"row {rows[bad]} has spikes but exposure 0: {why}")
 
 
 def check_part(Y, exposure, first_row: int) -> None:
     """Check some rows of counts that are read as they are fitted: finite, not negative, none without exposure."""
-    bad = ~np.isfinite(Y)
-    if bad.any():
-        raise ValueError(
-            f"y is {Y[bad][0]} at {place(Y, bad, 'row', 'neuron', first_row=first_row)}; rows that are read as they "
-            "are fitted need finite counts. Give such rows sample_weight 0."
-        )
-    refuse_negative(Y, "neuron", first_row)
+    advice = "rows that are read as they are fitted need finite counts. Give such rows sample_weight 0."
+    arrays.refuse_some(~np.isfinite(Y), Y, "neuron", f"y is {{first}} at {{at}}; {advice}", first_row)
+    arrays.refuse_negative(Y, "neuron", first_row)
     if exposure is not None:
         check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)))
 
@@ -213,19 +203,14 @@ def _check_same_neurons(fitted: list, given: list | None, n: int) -> None:
     if given is None or unnamed or given == fitted:
         return
     first = next(i for i, (a, b) in enumerate(zip(fitted, given, strict=True)) if a != b)
-    raise ValueError(
-        f"column {first} of y is neuron {given[first]!r}, but the model was fitted with {fitted[first]!r} there. Give "
-        "y with its columns in the order of report_.neuron."
-    )
+    what = f"column {first} of y is neuron {given[first]!r}, but the model was fitted with {fitted[first]!r} there."
+    raise ValueError(f"{what} Give y with its columns in the order of report_.neuron.")
 
 
 def _names(y) -> list | None:
-    """Names of the columns of counts, None where they have none."""
-    columns = getattr(y, "columns", None)
-    if columns is not None:
-        return [str(c) for c in columns]
-    name = getattr(y, "name", None)
-    return [str(name)] if name is not None and getattr(y, "ndim", 2) == 1 else None
+    named = getattr(y, "name", None) is not None and getattr(y, "ndim", 2) == 1
+    columns = getattr(y, "columns", [y.name] if named else None)
+    return None if columns is None else [str(c) for c in columns]
 
 
 def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
@@ -241,7 +226,7 @@ def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
 
 def _without_nan(data: Recording) -> tuple[np.ndarray, Recording]:
     """Rows without a NaN: which, and what is there; the arrays themselves where these are all."""
-    bad = np.logical_or.reduce([rows_with_nan(a) for a in (data.X, data.Y, data.offset) if a is not None])
+    bad = np.logical_or.reduce([arrays.rows_with_nan(a) for a in (data.X, data.Y, data.offset) if a is not None])
     if bad.all() and len(bad):
         columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(data.X).all(axis=0))]
         columns += [f"neuron {j}" for j in np.flatnonzero(np.isnan(data.Y).all(axis=0))]

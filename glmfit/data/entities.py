@@ -10,9 +10,8 @@ import scipy.sparse
 from sklearn.utils.validation import _get_feature_names, check_array
 
 from .._warn import warn_user
-from .arrays import as_csr, entries_of, no_overflow, numbers, place, refuse_large
-from .features import KINDS, as_features, warn_of_constant
-from .rows import read_factor
+from .arrays import as_csr, entries_of, no_overflow, numbers, refuse_large, refuse_some
+from .features import KINDS, as_features, read_factor, warn_of_constant
 from .times import plain
 
 LARGEST = 1e15  # whose squares can be summed
@@ -37,13 +36,12 @@ def read_side(features, side: Side) -> tuple[Side, Any]:
     name = f"{side.entity}_features"
     if features is None:
         return side, None
-    if isinstance(features, number_types.Integral) or (np.ndim(features) == 0 and not hasattr(features, "shape")):
-        if isinstance(features, bool) or not isinstance(features, number_types.Integral) or features < 1:
-            raise ValueError(
-                f"{name} is {features!r}; it must be an array ({side.entity}, feature), or, where every {side.entity} "
-                f"is its own feature, None or the number of {side.entities}."
-            )
+    is_whole = isinstance(features, number_types.Integral)
+    if is_whole and not isinstance(features, bool) and features >= 1:
         return side._replace(n=int(features)), None
+    if is_whole or (np.ndim(features) == 0 and not hasattr(features, "shape")):
+        or_none = f"where every {side.entity} is its own feature, None or the number of {side.entities}."
+        raise ValueError(f"{name} is {features!r}; it must be an array ({side.entity}, feature), or, {or_none}")
     names, values = _names_and_values(features, side)
     if not values.shape[1]:
         raise ValueError(f"{name} has no columns; where every {side.entity} is its own feature give None.")
@@ -55,23 +53,19 @@ def read_unseen(features, side: Side) -> Any:
     """Check features of other entities for a prediction: the same columns as in the fit."""
     name = f"{side.entity}_features"
     if side.n_features is None:
-        raise ValueError(
-            f"{name} were given, but in the fit every {side.entity} is its own feature; unseen {side.entities} need "
-            f"{name} at fit. Leave them out to predict for the {side.n} {side.entities} of the fit."
-        )
+        needs = f"unseen {side.entities} need {name} at fit."
+        advice = f"Leave them out to predict for the {side.n} {side.entities} of the fit."
+        raise ValueError(f"{name} were given, but in the fit every {side.entity} is its own feature; {needs} {advice}")
     names, values = _names_and_values(features, side)
     if values.shape[1] != side.n_features:
         raise ValueError(f"{name} has {values.shape[1]} features, but the fit had {side.n_features}.")
-    if names is not None and side.names is None:
-        warn_user(f"{name} has feature names, but the model was fitted without feature names.")
-    elif names is None and side.names is not None:
-        warn_user(f"{name} does not have valid feature names, but the model was fitted with feature names.")
+    if (names is None) != (side.names is None):
+        has, fitted = ("does not have valid", "with") if names is None else ("has", "without")
+        warn_user(f"{name} {has} feature names, but the model was fitted {fitted} feature names.")
     elif names is not None and list(names) != list(side.names):
         at = next(i for i, (a, b) in enumerate(zip(names, side.names, strict=True)) if a != b)
-        raise ValueError(
-            f"The feature names of {name} should match those that were passed during fit: column {at} is "
-            f"{names[at]!r}, and was {side.names[at]!r}."
-        )
+        differs = f"column {at} is {names[at]!r}, and was {side.names[at]!r}."
+        raise ValueError(f"The feature names of {name} should match those that were passed during fit: {differs}")
     return values
 
 
@@ -85,13 +79,9 @@ def _names_and_values(features, side: Side) -> tuple[np.ndarray | None, Any]:
             whole, accept_sparse="csr", dtype=KINDS, ensure_all_finite=False, input_name=name, ensure_min_features=0
         )
     values = as_csr(values) if scipy.sparse.issparse(values) else values
-    bad = ~np.isfinite(entries_of(values))
-    if bad.any():
-        raise ValueError(
-            f"{name} has {int(bad.sum())} values that are NaN or infinite (first at "
-            f"{place(values, bad, 'row', 'column')}); a {entity} without features cannot be placed: fill them in, or "
-            f"leave the {entity} out."
-        )
+    what = f"{name} has {{n}} values that are NaN or infinite (first at {{at}}); a {entity} without features"
+    text = f"{what} cannot be placed: fill them in, or leave the {entity} out."
+    refuse_some(~np.isfinite(entries_of(values)), values, "column", text)
     refuse_large(values, name, LARGEST, "whose squares cannot be summed")
     return _get_feature_names(plain(features)), values
 
@@ -106,10 +96,8 @@ def read_ids(ids, name: str, n: int | None, entities: str, more: str = "") -> np
         )
     if values.ndim != 1 or (values.dtype.kind not in "iuf" and values.size):
         mask = " For a mask give numpy.flatnonzero of it." if values.dtype.kind == "b" else ""
-        raise ValueError(
-            f"{name} have shape {values.shape} and dtype {values.dtype}; they need to be ids, whole numbers, one row "
-            f"of the features each, (entry,).{mask}{more}"
-        )
+        needs = "they need to be ids, whole numbers, one row of the features each, (entry,)."
+        raise ValueError(f"{name} have shape {values.shape} and dtype {values.dtype}; {needs}{mask}{more}")
     bad = (values < 0) | (values >= (_MOST_IDS if n is None else n)) | (values != np.rint(values))
     if bad.any():
         at = int(np.argmax(bad))
@@ -137,22 +125,19 @@ def read_prior(factors, m: int, n: int):
         return None
     if not isinstance(factors, tuple | list) or len(factors) != 2:
         raise ValueError("prior_factors must be a tuple of two arrays, (stimulus, any) and (neuron, any).")
-    sides = []
+    sides: list[np.ndarray] = []
     for i, (values, size) in enumerate(zip(factors, (m, n), strict=True)):
         name = f"prior_factors[{i}]"
         values = numbers(values, name, f"({size}, any)", "entity", "any")
         if len(values) != size:
             raise ValueError(f"{name} has shape {values.shape}; it needs ({size}, any).")
-        bad = ~np.isfinite(values)
-        if bad.any():
-            raise ValueError(
-                f"{name} is {values[bad][0]:g} at {place(values, bad, 'row', 'column')}; it needs finite numbers."
-            )
+        refuse_some(
+            ~np.isfinite(values), values, "column", f"{name} is {{first:g}} at {{at}}; it needs finite numbers."
+        )
         sides.append(values)
     if sides[0].shape[1] != sides[1].shape[1]:
-        raise ValueError(
-            f"prior_factors have shapes {sides[0].shape} and {sides[1].shape}; they need the same number of columns."
-        )
+        shapes = f"{sides[0].shape} and {sides[1].shape}"
+        raise ValueError(f"prior_factors have shapes {shapes}; they need the same number of columns.")
     return tuple(sides)
 
 
@@ -160,7 +145,6 @@ def warn_unseen(side: Side, n_pairs: np.ndarray) -> None:
     """Warn of entities without a response that have no features from which to tell anything."""
     empty = np.flatnonzero(n_pairs == 0)
     if len(empty) and side.n_features is None:
-        warn_user(
-            f"{len(empty)} of {side.n} {side.entities} have no response (first: {empty[0]}) and no features: nothing "
-            f"can be learnt of them, and predictions there are means over the others."
-        )
+        why = "nothing can be learnt of them, and predictions there are means over the others."
+        what = f"{len(empty)} of {side.n} {side.entities} have no response (first: {empty[0]})"
+        warn_user(f"{what} and no features: {why}")

@@ -1,7 +1,8 @@
-"""Features, dense or sparse, of whatever kind: as one array of rows, with the columns of the fit."""
+"""Features, dense or sparse, as one array of rows, and what goes with the rows: weights, exposure, offsets."""
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import scipy.sparse
 from sklearn.utils.validation import validate_data
 
 from .._warn import warn_user
-from .arrays import as_csr, no_overflow, refuse_infinity, refuse_large, refuse_mistakes, shape_of
+from . import arrays
 from .times import plain
 
 _FEW = 10  # rows in which a column may be constant by chance
@@ -25,20 +26,19 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
     whole = as_features(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
     if not reset:
         _refuse_turned(whole, estimator)
-    with no_overflow("X"):
+    with arrays.no_overflow("X"):
         X = validate_data(
             estimator, whole, reset=reset, accept_sparse="csr" if sparse else False, accept_large_sparse=False,
             dtype=KINDS, ensure_all_finite=False, ensure_min_samples=2 if reset and not sparse else 1, order="C",
         )  # fmt: skip
-    refuse_infinity(X, "X", "feature")
+    arrays.refuse_infinity(X, "X", "feature")
     if scipy.sparse.issparse(X):
-        X = as_csr(X)
-        if np.isnan(X.data).any():
-            raise ValueError(
-                f"X is sparse and holds {int(np.isnan(X.data).sum())} NaN; Input X contains NaN. Leave those rows out."
-            )
+        X = arrays.as_csr(X)
+        n_nan = int(np.isnan(X.data).sum())
+        if n_nan:
+            raise ValueError(f"X is sparse and holds {n_nan} NaN; Input X contains NaN. Leave those rows out.")
     if sparse:
-        refuse_large(X, "X", _SUMS, "whose squares cannot be summed")
+        arrays.refuse_large(X, "X", _SUMS, "whose squares cannot be summed")
     if reset:
         _warn_of_large_integers(whole, X)
     return X
@@ -56,8 +56,8 @@ def check_columns(estimator, source, reset: bool) -> None:
 
 def as_features(X: Any, name: str, needs: str, sparse: bool, spikes: str | None = None) -> Any:
     """Raise for what cannot be features, before scikit-learn looks at it, and bring the rest into forms it knows."""
-    refuse_mistakes(X, name, needs, sparse, spikes)
-    shape = shape_of(X)
+    arrays.refuse_mistakes(X, name, needs, sparse, spikes)
+    shape = arrays.shape_of(X)
     if shape is not None and len(shape) == 1:
         array = name if hasattr(X, "shape") else f"numpy.asarray({name})"
         column, row = f"{array}[:, None]", f"{array}[None]"
@@ -79,10 +79,9 @@ def _refuse_turned(X: Any, estimator: Any) -> None:
     """Raise for features with as many rows as the fit had columns; scikit-learn answers all other numbers."""
     need, shape = estimator.n_features_in_, getattr(X, "shape", ())
     if len(shape) == 2 and shape[1] != need == shape[0]:
-        raise ValueError(
-            f"X has {shape[1]} features, but {type(estimator).__name__} is expecting {need} features as input. X has "
-            f"shape {tuple(shape)}, which looks like (feature, time): pass X.T."
-        )
+        expects = f"{type(estimator).__name__} is expecting {need} features as input."
+        advice = f"X has shape {tuple(shape)}, which looks like (feature, time): pass X.T."
+        raise ValueError(f"X has {shape[1]} features, but {expects} {advice}")
 
 
 def _warn_of_large_integers(given, X) -> None:
@@ -91,10 +90,8 @@ def _warn_of_large_integers(given, X) -> None:
         return
     largest = float(abs(X).max())
     if largest > 2.0**53:
-        warn_user(
-            f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g}): first "
-            "subtract from each column its smallest."
-        )
+        what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g})"
+        warn_user(f"{what}: first subtract from each column its smallest.")
 
 
 def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic, and has no penalty") -> None:
@@ -112,7 +109,90 @@ def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic,
         constant = maybe[(X[:, maybe] == first[maybe]).all(axis=0)]
     if len(constant):
         what = "a constant column" if len(constant) == 1 else f"{len(constant)} constant columns"
-        warn_user(
-            f"{name} has {what} (feature {constant[0]}, always {first[constant[0]]:g}). {why}: leave constant columns "
-            "out."
-        )
+        at = f"(feature {constant[0]}, always {first[constant[0]]:g})"
+        warn_user(f"{name} has {what} {at}. {why}: leave constant columns out.")
+
+
+# -- what goes with the rows
+
+
+def read_weights(sample_weight, n_rows: int) -> np.ndarray:
+    """Check weights of rows, (row,); one number is that of all."""
+    if isinstance(sample_weight, Number) or getattr(sample_weight, "shape", None) == ():
+        sample_weight = np.full(n_rows, sample_weight)
+    return read_factor(sample_weight, "sample_weight", n_rows, "row", "A weight of 0 leaves a row out.")
+
+
+def read_exposure(exposure, n_rows: int) -> np.ndarray | None:
+    """Check the share of each bin that was observed, (time,)."""
+    why = "It is the share of the bin that was observed, 1 for a whole bin."
+    return None if exposure is None else read_factor(exposure, "exposure", n_rows, "bin", why)
+
+
+def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray:
+    """Check factors, finite and not negative, one of each row, bin or entity."""
+    needs = f"one number per {of}, ({n},)"
+    values = arrays.numbers(values, name, needs)
+    if values.shape != (n,):
+        raise ValueError(f"{name} has shape {values.shape}; it needs {needs}.")
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if bad.size:
+        at = f"{'row' if of == 'bin' else of} {bad[0]}"
+        raise ValueError(f"{name} is {values[bad[0]]:g} at {at}; it needs finite numbers >= 0.{why and f' {why}'}")
+    return values
+
+
+def read_offset(offset, n_rows: int, n_columns: int, of_classes: bool = False) -> np.ndarray | None:
+    """Check a known part of the linear predictor, (row,) or (row, column); returns (row, 1 or column).
+
+    For a model of classes it is (row, class), and a row with a NaN has none at all.
+    """
+    if offset is None:
+        return None
+    whole = f"({n_rows}, {n_columns})"
+    if of_classes:
+        needs = f"one number per row and class, {whole}, with classes in the order of classes_"
+        shapes: tuple = ((n_rows, n_columns),)
+        advice = "A class that is impossible there needs a large negative number, such as -50."
+    else:
+        needs = f"({n_rows},), or {whole} for one per neuron: it is added to the linear predictor of every bin"
+        shapes = (n_rows,), (n_rows, 1), (n_rows, n_columns)
+        advice = "For bins that were observed for a part of the time only, or not at all, pass exposure (1 a whole bin,"
+        advice += " 0 none) instead of its logarithm."
+    values = arrays.numbers(offset, "offset", needs)
+    if values.shape not in shapes:
+        raise ValueError(f"offset has shape {values.shape}; it needs {needs}.")
+    if np.isinf(values).any():
+        raise ValueError(f"offset is infinite at row {np.argwhere(np.isinf(values))[0][0]}. {advice}")
+    if of_classes:
+        return np.where(np.isnan(values).any(axis=1, keepdims=True), np.nan, values)
+    return values.reshape(n_rows, -1)
+
+
+def refuse_lengths(X, y, of: str = "time bin") -> None:
+    """Raise unless features and targets have one row of each observation, saying what they look like."""
+    if X.shape[0] == y.shape[0]:
+        return
+    if _both_turned(X, y):
+        advice = "X and y look like (feature, time) and (neuron, time): pass X.T and y.T."
+    elif X.shape[1] == y.shape[0] > X.shape[0]:
+        advice = f"X has shape {X.shape}, which looks like (feature, time): pass X.T."
+    elif len(y.shape) == 2 and y.shape[1] == X.shape[0]:
+        advice = f"y has shape {y.shape}, which looks like (neuron, time): pass y.T."
+    elif arrays.looks_like_times(y):
+        advice = "y increases and has fractions, like spike times: count them in the bins of X first, for example by"
+        advice += " numpy.histogram(y, edges)[0]."
+    else:
+        advice = f"Both need one row per {of}: make them with the same bin size, start and end."
+    raise ValueError(f"X has {X.shape[0]} rows but y has {y.shape[0]}: inconsistent numbers of samples. {advice}")
+
+
+def warn_if_turned(X, y) -> None:
+    """Warn of features and targets that both look like (column, time)."""
+    if _both_turned(X, y):
+        advice = "Rows are time bins: if the columns are, pass X.T and y.T."
+        warn_user(f"X and y have {X.shape[0]} rows and {X.shape[1]} columns each. {advice}")
+
+
+def _both_turned(X, y) -> bool:
+    return len(y.shape) == 2 and X.shape[1] == y.shape[1] > max(X.shape[0], y.shape[0])

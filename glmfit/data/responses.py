@@ -46,9 +46,7 @@ class Responses:
         return self._in_form(self.parts)
 
     def _in_form(self, parts: list) -> Any:
-        if self.form == "sessions":
-            return parts
-        return parts[0].y if self.form == "table" else parts[0]
+        return {"sessions": parts, "table": parts[0].y, "records": parts[0]}[self.form]
 
     @cached_property
     def records(self) -> Triples:
@@ -57,17 +55,17 @@ class Responses:
         return Triples(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def pairs(self) -> np.ndarray:
-        """Every pair that has a response, once, as ``stimulus * n_neurons + neuron``; sorted."""
+        """Return the number of every pair that has a response, once, sorted."""
         return np.unique(self.key(self.records.left, self.records.right))
 
     def key(self, stimuli, neurons) -> np.ndarray:
-        """Give every pair its number."""
+        """Give every pair its number, ``stimulus * n_neurons + neuron``."""
         return np.asarray(stimuli, np.int64) * self.n_neurons + neurons
 
     def without(self, pairs: np.ndarray) -> Any:
         """Responses without those of some pairs, in the form they came in."""
         if self.form == "records":
-            return _some_of(self.parts[0], ~self._are_among(pairs, self.parts[0]))
+            return self._select(self.parts[0], pairs, among=False)
         blocks = []
         for block in self.parts:
             out = np.isin(self.key(block.left[:, None], block.right[None, :]), pairs)
@@ -76,17 +74,17 @@ class Responses:
 
     def only(self, pairs: np.ndarray) -> Triples:
         """Select the records of some pairs."""
-        return _some_of(self.records, self._are_among(pairs, self.records))
+        return self._select(self.records, pairs, among=True)
 
-    def _are_among(self, pairs: np.ndarray, records: Triples) -> np.ndarray:
-        return np.isin(self.key(records.left, records.right), pairs)
+    def _select(self, records: Triples, pairs: np.ndarray, among: bool) -> Triples:
+        keep = np.isin(self.key(records.left, records.right), pairs) == among
+        return Triples(*(column[keep] for column in records))
 
     def warn_of_fractions(self) -> None:
         """Warn of counts that are not integers, as other Poisson models do."""
         records = self.records
         odd = np.bincount(records.right[records.y != np.rint(records.y)], minlength=self.n_neurons) > 0
-        if odd.any():
-            warn_of_fractions(odd, name="responses")
+        warn_of_fractions(odd, name="responses")
 
 
 def read_responses(
@@ -103,13 +101,12 @@ def read_responses(
         raise ValueError(f"{name} is {what}. {_FORMS}")
     if isinstance(responses, tuple) and len(responses) != 3:
         raise ValueError(f"{name} is a tuple of {len(responses)}. {_FORMS}")
-    parts: list
     if scipy.sparse.issparse(responses):
         _check_shape(responses.shape, sizes, name)
         entries = responses.tocoo()  # entries that stand twice are repeated trials
         row, column = (np.asarray(ids, np.int64) for ids in entries.coords)
-        form, parts, sizes = "records", [Triples(row, column, _values(entries.data, name))], responses.shape
-        dtype = entries.dtype
+        form, parts, dtype = "records", [Triples(row, column, _values(entries.data, name))], entries.dtype
+        sizes = responses.shape
     elif isinstance(responses, list):
         form, parts = "sessions", [_read_session(entry, s, sizes, name) for s, entry in enumerate(responses)]
         if not parts:
@@ -126,28 +123,25 @@ def read_responses(
         form, parts = "table", [SessionBlock(*map(np.arange, table.shape), table)]
         dtype = _dtype(responses)
     parts = _check_values(form, parts, loss, name)
-    m, n = _sizes(sizes, parts)
+    counted = (1 + max(int(getattr(part, side).max(initial=-1)) for part in parts) for side in ("left", "right"))
+    m, n = (found if size is None else int(size) for size, found in zip(sizes, counted, strict=True))
     checked = Responses(form, parts, m, n, np.dtype(np.float32 if dtype in (np.float32, np.float16) else np.float64))
-    if form != "table" and n_stimuli is None:
-        _refuse_gaps(checked.records.left, m, "stimuli", name)
-    if form != "table" and n_neurons is None:
-        _refuse_gaps(checked.records.right, n, "neurons", name)
+    if form != "table" and None in (n_stimuli, n_neurons):
+        _refuse_gaps(checked, (n_stimuli, n_neurons), name)
     return checked
 
 
-def _some_of(records: Triples, keep: np.ndarray) -> Triples:
-    return Triples(*(column[keep] for column in records))
-
-
-def _refuse_gaps(ids: np.ndarray, n: int, entities: str, name: str) -> None:
-    """Raise if ids are so far apart that they can hardly be rows of a table."""
-    n_different = len(np.unique(ids))
-    if n > max(1000, _SPARSEST * n_different):
-        raise ValueError(
-            f"{name} has {n_different} different {entities}, but the largest id is {n - 1}: ids count from 0 and every "
-            "number below the largest gets an embedding. Renumber them with numpy.unique(ids, return_inverse=True), or "
-            f"give the number of {entities} in place of their features."
-        )
+def _refuse_gaps(checked: Responses, sizes, name: str) -> None:
+    """Raise if ids that alone tell how many entities there are lie so far apart that they are no rows of a table."""
+    found = (checked.n_stimuli, checked.n_neurons)
+    for ids, given, n, side in zip(checked.records[:2], sizes, found, (STIMULI, NEURONS), strict=True):
+        n_different = len(np.unique(ids)) if given is None else n
+        if n > max(1000, _SPARSEST * n_different):
+            raise ValueError(
+                f"{name} has {n_different} different {side.entities}, but the largest id is {n - 1}: ids count from 0 "
+                "and every number below the largest gets an embedding. Renumber them with numpy.unique(ids, "
+                f"return_inverse=True), or give the number of {side.entities} in place of their features."
+            )
 
 
 # ---------------------------------------------------------------------------------------- the forms
@@ -157,7 +151,7 @@ def _read_session(session: Any, s: int, sizes, name: str) -> SessionBlock | Trip
     """Check one of a list of sessions."""
     where = f"session {s} of {name}"
     is_three = isinstance(session, tuple | list) and len(session) == 3
-    if not is_three or _ndim(session[2]) != 2:
+    if not is_three or len(shape_of(session[2]) or ()) != 2:
         third = f" whose third is {_describe(session[2])}" if is_three else ""
         raise ValueError(
             f"{where} is {_describe(session)}{third}; every entry of a list is a session: a tuple (stimulus ids, "
@@ -178,24 +172,15 @@ def _read_three(three, sizes, where: str) -> SessionBlock | Triples:
     y = _values(three[2], where)
     if y.ndim == 0:
         raise ValueError(f"{where} is a tuple whose third entry has shape (). {_FORMS}")
+    ids = f"{len(stimuli)} stimulus ids and {len(neurons)} neuron ids"
     if y.ndim == 2 and y.shape != (len(stimuli), len(neurons)):
-        raise ValueError(
-            f"{where} has responses of shape {y.shape}, but {len(stimuli)} stimulus ids and {len(neurons)} neuron ids: "
-            f"it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
-        )
+        needs = f"it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
+        raise ValueError(f"{where} has responses of shape {y.shape}, but {ids}: {needs}")
     if y.ndim == 1 and not len(stimuli) == len(neurons) == len(y):
-        raise ValueError(
-            f"{where} has {len(stimuli)} stimulus ids, {len(neurons)} neuron ids and {len(y)} values; a record is one "
-            "of each, so their numbers must be the same."
-        )
+        needs = "a record is one of each, so their numbers must be the same."
+        each = f"{len(stimuli)} stimulus ids, {len(neurons)} neuron ids"
+        raise ValueError(f"{where} has {each} and {len(y)} values; {needs}")
     return Triples(stimuli, neurons, y) if y.ndim == 1 else SessionBlock(stimuli, neurons, y)
-
-
-def _sizes(sizes, parts: list) -> tuple[int, int]:
-    """Numbers of entities: those given, or one more than the largest id."""
-    found = (1 + max(int(getattr(part, side).max(initial=-1)) for part in parts) for side in ("left", "right"))
-    m, n = (f if n is None else int(n) for n, f in zip(sizes, found, strict=True))
-    return m, n
 
 
 def _values(values, what: str) -> np.ndarray:
@@ -214,10 +199,8 @@ def _dtype(values) -> Any:
 def _check_shape(shape, sizes, name: str) -> None:
     """Raise unless a table has one row per stimulus and one column per neuron."""
     if tuple(shape) == tuple(sizes)[::-1] and shape[0] != shape[1]:
-        raise ValueError(
-            f"{name} is a table of shape {tuple(shape)}, but there are {sizes[0]} stimuli and {sizes[1]} neurons: it "
-            f"looks like (neuron, stimulus); pass {name}.T."
-        )
+        what = f"there are {sizes[0]} stimuli and {sizes[1]} neurons: it looks like (neuron, stimulus)"
+        raise ValueError(f"{name} is a table of shape {tuple(shape)}, but {what}; pass {name}.T.")
     for have, need, side, along in zip(shape, sizes, (STIMULI, NEURONS), ("row", "column"), strict=True):
         if need is not None and have != need:
             entity, several = side.entity, side.entities
@@ -264,13 +247,6 @@ def _where(form: str, index: int, part: SessionBlock | Triples, bad: np.ndarray)
     return f"record {at}: stimulus {part.left[at]}, neuron {part.right[at]}"
 
 
-def _ndim(value) -> int:
-    """Count the dimensions of anything; 0 of what is no array."""
-    return len(shape_of(value) or ())
-
-
 def _describe(value) -> str:
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return f"a {type(value).__name__} of shape {tuple(shape)}"
-    return f"a {type(value).__name__}" + (f" of {len(value)}" if hasattr(value, "__len__") else "")
+    of = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+    return f"a {type(value).__name__}{of or (f' of {len(value)}' if hasattr(value, '__len__') else '')}"

@@ -32,9 +32,9 @@ def time_axis(value: Any) -> TimeAxis | None:
     if not is_pynapple(value):
         return None
     columns = getattr(value, "columns", None)
-    metadata = getattr(value, "metadata", None) if columns is not None else None
-    has_metadata = metadata is not None and len(getattr(value, "metadata_columns", ())) > 0
-    return TimeAxis(np.asarray(value.t), value.time_support, columns, metadata.copy() if has_metadata else None)
+    has_metadata = columns is not None and len(getattr(value, "metadata_columns", ())) > 0
+    metadata = value.metadata.copy() if has_metadata else None
+    return TimeAxis(np.asarray(value.t), value.time_support, columns, metadata)
 
 
 def plain(value: Any) -> Any:
@@ -59,9 +59,9 @@ def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, na
 
     if values.ndim == 1:
         return nap.Tsd(t=axis.t, d=values, time_support=axis.time_support)
-    columns = neurons.columns if neurons is not None and neurons.columns is not None else names
-    metadata = neurons.metadata if neurons is not None else None
-    return nap.TsdFrame(t=axis.t, d=values, time_support=axis.time_support, columns=columns, metadata=metadata)
+    of = neurons or TimeAxis(axis.t, axis.time_support)
+    columns = names if of.columns is None else of.columns
+    return nap.TsdFrame(t=axis.t, d=values, time_support=axis.time_support, columns=columns, metadata=of.metadata)
 
 
 def check_same_rows(X, y=None, **others) -> None:

@@ -2,9 +2,8 @@
 
 from ._sources import as_source, hstack
 from .base import RowSource
-from .builder import build
+from .builder import Built, build
 from .convolution import Convolution
-from .recording import Built
 from .sessions import Session
 
 __all__ = ["Built", "Convolution", "RowSource", "Session", "as_source", "build", "hstack"]

@@ -51,7 +51,7 @@ class Rule(NamedTuple):
     """What a value may be, in words and as a test."""
 
     allowed: str
-    fits: Callable[[Any], bool]
+    fits: Callable[[Any], Any]
 
 
 def is_number(value: Any) -> bool:
@@ -69,19 +69,16 @@ def is_whole(value: Any) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Whether a value is made of what JSON has: no dates, no infinities."""
-    if isinstance(value, dict):
-        return all(map(is_plain, value.values()))
-    if isinstance(value, list):
-        return all(map(is_plain, value))
+    if isinstance(value, dict | list):
+        return all(map(is_plain, value.values() if isinstance(value, dict) else value))
     return value is None or isinstance(value, str | bool) or is_number(value)
 
 
-TEXT = Rule("a text that is not empty", lambda value: isinstance(value, str) and bool(value))
-NAMED = Rule(
-    "a name of letters, digits, _ . and -", lambda value: isinstance(value, str) and bool(NAME.fullmatch(value))
-)
+TEXT = Rule("a text that is not empty", lambda value: isinstance(value, str) and value)
+NAMED = Rule("a name of letters, digits, _ . and -", lambda value: isinstance(value, str) and NAME.fullmatch(value))
 BOOLEAN = Rule("true or false", lambda value: isinstance(value, bool))
 TABLE = Rule("a table", lambda value: isinstance(value, dict))
+TABLES = Rule("an array of tables", lambda value: isinstance(value, list) and all(map(TABLE.fits, value)))
 POSITIVE = Rule("a finite number above 0", lambda value: is_number(value) and value > 0)
 NOT_NEGATIVE = Rule("a finite number of at least 0", lambda value: is_number(value) and value >= 0)
 
@@ -99,7 +96,7 @@ def one_of(*names: str) -> Rule:
 
 def list_of(rule: Rule, what: str) -> Rule:
     """Rule for a list that is not empty."""
-    return Rule(what, lambda value: isinstance(value, list) and bool(value) and all(map(rule.fits, value)))
+    return Rule(what, lambda value: isinstance(value, list) and value and all(map(rule.fits, value)))
 
 
 def either(*rules: Rule) -> Rule:
@@ -131,7 +128,7 @@ def check_table(
 def check_tables(problems: Problems, document: Mapping, key: str) -> list[tuple[tuple, dict]]:
     """Check an array of tables with names, each once; the tables with their paths."""
     value = document.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+    if not TABLES.fits(value):
         problems.add((), f"{key} is {shown(value)}; it must be an array of tables, [[{key}]] each in TOML.")
         return []
     if not value:

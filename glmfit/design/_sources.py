@@ -12,8 +12,7 @@ import scipy.sparse
 
 from ..data.arrays import rows_with_nan
 from ..data.times import plain
-from ._mapped import MappedRows
-from ._signatures import stamp
+from ._on_disk import MappedRows, stamp
 from .base import KnownRows, RowSource, check_form
 
 CHUNK_ROWS = (256, 65536)  # between too many small reads and too much memory
@@ -68,20 +67,18 @@ def hstack(sources: Iterable[Any]) -> RowSource:
     Returns
     -------
     RowSource
-        All columns, (time, column). Rows that one of them leaves out, and rows of arrays in memory with a NaN, are left
-        out. Columns have names if those of any part have; the others are then called x and their number. Where two
-        parts have a name in common, all names begin with ``part`` and the number of the part.
+        All columns, (time, column), float64 if any part is. Rows that one of them leaves out, and rows of arrays in
+        memory with a NaN, are left out. Columns have names if those of any part have; the others are then called x and
+        their number. Where two parts have a name in common, all names begin with ``part`` and the number of the part.
 
     Raises
     ------
-    ValueError
-        If there is none, or their numbers of rows differ.
-    TypeError
-        For an array by itself.
+    ValueError, TypeError
+        If there is none, or their numbers of rows differ; for an array by itself.
 
     Notes
     -----
-    Cost: one copy of a run's rows. The type is float64 if that of any part is.
+    Cost: one copy of a run's rows.
 
     Examples
     --------
@@ -92,20 +89,15 @@ def hstack(sources: Iterable[Any]) -> RowSource:
     ['n0_0', 'n1_0', 'x2']
     """
     if hasattr(sources, "shape"):
-        raise TypeError(
-            f"sources is a {type(sources).__name__} of shape {tuple(sources.shape)}; it must be a list of sources and "
-            "arrays, (time, column) each. Give [X] for one."
-        )
-    sources = list(sources)
-    if not sources:
-        raise ValueError("sources is empty; give at least one source or array.")
+        needs = "it must be a list of sources and arrays, (time, column) each. Give [X] for one."
+        raise TypeError(f"sources is a {type(sources).__name__} of shape {tuple(sources.shape)}; {needs}")
     parts = [rows_of(given) for given in sources]
+    if not parts:
+        raise ValueError("sources is empty; give at least one source or array.")
     lengths = [len(part) for part in parts]
     if len(set(lengths)) > 1:
-        raise ValueError(
-            f"sources have {', '.join(map(str, lengths))} rows; all need the same number, one row per time bin. Were "
-            "all of them cut to the same bins?"
-        )
+        needs = "all need the same number, one row per time bin. Were all of them cut to the same bins?"
+        raise ValueError(f"sources have {', '.join(map(str, lengths))} rows; {needs}")
     return SideBySide(parts)
 
 
@@ -129,8 +121,7 @@ class ReadableRows(RowSource):
     """Rows of an object that has ``__len__`` and ``read`` without being a `RowSource`."""
 
     def __init__(self, rows: Any):
-        self._rows = rows
-        self._origin = f" of {type(rows).__name__}"
+        self._rows, self._origin = rows, f" of {type(rows).__name__}"
         told = {name: getattr(rows, name, None) for name in ("n_columns", "chunk_rows", "left_out", "columns")}
         vars(self).update({name: value for name, value in told.items() if value is not None})
         check_form(self.shape, self.dtype, f"the {type(rows).__name__}")
@@ -139,7 +130,6 @@ class ReadableRows(RowSource):
         return len(self._rows)
 
     def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
         return self._rows.read(rows)
 
     def signature(self) -> dict[str, Hashable]:
@@ -158,13 +148,11 @@ class ChunkedRows(KnownRows):
         chunk = array.chunks[0] if array.chunks else 0
         chunk = max(chunk) if isinstance(chunk, tuple) else chunk  # dask gives the sizes of all
         self.chunk_rows = int(np.clip(chunk, *CHUNK_ROWS))
-        file = getattr(getattr(array, "file", None), "filename", None)
-        name = getattr(array, "name", None)
-        place = " in ".join(str(part) for part in (name, file or getattr(array, "store", None)) if part)
+        file = getattr(getattr(array, "file", None), "filename", None) or getattr(array, "store", None)
+        place = " in ".join(str(part) for part in (getattr(array, "name", None), file) if part)
         self._origin = f" of {kind} {place}".rstrip()
 
     def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
         block = np.asarray(self._array[rows])
         return block[:, None] if self.one_column else block
 
@@ -193,7 +181,6 @@ class ArrayRows(KnownRows):
         self.left_out = missing if missing.any() else None
 
     def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
         block = self._values[rows]
         return block.toarray() if scipy.sparse.issparse(block) else block
 
@@ -213,7 +200,6 @@ class SideBySide(KnownRows):
         self._origin = f" of {', '.join(part._label for part in parts)}"
 
     def read(self, rows: slice) -> np.ndarray:
-        """Read a run of rows."""
         return self._checked(*rows.indices(len(self))[:2])
 
     def signature(self) -> dict[str, Hashable]:

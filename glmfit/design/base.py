@@ -15,15 +15,12 @@ class RowSource(abc.ABC):
     """Rows of a design or of counts, read a run at a time.
 
     A class of your own needs two methods: ``__len__``, the number of rows, and ``read(rows)``, a run of them. The rest
-    follows from the first row, and each part of it may be set where it is known better. `signature` may tell a fit
-    whether the rows are still what they were.
+    follows from the first row, and each part of it may be set where it is known better.
 
     Attributes
     ----------
-    shape : tuple of int
-        Rows and columns.
-    n_columns : int
-        Read off the first row, unless a class sets it.
+    shape, n_columns : tuple of int, int
+        Rows and columns; columns, read off the first row unless a class sets it.
     dtype : numpy.dtype
         Of the rows that `fetch` gives: float32 where that holds every value `read` may give, else float64.
     chunk_rows : int
@@ -31,10 +28,8 @@ class RowSource(abc.ABC):
     left_out : numpy.ndarray or None
         Rows without features, bool (time,), such as those before a history is complete. They hold NaN, and a fit leaves
         them out. None where there are none.
-    columns : list of str or None
-        Names of the features.
-    one_column : bool
-        Whether the one column stands for an array (time,), such as the counts of one neuron.
+    columns, one_column : list of str or None, bool
+        Names of the features; whether the one column stands for an array (time,), such as the counts of one neuron.
 
     Notes
     -----
@@ -81,7 +76,7 @@ class RowSource(abc.ABC):
         Returns
         -------
         numpy.ndarray
-            Real numbers, (row, column). What is returned may be a view; it may not be overwritten by a later read.
+            Real numbers, (row, column), or a view of some that no later read overwrites.
         """
 
     def signature(self) -> dict[str, Hashable]:
@@ -91,8 +86,8 @@ class RowSource(abc.ABC):
         -------
         dict
             Name -> what compares equal as long as the data behind the name are the same, such as size and time of
-            change of a file; empty where nothing is known. A fit that reads rows as it goes compares it at its end
-            with that at its beginning, and warns of what has changed, by name.
+            change of a file; empty where nothing is known. A fit that reads rows as it goes warns of what has changed
+            meanwhile, by name.
         """
         return {}
 
@@ -126,17 +121,14 @@ class RowSource(abc.ABC):
 
         Raises
         ------
-        OSError
-            If rows could not be read: which, and why.
-        ValueError
-            If `read` gave something else than was asked for, or rows is neither a slice nor increasing indices.
-        IndexError
-            If an index is outside.
+        OSError, ValueError, IndexError
+            If rows could not be read: which, and why; if `read` gave something else than was asked for, or rows is
+            neither a slice nor increasing indices; if an index is outside.
         """
         blocks = [self._checked(*run) for run in runs_of(rows, len(self))]
-        if not blocks:
-            return np.empty((0, self.n_columns), self.dtype)
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        if len(blocks) == 1:
+            return blocks[0]
+        return np.concatenate(blocks) if blocks else np.empty((0, self.n_columns), self.dtype)
 
     def to_array(self) -> np.ndarray:
         """Read all rows into memory.
@@ -166,10 +158,9 @@ class RowSource(abc.ABC):
         """Read a run of the right shape, of the type in which it comes."""
         block = self._read(start, stop)
         if block.shape[1] != self.n_columns:
-            raise ValueError(
-                f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give "
-                f"{(stop - start, self.n_columns)}, as many columns for every run as in the first row."
-            )
+            gave = f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}"
+            needs = f"{(stop - start, self.n_columns)}, as many columns for every run as in the first row."
+            raise ValueError(f"{gave}; it must give {needs}")
         return block
 
     def _read(self, start: int, stop: int) -> np.ndarray:
@@ -177,25 +168,22 @@ class RowSource(abc.ABC):
         try:
             block = np.asarray(self.read(slice(start, stop)))
         except Exception as error:
-            raise OSError(
-                f"rows {start} to {stop - 1} of {self._label} could not be read: {type(error).__name__}: {error}"
-            ) from error
+            why = f"could not be read: {type(error).__name__}: {error}"
+            raise OSError(f"rows {start} to {stop - 1} of {self._label} {why}") from error
+        what = f"read(slice({start}, {stop})) gave"
         if block.ndim != 2 or len(block) != stop - start or not block.shape[1]:
+            needs = f"({stop - start}, column), one row for each that is asked for."
             shorter = f" It has {len(self)} rows now." if len(self) < stop else ""
-            raise ValueError(
-                f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}; it must give "
-                f"({stop - start}, column), one row for each that is asked for.{shorter}"
-            )
-        check_real(block.dtype, f"{self._label}: what read(slice({start}, {stop})) gave")
+            raise ValueError(f"{self._label}: {what} shape {block.shape}; it must give {needs}{shorter}")
+        check_real(block.dtype, f"{self._label}: what {what}")
         return block
 
     def _refuse_shorter(self, n_rows: int) -> None:
         """Raise if there are fewer rows than there were; more are none of a reader's business."""
         if len(self) < n_rows:
-            raise ValueError(
-                f"{self._label} had {n_rows} rows when it was first looked at, and has {len(self)} now. Rows may not "
-                "go away while they are read: is something writing to it?"
-            )
+            why = "Rows may not go away while they are read: is something writing to it?"
+            had = f"{self._label} had {n_rows} rows when it was first looked at"
+            raise ValueError(f"{had}, and has {len(self)} now. {why}")
 
     @property
     def _label(self) -> str:
@@ -236,20 +224,16 @@ def served_dtype(dtype) -> np.dtype:
 def check_real(dtype, what: str) -> None:
     """Raise unless a type is one of real numbers."""
     if np.dtype(dtype).kind not in "biuf":
-        raise ValueError(
-            f"{what} has dtype {dtype}; it must be real numbers (bool, integers or floats). Convert it, or write the "
-            "part you need as such."
-        )
+        needs = "it must be real numbers (bool, integers or floats). Convert it, or write the part you need as such."
+        raise ValueError(f"{what} has dtype {dtype}; {needs}")
 
 
 def check_form(shape, dtype, what: str) -> None:
     """Raise unless an array has rows of real numbers: (time,) or (time, column), neither of them empty."""
     check_real(dtype, what)
     if len(shape) not in (1, 2):
-        raise ValueError(
-            f"{what} has {len(shape)} dimensions, shape {tuple(shape)}; it needs (time,) or (time, column). Reshape it "
-            "so that each row is a time bin."
-        )
+        needs = "it needs (time,) or (time, column). Reshape it so that each row is a time bin."
+        raise ValueError(f"{what} has {len(shape)} dimensions, shape {tuple(shape)}; {needs}")
     if 0 in shape:
         empty = "rows" if shape[0] == 0 else "columns"
         raise ValueError(f"{what} has no {empty}, shape {tuple(shape)}; it needs at least one. Is it written already?")
@@ -268,10 +252,8 @@ def runs_of(rows, n_rows: int) -> list[tuple[int, int]]:
     if rows.size == 0:
         return []
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        raise ValueError(
-            f"rows has shape {rows.shape} and dtype {rows.dtype}; it must be a slice or increasing integers, (row,). "
-            "For a mask give np.flatnonzero(mask)."
-        )
+        needs = "it must be a slice or increasing integers, (row,). For a mask give np.flatnonzero(mask)."
+        raise ValueError(f"rows has shape {rows.shape} and dtype {rows.dtype}; {needs}")
     if not np.all(rows[1:] > rows[:-1]):
         raise ValueError("rows do not increase; sort them, each once, and put the result in the order you want.")
     if rows[0] < 0 or rows[-1] >= n_rows:

@@ -77,6 +77,5 @@ def _on_knots(phase: np.ndarray, knots: np.ndarray, degree: int) -> np.ndarray:
 
 
 def _fourier(phase: np.ndarray, basis: dict) -> np.ndarray:
-    """Cosine and sine of each harmonic, in turn."""
     angle = 2 * np.pi * phase[:, None] * np.arange(1, basis["n"] + 1)
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1).reshape(len(phase), -1)

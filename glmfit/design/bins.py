@@ -82,18 +82,18 @@ def resample(bins: Bins, signal: Signal, how: str, max_gap_s: float | None) -> n
     times, at = signal.times, bins.centres
     right = np.searchsorted(times, at, side="left")
     left = np.where(times[np.minimum(right, len(times) - 1)] == at, right, right - 1)
-    here = _interval(signal.support, at)
-    there = _interval(signal.support, times)
-    sides = []
-    for side in (left, right):
+    here, there = _interval(signal.support, at), _interval(signal.support, times)
+
+    def known(side):
         inside = np.clip(side, 0, len(times) - 1)
-        sides.append((inside, (inside == side) & (here >= 0) & (there[inside] == here)))
-    (left, has_left), (right, has_right) = sides
+        return inside, (inside == side) & (here >= 0) & (there[inside] == here)
+
+    (left, has_left), (right, has_right) = known(left), known(right)
     # Whole nanoseconds again, so that equal distances are equal, and the earlier sample is taken.
     to_left = np.where(has_left, np.round(at - times[left], _DIGITS), np.inf)
     to_right = np.where(has_right, np.round(times[right] - at, _DIGITS), np.inf)
     if how == "nearest":
-        found = signal.values[np.where(to_left <= to_right, left, right)].copy()
+        found = signal.values[np.where(to_left <= to_right, left, right)]
         far = 2 * np.minimum(to_left, to_right)
     else:
         far = np.round(to_left + to_right, _DIGITS)
@@ -121,7 +121,6 @@ def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _mean(bins: Bins, signal: Signal) -> np.ndarray:
-    """Mean of the samples that are not NaN."""
     row = np.searchsorted(bins.starts, signal.times, side="right") - 1
     within = (row >= 0) & (signal.times < bins.stops[row])
     means = np.empty((len(bins.starts), signal.values.shape[1]))

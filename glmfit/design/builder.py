@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ._schema import Problems
-from .recording import Built, build_recording
-from .sessions import Session
-from .settings import COUNT_ESTIMATORS, read_design
+from . import bins as _bins
+from ._schema import Problems, guess
+from .bases import CYCLIC, TIME_BASES, evaluate, names_of, time_kernels
+from .bins import Bins
+from .convolution import Convolution
+from .sessions import Session, Signal
+from .settings import COUNT_ESTIMATORS, COUNTS, read_design
+
+_MOST_INTERVALS = 100  # written in the notes
+
+
+@dataclass(frozen=True)
+class Built:
+    """What an estimator is fitted to.
+
+    Attributes
+    ----------
+    X, y : numpy.ndarray
+        Features (time, feature); counts (time, neuron), or labels (time,).
+    sample_weight, offset, exposure : numpy.ndarray or None
+        As ``fit`` takes them.
+    feature_names, target_names : list of str, list of str or None
+        Of the columns of X and of y.
+    notes : dict
+        What was done, values of JSON.
+    own : list of numpy.ndarray or None
+        History of each neuron by itself, (time, basis) each.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    sample_weight: np.ndarray | None
+    offset: np.ndarray | None
+    exposure: np.ndarray | None
+    feature_names: list[str]
+    target_names: list[str] | None
+    notes: dict[str, Any]
+    own: list[np.ndarray] | None = None
 
 
 def build(
@@ -25,10 +61,8 @@ def build(
     design : dict or None
         Bins, covariates and history, with the keys of ``[model.design]`` of a manifest; None for matrices. Tuples,
         arrays and numbers of NumPy are taken for lists and numbers.
-    estimator : str
-        Name of the estimator that will be fitted.
-    dtype : {numpy.float32, numpy.float64}
-        Of the features.
+    estimator, dtype : str, {numpy.float32, numpy.float64}
+        Name of the estimator that will be fitted; type of the features.
 
     Returns
     -------
@@ -37,11 +71,9 @@ def build(
 
     Raises
     ------
-    TypeError
-        If the design is no dict.
-    ValueError
-        If the design has a key or a value that is not allowed, the session lacks what it names, or nothing is left to
-        fit.
+    TypeError, ValueError
+        If the design is no dict, or has a key or a value that is not allowed; if the session lacks what it names, or
+        nothing is left to fit.
 
     Examples
     --------
@@ -55,11 +87,19 @@ def build(
     >>> built.X.shape, built.feature_names
     ((99, 3), ['speed', 'history_a_0', 'history_a_1'])
     """
-    if session.matrices is not None:
-        return _matrices(session.matrices, design, estimator, dtype)
-    if design is None:
+    if session.matrices is None and design is None:
         raise ValueError("the session is a recording, but the model has no design: add [model.design] with bin_s.")
-    return build_recording(session, _checked(design), dtype)
+    if session.matrices is None:
+        return _of_recording(session, _checked(design), dtype)
+    if design is not None:
+        raise ValueError("the session has matrices X and y, but the model has a design; leave the design out.")
+    given = session.matrices
+    if "exposure" in given and estimator not in COUNT_ESTIMATORS:
+        raise ValueError(f"the session has an exposure, which {estimator} does not know.")
+    X, y = given["X"].astype(dtype, copy=False), given["y"]
+    names = given.get("feature_names") or [f"x{i}" for i in range(X.shape[1])]
+    rest = (given.get(name) for name in ("sample_weight", "offset", "exposure"))
+    return Built(X, y, *rest, names, given.get("neuron_names"), {"kind": "matrices", "rows": len(X)})
 
 
 def _checked(design: dict[str, Any]) -> dict[str, Any]:
@@ -82,14 +122,196 @@ def _as_read(value: Any) -> Any:
     return [_as_read(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _matrices(given: dict[str, Any], design, estimator: str, dtype) -> Built:
-    """Matrices as they are."""
-    if design is not None:
-        raise ValueError("the session has matrices X and y, but the model has a design; leave the design out.")
-    if "exposure" in given and estimator not in COUNT_ESTIMATORS:
-        raise ValueError(f"the session has an exposure, which {estimator} does not know.")
-    X, y = given["X"].astype(dtype, copy=False), given["y"]
-    names = given.get("feature_names") or [f"x{i}" for i in range(X.shape[1])]
-    notes = {"kind": "matrices", "rows": len(X)}
-    rest = (given.get(name) for name in ("sample_weight", "offset", "exposure"))
-    return Built(X, y, *rest, names, given.get("neuron_names"), notes)
+# -- of a recording
+
+
+class Part(NamedTuple):
+    """Features of one covariate, or of the history."""
+
+    name: str
+    values: np.ndarray  # (bin, feature), NaN where there is none
+    names: list[str]
+    note: dict[str, Any] | None = None  # how a signal came into bins
+    standardize: bool = False
+
+
+def _of_recording(session: Session, design: dict[str, Any], dtype) -> Built:
+    named = [covariate["signal"] for covariate in design["covariates"]] + [design["target"]]
+    for name in named:
+        if name != COUNTS and name not in session.signals:
+            raise ValueError(f'the session has no signal "{name}"{guess(name, session.signals)}')
+    signals = {name: session.signals[name] for name in dict.fromkeys(named) if name != COUNTS}
+    epochs, origin = _epochs(session, design, signals)
+    bins = _bins.make_bins(epochs, design["bin_s"], design["partial_bins"] == "exposure")
+    if not len(bins.starts):
+        raise ValueError(f"no epoch is as long as a bin of {design['bin_s']:g} s (epochs: {origin}).")
+    seconds = float((bins.stops - bins.starts).sum())
+    counts, units, left_out = _counts(session, design, bins, seconds)
+    covariates = [_covariate(covariate, bins, signals, counts, units, dtype) for covariate in design["covariates"]]
+    parts, own = covariates, None
+    if "history" in design:
+        basis = design["history"]["basis"]
+        values, ends = _convolve(counts, basis, bins, dtype, "history"), names_of(basis)
+        history = Part("history", values, [f"history_{unit}_{end}" for unit in units for end in ends])
+        own = history if design["history"]["of"] == "own" else None
+        parts = covariates if own else [*covariates, history]
+    names = [name for part in parts for name in part.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"several features are called {', '.join(twice)}; give their covariates names of their own.")
+    X = np.empty((len(counts), len(names)), dtype)
+    np.concatenate([X[:, :0], *(part.values for part in parts)], axis=1, out=X, casting="same_kind")
+    y = counts if design["target"] == COUNTS else _labels(bins, design["target"], signals)
+    missing = {part.name: np.isnan(part.values).any(axis=1) for part in [*parts, *([own] if own else [])]}
+    missing_by = {name: int(rows.sum()) for name, rows in missing.items()}
+    complete = np.isfinite(X).all(axis=1) & np.isfinite(y.reshape(len(y), -1)).all(axis=1)
+    complete &= ~np.any(list(missing.values()), axis=0)
+    if not complete.any():
+        raise ValueError(f"none of {len(X)} bins has all features; bins without, by part: {missing_by}.")
+    notes = {
+        "kind": "recording",
+        "bin_s": bins.bin_s,
+        "bins": len(X),
+        "seconds": seconds,
+        "epochs": {"from": origin, "number": len(epochs), "intervals": epochs[:_MOST_INTERVALS].tolist()},
+        "partial_bins": {"handled": design["partial_bins"], "number": bins.n_partial, "seconds": bins.partial_s},
+        "rows_left_out": int((~complete).sum()),
+        "rows_left_out_by": missing_by,
+        "units_left_out": left_out,
+        "covariates": [part.note for part in covariates],
+        "standardized": _standardize(X, parts, complete),
+    }
+    if own:
+        notes["own_names"] = [f"history_{end}" for end in ends]
+    exposure = bins.share if design["partial_bins"] == "exposure" and bins.n_partial else None
+    target_names = units if design["target"] == COUNTS else None
+    of_each = np.split(own.values, len(units), axis=1) if own else None
+    return Built(X, y, None, None, exposure, names, target_names, notes, of_each)
+
+
+def _standardize(X: np.ndarray, parts: list[Part], complete: np.ndarray) -> dict[str, list[float]]:
+    """Bring columns to mean 0 and standard deviation 1 over complete rows; mean and deviation by name."""
+    used, at = {}, 0
+    for part in parts:
+        columns, at = slice(at, at + len(part.names)), at + len(part.names)
+        if part.standardize:
+            values = part.values.astype(np.float64)  # as they were before rounding to the type of X
+            known = np.ascontiguousarray(values[complete].T)
+            mean, deviation = known.mean(axis=1), known.std(axis=1)
+            deviation[deviation <= 1e-12 * np.abs(known).max(axis=1)] = 1.0  # a constant stays one
+            X[:, columns] = (values - mean) / deviation
+            used |= dict(zip(part.names, np.stack([mean, deviation], axis=1).tolist(), strict=True))
+    return used
+
+
+def _epochs(session: Session, design: dict[str, Any], signals: dict[str, Signal]) -> tuple[np.ndarray, str]:
+    """Epochs (epoch, 2) of a design, and where they are from."""
+    given = design["epochs"]
+    if isinstance(given, str):
+        if given not in session.epochs:
+            raise ValueError(f'the session has no epochs "{given}"{guess(given, session.epochs)}')
+        return session.epochs[given], f'the interval set "{given}"'
+    if given is not None:
+        return np.array(given, np.float64), "the design"
+    if not signals:
+        if session.support is None:
+            raise ValueError("the session has no spikes, and the design no epochs.")
+        return session.support, "the time support of the spikes"
+    epochs = functools.reduce(_bins.intersect, [signal.support for signal in signals.values()])
+    origin = f"the time supports of {', '.join(signals)}"
+    if not len(epochs):
+        raise ValueError(f"{origin} have nothing in common; are all on the same clock, in seconds?")
+    return epochs, origin
+
+
+def _counts(
+    session: Session, design: dict[str, Any], bins: Bins, seconds: float
+) -> tuple[np.ndarray, list[str], dict[str, str]]:
+    """Count spikes, (bin, unit), of the units of a design; these units, and those left out with the reason."""
+    left_out = {unit: f"{n} spikes" for unit, n in session.few_spikes.items()}
+    units = list(session.spikes)
+    if "units" in design:
+        missing = [unit for unit in design["units"] if unit not in units]
+        if missing:
+            few = [f"{unit} ({left_out[unit]})" for unit in missing if unit in left_out]
+            reason = f" Left out by min_spikes are {', '.join(few)}." if few else ""
+            raise ValueError(f"the design names units that the session has not: {', '.join(missing)}.{reason}")
+        units, left_out = [unit for unit in units if unit in design["units"]], {}
+    counts = _bins.count(bins, [session.spikes[unit] for unit in units])
+    if "min_rate_hz" in design:
+        rates = counts.sum(axis=0) / seconds
+        kept = rates >= design["min_rate_hz"]
+        left_out |= {unit: f"{rate:.3g} Hz" for unit, rate, keep in zip(units, rates, kept, strict=True) if not keep}
+        counts, units = counts[:, kept], [unit for unit, keep in zip(units, kept, strict=True) if keep]
+    if not units and (design["target"] == COUNTS or "history" in design):
+        raise ValueError(f"no unit is left; left out are {left_out}." if left_out else "the session has no spikes.")
+    return counts, units, left_out
+
+
+def _covariate(covariate: dict, bins: Bins, signals, counts, units, dtype) -> Part:
+    signal_name, basis = covariate["signal"], covariate.get("basis")
+    name = covariate.get("name", signal_name)
+    if signal_name == COUNTS:
+        how, values, columns = COUNTS, counts.astype(np.float64), tuple(units)
+    else:
+        signal = signals[signal_name]
+        how = covariate.get("resample") or _default_resample(signal, bins.bin_s, basis)
+        values, columns = _bins.resample(bins, signal, how, covariate.get("max_gap_s")), signal.columns
+    if "columns" in covariate:
+        chosen = [_column(column, columns, values.shape[1], signal_name) for column in covariate["columns"]]
+        values, columns = values[:, chosen], tuple(columns[i] for i in chosen) if columns else ()
+    prefixes = [f"{name}_{column}" for column in columns] or [name]
+    lags = covariate.get("lags", [round(lag / bins.bin_s) for lag in covariate.get("lags_s", [])])
+    ends = [""] if basis is None else names_of(basis)
+    if basis is not None and basis["kind"] in TIME_BASES:
+        made = _convolve(values, basis, bins, dtype, f'covariate "{name}"')
+    elif basis is not None:
+        made = np.concatenate([evaluate(basis, column) for column in values.T], axis=1)
+        if np.isnan(made).all() and np.isfinite(values).any():
+            span = f"{np.nanmin(values):g} to {np.nanmax(values):g}"
+            where = f"is in the range {basis['range']} of its basis."
+            raise ValueError(f'covariate "{name}": none of its values, {span}, {where}')
+    elif lags:
+        shifted = np.stack([_bins.lag(bins, values, by) for by in lags], axis=2)  # (bin, column, lag)
+        made, ends = shifted.reshape(len(values), -1), [f"lag{by}" for by in lags]
+    else:
+        made = values
+    names = [f"{prefix}_{end}" if end else prefix for prefix in prefixes for end in ends]
+    note = {"name": name, "signal": signal_name, "resample": how, "columns": list(columns)}
+    return Part(name, made, names, note, covariate.get("standardize", False))
+
+
+def _default_resample(signal: Signal, bin_s: float, basis: dict | None) -> str:
+    """Mean of samples where bins have several; values around a circle have no mean."""
+    if basis is not None and basis["kind"] in CYCLIC:
+        return "nearest"
+    interval = np.median(np.diff(signal.times)) if len(signal.times) > 1 else np.inf
+    return "mean" if interval <= bin_s / 2 * (1 + 1e-6) else "linear"
+
+
+def _column(column: int | str, columns: tuple[str, ...], n: int, signal: str) -> int:
+    if isinstance(column, str) and column not in columns:
+        raise ValueError(f'the signal "{signal}" has no column "{column}"{guess(column, columns)}')
+    if not isinstance(column, str) and column >= n:
+        raise ValueError(f'the signal "{signal}" has {n} columns, 0 to {n - 1}; column {column} is asked for.')
+    return columns.index(column) if isinstance(column, str) else column
+
+
+def _convolve(values: np.ndarray, basis: dict, bins: Bins, dtype, what: str) -> np.ndarray:
+    """Causal convolution with kernels within epochs, (bin, column * kernel)."""
+    kernels = time_kernels(basis, bins.bin_s)
+    try:
+        return Convolution(values, kernels, epochs=bins.first_rows, dtype=dtype).to_array()
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def _labels(bins: Bins, target: str, signals: dict[str, Signal]) -> np.ndarray:
+    """Labels (bin,): whole numbers, floats with NaN where there is none."""
+    values = _bins.resample(bins, signals[target], "nearest", None)
+    if values.shape[1] != 1:
+        raise ValueError(f'the target "{target}" has {values.shape[1]} columns; labels need one.')
+    values, known = values[:, 0], ~np.isnan(values[:, 0])
+    if not np.array_equal(values[known], np.rint(values[known])):
+        raise ValueError(f'the target "{target}" has values that are not whole numbers; labels are. Bin it first.')
+    return values.astype(np.int64) if known.all() else values

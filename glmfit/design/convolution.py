@@ -34,22 +34,15 @@ class Convolution(KnownRows):
         The object is not changed.
     epochs : array of int, optional
         Rows at which epochs begin, (epoch,). The first rows of an epoch do not see the one before.
-    name : str, optional
-        What the names of the features begin with, "x" otherwise: ``{name}{source}_{basis}``, where the sources are the
-        columns of a pynapple frame, or numbers.
-    dtype : {numpy.float32, numpy.float64}
-        Of the products and of the features.
+    name, dtype : str, optional; {numpy.float32, numpy.float64}
+        Of features, ``{name}{source}_{basis}`` with the columns of a pynapple frame or numbers for sources, "x" without
+        a name; of the products and of the features.
 
     Raises
     ------
     ValueError
         For a signal or basis of another shape, not real or infinite, a basis that is not causal, epochs that do not
-        increase, or if no row's window is complete.
-
-    Warns
-    -----
-    UserWarning
-        For more kernels than lags, as of a basis that is transposed.
+        increase, or if no row's window is complete. More kernels than lags, as of a transposed basis, are warned of.
 
     Notes
     -----
@@ -97,9 +90,8 @@ class Convolution(KnownRows):
         self._source = rows_of(signal, "signal")
         self._n_rows, self._n_sources = self._source.shape
         self.n_columns = self._n_sources * n_basis
-        labels = getattr(signal, "columns", None)
-        labels = range(self._n_sources) if labels is None else labels
-        prefix = "x" if name is None else name
+        given, prefix = getattr(signal, "columns", None), "x" if name is None else name
+        labels = range(self._n_sources) if given is None else given
         self.columns = [f"{prefix}{source}_{b}" for source in labels for b in range(n_basis)]
         self._block, self._shifted = _shifted(kernels)
         missing = self._find_missing()
@@ -153,10 +145,8 @@ class Convolution(KnownRows):
             if block.dtype.kind != "f":
                 break
             if np.isinf(block).any():
-                raise ValueError(
-                    f"the signal is infinite at row {start + np.isinf(block).any(axis=1).argmax()}; it must be finite, "
-                    "or NaN where it is missing."
-                )
+                row = start + np.isinf(block).any(axis=1).argmax()
+                raise ValueError(f"the signal is infinite at row {row}; it must be finite, or NaN where it is missing.")
             missing[start : start + len(block)] = np.isnan(block).any(axis=1)
         return missing
 
@@ -165,23 +155,20 @@ def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
     """Kernels of a basis, (lag, basis), of an array or of an object that evaluates them."""
     if hasattr(basis, "evaluate"):
         if not hasattr(basis, "window_size"):
-            raise ValueError(
-                f"basis is a {type(basis).__name__}, which has no window_size; it must be a single convolutional "
-                "basis. Make a Convolution of each part of a composite one, and put them side by side with hstack."
-            )
+            advice = "Make a Convolution of each part of a composite one, and put them side by side with hstack."
+            needs = f"it must be a single convolutional basis. {advice}"
+            raise ValueError(f"basis is a {type(basis).__name__}, which has no window_size; {needs}")
         settings = getattr(basis, "conv_kwargs", None) or {}
         if settings.get("predictor_causality", "causal") != "causal" or settings.get("shift") is False:
-            raise ValueError(
-                f"basis has conv_kwargs {settings}; only causal features without the present bin are computed. Leave "
-                "predictor_causality and shift at their defaults."
-            )
+            why = "only causal features without the present bin are computed."
+            advice = "Leave predictor_causality and shift at their defaults."
+            raise ValueError(f"basis has conv_kwargs {settings}; {why} {advice}")
         basis = basis.evaluate(np.linspace(0, 1, basis.window_size))
     kernels = np.asarray(basis)
     check_form(kernels.shape, kernels.dtype, "basis")
     if kernels.ndim != 2:
-        raise ValueError(
-            f"basis has shape {kernels.shape}; it must be (lag, basis). Give basis[:, None] for one kernel."
-        )
+        advice = "Give basis[:, None] for one kernel."
+        raise ValueError(f"basis has shape {kernels.shape}; it must be (lag, basis). {advice}")
     if not np.isfinite(kernels).all():
         raise ValueError("basis has entries that are NaN or infinite; kernels must be finite.")
     lags, n_basis = kernels.shape
@@ -196,9 +183,9 @@ def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
 def _starts(signal: Any, epochs: Any) -> np.ndarray:
     """Rows at which epochs begin, the first of them 0."""
     support = getattr(signal, "time_support", None)
+    if support is not None and epochs is not None:
+        raise ValueError("epochs are given for a pynapple signal, whose time support has them; leave epochs out.")
     if support is not None:
-        if epochs is not None:
-            raise ValueError("epochs are given for a pynapple signal, whose time support has them; leave epochs out.")
         return np.unique(np.r_[0, np.searchsorted(signal.t, support.start)])
     if epochs is None:
         return np.zeros(1, int)

@@ -89,12 +89,11 @@ class Session:
         parts = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "exposure": exposure}
         parts |= {"feature_names": feature_names, "neuron_names": neuron_names}
         given = {name: value for name, value in parts.items() if value is not None}
-        recorded = [n for n, v in (("spikes", spikes), ("signals", signals), ("epochs", epochs)) if v is not None]
+        recording = {"spikes": spikes, "signals": signals, "epochs": epochs}
+        recorded = [name for name, value in recording.items() if value is not None]
         if given and recorded:
-            raise ValueError(
-                f"{', '.join(recorded)} and {', '.join(given)} are given; a session is a recording (spikes, signals, "
-                "epochs) or matrices (X, y and what goes with them)."
-            )
+            needs = "a session is a recording (spikes, signals, epochs) or matrices (X, y and what goes with them)."
+            raise ValueError(f"{', '.join(recorded)} and {', '.join(given)} are given; {needs}")
         if not given and not recorded:
             raise ValueError("nothing is given; a session needs spikes, or X and y.")
         self.matrices = _matrices(given) if given else None
@@ -108,7 +107,7 @@ class Session:
         if self.matrices is not None:
             return f"<Session of matrices: {', '.join(f'{k} {np.shape(v)}' for k, v in self.matrices.items())}>"
         names = ", ".join([*self.signals, *self.epochs])
-        return f"<Session of {len(self.spikes)} units{': ' if names else ''}{names}>"
+        return f"<Session of {len(self.spikes)} units{names and f': {names}'}>"
 
 
 def intervals(what: str, value: Any) -> np.ndarray:
@@ -121,16 +120,11 @@ def intervals(what: str, value: Any) -> np.ndarray:
     if not np.isfinite(found).all():
         raise ValueError(f"{what} has starts or stops that are NaN or infinite.")
     starts, stops = found.T
-    backwards, early = stops <= starts, starts[1:] < stops[:-1]
-    if backwards.any():
-        i = int(backwards.argmax())
+    for i in np.flatnonzero(stops <= starts)[:1]:
         raise ValueError(f"{what}: interval {i + 1} starts at {starts[i]:g} s and stops at {stops[i]:g} s.")
-    if early.any():
-        i = int(early.argmax())
-        raise ValueError(
-            f"{what}: interval {i + 2} starts at {starts[i + 1]:g} s, before the one before it stops, at {stops[i]:g} "
-            "s. Intervals must increase and not overlap."
-        )
+    for i in np.flatnonzero(starts[1:] < stops[:-1])[:1]:
+        why = f"starts at {starts[i + 1]:g} s, before the one before it stops, at {stops[i]:g} s."
+        raise ValueError(f"{what}: interval {i + 2} {why} Intervals must increase and not overlap.")
     return found
 
 
@@ -160,11 +154,9 @@ def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
             raise ValueError(f"the unit of {int(np.isnan(unit).sum())} spikes is NaN; leave those spikes out.")
         groups = {_word(name): times[unit == name] for name in np.unique(unit)}
     elif hasattr(value, "items"):
-        _refuse_equal("spikes", [_word(name) for name, _ in value.items()])
-        groups = {
-            _word(name): numbers(getattr(t, "t", t), f"unit {name!r}", "its spike times in s")
-            for name, t in value.items()
-        }
+        given = [(_word(name), name, getattr(times, "t", times)) for name, times in value.items()]
+        _refuse_equal("spikes", [word for word, *_ in given])
+        groups = {word: numbers(times, f"unit {name!r}", "its spike times in s") for word, name, times in given}
     else:
         raise TypeError(f"spikes is a {type(value).__name__}; it must be a TsGroup, a dict or a pair (times, unit).")
     for name, times in groups.items():
@@ -180,10 +172,9 @@ def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
 
 
 def _signal(name: Any, value: Any) -> Signal:
-    """Check a signal."""
     what = f"the signal {name!r}"
     if hasattr(value, "t") and hasattr(value, "values"):
-        times, values, columns = value.t, value.values, map(str, getattr(value, "columns", ()))
+        times, values, columns = value.t, value.values, [str(column) for column in getattr(value, "columns", ())]
     elif isinstance(value, tuple) and len(value) in (2, 3):
         times, values, columns = (*value, ())[:3]
     else:
@@ -191,20 +182,18 @@ def _signal(name: Any, value: Any) -> Signal:
     times = np.round(numbers(times, f"the times of {what}", "one time per sample, in s"), 9)
     values = numbers(values, what, "values, (sample,) or (sample, column)")
     if values.ndim not in (1, 2) or times.shape != values.shape[:1] or not len(times):
-        raise ValueError(
-            f"{what} has times {times.shape} and values {values.shape}; it needs (sample,) and (sample,) or (sample, "
-            "column), at least one sample."
-        )
+        needs = "it needs (sample,) and (sample,) or (sample, column), at least one sample."
+        raise ValueError(f"{what} has times {times.shape} and values {values.shape}; {needs}")
     if not np.isfinite(times).all():
         raise ValueError(f"the times of {what} are not all finite.")
     values = values.reshape(len(times), -1)
     if np.isinf(values).any():
         raise ValueError(f"{what} is infinite at {times[np.isinf(values).any(axis=1)][0]:g} s.")
+    n = values.shape[1]
     columns = () if columns is None else tuple(columns)
-    if columns and len(columns) != values.shape[1]:
-        raise ValueError(f"{what} has {values.shape[1]} columns and {len(columns)} names of columns.")
-    if not columns and values.shape[1] > 1:
-        columns = tuple(str(i) for i in range(values.shape[1]))
+    columns = columns or (tuple(map(str, range(n))) if n > 1 else ())
+    if columns and len(columns) != n:
+        raise ValueError(f"{what} has {n} columns and {len(columns)} names of columns.")
     order = np.argsort(times, kind="stable")
     times, first = np.unique(times[order], return_index=True)
     support = getattr(value, "time_support", None)
@@ -241,6 +230,5 @@ def _matrices(given: dict[str, Any]) -> dict[str, Any]:
 def _word(name: Any) -> str:
     """Name of a unit or column: text as it is, numbers without a needless fraction."""
     name = getattr(name, "item", lambda: name)()
-    if isinstance(name, bytes):
-        return name.decode()
+    name = name.decode() if isinstance(name, bytes) else name
     return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)

@@ -13,7 +13,7 @@ from .bases import TIME_BASES, VALUE_BASES, lags_of
 COUNTS = "counts"  # name of the binned spikes among the signals
 COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV")  # those that know an exposure
 RESAMPLE = ("mean", "nearest", "linear")
-_SHORTEST_BIN_S = 1e-6
+_SHORTEST_S = 1e-6  # of a bin
 _WHOLE_LAG = 1e-6  # of a bin: what rounding leaves
 _LONGEST_LAG = 10**9
 _LATEST_S = 1e11  # some thousand years
@@ -23,18 +23,13 @@ _NUMBER = Rule("a finite number", is_number)
 _WHOLE = Rule("a whole number", is_whole)
 _PAIR = Rule("two numbers", lambda value: isinstance(value, list) and len(value) == 2 and all(map(is_number, value)))
 _KEYS = {
-    "bin_s": Rule(
-        f"a number of seconds of at least {_SHORTEST_BIN_S:g}",
-        lambda value: is_number(value) and value >= _SHORTEST_BIN_S,
-    ),
+    "bin_s": Rule(f"a number of seconds of at least {_SHORTEST_S:g}", lambda v: is_number(v) and v >= _SHORTEST_S),
     "epochs": rule.either(rule.TEXT, rule.list_of(_PAIR, "a list of [start, stop] in seconds")),
     "partial_bins": rule.one_of("drop", "exposure"),
     "target": rule.TEXT,
     "units": rule.list_of(rule.either(rule.TEXT, _WHOLE), "a list of names of units"),
     "min_rate_hz": rule.NOT_NEGATIVE,
-    "covariates": Rule(
-        "an array of tables", lambda value: isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-    ),
+    "covariates": rule.TABLES,
     "history": rule.TABLE,
 }
 _COVARIATE = {
@@ -63,11 +58,20 @@ def read_design(
     right = check_table(problems, path, table, _KEYS, ("bin_s",))
     design = {"partial_bins": "drop", "target": COUNTS, "epochs": None, **right}
     recordings = [source for source in sources if source.kind == "recording"]
-    if isinstance(design["epochs"], str):
-        _check_known(note, "epochs", design["epochs"], recordings, "epochs")
-    elif design["epochs"] is not None:
-        _check_increasing(note, design["epochs"])
-    _check_target(note, design, recordings, estimator)
+    epochs, target = design["epochs"], design["target"]
+    if isinstance(epochs, str):
+        _check_known(note, "epochs", epochs, recordings, "epochs")
+    elif epochs is not None:
+        ends = [-_LATEST_S, *(stop for _, stop in epochs)]
+        wrong = [[a, b] for before, (a, b) in zip(ends, epochs, strict=False) if not before <= a < b <= _LATEST_S]
+        if wrong:
+            note(f"epochs has {shown(wrong[0])}; starts come before stops, and epochs may not overlap.")
+    if target != COUNTS:
+        _check_known(note, "target", target, recordings, "signals")
+    if estimator == "SoftmaxGLM" and target == COUNTS:
+        note("target is missing; SoftmaxGLM needs the name of a signal whose values are labels.")
+    elif estimator not in (None, "SoftmaxGLM") and target != COUNTS:
+        note(f'target is "{target}"; {estimator} is fitted to "{COUNTS}".')
     if design["partial_bins"] == "exposure" and estimator in ("SoftmaxGLM", "MultinomialGLM"):
         note(f'partial_bins is "exposure", which {estimator} does not know; use "drop".')
     if "units" in design:
@@ -75,25 +79,20 @@ def read_design(
         _check_once(note, "units", design["units"])
     bin_s = design.get("bin_s")
     design["covariates"] = [
-        _read_covariate(problems, (*path, "covariates", i), entry, recordings, bin_s, design["target"])
+        _read_covariate(problems, (*path, "covariates", i), entry, recordings, bin_s, target)
         for i, entry in enumerate(right.get("covariates", []))
     ]
     _check_prefixes(problems, path, design["covariates"])
     if "history" in right:
-        design["history"] = _read_history(problems, (*path, "history"), right["history"], bin_s, estimator)
+        at = (*path, "history")
+        history = design["history"] = {"of": "all", **check_table(problems, at, right["history"], _HISTORY, ("basis",))}
+        if history["of"] == "own" and estimator not in (None, "PopulationGLM"):
+            problems.add(at, f'of is "own", which {estimator} cannot fit; use PopulationGLM, or "all".')
+        if "basis" in history:
+            history["basis"] = _read_basis(problems, (*at, "basis"), history["basis"], bin_s, TIME_BASES)
     elif not design["covariates"] and not table.get("covariates"):
         note("there are neither covariates nor a history; a design needs features.")
     return design
-
-
-def _check_target(note: Note, design: dict, recordings: list, estimator) -> None:
-    target = design["target"]
-    if target != COUNTS:
-        _check_known(note, "target", target, recordings, "signals")
-    if estimator == "SoftmaxGLM" and target == COUNTS:
-        note("target is missing; SoftmaxGLM needs the name of a signal whose values are labels.")
-    elif estimator not in (None, "SoftmaxGLM") and target != COUNTS:
-        note(f'target is "{target}"; {estimator} is fitted to "{COUNTS}".')
 
 
 def _check_known(note: Note, key: str, name: str, recordings: list, what: str) -> None:
@@ -107,15 +106,6 @@ def _check_known(note: Note, key: str, name: str, recordings: list, what: str) -
 def _check_once(note: Note, key: str, values: list) -> None:
     if len(set(map(str, values))) < len(values):
         note(f"{key} is {shown(values)}; each may be there once.")
-
-
-def _check_increasing(note: Note, epochs: list) -> None:
-    before = -_LATEST_S
-    for start, stop in epochs:
-        if not before <= start < stop <= _LATEST_S:
-            note(f"epochs has {shown([start, stop])}; starts come before stops, and epochs may not overlap.")
-            return
-        before = stop
 
 
 def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, target) -> dict[str, Any]:
@@ -166,15 +156,6 @@ def _check_prefixes(problems: Problems, path: tuple, covariates: list[dict]) -> 
             problems.add((*path, "covariates", i), text)
         elif name is not None:
             seen[name] = f"covariate {i + 1}"
-
-
-def _read_history(problems: Problems, path: tuple, table: dict, bin_s, estimator) -> dict[str, Any]:
-    right = {"of": "all", **check_table(problems, path, table, _HISTORY, ("basis",))}
-    if right["of"] == "own" and estimator not in (None, "PopulationGLM"):
-        problems.add(path, f'of is "own", which {estimator} cannot fit; use PopulationGLM, or "all".')
-    if "basis" in right:
-        right["basis"] = _read_basis(problems, (*path, "basis"), right["basis"], bin_s, TIME_BASES)
-    return right
 
 
 def _read_basis(problems: Problems, path: tuple, table: dict, bin_s, kinds: tuple[str, ...]) -> dict[str, Any]:

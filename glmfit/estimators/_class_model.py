@@ -18,8 +18,7 @@ from .._checks import check_choice, check_real, not_text, shorten
 from .._status import Status
 from .._types import DataLike, Seed
 from ..data.classes import ClassTraining
-from ..data.features import read_features, warn_of_constant
-from ..data.rows import read_offset
+from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
 from ..problems import Params
 from ..solvers import LoopOptions

@@ -13,8 +13,7 @@ from .._checks import check_choice
 from .._status import Status
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
-from ..data.features import check_columns, read_features
-from ..data.rows import read_exposure, read_offset
+from ..data.features import check_columns, read_exposure, read_features, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..problems._chunks import chunks

@@ -9,7 +9,7 @@ import numpy as np
 from ..data import counts as door
 from ..data.counts import Recording, Training
 from ..design import RowSource, as_source
-from ..design._signatures import Watch
+from ..design._on_disk import Watch
 from ..problems._chunks import chunks
 
 _LOOK = 65536  # rows at a time of the first look at the counts

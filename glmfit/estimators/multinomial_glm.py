@@ -14,8 +14,7 @@ from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ..data.classes import ClassTraining, read_category_counts, training_of_counts
-from ..data.features import read_features
-from ..data.rows import read_factor, read_offset, warn_if_turned
+from ..data.features import read_factor, read_features, read_offset, warn_if_turned
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..observations.softmax import Multinomial
 from ._class_model import ClassModel, probabilities

@@ -16,8 +16,7 @@ from .._checks import check_choice
 from .._types import ArrayOrTsd, DataLike, Seed
 from .._warn import warn_user
 from ..data import classes as door
-from ..data.features import read_features
-from ..data.rows import read_offset
+from ..data.features import read_features, read_offset
 from ..data.times import check_same_rows, wrap
 from ._class_model import ClassModel, probabilities
 from ._model import WholeFit

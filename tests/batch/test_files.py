@@ -28,7 +28,7 @@ from glmfit.batch import (
     status,
 )
 from glmfit.batch.__main__ import main
-from glmfit.batch._lock import RunLock
+from glmfit.batch._at_work import RunLock
 from glmfit.batch._plan import plan
 
 

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from glmfit.batch._environment import lifetime_of, seconds_of
-from glmfit.batch._scripts import write_array_script
+from glmfit.batch._environment import lifetime_of, seconds_of, write_array_script
 from glmfit.batch._slurm import Job, job_options
 
 NAMES = [
