@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .adam import TowerAdam
+from .descent import TowerAdam, TowerLBFGS
 from .gauss_newton import GaussNewton
-from .lbfgs import TowerLBFGS
 from .objective import AllPairs
 from .problem import AllPairsProblem
 from .responses import SessionBlock, Triples

@@ -101,8 +101,7 @@ def _mean_diagonal(data, theta, key):
 def _step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool):
     """Solve for a direction, search along it, and adapt the damping to how the model did.
 
-    Comes back with parameters, objective and norm of the gradient; the gradient; the damping; and how many points and
-    products it took.
+    Gives the new point, its gradient, the damping, and how many points and products it took.
     """
     (x, back), g = ravel_pytree(theta), ravel_pytree(gradient)[0]
     product = data.hessian(theta) if exact else data.gauss_newton(theta)

@@ -25,6 +25,7 @@ class _Sampler(TwoSidedSolver):
 
     usual_epochs: ClassVar[int] = 100
     look_every: ClassVar[int] = 5
+    ends: ClassVar[Status] = Status.SCHEDULE_DONE
 
     learning_rate: float
     decay: float
@@ -37,9 +38,6 @@ class _Sampler(TwoSidedSolver):
 
     def descends(self, state: StationaryState) -> bool:
         return False
-
-    def end(self) -> Status:
-        return Status.SCHEDULE_DONE
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
         return state._replace(memory=(moments_of(state.theta, self.optimizer), key))

@@ -117,11 +117,14 @@ class TwoSidedSolver(ABC):
         Epochs between looks at the objective of all pairs, where a state does not come with it.
     patience : int
         Looks in a row without progress above rounding after which no more progress is possible.
+    ends : Status
+        Of a run whose epochs have ended.
     """
 
     usual_epochs: ClassVar[int] = 500
     look_every: ClassVar[int] = 1
     patience: ClassVar[int] = 5
+    ends: ClassVar[Status] = Status.MAX_EPOCHS
 
     def init_state(self, problem: AllPairsProblem, theta: Any, *, key) -> StationaryState:
         """Evaluate the start, and prepare the first epoch."""
@@ -145,10 +148,6 @@ class TwoSidedSolver(ABC):
     def is_done(self, state: StationaryState) -> bool:
         """Whether there is no more to do, whatever the budget."""
         return False
-
-    def end(self) -> Status:
-        """Status of a run whose epochs have ended."""
-        return Status.MAX_EPOCHS
 
     def run(
         self, problem: AllPairsProblem, theta: Any, *, key: jax.Array, options: StationaryOptions | None = None
@@ -190,8 +189,7 @@ class _Run:
         """Run, and hand back the last finite parameters."""
         try:
             self.state = self.kept = start = self.solver.init_state(self.problem, theta, key=key)
-            self.first = start.gradient_norm
-            self.first = self._reference()
+            self.first = self._reference(start)
             status = self._go()
             if status != Status.NON_FINITE:
                 self.bar.finish(status != Status.MAX_EPOCHS)
@@ -226,30 +224,26 @@ class _Run:
             interrupted=interrupted,
         )
 
-    def _reference(self) -> float:
+    def _reference(self, start: StationaryState) -> float:
         """Norm of the gradient at the start, of the observed pairs alone where that is less.
 
-        Otherwise a weight of imputation or a ridge that is large at the start, and soon obeyed, would let a fit end
-        before it has looked at the observed pairs.
+        Otherwise imputation or a ridge, large at first and soon obeyed, would end a fit before it sees those pairs.
         """
-        if not self.state.is_finite or not self.first:
-            return self.first
-        alone = float(evaluate(self.problem.data.observed_alone(), self.state.theta)[1])
-        return min(self.first, alone) if alone > 0 else self.first
+        if not start.is_finite or not start.gradient_norm:
+            return start.gradient_norm
+        alone = float(evaluate(self.problem.data.observed_alone(), start.theta)[1])
+        return min(start.gradient_norm, alone) if alone > 0 else start.gradient_norm
 
     def _go(self) -> Status:
         """Go from epoch to epoch until a look or the schedule ends it."""
         solver, tell = self.solver, self.options.callback
         while True:
-            state = self.state
-            last = state.epoch >= self.budget or solver.is_done(state)
-            if state.fresh or last or state.epoch % solver.look_every == 0:
-                status = self._judge()
-                if status is not None:
-                    return status
+            epoch, last = self.state.epoch, self.state.epoch >= self.budget or solver.is_done(self.state)
+            if (self.state.fresh or last or epoch % solver.look_every == 0) and (status := self._judge()) is not None:
+                return status
             if last:
-                return solver.end()
-            state = self.state = solver.update(self.problem, self.state)._replace(epoch=state.epoch + 1)
+                return solver.ends
+            state = self.state = solver.update(self.problem, self.state)._replace(epoch=epoch + 1)
             self.bar.advance()
             if tell is not None:
                 jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's

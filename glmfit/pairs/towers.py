@@ -57,11 +57,7 @@ class Sparse(Features):
 
 
 def make_features(values: Any, dtype) -> Features:
-    """Put features on the device.
-
-    ``values`` is an array or SciPy sparse matrix (entity, feature), or the number of entities if each is its own
-    feature.
-    """
+    """Put an array or SciPy sparse matrix (entity, feature) on the device; a number of entities needs no features."""
     if isinstance(values, int | np.integer):
         return OneHot(int(values), int(values))
     if not scipy.sparse.issparse(values):
@@ -158,7 +154,7 @@ class TwoTowers(eqx.Module):
         return (self.left, self.right), (self.left_bias, self.right_bias)
 
 
-def draw_tower(key, features: Features, k: int, hidden: tuple[int, ...], scale: float, dtype) -> Tower:
+def draw_tower(key, features: Features, hidden: tuple[int, ...], k: int, scale: float, dtype) -> Tower:
     """Draw a tower, linear without ``hidden`` widths, whose embeddings have about the root mean square ``scale``."""
     one_hot, widths, maps = isinstance(features, OneHot), (features.n_features, *hidden, k), []
     for i, one in enumerate(jax.random.split(key, len(hidden) + 1)):
