@@ -157,9 +157,9 @@ class AllPairsProblem:
     def draw_params(
         self, key, k: int, hidden_left: tuple[int, ...] = (), hidden_right: tuple[int, ...] = (), scale: float = _START
     ) -> TwoTowers:
-        """Draw where a fit begins: embeddings of k columns and root mean square ``scale`` (all 0 is a stationary point).
+        """Draw where a fit begins: small embeddings (all 0 would be a stationary point), no biases.
 
-        Towers without ``hidden`` widths are linear; biases are 0.
+        They have k columns and about the root mean square ``scale``; towers without ``hidden`` widths are linear.
         """
         sides = (self.data.left, hidden_left), (self.data.right, hidden_right)
         keys = jax.random.split(key, 2)

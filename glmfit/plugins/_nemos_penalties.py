@@ -23,7 +23,7 @@ class Penalties:
     """Penalty of every coefficient, read off the gradient of NeMoS's own."""
 
     name: str
-    l1: np.ndarray  # (feature, column); for the group lasso the strength of the coefficient's group
+    l1: np.ndarray  # (feature, column); for the group lasso the strength of its group
     ridge: np.ndarray  # (feature, column)
     labels: np.ndarray | None = None  # (feature, column) group within its column, -1 without
 
@@ -64,7 +64,7 @@ def _shared(strength: np.ndarray) -> np.ndarray:
     return strength[0] if np.all(strength == strength[:1]) else strength
 
 
-def read_penalty(solver: Any, params, n_columns: int) -> Penalties | None:
+def read_penalty(solver: Any, params) -> Penalties | None:
     """Strengths per coefficient, from the gradient of NeMoS's penalty at all ones and all twos."""
     regularizer = solver.regularizer
     name = type(regularizer).__name__
@@ -77,20 +77,14 @@ def read_penalty(solver: Any, params, n_columns: int) -> Penalties | None:
         leaves = jax.tree.leaves(jax.grad(value)(there).coef)
         return np.concatenate([np.asarray(g, np.float64).reshape(len(g), -1) for g in leaves])
 
-    if name == "UnRegularized":
-        zero = np.zeros((sum(len(c) for c in jax.tree.leaves(params.coef)), n_columns))
-        return Penalties(name, zero, zero)
-    one = slope(1.0)
-    if name == "Ridge":
-        return Penalties(name, np.zeros_like(one), one)
-    if name == "Lasso":
-        return Penalties(name, one, np.zeros_like(one))
+    one, labels = slope(1.0), None
+    ridge = one if name == "Ridge" else np.zeros_like(one)
     if name == "ElasticNet":
         ridge = np.maximum(slope(2.0) - one, 0.0)
         ridge[ridge < 1e-6 * one] = 0.0
-        return Penalties(name, one - ridge, ridge)
-    labels = _group_labels(regularizer.mask, params)
-    return None if labels is None else Penalties(name, one, np.zeros_like(one), labels)
+    if name == "GroupLasso" and (labels := _group_labels(regularizer.mask, params)) is None:
+        return None
+    return Penalties(name, one - ridge, ridge, labels)
 
 
 def _group_labels(mask, params) -> np.ndarray | None:

@@ -205,7 +205,10 @@ class SAGA:
         """Fit; returns parameters, state and the loss's auxiliary value."""
         if not self.has_aux and not _is_traced((init_params, args)):
             for view in views(self, init_params, args):
-                params, state = self._fit(view, init_params, args)
+                start = view.columns(init_params)
+                params, state, _ = self._fit_parts(view, start)
+                params = view.tree(view.same_shift(params, start), init_params)
+                params, state = self._polish(view, params, state, args, start)
                 if self._confirms(view, init_params, params, state, args):
                     return params, state, None
         return self._run_proximal(init_params, args)
@@ -251,12 +254,6 @@ class SAGA:
         return fit(params, args) if _is_traced((params, args)) else jit(fit)(params, args)
 
     # ---------------------------------------------------------------------------------- known models
-
-    def _fit(self, view: View, init_params, args):
-        start = view.columns(init_params)
-        params, state, _ = self._fit_parts(view, start)
-        fitted = view.tree(view.same_shift(params, start), init_params)
-        return self._polish(view, fitted, state, args, start)
 
     @full_precision
     def _confirms(self, view: View, init_params, params, state: FitState, args) -> bool:

@@ -108,26 +108,27 @@ class ClassSampler(ScheduledSolver):
         safe = (50.0 if problem.dtype.itemsize == 4 else 500.0) / max(fall, 1e-300)  # coefficients must not overflow
         stride = int(min(size, max(1.0, safe)))
         weights = state.weights
+        visit = kernels.counts if self.visit == "row" else self._visit(n)
         for first in range(0, n_steps, size):
-            steps = self._prepare(problem, data, jax.random.fold_in(for_classes, first), order, first, size, m)
+            seen, drawn = data, (jax.random.fold_in(for_classes, first), data, order, first, size, problem.n_classes, m)
+            part, negatives = _draw_others(*drawn, width) if self.visit == "row" else _draw(*drawn, self._shares(n))
+            if visit is kernels.one_row:
+                seen, part, negatives = kernels.look_up(data, part, negatives), None, None
             last = min(size, n_steps - first)
             for start in range(0, last, stride):
-                weights = steps(weights=weights, span=span._replace(start=start, stop=min(start + stride, last)))
+                some = span._replace(start=start, stop=min(start + stride, last))
+                weights = kernels.take_steps(seen, weights, part, negatives, some, visit, self)
                 if change > 0:
                     weights = kernels.merge_scale(weights, data.rows.penalised)
         return SamplerState(weights, state.epoch + 1, state.seed)
 
-    def _prepare(self, problem, data, key, order, first: int, size: int, m: int) -> Callable:
-        """Draw the classes of some steps, and return what takes the steps, given weights and span."""
-        n = order.shape[1]
-        if self.visit == "row":
-            width = problem.most_seen
-            part, negatives = _draw_others(key, data, order, first, size, problem.n_classes, m, width)
-            return partial(kernels.count_steps, data, order=part, negatives=negatives, solver=self, width=width)
-        part, negatives = _draw(key, data.label, order, first, size, problem.n_classes, m, self._shares(n))
-        return self._steps(data, part, negatives, n)
-
     # ---------------------------------------------------------------- how
+
+    def _visit(self, n: int) -> Callable:
+        """Return what a step does with n pairs."""
+        if n == 1:
+            return kernels.one_row
+        return kernels.shared if self._shares(n) else kernels.averaged
 
     @property
     def _per_row(self) -> bool:
@@ -148,13 +149,6 @@ class ClassSampler(ScheduledSolver):
     def _auxiliary_limit(self, problem) -> float:
         """Return what auxiliary variables are kept below after every step."""
         return math.inf
-
-    def _steps(self, data, order, negatives, n: int) -> Callable:
-        """Return what takes some of the steps drawn, given weights and span."""
-        if n == 1:
-            return partial(kernels.single_steps, kernels.look_up(data, order, negatives), solver=self)
-        kernel = kernels.shared_steps if self._shares(n) else kernels.averaged_steps
-        return partial(kernel, data, order=order, negatives=negatives, solver=self)
 
     def n_visits(self, problem) -> int:
         """Visits of an epoch: pairs of a row and a class with counts, or rows."""
@@ -192,23 +186,22 @@ def _order(key, n_pairs: int, n: int, size: int):
 
 
 @partial(jit, static_argnames=("size", "n_classes", "m", "shared"))
-def _draw(key, label, order, start, size: int, n_classes: int, m: int, shared: bool):
-    """Pairs and negatives of some of an epoch's steps; single rows without the axis of the batch."""
+def _draw(key, data, order, start, size: int, n_classes: int, m: int, shared: bool):
+    """Pairs and negatives of some of an epoch's steps."""
     order = jax.lax.dynamic_slice_in_dim(order, start, size)
     if shared:  # out of all classes: as if the label were a class of its own
         none = jnp.full((size, 1), n_classes, jnp.int32)
         return order, kernels.distinct_negatives(key, none, n_classes + 1, m)
-    negatives = kernels.distinct_negatives(key, label[order][..., None], n_classes, m)
-    return (order[:, 0], negatives[:, 0]) if order.shape[1] == 1 else (order, negatives)
+    return order, kernels.distinct_negatives(key, data.label[order][..., None], n_classes, m)
 
 
 @partial(jit, static_argnames=("size", "n_classes", "m", "width"))
 def _draw_others(key, data, order, start, size: int, n_classes: int, m: int, width: int):
-    """Rows of counts of some of an epoch's steps, and classes without counts in them."""
+    """Rows of counts of some of an epoch's steps; classes with counts in them, and others."""
     order = jax.lax.dynamic_slice_in_dim(order, start, size)
     of_step = jax.vmap(kernels.support_of, (None, 0, None))
     known = jax.vmap(of_step, (None, 0, None))(data, order, width)[0]
-    return order, kernels.distinct_negatives(key, known, n_classes, m, data.n_seen(order))
+    return order, (known, kernels.distinct_negatives(key, known, n_classes, m, data.n_seen(order)))
 
 
 @jit

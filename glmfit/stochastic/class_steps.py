@@ -9,7 +9,6 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -106,12 +105,13 @@ class ImplicitSGD(ClassSampler):
     def _shares(self, n: int) -> bool:
         return n > 1 and self.minibatch != "averaged"
 
-    def _steps(self, data, order, negatives, n: int) -> Callable:
-        if not self._shares(n):
-            return super()._steps(data, order, negatives, n)
-        budget = max(self.sweeps, _NEWTON_STEPS) if self.minibatch == "newton" else self.sweeps
-        how = {"method": self.minibatch, "budget": budget}
-        return partial(kernels.coupled_steps, data, order=order, negatives=negatives, **how)
+    def _visit(self, n: int) -> Callable:
+        return kernels.coupled if self._shares(n) else super()._visit(n)
+
+    @property
+    def budget(self) -> int:
+        """Sweeps, or Newton steps, of a minibatch."""
+        return max(self.sweeps, _NEWTON_STEPS) if self.minibatch == "newton" else self.sweeps
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class SoftmaxProx(ClassSampler):
         """Pushes of one row on all classes, whose shares are the target."""
         return softmax_prox(c, score, target, mobility)
 
-    def _steps(self, data, order, negatives, n: int) -> Callable:
-        return partial(kernels.all_class_steps, data, order=order.reshape(len(order), n), solver=self)
+    def _visit(self, n: int) -> Callable:
+        return kernels.all_classes
 
 
 class _Explicit(ClassSampler):
