@@ -1,4 +1,7 @@
-"""Responses of all pairs of two towers: problems that are not convex, and what finds their stationary points."""
+"""Responses of all pairs of two towers: problems that are not convex, and what finds their stationary points.
+
+Users find the names in `glmfit.problems` and `glmfit.solvers`.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,3 @@ from .responses import SessionBlock, Triples
 from .sampling import LeftBatches, SampledPairs
 from .stationary import StationaryOptions, StationarySolution, TwoSidedSolver
 from .towers import Tower, TwoTowers
-
-__all__ = [
-    "AllPairs",
-    "AllPairsProblem",
-    "GaussNewton",
-    "LeftBatches",
-    "SampledPairs",
-    "SessionBlock",
-    "StationaryOptions",
-    "StationarySolution",
-    "Tower",
-    "TowerAdam",
-    "TowerLBFGS",
-    "Triples",
-    "TwoSidedSolver",
-    "TwoTowers",
-]

@@ -84,8 +84,7 @@ def correlations(loss: Observation, records: Triples, predictor: Predictor) -> n
 def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | None) -> float:
     """Mean over stimuli of the share of positive neurons among the k with the largest predictions.
 
-    Positive are the pairs whose (mean) response is above 0; those of ``exclude`` neither are positive nor take a place.
-    A stimulus with fewer than k positives can have them all.
+    Positive are pairs whose (mean) response is above 0; those of ``exclude`` neither are positive nor take a place.
     """
     shape = len(predictor.s), len(predictor.t)
 

@@ -255,9 +255,8 @@ def rounded(n: int) -> int:
 class Units(NamedTuple):
     """Responses are ``shift + size`` times those of the fit.
 
-    With the squared loss this changes nothing but numbers: the objective is ``size^2`` times that of the fit if the
-    ridge is divided by the size, embeddings are multiplied by its root, and biases by itself. Single precision then
-    does not see how large the responses are, nor how far from 0.
+    With the squared loss the objective is ``size^2`` times that of the fit if the ridge is divided by the size,
+    embeddings are multiplied by its root, and biases by itself. Single precision then does not see large responses.
     """
 
     shift: np.ndarray  # mean response of every neuron, that of all where it has none; zeros without biases

@@ -157,17 +157,11 @@ class TwoSidedSolver(ABC):
         Parameters
         ----------
         problem : AllPairsProblem
-            What to minimise.
-        theta :
+        theta : TwoTowers
             Where to start; all 0 is a stationary point of a product of towers.
         key : jax key
             Of all draws: the same key gives the same answer.
         options : StationaryOptions, optional
-            When to stop.
-
-        Returns
-        -------
-        StationarySolution
         """
         return _Run(self, problem, options or StationaryOptions()).solve(theta, key)
 

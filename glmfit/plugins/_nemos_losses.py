@@ -1,7 +1,6 @@
 """What the loss of a row may be in a NeMoS model.
 
-A loss of glmfit where observation model and link are known, else one made of NeMoS's observation model, else one made
-of the function NeMoS gave. These are proposals: `_nemos_view` compares each with NeMoS's own loss.
+One of glmfit, of NeMoS's observation model, or of the function NeMoS gave: `_nemos_view` compares each with NeMoS's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Penalties of NeMoS as penalties of glmfit.
 
-The strength of every coefficient is read off the gradient of NeMoS's own penalty, and its group off NeMoS's mask of
-groups; a regularizer that is none of the five, or a group that reaches over columns, is left alone.
+A regularizer that is none of the five, or a group that reaches over columns, is left alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What a fit of a NeMoS model leaves: certificate, state, and how glmfit's results become them.
-
-Each part of the columns is fitted as one problem, by the certified solvers or on a table of gradients; the outcomes of
-all parts together are the state that NeMoS keeps as ``solver_state_``.
-"""
+"""What a fit of a NeMoS model leaves: certificate, state (NeMoS's ``solver_state_``), and how results become them."""
 
 from __future__ import annotations
 

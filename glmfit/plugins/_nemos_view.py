@@ -1,7 +1,6 @@
 """A NeMoS model as matrices: a generalised linear model that glmfit can fit.
 
-Features, targets, mask, penalty and the loss of a row are read from what NeMoS hands to its solver. A view is used only
-after its loss has been found equal to NeMoS's on some rows.
+A view is used only after its loss has been found equal to NeMoS's on some rows.
 """
 
 from __future__ import annotations

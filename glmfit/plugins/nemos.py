@@ -408,13 +408,11 @@ def _better_start(problem, start: Params) -> Params:
 
 def _own_kernels():
     """Kernels of a run that go with it, and with them the model whose loss they hold."""
-    fresh = [
-        jit(lambda *a, f=sweep.__wrapped__: f(*a)),
-        jit(lambda *a, n_steps, f=block_spectra.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
-        jit(lambda *a, f=curved.__wrapped__: f(*a)),
-    ]
-    epoch = jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets")
-    return tuple(fresh), epoch
+
+    def fresh(kernel, *static):
+        return jit(lambda *given, **named: kernel.__wrapped__(*given, **named), static_argnames=static)
+
+    return (fresh(sweep), fresh(block_spectra, "n_steps"), fresh(curved)), fresh(saga_epoch, "subsets")
 
 
 def _is_traced(tree) -> bool:

@@ -1,4 +1,4 @@
-"""Softmax problems and what solves them in steps that draw rows or classes."""
+"""Softmax problems and what solves them in steps that draw rows or classes; users find them in problems and solvers."""
 
 from __future__ import annotations
 
@@ -9,25 +9,3 @@ from .incremental_majorization import IncrementalMajorization
 from .row_visits import SoftmaxSGD, StochasticMajorization
 from .schedule import SampledSolution, Schedule, ScheduledSolver
 from .tuning import TunedStep, tune_step, untuned_step
-
-__all__ = [
-    "NCE",
-    "OVE",
-    "SGD",
-    "BoundMajorization",
-    "ImplicitSGD",
-    "ImportanceSampling",
-    "IncrementalMajorization",
-    "Pairs",
-    "SampledSolution",
-    "Schedule",
-    "ScheduledSolver",
-    "SoftmaxProblem",
-    "SoftmaxProx",
-    "SoftmaxSGD",
-    "StochasticMajorization",
-    "TunedStep",
-    "UMax",
-    "tune_step",
-    "untuned_step",
-]

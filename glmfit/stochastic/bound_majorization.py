@@ -1,7 +1,6 @@
 """Bound majorization: go down a quadratic above the objective of a softmax model that touches it, then down the next.
 
-The quadratic bound of every row's log-sum-exp has curvature C (x) xx'; their sum is minimised by conjugate gradients.
-Derivation and guarantee: docs/theory/bound_majorization.md.
+The bound of every row's log-sum-exp has curvature C (x) xx'. Derivation: docs/theory/bound_majorization.md.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _FLOOR = 1e-10  # of the largest curvature across classes
 
 @dataclass(frozen=True)
 class BoundMajorization:
-    r"""Monotone second-order steps without a step size: down a quadratic bound, towards its minimum, then the next.
+    r"""Monotone second-order steps: down a quadratic bound, towards its minimum, then the next.
 
     Parameters
     ----------
@@ -40,9 +39,8 @@ class BoundMajorization:
         objective in every step; 1 goes to the minimum. 1.9 is best where the bound is far above the objective (certain
         rows, weak ridges), and close to the worst where it is not; 1.5 is never far from the best.
     order : {"descending", "given", "ascending", "averaged"}
-        The order in which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a
-        rule, and half the products on digits (benchmarks/majorization_paper.py); "averaged" as few, each with twice the
-        elementwise work.
+        In which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a rule, and
+        half the products on digits (benchmarks/majorization_paper.py); "averaged" as few, each with twice the work.
     max_products : int
         Products with the bound's curvature per step, at most.
 

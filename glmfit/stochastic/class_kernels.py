@@ -1,7 +1,6 @@
 """What every solver that samples classes shares: draws, the layout of its state, and the steps themselves.
 
-The kernels are compiled once per shape and solver. Every state array is read before it is added to, so that XLA
-writes it in place: no step copies weights or auxiliary variables, whatever their number.
+Every state array is read before it is added to, so that XLA writes it in place: no step copies weights.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ _PASSED = 8  # draws that later ones pass in one sweep over them (measured)
 def distinct_negatives(key, known, n_classes: int, m: int, n_known=1):
     """Draw m distinct classes, (..., m), other than those known, uniformly.
 
-    Each draw is a place among the classes not yet taken, numbered without gaps; all are made at once, and then moved
-    past what was taken before. Time O(m (m + known)) per row; the size of the program does not depend on m.
-
-    ``known`` (..., known) is distinct and in increasing order, filled up with the largest integer; ``n_known`` (...)
-    are real. Where fewer than m other classes exist, numbers from ``n_classes`` on stand for the rest.
+    Each draw is a place among the classes not yet taken; all are made at once, and then moved past what was taken
+    before. ``known`` (..., known) increases, filled up with the largest integer; ``n_known`` are real. Where fewer
+    than m other classes exist, numbers from ``n_classes`` on stand for the rest.
     """
     *shape, width = known.shape
     place = jnp.arange(m, dtype=jnp.int32)

@@ -1,8 +1,6 @@
 """What solvers share that sample classes: their state, their draws, an epoch; what a step does is in ``class_steps``.
 
-The cost of a step does not grow with the number of classes. All of them follow a schedule: a number of epochs, a step
-that shrinks from one to the next. They come near the optimum and do not converge to it in a finite time; how near is a
-matter for the problem's own certificate.
+They come near the optimum and do not converge to it in a finite time; how near is for the problem's certificate to say.
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ class SamplerState(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassSampler(ScheduledSolver):
-    """Solver that samples classes. It is a static argument of the kernels, which call its step.
-
-    A step sees scores and returns pushes; it knows neither features nor weights.
-    """
+    """Solver that samples classes, a static argument of the kernels. Its step sees scores and returns pushes."""
 
     auxiliary: ClassVar[bool] = False  # whether there are auxiliary variables
     hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts

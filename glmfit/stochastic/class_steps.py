@@ -1,7 +1,4 @@
-"""Solvers of softmax models that sample classes, and what one step of each does.
-
-The only place where their formulas stand; steps over all rows of a batch are in ``class_kernels``.
-"""
+"""Solvers of softmax models that sample classes, and the formulas of their steps; batches are in ``class_kernels``."""
 
 from __future__ import annotations
 
@@ -43,9 +40,8 @@ class ImplicitSGD(ClassSampler):
     batch_size : int
         Rows per step.
     minibatch : str
-        With more than one row: "averaged" (each row by itself, with its own negatives, and the mean of what they would
-        do), or the exact step of the batch with shared negatives by "dual" block ascent, "jacobi" sweeps or "newton"
-        with conjugate gradients.
+        With more than one row: "averaged" (each row with its own negatives, and the mean of what they would do), or the
+        exact step of the batch with shared negatives by "dual" block ascent, "jacobi" sweeps or "newton".
     sweeps : int
         Sweeps of "dual" and "jacobi"; "newton" goes on to the exact step. One dual sweep is as good as single steps; 3
         to 5 Jacobi sweeps are a conservative step.

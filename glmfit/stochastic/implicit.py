@@ -1,8 +1,8 @@
 """Proximal maps of a sampled softmax loss: what one implicit step does to the scores of the classes it touches.
 
-Every function sees one row; batches are for `jax.vmap`. A class whose score is s gives way by `mobility` per unit of
-impulse pushed on it, and all unknowns follow from one number: a concave increasing equation, solved by Newton's method
-from the left, where it never overshoots. Derivations: docs/theory/implicit_sgd.md. What the functions take:
+Every function sees one row. A class gives way by `mobility` per unit of impulse pushed on it, and all unknowns follow
+from one number: a concave increasing equation, solved by Newton's method from the left, where it never overshoots.
+Derivations: docs/theory/implicit_sgd.md. What the functions take:
 
 - c: step times weight (and total count) of the row, at least 0;
 - log_a: logarithm of the weight of each class, a number or (class,); -inf leaves one out;

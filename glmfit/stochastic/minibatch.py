@@ -69,8 +69,7 @@ def jacobi_ascent(batch: Batch, n_sweeps: int):
 def newton_cg(batch: Batch, n_newton: int, n_cg: int = 40):
     """Newton's method on the pushes, its systems solved by conjugate gradients in the metric of the mobility.
 
-    No inverse and no factorisation is needed, and a singular mobility does no harm: pushes that move no score are not
-    seen by the metric, so only scores are taken from the conjugate gradients, and the pushes follow from them.
+    A singular mobility does no harm: only scores are taken from the conjugate gradients, and the pushes follow.
     """
     M, c, at = batch.mobility, batch.c, jnp.arange(len(batch.c))
     reach = jnp.max(jnp.sum(jnp.abs(M), axis=1))

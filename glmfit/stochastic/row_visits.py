@@ -112,8 +112,8 @@ class SoftmaxSGD(RowVisitor):
 
     Notes
     -----
-    The paper's sum over a batch is a mean here, so that its gain is ``step / batch_size``. Same rows, centred features
-    and loop as `StochasticMajorization`. For use there is `ImplicitSGD`, or `SoftmaxProx` for all classes.
+    The paper's sum over a batch is a mean here, so that its gain is ``step / batch_size``. For use there is
+    `ImplicitSGD`, or `SoftmaxProx` for all classes.
 
     References
     ----------
@@ -177,10 +177,9 @@ class StochasticMajorization(RowVisitor):
     Notes
     -----
     For one epoch, to end with or to start another solver from; `IncrementalMajorization` and `ConjugateGradients`
-    converge. At full rank there is nothing to tune; the step of a schedule is not used. On a quadratic the error after
-    tau epochs is J_0(2 sqrt(tau)) of the first one (a Bessel function): 0.22 after one, then it oscillates, because
-    gradients at parameters long left are never forgotten. With ``restart`` it is 0.22^tau there, and a floor of noise
-    is left on other problems.
+    converge. The step of a schedule is not used. On a quadratic the error after tau epochs is J_0(2 sqrt(tau)) of the
+    first one (a Bessel function): 0.22 after one, then it oscillates, because old gradients are never forgotten. With
+    ``restart`` it is 0.22^tau there, and a floor of noise is left on other problems.
 
     Host, float64; nothing is compiled. Cost of a row with P parameters and K classes: 3 (K - 1) P^2 flops at full rank
     and memory for P^2 numbers; at rank k, O((K - 1) k^2 P) flops and, with single rows of two classes, memory for about

@@ -122,23 +122,17 @@ class ScheduledSolver(ABC):
         Parameters
         ----------
         problem : SoftmaxProblem
-            Data and ridge.
         params : Params, optional
             Where to start; default zeros.
         key : jax key
             Of all draws: the same key gives the same answer.
         schedule : Schedule, optional
-            Epochs and steps.
         callback : callable, optional
             Called as ``callback(epoch, seconds, params)`` after every epoch, the seconds without its own.
         verbose : bool
             Show a progress bar.
         state : optional
             To go on from, of an earlier run with the same problem: its epochs count as done.
-
-        Returns
-        -------
-        SampledSolution
         """
         schedule = schedule or Schedule(self.usual_epochs)
         clock, status = Clock(), Status.SCHEDULE_DONE

@@ -63,8 +63,7 @@ def tune_step(
     key : jax key
         Of the choice of rows and of all draws.
     schedule : Schedule, optional
-        To be followed with the step chosen. Trials are shorter, and their steps shrink by as much in all: what is too
-        long a step at first may be the best to end with.
+        To be followed with the step chosen. Trials are shorter, and their steps shrink by as much in all.
     steps : sequence of float
         Step sizes times number of rows, c, to try.
     fraction : float
@@ -85,8 +84,8 @@ def tune_step(
 
     Notes
     -----
-    Up to 10 rows per class, and 20 000 at least, are tried: few compared with a fit to many rows. c is step size times
-    rows, so what is best on some rows is about right for all. The loss has no ridge in it.
+    Up to 10 rows per class, and 20 000 at least, are tried: as c is step size times rows, what is best on some rows is
+    about right for all. The loss has no ridge in it.
     """
     if not solver.has_step:
         raise ValueError(f"{type(solver).__name__} has no step to choose; run it without one.")
