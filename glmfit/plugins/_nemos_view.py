@@ -17,8 +17,7 @@ import numpy as np
 from .._compile import full_precision
 from ..observations import Observation
 from ..problems import Params
-from ._nemos_losses import candidates, never_changes
-from ._nemos_penalties import Penalties, read_penalty
+from ._nemos_terms import Penalties, candidates, never_changes, read_penalty
 
 AGREE = {4: 1e-4, 8: 1e-8}  # relative difference of two evaluations of one loss, per bytes of a number
 

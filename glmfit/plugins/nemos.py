@@ -40,8 +40,8 @@ from ..solvers import SAGA as CertifiedSAGA
 from ..solvers import LoopOptions, Newton
 from ..solvers.proximal import proximal_gradient
 from ..stochastic import Pairs, SoftmaxProblem
-from ._nemos_penalties import REGULARIZERS, Penalties
 from ._nemos_results import Certificate, FitState, Outcome, merge, of_certified, of_table, report_of_proximal
+from ._nemos_terms import REGULARIZERS, Penalties
 from ._nemos_view import AGREE, Part, View, views
 
 __all__ = [

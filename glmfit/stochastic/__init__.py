@@ -7,5 +7,4 @@ from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from .incremental_majorization import IncrementalMajorization
 from .row_visits import SoftmaxSGD, StochasticMajorization
-from .schedule import SampledSolution, Schedule, ScheduledSolver
-from .tuning import TunedStep, tune_step, untuned_step
+from .schedule import SampledSolution, Schedule, ScheduledSolver, TunedStep, tune_step, untuned_step

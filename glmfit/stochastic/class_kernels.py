@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from .._compile import jit
+from .implicit import Batch, dual_ascent, jacobi_ascent, newton_cg
 from .lambert import limits
-from .minibatch import Batch, dual_ascent, jacobi_ascent, newton_cg
 
 _NONE = jnp.iinfo(jnp.int32).max  # no class
 _PASSED = 8  # draws that later ones pass in one sweep over them (measured)
