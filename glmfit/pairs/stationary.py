@@ -196,16 +196,16 @@ class _Run:
                 self.kept = self.state
         finally:
             self.bar.close()
-        interrupted, params = status == Status.INTERRUPTED, self.kept.theta
-        if not self.kept.is_finite:  # the start was not
+        kept, params = self.kept, self.kept.theta
+        interrupted, compiling = status == Status.INTERRUPTED, self.clock.compiling
+        if not kept.is_finite:  # the start was not
             status = Status.NON_FINITE
             params = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0), params)
-        compiling = self.clock.compiling
         return StationarySolution(
             params=params,
             status=status,
-            objective=self.kept.objective,
-            gradient_norm=self.kept.gradient_norm,
+            objective=kept.objective,
+            gradient_norm=kept.gradient_norm,
             start_objective=start.objective,
             start_gradient_norm=self.first,
             epochs=self.state.epoch,

@@ -93,8 +93,8 @@ class ClassSampler(ScheduledSolver):
         facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), self._auxiliary_limit(problem)))
         span = kernels.Span(0, 0, *facts)
         # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
-        n_steps, width = n_visits // n, problem.most_seen if self.visit == "row" else 1
-        most = max(1, _PORTION // (n * (m + width) + problem.n_features))
+        n_steps, width = n_visits // n, problem.most_seen if self.visit == "row" else 0
+        most = max(1, _PORTION // (n * (m + max(width, 1)) + problem.n_features))
         size = -(-n_steps // -(-n_steps // most))
         for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))
         order = _order(for_order, n_visits, n, size)
@@ -103,10 +103,10 @@ class ClassSampler(ScheduledSolver):
         safe = (50.0 if problem.dtype.itemsize == 4 else 500.0) / max(fall, 1e-300)  # coefficients must not overflow
         stride = int(min(size, max(1.0, safe)))
         weights = state.weights
-        visit = kernels.counts if self.visit == "row" else self._visit(n)
+        visit, shared = kernels.counts if width else self._visit(n), self._shares(n)
         for first in range(0, n_steps, size):
-            seen, drawn = data, (jax.random.fold_in(for_classes, first), data, order, first, size, problem.n_classes, m)
-            part, negatives = _draw_others(*drawn, width) if self.visit == "row" else _draw(*drawn, self._shares(n))
+            seen, key = data, jax.random.fold_in(for_classes, first)
+            part, negatives = _draw(key, data, order, first, size, problem.n_classes, m, shared, width)
             if visit is kernels.one_row:
                 seen, part, negatives = kernels.look_up(data, part, negatives), None, None
             last = min(size, n_steps - first)
@@ -180,23 +180,18 @@ def _order(key, n_pairs: int, n: int, size: int):
     return jnp.concatenate([order, order[: -n_steps % size]])
 
 
-@partial(jit, static_argnames=("size", "n_classes", "m", "shared"))
-def _draw(key, data, order, start, size: int, n_classes: int, m: int, shared: bool):
-    """Pairs and negatives of some of an epoch's steps."""
+@partial(jit, static_argnames=("size", "n_classes", "m", "shared", "width"))
+def _draw(key, data, order, start, size: int, n_classes: int, m: int, shared: bool, width: int):
+    """Pairs, or rows with counts of at most ``width`` classes, and negatives, of some of an epoch's steps."""
     order = jax.lax.dynamic_slice_in_dim(order, start, size)
+    if width:
+        of_step = jax.vmap(kernels.support_of, (None, 0, None))
+        known = jax.vmap(of_step, (None, 0, None))(data, order, width)[0]
+        return order, (known, kernels.distinct_negatives(key, known, n_classes, m, data.n_seen(order)))
     if shared:  # out of all classes: as if the label were a class of its own
         none = jnp.full((size, 1), n_classes, jnp.int32)
         return order, kernels.distinct_negatives(key, none, n_classes + 1, m)
     return order, kernels.distinct_negatives(key, data.label[order][..., None], n_classes, m)
-
-
-@partial(jit, static_argnames=("size", "n_classes", "m", "width"))
-def _draw_others(key, data, order, start, size: int, n_classes: int, m: int, width: int):
-    """Rows of counts of some of an epoch's steps; classes with counts in them, and others."""
-    order = jax.lax.dynamic_slice_in_dim(order, start, size)
-    of_step = jax.vmap(kernels.support_of, (None, 0, None))
-    known = jax.vmap(of_step, (None, 0, None))(data, order, width)[0]
-    return order, (known, kernels.distinct_negatives(key, known, n_classes, m, data.n_seen(order)))
 
 
 @jit

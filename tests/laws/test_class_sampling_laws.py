@@ -315,7 +315,7 @@ def test_the_program_of_a_draw_does_not_grow_with_the_number_of_negatives(shared
     data = make(np.random.default_rng(0), np.zeros((N, D)))
 
     def size(m):
-        traced = class_sampler._draw.trace(key, data, order, 0, size=8, n_classes=1000, m=m, shared=shared)
+        traced = class_sampler._draw.trace(key, data, order, 0, size=8, n_classes=1000, m=m, shared=shared, width=0)
         return sum(1 for _ in equations(traced.jaxpr))
 
     assert size(2) == size(16) == size(128)
