@@ -52,12 +52,8 @@ class TowerLBFGS(TwoSidedSolver):
     times the parameters.
 
     With perceptrons its first long steps can end among large embeddings that nearly cancel, where single precision has
-    nothing left to go by: there `TowerAdam` is the default.
-
-    References
-    ----------
-    Liu and Nocedal (1989), On the limited memory BFGS method for large scale optimization; Hager and Zhang (2006),
-    Algorithm 851.
+    nothing left to go by: there `TowerAdam` is the default. Sources: Liu and Nocedal (1989), On the limited memory BFGS
+    method for large scale optimization; Hager and Zhang (2006), Algorithm 851.
     """
 
     usual_epochs: ClassVar[int] = 2000
@@ -110,11 +106,8 @@ class TowerAdam(TwoSidedSolver):
     may go uphill; if it overflows, the polish takes over from the best point. Deterministic.
 
     An epoch is 10 steps of Adam in one program, then one step of L-BFGS; each is a pass for objective and gradient.
-    Where Adam is to be short, lower ``n_steps``, not ``max_epochs``, which would leave the polish out.
-
-    References
-    ----------
-    Kingma and Ba (2015), Adam: a method for stochastic optimization.
+    Where Adam is to be short, lower ``n_steps``, not ``max_epochs``, which would leave the polish out. Source: Kingma
+    and Ba (2015), Adam: a method for stochastic optimization.
     """
 
     usual_epochs: ClassVar[int] = 2000

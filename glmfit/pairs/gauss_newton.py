@@ -50,12 +50,8 @@ class GaussNewton(TwoSidedSolver):
     An epoch is one step. Cost: a pass for objective and gradient, and a product for each iteration of the conjugate
     gradients, which costs about two passes. Memory: some vectors of all parameters, and with the exact Hessian some
     numbers for every observed pair. Near a solution with nonzero residual the convergence of Gauss-Newton is linear,
-    not quadratic: for a tight tolerance `TowerLBFGS` is faster.
-
-    References
-    ----------
-    Yuan, Li, Quan, Lin, Efficient optimization methods for extreme similarity learning with nonlinear embeddings,
-    KDD 2021; Martens (2010), Deep learning via Hessian-free optimization; docs/theory/all_pairs.md.
+    not quadratic: for a tight tolerance `TowerLBFGS` is faster. Theory and source: docs/theory/all_pairs.md; see also
+    Martens (2010), Deep learning via Hessian-free optimization.
     """
 
     usual_epochs: ClassVar[int] = 200

@@ -71,11 +71,7 @@ class AllPairsProblem:
     Notes
     -----
     Cost of objective and gradient: O(pairs k + (m + n) k^2) and the towers; the table of all pairs is never formed.
-
-    References
-    ----------
-    Yuan, Li, Quan, Lin, Efficient optimization methods for extreme similarity learning with nonlinear embeddings,
-    KDD 2021, sec. 3; docs/theory/all_pairs.md.
+    Theory and source: docs/theory/all_pairs.md.
     """
 
     def __init__(

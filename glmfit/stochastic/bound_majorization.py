@@ -51,11 +51,7 @@ class BoundMajorization:
 
     Host, float64; nothing is compiled. The bound, that of Jebara and Choromanska, is minimised by preconditioned
     conjugate gradients, any of whose iterates lowers it. An epoch is one step: half a pass, and one per product.
-
-    References
-    ----------
-    Choromanska and Jebara (2012), Stochastic bound majorization; Salakhutdinov and Roweis (2003) for relaxation;
-    docs/theory/bound_majorization.md, Propositions 1 to 3.
+    Theory and sources: docs/theory/bound_majorization.md, Propositions 1 to 3.
     """
 
     relaxation: float = 1.5

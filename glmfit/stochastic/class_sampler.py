@@ -80,7 +80,6 @@ class ClassSampler(ScheduledSolver):
         return SamplerState(kernels.Weights(jax.device_put(V), jax.device_put(u), jnp.ones((), problem.dtype)), 0, seed)
 
     def update(self, problem, state: SamplerState, c: float) -> SamplerState:
-        """Do one epoch at step size c / N; one so long that the ridge would turn coefficients around is refused."""
         number, data = problem.dtype.type, problem.class_data
         data = data._replace(auxiliary=data.row) if self._per_row else data
         # The ridge in terms of what is sampled: a row of counts is several pairs.
@@ -155,7 +154,6 @@ class ClassSampler(ScheduledSolver):
         return n_visits // min(self.batch_size, n_visits)
 
     def user_params(self, problem, state: SamplerState) -> Params:
-        """Coefficients (feature, class) and intercepts (class,) of a state, intercepts centred."""
         V = np.array(state.weights.V)
         d = problem.n_features
         coef = V[:, :d].T * problem.dtype.type(state.weights.scale)
@@ -164,11 +162,10 @@ class ClassSampler(ScheduledSolver):
         return Params(coef, V[:, d] - V[:, d].mean(dtype=np.float64).astype(V.dtype))
 
     def is_finite(self, state: SamplerState) -> bool:
-        """Whether no number overflowed."""
         return bool(_finite(state.weights))
 
     def kept(self, state: SamplerState) -> SamplerState:
-        """Return a copy, since updates use up the weights they are given; these may come from a file."""
+        # A copy, since updates use up the weights they are given; these may come from a file.
         return SamplerState(jax.tree.map(jnp.array, state.weights), int(state.epoch), int(state.seed))
 
 

@@ -64,10 +64,7 @@ class IncrementalMajorization:
     parameters, cost per epoch: N P^2 flops and P^3 / 3. Memory: some matrices of P^2, and 2 numbers per row and class.
     With many parameters ConjugateGradients, which forms no such matrix, is faster. Directions with less than 1e-14 of
     the largest curvature count as flat: scale features whose scales differ by more than a factor of 1e6 first.
-
-    References
-    ----------
-    Jebara and Choromanska (2012), for the bound; Mairal (2015), Incremental majorization-minimization optimization.
+    Theory and sources: docs/theory/bound_majorization.md, Proposition 4.
     """
 
     batch_size: int | None = None

@@ -89,11 +89,11 @@ class ScheduledSolver(ABC):
 
     @abstractmethod
     def init_state(self, problem, params: Params | None, *, key) -> Any:
-        """Prepare the first epoch."""
+        """Prepare the first epoch, at the parameters or at zeros."""
 
     @abstractmethod
     def update(self, problem, state: Any, c: float) -> Any:
-        """Do one epoch at step size c / N."""
+        """Do one epoch at step size c / N; an explicit one that would turn coefficients around is refused."""
 
     @abstractmethod
     def user_params(self, problem, state: Any) -> Params:
