@@ -51,11 +51,13 @@ class Stepper:
         """Seconds per step of the draws and of the steps."""
         key = jax.random.key(seed)
         draws, (order, negatives) = timed(lambda: jax.block_until_ready(self.draw(key, self.data.label)))
-        steps, self.weights = timed(
-            lambda: jax.block_until_ready(
-                kernels.single_steps(kernels.look_up(self.data, order, negatives), self.weights, self.span, self.solver)
-            )
-        )
+        how = self.span, kernels.one_row, self.solver
+
+        def go():
+            seen = kernels.look_up(self.data, order, negatives)
+            return jax.block_until_ready(kernels.take_steps(seen, self.weights, None, None, *how))
+
+        steps, self.weights = timed(go)
         return draws / self.n_steps, steps / self.n_steps
 
     def note(self, seed: int) -> None:

@@ -193,7 +193,7 @@ def test_scikit_learn_only_in_estimators_and_their_door():
 
 
 def test_nemos_only_in_its_plugin():
-    own = ("nemos", "_nemos_losses", "_nemos_penalties", "_nemos_results")
+    own = ("nemos", "_nemos_results", "_nemos_terms")
     assert not outside(places("nemos"), *(f"plugins.{name}" for name in own))
 
 

@@ -192,7 +192,7 @@ AREAS = {
     coupled_columns: ("saga.joint",),
     classes: ("stochastic.class_kernels", "stochastic.class_sampler"),
     towers: (
-        "pairs.adam", "pairs.gauss_newton", "pairs.lbfgs", "pairs.objective", "pairs.sampling", "pairs.stationary",
+        "pairs.descent", "pairs.gauss_newton", "pairs.objective", "pairs.sampling", "pairs.stationary",
     ),
 }  # fmt: skip
 

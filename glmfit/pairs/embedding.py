@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from ..observations import Observation
+from ..problems._chunks import chunks
 from .responses import Triples, merge_trials
 
 SCORES = ("D2", "correlation", "recall")
@@ -45,10 +46,9 @@ class Predictor(NamedTuple):
     def of_pairs(self, stimuli: np.ndarray, neurons: np.ndarray) -> np.ndarray:
         """Compute those of scattered pairs, some at a time."""
         out = np.empty(len(stimuli))
-        size = max(1, _AT_ONCE // max(1, self.P.shape[1]))
-        for start in range(0, len(out), size):
-            i, j = stimuli[start : start + size], neurons[start : start + size]
-            out[start : start + size] = np.sum(self.P[i] * self.Q[j], axis=1) + self.s[i] + self.t[j]
+        for some in chunks(len(out), max(1, _AT_ONCE // max(1, self.P.shape[1]))):
+            i, j = stimuli[some], neurons[some]
+            out[some] = np.sum(self.P[i] * self.Q[j], axis=1) + self.s[i] + self.t[j]
         return out
 
 
@@ -84,8 +84,7 @@ def correlations(loss: Observation, records: Triples, predictor: Predictor) -> n
 def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | None) -> float:
     """Mean over stimuli of the share of positive neurons among the k with the largest predictions.
 
-    Positive are the pairs whose (mean) response is above 0; those of ``exclude`` neither are positive nor take a place.
-    A stimulus with fewer than k positives can have them all.
+    Positive are pairs whose (mean) response is above 0; those of ``exclude`` neither are positive nor take a place.
     """
     shape = len(predictor.s), len(predictor.t)
 
@@ -103,14 +102,13 @@ def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | No
         )
     k = min(k, shape[1])
     hits = np.empty(len(asked))
-    step = max(1, _AT_ONCE // shape[1])
-    for start in range(0, len(asked), step):
-        rows = asked[start : start + step]
+    for some in chunks(len(asked), max(1, _AT_ONCE // shape[1])):
+        rows = asked[some]
         z = predictor.table(rows)
         if out is not None:
             z[out[rows].toarray()] = -np.inf
         top = np.argpartition(-z, k - 1, axis=1)[:, :k]
-        hits[start : start + step] = np.take_along_axis(positive[rows].toarray(), top, axis=1).sum(axis=1)
+        hits[some] = np.take_along_axis(positive[rows].toarray(), top, axis=1).sum(axis=1)
     return float(np.mean(hits / np.minimum(k, per_stimulus[asked])))
 
 

@@ -50,12 +50,8 @@ class GaussNewton(TwoSidedSolver):
     An epoch is one step. Cost: a pass for objective and gradient, and a product for each iteration of the conjugate
     gradients, which costs about two passes. Memory: some vectors of all parameters, and with the exact Hessian some
     numbers for every observed pair. Near a solution with nonzero residual the convergence of Gauss-Newton is linear,
-    not quadratic: for a tight tolerance `TowerLBFGS` is faster.
-
-    References
-    ----------
-    Yuan, Li, Quan, Lin, Efficient optimization methods for extreme similarity learning with nonlinear embeddings,
-    KDD 2021; Martens (2010), Deep learning via Hessian-free optimization; docs/theory/all_pairs.md.
+    not quadratic: for a tight tolerance `TowerLBFGS` is faster. Theory and source: docs/theory/all_pairs.md; see also
+    Martens (2010), Deep learning via Hessian-free optimization.
     """
 
     usual_epochs: ClassVar[int] = 200
@@ -101,8 +97,7 @@ def _mean_diagonal(data, theta, key):
 def _step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool):
     """Solve for a direction, search along it, and adapt the damping to how the model did.
 
-    Comes back with parameters, objective and norm of the gradient; the gradient; the damping; and how many points and
-    products it took.
+    Gives the new point, its gradient, the damping, and how many points and products it took.
     """
     (x, back), g = ravel_pytree(theta), ravel_pytree(gradient)[0]
     product = data.hessian(theta) if exact else data.gauss_newton(theta)

@@ -135,10 +135,9 @@ class AllPairs(eqx.Module):
         return replace(self, strength=nothing, bias_strength=nothing, imputation=cost)
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
-        """Size of the numbers the objective is the sum of, to judge its rounding: both parts of L and the penalty.
+        """Size of the numbers the objective is the sum of, to judge its rounding.
 
-        Of L-, the products of the entries of the two Gram matrices are summed without their signs: where embeddings
-        are large and nearly orthogonal, they cancel.
+        Products of the entries of the two Gram matrices, which may cancel, are summed without their signs.
         """
         P, Q, S, T = tables = self.tables(theta)
         size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self._unseen)[0])
@@ -152,10 +151,9 @@ class AllPairs(eqx.Module):
         return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self._unseen)
 
     def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
-        """Return the product with the Gauss-Newton matrix at ``theta``, penalty included.
+        """Return the product with the Gauss-Newton matrix at ``theta``, penalty included: positive semi-definite.
 
-        Its curvature in z is that of the loss where a pair was observed and ``omega a_i b_j`` elsewhere, never
-        negative: the matrix is positive semi-definite, and definite with a ridge.
+        Its curvature in z, never negative, is that of the loss where a pair was observed, ``omega a_i b_j`` elsewhere.
         """
         tables, push = jax.linearize(self.tables, theta)
         pull = jax.linear_transpose(push, theta)
@@ -212,14 +210,9 @@ class AllPairs(eqx.Module):
         return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
 
     def take(self, rows: jax.Array, observed: tuple[Piece, ...]) -> AllPairs:
-        """Restrict to some left entities: an unbiased estimate of the objective where they are drawn evenly.
+        """Restrict to left entities ``rows``, (r,): an unbiased estimate of the objective where they are drawn evenly.
 
-        Parameters
-        ----------
-        rows : jax.Array of int
-            Which, (r,).
-        observed : tuple of Piece
-            All their observed pairs, left entities counted from 0 in the order of ``rows``.
+        ``observed`` are all their observed pairs, left entities counted from 0 in the order of ``rows``.
         """
         return replace(
             self,
@@ -244,10 +237,7 @@ _sum.defvjp(
 
 
 def make_tables(P, Q, biases, base, imputes: bool, prior, prior_is_base: bool) -> Tables:
-    """Make tables of embeddings and of the ``biases`` of both sides, the latter where there is a ``base``.
-
-    NumPy's from NumPy's arrays, JAX's from JAX's. ``prior`` are two tables, or None for 0.
-    """
+    """Make tables, of the kind of the arrays, of embeddings and, with a ``base``, biases; ``prior`` None is 0."""
     xp, own = namespace(P), Q
     if base is not None:
         s, t = biases

@@ -71,11 +71,7 @@ class AllPairsProblem:
     Notes
     -----
     Cost of objective and gradient: O(pairs k + (m + n) k^2) and the towers; the table of all pairs is never formed.
-
-    References
-    ----------
-    Yuan, Li, Quan, Lin, Efficient optimization methods for extreme similarity learning with nonlinear embeddings,
-    KDD 2021, sec. 3; docs/theory/all_pairs.md.
+    Theory and source: docs/theory/all_pairs.md.
     """
 
     def __init__(
@@ -102,7 +98,7 @@ class AllPairsProblem:
         self.merged = merge(responses, self.n_left, self.n_right, layout)
         self.mean = self._means()
         self.strength, self.bias_strength = float(strength), float(bias_strength)
-        prior_is_mean = isinstance(prior, str) and prior == "mean"
+        prior_is_base = bool(biases) and isinstance(prior, str) and prior == "mean"
         trials = np.where(self.n_trials > 0, self.n_trials, self.n_trials.sum())
         self.base = base = self.loss.intercept(self.mean, trials)
         imputation = Pt = Qt = None
@@ -116,7 +112,7 @@ class AllPairsProblem:
                 self.prior = tuple(np.asarray(side, np.float64) for side in prior)
             elif prior == "mean":
                 self.prior = np.ones((self.n_left, 1)), base[:, None]
-            if self.prior is not None and not (biases and prior_is_mean):
+            if self.prior is not None and not prior_is_base:
                 Pt, Qt = (jnp.asarray(side, dtype) for side in self.prior)
         self.data = AllPairs(
             loss=self.loss,
@@ -127,7 +123,7 @@ class AllPairsProblem:
             base=jnp.asarray(base, dtype) if biases else None,
             Pt=Pt,
             Qt=Qt,
-            prior_is_base=bool(biases and prior_is_mean),
+            prior_is_base=prior_is_base,
             strength=jnp.asarray(strength, dtype),
             bias_strength=jnp.asarray(bias_strength, dtype),
             constant=jnp.asarray(self.loss.spread_constant(self.merged.spread), dtype),
@@ -159,33 +155,20 @@ class AllPairsProblem:
     ) -> TwoTowers:
         """Draw where a fit begins: small embeddings (all 0 would be a stationary point), no biases.
 
-        Parameters
-        ----------
-        key : jax key
-            Of the draws.
-        k : int
-            Columns of the embeddings.
-        hidden_left, hidden_right : tuple of int
-            Widths of the hidden layers of the towers; none for linear ones.
-        scale : float
-            Root mean square of the embeddings' entries.
-
-        Returns
-        -------
-        TwoTowers
+        They have k columns and about the root mean square ``scale``; towers without ``hidden`` widths are linear.
         """
+        sides = (self.data.left, hidden_left), (self.data.right, hidden_right)
         keys = jax.random.split(key, 2)
-        left = draw_tower(keys[0], self.data.left, k, hidden_left, scale, self.dtype)
-        right = draw_tower(keys[1], self.data.right, k, hidden_right, scale, self.dtype)
+        towers = (draw_tower(one, *side, k, scale, self.dtype) for one, side in zip(keys, sides, strict=True))
         if self.data.base is None:
-            return TwoTowers(left, right, None, None)
-        return TwoTowers(left, right, jnp.zeros(self.n_left, self.dtype), jnp.zeros(self.n_right, self.dtype))
+            return TwoTowers(*towers, None, None)
+        return TwoTowers(*towers, *(jnp.zeros(n, self.dtype) for n in (self.n_left, self.n_right)))
 
     def certify_sides(self, theta: TwoTowers) -> SideGaps:
-        """Bound how much the objective could fall by changing one side alone, in float64 on the host.
+        """Bound how much the objective could fall by changing one side alone, in float64: one pass on the host.
 
-        Proved for linear towers with a ridge (and ridged biases); one pass over the observed pairs in NumPy. The
-        objective is not convex in both sides together: nothing bounds the distance from the best model of all.
+        Proved for linear towers with a ridge (and ridged biases). Nothing bounds the distance from the best model of
+        all: the objective is not convex in both sides together.
         """
         return side_gaps(self, theta)
 
@@ -203,22 +186,10 @@ class AllPairsProblem:
         return Piece(*(a if a is None else jnp.asarray(a, kind) for a, kind in zip(self.triples, kinds, strict=True)))
 
     def left_batches(self, size: int, seed: int) -> tuple[jax.Array, tuple[Piece, ...]]:
-        """Cut the left entities, in an order drawn by ``seed``, into batches with all their observed pairs.
+        """Cut the left entities, in an order drawn by ``seed``, into whole batches with all their observed pairs.
 
-        Parameters
-        ----------
-        size : int
-            Left entities in a batch, at most m; those that are left over after whole batches are not in any.
-        seed : int
-            Of the order.
-
-        Returns
-        -------
-        rows : jax.Array of int
-            (batch, size).
-        observed : tuple of Piece
-            With a leading axis of batches: what `AllPairs.take` takes, filled up to one length, the same for nearly
-            all seeds.
+        What `AllPairs.take` takes, with a leading axis of batches: rows (batch, size), and pieces of one length, the
+        same for nearly all seeds.
         """
         pairs, n_batches = self.triples, self.n_left // size
         rows = np.random.default_rng(seed).permutation(self.n_left)[: n_batches * size].reshape(n_batches, size)

@@ -10,6 +10,8 @@ import jax
 import numpy as np
 import scipy.sparse
 
+from ..problems._chunks import chunks
+
 LAYOUTS = ("auto", "blocks", "triples", "dense")
 _DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats triples
 _DENSE_ENTRIES = 2.5e8
@@ -85,8 +87,7 @@ class Merged(NamedTuple):
         """Go through the observed pairs, scattered, at most about ``size`` at a time."""
         for part in self.parts:
             height = max(1, size // max(1, math.prod(part.y.shape[1:])))
-            for start in range(0, len(part.left), height):
-                yield part.rows(slice(start, start + height)).scattered()
+            yield from (part.rows(some).scattered() for some in chunks(len(part.left), height))
 
     def scattered(self) -> Piece:
         """All observed pairs, one by one."""
@@ -205,8 +206,7 @@ def cut(merged: Merged, dtype) -> tuple[Piece, ...]:
             width = rounded(n_right)
             n_cuts = -(-n_left * width // _ENTRIES)
             height = rounded(-(-n_left // n_cuts))
-            cuts = [block.rows(slice(start, start + height)) for start in range(0, n_left, height)]
-            groups.setdefault((height, width), []).extend(cuts)
+            groups.setdefault((height, width), []).extend(map(block.rows, chunks(n_left, height)))
         pieces = [_stack(cuts, *shape, dtype) for shape, cuts in sorted(groups.items())]
     return tuple(jax.tree.map(jax.numpy.asarray, piece) for piece in pieces)
 
@@ -255,9 +255,8 @@ def rounded(n: int) -> int:
 class Units(NamedTuple):
     """Responses are ``shift + size`` times those of the fit.
 
-    With the squared loss this changes nothing but numbers: the objective is ``size^2`` times that of the fit if the
-    ridge is divided by the size, embeddings are multiplied by its root, and biases by itself. Single precision then
-    does not see how large the responses are, nor how far from 0.
+    With the squared loss the objective is ``size^2`` times that of the fit if the ridge is divided by the size,
+    embeddings are multiplied by its root, and biases by itself. Single precision then does not see large responses.
     """
 
     shift: np.ndarray  # mean response of every neuron, that of all where it has none; zeros without biases

@@ -25,6 +25,7 @@ class _Sampler(TwoSidedSolver):
 
     usual_epochs: ClassVar[int] = 100
     look_every: ClassVar[int] = 5
+    ends: ClassVar[Status] = Status.SCHEDULE_DONE
 
     learning_rate: float
     decay: float
@@ -37,9 +38,6 @@ class _Sampler(TwoSidedSolver):
 
     def descends(self, state: StationaryState) -> bool:
         return False
-
-    def end(self) -> Status:
-        return Status.SCHEDULE_DONE
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
         return state._replace(memory=(moments_of(state.theta, self.optimizer), key))
@@ -80,12 +78,7 @@ class LeftBatches(_Sampler):
     towers, and its curvature is never negative. It does not converge to a tight tolerance: finish with `TowerLBFGS`.
 
     An epoch costs about a pass over the observed pairs, the left tower once, and the right tower and its Gram matrix
-    once per step. The objective of all pairs is looked at every 5 epochs.
-
-    References
-    ----------
-    Yuan, Li, Quan, Lin, Efficient optimization methods for extreme similarity learning with nonlinear embeddings,
-    KDD 2021; docs/theory/all_pairs.md.
+    once per step. The objective of all pairs is looked at every 5 epochs. Theory and source: docs/theory/all_pairs.md.
     """
 
     batch_size: int = 128
@@ -127,12 +120,8 @@ class SampledPairs(_Sampler):
     be negative, as observed and imputed pairs are drawn apart. Use `LeftBatches` where batches are needed at all.
 
     A step evaluates the towers of ``n_observed + n_imputed`` pairs; an epoch is as many steps as make a pass over the
-    observed pairs. The objective of all pairs is looked at every 5 epochs.
-
-    References
-    ----------
-    Krichene et al. (2019), Efficient training on very large corpora via Gramian estimation;
-    docs/theory/all_pairs.md.
+    observed pairs. The objective of all pairs is looked at every 5 epochs. Theory: docs/theory/all_pairs.md; see also
+    Krichene et al. (2019), Efficient training on very large corpora via Gramian estimation.
     """
 
     n_observed: int = 1024

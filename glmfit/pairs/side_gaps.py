@@ -67,8 +67,7 @@ class _Side:
 def side_gaps(problem, theta: TwoTowers) -> SideGaps:
     """Evaluate parameters in float64 and bound what each side could still gain.
 
-    Rounding is included: every sum of n terms is taken to be wrong by n + 64 epsilons of the sum of their absolute
-    values, from the embeddings to the gradient.
+    Every sum of n terms, from embeddings to gradient, is taken to be wrong by n + 64 epsilons of its absolute terms.
     """
     theta = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), theta)
     left = _Side(theta.left, theta.left_bias, problem.given[0])

@@ -117,11 +117,14 @@ class TwoSidedSolver(ABC):
         Epochs between looks at the objective of all pairs, where a state does not come with it.
     patience : int
         Looks in a row without progress above rounding after which no more progress is possible.
+    ends : Status
+        Of a run whose epochs have ended.
     """
 
     usual_epochs: ClassVar[int] = 500
     look_every: ClassVar[int] = 1
     patience: ClassVar[int] = 5
+    ends: ClassVar[Status] = Status.MAX_EPOCHS
 
     def init_state(self, problem: AllPairsProblem, theta: Any, *, key) -> StationaryState:
         """Evaluate the start, and prepare the first epoch."""
@@ -146,10 +149,6 @@ class TwoSidedSolver(ABC):
         """Whether there is no more to do, whatever the budget."""
         return False
 
-    def end(self) -> Status:
-        """Status of a run whose epochs have ended."""
-        return Status.MAX_EPOCHS
-
     def run(
         self, problem: AllPairsProblem, theta: Any, *, key: jax.Array, options: StationaryOptions | None = None
     ) -> StationarySolution:
@@ -158,17 +157,11 @@ class TwoSidedSolver(ABC):
         Parameters
         ----------
         problem : AllPairsProblem
-            What to minimise.
-        theta :
+        theta : TwoTowers
             Where to start; all 0 is a stationary point of a product of towers.
         key : jax key
             Of all draws: the same key gives the same answer.
         options : StationaryOptions, optional
-            When to stop.
-
-        Returns
-        -------
-        StationarySolution
         """
         return _Run(self, problem, options or StationaryOptions()).solve(theta, key)
 
@@ -190,8 +183,7 @@ class _Run:
         """Run, and hand back the last finite parameters."""
         try:
             self.state = self.kept = start = self.solver.init_state(self.problem, theta, key=key)
-            self.first = start.gradient_norm
-            self.first = self._reference()
+            self.first = self._reference(start)
             status = self._go()
             if status != Status.NON_FINITE:
                 self.bar.finish(status != Status.MAX_EPOCHS)
@@ -204,16 +196,16 @@ class _Run:
                 self.kept = self.state
         finally:
             self.bar.close()
-        interrupted, params = status == Status.INTERRUPTED, self.kept.theta
-        if not self.kept.is_finite:  # the start was not
+        kept, params = self.kept, self.kept.theta
+        interrupted, compiling = status == Status.INTERRUPTED, self.clock.compiling
+        if not kept.is_finite:  # the start was not
             status = Status.NON_FINITE
             params = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0), params)
-        compiling = self.clock.compiling
         return StationarySolution(
             params=params,
             status=status,
-            objective=self.kept.objective,
-            gradient_norm=self.kept.gradient_norm,
+            objective=kept.objective,
+            gradient_norm=kept.gradient_norm,
             start_objective=start.objective,
             start_gradient_norm=self.first,
             epochs=self.state.epoch,
@@ -226,30 +218,26 @@ class _Run:
             interrupted=interrupted,
         )
 
-    def _reference(self) -> float:
+    def _reference(self, start: StationaryState) -> float:
         """Norm of the gradient at the start, of the observed pairs alone where that is less.
 
-        Otherwise a weight of imputation or a ridge that is large at the start, and soon obeyed, would let a fit end
-        before it has looked at the observed pairs.
+        Otherwise imputation or a ridge, large at first and soon obeyed, would end a fit before it sees those pairs.
         """
-        if not self.state.is_finite or not self.first:
-            return self.first
-        alone = float(evaluate(self.problem.data.observed_alone(), self.state.theta)[1])
-        return min(self.first, alone) if alone > 0 else self.first
+        if not start.is_finite or not start.gradient_norm:
+            return start.gradient_norm
+        alone = float(evaluate(self.problem.data.observed_alone(), start.theta)[1])
+        return min(start.gradient_norm, alone) if alone > 0 else start.gradient_norm
 
     def _go(self) -> Status:
         """Go from epoch to epoch until a look or the schedule ends it."""
         solver, tell = self.solver, self.options.callback
         while True:
-            state = self.state
-            last = state.epoch >= self.budget or solver.is_done(state)
-            if state.fresh or last or state.epoch % solver.look_every == 0:
-                status = self._judge()
-                if status is not None:
-                    return status
+            epoch, last = self.state.epoch, self.state.epoch >= self.budget or solver.is_done(self.state)
+            if (self.state.fresh or last or epoch % solver.look_every == 0) and (status := self._judge()) is not None:
+                return status
             if last:
-                return solver.end()
-            state = self.state = solver.update(self.problem, self.state)._replace(epoch=state.epoch + 1)
+                return solver.ends
+            state = self.state = solver.update(self.problem, self.state)._replace(epoch=epoch + 1)
             self.bar.advance()
             if tell is not None:
                 jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,56 +20,33 @@ class Features(eqx.Module):
 
     n: int = eqx.field(static=True)  # entities
     n_features: int = eqx.field(static=True)
+    values: jax.Array | None = None  # (entity, feature), or the nonzero ones; None if every entity is its own feature
+    entity: jax.Array | None = None  # of every nonzero one, sorted
+    feature: jax.Array | None = None
 
-    @abstractmethod
     def times(self, weight: jax.Array, rows: jax.Array | None) -> jax.Array:
         """Multiply the features of some entities (all if None) with a matrix (feature, column)."""
-
-
-class OneHot(Features):
-    """Every entity is its own feature: a product is a look-up."""
-
-    def times(self, weight, rows):
-        return weight if rows is None else weight[rows]
-
-
-class Dense(Features):
-    """Features as an array (entity, feature)."""
-
-    values: jax.Array
-
-    def times(self, weight, rows):
-        return (self.values if rows is None else self.values[rows]) @ weight
-
-
-class Sparse(Features):
-    """Nonzero features, sorted by entity; a product for some entities costs that of all."""
-
-    values: jax.Array
-    entity: jax.Array
-    feature: jax.Array
-
-    def times(self, weight, rows):
-        terms = self.values[:, None] * weight[self.feature]
-        product = jax.ops.segment_sum(terms, self.entity, self.n, indices_are_sorted=True)
+        if self.values is None:
+            product = weight
+        elif self.entity is None:
+            return (self.values if rows is None else self.values[rows]) @ weight
+        else:  # for some entities at the cost of all
+            terms = self.values[:, None] * weight[self.feature]
+            product = jax.ops.segment_sum(terms, self.entity, self.n, indices_are_sorted=True)
         return product if rows is None else product[rows]
 
 
 def make_features(values: Any, dtype) -> Features:
-    """Put features on the device.
-
-    ``values`` is an array or SciPy sparse matrix (entity, feature), or the number of entities if each is its own
-    feature.
-    """
+    """Put an array or SciPy sparse matrix (entity, feature) on the device; a number of entities needs no features."""
     if isinstance(values, int | np.integer):
-        return OneHot(int(values), int(values))
+        return Features(int(values), int(values))
     if not scipy.sparse.issparse(values):
-        return Dense(*values.shape, jnp.asarray(np.asarray(values), dtype))
+        return Features(*values.shape, jnp.asarray(np.asarray(values), dtype))
     rows = scipy.sparse.csr_array(values)
     rows.sum_duplicates()
     entity = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     places = (jnp.asarray(ids, np.int32) for ids in (entity, rows.indices))
-    return Sparse(*rows.shape, jnp.asarray(rows.data, dtype), *places)
+    return Features(*rows.shape, jnp.asarray(rows.data, dtype), *places)
 
 
 # ------------------------------------------------------------------------------------------- towers
@@ -158,9 +134,9 @@ class TwoTowers(eqx.Module):
         return (self.left, self.right), (self.left_bias, self.right_bias)
 
 
-def draw_tower(key, features: Features, k: int, hidden: tuple[int, ...], scale: float, dtype) -> Tower:
+def draw_tower(key, features: Features, hidden: tuple[int, ...], k: int, scale: float, dtype) -> Tower:
     """Draw a tower, linear without ``hidden`` widths, whose embeddings have about the root mean square ``scale``."""
-    one_hot, widths, maps = isinstance(features, OneHot), (features.n_features, *hidden, k), []
+    one_hot, widths, maps = features.values is None, (features.n_features, *hidden, k), []
     for i, one in enumerate(jax.random.split(key, len(hidden) + 1)):
         size = np.sqrt(widths[i]) if i else 1.0 if one_hot else _root_mean_square_row(features)
         spread = float((scale if i == len(hidden) else 1.0) / size)  # no dtype of its own
@@ -171,7 +147,7 @@ def draw_tower(key, features: Features, k: int, hidden: tuple[int, ...], scale: 
     return Tower(tuple(maps))
 
 
-def _root_mean_square_row(features: Dense | Sparse) -> float:
+def _root_mean_square_row(features: Features) -> float:
     """Length of a typical row of features; 1 where all are 0."""
     values = np.asarray(features.values, np.float64)
     return float(np.sqrt(np.sum(values**2) / max(features.n, 1))) or 1.0

@@ -1,8 +1,4 @@
-"""What a fit of a NeMoS model leaves: certificate, state, and how glmfit's results become them.
-
-Each part of the columns is fitted as one problem, by the certified solvers or on a table of gradients; the outcomes of
-all parts together are the state that NeMoS keeps as ``solver_state_``.
-"""
+"""What a fit of a NeMoS model leaves: certificate, state (NeMoS's ``solver_state_``), and how results become them."""
 
 from __future__ import annotations
 
@@ -121,12 +117,8 @@ class FitState(eqx.Module):
     @property
     def stats(self) -> OptimizationInfo:
         """NeMoS's summary of the run."""
-        return OptimizationInfo(
-            function_val=self.function_val,
-            num_steps=self.num_steps,
-            converged=self.converged,
-            reached_max_steps=self.reached_max_steps,
-        )
+        names = "function_val", "num_steps", "converged", "reached_max_steps"
+        return OptimizationInfo(**{name: getattr(self, name) for name in names})
 
 
 class Outcome(NamedTuple):
@@ -157,14 +149,9 @@ def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
     with np.errstate(invalid="ignore", divide="ignore"):
         saturated = problem.saturated_loss
         explained = 1 - (objective - penalty - saturated) / (solution.null_objective - saturated)
-    step = solution.step_certificate
-    return Outcome(
-        replace(solution, params=kept, status=status, gap=gap, objective=objective),
-        explained,
-        float(np.sum(objective)),
-        step=float(np.min(step.step)) if step is not None else 1.0,
-        lost_rank=len(kept.coef) - getattr(problem, "design_rank", len(kept.coef)),
-    )
+    step, lost_rank = solution.step_certificate, len(kept.coef) - getattr(problem, "design_rank", len(kept.coef))
+    solution = replace(solution, params=kept, status=status, gap=gap, objective=objective)
+    return Outcome(solution, explained, float(np.sum(objective)), 1.0 if step is None else np.min(step.step), lost_rank)
 
 
 def of_table(solution, budget: int, n_classes: int) -> Outcome:
@@ -190,13 +177,12 @@ def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int, pa
 
 def merge(outcomes, view, route: str) -> FitState:
     """State of all columns from the outcomes of their parts; the classes of a neuron are one row of its report."""
-    K = view.n_together
-    all_ = [outcome for _, outcome in outcomes]
+    K, parts, all_ = view.n_together, *zip(*outcomes, strict=True)
     fits = [outcome.solution for outcome in all_]
 
     def joined(values):
         out = np.empty(view.n_columns // K, np.result_type(*values))
-        for (columns, _), value in zip(outcomes, values, strict=True):
+        for columns, value in zip(parts, values, strict=True):
             out[columns[::K] // K] = value
         return out
 

@@ -1,7 +1,6 @@
 """A NeMoS model as matrices: a generalised linear model that glmfit can fit.
 
-Features, targets, mask, penalty and the loss of a row are read from what NeMoS hands to its solver. A view is used only
-after its loss has been found equal to NeMoS's on some rows.
+A view is used only after its loss has been found equal to NeMoS's on some rows.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ import numpy as np
 from .._compile import full_precision
 from ..observations import Observation
 from ..problems import Params
-from ._nemos_losses import candidates, never_changes
-from ._nemos_penalties import Penalties, read_penalty
+from ._nemos_terms import Penalties, candidates, never_changes, read_penalty
 
 AGREE = {4: 1e-4, 8: 1e-8}  # relative difference of two evaluations of one loss, per bytes of a number
 
@@ -42,7 +40,6 @@ class View:
     sizes: tuple[int, ...]  # features of each leaf
     mask: np.ndarray | None  # (feature, column)
     penalty: Penalties
-    n_columns: int
     disposable: bool = False  # whether nothing compiled for the loss can serve again
 
     @property
@@ -64,6 +61,11 @@ class View:
     def n_together(self) -> int:
         """Columns of a neuron: the classes of a classifier, else 1."""
         return getattr(self.loss, "n_classes", 1)
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the targets."""
+        return self.Y.shape[1]
 
     @property
     def dtype(self):
@@ -92,20 +94,15 @@ class View:
 
     def parts(self) -> list[Part]:
         """List the sets of columns with the same features and groups."""
-        every = np.arange(self.X.shape[1])
+        mask = np.ones((self.X.shape[1], self.n_columns), bool) if self.mask is None else self.mask
         if self.n_classes:
-            units = np.arange(self.n_columns).reshape(-1, self.n_classes)
-            return [Part(columns, every, self.penalty.make(every, columns)) for columns in units]
-        if self.mask is None and self.penalty.labels is None:
-            columns = np.arange(self.n_columns)
-            return [Part(columns, every, self.penalty.make(every, columns))]
-        mask = np.ones((len(every), self.n_columns), bool) if self.mask is None else self.mask
-        labels = np.zeros_like(mask, int) if self.penalty.labels is None else self.penalty.labels
-        layout = np.concatenate([mask, labels])
-        _, kind = np.unique(layout, axis=1, return_inverse=True)
+            kind = np.arange(self.n_columns) // self.n_classes
+        else:
+            labels = np.zeros_like(mask, int) if self.penalty.labels is None else self.penalty.labels
+            kind = np.unique(np.concatenate([mask, labels]), axis=1, return_inverse=True)[1].ravel()
         parts = []
         for k in range(kind.max() + 1):
-            columns = np.flatnonzero(kind.ravel() == k)
+            columns = np.flatnonzero(kind == k)
             features = np.flatnonzero(mask[:, columns[0]])
             parts.append(Part(columns, features, self.penalty.make(features, columns)))
         return parts
@@ -119,14 +116,13 @@ def views(solver: Any, params, args) -> Iterator[View]:
     X, Y, sizes, out = shape
     if not (np.isfinite(X.sum(dtype=np.float64)) and np.isfinite(Y.sum(dtype=np.float64))):
         return
-    n_columns = int(np.prod(out, dtype=int))
-    penalty = read_penalty(solver, params, n_columns)
+    penalty = read_penalty(solver, params)
     if penalty is None:
         return
     model = getattr(solver.unregularized_loss, "__self__", None)
     mask = _read_mask(model, params)
     for loss in candidates(solver, model, params, args, out, Y):
-        view = View(X, Y, loss, sizes, mask, penalty, n_columns, not never_changes(loss))
+        view = View(X, Y, loss, sizes, mask, penalty, not never_changes(loss))
         if not view.certified and not _uniform_in_units(mask, penalty.labels, loss.n_coupled):
             continue
         if _agrees(view, solver.unregularized_loss, params, args):
@@ -145,8 +141,7 @@ def _glm_shape(params, args):
     good = all(x.ndim == 2 and c.shape == (x.shape[1], *out) for x, c in zip(X, coef, strict=True))
     if not good or y.shape != (len(X[0]), *out) or intercept.shape != (out or (1,)) or len(y) < 2:
         return None
-    double = intercept.dtype == np.float64
-    dtype = np.float64 if double else np.float32
+    dtype = np.float64 if intercept.dtype == np.float64 else np.float32
     matrices = [np.asarray(x, dtype) for x in X]
     design = matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
     return design, np.asarray(y, dtype).reshape(len(y), -1), tuple(x.shape[1] for x in X), out
@@ -156,23 +151,15 @@ def _read_mask(model, params) -> np.ndarray | None:
     mask = getattr(model, "_feature_mask", None)
     if mask is None:
         return None
-    coef = jax.tree.leaves(params.coef)
-    whole = [
-        np.broadcast_to(np.asarray(m), c.shape).reshape(len(c), -1)
-        for m, c in zip(jax.tree.leaves(mask), coef, strict=True)
-    ]
-    mask = np.concatenate(whole) != 0
+    leaves = zip(jax.tree.leaves(mask), jax.tree.leaves(params.coef), strict=True)
+    mask = np.concatenate([np.broadcast_to(np.asarray(m), c.shape).reshape(len(c), -1) for m, c in leaves]) != 0
     return None if mask.all() else mask
 
 
 def _uniform_in_units(mask, labels, n_coupled: int) -> bool:
     """Whether coupled columns share features and groups."""
-    for layout in (mask, labels):
-        if layout is not None:
-            units = layout.reshape(len(layout), -1, n_coupled)
-            if np.any(units != units[..., :1]):
-                return False
-    return True
+    units = [layout.reshape(len(layout), -1, n_coupled) for layout in (mask, labels) if layout is not None]
+    return all(np.all(layout == layout[..., :1]) for layout in units)
 
 
 @full_precision
@@ -187,8 +174,8 @@ def _agrees(view: View, loss: Callable, params, args) -> bool:
     size = 0.3 / max(np.sqrt(X.shape[1]) * np.abs(X).max(initial=0.0), 1e-30)
     for seed in range(2):
         rng = np.random.default_rng(seed)
-        coef = size * rng.normal(size=here.coef.shape)
-        at = Params(coef, here.intercept + 0.1 * rng.normal(size=here.intercept.shape))
+        coef, extra = size * rng.normal(size=here.coef.shape), 0.1 * rng.normal(size=here.intercept.shape)
+        at = Params(coef, here.intercept + extra)
         eta = X @ (coef if view.mask is None else coef * view.mask) + at.intercept
         y = view.Y[rows]
         try:

@@ -40,22 +40,11 @@ from ..solvers import SAGA as CertifiedSAGA
 from ..solvers import LoopOptions, Newton
 from ..solvers.proximal import proximal_gradient
 from ..stochastic import Pairs, SoftmaxProblem
-from ._nemos_penalties import REGULARIZERS, Penalties
 from ._nemos_results import Certificate, FitState, Outcome, merge, of_certified, of_table, report_of_proximal
+from ._nemos_terms import REGULARIZERS
 from ._nemos_view import AGREE, Part, View, views
 
-__all__ = [
-    "REGULARIZERS",
-    "SAGA",
-    "Certificate",
-    "FitState",
-    "Outcome",
-    "Part",
-    "Penalties",
-    "View",
-    "register",
-    "report",
-]
+__all__ = ["REGULARIZERS", "SAGA", "Certificate", "FitState", "register", "report"]
 
 _TOL = 1e-3
 _ON_HOST = {"ConjugateGradients": ConjugateGradients, "ProximalNewton": ProximalNewton, "Newton": Newton}
@@ -84,8 +73,8 @@ def report(model: Any) -> FitReport:
     Returns
     -------
     FitReport
-        Its text, or its table in a notebook, says what is known. The neurons have numbers for names; what a route of
-        the solver does not know is nan. The classes of a classifier are one problem, and share a row.
+        The neurons have numbers for names; what a route of the solver does not know is nan. The classes of a
+        classifier are one problem, and share a row.
 
     Raises
     ------
@@ -138,19 +127,16 @@ class SAGA:
 
     Notes
     -----
-    Three routes, told in ``solver_state_.route``:
+    Three routes, told in ``solver_state_.route`` (docs/how_to/use_with_nemos.md):
 
-    - "certified": Poisson with softplus or exp link, in GLM and PopulationGLM, with any of the five regularizers (also
-      with strengths per coefficient) and any feature mask. Every neuron's gap is a bound wherever one can be proved.
-      Small problems, where no step option is given, go to Newton's method, which compiles nothing.
-    - "table": any other observation model, link or classifier: SAGA on the gradient of the loss in the linear
-      predictor, with a safeguarded step and an estimated gap. A classifier with a ridge or without a penalty goes to
-      Newton's method instead, with a bound, and its route is "certified".
+    - "certified": Poisson with softplus or exp link, with any of the five regularizers and any feature mask, by SAGA or
+      Newton's method; classifiers with a ridge or without a penalty. Gaps are bounds wherever one can be proved.
+    - "table": any other observation model, link or classifier: SAGA with a safeguarded step and an estimated gap.
     - "proximal": a loss that is no generalised linear model, or a run that jax is tracing: accelerated proximal
       gradient steps, each of which descends.
 
-    ``converged`` means proved, as in the estimators of glmfit. Where the gap is only estimated to be below the
-    tolerance the status is UNPROVED, ``converged`` is False, and NeMoS warns that the fit did not converge.
+    ``converged`` means proved. Where the gap is only estimated to be below the tolerance the status is UNPROVED,
+    ``converged`` is False, and NeMoS warns that the fit did not converge.
 
     A model counts as known only after its loss has been found equal to ours on some rows, and its answer stands only if
     NeMoS's own objective there is what we say. The penalised loss never ends above its start.
@@ -205,7 +191,10 @@ class SAGA:
         """Fit; returns parameters, state and the loss's auxiliary value."""
         if not self.has_aux and not _is_traced((init_params, args)):
             for view in views(self, init_params, args):
-                params, state = self._fit(view, init_params, args)
+                start = view.columns(init_params)
+                params, state, _ = self._fit_parts(view, start)
+                params = view.tree(view.same_shift(params, start), init_params)
+                params, state = self._polish(view, params, state, args, start)
                 if self._confirms(view, init_params, params, state, args):
                     return params, state, None
         return self._run_proximal(init_params, args)
@@ -251,12 +240,6 @@ class SAGA:
         return fit(params, args) if _is_traced((params, args)) else jit(fit)(params, args)
 
     # ---------------------------------------------------------------------------------- known models
-
-    def _fit(self, view: View, init_params, args):
-        start = view.columns(init_params)
-        params, state, _ = self._fit_parts(view, start)
-        fitted = view.tree(view.same_shift(params, start), init_params)
-        return self._polish(view, fitted, state, args, start)
 
     @full_precision
     def _confirms(self, view: View, init_params, params, state: FitState, args) -> bool:
@@ -411,13 +394,11 @@ def _better_start(problem, start: Params) -> Params:
 
 def _own_kernels():
     """Kernels of a run that go with it, and with them the model whose loss they hold."""
-    fresh = [
-        jit(lambda *a, f=sweep.__wrapped__: f(*a)),
-        jit(lambda *a, n_steps, f=block_spectra.__wrapped__: f(*a, n_steps), static_argnames="n_steps"),
-        jit(lambda *a, f=curved.__wrapped__: f(*a)),
-    ]
-    epoch = jit(lambda *a, subsets, f=saga_epoch.__wrapped__: f(*a, subsets=subsets), static_argnames="subsets")
-    return tuple(fresh), epoch
+
+    def fresh(kernel, *static):
+        return jit(lambda *given, **named: kernel.__wrapped__(*given, **named), static_argnames=static)
+
+    return (fresh(sweep), fresh(block_spectra, "n_steps"), fresh(curved)), fresh(saga_epoch, "subsets")
 
 
 def _is_traced(tree) -> bool:

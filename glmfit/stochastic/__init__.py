@@ -1,4 +1,4 @@
-"""Softmax problems and what solves them in steps that draw rows or classes."""
+"""Softmax problems and what solves them in steps that draw rows or classes; users find them in problems and solvers."""
 
 from __future__ import annotations
 
@@ -7,27 +7,4 @@ from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from .incremental_majorization import IncrementalMajorization
 from .row_visits import SoftmaxSGD, StochasticMajorization
-from .schedule import SampledSolution, Schedule, ScheduledSolver
-from .tuning import TunedStep, tune_step, untuned_step
-
-__all__ = [
-    "NCE",
-    "OVE",
-    "SGD",
-    "BoundMajorization",
-    "ImplicitSGD",
-    "ImportanceSampling",
-    "IncrementalMajorization",
-    "Pairs",
-    "SampledSolution",
-    "Schedule",
-    "ScheduledSolver",
-    "SoftmaxProblem",
-    "SoftmaxProx",
-    "SoftmaxSGD",
-    "StochasticMajorization",
-    "TunedStep",
-    "UMax",
-    "tune_step",
-    "untuned_step",
-]
+from .schedule import SampledSolution, Schedule, ScheduledSolver, TunedStep, tune_step, untuned_step

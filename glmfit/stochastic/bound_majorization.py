@@ -1,7 +1,6 @@
 """Bound majorization: go down a quadratic above the objective of a softmax model that touches it, then down the next.
 
-The quadratic bound of every row's log-sum-exp has curvature C (x) xx'; their sum is minimised by conjugate gradients.
-Derivation and guarantee: docs/theory/bound_majorization.md.
+The bound of every row's log-sum-exp has curvature C (x) xx'. Derivation: docs/theory/bound_majorization.md.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FLOOR = 1e-10  # of the largest curvature across classes
 
 @dataclass(frozen=True)
 class BoundMajorization:
-    r"""Monotone second-order steps without a step size: down a quadratic bound, towards its minimum, then the next.
+    r"""Monotone second-order steps: down a quadratic bound, towards its minimum, then the next.
 
     Parameters
     ----------
@@ -38,9 +37,8 @@ class BoundMajorization:
         objective in every step; 1 goes to the minimum. 1.9 is best where the bound is far above the objective (certain
         rows, weak ridges), and close to the worst where it is not; 1.5 is never far from the best.
     order : {"descending", "given", "ascending", "averaged"}
-        The order in which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a
-        rule, and half the products on digits (benchmarks/majorization_paper.py); "averaged" as few, each with twice the
-        elementwise work.
+        In which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a rule, and
+        half the products on digits (benchmarks/majorization_paper.py); "averaged" as few, each with twice the work.
     max_products : int
         Products with the bound's curvature per step, at most.
 
@@ -51,11 +49,7 @@ class BoundMajorization:
 
     Host, float64; nothing is compiled. The bound, that of Jebara and Choromanska, is minimised by preconditioned
     conjugate gradients, any of whose iterates lowers it. An epoch is one step: half a pass, and one per product.
-
-    References
-    ----------
-    Choromanska and Jebara (2012), Stochastic bound majorization; Salakhutdinov and Roweis (2003) for relaxation;
-    docs/theory/bound_majorization.md, Propositions 1 to 3.
+    Theory and sources: docs/theory/bound_majorization.md, Propositions 1 to 3.
     """
 
     relaxation: float = 1.5

@@ -34,11 +34,9 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
     """Bound F - F* of a `SoftmaxProblem` at any parameters by a feasible point of the dual.
 
     The dual point is the model's own probabilities, mixed with just enough of a fixed distribution that the expected
-    count of every class is the observed one, as the free intercepts demand. Where the intercepts are optimal no mixing
-    is needed and the bound is ``|gradient in W|^2 / (2 strength)``, what strong convexity gives. Where they are not,
-    and classes are few, the probabilities of intercepts that are nearly so serve as well. 64 epsilons of the sums are
-    added for rounding, and what rounding of the scores can do. Cost: one pass over rows and classes, and up to six
-    more where intercepts are off.
+    count of every class is the observed one, as the free intercepts demand; where classes are few, also those of
+    intercepts that are nearly optimal. 64 epsilons of the sums are added for rounding, and what rounding of the scores
+    can do. Cost: one pass over rows and classes, and up to six more where intercepts are off.
     """
     paired = problem.n_rows * problem.n_classes**2 <= _SETTLING_WORK
     sums = problem.sums_at(params, paired)

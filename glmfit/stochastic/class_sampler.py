@@ -1,8 +1,6 @@
 """What solvers share that sample classes: their state, their draws, an epoch; what a step does is in ``class_steps``.
 
-The cost of a step does not grow with the number of classes. All of them follow a schedule: a number of epochs, a step
-that shrinks from one to the next. They come near the optimum and do not converge to it in a finite time; how near is a
-matter for the problem's own certificate.
+They come near the optimum and do not converge to it in a finite time; how near is for the problem's certificate to say.
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ class SamplerState(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassSampler(ScheduledSolver):
-    """Solver that samples classes. It is a static argument of the kernels, which call its step.
-
-    A step sees scores and returns pushes; it knows neither features nor weights.
-    """
+    """Solver that samples classes, a static argument of the kernels. Its step sees scores and returns pushes."""
 
     auxiliary: ClassVar[bool] = False  # whether there are auxiliary variables
     hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts
@@ -85,7 +80,6 @@ class ClassSampler(ScheduledSolver):
         return SamplerState(kernels.Weights(jax.device_put(V), jax.device_put(u), jnp.ones((), problem.dtype)), 0, seed)
 
     def update(self, problem, state: SamplerState, c: float) -> SamplerState:
-        """Do one epoch at step size c / N; one so long that the ridge would turn coefficients around is refused."""
         number, data = problem.dtype.type, problem.class_data
         data = data._replace(auxiliary=data.row) if self._per_row else data
         # The ridge in terms of what is sampled: a row of counts is several pairs.
@@ -98,8 +92,8 @@ class ClassSampler(ScheduledSolver):
         facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), self._auxiliary_limit(problem)))
         span = kernels.Span(0, 0, *facts)
         # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
-        n_steps, width = n_visits // n, problem.most_seen if self.visit == "row" else 1
-        most = max(1, _PORTION // (n * (m + width) + problem.n_features))
+        n_steps, width = n_visits // n, problem.most_seen if self.visit == "row" else 0
+        most = max(1, _PORTION // (n * (m + max(width, 1)) + problem.n_features))
         size = -(-n_steps // -(-n_steps // most))
         for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))
         order = _order(for_order, n_visits, n, size)
@@ -108,26 +102,27 @@ class ClassSampler(ScheduledSolver):
         safe = (50.0 if problem.dtype.itemsize == 4 else 500.0) / max(fall, 1e-300)  # coefficients must not overflow
         stride = int(min(size, max(1.0, safe)))
         weights = state.weights
+        visit, shared = kernels.counts if width else self._visit(n), self._shares(n)
         for first in range(0, n_steps, size):
-            steps = self._prepare(problem, data, jax.random.fold_in(for_classes, first), order, first, size, m)
+            seen, key = data, jax.random.fold_in(for_classes, first)
+            part, negatives = _draw(key, data, order, first, size, problem.n_classes, m, shared, width)
+            if visit is kernels.one_row:
+                seen, part, negatives = kernels.look_up(data, part, negatives), None, None
             last = min(size, n_steps - first)
             for start in range(0, last, stride):
-                weights = steps(weights=weights, span=span._replace(start=start, stop=min(start + stride, last)))
+                some = span._replace(start=start, stop=min(start + stride, last))
+                weights = kernels.take_steps(seen, weights, part, negatives, some, visit, self)
                 if change > 0:
                     weights = kernels.merge_scale(weights, data.rows.penalised)
         return SamplerState(weights, state.epoch + 1, state.seed)
 
-    def _prepare(self, problem, data, key, order, first: int, size: int, m: int) -> Callable:
-        """Draw the classes of some steps, and return what takes the steps, given weights and span."""
-        n = order.shape[1]
-        if self.visit == "row":
-            width = problem.most_seen
-            part, negatives = _draw_others(key, data, order, first, size, problem.n_classes, m, width)
-            return partial(kernels.count_steps, data, order=part, negatives=negatives, solver=self, width=width)
-        part, negatives = _draw(key, data.label, order, first, size, problem.n_classes, m, self._shares(n))
-        return self._steps(data, part, negatives, n)
-
     # ---------------------------------------------------------------- how
+
+    def _visit(self, n: int) -> Callable:
+        """Return what a step does with n pairs."""
+        if n == 1:
+            return kernels.one_row
+        return kernels.shared if self._shares(n) else kernels.averaged
 
     @property
     def _per_row(self) -> bool:
@@ -149,13 +144,6 @@ class ClassSampler(ScheduledSolver):
         """Return what auxiliary variables are kept below after every step."""
         return math.inf
 
-    def _steps(self, data, order, negatives, n: int) -> Callable:
-        """Return what takes some of the steps drawn, given weights and span."""
-        if n == 1:
-            return partial(kernels.single_steps, kernels.look_up(data, order, negatives), solver=self)
-        kernel = kernels.shared_steps if self._shares(n) else kernels.averaged_steps
-        return partial(kernel, data, order=order, negatives=negatives, solver=self)
-
     def n_visits(self, problem) -> int:
         """Visits of an epoch: pairs of a row and a class with counts, or rows."""
         return problem.n_rows if self.visit == "row" else problem.n_pairs
@@ -166,7 +154,6 @@ class ClassSampler(ScheduledSolver):
         return n_visits // min(self.batch_size, n_visits)
 
     def user_params(self, problem, state: SamplerState) -> Params:
-        """Coefficients (feature, class) and intercepts (class,) of a state, intercepts centred."""
         V = np.array(state.weights.V)
         d = problem.n_features
         coef = V[:, :d].T * problem.dtype.type(state.weights.scale)
@@ -175,11 +162,10 @@ class ClassSampler(ScheduledSolver):
         return Params(coef, V[:, d] - V[:, d].mean(dtype=np.float64).astype(V.dtype))
 
     def is_finite(self, state: SamplerState) -> bool:
-        """Whether no number overflowed."""
         return bool(_finite(state.weights))
 
     def kept(self, state: SamplerState) -> SamplerState:
-        """Return a copy, since updates use up the weights they are given; these may come from a file."""
+        # A copy, since updates use up the weights they are given; these may come from a file.
         return SamplerState(jax.tree.map(jnp.array, state.weights), int(state.epoch), int(state.seed))
 
 
@@ -191,24 +177,18 @@ def _order(key, n_pairs: int, n: int, size: int):
     return jnp.concatenate([order, order[: -n_steps % size]])
 
 
-@partial(jit, static_argnames=("size", "n_classes", "m", "shared"))
-def _draw(key, label, order, start, size: int, n_classes: int, m: int, shared: bool):
-    """Pairs and negatives of some of an epoch's steps; single rows without the axis of the batch."""
+@partial(jit, static_argnames=("size", "n_classes", "m", "shared", "width"))
+def _draw(key, data, order, start, size: int, n_classes: int, m: int, shared: bool, width: int):
+    """Pairs, or rows with counts of at most ``width`` classes, and negatives, of some of an epoch's steps."""
     order = jax.lax.dynamic_slice_in_dim(order, start, size)
+    if width:
+        of_step = jax.vmap(kernels.support_of, (None, 0, None))
+        known = jax.vmap(of_step, (None, 0, None))(data, order, width)[0]
+        return order, (known, kernels.distinct_negatives(key, known, n_classes, m, data.n_seen(order)))
     if shared:  # out of all classes: as if the label were a class of its own
         none = jnp.full((size, 1), n_classes, jnp.int32)
         return order, kernels.distinct_negatives(key, none, n_classes + 1, m)
-    negatives = kernels.distinct_negatives(key, label[order][..., None], n_classes, m)
-    return (order[:, 0], negatives[:, 0]) if order.shape[1] == 1 else (order, negatives)
-
-
-@partial(jit, static_argnames=("size", "n_classes", "m", "width"))
-def _draw_others(key, data, order, start, size: int, n_classes: int, m: int, width: int):
-    """Rows of counts of some of an epoch's steps, and classes without counts in them."""
-    order = jax.lax.dynamic_slice_in_dim(order, start, size)
-    of_step = jax.vmap(kernels.support_of, (None, 0, None))
-    known = jax.vmap(of_step, (None, 0, None))(data, order, width)[0]
-    return order, kernels.distinct_negatives(key, known, n_classes, m, data.n_seen(order))
+    return order, kernels.distinct_negatives(key, data.label[order][..., None], n_classes, m)
 
 
 @jit

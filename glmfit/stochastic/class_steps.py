@@ -1,7 +1,4 @@
-"""Solvers of softmax models that sample classes, and what one step of each does.
-
-The only place where their formulas stand; steps over all rows of a batch are in ``class_kernels``.
-"""
+"""Solvers of softmax models that sample classes, and the formulas of their steps; batches are in ``class_kernels``."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -44,9 +40,8 @@ class ImplicitSGD(ClassSampler):
     batch_size : int
         Rows per step.
     minibatch : str
-        With more than one row: "averaged" (each row by itself, with its own negatives, and the mean of what they would
-        do), or the exact step of the batch with shared negatives by "dual" block ascent, "jacobi" sweeps or "newton"
-        with conjugate gradients.
+        With more than one row: "averaged" (each row with its own negatives, and the mean of what they would do), or the
+        exact step of the batch with shared negatives by "dual" block ascent, "jacobi" sweeps or "newton".
     sweeps : int
         Sweeps of "dual" and "jacobi"; "newton" goes on to the exact step. One dual sweep is as good as single steps; 3
         to 5 Jacobi sweeps are a conservative step.
@@ -59,12 +54,8 @@ class ImplicitSGD(ClassSampler):
     Notes
     -----
     Cost per step O(m D), whatever the number of classes and rows. Unbiased: the sampled objective's mean is the softmax
-    likelihood's. Tolerates steps a hundred times too long. Theory: docs/theory/implicit_sgd.md.
-
-    References
-    ----------
-    F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), section 3.2; Algorithm 1 is the case of one row
-    and one negative.
+    likelihood's. Tolerates steps a hundred times too long. Theory: docs/theory/implicit_sgd.md. Source: F. Fagan, G.
+    Iyengar, Unbiased scalable softmax optimization (2018), section 3.2.
     """
 
     implicit: ClassVar[bool] = True
@@ -90,7 +81,6 @@ class ImplicitSGD(ClassSampler):
             )
 
     def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        """Step of one row: see `ClassSampler.step`."""
         if self.alpha == 1:
             score, log_a = jnp.append(score, score_label), jnp.append(jnp.full_like(score, log_a), 0.0)
             target = jnp.zeros_like(score).at[-1].set(1.0)
@@ -106,12 +96,13 @@ class ImplicitSGD(ClassSampler):
     def _shares(self, n: int) -> bool:
         return n > 1 and self.minibatch != "averaged"
 
-    def _steps(self, data, order, negatives, n: int) -> Callable:
-        if not self._shares(n):
-            return super()._steps(data, order, negatives, n)
-        budget = max(self.sweeps, _NEWTON_STEPS) if self.minibatch == "newton" else self.sweeps
-        how = {"method": self.minibatch, "budget": budget}
-        return partial(kernels.coupled_steps, data, order=order, negatives=negatives, **how)
+    def _visit(self, n: int) -> Callable:
+        return kernels.coupled if self._shares(n) else super()._visit(n)
+
+    @property
+    def budget(self) -> int:
+        """Sweeps, or Newton steps, of a minibatch."""
+        return max(self.sweeps, _NEWTON_STEPS) if self.minibatch == "newton" else self.sweeps
 
 
 @dataclass(frozen=True)
@@ -138,8 +129,8 @@ class SoftmaxProx(ClassSampler):
         """Pushes of one row on all classes, whose shares are the target."""
         return softmax_prox(c, score, target, mobility)
 
-    def _steps(self, data, order, negatives, n: int) -> Callable:
-        return partial(kernels.all_class_steps, data, order=order.reshape(len(order), n), solver=self)
+    def _visit(self, n: int) -> Callable:
+        return kernels.all_classes
 
 
 class _Explicit(ClassSampler):
@@ -203,11 +194,8 @@ class UMax(_Explicit):
     Notes
     -----
     Cost per step O(m D). The direction is unbiased once no raise fires, which is so at the optimum; before, it is not.
-
-    References
-    ----------
-    F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), Algorithm 2, with distinct negatives (with
-    repeated ones a raise can go too far).
+    Source: F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), Algorithm 2, with distinct negatives
+    (with repeated ones a raise can go too far).
     """
 
     delta: float = 1.0
@@ -226,7 +214,6 @@ class UMax(_Explicit):
         return problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
 
     def update(self, problem, state: SamplerState, c: float) -> SamplerState:
-        """Do one epoch at step size c / N; see `ClassSampler.update`."""
         state = super().update(problem, state, c)
         if not self.bounded or problem.coef_bound == math.inf:
             return state
@@ -243,13 +230,10 @@ class SGD(_Explicit):
 class OVE(ClassSampler):
     """Stochastic gradient steps of the one-versus-each bound, for comparison: it has another optimum than softmax.
 
-    References
-    ----------
-    M. Titsias, One-vs-each approximation to softmax for scalable estimation of probabilities (2016).
+    Source: M. Titsias, One-vs-each approximation to softmax for scalable estimation of probabilities (2016).
     """
 
     def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        """Step of one row: see `ClassSampler.step`."""
         push = c * jnp.exp(log_a) * jax.nn.sigmoid(score - score_label)
         return Impulse(push, jnp.sum(push), u)
 
@@ -258,21 +242,16 @@ class OVE(ClassSampler):
 class NCE(ClassSampler):
     """Noise-contrastive estimation with uniform noise, for comparison: biased for finitely many negatives.
 
-    The normaliser is fixed at 1, and a negative that is the label counts as noise all the same.
-
-    References
-    ----------
-    M. Gutmann, A. Hyvarinen, Noise-contrastive estimation (2012).
+    The normaliser is fixed at 1, and a negative that is the label counts as noise all the same. Source: M. Gutmann,
+    A. Hyvarinen, Noise-contrastive estimation (2012).
     """
 
     hits: ClassVar[bool] = True
 
     def log_weight(self, n_classes: int, m: int, n: int) -> float:
-        """Logarithm of a class's expected count among the negatives."""
-        return math.log(m / n_classes)
+        return math.log(m / n_classes)  # of a class's expected count among the negatives
 
     def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        """Step of one row: see `ClassSampler.step`."""
         return Impulse(c * jax.nn.sigmoid(score - log_a), c * jax.nn.sigmoid(log_a - score_label), u)
 
 
@@ -280,16 +259,14 @@ class NCE(ClassSampler):
 class ImportanceSampling(ClassSampler):
     """Softmax over the label and the sampled classes only, for comparison: biased for finitely many negatives.
 
+    Source: Y. Bengio, J.-S. Senecal, Adaptive importance sampling to accelerate training of a neural probabilistic
+    language model (2008).
+
     Parameters
     ----------
     weighted : bool
         Weight the negatives by the inverse of their probability to be sampled. Otherwise negatives that are the label
         take part, too.
-
-    References
-    ----------
-    Y. Bengio, J.-S. Senecal, Adaptive importance sampling to accelerate training of a neural probabilistic language
-    model (2008).
     """
 
     weighted: bool = False
@@ -300,7 +277,6 @@ class ImportanceSampling(ClassSampler):
         return not self.weighted
 
     def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        """Step of one row: see `ClassSampler.step`."""
         delta = score - score_label + (log_a if self.weighted else 0.0)
         total = log1p_sum_exp(delta)
         return Impulse(c * jnp.exp(delta - total), -c * jnp.expm1(-total), u)

@@ -34,7 +34,7 @@ class RowBatch(NamedTuple):
 
 
 class ContrastRows:
-    """Rows of a softmax problem, in any order: its ``shape`` is that of parameters, contrasts and columns."""
+    """Rows of a softmax problem, in any order; ``shape`` is that of parameters, contrasts and columns."""
 
     def __init__(self, problem):
         self.problem, self.n_rows = problem, problem.n_rows
@@ -150,10 +150,7 @@ class ContrastRows:
 
 
 class InverseCurvature:
-    """Inverse of a positive diagonal, (parameter,), plus rank-one matrices, by Woodbury's identity.
-
-    Only the lower triangle exists, so it is symmetric whatever rounding does.
-    """
+    """Inverse of a positive diagonal, (parameter,), plus rank-one matrices, by Woodbury: its lower triangle."""
 
     def __init__(self, diagonal: np.ndarray):
         self._lower = np.asfortranarray(np.diag(1 / diagonal))

@@ -1,9 +1,8 @@
 r"""Incremental majorization of softmax models: every row has a quadratic bound, replaced when the row is visited.
 
-It is at least the row's loss everywhere and touches it at the row's anchor, with curvature ``C_i (x) z_i z_i'``. The
-sum, with the ridge, is at least F. Visiting rows moves their anchors to where the parameters are, or a share beyond,
-and then the parameters to the minimiser of the sum. It never goes up, because a bound gives way only to one that is not
-higher at the parameters: docs/theory/bound_majorization.md, Proposition 4. Parameters are those of `ContrastRows`.
+Its curvature is ``C_i (x) z_i z_i'``, and it touches the row's loss at the row's anchor. Visiting rows moves their
+anchors to where the parameters are, or a share beyond, and then the parameters to the minimiser of the sum, which never
+goes up: docs/theory/bound_majorization.md, Proposition 4. Parameters are those of `ContrastRows`.
 """
 
 from __future__ import annotations
@@ -65,10 +64,7 @@ class IncrementalMajorization:
     parameters, cost per epoch: N P^2 flops and P^3 / 3. Memory: some matrices of P^2, and 2 numbers per row and class.
     With many parameters ConjugateGradients, which forms no such matrix, is faster. Directions with less than 1e-14 of
     the largest curvature count as flat: scale features whose scales differ by more than a factor of 1e6 first.
-
-    References
-    ----------
-    Jebara and Choromanska (2012), for the bound; Mairal (2015), Incremental majorization-minimization optimization.
+    Theory and sources: docs/theory/bound_majorization.md, Proposition 4.
     """
 
     batch_size: int | None = None
@@ -176,8 +172,8 @@ class SurrogateSum(ContrastRows):
     def visit(self, at: Surrogates, blocks: list[np.ndarray], order: str, lead: float) -> Surrogates:
         """Replace the surrogates of each block of rows (an empty one none), and minimise the sum after each.
 
-        New surrogates touch beyond the scores by ``lead``, a share in [0, 1) of the way from the old anchor. The bound
-        of what is returned is not above that of ``at``, which is left as it is, but for rounding.
+        New ones touch beyond the scores by ``lead``, a share of the way from the old anchor. The sum does not rise, but
+        for rounding; ``at`` is left as it is.
         """
         passes, age = at.passes + any(len(rows) for rows in blocks), at.age + 1
         bound, gradient, curvature = at.bound, at.gradient, at.curvature.copy()

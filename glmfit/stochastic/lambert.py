@@ -1,7 +1,6 @@
-"""Scalar roots behind implicit steps: the Lambert function of an exponential and what is built on it.
+"""Scalar roots behind implicit steps, elementwise and without branches, so that they can sit in innermost loops.
 
-Elementwise on JAX arrays, in single or double precision, without branches, so that it can sit in the innermost loop of
-a solver. Derivations and error bounds: docs/theory/implicit_sgd.md.
+Derivations and error bounds: docs/theory/implicit_sgd.md.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ def limits(x) -> Limits:
 def wexp(z):
     """Solve ``w + log(w) = z`` for w > 0: the Lambert function W_0 of ``exp(z)``, which is never formed.
 
-    Relative error at most 2e-15 in double and 1e-6 in single precision, down to where exp(z) itself underflows. The
-    derivative is ``w / (1 + w)``.
+    Relative error at most 2e-15 in double and 1e-6 in single precision, down to where exp(z) itself underflows.
     """
     tiny = jnp.exp(jnp.minimum(z, 0.0))
     w = jnp.where(z > limits(z).iterate, z - jnp.log(jnp.maximum(z, 1.0)), _wexp_between(z))

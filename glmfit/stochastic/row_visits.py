@@ -49,7 +49,6 @@ class RowVisitor(ScheduledSolver):
         """Return new parameters and memory after a batch."""
 
     def init_state(self, problem, params: Params | None, *, key) -> VisitState:
-        """Begin at the parameters, or at zeros."""
         rows = problem.contrast_rows
         theta = np.zeros(rows.n_parameters) if params is None else rows.to_vector(params)
         return VisitState(theta, None, 0, 0, seed_of(key))
@@ -73,17 +72,14 @@ class RowVisitor(ScheduledSolver):
                 return
 
     def update(self, problem, state: VisitState, c: float) -> VisitState:
-        """Do one epoch."""
         with one_thread_each():  # waking others costs more than it saves
             last = deque(self.visits(problem, state, c), maxlen=1)[0]
         return last._replace(epoch=state.epoch + 1)
 
     def user_params(self, problem, state: VisitState) -> Params:
-        """Coefficients (feature, class) and intercepts (class,) of a state."""
         return problem.contrast_rows.to_params(state.theta)
 
     def is_finite(self, state: VisitState) -> bool:
-        """Whether no number overflowed."""
         return bool(np.isfinite(state.theta).all())
 
     def n_steps(self, problem) -> int:
@@ -112,12 +108,8 @@ class SoftmaxSGD(RowVisitor):
 
     Notes
     -----
-    The paper's sum over a batch is a mean here, so that its gain is ``step / batch_size``. Same rows, centred features
-    and loop as `StochasticMajorization`. For use there is `ImplicitSGD`, or `SoftmaxProx` for all classes.
-
-    References
-    ----------
-    A. Choromanska, T. Jebara, Stochastic bound majorization (2013), section 2.1.
+    The sum over a batch of the source (A. Choromanska, T. Jebara, Stochastic bound majorization, 2013, section 2.1) is
+    a mean here, so that its gain is ``step / batch_size``. For use there is `ImplicitSGD`, or `SoftmaxProx`.
     """
 
     gain: str = "constant"
@@ -129,7 +121,6 @@ class SoftmaxSGD(RowVisitor):
         check_positive("tau", self.tau)
 
     def update(self, problem, state: VisitState, c: float) -> VisitState:
-        """Do one epoch at step size c / N."""
         check_explicit_step(c, problem.strength)
         return super().update(problem, state, c)
 
@@ -177,21 +168,18 @@ class StochasticMajorization(RowVisitor):
     Notes
     -----
     For one epoch, to end with or to start another solver from; `IncrementalMajorization` and `ConjugateGradients`
-    converge. At full rank there is nothing to tune; the step of a schedule is not used. On a quadratic the error after
-    tau epochs is J_0(2 sqrt(tau)) of the first one (a Bessel function): 0.22 after one, then it oscillates, because
-    gradients at parameters long left are never forgotten. With ``restart`` it is 0.22^tau there, and a floor of noise
-    is left on other problems.
+    converge. The step of a schedule is not used. On a quadratic the error after tau epochs is J_0(2 sqrt(tau)) of the
+    first one (a Bessel function): 0.22 after one, then it oscillates, because old gradients are never forgotten. With
+    ``restart`` it is 0.22^tau there, and a floor of noise is left on other problems.
 
     Host, float64; nothing is compiled. Cost of a row with P parameters and K classes: 3 (K - 1) P^2 flops at full rank
     and memory for P^2 numbers; at rank k, O((K - 1) k^2 P) flops and, with single rows of two classes, memory for about
     (4 k + 15) P numbers. Dense features are copied once. Sigma begins with the ridge, which must therefore be positive
     (and with a 1e-10th of what the data may add, at least); intercepts have none and begin with as much, or with the
-    weight of one row if that is less. Theory: docs/theory/bound_majorization.md, "The stochastic listing".
+    weight of one row if that is less.
 
-    References
-    ----------
-    A. Choromanska, T. Jebara, Stochastic bound majorization (2013), Algorithm 2, with each row's gradient counted once
-    (as printed it counts observed features and ridge once per class).
+    Source: A. Choromanska, T. Jebara, Stochastic bound majorization (2013), Algorithm 2, with each row's gradient
+    counted once; docs/theory/bound_majorization.md, "The stochastic listing".
     """
 
     usual_epochs: ClassVar[int] = 1

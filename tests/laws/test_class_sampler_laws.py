@@ -219,11 +219,11 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing():
 
 
 def test_draws_depend_on_seed_and_epoch_alone():
-    label = np.zeros(50, np.int32)
+    problem, *_ = make(n=50)
     order = class_sampler._order(jax.random.key(0), 50, 1, 50)
     assert np.array_equal(np.sort(order[:, 0]), np.arange(50))
     keys = [jax.random.key(k) for k in (0, 0, 1)]
-    one, two, other = (class_sampler._draw(k, label, order, 0, 50, K, 3, False) for k in keys)
+    one, two, other = (class_sampler._draw(k, problem.class_data, order, 0, 50, K, 3, False, 0) for k in keys)
     assert equal(one, two) and not equal(one, other)
 
 

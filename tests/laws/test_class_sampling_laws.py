@@ -64,7 +64,8 @@ def schedule(stop, c=0.5, strength=0.0, begin=0, log_a=LOG_A):
 
 
 def single_steps(data, weights, order, negatives, span, solver):
-    return sampling.single_steps(sampling.look_up(data, order, negatives), weights, span, solver)
+    seen = sampling.look_up(data, order, negatives)
+    return sampling.take_steps(seen, weights, None, None, span, sampling.one_row, solver)
 
 
 def finished(weights, intercept=True):
@@ -171,7 +172,7 @@ def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rn
     order = jnp.asarray(rng.choice(N, 4, replace=False).astype(np.int32))
     C = sampling.distinct_negatives(jax.random.key(2), data.label[order][..., None], K, M)
     one = schedule(1, length(solver), 0.1)
-    W, u_new = finished(sampling.averaged_steps(data, weights(V, u), order[None], C[None], one, solver))
+    W, u_new = finished(sampling.take_steps(data, weights(V, u), order[None], C[None], one, sampling.averaged, solver))
     alone = [finished(single_steps(data, weights(V, u), order[j : j + 1], C[j : j + 1], one, solver)) for j in range(4)]
     np.testing.assert_allclose(W, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
     np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
@@ -186,10 +187,8 @@ def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
         for _ in range(20):
             (V, u), (V2, u2) = start(rng), start(rng)
             V2, u2 = V + 0.3 * (V2 - V), u + 0.3 * (u2 - u)
-            ends = [
-                finished(sampling.averaged_steps(data, weights(*s), order[None], C[None], schedule(1, c), solver))
-                for s in ((V, u), (V2, u2))
-            ]
+            args = order[None], C[None], schedule(1, c), sampling.averaged, solver
+            ends = [finished(sampling.take_steps(data, weights(*s), *args)) for s in ((V, u), (V2, u2))]
             (W, u_new), (W2, u2_new) = ends
             before = np.sum((V - V2) ** 2) + np.sum((u - u2) ** 2)
             after = np.sum((W - W2) ** 2) + np.sum((u_new - u2_new) ** 2)
@@ -207,7 +206,7 @@ def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
     C = np.stack([rng.choice(K, M, replace=False) for _ in range(steps)]).astype(np.int32)
     c, strength = 4 * length(solver), 0.05
     args = data, weights(V, u), jnp.asarray(order), jnp.asarray(C), schedule(steps, c, strength)
-    W, u_new = finished(sampling.shared_steps(*args, solver))
+    W, u_new = finished(sampling.take_steps(*args, sampling.shared, solver))
 
     x1 = np.column_stack([features, np.ones(N)])
     label, weight, offset = (np.asarray(a) for a in (data.label, data.weight, data.offset))
@@ -237,9 +236,9 @@ def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(la
     args = jnp.asarray(order), jnp.asarray(C)
 
     def fit(method, budget, strength=0.05):
-        return finished(
-            sampling.coupled_steps(data, weights(V, u), *args, schedule(3, 4.0, strength), method=method, budget=budget)
-        )
+        solver = ImplicitSGD(minibatch=method, sweeps=budget)
+        span = schedule(3, 4.0, strength)
+        return finished(sampling.take_steps(data, weights(V, u), *args, span, sampling.coupled, solver))
 
     exact = fit("dual", 60)
     for method, budget in (("jacobi", 2000), ("newton", 30)):
@@ -265,8 +264,8 @@ def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, 
     data = make(rng, features, layout)
     V, u = start(rng)
     order, c = rng.choice(N, (6, 3), replace=False).astype(np.int32), 2.0
-    args = data, weights(V, u), jnp.asarray(order), schedule(6, c, strength)
-    W, _ = finished(sampling.all_class_steps(*args, SoftmaxProx()))
+    args = data, weights(V, u), jnp.asarray(order), None, schedule(6, c, strength)
+    W, _ = finished(sampling.take_steps(*args, sampling.all_classes, SoftmaxProx()))
     x1, free = np.column_stack([features, np.ones(N)]), np.append(np.zeros(D), 1)
     d = np.where(free, 1.0, 1 + c * strength)
     for rows in order:
@@ -312,10 +311,11 @@ def test_negatives_are_those_of_a_loop_that_takes_classes_away(m):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_program_of_a_draw_does_not_grow_with_the_number_of_negatives(shared):
-    key, label, order = jax.random.key(0), jnp.zeros(64, jnp.int32), jnp.zeros((8, 4), jnp.int32)
+    key, order = jax.random.key(0), jnp.zeros((8, 4), jnp.int32)
+    data = make(np.random.default_rng(0), np.zeros((N, D)))
 
     def size(m):
-        traced = class_sampler._draw.trace(key, label, order, 0, size=8, n_classes=1000, m=m, shared=shared)
+        traced = class_sampler._draw.trace(key, data, order, 0, size=8, n_classes=1000, m=m, shared=shared, width=0)
         return sum(1 for _ in equations(traced.jaxpr))
 
     assert size(2) == size(16) == size(128)

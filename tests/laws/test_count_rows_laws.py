@@ -41,9 +41,10 @@ def one_step(problem, W, v, i, others, solver, c=1e-3, strength=0.0):
     weights = sampling.Weights(jnp.array(W), jnp.array(v), jnp.ones(()))
     span = sampling.Span(0, 1, c, strength, np.nan, np.inf)
     order = jnp.asarray(np.array([i], np.int32))
-    end = sampling.count_steps(
-        problem.class_data, weights, order, jnp.asarray(negatives), span, solver, problem.most_seen
-    )
+    data, width = problem.class_data, problem.most_seen
+    support = jnp.stack([sampling.support_of(data, row, width)[0] for row in i])[None]
+    drawn = support, jnp.asarray(negatives)
+    end = sampling.take_steps(data, weights, order, drawn, span, sampling.counts, solver)
     return np.array(end.V) * float(end.scale), np.array(end.u)
 
 

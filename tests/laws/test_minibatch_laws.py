@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from glmfit.stochastic import implicit, minibatch
+from glmfit.stochastic import implicit
 
 SOLVERS = {
-    "dual": lambda batch: minibatch.dual_ascent(batch, 60),
-    "jacobi": lambda batch: minibatch.jacobi_ascent(batch, 3000),
-    "newton": lambda batch: minibatch.newton_cg(batch, 40, 200),
+    "dual": lambda batch: implicit.dual_ascent(batch, 60),
+    "jacobi": lambda batch: implicit.jacobi_ascent(batch, 3000),
+    "newton": lambda batch: implicit.newton_cg(batch, 40, 200),
 }
 JITTED = {name: jax.jit(solver) for name, solver in SOLVERS.items()}
 
@@ -34,7 +34,7 @@ def random_batch(rng, n=6, q=7, d=4, c=1.0, orthogonal=False, X=None):
     log_a[np.arange(n), label] = -np.inf
     base = 2 * rng.normal(size=(n, q))
     numbers = base, X @ X.T, label, log_a, c * rng.uniform(0.5, 2, n), rng.uniform(0, 3, n)
-    return minibatch.Batch(*map(jnp.asarray, numbers))
+    return implicit.Batch(*map(jnp.asarray, numbers))
 
 
 @pytest.mark.parametrize("c", [0.1, 1.0, 30.0])
@@ -52,7 +52,7 @@ def test_three_solvers_agree(c, d, x64, rng):
 @pytest.mark.parametrize("rows", SINGULAR)
 def test_a_singular_mobility_does_no_harm_to_newton(rows, x64):
     """Draws enough that each kind overflowed where conjugate gradients went on in directions that move no score."""
-    newton, dual = JITTED["newton"], jax.jit(lambda b: minibatch.dual_ascent(b, 1000))
+    newton, dual = JITTED["newton"], jax.jit(lambda b: implicit.dual_ascent(b, 1000))
     for seed in range(12):
         rng = np.random.default_rng(seed)
         batch = random_batch(rng, n=5, q=3, c=(0.3, 3.0)[seed % 2], X=SINGULAR[rows](rng, 5))
@@ -107,7 +107,7 @@ def test_orthogonal_rows_are_solved_one_by_one(name, x64, rng):
 
 def test_the_first_dual_sweep_is_a_sequence_of_single_steps(x64, rng):
     batch = random_batch(rng)
-    G, u = jax.jit(lambda b: minibatch.dual_ascent(b, 1))(batch)
+    G, u = jax.jit(lambda b: implicit.dual_ascent(b, 1))(batch)
     scores = np.array(batch.base)
     for i in range(len(batch.c)):
         y, mobility = int(batch.label[i]), batch.mobility[i, i]
@@ -135,5 +135,5 @@ def test_a_few_jacobi_sweeps_already_descend(x64, rng):
         value = batch.c * (u + jnp.exp(total - u)) + (u - batch.u) ** 2 / 2
         return float(jnp.sum(value) + jnp.sum(G * (batch.mobility @ G)) / 2)
 
-    values = [objective(minibatch.jacobi_ascent(batch, k)[0]) for k in (0, 1, 3, 8, 30)]
+    values = [objective(implicit.jacobi_ascent(batch, k)[0]) for k in (0, 1, 3, 8, 30)]
     assert np.all(np.diff(values) < 0)

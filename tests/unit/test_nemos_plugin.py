@@ -808,7 +808,7 @@ def test_canary_observation_models_take_their_own_aggregation():
     )
     assert total == (3, 2), (
         "aggregate_sample_scores no longer gets a score per row: the table route falls back to automatic row losses. "
-        "See _NemosLoss in glmfit/plugins/_nemos_losses.py."
+        "See _NemosLoss in glmfit/plugins/_nemos_terms.py."
     )
 
 
