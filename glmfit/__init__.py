@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from ._lazy import lazy_names as _lazy_names
+from ._lazy import names_of_rooms as _names_of_rooms
 
 if _TYPE_CHECKING:
     from ._status import Status
@@ -19,37 +19,14 @@ if _TYPE_CHECKING:
     from .spikes import spike_identities
 
 __all__ = [
-    "ClassReport",
-    "FitReport",
-    "MultinomialGLM",
-    "PopulationGLM",
-    "PopulationGLMCV",
-    "ResponseModel",
-    "ResponseReport",
-    "SoftmaxGLM",
-    "Status",
-    "__version__",
-    "spike_identities",
-]
+    "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM", "MultinomialGLM", "ResponseModel",
+    "FitReport", "ClassReport", "ResponseReport", "Status",
+    "spike_identities", "__version__",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
 _MODULES = ("batch", "bounds", "demo", "design", "estimators", "inference", "observations", "penalties", "plotting")
 _MODULES += ("plugins", "problems", "solvers", "spikes")
 
-__getattr__, __dir__ = _lazy_names(
-    __name__,
-    _MODULES,
-    _status=("Status",),
-    estimators=(
-        "ClassReport",
-        "FitReport",
-        "MultinomialGLM",
-        "PopulationGLM",
-        "PopulationGLMCV",
-        "ResponseModel",
-        "ResponseReport",
-        "SoftmaxGLM",
-    ),
-    spikes=("spike_identities",),
-)
+__getattr__, __dir__ = _names_of_rooms(__name__, __all__, ("._status", ".spikes", ".estimators"), _MODULES)

@@ -1,7 +1,5 @@
 """Command line: ``python -m glmfit demo`` and ``python -m glmfit info``."""
 
-from __future__ import annotations
-
 import argparse
 import platform
 import sys

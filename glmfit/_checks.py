@@ -1,7 +1,5 @@
 """Checks of single parameters: what was given, what is allowed."""
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Compilation: in full precision, timed apart from running, and refused where jax would wait for ever."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

@@ -1,7 +1,5 @@
 """Saving and loading: arrays and a JSON header in one npz file, written atomically, never a pickle."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

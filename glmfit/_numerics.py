@@ -1,7 +1,5 @@
 """Stable scalar maths, written once for NumPy arrays and for JAX arrays and tracers."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Progress bars of all loops: what they say they count, and how they end."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

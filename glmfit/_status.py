@@ -1,7 +1,5 @@
 """Outcome of a fit, one per neuron, each with one sentence of advice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import IntEnum
 

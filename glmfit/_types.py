@@ -3,8 +3,6 @@
 Array shapes are those of feature and neuron.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

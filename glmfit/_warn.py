@@ -1,7 +1,5 @@
 """Warnings that point at the user's own line."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 

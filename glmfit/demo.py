@@ -1,7 +1,5 @@
 """The demo: a real recording and a simulated population, fitted, reported and drawn (``python -m glmfit demo``)."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from copy import copy

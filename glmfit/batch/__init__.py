@@ -14,22 +14,10 @@ if _TYPE_CHECKING:
     from ._sources import load_session
 
 __all__ = [
-    "BusyFolder",
-    "Collected",
-    "Manifest",
-    "ManifestError",
-    "Progress",
-    "Receipt",
-    "Summary",
-    "Task",
-    "collect",
-    "load_result",
-    "load_session",
-    "read_manifest",
-    "run",
-    "run_one",
-    "status",
-]
+    "Manifest", "ManifestError", "read_manifest", "load_session",
+    "run", "run_one", "status", "collect", "load_result",
+    "Task", "Receipt", "Summary", "Progress", "Collected", "BusyFolder",
+]  # fmt: skip
 
 _ROOMS = ("._at_work", "._manifest", "._plan", "._overview", "._sources", "._run", "._fit", "..design")
 __getattr__, __dir__ = _names_of_rooms(__name__, [*__all__, "Built", "Session", "build"], _ROOMS)

@@ -1,7 +1,5 @@
 """Command line: ``python -m glmfit.batch run | status | collect | retry | sbatch``."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """What a process that fits finds around it: threads, one GPU or none, compiled programs, an end of its time; sbatch."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

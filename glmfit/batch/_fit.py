@@ -1,7 +1,5 @@
 """One task: load the session, build the design, fit, write one file; what goes wrong is kept, and said."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 import importlib.metadata

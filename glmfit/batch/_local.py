@@ -5,8 +5,6 @@ before the environment of the worker is set: too late for everything that jax re
 its environment from its first instruction.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

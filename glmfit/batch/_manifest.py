@@ -1,7 +1,5 @@
 """Manifests: which models are to be fitted to which data."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

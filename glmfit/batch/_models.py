@@ -1,7 +1,5 @@
 """The [[model]] of a manifest: estimators, their parameters and grids, designs."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from collections.abc import Callable, Mapping

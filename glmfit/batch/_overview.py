@@ -1,7 +1,5 @@
 """What is in an output folder: how far a batch has come, and all its results in one table and one file of arrays."""
 
-from __future__ import annotations
-
 import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterable

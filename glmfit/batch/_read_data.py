@@ -1,7 +1,5 @@
 """The [[data]] of a manifest: which sessions there are, and how each is to be read."""
 
-from __future__ import annotations
-
 import glob
 import inspect
 import os

@@ -3,8 +3,6 @@
 A result is a saved model (`PopulationGLM.load` reads it) whose JSON header has one entry more, ``batch``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

@@ -1,7 +1,5 @@
 """Workers as jobs of SLURM, one worker per job, replaced when they are lost."""
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Tell Ctrl-C, SIGTERM and SIGHUP from what a loader raises that looks like them, and let none of them be lost."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import signal

@@ -1,7 +1,5 @@
 """Guaranteed inequalities: smoothness, step sizes, eigenvalues and distances from the optimum."""
 
-from __future__ import annotations
-
 from .base import StepCertificate
 from .duality import DUALITY_THEOREM, ResidualSums, dual_gap
 from .log_partition import (
@@ -26,32 +24,13 @@ from .step_size import (
 )
 
 __all__ = [
-    "DUALITY_THEOREM",
-    "GAP_THEOREM",
-    "LOG_PARTITION_THEOREM",
-    "ORDERS",
-    "PARTITION_THEOREM",
-    "SUBSET_THEOREM",
-    "LogPartitionBound",
+    "StepCertificate", "batch_smoothness", "check_batch_size", "practical_batch_size",
+    "partition_step", "subset_step", "PARTITION_THEOREM", "SUBSET_THEOREM",
+    "lanczos", "random_start", "bound_largest_eigenvalue", "bound_smallest_eigenvalue",
+    "gap_bound", "descent_step", "GAP_THEOREM", "dual_gap", "ResidualSums", "DUALITY_THEOREM",
+    "log_partition_bound", "softmax_bound", "LogPartitionBound", "SoftmaxBound", "ORDERS", "LOG_PARTITION_THEOREM",
     "LowRankPlusDiagonal",
-    "ResidualSums",
-    "SoftmaxBound",
-    "StepCertificate",
-    "batch_smoothness",
-    "bound_largest_eigenvalue",
-    "bound_smallest_eigenvalue",
-    "check_batch_size",
-    "descent_step",
-    "dual_gap",
-    "gap_bound",
-    "lanczos",
-    "log_partition_bound",
-    "partition_step",
-    "practical_batch_size",
-    "random_start",
-    "softmax_bound",
-    "subset_step",
-]
+]  # fmt: skip
 
 _GONE = {
     "GapCertificate": "the report of a fit has its bounds, `report_.gap` and `report_.gap_is_bound`",

@@ -1,7 +1,5 @@
 """Certificates: a number together with the theorem it rests on and the assumptions under which it holds."""
 
-from __future__ import annotations
-
 import textwrap
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Derivation: docs/theory/duality.md.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 What does not fit into the low rank is moved into the diagonal by ``v v' <= |v|_1 diag(|v|)``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

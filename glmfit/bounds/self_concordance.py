@@ -4,8 +4,6 @@ Losses with ``|phi'''| <= M phi''`` (M = 1 for Poisson counts, both links): alon
 most a factor exp(M times the change of eta). Derivations: docs/theory/self_concordance.md.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

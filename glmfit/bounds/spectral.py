@@ -4,8 +4,6 @@ The largest eigenvalue cannot lie far above the largest Ritz value of a Lanczos 
 nearly orthogonal to the eigenvector, and the probability of that is known: docs/theory/lanczos_certificate.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

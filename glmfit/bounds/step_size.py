@@ -1,7 +1,5 @@
 """How smooth mini-batches are, and the step sizes of SAGA that this allows, each by its theorem."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -1,7 +1,5 @@
 """Arrays of numbers, in whatever form they are given; what is none is answered with what to do instead."""
 
-from __future__ import annotations
-
 import contextlib
 import numbers as number_types
 from collections.abc import Iterator, Mapping

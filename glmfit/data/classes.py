@@ -1,7 +1,5 @@
 """Labels of any kind, and counts over categories: what models of classes are fitted to."""
 
-from __future__ import annotations
-
 import contextlib
 import numbers as number_types
 import sys

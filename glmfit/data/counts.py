@@ -1,7 +1,5 @@
 """Counts of populations: what a fit and a score need of them and of all that goes with them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """Stimuli and neurons of a response model: their features, ids, and numbers of theirs."""
 
-from __future__ import annotations
-
 import numbers as number_types
 from typing import Any, NamedTuple
 

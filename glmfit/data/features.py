@@ -1,7 +1,5 @@
 """Features, dense or sparse, as one array of rows, and what goes with the rows: weights, exposure, offsets."""
 
-from __future__ import annotations
-
 from numbers import Number
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Responses of neurons to stimuli in their three forms: sessions, a table, records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Times of pynapple objects: remembered to give one back, and compared where arrays must have the same rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files that rows are read from: whether they are still what they were, and those that are mapped, read as files."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import weakref

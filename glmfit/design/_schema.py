@@ -1,7 +1,5 @@
 """Rules for the values of a manifest or a design, and the problems found by them."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

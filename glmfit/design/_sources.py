@@ -1,7 +1,5 @@
 """Which objects are read a run at a time, how, and side by side."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Hashable, Iterable
 from pathlib import Path

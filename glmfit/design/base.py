@@ -1,7 +1,5 @@
 """Rows of a design, read a run at a time."""
 
-from __future__ import annotations
-
 import abc
 import functools
 import numbers

@@ -1,7 +1,5 @@
 """Basis functions of a value, and kernels over time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 VALUE_BASES = ("bspline", "cyclic_bspline", "fourier")

@@ -1,7 +1,5 @@
 """Time bins of epochs, and what falls into them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

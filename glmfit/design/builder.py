@@ -1,7 +1,5 @@
 """From a session and a design to what an estimator is fitted to."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Histories of signals, convolved when they are read."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sessions from files: npz, zarr and NWB. Nothing is ever unpickled."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 import zipfile

@@ -1,7 +1,5 @@
 """The [model.design] of a manifest: bins, covariates, spike history."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any

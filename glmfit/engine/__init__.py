@@ -1,7 +1,5 @@
 """The engine of every convex fit: rows, independent fits, two products; steps that see all rows."""
 
-from __future__ import annotations
-
 from .newton import Newton
 from .solvers import ConjugateGradients, ProximalNewton
 

@@ -1,7 +1,5 @@
 """Where fits begin: their rows, in memory or read anew in every pass, and the parameters that they start from."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .._status import Status

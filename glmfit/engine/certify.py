@@ -4,8 +4,6 @@ With a gradient g and any x, r = g - H x and any K below H:  g'H^-1 g <= g'x + x
 multiplies what x leaves. Theory: docs/theory/self_concordance.md.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start

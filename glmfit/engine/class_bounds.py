@@ -1,7 +1,5 @@
 """What the whole Hessian of a small softmax model proves, and whether the model has an optimum at all."""
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.linalg
 

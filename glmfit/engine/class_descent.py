@@ -1,7 +1,5 @@
 """Descent of a softmax model: its classes share every step, and a metric where all their curvature is cheap."""
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.sparse
 

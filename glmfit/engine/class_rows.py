@@ -1,7 +1,5 @@
 """Rows of a softmax model: its classes are columns that are stepped together, coupled by their probabilities."""
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.sparse
 

@@ -1,7 +1,5 @@
 """A softmax model as a fit of the engine: its classes share one verdict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 

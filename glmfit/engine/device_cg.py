@@ -1,7 +1,5 @@
 """Conjugate gradients on devices: some steps of all fits by one program, and one wait for what became of them."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

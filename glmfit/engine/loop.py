@@ -1,7 +1,5 @@
 """The loop: steps of all fits, proofs as soon as they can be had, a verdict for each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

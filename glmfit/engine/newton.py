@@ -1,7 +1,5 @@
 """Newton's method, one neuron at a time: the best choice for few neurons, or features that nearly repeat others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

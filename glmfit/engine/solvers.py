@@ -1,7 +1,5 @@
 """The solvers of the engine for rows that are seen whole in every step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What a scientist touches."""
 
-from __future__ import annotations
-
 from ._parameters import choose_class_solver, choose_solver
 from .model_reports import ClassReport, ResponseReport
 from .multinomial_glm import MultinomialGLM

@@ -1,7 +1,5 @@
 """Solvers of models of classes, and what their solutions say: centred parameters and a report."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

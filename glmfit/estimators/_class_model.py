@@ -1,7 +1,5 @@
 """What softmax and multinomial estimators share: parameters, fits and streams, scores of rows, files."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """All fits of a cross-validation: strengths, folds and neurons at once."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress

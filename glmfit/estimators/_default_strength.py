@@ -3,8 +3,6 @@
 Theory: docs/theory/default_strength.md. Measured on recordings: docs/decisions/0013-default-strengths.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What all estimators share: a fit that is done whole or not at all, and files: a JSON header and arrays."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

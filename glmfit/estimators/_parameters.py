@@ -1,7 +1,5 @@
 """Constructor parameters that several estimators have, read and checked, and what ``solver_name="auto"`` picks."""
 
-from __future__ import annotations
-
 import numbers
 import sys
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """What estimators of populations of neurons share: prediction, scores, simulation, files, the report."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 from numpy.typing import ArrayLike

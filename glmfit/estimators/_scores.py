@@ -1,7 +1,5 @@
 """Scores of counts given a model; folds of a cross-validation, their scores, and the strengths that these choose."""
 
-from __future__ import annotations
-
 import numbers
 from dataclasses import replace
 from typing import NamedTuple

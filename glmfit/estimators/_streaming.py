@@ -1,7 +1,5 @@
 """Recordings given as something that rows are read from: loaded where they fit in memory, checked as they are read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

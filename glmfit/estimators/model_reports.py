@@ -1,7 +1,5 @@
 """Reports of models that are fitted as a whole: of classes, and of responses of neurons to stimuli."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

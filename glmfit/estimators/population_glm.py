@@ -1,7 +1,5 @@
 """The population Poisson GLM as a scikit-learn estimator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

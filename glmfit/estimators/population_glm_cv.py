@@ -1,7 +1,5 @@
 """Strengths of a penalty chosen per neuron by cross-validation, all fits in one solve."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from contextlib import closing

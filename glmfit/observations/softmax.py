@@ -1,7 +1,5 @@
 """Counts over classes, on the host: labels are rows with a total of 1."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

@@ -3,8 +3,6 @@
 Users find the names in `glmfit.problems` and `glmfit.solvers`.
 """
 
-from __future__ import annotations
-
 from .descent import TowerAdam, TowerLBFGS
 from .gauss_newton import GaussNewton
 from .objective import AllPairs

@@ -1,7 +1,5 @@
 """L-BFGS of optax on all parameters of a two-tower model, alone or after Adam with gradients of all pairs."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Embeddings of a fitted model on the host, in float64: linear predictors, and how well they predict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Gauss-Newton, or Newton's method, with conjugate gradients on all parameters of a two-tower model."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Sums over the observed pairs on the device: session blocks (dense products) or scattered pairs (gathers)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

@@ -1,7 +1,5 @@
 """Responses of all pairs of two kinds of entities (stimuli and neurons) as inner products of two towers."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any
 

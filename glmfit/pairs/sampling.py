@@ -1,7 +1,5 @@
 """Solvers of two-tower models with noisy gradients: batches of left entities, or pairs drawn one by one."""
 
-from __future__ import annotations
-
 import functools
 from abc import abstractmethod
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 With one side fixed and a linear tower on the other the objective is convex, and strongly so by the ridge.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

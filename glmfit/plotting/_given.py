@@ -1,7 +1,5 @@
 """Numbers and times that functions are given, read and checked."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .._checks import check_positive

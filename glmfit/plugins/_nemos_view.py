@@ -3,8 +3,6 @@
 A view is used only after its loss has been found equal to NeMoS's on some rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

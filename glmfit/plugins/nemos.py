@@ -4,8 +4,6 @@ Importing this module registers the solver. Works with NeMoS 0.2.8 and newer; fa
 docs/how_to/use_with_nemos.md.
 """
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Callable
 from dataclasses import replace

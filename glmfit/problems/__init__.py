@@ -11,18 +11,9 @@ if _TYPE_CHECKING:
     from .base import Evaluation, Params, Problem
 
 __all__ = [
-    "AllPairs",
-    "AllPairsProblem",
-    "Evaluation",
-    "FoldedProblem",
-    "Pairs",
-    "Params",
-    "PopulationProblem",
-    "Problem",
-    "SessionBlock",
-    "SoftmaxProblem",
-    "Triples",
-    "TwoTowers",
-]
+    "Problem", "Params", "Evaluation", "PopulationProblem", "FoldedProblem",
+    "SoftmaxProblem", "Pairs",
+    "AllPairsProblem", "AllPairs", "SessionBlock", "Triples", "TwoTowers",
+]  # fmt: skip
 
 __getattr__, __dir__ = _names_of_rooms(__name__, __all__, (".base", "._population", "..pairs", "..stochastic"))

@@ -1,7 +1,5 @@
 """Least of a quadratic plus an l1 norm, or norms of groups: exact, on the variables that are not zero."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.linalg.lapack import dposv
 

@@ -3,8 +3,6 @@
 Everything here is float64 on the host; theory in docs/theory/spectral_basis.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """Passes over rows on the host: chunks that stay in cache, one per core at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

@@ -3,8 +3,6 @@
 NumPy and BLAS, whatever jax's precision mode is; nothing is compiled.
 """
 
-from __future__ import annotations
-
 from functools import reduce
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One neuron of a population exactly: its Hessian, its Newton steps, whether it has an optimum at all."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,8 +3,6 @@
 Only features that are not zero, or should not be, enter the model. Theory: docs/theory/duality.md.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from . import _host

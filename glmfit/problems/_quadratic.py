@@ -1,7 +1,5 @@
 """Minimum of a quadratic that is known by its products."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -4,8 +4,6 @@ Such a direction exists exactly where a linear programme has a solution (Albert 
 maximum likelihood estimates in logistic regression models, 1984). Theory: docs/theory/self_concordance.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

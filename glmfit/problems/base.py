@@ -1,7 +1,5 @@
 """What a solver may ask of a problem: its parameters, its capabilities, its one definition of the gap."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """SAGA: one scalar per row and fit remembers the last gradient seen."""
 
-from __future__ import annotations
-
 from .walk import SAGA
 
 __all__ = ["SAGA"]

@@ -3,8 +3,6 @@
 F(W, b) = (1/T) sum_t loss_t(W'x_t + b) + penalty(W)
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

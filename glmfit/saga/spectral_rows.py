@@ -3,8 +3,6 @@
 A kernel is compiled once per shape: data are arguments, observation and penalty groups are static.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 What is fitted to the rows is another matter; docs/theory/spectral_basis.md has the mathematics.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """SAGA for rows whose loss is known by its value alone: its table holds gradients in the linear predictor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """From seeds to jax's keys, and from those to the seeds of NumPy's generators."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 

@@ -1,7 +1,5 @@
 """Where a fit writes down how far it has come, so that it can go on after a crash: one file of named arrays."""
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import os

@@ -3,8 +3,6 @@
 Everything here can be traced by jax: no branch depends on a number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Verdicts are kept. Fits that are open begin where they were: not bit for bit on the same way, but to the same proof.
 """
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

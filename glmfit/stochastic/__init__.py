@@ -1,7 +1,5 @@
 """Softmax problems and what solves them in steps that draw rows or classes; users find them in problems and solvers."""
 
-from __future__ import annotations
-
 from .bound_majorization import BoundMajorization
 from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax

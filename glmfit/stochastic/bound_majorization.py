@@ -3,8 +3,6 @@
 The bound of every row's log-sum-exp has curvature C (x) xx'. Derivation: docs/theory/bound_majorization.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """How far a softmax model is from the optimum: a bound by weak duality. Derivation: docs/theory/softmax_gap.md."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

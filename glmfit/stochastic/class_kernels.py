@@ -3,8 +3,6 @@
 Every state array is read before it is added to, so that XLA writes it in place: no step copies weights.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ intercept, undivided, if there is one. The scale lets a ridge shrink all coeffic
 Scores are taken at a scale, and what is added to weights is ``amount * row`` divided by one.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

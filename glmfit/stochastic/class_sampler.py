@@ -3,8 +3,6 @@
 They come near the optimum and do not converge to it in a finite time; how near is for the problem's certificate to say.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

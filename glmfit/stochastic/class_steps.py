@@ -1,7 +1,5 @@
 """Solvers of softmax models that sample classes, and the formulas of their steps; batches are in ``class_kernels``."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Callable

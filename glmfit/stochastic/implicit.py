@@ -12,8 +12,6 @@ the left, where it never overshoots. Derivations: docs/theory/implicit_sgd.md. W
 - u or v: the auxiliary variable before the step.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

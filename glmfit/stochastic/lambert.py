@@ -3,8 +3,6 @@
 Derivations and error bounds: docs/theory/implicit_sgd.md.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax.numpy as jnp

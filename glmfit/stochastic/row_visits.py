@@ -1,7 +1,5 @@
 """Solvers of softmax models that visit rows, a few at a time and all classes at once, on the host in float64."""
 
-from __future__ import annotations
-
 import copy
 from abc import abstractmethod
 from collections import deque

@@ -3,8 +3,6 @@
 The first step may be chosen by the loss of held-out rows.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from abc import ABC, abstractmethod
