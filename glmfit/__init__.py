@@ -7,15 +7,9 @@ from ._lazy import names_of_rooms as _names_of_rooms
 if _TYPE_CHECKING:
     from ._status import Status
     from .estimators import (
-        ClassReport,
-        FitReport,
-        MultinomialGLM,
-        PopulationGLM,
-        PopulationGLMCV,
-        ResponseModel,
-        ResponseReport,
+        ClassReport, FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, ResponseReport,
         SoftmaxGLM,
-    )
+    )  # fmt: skip
     from .spikes import spike_identities
 
 __all__ = [

@@ -1,7 +1,4 @@
-"""Names used in annotations.
-
-Array shapes are those of feature and neuron.
-"""
+"""Names used in annotations; array shapes are those of feature and neuron."""
 
 from typing import Any
 

@@ -1,6 +1,5 @@
 """The engine of every convex fit: rows, independent fits, two products; steps that see all rows."""
 
-from .newton import Newton
-from .solvers import ConjugateGradients, ProximalNewton
+from .solvers import ConjugateGradients, Newton, ProximalNewton
 
 __all__ = ["ConjugateGradients", "Newton", "ProximalNewton"]

@@ -43,6 +43,21 @@ def rows_at_once(rows: Any) -> int:
     return max(CHUNK, min(getattr(rows, "chunk_rows", 0), 4_000_000 // rows.shape[1]))
 
 
+class Columns:
+    """Columns of an array, looked up a chunk of rows at a time: (row, column) without holding it."""
+
+    def __init__(self, array: Any, column: np.ndarray):
+        self.array, self.column, self.shape = array, column, (len(array), len(column))
+        if np.array_equal(column, np.arange(array.shape[1])):
+            self.column = slice(None)
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, rows):
+        return self.array[rows][:, self.column]
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Uninitialised array that starts on a cache line, as XLA wants an array it is to use without copying."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize

@@ -19,7 +19,7 @@ from ..observations import Observation
 from ..penalties import Penalty
 from . import _host
 from ._basis import SpectralBasis, basis_of, rough_standard
-from ._chunks import chunks, over_chunks, rows_at_once
+from ._chunks import Columns, chunks, over_chunks, rows_at_once
 from ._one_neuron import OneNeuron
 from .base import Evaluation, Params
 
@@ -255,19 +255,6 @@ def select(penalty: Penalty, index) -> Penalty:
     return jax.tree.map(lambda a: a[..., index] if np.ndim(a) else a, penalty)
 
 
-class _View:
-    """Columns of an array, looked up a chunk of rows at a time: (row, column) without holding it."""
-
-    def __init__(self, array, column):
-        self.array, self.column, self.shape = array, column, (len(array), len(column))
-
-    def __len__(self):
-        return len(self.array)
-
-    def __getitem__(self, rows):
-        return self.array[rows][:, self.column]
-
-
 class FoldedProblem(PopulationProblem):
     """Fits of the same design to different neurons, rows and strengths, as columns of one problem.
 
@@ -308,12 +295,12 @@ class FoldedProblem(PopulationProblem):
         super().__init__(X, Y, observation, penalty, weights, dtype, offset)
         self.neuron, self.fold = np.asarray(neuron), np.asarray(fold)
         self.n_neurons = len(self.neuron)
-        self.Y = _View(Y, self.neuron)
+        self.Y = Columns(Y, self.neuron)
         if offset is not None:
-            self.offset = _View(offset, self.neuron if offset.shape[1] > 1 else np.zeros_like(self.neuron))
+            self.offset = Columns(offset, self.neuron if offset.shape[1] > 1 else np.zeros_like(self.neuron))
         weights = np.asarray(train, bool) * (1.0 if self.weights is None else self.weights[:, None])
         self.sets = weights * (len(X) / weights.sum(axis=0))
-        self.row_weights = _View(self.sets, self.fold)
+        self.row_weights = Columns(self.sets, self.fold)
 
     @property
     def subject(self) -> str:

@@ -6,8 +6,9 @@ Only features that are not zero, or should not be, enter the model. Theory: docs
 import numpy as np
 
 from . import _host
-from ._active_set import minimise_groups, minimise_l1
+from ._chunks import Columns
 from ._newton import CLOSE, Iterate, Step, judge_exactly, search
+from ._quadratic import minimise_groups, minimise_l1
 
 _LIFT = 1e-9  # of the scaled diagonal: of duplicates any share will do
 
@@ -58,7 +59,7 @@ def _step(problem, at: Iterate) -> Step:
     labels, mean, scale = labels[inside], mean[inside], np.append(scale[inside], 1.0)
     ridge = np.broadcast_to(np.ravel(penalty.ridge_strength), len(at.coef))
     H, _ = _host.hessian(
-        _Columns(problem.X, inside), problem.Y[:, 0], problem.weights, problem.observation, at.coef[inside],
+        Columns(problem.X, inside), problem.Y[:, 0], problem.weights, problem.observation, at.coef[inside],
         at.intercept, mean, scale[:-1], offset=None if problem.offset is None else problem.offset[:, 0],
     )  # fmt: skip
     Q = H * np.outer(scale, scale) + np.diag(np.append(ridge[inside], 0.0))
@@ -92,13 +93,3 @@ def least_of_model(Q, c, labels, strength, before):
     norms = np.zeros(len(known))
     norms[group[:-1]] = unit[:-1] * strength[labels] * (labels >= 0)
     return unit * minimise_groups(Q, c, group, norms, before)
-
-
-class _Columns:
-    """Some columns of a design, as chunks of rows are asked for."""
-
-    def __init__(self, X, columns):
-        self.X, self.columns = X, columns if len(columns) < X.shape[1] else slice(None)
-
-    def __getitem__(self, rows):
-        return self.X[rows][:, self.columns]

@@ -7,34 +7,14 @@ from .._lazy import names_of_rooms as _names_of_rooms
 if _TYPE_CHECKING:
     from ..engine import ConjugateGradients, Newton, ProximalNewton
     from ..pairs import (
-        GaussNewton,
-        LeftBatches,
-        SampledPairs,
-        StationaryOptions,
-        StationarySolution,
-        TowerAdam,
-        TowerLBFGS,
+        GaussNewton, LeftBatches, SampledPairs, StationaryOptions, StationarySolution, TowerAdam, TowerLBFGS,
         TwoSidedSolver,
-    )
+    )  # fmt: skip
     from ..saga import SAGA
     from ..stochastic import (
-        NCE,
-        OVE,
-        SGD,
-        BoundMajorization,
-        ImplicitSGD,
-        ImportanceSampling,
-        IncrementalMajorization,
-        SampledSolution,
-        Schedule,
-        SoftmaxProx,
-        SoftmaxSGD,
-        StochasticMajorization,
-        TunedStep,
-        UMax,
-        tune_step,
-        untuned_step,
-    )
+        NCE, OVE, SGD, BoundMajorization, ImplicitSGD, ImportanceSampling, IncrementalMajorization, SampledSolution,
+        Schedule, SoftmaxProx, SoftmaxSGD, StochasticMajorization, TunedStep, UMax, tune_step, untuned_step,
+    )  # fmt: skip
     from ._result import LoopOptions, Solution
 
 __all__ = [
