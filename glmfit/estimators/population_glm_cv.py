@@ -79,7 +79,7 @@ class PopulationGLMCV(PopulationModel):
     cv_gap_, cv_gap_is_bound_, cv_converged_ : numpy.ndarray
         Distance from the optimum of every fit, whether proved, and whether below its target, (strength, fold, neuron).
     coef_, intercept_ :
-        As in `PopulationGLM`; report_ and n_iter_ are of the last fit, too.
+        As in `PopulationGLM`; ``report_`` and ``n_iter_`` are of the last fit, too.
 
     Notes
     -----

@@ -235,11 +235,11 @@ def test_features_in_a_dict_are_the_same_features(model):
 
 def test_a_fit_through_nemos_is_the_fit_of_glmfit():
     X, Y = (a.astype(np.float32) for a in data())
-    ours = make(inverse_link_function="softplus").fit(X, Y)
-    alone = PopulationGLM(regularizer_strength=STRENGTHS["Ridge"]).fit(X, Y)
-    np.testing.assert_allclose(ours.coef_, alone.coef_, rtol=1e-6)
+    ours = make(inverse_link_function="softplus", solver_kwargs={"tol": 1e-10}).fit(X, Y)
+    alone = PopulationGLM(regularizer_strength=STRENGTHS["Ridge"], tol=1e-10).fit(X, Y)
+    np.testing.assert_allclose(ours.coef_, alone.coef_, atol=1e-4)  # starts are rounded otherwise
     certificate = ours.solver_state_.certificate
-    np.testing.assert_allclose(certificate.gap, alone.report_.gap, rtol=1e-2)
+    assert np.all(np.maximum(certificate.gap, alone.report_.gap) < 1e-8)
     assert certificate.gap_is_bound.all() and np.all(certificate.status == Status.CONVERGED)
 
 
