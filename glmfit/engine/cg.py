@@ -5,9 +5,8 @@ Newton step along the line, corrected by the slope at its end. Directions are th
 (Nocedal 1980), which on a quadratic are conjugate.
 """
 
-from __future__ import annotations
-
 import copy
+from typing import Self
 
 import numpy as np
 
@@ -218,11 +217,11 @@ class Descent:
         reach = np.full(len(fits), 1e12) if constant is None else constant * self.rows.reach(fits)
         return descent_step(slope, bend, reach)
 
-    def split(self, *indices: np.ndarray) -> list[Descent]:
+    def split(self, *indices: np.ndarray) -> list[Self]:
         """Return some of the fits each as a descent of their own; this one is nowhere afterwards."""
         return [self._part(i, rows) for i, rows in zip(indices, self.rows.split(*indices), strict=True)]
 
-    def _part(self, index: np.ndarray, rows: HostRows) -> Descent:
+    def _part(self, index: np.ndarray, rows: HostRows) -> Self:
         """Return some of the fits as a descent of their own, on their rows."""
         part = copy.copy(self)
         part.rows = rows

@@ -3,9 +3,8 @@
 Small arrays are laid out as columns there, (column, fit): the features, the intercept, and zeros that fill up.
 """
 
-from __future__ import annotations
-
 from functools import partial
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +142,7 @@ class DeviceRows(HostRows):
         columns = [np.append(some, n) for some in columns]
         return [h[np.ix_(some, some)] for h, some in zip(found, columns, strict=False)]
 
-    def split(self, *indices: np.ndarray) -> list[DeviceRows]:
+    def split(self, *indices: np.ndarray) -> list[Self]:
         """Return some of the fits each, where they are, as rows of their own."""
         parts = super().split(*indices)
         for part, index in zip(parts, indices, strict=True):

@@ -1,8 +1,7 @@
 """Fits that are stepped together, and what their last steps say of the next."""
 
-from __future__ import annotations
-
 import copy
+from typing import Self
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class Group:
         found = self.descent.advance(moving, self.aim * target, most_steps)
         self.trace = [*self.trace, *found][-2 * _LONG :]
 
-    def split(self, *which: np.ndarray) -> list[Group]:
+    def split(self, *which: np.ndarray) -> list[Self]:
         """Return some of the fits each, bool (fit,), as groups of their own; this one is nowhere afterwards."""
         indices = [np.flatnonzero(some) for some in which]
         parts = [copy.copy(self) for _ in indices]

@@ -4,10 +4,9 @@ Bases and metrics are applied to small arrays, (feature, fit): rows are not whit
 double precision are to be read in single.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
+from typing import Self
 
 import numpy as np
 
@@ -327,7 +326,7 @@ class HostRows(Tiles):
 
     # ---------------------------------------------------------------- which fits
 
-    def split(self, *indices: np.ndarray) -> list[HostRows]:
+    def split(self, *indices: np.ndarray) -> list[Self]:
         """Return some of the fits each, where they are, as rows of their own on the same threads.
 
         They take over the memory of these rows, which are nowhere afterwards: new memory costs as much as a step.

@@ -3,7 +3,7 @@
 Small arrays only, float64 on the host. Coordinates are coefficients of centred features, and the intercept there.
 """
 
-from __future__ import annotations
+from typing import Self
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
@@ -35,7 +35,7 @@ class SharedMetric:
         inside = self.basis.whiten.T @ coef
         return self.basis.whiten @ (self.scale * inside), intercept / self.curvature
 
-    def part(self, index: np.ndarray) -> SharedMetric:
+    def part(self, index: np.ndarray) -> Self:
         """Return that of some of the fits."""
         return SharedMetric(self.basis, self.curvature[index], self.ridge[:, index])
 

@@ -5,9 +5,7 @@ those of conjugate gradients do. Most coefficients are zero, and a Hessian in th
 more than some steps, a fit has a new one as soon as the last is no longer good. Theory: docs/theory/duality.md.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -222,7 +220,7 @@ class ProximalDescent(Descent):
         safe = np.where(lengths > 0, lengths, 1.0)
         return (self._kinks(self.coef + safe * p.coef) - self._kinks(self.coef)) / safe
 
-    def _part(self, index: np.ndarray, rows: HostRows) -> ProximalDescent:
+    def _part(self, index: np.ndarray, rows: HostRows) -> Self:
         """Return some of the fits as a descent of their own, on their rows."""
         part = super()._part(index, rows)
         part.penalty, part._curvature = select(self.penalty, index), self._curvature[index]

@@ -3,11 +3,9 @@
 The rows have a one for the intercept, so that one product is all that a pass needs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +31,7 @@ class Shards(NamedTuple):
     which: jax.Array | None  # (fit,) index into weight; None: all have one set
     share: jax.Array  # one over the number of rows
 
-    def of(self, at) -> Shards:
+    def of(self, at) -> Self:
         """Return those of some fits."""
         neuron = at if self.neuron is None else self.neuron[at]
         return self._replace(neuron=neuron, which=None if self.which is None else self.which[at])

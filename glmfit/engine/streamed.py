@@ -3,9 +3,8 @@
 Theory: docs/theory/streaming.md.
 """
 
-from __future__ import annotations
-
 import copy
+from typing import Self
 
 import jax
 import numpy as np
@@ -67,7 +66,7 @@ class StreamedRows(Workers):
         self.held_bytes = self.portion_rows * row_bytes * workers
         self._most_hessians = max(1, int(min(n, max_bytes / (8 * (d + 1) ** 2 * (workers + 2)))))
 
-    def __enter__(self) -> StreamedRows:
+    def __enter__(self) -> Self:
         """Start threads, some of which wait for rows while the others compute."""
         super().__enter__()
         self.guide._pool = self._pool
@@ -225,7 +224,7 @@ class StreamedRows(Workers):
 
     # ---------------------------------------------------------------- which fits
 
-    def split(self, *indices: np.ndarray) -> list[StreamedRows]:
+    def split(self, *indices: np.ndarray) -> list[Self]:
         """Return some of the fits each, where they are."""
         parts = [copy.copy(self) for _ in indices]
         for part, index, guide in zip(parts, indices, self._guided.split(*indices), strict=True):

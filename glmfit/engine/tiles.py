@@ -3,15 +3,13 @@
 XLA compiles for every shape; the derivatives of a loss are one program for tiles of one size, whatever the fit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -34,7 +32,7 @@ class Slopes(NamedTuple):
     coef: np.ndarray  # (feature, fit), of centred features
     intercept: np.ndarray  # (fit,)
 
-    def part(self, index) -> Slopes:
+    def part(self, index) -> Self:
         """Return those of some fits."""
         return Slopes(self.coef[:, index], self.intercept[index])
 

@@ -149,16 +149,20 @@ def _complete(documented, place: str, shared: str) -> None:
 def _keeping(init):
     """Make a constructor of the same signature that keeps its parameters as they are given, as scikit-learn asks."""
     signature = inspect.signature(init)
+    known = [
+        name
+        for name, one in list(signature.parameters.items())[1:]
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
 
     @functools.wraps(init)
     def keep(self, *args, **parameters):
         try:
             given = signature.bind(self, *args, **parameters)
         except TypeError as error:
-            known = ", ".join(list(signature.parameters)[1:])
-            raise TypeError(f"{type(self).__name__}: {error}; its parameters are {known}.") from None
+            raise TypeError(f"{type(self).__name__}: {error}; its parameters are {', '.join(known)}.") from None
         given.apply_defaults()
-        vars(self).update((name, given.arguments[name]) for name in list(signature.parameters)[1:])
+        vars(self).update((name, given.arguments[name]) for name in known)
         init(self, *args, **parameters)  # of a user's subclass, which may do more
 
     return keep

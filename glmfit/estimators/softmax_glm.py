@@ -169,12 +169,28 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_log_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Compute the logarithm of :meth:`predict_proba`, which stays finite where the probability is 0 to rounding."""
+        """Compute the logarithm of :meth:`predict_proba`, which stays finite where the probability is 0 to rounding.
+
+        Parameters
+        ----------
+        X, offset :
+            As in :meth:`decision_function`.
+
+        Returns
+        -------
+        array or pynapple TsdFrame
+            (row, class), as there.
+        """
         values, axis = self._of_scores(partial(log_softmax, axis=1), X, offset)
         return wrap(values, axis, None, list(self.classes_))
 
     def predict_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Compute the probability of every class; X and offset are those of :meth:`decision_function`.
+        """Compute the probability of every class.
+
+        Parameters
+        ----------
+        X, offset :
+            As in :meth:`decision_function`.
 
         Returns
         -------
@@ -186,7 +202,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return wrap(values, axis, None, list(self.classes_))
 
     def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Predict the most probable class; NaN in X or offset is refused here, as there is no label for it.
+        """Predict the most probable class.
+
+        Parameters
+        ----------
+        X, offset :
+            As in :meth:`decision_function`; NaN is refused here, as there is no label for it.
 
         Returns
         -------
@@ -198,10 +219,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return wrap(labels, axis, None, None) if labels.dtype.kind in "fiub" else labels
 
     def top_k(self, X: DataLike, k: int = 5, offset: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Find the k most probable classes of every row, with X and offset as in :meth:`predict`.
+        """Find the k most probable classes of every row.
 
         Parameters
         ----------
+        X, offset :
+            As in :meth:`predict`.
         k : int
             At most all classes are returned.
 
@@ -263,10 +286,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return 1 - value / null if null < 0 else np.nan
 
     def simulate(self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None) -> np.ndarray:
-        """Draw labels from the fitted model, with X and offset as in :meth:`predict`.
+        """Draw labels from the fitted model.
 
         Parameters
         ----------
+        X, offset :
+            As in :meth:`predict`.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
 

@@ -1,10 +1,8 @@
 """Objective of an all-pairs model on the device, with gradient and Gauss-Newton product, in time linear in m + n."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -128,7 +126,7 @@ class AllPairs(eqx.Module):
         """Objective and its gradient, in the structure of the parameters."""
         return jax.value_and_grad(self.objective)(theta)
 
-    def observed_alone(self) -> AllPairs:
+    def observed_alone(self) -> Self:
         """Return the objective of the observed pairs, without imputation and penalty, in the same structure."""
         nothing, cost = jnp.zeros_like(self.strength), self.imputation
         cost = cost and cost._replace(a=jnp.zeros_like(cost.a))
@@ -209,7 +207,7 @@ class AllPairs(eqx.Module):
         values = value_and_slope(self.loss, pairs.y, pairs.count, z[:n_drawn], cost, off[:n_drawn])[0]
         return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
 
-    def take(self, rows: jax.Array, observed: tuple[Piece, ...]) -> AllPairs:
+    def take(self, rows: jax.Array, observed: tuple[Piece, ...]) -> Self:
         """Restrict to left entities ``rows``, (r,): an unbiased estimate of the objective where they are drawn evenly.
 
         ``observed`` are all their observed pairs, left entities counted from 0 in the order of ``rows``.

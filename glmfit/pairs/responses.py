@@ -1,10 +1,8 @@
 """Observed pairs on the host: repeated trials merged, brought to units, and cut into pieces for the device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -63,7 +61,7 @@ class Piece(NamedTuple):
     y: Any  # (I, J), or (pair,); NaN where nothing was observed or the place only fills up
     count: Any = None  # of trials, like y; None if every pair has one
 
-    def scattered(self) -> Piece:
+    def scattered(self) -> Self:
         """Pairs that were observed, one by one."""
         if self.y.ndim == 1:
             return self
@@ -71,7 +69,7 @@ class Piece(NamedTuple):
         count = None if self.count is None else self.count[seen]
         return Piece(self.left[row], self.right[column], self.y[seen], count)
 
-    def rows(self, some: slice) -> Piece:
+    def rows(self, some: slice) -> Self:
         """Take some rows of a block, or some of the pairs."""
         right = self.right if self.y.ndim == 2 else self.right[some]
         return Piece(self.left[some], right, self.y[some], None if self.count is None else self.count[some])
@@ -264,7 +262,7 @@ class Units(NamedTuple):
     start: float = 0.2  # root mean square of the embeddings a fit begins with, in its own units
 
     @classmethod
-    def of(cls, records: Triples, n_neurons: int, biases: bool, linear: bool) -> Units:
+    def of(cls, records: Triples, n_neurons: int, biases: bool, linear: bool) -> Self:
         """Measure the records of a fit with the squared loss."""
         count = np.bincount(records.right, minlength=n_neurons)
         shift = np.zeros(n_neurons)

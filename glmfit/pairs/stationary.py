@@ -1,11 +1,9 @@
 """Solvers of problems that are not convex: the loop, its verdict, and what it hands back."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +88,7 @@ class StationaryState(NamedTuple):
     fresh: bool
     memory: Any  # the solver's own
 
-    def at(self, theta: Any, objective: Any, gradient_norm: Any, evaluations: int, **more: Any) -> StationaryState:
+    def at(self, theta: Any, objective: Any, gradient_norm: Any, evaluations: int, **more: Any) -> Self:
         """Return the state at parameters whose objective and gradient are known, after some more evaluations."""
         more |= {"objective": float(objective), "gradient_norm": float(gradient_norm), "fresh": True}
         return self._replace(theta=theta, evaluations=self.evaluations + evaluations, **more)

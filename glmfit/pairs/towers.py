@@ -1,8 +1,6 @@
 """Towers: maps from the features of an entity (a stimulus, a neuron) to its embedding, with parameters as leaves."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -86,11 +84,11 @@ class Tower(eqx.Module):
             out = namespace(out).tanh(out) @ weight + constant[None, :]
         return out
 
-    def on_host(self) -> Tower:
+    def on_host(self) -> Self:
         """Copy the parameters from the device."""
         return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), self)
 
-    def rotate(self, matrix: np.ndarray) -> Tower:
+    def rotate(self, matrix: np.ndarray) -> Self:
         """Multiply the embeddings with a matrix (k, k)."""
         weight, constant = self.maps[-1]
         last = AffineMap(weight @ matrix, None if constant is None else constant @ matrix)
@@ -102,7 +100,7 @@ class Tower(eqx.Module):
             arrays.update({f"{prefix}.{i}.{key}": a for key, a in pair._asdict().items() if a is not None})
 
     @classmethod
-    def from_file(cls, prefix: str, arrays: dict) -> Tower:
+    def from_file(cls, prefix: str, arrays: dict) -> Self:
         """Find what `to_file` added."""
         maps: list[AffineMap] = []
         while (weight := arrays.get(f"{prefix}.{len(maps)}.weight")) is not None:

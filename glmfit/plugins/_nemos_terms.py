@@ -4,11 +4,9 @@ Losses are glmfit's, those of NeMoS's observation models, or the function NeMoS 
 NeMoS's. A regularizer that is none of the five, or a group that reaches over columns, has no penalty here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -117,7 +115,7 @@ class _NemosLoss(RowLoss):
             y.reshape(shape), self.link(eta.reshape(shape)), aggregate_sample_scores=add
         )
 
-    def select(self, n_columns: int) -> _NemosLoss:
+    def select(self, n_columns: int) -> Self:
         """Return the loss of fewer columns of the same kind."""
         whole = int(np.prod(self.out, dtype=int))
         if n_columns == whole:
@@ -144,7 +142,7 @@ class _GivenLoss(RowLoss):
 
         return jnp.sum(jax.vmap(one)(y, eta) * weight[:, 0])
 
-    def select(self, n_columns: int) -> _GivenLoss:
+    def select(self, n_columns: int) -> Self:
         """Return the loss itself: its columns stay together."""
         return self
 

@@ -3,10 +3,8 @@
 Theory: docs/theory/self_concordance.md. All on the host: one neuron's Hessian is one BLAS product.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -111,11 +109,11 @@ class Iterate(NamedTuple):
         """What objectives may differ by that are the same."""
         return 4e-16 * max(abs(self.objective), 1.0)
 
-    def towards(self, step: Step, length: float = 1.0) -> Iterate:
+    def towards(self, step: Step, length: float = 1.0) -> Self:
         """Go along a step, to where nothing was evaluated yet."""
         return self._replace(coef=self.coef + length * step.coef, intercept=self.intercept + length * step.intercept)
 
-    def seen(self, value: Evaluation) -> Iterate:
+    def seen(self, value: Evaluation) -> Self:
         """Take over what a pass has found."""
         return self._replace(
             objective=float(value.objective[0]),

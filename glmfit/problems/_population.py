@@ -3,8 +3,6 @@
 F_n(w, b) = (1/T) sum_t weight_t phi(x_t'w + b + offset_tn; y_tn) + penalty_n(w)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -229,7 +227,7 @@ class PopulationProblem(OneNeuron):
         """Whether nothing is to be gained along the directions of X that the basis leaves out, (neuron,)."""
         return self.basis.settles(self.penalty.rotation_invariant, coef)
 
-    def select(self, neuron: int) -> PopulationProblem:
+    def select(self, neuron: int) -> "PopulationProblem":
         """Return the problem of one fit on its rows alone, sharing what is known of the design if those are all."""
         if self.n_neurons == 1 and self.fold is None:
             return self

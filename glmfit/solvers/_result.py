@@ -1,10 +1,8 @@
 """What a fit is asked for and what it hands back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -139,7 +137,7 @@ class Solution:
     state: Any = None
     memory_bytes: int | None = None
 
-    def only(self) -> Solution:
+    def only(self) -> Self:
         """Outcome of a single fit with numbers in place of arrays."""
         per_fit = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
         return replace(self, **{name: getattr(self, name)[0].item() for name in per_fit})

@@ -5,10 +5,8 @@ F(W, b) = (1/N) sum_i [ n_i log sum_k exp(s_ik) - sum_k y_ik s_ik ] + (strength 
 with n_i = sum_k y_ik. Rows of one label have one y_ik = 1.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 import numpy as np
@@ -198,7 +196,7 @@ class SoftmaxProblem:
     def _ridge(self, params: Params) -> float:
         return self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
 
-    def subset(self, rows) -> SoftmaxProblem:
+    def subset(self, rows) -> Self:
         """Problem of some rows, each once."""
         rows = np.sort(rows)
         kept = np.isin(self.pairs.row, rows)
@@ -209,7 +207,7 @@ class SoftmaxProblem:
             self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype
         )
 
-    def soften(self, temperature: float) -> SoftmaxProblem:
+    def soften(self, temperature: float) -> Self:
         """Problem whose scores are divided by a temperature, in parameters divided by it; F is divided by it, too."""
         offset = None if self.offset is None else self.offset / temperature
         strength = self.strength * temperature

@@ -736,3 +736,12 @@ def test_nothing_stands_between_a_fit_and_its_solver(monkeypatch):
     rng = np.random.default_rng(0)
     PopulationGLM().fit(rng.normal(size=(50, 2)), rng.poisson(1.0, 50))
     assert [(Path(frame.filename).name, frame.name) for frame in frames] == [("population_glm.py", "fit")]
+
+
+def test_a_subclass_may_pass_keywords_on():
+    class Sub(PopulationGLM):
+        def __init__(self, extra=1, **more):
+            super().__init__(**more)
+
+    model = Sub(extra=2, tol=1e-3)
+    assert model.extra == 2 and model.tol == 1e-3 and not hasattr(model, "more")
