@@ -57,7 +57,7 @@ def sums_of(x, r, excess, saturated) -> ResidualSums:
     push = [r * sign for sign in signs]
 
     def apart(a):
-        return np.stack([np.einsum("tn,tn->n", a, sign) for sign in signs])  # several times faster than to select
+        return np.stack([np.einsum("tn,tn->n", a, sign) for sign in signs])  # faster than to select
 
     return ResidualSums(apart(r), np.stack([(p.T @ x).T for p in push]), apart(excess), apart(saturated))
 

@@ -12,7 +12,7 @@ from oracles import population as oracle
 
 from glmfit import PopulationGLM, Status, observations, penalties
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
-from glmfit.engine.cg import Descent
+from glmfit.engine.cg import Descent, inner
 from glmfit.engine.device import DeviceRows
 from glmfit.engine.host import HostRows
 from glmfit.engine.metric import OwnMetric, SharedMetric
@@ -267,6 +267,24 @@ def descent_at(made, coef, intercept, own=False):
             descent.renew_metrics(np.arange(n), basis.deviation)
         descent.arrive(rows.evaluate(descent.coef, descent.intercept)[1])
     return descent
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_directions_agree_with_the_step_before_and_descend(own):
+    """The corrected inverse metric is symmetric, positive, and takes the last change of the gradient to the step."""
+    X, Y = recording(4)
+    descent = descent_at(problem(X, Y, "softplus", 1e-3), np.zeros((D, N)), np.log(np.expm1(Y.mean(axis=0))), own)
+    rng = np.random.default_rng(1)
+    with descent.rows:
+        for n_remembered in range(1, 4):
+            descent.step(np.ones(N, bool))
+            a, b = (Slopes(rng.normal(size=(D, N)), rng.normal(size=N)) for _ in range(2))
+            np.testing.assert_allclose(inner(a, descent.direction(b)), inner(descent.direction(a), b), rtol=1e-8)
+            assert np.all(inner(a, descent.direction(a)) > 0) and len(descent.past) == n_remembered
+            step, change, weight = descent.past[-1]
+            assert np.all(weight > 0)
+            for found, known in zip(descent.direction(change), step, strict=True):
+                np.testing.assert_allclose(found, known, rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.parametrize("link", LINKS)
