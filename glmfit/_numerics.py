@@ -2,6 +2,7 @@
 
 import functools
 import math
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -18,8 +19,9 @@ C_STAR = 0.16709557267051664
 A_STAR = 0.4949849516607962  # h increases before it and decreases after it
 
 # Blocks of this many elements keep the temporaries of a formula in NumPy in the cache and in malloc's pool: 6 to 7
-# times faster than (4096, 32) float64 arrays at once, where every temporary costs its page faults.
-_BLOCK_SIZE = 8192
+# times faster than (4096, 32) float64 arrays at once, where every temporary costs its page faults. Threads that work
+# side by side wait for each other at every call instead, and want few of them.
+_BLOCK_SIZE, _BLOCK_SIZE_OF_A_THREAD = 8192, 1 << 17
 
 
 def namespace(*arrays: Any) -> ModuleType:
@@ -40,15 +42,17 @@ def elementwise(formula: Callable, *arrays: Any) -> Any:
     if xp is jnp:
         dtype = jax.dtypes.canonicalize_dtype(dtype)  # NumPy's float64 beside JAX arrays, x64 mode off
     shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
-    if xp is jnp or math.prod(shape) <= _BLOCK_SIZE:
+    alone = threading.current_thread() is threading.main_thread()
+    most = _BLOCK_SIZE if alone else _BLOCK_SIZE_OF_A_THREAD
+    if xp is jnp or math.prod(shape) <= most:
         return formula(*(xp.asarray(a, dtype=dtype) for a in arrays))
-    return _in_blocks(formula, [np.broadcast_to(a, shape) for a in arrays], dtype)
+    return _in_blocks(formula, [np.broadcast_to(a, shape) for a in arrays], dtype, most)
 
 
-def _in_blocks(formula: Callable, arrays: list[np.ndarray], dtype: Any) -> Any:
+def _in_blocks(formula: Callable, arrays: list[np.ndarray], dtype: Any, most: int) -> Any:
     """Apply a formula to NumPy arrays of one shape, a few rows at a time."""
     shape, wholes = arrays[0].shape, ()
-    step = max(1, _BLOCK_SIZE * shape[0] // arrays[0].size)
+    step = max(1, most * shape[0] // arrays[0].size)
     for start in range(0, shape[0], step):
         values = formula(*(np.asarray(a[start : start + step], dtype=dtype) for a in arrays))
         blocks = values if isinstance(values, tuple) else (values,)
@@ -89,31 +93,38 @@ def gammaln(x: Array) -> Array:
 
 
 class SoftplusParts(NamedTuple):
-    """What the softplus formulas share, from one exponential and one logarithm.
+    """What the softplus formulas share, from one exponential; no logarithm on JAX, where that is expensive.
 
-    All divisions are by numbers of order one or larger (k, 1 + u, 2 + u), so autodiff is safe to any order.
+    All divisions are by numbers of order one or larger (k, 1 + v, 2 + v), so autodiff is safe to any order.
     """
 
-    u: Array  # e^a, with a clipped to +- exponent_limit
-    q: Array  # 1 - s = sigmoid(-a) = 1 / (1 + u)
-    k: Array  # softplus(a) / min(u, 1): from 1 on the left over 0.69 at 0 to a on the right
-    is_left: Array  # u <= 1: all branches go by this one, so that they and their derivatives agree at a = 0
+    v: Array  # e^-|a|, at the least e^-exponent_limit
+    most: Array  # 1 / (1 + v), the larger one of sigmoid(a) and sigmoid(-a)
+    k: Array  # softplus(a) / min(e^a, 1): from 1 on the left over 0.69 at 0 to a on the right
+    is_left: Array  # a <= 0: all branches go by this one, so that they and their derivatives agree at a = 0
 
     @property
     def s(self) -> Array:
         """Derivative of f, sigmoid(a)."""
-        return self.u * self.q
+        return self._either(self.v * self.most, self.most)
+
+    @property
+    def q(self) -> Array:
+        """1 - s = sigmoid(-a)."""
+        return self._either(self.most, self.v * self.most)
 
     @property
     def f(self) -> Array:
         """Softplus, log(1 + e^a)."""
-        return _least(self.u, self.is_left) * self.k
+        return self._either(self.v * self.k, self.k)
 
     @property
     def r(self) -> Array:
         """Derivative of log f, s / f; between 0 and 1."""
-        most = np.maximum(self.u, 1.0) if namespace(self.u) is np else jnp.where(self.is_left, 1.0, self.u)
-        return most * self.q / self.k
+        return self.most / self.k
+
+    def _either(self, left: Array, right: Array) -> Array:
+        return namespace(self.v).where(self.is_left, left, right)
 
 
 def softplus_parts(a: Array) -> SoftplusParts:
@@ -122,43 +133,48 @@ def softplus_parts(a: Array) -> SoftplusParts:
     Beyond +- C (`exponent_limit`) s and 1 - s keep their value at C, and so does f on the left (2e-19 in
     float32, 1e-154 in float64); on the right it goes on as a straight line.
     """
-    xp, limit = namespace(a), exponent_limit(a.dtype)
-    u = xp.exp(xp.clip(a, -limit, limit))
-    is_left = u <= 1.0
+    xp, is_left = namespace(a), a <= 0.0
+    v = xp.exp(xp.maximum(xp.where(is_left, a, -a), -exponent_limit(a.dtype)))
     if xp is np:
-        k = np.log1p(u) / _least(u, is_left)
-    else:  # on a CPU XLA's log1p takes three times as long, and 2 (1 + ...) longer than (2 + 2 ...)
-        x = u / (2.0 + u)
-        k = jnp.where(is_left, (2.0 + 2.0 * x * x * _atanh_tail(x)) / (2.0 + u), jnp.log(1.0 + u))
-    return SoftplusParts(u, 1.0 / (1.0 + u), k + xp.maximum(a - limit, 0.0), is_left)
+        near = np.log1p(v) / v
+    else:  # on a CPU XLA's logarithms take longer than all the rest
+        x, inverse = _atanh_argument(v)
+        near = (2.0 + 2.0 * x * x * _atanh_tail(x)) * inverse
+    return SoftplusParts(v, 1.0 / (1.0 + v), xp.where(is_left, near, a + v * near), is_left)
 
 
-def _least(u: Array, is_left: Array) -> Array:
-    """Compute min(u, 1); NumPy's `where` takes ten times as long on signs that vary, and JAX's has the derivative."""
-    return np.minimum(u, 1.0) if namespace(u) is np else jnp.where(is_left, u, 1.0)
+def softplus_and_slope(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute f = softplus(a) and f' with NumPy; see :func:`softplus_parts`."""
+    limit = exponent_limit(a.dtype)
+    u = np.exp(np.clip(a, -limit, limit))
+    return np.log1p(u) + np.maximum(a - limit, 0.0), u / (1.0 + u)
 
 
 def log_softplus(a: Array, parts: SoftplusParts) -> Array:
     """Compute log f, which is a itself on the far left."""
     xp = namespace(a)
-    return (np.minimum(a, 0.0) if xp is np else jnp.where(parts.is_left, a, 0.0)) + xp.log(parts.k)
+    return xp.where(parts.is_left, a, 0.0) + xp.log(parts.k)
 
 
 def softplus_curvature_slope(parts: SoftplusParts) -> Array:
     """Compute h = r (r - (1 - s)): what one count adds to the curvature; 0 <= h <= C_STAR.
 
-    As r = u/((1+u) f), h = r^2 (1 - f/u). The bracket cancels for small u, where with x = u/(2+u) and
-    f = 2 atanh(x) it is x - 2 x^2/(2+u) sum_k x^(2k)/(2k+3), which starts with u/2.
+    On the left the bracket is r (1 - f/v) and cancels for small v, where with x = v/(2+v) and f = 2 atanh(x)
+    1 - f/v is x - 2 x^2/(2+v) sum_k x^(2k)/(2k+3), which starts with v/2.
     """
-    u, xp = parts.u, namespace(parts.u)
-    x = u / (2.0 + u)
-    bracket = x - 2.0 * x * x * _atanh_tail(x) / (2.0 + u)
-    r = parts.r
-    return r * r * xp.where(parts.is_left, bracket, 1.0 - parts.k / xp.where(parts.is_left, 1.0, u))
+    x, inverse = _atanh_argument(parts.v)
+    left = parts.r * (x - 2.0 * x * x * _atanh_tail(x) * inverse)
+    return parts.r * namespace(parts.v).where(parts.is_left, left, parts.r - parts.v * parts.most)
+
+
+def _atanh_argument(v: Array) -> tuple[Array, Array]:
+    """Compute v / (2 + v) and 1 / (2 + v): log(1 + v) is twice the atanh of the first."""
+    inverse = 1.0 / (2.0 + v)
+    return v * inverse, inverse
 
 
 def _atanh_tail(x: Array) -> Array:
-    """Sum (atanh(x) - x) / x^3 = sum_k x^(2k) / (2k + 3), to rounding for x <= 1/3, which is u <= 1."""
+    """Sum (atanh(x) - x) / x^3 = sum_k x^(2k) / (2k + 3), to rounding for x <= 1/3, which is v <= 1."""
     square = x * x
     total = namespace(x).zeros_like(x)
     for k in reversed(range(15 if x.dtype.itemsize == 8 else 6)):

@@ -13,7 +13,7 @@ import numpy as np
 from ..bounds import ResidualSums
 from ..problems._chunks import chunks, n_cores
 from ..problems._host import sums_of
-from .tiles import ALL, Slopes, Tiles, column_sums, derivatives, weighted
+from .tiles import ALL, Slopes, Tiles, column_sums, derivatives, scratch, weighted
 
 _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
 _MOST_OF_A_TILE = 1 << 18
@@ -291,16 +291,17 @@ class HostRows(Tiles):
             if w is not None:
                 parts = weighted(loss, w), weighted(r, w), weighted(c, w.astype(c.dtype))
             self.curvature[rows] = parts[2]
-            sums = column_sums(parts[0]), parts[1].T @ x, column_sums(parts[1])
+            total = column_sums(parts[0])
             if not dual:
-                return sums
+                return total, parts[1].T @ x, column_sums(parts[1])
             saturated, excess = observation.saturated_loss(y), own * r - loss
             if w is not None:
                 saturated, excess = saturated * w, weighted(excess, w)
-            return *sums, *sums_of(x, parts[1], excess, saturated)
+            sums = sums_of(x, parts[1], excess, saturated)
+            return total, sums.gradient.sum(axis=0).T, sums.residual.sum(axis=0), *sums
 
         parts = self._over(tile, coef.shape[1])
-        self.passes += 1 + dual
+        self.passes += 1 + dual / 2
         loss, G, g, *rest = (self._mean(part) for part in zip(*parts, strict=True))
         return loss, self._centred(G, g), ResidualSums(*rest) if dual else None
 
@@ -317,8 +318,8 @@ class HostRows(Tiles):
 
     def _predictors(self, rows: slice, coef, base):
         """Features, their part of the predictor, and the predictor, in float64."""
-        x = np.asarray(self.X[rows], np.float64)
-        x = x if self._shift is None else x - self._shift  # here without rounding
+        x = scratch((rows.stop - rows.start, len(coef)))
+        np.subtract(self.X[rows], 0 if self._shift is None else self._shift, out=x, dtype=np.float64)  # no rounding
         own = x @ coef
         own += base
         known = self._known(rows, ALL)

@@ -119,6 +119,8 @@ class Tiles(Workers):
         if self.weights is None:
             return None
         w = self.weights[tile]
+        if np.all(w == w[:1]):  # as where folds are blocks of rows
+            w = w[:1]
         return w if self.rows is None else np.take(w, self.rows[at], axis=1)
 
     def _known(self, tile: slice, at) -> np.ndarray | None:
@@ -147,7 +149,8 @@ def column_sums(values) -> np.ndarray:
 def weighted(values, w) -> np.ndarray:
     """Values times weights; rows without weight may be anything, also infinite."""
     values = values * w
-    np.copyto(values, 0, where=w == 0)
+    if not w.all():
+        np.copyto(values, 0, where=w == 0)
     return values
 
 
@@ -185,6 +188,14 @@ def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tup
 @functools.cache
 def _program(observation: Observation):
     return jit(observation.derivatives)
+
+
+def scratch(shape: tuple[int, int]) -> np.ndarray:
+    """Memory of this thread in float64, which the next call takes back: new memory costs as much as a product."""
+    size = shape[0] * shape[1]
+    if not hasattr(_own, "double") or len(_own.double) < size:
+        _own.double = np.empty(size)
+    return _own.double[:size].reshape(shape)
 
 
 def _scratch() -> list[np.ndarray]:

@@ -18,6 +18,7 @@ from glmfit._numerics import (
     namespace,
     nearest,
     round_up,
+    softplus_and_slope,
     softplus_curvature_slope,
     softplus_parts,
 )
@@ -77,6 +78,11 @@ class Poisson(Observation):
         return mean > 0.0
 
     def saturated_loss(self, y: Array) -> Array:
+        if (at := _few_spikes(y)) is not None:
+            loss = np.array(y, order="C")
+            some = loss.reshape(-1)[at]
+            loss.reshape(-1)[at] -= some * np.log(some)
+            return loss
         xp = namespace(y)
         return y - y * xp.log(y + (y == 0.0).astype(y.dtype))
 
@@ -126,6 +132,15 @@ class PoissonSoftplus(Poisson):
         return log_softplus(eta, softplus_parts(eta))
 
     def loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
+        if namespace(y, eta) is np:
+            y, eta = np.broadcast_arrays(y, eta)
+            if (at := _few_spikes(y)) is not None:
+                loss, slope = (np.asarray(a, order="C") for a in softplus_and_slope(eta))
+                y, eta = y.reshape(-1)[at], eta.reshape(-1)[at]
+                parts = softplus_parts(eta)
+                loss.reshape(-1)[at] -= y * log_softplus(eta, parts)
+                slope.reshape(-1)[at] -= y * parts.r
+                return loss, slope
         parts = softplus_parts(eta)
         return parts.f - y * log_softplus(eta, parts), _slope(y, parts)
 
@@ -194,6 +209,13 @@ class PoissonExp(Poisson):
 
     def link(self, mean: Array) -> Array:
         return namespace(mean).log(mean)
+
+
+def _few_spikes(y: Array) -> np.ndarray | None:
+    """Find the bins with spikes, flat, of a NumPy array where they are few: then formulas can spare the others."""
+    if namespace(y) is not np or 2 * np.count_nonzero(spikes := y != 0) > np.size(y):
+        return None
+    return np.flatnonzero(spikes)
 
 
 def _slope(y: Array, parts: SoftplusParts) -> Array:

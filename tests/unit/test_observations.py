@@ -48,3 +48,23 @@ def test_models_are_values():
     for model in (PoissonExp(), PoissonExp(), PoissonSoftplus(), PoissonSoftplus()):
         compiled(model, jnp.ones(2), jnp.ones(2))
     assert traces == ["exp", "softplus"]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bins_without_spikes_are_spared_no_accuracy(order, dtype):
+    rng, observation = np.random.default_rng(0), PoissonSoftplus()
+    y = np.asarray(rng.poisson(0.1, (50, 4)), dtype, order=order)
+    eta = np.asarray(rng.normal(0, 20, (50, 4)), dtype, order=order)
+    loss, slope = observation.loss_and_derivative(y, eta)
+    one_by_one = np.array(
+        [observation.loss_and_derivative(np.full(2, a), np.full(2, b)) for a, b in zip(y.flat, eta.flat)]
+    )
+    np.testing.assert_allclose(loss.ravel(), one_by_one[:, 0, 0], rtol=8 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(slope.ravel(), one_by_one[:, 1, 0], rtol=8 * np.finfo(dtype).eps)
+    least = observation.saturated_loss(y)
+    np.testing.assert_allclose(
+        least, y - np.where(y > 0, y * np.log(np.maximum(y, 1)), 0), rtol=4 * np.finfo(dtype).eps
+    )
+    row = observation.loss_and_derivative(np.array([0, 1], dtype), dtype(0.5))  # of one eta
+    assert row[0].shape == (2,) and observation.saturated_loss(dtype(0)) == 0
