@@ -162,7 +162,7 @@ def all_pairs_pass(n: int, k: int = 32, repeats: int = 5) -> dict:
     """Objective and gradient of an all-pairs model of n by n entities, 40 n scattered pairs: median seconds, memory."""
     import jax
 
-    from glmfit.problems import AllPairsProblem, Triples
+    from glmfit.pairs import AllPairsProblem, Triples
 
     rng = np.random.default_rng(0)
     left, right = rng.integers(0, n, 40 * n), rng.integers(0, n, 40 * n)

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 from _common import ROOT, Section, fresh, interleaved, median, run_sections, timed
 
-from glmfit.problems import AllPairsProblem, SessionBlock, Triples
+from glmfit.pairs import AllPairsProblem, SessionBlock, Triples
 from glmfit.solvers import GaussNewton, LeftBatches, SampledPairs, StationaryOptions, TowerAdam, TowerLBFGS
 
 BIBTEX = ROOT.parent / "shared" / "data" / "bibtex_train.npz"

@@ -3,7 +3,7 @@
     python benchmarks/auto_rule.py [--links softplus,exp] [--resume] [--score-only]
 
 Every cell is written as it is measured; --resume goes on where a run was broken off. The rule lives in
-glmfit/estimators/_parameters.py and is asked for its choice where conjugate gradients are none: without a penalty, on
+glmfit/estimators/parameters.py and is asked for its choice where conjugate gradients are none: without a penalty, on
 features that do not have full rank. Regret is the time of its choice over that of the faster solver.
 """
 
@@ -52,8 +52,8 @@ def measure(problem: Problem, repeats: int) -> dict:
 def present_choice(cell: dict) -> str:
     """Ask the rule in force about a shape; the data are stand-ins of that shape and of no rank."""
     from glmfit import observations, penalties
+    from glmfit.engine.population import PopulationProblem
     from glmfit.estimators import choose_solver
-    from glmfit.problems import PopulationProblem
 
     T, d, N = cell["n_rows"], cell["n_features"], cell["n_neurons"]
     X, Y = np.broadcast_to(np.float32(0), (T, d)), np.broadcast_to(np.float32(1), (T, N))

@@ -218,7 +218,7 @@ def files(cache: Path, scale: float, section: Section) -> None:
         changed = bytearray(whole)
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
-        from glmfit.batch._results import is_whole, read_result
+        from glmfit.batch.results import is_whole, read_result
 
         if is_whole(batch.out, path.stem):
             with np.load(path, allow_pickle=False) as file:
@@ -396,14 +396,16 @@ def slurm(cache: Path, scale: float, section: Section) -> None:
 
 def load(cache: Path, scale: float, section: Section) -> None:
     """50 000 finished results: read once by a run, collected in at most 500 MB."""
-    from glmfit.batch import _results, _run, read_manifest, run
-    from glmfit.batch._plan import plan
+    from glmfit.batch import read_manifest, run
+    from glmfit.batch import results as _results
+    from glmfit.batch import runner as _run
+    from glmfit.batch.plan import plan
 
     n = max(100, round(50_000 * scale))
     batch = make(cache, "load", [{"seed": k} for k in range(n)])
     _results.make_folders(batch.out)
     tasks = plan(read_manifest(batch.manifest), batch.out)
-    from glmfit.batch._fit import run_one
+    from glmfit.batch.fits import run_one
 
     run_one(tasks[0], batch.out)
     whole = batch.results()[0]

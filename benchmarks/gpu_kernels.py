@@ -24,7 +24,9 @@ from _common import Section, run_sections
 from jax.experimental import topologies
 
 from glmfit import observations
-from glmfit.engine import device, device_cg, shards
+from glmfit.engine.devices import descent as device_cg
+from glmfit.engine.devices import rows as device
+from glmfit.engine.devices import shards
 
 H200 = """
 platform_name: "CUDA" device_description_str: "NVIDIA H200"

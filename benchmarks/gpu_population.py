@@ -26,7 +26,7 @@ from _common import Section, median, run_sections, timed
 from _models import fit_quietly
 
 from glmfit import PopulationGLM, observations, penalties
-from glmfit.problems import PopulationProblem
+from glmfit.engine.population import PopulationProblem
 from glmfit.saga.spectral_rows import Metric, Rows, saga_epoch
 from glmfit.saga.spectral_view import SpectralView
 from glmfit.saga.walk import Walk

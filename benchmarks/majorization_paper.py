@@ -32,9 +32,9 @@ import scipy.special
 from _common import ROOT, Section, median, run_sections, timed
 
 from glmfit.bounds import LowRankPlusDiagonal
-from glmfit.engine import classes
-from glmfit.engine.class_rows import ClassRows
-from glmfit.problems import Pairs, Params, SoftmaxProblem
+from glmfit.engine.classes import run as classes
+from glmfit.engine.classes.rows import ClassRows
+from glmfit.engine.problem import Params
 from glmfit.solvers import (
     BoundMajorization,
     ConjugateGradients,
@@ -44,6 +44,7 @@ from glmfit.solvers import (
     SoftmaxSGD,
     StochasticMajorization,
 )
+from glmfit.stochastic import Pairs, SoftmaxProblem
 
 STRENGTHS = tuple(float(10.0**j) for j in range(-5, 0))
 GAINS = tuple(float(10.0 ** (j / 2)) for j in range(-8, 5))

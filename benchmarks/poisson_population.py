@@ -167,7 +167,7 @@ def epochs(problem, sampling: str):
     import jax
 
     from glmfit import observations, penalties
-    from glmfit.problems import PopulationProblem
+    from glmfit.engine.population import PopulationProblem
     from glmfit.saga.spectral_view import SpectralView
     from glmfit.saga.walk import Walk
     from glmfit.solvers import SAGA
@@ -337,7 +337,7 @@ def memory(run: Run, section: Section) -> None:
 def lasso(run: Run, section: Section) -> None:
     """Lasso on P1 at a tenth of every neuron's maximal strength compared with the best objective known."""
     from glmfit import observations, penalties
-    from glmfit.problems import PopulationProblem
+    from glmfit.engine.population import PopulationProblem
 
     problem = run.problem("P1")
     shape = problem.X.shape[1], problem.Y.shape[1]

@@ -16,8 +16,8 @@ import numpy as np
 from _common import Section, fresh, run_sections
 from peers import compare
 
-from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import ConjugateGradients, ImplicitSGD, Schedule
+from glmfit.stochastic import Pairs, SoftmaxProblem
 
 ONLY = ("glmfit auto", "sklearn lbfgs", "sklearn newton-cg", "sklearn newton-cholesky")
 

@@ -25,8 +25,6 @@ import numpy as np
 import scipy.sparse
 from _common import ROOT, Section, median, run_sections
 
-from glmfit._status import Status
-from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import (
     NCE,
     OVE,
@@ -38,6 +36,8 @@ from glmfit.solvers import (
     Schedule,
     UMax,
 )
+from glmfit.status import Status
+from glmfit.stochastic import Pairs, SoftmaxProblem
 
 STEPS = tuple(float(10.0**j) for j in range(-3, 4))
 EPOCHS, SEEDS = 50, 3

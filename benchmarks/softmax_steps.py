@@ -16,8 +16,8 @@ import numpy as np
 import scipy.sparse
 from _common import ROOT, Section, median, run_sections, timed
 
-from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import ImplicitSGD, Schedule, UMax
+from glmfit.stochastic import Pairs, SoftmaxProblem
 from glmfit.stochastic import class_kernels as kernels
 
 METHODS = {

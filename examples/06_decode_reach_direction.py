@@ -29,8 +29,9 @@ from threadpoolctl import threadpool_limits
 
 import glmfit
 from glmfit import plotting
-from glmfit.problems import Pairs, Params, SoftmaxProblem
+from glmfit.engine.problem import Params
 from glmfit.solvers import BoundMajorization, LoopOptions
+from glmfit.stochastic import Pairs, SoftmaxProblem
 
 N_DIRECTIONS = 8
 FAST_M_S = 0.2  # peak speed of a reach, at least

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from ._lazy import names_of_rooms as _names_of_rooms
+from .lazy import names_of_rooms as _names_of_rooms
 
 if _TYPE_CHECKING:
-    from ._status import Status
+    from .status import Status
     from .estimators import (
         ClassReport, FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, ResponseReport,
         SoftmaxGLM,
@@ -20,7 +20,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_MODULES = ("batch", "bounds", "demo", "design", "estimators", "inference", "observations", "penalties", "plotting")
-_MODULES += ("plugins", "problems", "solvers", "spikes")
+_MODULES = ("batch", "bounds", "demo", "design", "engine", "estimators", "inference", "observations", "pairs")
+_MODULES += ("penalties", "plotting", "plugins", "problems", "solvers", "spikes", "stochastic")
 
-__getattr__, __dir__ = _names_of_rooms(__name__, __all__, ("._status", ".spikes", ".estimators"), _MODULES)
+__getattr__, __dir__ = _names_of_rooms(__name__, __all__, (".status", ".spikes", ".estimators"), _MODULES)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ._checks import check_choice, check_positive
-from ._warn import warn_user
+from .checks import check_choice, check_positive
+from .warn import warn_user
 
 if TYPE_CHECKING:
     import pynapple as nap

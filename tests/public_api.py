@@ -12,7 +12,10 @@ from pathlib import Path
 
 FROZEN = Path(__file__).with_suffix(".txt")
 # Whole: the names of the package itself. Of these, what a call needs.
-SUBPACKAGES = ("batch", "bounds", "design", "inference", "observations", "penalties", "plotting", "problems", "solvers")
+SUBPACKAGES = (
+    "batch", "bounds", "design", "engine", "inference", "observations", "pairs", "penalties", "plotting", "solvers",
+    "stochastic",
+)  # fmt: skip
 
 
 def render() -> str:

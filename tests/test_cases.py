@@ -6,7 +6,7 @@ import cases
 
 from glmfit import observations, penalties
 from glmfit.engine import ProximalNewton
-from glmfit.estimators._parameters import SOLVERS
+from glmfit.estimators.parameters import SOLVERS
 
 
 def members(package, base):

@@ -27,9 +27,11 @@ from glmfit import (
     solvers,
     stochastic,
 )
-from glmfit._compile import jit
+from glmfit.compilation import jit
+from glmfit.engine.problem import Params
 from glmfit.observations.base import RowLoss
-from glmfit.problems import AllPairsProblem, Pairs, Params, SoftmaxProblem, Triples
+from glmfit.pairs import AllPairsProblem, Triples
+from glmfit.plugins.nemos.proximal import proximal_gradient
 from glmfit.saga.joint import JointProblem
 from glmfit.saga.table import TableSAGA
 from glmfit.solvers import (
@@ -43,7 +45,7 @@ from glmfit.solvers import (
     TowerLBFGS,
     UMax,
 )
-from glmfit.solvers.proximal import proximal_gradient
+from glmfit.stochastic import Pairs, SoftmaxProblem
 from glmfit.stochastic.class_steps import MINIBATCHES
 
 KEY = jax.random.key(0)

@@ -15,7 +15,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-MODULES = ("bounds", "design", "inference", "observations", "penalties", "plotting", "problems", "solvers", "batch")
+MODULES = (
+    "bounds",
+    "design",
+    "engine",
+    "inference",
+    "observations",
+    "pairs",
+    "penalties",
+    "plotting",
+    "solvers",
+    "stochastic",
+)
+MODULES += ("batch",)
 
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_nb")

@@ -10,9 +10,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from .._display import one_line, printable
-from ._environment import SLURM_OPTIONS, default_out, machine_type, worker_environment
-from ._stop import ENDING, signals_noted
+from ..display import one_line, printable
+from .environment import SLURM_OPTIONS, default_out, machine_type, worker_environment
+from .stop import ENDING, signals_noted
 
 # Whatever imports NumPy or jax is imported on use: both read the environment, which is to be that of a worker by then.
 
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
     if scheduler == "serial" and not sys.modules.keys() & {"numpy", "jax"}:
         gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] if options.gpus else None
         os.environ.update(worker_environment(gpu=gpu, cache=out / "compiled" / machine_type()))
-    from ._run import run
+    from .runner import run
 
     given = {name: getattr(options, name) for name in ("workers", "gpus", "allowed_failures", "shard", "retry")}
     slurm, progress = _slurm(options), not options.quiet
@@ -137,7 +137,7 @@ def _occupy_standard_streams() -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from ._overview import status
+    from .overview import status
 
     progress = status(options.out)
     print(progress)
@@ -145,7 +145,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from ._overview import collect
+    from .overview import collect
 
     found = collect(options.out)
     print(f"{found.n_fits} fits, {found.n_units} units: {found.index} and {found.arrays}")
@@ -157,11 +157,11 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _sbatch(options: argparse.Namespace) -> int:
-    from ._at_work import RunLock, lock_of
-    from ._environment import write_array_script
-    from ._manifest import read_known
-    from ._plan import plan
-    from ._results import make_folders
+    from .at_work import RunLock, lock_of
+    from .environment import write_array_script
+    from .manifest import read_known
+    from .plan import plan
+    from .results import make_folders
 
     out = (options.out or default_out(options.manifest)).resolve()
     manifest = read_known(options.manifest, out)

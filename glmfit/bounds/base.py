@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._display import Display, Summary
+from ..display import Display, Summary
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._checks import check_choice
+from ..checks import check_choice
 
 LOG_PARTITION_THEOREM = (
     "quadratic bound of the log-partition function (Jebara and Choromanska 2012, Theorem 1; "

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._compile import full_precision
+from ..compilation import full_precision
 
 
 @full_precision

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._types import Array
+from ..types import Array
 
 SUBSET_THEOREM = (
     "Gazagnadou, Gower, Salmon (2019), uniform subsets of b rows: "

@@ -6,8 +6,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from .._warn import warn_user
 from ..design import RowSource
+from ..warn import warn_user
 from . import arrays
 from .features import (
     check_columns,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._warn import warn_user
+from ..warn import warn_user
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import bins as _bins
-from ._schema import Problems, guess
 from .bases import CYCLIC, TIME_BASES, evaluate, names_of, time_kernels
 from .bins import Bins
 from .convolution import Convolution
+from .schema import Problems, guess
 from .sessions import Session, Signal
 from .settings import COUNT_ESTIMATORS, COUNTS, read_design
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from .._warn import warn_user
 from ..data.arrays import refuse_spike_times
-from ._sources import rows_of
+from ..warn import warn_user
 from .base import KnownRows, check_form
+from .sources import rows_of
 
 _MOST_ROWS_PER_PRODUCT = 16
 _MOST_ENTRIES = 2**20  # of the matrix of shifted kernels

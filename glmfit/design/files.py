@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ._schema import guess
+from .schema import guess
 from .sessions import Session
 
 PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from . import _schema as rule
-from ._schema import Problems, Rule, check_table, guess, is_number, is_whole, shown
+from . import schema as rule
 from .bases import TIME_BASES, VALUE_BASES, lags_of
+from .schema import Problems, Rule, check_table, guess, is_number, is_whole, shown
 
 COUNTS = "counts"  # name of the binned spikes among the signals
 COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV")  # those that know an exposure

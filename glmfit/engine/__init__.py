@@ -1,5 +1,14 @@
 """The engine of every convex fit: rows, independent fits, two products; steps that see all rows."""
 
+from .population import FoldedProblem, PopulationProblem
+from .problem import Evaluation, Params, Problem
+from .result import LoopOptions, Solution
 from .solvers import ConjugateGradients, Newton, ProximalNewton
 
-__all__ = ["ConjugateGradients", "Newton", "ProximalNewton"]
+__all__ = [
+    "Evaluation",
+    "FoldedProblem",
+    "Params",
+    "PopulationProblem",
+    "Problem",
+]  # and solvers: glmfit.solvers

@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from .._status import Status
-from ..problems._population import PopulationProblem
-from ..problems.base import Params
-from ..solvers._result import Solution
+from ..status import Status
 from .cg import Descent
-from .device import DeviceRows
-from .device_cg import DeviceDescent
+from .devices.descent import DeviceDescent
+from .devices.rows import DeviceRows
+from .devices.shards import layout_of
 from .host import HostRows
 from .metric import SharedMetric
+from .population import PopulationProblem
+from .problem import Params
 from .proximal import ProximalDescent, select
-from .shards import layout_of
+from .result import Solution
 from .streamed import StreamedRows, draw
 
 

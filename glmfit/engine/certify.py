@@ -7,8 +7,8 @@ multiplies what x leaves. Theory: docs/theory/self_concordance.md.
 import numpy as np
 
 from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
-from ..problems._chunks import chunks
 from .cg import Descent, inner
+from .chunks import chunks
 from .tiles import Slopes
 
 _MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of their sums over the rows

@@ -11,8 +11,8 @@ from typing import Self
 import numpy as np
 
 from ..bounds import ResidualSums
-from ..problems._chunks import chunks, n_cores
-from ..problems._host import sums_of
+from .chunks import chunks, n_cores
+from .passes import sums_of
 from .tiles import ALL, Slopes, Tiles, column_sums, derivatives, scratch, weighted
 
 _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made

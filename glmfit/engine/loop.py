@@ -5,19 +5,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._compile import Clock
-from .._progress import ProgressBar
-from .._status import Status
 from ..bounds import dual_gap
-from ..problems._one_neuron import Finished
-from ..problems.base import Params
-from ..solvers._result import History, LoopOptions, Solution, stopping_target
-from ..solvers.resumption import Notebook
+from ..compilation import Clock
+from ..progress import ProgressBar
+from ..status import Status
 from .beginning import Beginning
 from .certify import RidgeFloor, SpectralFloor, bound_gaps, bound_gaps_at_once
 from .cg import Descent, steps_of_a_hessian
+from .exact.neuron import Finished
 from .group import Group
+from .problem import Params
 from .proximal import select
+from .result import History, LoopOptions, Solution, stopping_target
+from .resumption import Notebook
 from .tiles import Slopes
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed

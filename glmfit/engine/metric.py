@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
-from ..problems._basis import SpectralBasis
+from .basis import SpectralBasis
 
 _LIFT = 1e-7  # of the scaled diagonal: what single precision makes of a Hessian that is nearly singular
 

@@ -10,11 +10,11 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from ..penalties import Penalty
-from ..problems._population import select
-from ..problems._proximal_newton import least_of_model
 from .cg import Descent, steps_of_a_hessian
+from .exact.proximal_newton import least_of_model
 from .host import HostRows
 from .metric import SharedMetric
+from .population import select
 from .tiles import Slopes
 
 _LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at the least

@@ -5,12 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from .._status import Status
-from ..problems.base import Params
-from ..solvers._result import LoopOptions, Solution
-from ..solvers._seed import seed_of
-from .classes import ClassRun
+from ..seeds import seed_of
+from ..status import Status
+from .classes.run import ClassRun
 from .loop import Run
+from .problem import Params
+from .result import LoopOptions, Solution
 
 
 @dataclass(frozen=True)

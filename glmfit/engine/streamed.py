@@ -9,9 +9,9 @@ from typing import Self
 import jax
 import numpy as np
 
-from ..problems._chunks import chunks, n_cores
-from ..problems._population import PopulationProblem
+from .chunks import chunks, n_cores
 from .host import HostRows
+from .population import PopulationProblem
 from .tiles import ALL, Slopes, Workers, rows_of_a_tile
 
 _PORTION = 4e6  # bytes that are read at once, unless a source has larger chunks

@@ -13,9 +13,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from .._compile import is_forked, jit
+from ..compilation import is_forked, jit
 from ..observations import Observation
-from ..problems._chunks import aligned_empty, chunks, n_cores, one_thread_each
+from .chunks import aligned_empty, chunks, n_cores, one_thread_each
 
 ALL = slice(None)
 TILE = 1 << 17  # numbers; smaller tiles cost more calls, larger ones leave the cache

@@ -1,8 +1,8 @@
 """What a scientist touches."""
 
-from ._parameters import choose_class_solver, choose_solver
 from .model_reports import ClassReport, ResponseReport
 from .multinomial_glm import MultinomialGLM
+from .parameters import choose_class_solver, choose_solver
 from .population_glm import PopulationGLM
 from .population_glm_cv import PopulationGLMCV
 from .report import FitReport

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from .._display import Summary
-from .._status import NO_PROOF, Status
+from ..display import Summary
+from ..status import NO_PROOF, Status
 from .report import CertifiedReport, Report
 
 

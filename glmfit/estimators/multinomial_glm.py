@@ -8,15 +8,15 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from .._checks import check_choice
-from .._types import ArrayOrTsd, DataLike, Seed
-from .._warn import warn_user
+from ..checks import check_choice
 from ..data.classes import ClassTraining, read_category_counts, training_of_counts
 from ..data.features import read_factor, read_features, read_offset, warn_if_turned
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..observations.softmax import Multinomial
-from ._class_model import ClassModel, probabilities
-from ._model import WholeFit
+from ..types import ArrayOrTsd, DataLike, Seed
+from ..warn import warn_user
+from .class_model import ClassModel, probabilities
+from .model import WholeFit
 
 
 class MultinomialGLM(RegressorMixin, ClassModel):

@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import observations, penalties
-from .._types import DataLike, Seed
 from ..data.counts import Training
-from ..problems import PopulationProblem
-from ..solvers import SAGA, Newton
-from ..solvers._seed import key_for
-from ..solvers.checkpoint import Checkpoint, facts_of
-from ._default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
-from ._model import WholeFit, from_json, to_json
-from ._parameters import SOLVERS, choose_solver, precision, read_devices, read_flag, read_population_solver
-from ._population_model import PROVED, PopulationModel
-from ._streaming import RowView, read_fitted
+from ..engine import Newton
+from ..engine.checkpoint import Checkpoint, facts_of
+from ..engine.population import PopulationProblem
+from ..saga import SAGA
+from ..seeds import key_for
+from ..types import DataLike, Seed
+from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
+from .model import WholeFit, from_json, to_json
+from .parameters import SOLVERS, choose_solver, precision, read_devices, read_flag, read_population_solver
+from .population_model import PROVED, PopulationModel
+from .streaming import RowView, read_fitted
 
 
 class PopulationGLM(PopulationModel):

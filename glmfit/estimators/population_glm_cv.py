@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import observations
-from .._checks import check_choice, check_real
-from .._progress import ProgressBar, counted
-from .._status import Status
-from .._types import DataLike, Seed
-from .._warn import warn_user
+from ..checks import check_choice, check_real
 from ..data.counts import read_training
 from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import ElasticNet, Lasso, Ridge
-from ._cv_fits import Fits, default_strengths, read_strengths
-from ._model import WholeFit
-from ._parameters import by_name, read_number, read_population_solver
-from ._population_model import PROVED, PopulationModel
-from ._scores import choose_strengths, make_folds, score_folds
-from ._streaming import as_arrays
+from ..progress import ProgressBar, counted
+from ..status import Status
+from ..types import DataLike, Seed
+from ..warn import warn_user
+from .cv_fits import Fits, default_strengths, read_strengths
+from .model import WholeFit
+from .parameters import by_name, read_number, read_population_solver
+from .population_model import PROVED, PopulationModel
+from .scores import choose_strengths, make_folds, score_folds
+from .streaming import as_arrays
 
 PENALTIES = by_name(Ridge, Lasso, ElasticNet)
 SOLVERS = by_name(ConjugateGradients, ProximalNewton)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from .._display import Display, Summary
-from .._status import NO_PROOF, Status, as_statuses
 from ..bounds import DUALITY_THEOREM, GAP_THEOREM, StepCertificate
+from ..display import Display, Summary
+from ..status import NO_PROOF, Status, as_statuses
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,17 +10,17 @@ import jax
 import numpy as np
 
 from .. import pairs
-from .._checks import check_choice, check_real, not_text, shorten
-from .._warn import warn_user
+from ..checks import check_choice, check_real, not_text, shorten
 from ..data.entities import Side
 from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import AllPairsProblem, StationarySolution, Tower, TwoTowers
 from ..pairs.embedding import Predictor, canonical_rotation, deviance_explained, hold_out
 from ..pairs.responses import Units
-from ..solvers._seed import key_for
-from ._parameters import by_name, is_strength, precision, read_count, read_flag, read_solver, read_verbose
+from ..seeds import key_for
+from ..warn import warn_user
 from .model_reports import ResponseReport
+from .parameters import by_name, is_strength, precision, read_count, read_flag, read_solver, read_verbose
 from .report import report_of
 
 SOLVERS = {

@@ -6,12 +6,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._types import DataLike, Seed
 from ..data.entities import NEURONS, STIMULI, read_entity_weight, read_prior, read_side, warn_unseen
 from ..data.responses import read_responses
 from ..observations import Observation
 from ..observations.poisson import Poisson
-from ._model import WholeFit
+from ..types import DataLike, Seed
+from .model import WholeFit
 from .response_fit import ResponseFit, Settings, warn_rank
 from .response_prediction import ResponsePrediction
 

@@ -5,17 +5,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from .._checks import check_choice
-from .._types import ArrayOrTsd, DataLike, Seed
+from ..checks import check_choice
 from ..data.entities import NEURONS, STIMULI, Side, read_fitted_ids, read_unseen
 from ..data.responses import read_responses
 from ..data.times import time_axis, wrap
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import Tower
 from ..pairs.embedding import SCORES, Predictor, correlations, deviance_explained, recall
-from ._model import Model
-from ._parameters import read_count
+from ..types import ArrayOrTsd, DataLike, Seed
+from .model import Model
 from .model_reports import ResponseReport
+from .parameters import read_count
 from .response_fit import Fitted
 
 _EMBEDDINGS = ("stimulus_embedding", "neuron_embedding", "stimulus_bias", "neuron_bias")

@@ -10,15 +10,15 @@ from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from .._checks import check_choice
-from .._types import ArrayOrTsd, DataLike, Seed
-from .._warn import warn_user
+from ..checks import check_choice
 from ..data import classes as door
 from ..data.features import read_features, read_offset
 from ..data.times import check_same_rows, wrap
-from ._class_model import ClassModel, probabilities
-from ._model import WholeFit
-from ._parameters import read_count
+from ..types import ArrayOrTsd, DataLike, Seed
+from ..warn import warn_user
+from .class_model import ClassModel, probabilities
+from .model import WholeFit
+from .parameters import read_count
 
 
 class SoftmaxGLM(ClassifierMixin, ClassModel):

@@ -11,11 +11,11 @@ import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
-from .._display import Display, Summary
-from .._progress import counted
-from .._types import DataLike
+from ..display import Display, Summary
 from ..estimators import PopulationGLM
-from ..penalties._groups import read_labels, read_members
+from ..penalties.groups import read_labels, read_members
+from ..progress import counted
+from ..types import DataLike
 from .wald import NO_OPTIMUM, FittedData, data_of_fit, to_frame
 
 if TYPE_CHECKING:

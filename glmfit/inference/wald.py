@@ -12,16 +12,18 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from .. import observations, penalties
-from .._checks import check_choice, check_real
-from .._display import Display, Summary
-from .._status import Status
-from .._types import DataLike
+from ..checks import check_choice, check_real
 from ..data.counts import Training, read_training
 from ..design import as_source
+from ..display import Display, Summary
+from ..engine import passes
+from ..engine.population import PopulationProblem
+from ..engine.problem import Params
 from ..estimators import PopulationGLM
-from ..estimators._model import check_is_fitted
-from ..estimators._streaming import as_arrays, bytes_in_memory
-from ..problems import Params, PopulationProblem, _host
+from ..estimators.model import check_is_fitted
+from ..estimators.streaming import as_arrays, bytes_in_memory
+from ..status import Status
+from ..types import DataLike
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,7 +219,7 @@ class FittedData:
         if self.model.report_.status[i] in NO_OPTIMUM:
             return np.full(len(coef if combinations is None else combinations), np.nan), np.nan, 0.0, np.nan
         y, weights, (mean, scale) = np.asarray(data.Y[:, i], np.float64), data.weights, self.problem.standard
-        eta, offset = _host.predictor(data.X, coef[:, i], intercept[i]), None
+        eta, offset = passes.predictor(data.X, coef[:, i], intercept[i]), None
         if data.offset is not None:
             offset = data.offset[:, i if data.offset.shape[1] > 1 else 0]
             eta = eta + offset
@@ -225,12 +227,12 @@ class FittedData:
         place = coef[:, i], intercept[i], mean, scale, np.float64, offset
         n_rows = len(data.X)
         # The curvature is linear in y: at the expected counts it is the expected one.
-        J = n_rows * _host.hessian(data.X, y if covariance == "observed" else rate, weights, observation, *place)[0]
+        J = n_rows * passes.hessian(data.X, y if covariance == "observed" else rate, weights, observation, *place)[0]
         inverse, outside = _inverse(J + np.diag(np.append(weights.sum() * self.ridge[:, i] / scale**2, 0.0)))
         spread = inverse
         if covariance == "robust":
             square = weights * np.asarray(observation.derivative(y, eta), np.float64) ** 2  # times the weights again
-            spread = inverse @ (n_rows * _host.hessian(data.X, square, weights, _GIVEN, *place)[0]) @ inverse
+            spread = inverse @ (n_rows * passes.hessian(data.X, square, weights, _GIVEN, *place)[0]) @ inverse
         # From standardised features to the user's: coef = v / scale, intercept = v_0 - (mean / scale) v.
         wanted = np.diag(1 / scale) if combinations is None else combinations / scale
         back = np.vstack([np.append(wanted, np.zeros((len(wanted), 1)), axis=1), np.append(-mean / scale, 1.0)])

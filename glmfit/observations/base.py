@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit._numerics import elementwise, namespace
-from glmfit._types import Array
+from glmfit.numerics import elementwise, namespace
+from glmfit.types import Array
 
 _WHOLE = ("sample", "wrong", "spread_constant")  # methods that are not formulas
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit._numerics import exponent_limit, namespace, nearest, round_up
-from glmfit._types import Array
+from glmfit.numerics import exponent_limit, namespace, nearest, round_up
 from glmfit.observations.base import Observation
+from glmfit.types import Array
 
 
 @final

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit._numerics import (
+from glmfit.numerics import (
     A_STAR,
     C_STAR,
     SoftplusParts,
@@ -22,8 +22,8 @@ from glmfit._numerics import (
     softplus_curvature_slope,
     softplus_parts,
 )
-from glmfit._types import Array
 from glmfit.observations.base import Observation
+from glmfit.types import Array
 
 # jax.random.poisson works in int32 and saturates; above this the spread is below 3e-5 of the rate.
 _LARGEST_SAMPLED_RATE = 2.0**30

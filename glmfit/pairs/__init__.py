@@ -1,7 +1,4 @@
-"""Responses of all pairs of two towers: problems that are not convex, and what finds their stationary points.
-
-Users find the names in `glmfit.problems` and `glmfit.solvers`.
-"""
+"""Responses of all pairs of two towers: problems that are not convex, and what finds their stationary points."""
 
 from .descent import TowerAdam, TowerLBFGS
 from .gauss_newton import GaussNewton
@@ -11,3 +8,11 @@ from .responses import SessionBlock, Triples
 from .sampling import LeftBatches, SampledPairs
 from .stationary import StationaryOptions, StationarySolution, TwoSidedSolver
 from .towers import Tower, TwoTowers
+
+__all__ = [
+    "AllPairs",
+    "AllPairsProblem",
+    "SessionBlock",
+    "Triples",
+    "TwoTowers",
+]  # and solvers: glmfit.solvers

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from .._checks import check_choice, check_positive, check_whole
-from .._compile import jit
-from .._status import Status
+from ..checks import check_choice, check_positive, check_whole
+from ..compilation import jit
+from ..status import Status
 from .objective import magnitude, norm
 from .problem import AllPairsProblem
 from .sampling import moments_of, move

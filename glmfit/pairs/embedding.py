@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 
+from ..engine.chunks import chunks
 from ..observations import Observation
-from ..problems._chunks import chunks
 from .responses import Triples, merge_trials
 
 SCORES = ("D2", "correlation", "recall")

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from .._checks import check_at_least_zero, check_choice, check_real, check_whole
-from .._compile import jit
+from ..checks import check_at_least_zero, check_choice, check_real, check_whole
+from ..compilation import jit
 from .objective import magnitude, norm
 from .problem import AllPairsProblem
 from .stationary import SLACK, StationaryState, TwoSidedSolver

@@ -8,8 +8,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._compile import jit
-from .._numerics import namespace
+from ..compilation import jit
+from ..numerics import namespace
 from ..observations import Observation
 from .observed import Imputation, Unseen, observed_curvatures, observed_product, sum_observed, value_and_slope
 from .responses import Piece

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._checks import check_choice
+from ..checks import check_choice
 from ..observations import RESPONSE_LOSSES, Observation
 from .objective import AllPairs
 from .observed import Imputation

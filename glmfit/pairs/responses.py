@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from ..problems._chunks import chunks
+from ..engine.chunks import chunks
 
 LAYOUTS = ("auto", "blocks", "triples", "dense")
 _DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats triples

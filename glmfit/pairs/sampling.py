@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from .._checks import check_at_least_zero, check_choice, check_positive, check_whole
-from .._compile import jit
-from .._status import Status
-from ..solvers._seed import seed_of
+from ..checks import check_at_least_zero, check_choice, check_positive, check_whole
+from ..compilation import jit
+from ..seeds import seed_of
+from ..status import Status
 from .problem import AllPairsProblem
 from .stationary import StationaryState, TwoSidedSolver
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._checks import check_real, check_whole
-from .._compile import Clock, jit
-from .._progress import ProgressBar, counted
-from .._status import Status
-from ..solvers._result import Solution
+from ..checks import check_real, check_whole
+from ..compilation import Clock, jit
+from ..engine.result import Solution
+from ..progress import ProgressBar, counted
+from ..status import Status
 from .objective import evaluate, magnitude
 from .problem import AllPairsProblem
 

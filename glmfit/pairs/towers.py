@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from .._numerics import namespace
+from ..numerics import namespace
 
 # ----------------------------------------------------------------------------------------- features
 

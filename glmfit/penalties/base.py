@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit._numerics import namespace
-from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
+from glmfit.numerics import namespace
+from glmfit.types import Array, FeatureNeuron, PerFeature, PerNeuron
 
 
 def as_strength(value: Any) -> Array:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit._numerics import namespace
-from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
+from glmfit.numerics import namespace
 from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, share_within, thresholds
+from glmfit.types import Array, FeatureNeuron, PerFeature, PerNeuron
 
 NO_GROUP = -1
 """Label of the features that are not penalised."""

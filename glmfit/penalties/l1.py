@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit._numerics import namespace
-from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
+from glmfit.numerics import namespace
 from glmfit.penalties.base import (
     Penalty,
     as_strength,
@@ -21,6 +20,7 @@ from glmfit.penalties.base import (
     share_within,
     thresholds,
 )
+from glmfit.types import Array, FeatureNeuron, PerFeature, PerNeuron
 
 
 @functools.cache

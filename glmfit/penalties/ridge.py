@@ -6,9 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from glmfit._numerics import namespace
-from glmfit._types import Array, FeatureNeuron, PerFeature, PerNeuron
+from glmfit.numerics import namespace
 from glmfit.penalties.base import Penalty, as_strength, per_neuron, ridge_conjugate, ridge_value
+from glmfit.types import Array, FeatureNeuron, PerFeature, PerNeuron
 
 
 class Ridge(Penalty):

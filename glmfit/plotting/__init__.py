@@ -6,13 +6,13 @@ belongs to no window, for scripts.
 Colours are those of Okabe and Ito, which colour-blind readers can tell apart.
 """
 
-from ._axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, label_panels, new_axes
-from ._decoding import plot_confusion, plot_decoded, plot_responses
-from ._fit_to_data import plot_residuals, plot_time_rescaling, plot_tuning
-from ._parameters import plot_coupling, plot_filter, plot_recovery, plot_scores
-from ._rates import plot_rate_against_spikes, plot_signal
-from ._reports import plot_bounds, plot_convergence, plot_report_overview
-from ._strengths import plot_cv_curves, plot_strengths
+from .axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, label_panels, new_axes
+from .decoding import plot_confusion, plot_decoded, plot_responses
+from .fit_to_data import plot_residuals, plot_time_rescaling, plot_tuning
+from .parameters import plot_coupling, plot_filter, plot_recovery, plot_scores
+from .rates import plot_rate_against_spikes, plot_signal
+from .reports import plot_bounds, plot_convergence, plot_report_overview
+from .strengths import plot_cv_curves, plot_strengths
 
 __all__ = [
     "new_axes", "label_panels",

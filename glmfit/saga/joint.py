@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compile import jit
 from ..bounds import bound_largest_eigenvalue
+from ..compilation import jit
+from ..engine.basis import basis_of
+from ..engine.chunks import a_twentieth
+from ..engine.exact.quadratic import minimise
 from ..penalties import Penalty
 from ..penalties.base import per_neuron
-from ..problems._basis import basis_of
-from ..problems._chunks import a_twentieth
-from ..problems._quadratic import minimise
 from .spectral_rows import Metric, Rows, block_spectra, change_of_derivative, sweep
 from .spectral_view import Position, SpectralView
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._compile import full_precision, jit
 from ..bounds import lanczos
+from ..compilation import full_precision, jit
 from ..observations import Observation
 from ..penalties import Penalty
 from ..penalties.base import per_neuron

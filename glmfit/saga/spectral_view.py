@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..bounds import check_batch_size, random_start
+from ..engine.basis import SpectralBasis
+from ..engine.chunks import aligned_empty, over_chunks
+from ..engine.problem import Params
 from ..penalties import Penalty
-from ..problems._basis import SpectralBasis
-from ..problems._chunks import aligned_empty, over_chunks
-from ..problems.base import Params
 from .spectral_rows import ADMM_RHO, Metric, Rows, Splitting, epoch_order, saga_epoch, sweep
 
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._checks import check_positive, check_whole
-from ..problems.base import Params
-from ..solvers._seed import seed_of
+from ..checks import check_positive, check_whole
+from ..engine.problem import Params
+from ..seeds import seed_of
 from .joint import JointProblem
 from .spectral_rows import saga_epoch
 from .spectral_view import Position

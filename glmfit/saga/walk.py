@@ -12,7 +12,6 @@ from typing import ClassVar, NamedTuple
 import jax
 import numpy as np
 
-from .._checks import check_choice, check_positive, check_real, check_whole
 from ..bounds import (
     PARTITION_THEOREM,
     SUBSET_THEOREM,
@@ -22,15 +21,16 @@ from ..bounds import (
     partition_step,
     subset_step,
 )
+from ..checks import check_choice, check_positive, check_real, check_whole
 from ..engine.cg import Descent
 from ..engine.host import HostRows
 from ..engine.loop import Run
 from ..engine.metric import SharedMetric
+from ..engine.problem import Params
 from ..engine.proximal import select
+from ..engine.result import LoopOptions, Solution
 from ..engine.tiles import Slopes
-from ..problems.base import Params
-from ..solvers._result import LoopOptions, Solution
-from ..solvers._seed import seed_of
+from ..seeds import seed_of
 from .spectral_rows import SAMPLINGS, Metric, Rows, block_spectra, largest_change
 from .spectral_view import Position, SpectralView
 

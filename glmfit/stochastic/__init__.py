@@ -1,4 +1,4 @@
-"""Softmax problems and what solves them in steps that draw rows or classes; users find them in problems and solvers."""
+"""Softmax problems and what solves them in steps that draw rows or classes."""
 
 from .bound_majorization import BoundMajorization
 from .class_problem import Pairs, SoftmaxProblem
@@ -6,3 +6,5 @@ from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, Softmax
 from .incremental_majorization import IncrementalMajorization
 from .row_visits import SoftmaxSGD, StochasticMajorization
 from .schedule import SampledSolution, Schedule, ScheduledSolver, TunedStep, tune_step, untuned_step
+
+__all__ = ["Pairs", "SoftmaxProblem"]  # and solvers: glmfit.solvers

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from .._checks import check_choice, check_real, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, softmax_bound
-from ..engine.class_descent import ClassDescent
-from ..engine.classes import ClassRun
-from ..problems._quadratic import minimise
-from ..problems.base import Params
-from ..solvers._result import LoopOptions, Solution
+from ..checks import check_choice, check_real, check_whole
+from ..engine.classes.descent import ClassDescent
+from ..engine.classes.run import ClassRun
+from ..engine.exact.quadratic import minimise
+from ..engine.problem import Params
+from ..engine.result import LoopOptions, Solution
 
 _LEFT = 0.5  # of the gradient's norm: the next bound is worth more than the minimum of this one
 _COUPLED_CLASSES = 512  # classes up to which the preconditioner couples them

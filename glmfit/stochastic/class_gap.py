@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.special
 
-from ..problems.base import Params
+from ..engine.problem import Params
 
 GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
 _SETTLING_STEPS, _SETTLING_WORK = 3, 1e9  # Newton steps in the intercepts for a bound, where a pass costs no more

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._compile import jit
+from ..compilation import jit
 from .implicit import Batch, dual_ascent, jacobi_ascent, newton_cg
 from .lambert import limits
 

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._checks import check_choice, check_whole
-from .._compile import jit
-from ..problems.base import Params
-from ..solvers._seed import seed_of
+from ..checks import check_choice, check_whole
+from ..compilation import jit
+from ..engine.problem import Params
+from ..seeds import seed_of
 from . import class_kernels as kernels
 from .implicit import Impulse
 from .schedule import ScheduledSolver, check_explicit_step

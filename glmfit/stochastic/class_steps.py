@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._checks import check_choice, check_flag, check_positive, check_whole
+from ..checks import check_choice, check_flag, check_positive, check_whole
 from . import class_kernels as kernels
 from .class_sampler import ClassSampler, SamplerState
 from .implicit import Impulse, implicit_counts, implicit_step, softmax_prox

@@ -16,7 +16,7 @@ import scipy.sparse
 from scipy.linalg.blas import dsymm, dsymv, dsyrk, dtrsm
 
 from ..bounds import LowRankPlusDiagonal, softmax_bound
-from ..problems.base import Params
+from ..engine.problem import Params
 
 _ROTATED = 2048  # features up to which eigenvectors are worth their price
 _MOST_FULL = 3000  # parameters up to which an inverse is kept: 72 MB

@@ -15,14 +15,14 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from .._checks import check_choice, check_share, check_whole
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, check_batch_size, softmax_bound
-from ..engine.class_descent import ClassDescent
-from ..problems._chunks import a_twentieth, chunks, small_blas
-from ..problems._quadratic import minimise
-from ..problems.base import Params
-from ..solvers._result import LoopOptions, Solution
-from ..solvers._seed import seed_of
+from ..checks import check_choice, check_share, check_whole
+from ..engine.chunks import a_twentieth, chunks, small_blas
+from ..engine.classes.descent import ClassDescent
+from ..engine.exact.quadratic import minimise
+from ..engine.problem import Params
+from ..engine.result import LoopOptions, Solution
+from ..seeds import seed_of
 from .bound_majorization import majorize
 from .contrast_rows import ContrastRows
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .._checks import check_choice, check_flag, check_positive, check_whole
 from ..bounds import ORDERS
-from ..problems._chunks import one_thread_each
-from ..problems.base import Params
-from ..solvers._seed import seed_of
+from ..checks import check_choice, check_flag, check_positive, check_whole
+from ..engine.chunks import one_thread_each
+from ..engine.problem import Params
+from ..seeds import seed_of
 from .schedule import ScheduledSolver, check_explicit_step
 
 GAINS = ("constant", "tau", "inverse")

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
-from .._checks import check_positive, check_real, check_whole
-from .._compile import Clock
-from .._progress import ProgressBar
-from .._status import Status
-from ..problems.base import Params
-from ..solvers._result import Solution
-from ..solvers._seed import seed_of
+from ..checks import check_positive, check_real, check_whole
+from ..compilation import Clock
+from ..engine.problem import Params
+from ..engine.result import Solution
+from ..progress import ProgressBar
+from ..seeds import seed_of
+from ..status import Status
 
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 200_000, 20, 3

@@ -6,7 +6,7 @@ import ssl
 import engine_tasks
 import psutil
 
-from glmfit.batch._drive import drive
+from glmfit.batch.driver import drive
 
 
 class Answers:

@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from glmfit.batch._cluster import certificates
+from glmfit.batch.cluster import certificates
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from glmfit.batch._cluster import certificates
+from glmfit.batch.cluster import certificates
 
 with certificates(Path(sys.argv[1])):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from glmfit.batch._environment import machine_type, visible_gpus, worker_environment
+from glmfit.batch.environment import machine_type, visible_gpus, worker_environment
 
 THREADS = {"NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}
 
@@ -45,5 +45,5 @@ def test_the_type_of_a_machine_is_short_stable_and_changes_with_jaxlib(monkeypat
     assert machine_type() == here
     assert len(here) < 30
     assert not set(here) & set("/ \\")
-    monkeypatch.setattr("glmfit.batch._environment.metadata.version", lambda package: "0.0.1")
+    monkeypatch.setattr("glmfit.batch.environment.metadata.version", lambda package: "0.0.1")
     assert machine_type() != here

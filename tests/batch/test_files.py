@@ -15,21 +15,13 @@ import pytest
 from batch_runs import ROOT, Batch, draw, header_of
 
 import glmfit
-from glmfit._files import load_npz
-from glmfit.batch import (
-    BusyFolder,
-    ManifestError,
-    _plan,
-    _sources,
-    collect,
-    load_result,
-    read_manifest,
-    run,
-    status,
-)
+from glmfit.batch import BusyFolder, ManifestError, collect, load_result, read_manifest, run, status
+from glmfit.batch import plan as _plan
+from glmfit.batch import sources as _sources
 from glmfit.batch.__main__ import main
-from glmfit.batch._at_work import RunLock
-from glmfit.batch._plan import plan
+from glmfit.batch.at_work import RunLock
+from glmfit.batch.plan import plan
+from glmfit.files import load_npz
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +154,11 @@ def test_a_full_disk_fails_the_fit_and_leaves_no_half_file(make_batch):
     code = (  # a limit on the size of files: writing fails in the middle, as it does on a full disk
         "import resource, sys\n"
         "from glmfit.batch import run\n"
-        "import glmfit.batch._results as results\n"
+        "import glmfit.batch.results as results\n"
         f"manifest, out = {str(batch.manifest)!r}, {str(batch.out)!r}\n"
         "from pathlib import Path\n"
         "from glmfit.batch import read_manifest, run_one\n"
-        "from glmfit.batch._plan import plan\n"
+        "from glmfit.batch.plan import plan\n"
         "results.make_folders(Path(out))\n"
         "task, = plan(read_manifest(manifest), Path(out))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
@@ -186,7 +178,7 @@ def test_no_file_is_corrupt_after_kills_while_writing(tmp_path):
 import os, random, signal, sys, time, warnings
 sys.path.insert(0, {str(ROOT)!r})
 import numpy as np
-from glmfit._files import load_npz, save_npz
+from glmfit.files import load_npz, save_npz
 warnings.simplefilter("ignore")
 folder, rng = {str(tmp_path)!r}, random.Random(0)
 arrays = {{"coef": np.random.default_rng(0).normal(size=(400, 100))}}  # some milliseconds to write

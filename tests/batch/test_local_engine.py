@@ -17,9 +17,9 @@ from answers import Answers, carry, listening, without_certificate, without_encr
 from distributed import Security
 from slurm import wait_until
 
-from glmfit.batch import _drive
-from glmfit.batch._cluster import open_client
-from glmfit.batch._drive import ClusterLostError, drive
+from glmfit.batch import driver as _drive
+from glmfit.batch.cluster import open_client
+from glmfit.batch.driver import ClusterLostError, drive
 
 
 @pytest.fixture(scope="module")
@@ -264,8 +264,8 @@ def test_workers_that_cannot_start_are_an_error_with_the_end_of_their_log(import
 DRIVER = """
 from pathlib import Path
 from engine_tasks import nap
-from glmfit.batch._cluster import open_client
-from glmfit.batch._drive import drive
+from glmfit.batch.cluster import open_client
+from glmfit.batch.driver import drive
 
 # No worker imports this file again, so it needs no guard.
 with open_client("local", workers=2, out=Path("out").absolute()) as client:

@@ -7,7 +7,7 @@ import pytest
 
 import glmfit
 from glmfit.batch import build, collect, load_result, load_session, read_manifest, run
-from glmfit.batch._plan import plan
+from glmfit.batch.plan import plan
 
 
 @pytest.fixture(scope="module")

@@ -18,24 +18,16 @@ import pytest
 from batch_runs import Batch, draw, header_of
 
 import glmfit
-from glmfit._files import load_npz, save_npz
-from glmfit.batch import (
-    ManifestError,
-    _at_work,
-    _fit,
-    _plan,
-    _run,
-    _sources,
-    collect,
-    load_result,
-    read_manifest,
-    run,
-    status,
-)
-from glmfit.batch._at_work import Attempt, RunLock, begun, deaths, ended, reason, take_back
-from glmfit.batch._environment import LIFETIME, STARTED
-from glmfit.batch._plan import Receipt, plan, read_plan
-from glmfit.batch._results import NEEDED, is_whole
+from glmfit.batch import ManifestError, at_work, collect, load_result, read_manifest, run, status
+from glmfit.batch import fits as _fit
+from glmfit.batch import plan as _plan
+from glmfit.batch import runner as _run
+from glmfit.batch import sources as _sources
+from glmfit.batch.at_work import Attempt, RunLock, begun, deaths, ended, reason, take_back
+from glmfit.batch.environment import LIFETIME, STARTED
+from glmfit.batch.plan import Receipt, plan, read_plan
+from glmfit.batch.results import NEEDED, is_whole
+from glmfit.files import load_npz, save_npz
 
 
 @pytest.fixture
@@ -104,7 +96,7 @@ def test_a_process_that_is_told_to_end_leaves_no_mark(make_batch):
 def test_a_live_process_is_no_death(tmp_path):
     Attempt(tmp_path, "k")
     assert begun(tmp_path) == {"k"} and not deaths(tmp_path, "k")
-    code = "import sys; from glmfit.batch._at_work import *; Attempt(Path(sys.argv[1]), 'k'); os._exit(9)"
+    code = "import sys; from glmfit.batch.at_work import *; Attempt(Path(sys.argv[1]), 'k'); os._exit(9)"
     for _ in range(2):
         subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
     assert len(deaths(tmp_path, "k")) == 2
@@ -126,11 +118,11 @@ def test_marks_that_cannot_be_read_are_no_deaths(tmp_path, line):
 
 def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp_path, monkeypatch):
     monkeypatch.setenv(LIFETIME, "1e6")
-    monkeypatch.setattr("glmfit.batch._at_work.is_there", lambda mark, path: False)
+    monkeypatch.setattr("glmfit.batch.at_work.is_there", lambda mark, path: False)
     Attempt(tmp_path, "k")
     assert len(deaths(tmp_path, "k")) == 1
     assert "longer than the 1000000 s that a job may work" in reason(deaths(tmp_path, "k"))
-    monkeypatch.setattr("glmfit.batch._at_work._age", lambda birth: 5e5)
+    monkeypatch.setattr("glmfit.batch.at_work._age", lambda birth: 5e5)
     Attempt(tmp_path, "k")
     assert len(deaths(tmp_path, "k")) == 1
     ended(tmp_path, "k")
@@ -149,26 +141,26 @@ def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp
 def test_attempts_with_little_time_count_together(tmp_path, monkeypatch):
     """Workers that started at different times: a task goes to one whose time is half over, again and again."""
     monkeypatch.setenv(LIFETIME, "1000")
-    monkeypatch.setattr("glmfit.batch._at_work.is_there", lambda mark, path: False)
+    monkeypatch.setattr("glmfit.batch.at_work.is_there", lambda mark, path: False)
     ages, n = [870.0, 220.0, 840.0, 500.0, 500.0, 999.0, 2000.0, 520.0, 500.0], []
     for age in ages:
-        monkeypatch.setattr("glmfit.batch._at_work._age", lambda birth, age=age: age)
+        monkeypatch.setattr("glmfit.batch.at_work._age", lambda birth, age=age: age)
         Attempt(tmp_path, "k").end()
         n.append(len(deaths(tmp_path, "k")))
     assert n == [0, 0, 1, 1, 2, 2, 2, 2, 3]
     assert "less time count as one when they have had as much together" in reason(deaths(tmp_path, "k"))
-    monkeypatch.setattr("glmfit.batch._at_work._age", lambda birth: 2000.0)
+    monkeypatch.setattr("glmfit.batch.at_work._age", lambda birth: 2000.0)
     for _ in range(10):  # those that began when their time was over end too
         Attempt(tmp_path, "k").end()
     assert len(deaths(tmp_path, "k")) == 4
     before = len((tmp_path / "begun" / "k.json").read_text().splitlines())
-    monkeypatch.setattr("glmfit.batch._at_work._age", lambda birth: 999.99)
+    monkeypatch.setattr("glmfit.batch.at_work._age", lambda birth: 999.99)
     attempt = Attempt(tmp_path, "k")
     time.sleep(0.02)
     attempt.forget()  # it had all of the time that was left: an orderly end at the walltime takes nothing back
-    monkeypatch.setattr("glmfit.batch._at_work._age", lambda birth: 500.0)
+    monkeypatch.setattr("glmfit.batch.at_work._age", lambda birth: 500.0)
     Attempt(tmp_path, "k").forget()
-    assert len(_at_work._marks(tmp_path / "begun" / "k.json")) == before + 1
+    assert len(at_work._marks(tmp_path / "begun" / "k.json")) == before + 1
 
 
 @pytest.mark.parametrize(("lifetime", "left"), [("x", 1), (0, 1), (1, "NaN"), (1, "1e999"), ([], {}), (1, None)])
@@ -186,7 +178,7 @@ def test_what_is_taken_back_leaves_the_attempts_of_others(tmp_path):
     with open(path, "a") as file:
         file.write(other + "\n")
     ours.forget()
-    assert [line for line, *_ in _at_work._marks(path)] == [other]
+    assert [line for line, *_ in at_work._marks(path)] == [other]
     ended(tmp_path, "k")
     victim = tmp_path / "victim"
     victim.write_text("precious\nno newline")

@@ -11,9 +11,9 @@ import pytest
 from answers import carry, do_and_carry, listening, without_encryption
 from slurm import call, wait_until
 
-from glmfit.batch import _slurm
-from glmfit.batch._cluster import open_client
-from glmfit.batch._drive import ClusterLostError
+from glmfit.batch import slurm as _slurm
+from glmfit.batch.cluster import open_client
+from glmfit.batch.driver import ClusterLostError
 
 pytestmark = pytest.mark.slurm
 
@@ -114,8 +114,8 @@ DRIVER = """
 import sys
 from pathlib import Path
 from engine_tasks import nap
-from glmfit.batch._cluster import open_client
-from glmfit.batch._drive import drive
+from glmfit.batch.cluster import open_client
+from glmfit.batch.driver import drive
 
 options = {"host": "127.0.0.1", "memory": "1GB"}
 with open_client("slurm", workers=1, out=Path("out").absolute(), slurm=options) as client:

@@ -7,8 +7,8 @@ import pytest
 from answers import do_and_carry
 from slurm import wait_until
 
-from glmfit.batch import _slurm
-from glmfit.batch._cluster import open_client
+from glmfit.batch import slurm as _slurm
+from glmfit.batch.cluster import open_client
 
 pytestmark = pytest.mark.slurm
 

@@ -8,9 +8,10 @@ import pytest
 from answers import carry
 from slurm import wait_until
 
-from glmfit.batch import _cluster, _drive, _slurm
-from glmfit.batch._cluster import open_client
-from glmfit.batch._drive import ClusterLostError
+from glmfit.batch import cluster, driver
+from glmfit.batch import slurm as _slurm
+from glmfit.batch.cluster import open_client
+from glmfit.batch.driver import ClusterLostError
 
 OPTIONS = {"host": "127.0.0.1", "memory": "1GB"}
 NO_PARTITION = "sbatch: error: invalid partition specified: nosuch"
@@ -59,8 +60,8 @@ def slurm(importable, tmp_path, monkeypatch):
     for name, seconds in {"LOOK_EVERY": 0.05, "FIRST_PAUSE": 0.1, "LONGEST_PAUSE": 0.3, "CHECK_EVERY": 0.1}.items():
         monkeypatch.setattr(_slurm, name, seconds)
     monkeypatch.setattr(_slurm, "SECONDS_TO_ARRIVE", 0.0)
-    monkeypatch.setattr(_drive, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(_drive, "SPEAK_AFTER", 0.5)
+    monkeypatch.setattr(driver, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(driver, "SPEAK_AFTER", 0.5)
     return Answers(folder)
 
 
@@ -127,11 +128,11 @@ def test_a_cluster_that_does_not_close_in_order_hides_nothing(error):
             raise error
 
     with pytest.warns(UserWarning, match=f"did not close in order .{type(error).__name__}: {error}.*squeue"):
-        with _cluster._closed(Cluster()):
+        with cluster._closed(Cluster()):
             summary = "what was done"
     assert summary
     with pytest.warns(UserWarning, match="did not close"), pytest.raises(KeyError):
-        with _cluster._closed(Cluster()):
+        with cluster._closed(Cluster()):
             raise KeyError("what went wrong before")
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from glmfit.batch._environment import lifetime_of, seconds_of, write_array_script
-from glmfit.batch._slurm import Job, job_options
+from glmfit.batch.environment import lifetime_of, seconds_of, write_array_script
+from glmfit.batch.slurm import Job, job_options
 
 NAMES = [
     "my dir/my fits",

@@ -9,10 +9,10 @@ import weakref
 
 import pytest
 
-from glmfit.batch import _stop, run
+from glmfit.batch import run, stop
 from glmfit.batch.__main__ import main
-from glmfit.batch._drive import drive
-from glmfit.batch._stop import is_stopped, signals_noted
+from glmfit.batch.driver import drive
+from glmfit.batch.stop import is_stopped, signals_noted
 
 every_signal = pytest.mark.parametrize(
     ("how", "comes_out"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
@@ -73,7 +73,7 @@ def test_a_stop_that_was_caught_comes_out_at_the_next_look(how, comes_out):
 @every_signal
 def test_a_stop_that_python_drops_comes_again(how, comes_out, again_s, where, monkeypatch, capfd):
     """What is raised in any of these is dropped, and jax has a callback that the garbage collector calls often."""
-    monkeypatch.setattr(_stop, "_AGAIN_S", again_s)
+    monkeypatch.setattr(stop, "_AGAIN_S", again_s)
 
     class Thing:
         def __del__(self):

@@ -12,9 +12,9 @@ import scipy.sparse as sp
 from jax.flatten_util import ravel_pytree
 
 from glmfit.observations import RESPONSE_LOSSES
+from glmfit.pairs import AllPairsProblem, SessionBlock, Triples
 from glmfit.pairs.responses import merge_blocks
 from glmfit.pairs.towers import AffineMap
-from glmfit.problems import AllPairsProblem, SessionBlock, Triples
 from tests.oracles import all_pairs as oracle
 
 M, N, K, RECORDS, OMEGA = 23, 17, 4, 90, 0.7

@@ -12,8 +12,8 @@ from cases import DESIGNS, OBSERVATIONS, D, N, T, design, problem, proved_gap, r
 from oracles import population as oracle
 
 from glmfit import bounds
-from glmfit.problems import Params
-from glmfit.problems import _newton as newton_steps
+from glmfit.engine.exact import newton as newton_steps
+from glmfit.engine.problem import Params
 from glmfit.saga.spectral_rows import Metric, block_spectra
 from glmfit.saga.walk import certify_smoothness
 

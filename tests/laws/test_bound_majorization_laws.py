@@ -10,10 +10,11 @@ from scipy.special import softmax as probabilities
 import glmfit
 from glmfit import Status
 from glmfit.engine import tiles
-from glmfit.engine.class_descent import ClassDescent
-from glmfit.engine.classes import ClassRun
-from glmfit.problems import Pairs, Params, SoftmaxProblem
+from glmfit.engine.classes.descent import ClassDescent
+from glmfit.engine.classes.run import ClassRun
+from glmfit.engine.problem import Params
 from glmfit.solvers import BoundMajorization, ConjugateGradients, LoopOptions
+from glmfit.stochastic import Pairs, SoftmaxProblem
 from glmfit.stochastic import bound_majorization as majorization
 from glmfit.stochastic.bound_majorization import MajorizedDescent
 

@@ -51,7 +51,7 @@ def make(seed=0, strength=1e-3, n=N, dtype=np.float32, sparse=False):
 def lowest(problem, X, label):
     """Optimum by scikit-learn."""
     model = LogisticRegression(C=1 / (len(X) * problem.strength), tol=1e-10, max_iter=5000).fit(X, label)
-    from glmfit.problems.base import Params
+    from glmfit.engine.problem import Params
 
     return problem.objective(Params(model.coef_.T, model.intercept_))
 
@@ -208,7 +208,7 @@ def test_options_that_make_no_sense_are_refused(make_it, message):
 
 
 def test_a_second_run_of_the_same_shapes_compiles_nothing():
-    from glmfit._compile import compiled_programs
+    from glmfit.compilation import compiled_programs
 
     problem, *_ = make(n=100)
     ImplicitSGD(3).run(problem, key=jax.random.key(0), schedule=Schedule(2, 5.0))

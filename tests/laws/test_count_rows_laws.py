@@ -10,8 +10,8 @@ from oracles import softmax as oracle
 from scipy.special import logsumexp
 
 from glmfit import MultinomialGLM
-from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import SGD, ImplicitSGD, Schedule, UMax
+from glmfit.stochastic import Pairs, SoftmaxProblem
 from glmfit.stochastic import class_kernels as sampling
 
 N, D, K, M = 4, 3, 5, 2

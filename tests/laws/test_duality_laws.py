@@ -6,7 +6,7 @@ import pytest
 from oracles import duality as oracle
 
 from glmfit.bounds import ResidualSums, dual_gap
-from glmfit.problems import Params
+from glmfit.engine.problem import Params
 
 KINDS = {  # every coefficient penalised: there is a dual bound everywhere
     "ridge": ("Ridge", {"strength": 0.02}),

@@ -13,12 +13,12 @@ from oracles import population as oracle
 from glmfit import PopulationGLM, Status, observations, penalties
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent, inner
-from glmfit.engine.device import DeviceRows
+from glmfit.engine.devices.rows import DeviceRows
+from glmfit.engine.devices.shards import layout_of
 from glmfit.engine.host import HostRows
 from glmfit.engine.metric import OwnMetric, SharedMetric
-from glmfit.engine.shards import layout_of
+from glmfit.engine.population import FoldedProblem, PopulationProblem
 from glmfit.engine.tiles import TILE, Slopes, derivatives
-from glmfit.problems import FoldedProblem, PopulationProblem
 from glmfit.solvers import LoopOptions
 
 T, D, N = 700, 6, 5

@@ -5,7 +5,8 @@ import pytest
 from oracles import population as oracle
 
 from glmfit import Status, observations, penalties
-from glmfit.problems import FoldedProblem, Params, PopulationProblem
+from glmfit.engine.population import FoldedProblem, PopulationProblem
+from glmfit.engine.problem import Params
 from glmfit.solvers import ConjugateGradients, LoopOptions
 
 T, D, N, FOLDS = 900, 4, 3, 3

@@ -11,8 +11,9 @@ from scipy.special import softmax as probabilities
 
 import glmfit
 from glmfit import Status
-from glmfit.problems import Pairs, Params, SoftmaxProblem
+from glmfit.engine.problem import Params
 from glmfit.solvers import BoundMajorization, ConjugateGradients, IncrementalMajorization, LoopOptions
+from glmfit.stochastic import Pairs, SoftmaxProblem
 from glmfit.stochastic import incremental_majorization as surrogates
 from glmfit.stochastic.incremental_majorization import SurrogateSum
 

@@ -10,11 +10,11 @@ from cases import recording
 from scipy.optimize import minimize
 
 from glmfit import penalties
+from glmfit.engine.problem import Params
 from glmfit.observations.base import RowLoss
-from glmfit.problems import Params
+from glmfit.plugins.nemos.proximal import proximal_gradient
 from glmfit.saga.joint import JointProblem
 from glmfit.saga.table import TableSAGA
-from glmfit.solvers.proximal import proximal_gradient
 
 T, D, K = 500, 4, 3
 KEY = jax.random.key(0)

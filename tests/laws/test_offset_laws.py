@@ -7,8 +7,8 @@ import scipy.optimize
 from cases import seen_by_saga
 
 from glmfit import PopulationGLM, observations, penalties
+from glmfit.engine.population import PopulationProblem
 from glmfit.inference import drop_groups, wald_table
-from glmfit.problems import PopulationProblem
 from glmfit.saga.walk import certify_smoothness
 from glmfit.solvers import SAGA, LoopOptions, Newton
 

@@ -7,7 +7,8 @@ from oracles import population as oracle
 
 from glmfit import Status, observations, penalties
 from glmfit.engine import ConjugateGradients, ProximalNewton
-from glmfit.problems import FoldedProblem, _quadratic
+from glmfit.engine.exact import quadratic as solver
+from glmfit.engine.population import FoldedProblem
 from glmfit.solvers import LoopOptions
 
 T, D, N, FOLDS = 600, 5, 3, 3
@@ -165,14 +166,14 @@ def quadratic(rng, trial):
 
 @pytest.mark.parametrize("patient", [6, 0], ids=["all at once", "one by one"])
 def test_the_least_of_a_quadratic_plus_l1_meets_its_conditions(patient, rng, monkeypatch):
-    monkeypatch.setattr(_quadratic, "_PATIENT", patient)
+    monkeypatch.setattr(solver, "_PATIENT", patient)
     for trial in range(60):
         Q, c = quadratic(rng, trial)
         n = len(c)
         l1 = np.full(n, rng.uniform(0.01, 1.1) * np.abs(c).max())
         l1[-1] = 0
         start = rng.normal(size=n) * (rng.random(n) < 0.5)
-        w = _quadratic.minimise_l1(Q, c, l1, start)
+        w = solver.minimise_l1(Q, c, l1, start)
         g = Q @ w - c
         scale = 1e-6 * (np.abs(c).max() + l1.max())
         assert np.all(np.where(w != 0, np.abs(g + l1 * np.sign(w)), np.maximum(np.abs(g) - l1, 0)) <= scale)
@@ -190,8 +191,8 @@ def test_the_least_of_a_quadratic_plus_norms_of_groups_meets_its_conditions(near
         strength[rng.integers(len(strength))] = 0
         start = rng.normal(size=n) * (rng.random(len(strength)) < 0.5)[labels]
         if near:
-            start = _quadratic.minimise_groups(Q, c * 1.01, labels, strength, start)
-        w = _quadratic.minimise_groups(Q, c, labels, strength, start)
+            start = solver.minimise_groups(Q, c * 1.01, labels, strength, start)
+        w = solver.minimise_groups(Q, c, labels, strength, start)
         g = Q @ w - c
         for k, s in enumerate(strength):
             at = labels == k

@@ -10,9 +10,9 @@ from oracles import population as oracle
 from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import PopulationGLM, Status
-from glmfit.problems import Params
-from glmfit.problems._basis import floored_basis, spectral_basis
-from glmfit.problems._newton import NewtonSystem
+from glmfit.engine.basis import floored_basis, spectral_basis
+from glmfit.engine.exact.newton import NewtonSystem
+from glmfit.engine.problem import Params
 from glmfit.saga.spectral_rows import Metric, largest_change, saga_epoch, sweep
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)

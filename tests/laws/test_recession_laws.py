@@ -7,8 +7,8 @@ import pytest
 from cases import problem
 
 from glmfit import PopulationGLM, SoftmaxGLM, Status
+from glmfit.engine.exact.recession import recedes
 from glmfit.inference import wald_table
-from glmfit.problems._recession import recedes
 
 
 def enumerated(rows):

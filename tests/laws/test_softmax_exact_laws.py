@@ -11,12 +11,14 @@ from oracles import softmax as oracle
 from scipy.special import softmax as probabilities
 
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
-from glmfit.engine import class_bounds, tiles
-from glmfit.engine.class_bounds import bound_by_hessian
-from glmfit.engine.class_descent import ClassDescent
-from glmfit.engine.classes import ClassRun
-from glmfit.problems import Pairs, Params, SoftmaxProblem
+from glmfit.engine import tiles
+from glmfit.engine.classes import bounds as class_bounds
+from glmfit.engine.classes.bounds import bound_by_hessian
+from glmfit.engine.classes.descent import ClassDescent
+from glmfit.engine.classes.run import ClassRun
+from glmfit.engine.problem import Params
 from glmfit.solvers import ConjugateGradients, LoopOptions
+from glmfit.stochastic import Pairs, SoftmaxProblem
 
 N, D, K = 240, 4, 5
 TIGHT = LoopOptions(tol=1e-9)

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from oracles import softmax as oracle
 from scipy.optimize import minimize
 
-from glmfit.problems.base import Params
+from glmfit.engine.problem import Params
 from glmfit.stochastic import class_gap, class_problem
 
 N, D, K = 60, 4, 5

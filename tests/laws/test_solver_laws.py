@@ -9,7 +9,8 @@ from sklearn.base import clone
 
 from glmfit import PopulationGLM, Status, observations, penalties, solvers
 from glmfit.engine.loop import Run
-from glmfit.problems import Params, PopulationProblem
+from glmfit.engine.population import PopulationProblem
+from glmfit.engine.problem import Params
 from glmfit.saga import walk as saga
 from glmfit.saga.walk import SagaDescent
 from glmfit.solvers import SAGA, LoopOptions, Newton

@@ -12,8 +12,9 @@ from scipy.special import j0
 
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
 from glmfit.bounds import softmax_bound
-from glmfit.problems import Pairs, Params, SoftmaxProblem
+from glmfit.engine.problem import Params
 from glmfit.solvers import ConjugateGradients, LoopOptions, Schedule, SoftmaxSGD, StochasticMajorization, tune_step
+from glmfit.stochastic import Pairs, SoftmaxProblem
 
 N, D, K = 40, 3, 4
 STRENGTH = 0.02

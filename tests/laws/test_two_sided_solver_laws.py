@@ -8,10 +8,10 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 
 from glmfit import solvers
-from glmfit._status import Status
+from glmfit.pairs import AllPairsProblem, Triples
 from glmfit.pairs.objective import PairSample, evaluate
-from glmfit.problems import AllPairsProblem, Triples
 from glmfit.solvers import GaussNewton, LeftBatches, SampledPairs, StationaryOptions, TowerAdam, TowerLBFGS
+from glmfit.status import Status
 
 M, N, K = 23, 17, 3
 KEY = jax.random.key(7)

@@ -6,8 +6,8 @@ import pytest
 from cases import penalty
 
 from glmfit import observations
+from glmfit.engine.population import PopulationProblem
 from glmfit.estimators import choose_solver
-from glmfit.problems import PopulationProblem
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glmfit.batch import (
-    ManifestError,
-    Session,
-    Task,
-    _manifest,
-    _models,
-    _read_data,
-    load_session,
-    read_manifest,
-)
-from glmfit.batch._models import ESTIMATORS, make_estimator
-from glmfit.batch._sources import identity_of, stat_signature
+from glmfit.batch import ManifestError, Session, Task, load_session, read_manifest
+from glmfit.batch import manifest as _manifest
+from glmfit.batch import models as _models
+from glmfit.batch import reading as _read_data
+from glmfit.batch.models import ESTIMATORS, make_estimator
+from glmfit.batch.sources import identity_of, stat_signature
 from glmfit.design import settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import zarr
 
 from glmfit import PopulationGLM, design
 from glmfit.design import RowSource, as_source
-from glmfit.design._on_disk import Watch
+from glmfit.design.on_disk import Watch
 
 T, D, N = 3000, 4, 2
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from glmfit import _compile
+from glmfit import compilation
 
 
 def test_a_clock_leaves_out_what_callbacks_do(monkeypatch):
@@ -17,7 +17,7 @@ def test_a_clock_leaves_out_what_callbacks_do(monkeypatch):
         now[0] += seconds
         compiled[0] += compiling
 
-    clock = _compile.Clock()
+    clock = compilation.Clock()
     spend(3.0, 2.0)
     with clock.paused():
         spend(50.0, 40.0)

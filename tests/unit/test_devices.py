@@ -15,8 +15,8 @@ from cases import recording, solve
 from jaxprs import equations
 
 from glmfit import PopulationGLM, Status, observations, penalties
-from glmfit.engine import device_cg
-from glmfit.problems import PopulationProblem
+from glmfit.engine.devices import descent as device_cg
+from glmfit.engine.population import PopulationProblem
 from glmfit.solvers import LoopOptions
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -71,7 +71,7 @@ ENGINE_ON_ONE_HOST = (
     + """
     from glmfit import PopulationGLM, observations, penalties
     from glmfit.engine.device import DeviceRows
-    from glmfit.engine.shards import layout_of
+    from glmfit.engine.devices.shards import layout_of
     from glmfit.problems import PopulationProblem
 
     X, Y, offset, weight = data()

@@ -15,7 +15,7 @@ sys.path.insert(0, {str(ROOT)!r})
 warnings.simplefilter("ignore")  # jax's own, at the fork
 import jax, numpy as np
 from glmfit import PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM
-from glmfit._compile import refuse_fork
+from glmfit.compilation import refuse_fork
 
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(200, 2)), rng.poisson(1.0, (200, 2))

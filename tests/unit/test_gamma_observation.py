@@ -11,7 +11,7 @@ import scipy.stats
 from cases import penalty, solve
 
 from glmfit import Status, problems
-from glmfit._numerics import exp, gammaln, namespace, round_up
+from glmfit.numerics import exp, gammaln, namespace, round_up
 from glmfit.observations.base import Observation
 from glmfit.solvers import LoopOptions
 

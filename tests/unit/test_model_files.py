@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, Status
-from glmfit._files import load_npz, save_npz
+from glmfit.files import load_npz, save_npz
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = ROOT / "tests" / "files" / "0.1"  # written by version 0.1, with what it predicts in expected.npz
@@ -89,7 +89,7 @@ def test_a_limit_on_the_size_of_files_names_the_file(tmp_path):
 import resource, sys
 sys.path.insert(0, {str(ROOT)!r})
 import numpy as np
-from glmfit._files import save_npz
+from glmfit.files import save_npz
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:
     save_npz("model.npz", {{}}, {{"coef": np.random.default_rng(0).normal(size=1000)}})

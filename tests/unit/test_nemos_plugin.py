@@ -23,9 +23,9 @@ from sklearn.pipeline import Pipeline
 nmo = pytest.importorskip("nemos", minversion="0.2.8")
 
 from glmfit import PopulationGLM, SoftmaxGLM, Status  # noqa: E402
-from glmfit._compile import compiled_programs  # noqa: E402
+from glmfit.compilation import compiled_programs  # noqa: E402
 from glmfit.estimators import FitReport  # noqa: E402
-from glmfit.plugins import nemos as plugin  # noqa: E402
+from glmfit.plugins.nemos import solver as plugin  # noqa: E402
 
 T, D, N, K = 400, 4, 2, 3
 NAME = "SAGA[glmfit]"
@@ -789,7 +789,7 @@ def test_canary_the_loss_is_a_bound_method_of_the_model():
         del nmo.solvers._solver_registry._registry["SAGA"]["spy"]
     assert seen[-1] is model, (
         "NeMoS no longer hands its loss over as a bound method of the model: Poisson models are not recognised any "
-        "more (they take the table route). Find the model elsewhere, in glmfit/plugins/_nemos_view.py, views."
+        "more (they take the table route). Find the model elsewhere, in glmfit/plugins/nemos/view.py, views."
     )
 
 
@@ -808,7 +808,7 @@ def test_canary_observation_models_take_their_own_aggregation():
     )
     assert total == (3, 2), (
         "aggregate_sample_scores no longer gets a score per row: the table route falls back to automatic row losses. "
-        "See _NemosLoss in glmfit/plugins/_nemos_terms.py."
+        "See _NemosLoss in glmfit/plugins/nemos/terms.py."
     )
 
 
@@ -816,7 +816,7 @@ def test_canary_a_feature_mask_is_where_we_look():
     model = make(feature_mask=np.ones((D, N)))
     assert getattr(model, "_feature_mask", None) is not None, (
         "PopulationGLM no longer keeps its mask in _feature_mask: masked models take the proximal route. See "
-        "_read_mask in glmfit/plugins/_nemos_view.py."
+        "_read_mask in glmfit/plugins/nemos/view.py."
     )
 
 

@@ -26,8 +26,8 @@ from sklearn.utils.estimator_checks import check_estimator
 import glmfit
 from glmfit import FitReport, PopulationGLM, PopulationGLMCV, Status
 from glmfit.engine import ConjugateGradients
-from glmfit.estimators._parameters import SOLVERS, read_solver
-from glmfit.problems import PopulationProblem
+from glmfit.engine.population import PopulationProblem
+from glmfit.estimators.parameters import SOLVERS, read_solver
 from glmfit.saga.walk import Walk
 from glmfit.solvers import SAGA
 

@@ -16,10 +16,10 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from glmfit import PopulationGLM, PopulationGLMCV, Status
 from glmfit.engine.host import HostRows
-from glmfit.estimators import _cv_fits, population_glm_cv
-from glmfit.estimators._scores import Folds, choose_strengths
+from glmfit.engine.population import FoldedProblem
+from glmfit.estimators import cv_fits, population_glm_cv
+from glmfit.estimators.scores import Folds, choose_strengths
 from glmfit.penalties import Ridge
-from glmfit.problems import FoldedProblem
 from glmfit.solvers import LoopOptions
 
 T, D, N = 500, 6, 3
@@ -526,7 +526,7 @@ def stop_at(monkeypatch, owner, name, call):
 
 def test_ctrl_c_keeps_the_strengths_that_are_done(data, fitted, monkeypatch, tmp_path):
     X, Y = data
-    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 5)  # the strongest two are done, all rows and then folds
+    stop_at(monkeypatch, cv_fits.Fits, "_solve", 5)  # the strongest two are done, all rows and then folds
     with pytest.warns(UserWarning, match=STOPPED + "2 of 3 strengths scored on every fold") as caught:
         model = PopulationGLMCV(**TIGHT, cv=4).fit(X, Y)
     assert len(caught) == 1 and caught[0].filename == __file__
@@ -551,7 +551,7 @@ def test_ctrl_c_keeps_the_strengths_that_are_done(data, fitted, monkeypatch, tmp
 def test_ctrl_c_before_anything_could_be_scored_leaves_the_old_model(data, fitted, monkeypatch):
     model = clone(fitted).fit(*data)
     before = dict(vars(model))
-    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 1)
+    stop_at(monkeypatch, cv_fits.Fits, "_solve", 1)
     with pytest.raises(KeyboardInterrupt):
         model.fit(*data)
     assert vars(model).keys() == before.keys() and all(vars(model)[name] is before[name] for name in before)
@@ -598,7 +598,7 @@ def test_ctrl_c_while_folds_are_scored_ends_nothing_but_the_second_does(data, fi
     np.testing.assert_array_equal(model.coef_, fitted.coef_)
     assert model.report_.converged.all()
     monkeypatch.undo()
-    stop_at(monkeypatch, _cv_fits.Fits, "_solve", 3)
+    stop_at(monkeypatch, cv_fits.Fits, "_solve", 3)
     stop_at(monkeypatch, population_glm_cv, "score_folds", 1)
     with pytest.raises(KeyboardInterrupt):
         PopulationGLMCV(**TIGHT, cv=4).fit(*data)
@@ -606,14 +606,14 @@ def test_ctrl_c_while_folds_are_scored_ends_nothing_but_the_second_does(data, fi
 
 def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch):
     X, Y = data
-    run = _cv_fits.Fits.run
+    run = cv_fits.Fits.run
 
     def loose(fits, bar):
         fits._tol[-1] = fits._tol[0]
         return run(fits, bar)
 
-    monkeypatch.setattr(_cv_fits.Fits, "run", loose)
-    monkeypatch.setattr(_cv_fits.Fits, "have_converged", lambda *_: False)
+    monkeypatch.setattr(cv_fits.Fits, "run", loose)
+    monkeypatch.setattr(cv_fits.Fits, "have_converged", lambda *_: False)
     stop_at(monkeypatch, HostRows, "place", 7)  # three strengths came before, all rows and folds
     with pytest.warns(UserWarning) as caught:
         model = PopulationGLMCV(strengths=STRENGTHS, cv_tol=0.5, tol=1e-14, cv=4).fit(X, Y)
@@ -627,7 +627,7 @@ def test_strengths_that_ended_are_compared_without_the_one_on_its_way(data):
     X, Y = data
     recording = SimpleNamespace(X=X, Y=Y[:, :2])
     folds = Folds(np.ones((T, 1), bool), np.ones((T, 1), bool))
-    fits = _cv_fits.Fits(recording, None, Ridge, np.array(STRENGTHS), folds, None, LoopOptions(), 1e-5)
+    fits = cv_fits.Fits(recording, None, Ridge, np.array(STRENGTHS), folds, None, LoopOptions(), 1e-5)
     assert not fits.comparable.any()
     fits.gap[1:, :, :] = 1e-3
     np.testing.assert_array_equal(fits.comparable, [[False, False], [True, True], [True, True]])

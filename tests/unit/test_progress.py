@@ -6,9 +6,9 @@ import tqdm.auto
 import tqdm.std
 
 from glmfit import PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, Status
-from glmfit._progress import ProgressBar, counted
-from glmfit.estimators import _cv_fits
-from glmfit.problems import PopulationProblem
+from glmfit.engine.population import PopulationProblem
+from glmfit.estimators import cv_fits
+from glmfit.progress import ProgressBar, counted
 
 X = np.random.default_rng(0).normal(size=(300, 3))
 Y = np.random.default_rng(1).poisson(np.logaddexp(0, X[:, :2] - 0.5))
@@ -96,7 +96,7 @@ def test_a_cross_validation_has_one_bar_that_counts_fits(bars):
 
 
 def test_a_last_fit_is_named_and_counted(bars, monkeypatch):
-    monkeypatch.setattr("glmfit.estimators._cv_fits.Fits.have_converged", lambda *_: False)
+    monkeypatch.setattr("glmfit.estimators.cv_fits.Fits.have_converged", lambda *_: False)
     PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
     (bar,) = bars
     whole = "glmfit: 2 strengths x 3 folds, 2 neurons"
@@ -105,7 +105,7 @@ def test_a_last_fit_is_named_and_counted(bars, monkeypatch):
 
 
 def test_an_interrupted_cross_validation_stays_where_it_was(bars, monkeypatch):
-    own, calls = _cv_fits.Fits._solve, []
+    own, calls = cv_fits.Fits._solve, []
 
     def stopped(*args):
         calls.append(1)
@@ -113,7 +113,7 @@ def test_an_interrupted_cross_validation_stays_where_it_was(bars, monkeypatch):
             raise KeyboardInterrupt
         return own(*args)
 
-    monkeypatch.setattr(_cv_fits.Fits, "_solve", stopped)
+    monkeypatch.setattr(cv_fits.Fits, "_solve", stopped)
     with pytest.warns(UserWarning, match="1 of 2 strengths"):
         PopulationGLMCV(strengths=[1e-3, 1e-1], cv=3, verbose=True).fit(X, Y)
     assert (bars[0].n, bars[0].total) == (8, 18)

@@ -7,7 +7,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import MultinomialGLM, PopulationGLM, ResponseModel, SoftmaxGLM, Status
-from glmfit.estimators import _class_fit
+from glmfit.estimators import class_fit
 
 SHARED = {"status", "objective", "pseudo_r2", "epochs"}
 GAP = {"gap", "gap_kind", "relative_gap"}
@@ -60,7 +60,7 @@ def test_pseudo_r2_is_the_deviance_explained_on_the_training_rows(monkeypatch):
     assert 0.05 < multinomial.report_.pseudo_r2 < 1
     np.testing.assert_allclose(multinomial.report_.pseudo_r2, multinomial.score(X, counts, weight), rtol=1e-6)
     offset = 0.3 * rng.normal(size=(200, 4))  # and in parts, as for a large problem
-    monkeypatch.setattr(_class_fit, "_CERTIFIABLE", 4 * 190 * 50)
+    monkeypatch.setattr(class_fit, "_CERTIFIABLE", 4 * 190 * 50)
     for of in ({}, {"solver_name": "ImplicitSGD", "certify": False, "step": 0.3}):
         multinomial = MultinomialGLM(**strength, **of).fit(X, counts, weight, offset=offset)
         score = multinomial.score(X, counts, weight, offset=offset)

@@ -18,7 +18,7 @@ from glmfit.data.entities import NEURONS, STIMULI
 from glmfit.data.responses import read_responses
 from glmfit.estimators import response_fit
 from glmfit.observations import RESPONSE_LOSSES
-from glmfit.problems import SessionBlock, Triples
+from glmfit.pairs import SessionBlock, Triples
 
 M, N, K = 40, 25, 3
 

@@ -18,10 +18,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator
 
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
-from glmfit.engine.class_descent import ClassDescent
+from glmfit.engine.classes.descent import ClassDescent
 from glmfit.estimators import choose_class_solver
-from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import ImplicitSGD
+from glmfit.stochastic import Pairs, SoftmaxProblem
 
 N, D, K = 400, 3, 4
 SAMPLERS = ("ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
@@ -260,7 +260,7 @@ def test_sparse_features_are_never_made_dense(rng, monkeypatch):
 
     monkeypatch.setattr(sp.csr_array, "toarray", refuse)
     monkeypatch.setattr(sp.csr_array, "todense", refuse)
-    monkeypatch.setattr("glmfit.engine.class_bounds._DENSE_HESSIAN", 0)
+    monkeypatch.setattr("glmfit.engine.classes.bounds._DENSE_HESSIAN", 0)
     for solver in ("ConjugateGradients", "ImplicitSGD", "UMax", "SoftmaxProx"):
         soft(solver_name=solver, step=1.0, max_epochs=20).fit(X, y).predict(X)
 

@@ -14,9 +14,9 @@ import pytest
 import zarr
 
 from glmfit import PopulationGLM, design
-from glmfit._files import load_npz, save_npz
 from glmfit.design import RowSource
-from glmfit.solvers.checkpoint import Checkpoint
+from glmfit.engine.checkpoint import Checkpoint
+from glmfit.files import load_npz, save_npz
 
 T, D, N, SMALL = 6000, 5, 4, 1e5  # bytes that such a recording does not fit in
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,7 +172,7 @@ def test_a_fit_goes_on_from_where_it_was(tmp_path, monkeypatch, how, regularizer
         if len(saves) == 3:
             raise MemoryError("crash")
 
-    monkeypatch.setattr("glmfit.solvers.resumption._SHARE", 1e9)  # after every step
+    monkeypatch.setattr("glmfit.engine.resumption._SHARE", 1e9)  # after every step
     alone = PopulationGLM(**given).fit(give(X), Y)
     monkeypatch.setattr(Checkpoint, "save", crash)
     with pytest.raises(MemoryError, match="crash"):
@@ -380,7 +380,7 @@ def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("glmfit.solvers.checkpoint.save_npz", full)
+        patched.setattr("glmfit.engine.checkpoint.save_npz", full)
         with pytest.warns(UserWarning, match=r"fit.npz could not be written, and the fit goes on .*No space left"):
             model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-2).fit(X, Y, checkpoint=file)
     assert model.report_.converged.all()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from glmfit import Status
-from glmfit.problems import Pairs, SoftmaxProblem
 from glmfit.solvers import SGD, ImplicitSGD, UMax, tune_step
+from glmfit.stochastic import Pairs, SoftmaxProblem
 
 
 @pytest.fixture

@@ -1,0 +1,168 @@
+"""Carry tasks to the workers of a Dask cluster and their receipts back, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from .stop import stop_if_told
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+PER_WORKER = 2  # tasks with the cluster: one that runs, and one so that the worker need not wait for the next
+LOOK_EVERY = 1.0  # seconds between two looks at the workers
+SPEAK_AFTER = 60.0  # seconds without a worker before something is said
+FETCH_WITHIN = 10.0  # seconds for a receipt to arrive once it is there
+RESUBMISSIONS = 5  # of one task whose result was lost or cancelled on the way
+
+
+class ClusterLostError(RuntimeError):
+    """No worker is left, and none will come; what is finished is in its files, and a new run does the rest."""
+
+
+def drive(
+    client: Client,
+    function: Callable[[Any], Any],
+    tasks: Iterable[Any],
+    *,
+    on_receipt: Callable[[Any, Any], None],
+    on_lost: Callable[[Any, BaseException], None],
+    say: Callable[[str], None] = lambda sentence: None,
+    patience: float = 300.0,
+) -> None:
+    """Run ``function(task)`` for every task on the workers of a cluster, and hand over the receipts as they come.
+
+    Only a few tasks are with the cluster at any time, and what they return is let go of at once, so that a worker that
+    leaves takes nothing with it. A task whose worker dies is run again elsewhere. One that may be what kills its
+    workers is put aside, and run again at the end while nothing else runs: only if it kills them then, too, is it lost.
+    So a task may run more than once, and `function`, which the workers import, must be idempotent.
+
+    In this thread, as tasks finish, ``on_receipt(task, receipt)`` is called, or ``on_lost(task, error)`` if the
+    function raised `error`, or the task kills its workers (`distributed.KilledWorker`), or could not be brought back.
+    `say` is told in a sentence that there are no workers, or that SLURM refuses jobs, and that it is over.
+    ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience` seconds (no limit
+    for a cluster whose jobs wait in a queue). Whatever ends the call cancels what is with the cluster.
+    """
+    run = _Run(client, function, tasks, on_receipt, on_lost, _Watch(client, say, patience))
+    try:
+        run.all()
+    finally:  # cancel what is still with the cluster: nothing if all went well
+        futures = [future for *_, future in run.flying.values()]
+        run.flying.clear()
+        if futures and client.status == "running":
+            with contextlib.suppress(Exception):
+                client.cancel(futures, reason="the run ended")
+
+
+class _Run:
+    def __init__(self, client: Client, function, tasks, on_receipt, on_lost, watch: _Watch):
+        self.client, self.function, self.watch = client, function, watch
+        self.on_receipt, self.on_lost = on_receipt, on_lost
+        self.waiting = deque((task, 0) for task in tasks)  # and how often each was lost on the way
+        self.suspects: deque[tuple[Any, int]] = deque()
+        self.flying: dict[str, tuple[Any, int, bool, Future]] = {}
+        self.landed: SimpleQueue[Future] = SimpleQueue()
+
+    def all(self) -> None:
+        """Keep the cluster supplied until nothing is left."""
+        while self.waiting or self.flying or self.suspects:
+            stop_if_told()
+            self.watch.look()
+            if self.suspects and not self.waiting and not self.flying:
+                self.submit(*self.suspects.popleft(), alone=True)
+            while self.waiting and len(self.flying) < max(2, PER_WORKER * self.watch.n_workers):
+                self.submit(*self.waiting.popleft())
+            with contextlib.suppress(Empty):
+                self.land(self.landed.get(timeout=LOOK_EVERY))
+
+    def submit(self, task: Any, n_lost: int, alone: bool = False) -> None:
+        try:
+            # pure=False: a new key each time, so that no answer of an earlier attempt is remembered.
+            future = self.client.submit(self.function, task, pure=False)
+        except (OSError, RuntimeError, CancelledError) as error:
+            if self.client.status not in ("closing", "closed"):
+                raise
+            raise ClusterLostError(f"the connection to the Dask scheduler is closed ({error})") from error
+        self.flying[future.key] = task, n_lost, alone, future
+        future.add_done_callback(self.landed.put)
+
+    def land(self, future: Future) -> None:
+        from distributed import KilledWorker
+
+        if future.key not in self.flying:
+            return
+        task, n_lost, alone, _ = self.flying[future.key]
+        error = None
+        try:
+            receipt = future.result(timeout=FETCH_WITHIN)
+        except Exception as caught:
+            error = caught
+        is_own = future.status == "error"  # raised by the function, or said of it by the scheduler
+        if isinstance(error, TimeoutError) and not is_own:
+            # The worker left with the receipt: Dask runs the task again, and we wait for it again.
+            future.add_done_callback(self.landed.put)
+            return
+        del self.flying[future.key]
+        future.release()
+        if error is None:
+            self.on_receipt(task, receipt)
+        elif isinstance(error, KilledWorker) and not alone:
+            self.suspects.append((task, n_lost))
+        elif isinstance(error, CancelledError | OSError) and not is_own and n_lost < RESUBMISSIONS:
+            (self.suspects if alone else self.waiting).appendleft((task, n_lost + 1))
+        else:
+            self.on_lost(task, error)
+
+
+class _Watch:
+    """Count the workers about once a second; say so, and in the end give up, when there are none."""
+
+    def __init__(self, client: Client, say: Callable[[str], None], patience: float):
+        self.client, self.say, self.patience = client, say, patience
+        self.n_workers, self.has_spoken = 0, False
+        self.seen = time.monotonic()
+        self.next = self.seen
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now < self.next:
+            return
+        self.next = now + LOOK_EVERY
+        news = self.about("news", ())
+        while news:
+            self.say(news.popleft())
+        self.n_workers = self.count()
+        if self.n_workers:
+            if self.has_spoken:
+                self.say(f"there are workers again: {self.n_workers}")
+            self.seen, self.has_spoken = now, False
+            return
+        seconds, trouble = now - self.seen, self.about("trouble")
+        if trouble:
+            raise ClusterLostError(f"no worker can start: {trouble}")
+        reasons, logs = self.about("reasons"), self.about("log_directory")
+        hint = f"; SLURM's reason: {', '.join(reasons)}" if reasons else ""
+        hint += f"; logs of workers are in {logs}" if logs else ""
+        if seconds > self.patience and not self.about("waits_in_queue"):
+            raise ClusterLostError(f"no worker for {seconds:.0f} s{hint}")
+        if seconds > SPEAK_AFTER and not self.has_spoken:
+            self.say(f"no worker for {seconds:.0f} s, still waiting{hint}")
+            self.has_spoken = True
+
+    def about(self, name: str, otherwise: Any = None) -> Any:
+        return getattr(getattr(self.client, "cluster", None), name, otherwise)
+
+    def count(self) -> int:
+        """Return the number of workers, 0 while the scheduler does not answer."""
+        if self.client.status in ("closing", "closed"):
+            raise ClusterLostError("the Dask scheduler is gone: the connection to it is closed")
+        try:
+            return len(self.client.nthreads())
+        except (OSError, RuntimeError, TimeoutError, CancelledError):
+            return 0

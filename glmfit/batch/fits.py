@@ -1,0 +1,243 @@
+"""One task: load the session, build the design, fit, write one file; what goes wrong is kept, and said."""
+
+import datetime
+import functools
+import importlib.metadata
+import os
+import platform
+import socket
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import glmfit
+
+from ..bounds import StepCertificate
+from ..compilation import compile_seconds, compiled_programs
+from ..design.builder import Built, build
+from ..estimators import FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
+from ..estimators.model import model_from_file
+from ..files import DAMAGED, load_npz
+from ..status import Status
+from ..warn import warn_user
+from .at_work import Attempt, deaths, ended, reason
+from .environment import machine_type
+from .models import make_estimator
+from .plan import Receipt, Task
+from .results import check_result, is_whole, write_failure, write_result
+from .sources import DataChanged, load_planned
+from .stop import is_stopped, stop
+
+_last: dict[Callable, tuple[dict, Any]] = {}  # session and design, with what they were made of
+_lock = threading.RLock()
+_LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "equinox", "pynapple")
+
+
+def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> Receipt:
+    """Fit one model to one session, and write the result to one file.
+
+    Parameters
+    ----------
+    task, out : Task, str or pathlib.Path
+        Of :meth:`Manifest.tasks`; output folder, in which ``results`` and ``failed`` are made.
+    manifest : str
+        Digest of the manifest, for the record.
+    tries : int
+        After so many attempts that ended their process, here or elsewhere, the fit has failed.
+
+    Returns
+    -------
+    Receipt
+        What became of it: "done", "found" (a whole result was there already) or "failed", with the traceback in
+        ``failed/KEY.json``.
+
+    Notes
+    -----
+    Whatever the data or the fit raise is kept and does not come out; Ctrl-C and SIGTERM do. The file appears whole or
+    not at all, named by a hash of configuration and data, so a task may be done twice, anywhere, without harm.
+    """
+    out, host = Path(out), socket.gethostname()
+    receipt = functools.partial(Receipt, task.key, task.session, task.model, worker=f"{host}:{os.getpid()}")
+    if is_whole(out, task.key):
+        return receipt("found")
+    start = time.perf_counter()
+    began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    facts = {"manifest": manifest, "worker": f"{host}:{os.getpid()}", "host": host, "began": began}
+    if "SLURM_JOB_ID" in os.environ:
+        facts["slurm_job"] = os.environ["SLURM_JOB_ID"]
+    attempt, writing = None, False
+    try:
+        earlier = deaths(out, task.key)
+        if len(earlier) >= tries:
+            raise RuntimeError(reason(earlier))
+        writing = True
+        for folder in ("results", "failed"):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+        attempt = Attempt(out, task.key)
+        writing = False
+        model, more, arrays = _fit(task.spec)
+        facts |= more | {"versions": _versions(), "machine": machine_type(), "seconds": time.perf_counter() - start}
+        writing = True
+        write_result(out, task, model, facts, arrays)
+        attempt.end()
+    except BaseException as error:  # of whatever kind, also sys.exit in a loader: the others go on
+        if attempt is not None:
+            (attempt.forget if is_stopped() else attempt.end)()
+        if is_stopped():
+            raise
+        unwritten = writing and isinstance(error, OSError)
+        text = f"{type(error).__name__}: {error}"
+        facts |= {"error": text, "traceback": traceback.format_exc(), "seconds": time.perf_counter() - start}
+        try:
+            if isinstance(error, DataChanged):
+                ended(out, task.key)  # missing, not failed: the next run knows the data
+            else:
+                write_failure(out, task, facts)
+        except OSError as second:  # a full disk: the receipt still tells
+            text += f" (and its traceback could not be kept: {second})"
+        return receipt("failed", facts["seconds"], text, unwritten=unwritten)
+    return receipt("done", facts["seconds"])
+
+
+def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGLM | MultinomialGLM:
+    """Load the model of a result file.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A file of ``OUT/results``.
+
+    Returns
+    -------
+    PopulationGLM, PopulationGLMCV, SoftmaxGLM or MultinomialGLM
+        Fitted.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged or something else.
+    """
+    header, arrays = load_npz(path)
+    try:
+        check_result(header, arrays)
+        return model_from_file(getattr(glmfit, header["class"]), header, arrays)
+    except DAMAGED as error:
+        raise ValueError(f"{path} is no whole result ({error}). Remove it and run the manifest again.") from error
+
+
+def _fit(spec: dict) -> tuple[Any, dict, dict]:
+    built = _remembered(_design, {name: spec[name] for name in ("source", "design", "estimator", "precision")})
+    compiled, programs = compile_seconds(), compiled_programs()
+    double = jax.enable_x64(True) if spec["precision"] == "double" else nullcontext()
+    with double, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = _fit_built(spec, built)
+    facts = {
+        "seconds_compile": compile_seconds() - compiled,
+        "programs": compiled_programs() - programs,
+        "warnings": sorted({str(w.message) for w in caught}),
+        "notes": built.notes,
+        "targets": built.target_names,
+        "n_rows": len(built.y),
+    }
+    names = built.feature_names + built.notes.get("own_names", [])
+    return model, facts, {"design.feature_names": np.asarray(names, str)}
+
+
+def _fit_built(spec: dict, built: Built) -> Any:
+    """Fit one model to all neurons, or one to each with its own history."""
+    parts = {name: getattr(built, name) for name in ("sample_weight", "offset", "exposure")}
+    given = {name: value for name, value in parts.items() if value is not None}
+
+    def fit(X, y):
+        model = make_estimator(spec).fit(X, y, **given)
+        if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
+            stop()  # a fit that was stopped half-way is not a result
+        n_rows, n_features = X.shape
+        if n_rows < n_features:
+            warn_user(f"{n_rows} rows for {n_features} features: only the penalty makes the fit unique.")
+        return model
+
+    if built.own is None:
+        has_names = built.target_names is not None and np.ndim(built.y) == 2
+        y = _named(built.y, built.target_names) if has_names else built.y
+        return fit(_named(built.X, built.feature_names), y)
+    names = built.feature_names + built.notes["own_names"]
+    each = (_named(np.concatenate([built.X, own], axis=1), names) for own in built.own)
+    return _join_neurons([fit(X, built.y[:, [n]]) for n, X in enumerate(each)], built.target_names)
+
+
+def _named(X: np.ndarray, names: list[str]):
+    import pandas as pd
+
+    return pd.DataFrame(X, columns=names, copy=False)
+
+
+def _join_neurons(models: list, names: list[str]):
+    """Put models of one neuron each, fitted to as many features, side by side: one PopulationGLM, without a history.
+
+    The bounds are those of the single fits, and their failure probabilities are added up.
+    """
+    joined, reports = models[0], [m.report_ for m in models]
+    sums = ("failure_probability", "seconds_run", "seconds_compile")
+    changes = {
+        **{name: sum(getattr(r, name) for r in reports) for name in sums},
+        "neuron": list(names),
+        "row_evals": max(r.row_evals for r in reports),
+        "rank": min(r.rank for r in reports),
+        "solver_name": "/".join(sorted({r.solver_name for r in reports})),
+        "step_certificate": _join_steps([r.step_certificate for r in reports]),
+        "history": {},
+    }
+    joined.coef_ = np.concatenate([m.coef_ for m in models], axis=1)
+    joined.intercept_ = np.concatenate([m.intercept_ for m in models])
+    joined.report_ = replace(joined.report_, **_arrays(reports, FitReport), **changes)
+    if isinstance(joined.strength_, np.ndarray):  # chosen for every neuron
+        joined.strength_ = np.concatenate([m.strength_ for m in models], axis=-1)
+    return joined
+
+
+def _join_steps(steps: list[StepCertificate | None]) -> StepCertificate | None:
+    if any(step is None for step in steps):
+        return None
+    return replace(
+        steps[0],
+        **_arrays(steps, StepCertificate),
+        assumptions=tuple(dict.fromkeys(a for step in steps for a in step.assumptions)),
+        failure_probability=sum(step.failure_probability for step in steps),
+        certified=all(step.certified for step in steps),
+    )
+
+
+def _arrays(parts: list, cls: type) -> dict[str, np.ndarray]:
+    names = [f.name for f in fields(cls) if isinstance(getattr(parts[0], f.name), np.ndarray)]
+    return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+
+
+def _remembered(make: Callable[[dict], Any], spec: dict) -> Any:
+    """Make something, or return what was made last if that is it: tasks come session by session."""
+    with _lock:  # a client of the user's may have workers of several threads
+        if make not in _last or _last[make][0] != spec:
+            _last.pop(make, None)  # let go before loading anew
+            _last[make] = spec, make(spec)
+        return _last[make][1]
+
+
+def _design(spec: dict) -> Built:
+    dtype = np.float64 if spec["precision"] == "double" else np.float32
+    return build(_remembered(load_planned, spec["source"]), spec["design"], spec["estimator"], dtype=dtype)
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    found = {"glmfit": glmfit.__version__, "python": platform.python_version()}
+    return found | {name: importlib.metadata.version(name) for name in _LIBRARIES}

@@ -1,0 +1,235 @@
+"""Manifests: which models are to be fitted to which data."""
+
+import contextlib
+import hashlib
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import glmfit
+
+from ..design.schema import BOOLEAN, TABLE, TABLES, TEXT, Problems, check_table, check_tables, one_of, shown, whole
+from ..display import one_line
+from ..files import DAMAGED, read_regular
+from .models import Model, read_model
+from .plan import Task, key_of
+from .reading import Data, read_data
+from .sources import digest, identity_of
+
+_KEYS = {"name": TEXT, "seed": whole(0), "precision": one_of("single", "double")}
+_KEYS |= {"options": TABLE, "data": TABLES, "model": TABLES}
+_DEEPEST = 100  # tables and arrays, one in the other; what reads them calls itself
+_TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep"
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be run.
+
+    Parameters
+    ----------
+    problems : list of str
+        All that is wrong with it, an attribute, too; the error's text has one a line.
+    """
+
+    def __init__(self, problems: Iterable[str]):
+        self.problems = [one_line(problem) for problem in problems]
+        super().__init__("\n".join(self.problems))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest that has been checked.
+
+    Attributes
+    ----------
+    path, name : pathlib.Path, str
+        Where it was read; its name, the file's without one.
+    seed, precision : int, {"single", "double"}
+        Of every fit.
+    options : dict
+        With defaults filled in; its one entry, ``pad_shapes``, is without effect since version 0.2.
+    digest : str
+        sha256 of the file's bytes, in hexadecimal.
+    data, models : tuple
+        Sources, each with a name and sessions; configurations, the members of grids each by themselves.
+    """
+
+    path: Path
+    name: str
+    seed: int
+    precision: str
+    options: dict[str, Any]
+    digest: str
+    data: tuple[Data, ...]
+    models: tuple[Model, ...]
+
+    def tasks(self, identify: Callable[[dict[str, Any]], str] | None = None) -> list[Task]:
+        """List the fits, all models of a session one after the other.
+
+        Parameters
+        ----------
+        identify : callable, optional
+            From a source (dict) to the identity of its data (str), in place of reading all files anew.
+
+        Returns
+        -------
+        list of Task
+            Data that cannot be read are no error here: their tasks fail when they are run, and the others do not.
+        """
+        identify = identity_of if identify is None else identify
+        tasks = []
+        for data in self.data:
+            models = [model for model in self.models if data.name in model.data]
+            for session, source in data.sessions.items() if models else ():
+                try:
+                    identity = identify(source)
+                except (OSError, ImportError):
+                    identity = digest(["cannot be read", session])
+                tasks += [self._task(session, model, source, identity) for model in models]
+        return tasks
+
+    def _task(self, session: str, model: Model, source: dict[str, Any], identity: str) -> Task:
+        spec = {"estimator": model.estimator, "parameters": model.parameters, "design": model.design}
+        spec |= {"source": source, "seed": self.seed, "precision": self.precision, "identity": identity}
+        if model.estimator == "PopulationGLM":  # without effect, but in the keys of fits by version 0.1
+            spec["parameters"] = {"pad_shapes": self.options["pad_shapes"], **model.parameters}
+        return Task(key_of(spec), session, model.name, spec)
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    r"""Read a manifest and check all of it: nothing is fitted, no data are read.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        File in TOML (.toml) or JSON (.json). Names of files in it start at its folder, and so do modules of loaders.
+
+    Returns
+    -------
+    Manifest
+        Ready to be run.
+
+    Raises
+    ------
+    ManifestError, FileNotFoundError
+        With all that is wrong, a line each, which names the file, the table and the key; if there is no such file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from glmfit.batch import ManifestError, read_manifest
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "batch.toml"
+    >>> _ = path.write_text('sead = 1\n[[data]]\nname = "a"\nfiles = "*.npz"\n[[model]]\nname = "m"\n')
+    >>> try:
+    ...     read_manifest(path)
+    ... except ManifestError as error:
+    ...     print(error.problems[0])
+    batch.toml: sead is not known here; did you mean "seed"?
+    """
+    return _read(Path(path), None)
+
+
+def read_known(path: Path, out: Path) -> Manifest:
+    """Read a manifest; the parameters of one that this version has planned in ``out`` are not checked again.
+
+    Checking them takes importing the estimators, which takes longer than finding that all is done.
+    """
+    checked = None
+    with contextlib.suppress(*DAMAGED):
+        listed = json.loads(read_regular(out / "tasks.json"))
+        checked = listed.get("manifest") if listed.get("version") == glmfit.__version__ else None
+    return _read(Path(path), checked)
+
+
+def _read(path: Path, checked: str | None) -> Manifest:
+    """Read a manifest; values of parameters are taken as they are if its digest is that of one checked before."""
+    content = path.read_bytes()
+    hashed = hashlib.sha256(content).hexdigest()
+    document = _parse(path, content)
+    problems = Problems(path.name, document)
+    right = check_table(problems, (), document, _KEYS)
+    options = check_table(problems, ("options",), right.get("options", {}), {"pad_shapes": BOOLEAN})
+    folder = path.resolve().parent
+    data = {}
+    for place, table in check_tables(problems, document, "data"):
+        source = read_data(problems, place, table, folder)
+        data[source.name] = source
+    models: list[Model] = []
+    for place, table in check_tables(problems, document, "model"):
+        made = read_model(problems, place, table, data, values=hashed != checked)
+        _check_new(problems, place, made, models)
+        models += made
+    if not problems and not any(data[name].sessions for model in models for name in model.data):
+        problems.add((), "there is nothing to fit: no model has a session.")
+    if problems:
+        raise ManifestError(problems.texts)
+    about = {"name": path.stem, "seed": 0, "precision": "single"}
+    about |= {key: right[key] for key in about.keys() & right.keys()}
+    sources = {"data": tuple(data.values()), "models": tuple(models)}
+    return Manifest(path.resolve(), **about, options={"pad_shapes": True} | options, digest=hashed, **sources)
+
+
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    """Read TOML or JSON; errors name the line where the document breaks off."""
+    suffix, line = path.suffix.lower(), None
+    if suffix not in (".toml", ".json"):
+        raise ManifestError([f'{path.name}: a manifest is a .toml or a .json file, not "{path.suffix}".'])
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+        document = tomllib.loads(text) if suffix == ".toml" else _read_json(text)
+        if not isinstance(document, dict):
+            raise ValueError(f"the document is a {type(document).__name__}; it must be a table")
+        if _depth(document) <= _DEEPEST:
+            return document
+        why = _TOO_DEEP
+    except RecursionError:
+        why = _TOO_DEEP
+    except UnicodeDecodeError as error:
+        line, why = content[: error.start].count(b"\n") + 1, f"the file is not UTF-8 ({error.reason})"
+    except json.JSONDecodeError as error:
+        line, why = error.lineno, f"{error.msg} (column {error.colno})"
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        line, why = int(found[1]) if found else text.rstrip().count("\n") + 1, str(error)
+    except ValueError as error:
+        why = str(error)
+    raise ManifestError([f"{path.name}{f', line {line}' if line else ''}: {why}."])
+
+
+def _depth(value: Any) -> int:
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, entries), default=0) if entries else isinstance(value, dict | list)
+
+
+def _read_json(text: str) -> Any:
+    """Read JSON alone, each key once: neither NaN nor a key that hides another."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            ((key, n),) = Counter(key for key, _ in pairs).most_common(1)
+            raise ValueError(f"{key} is there {n} times in one table, {shown(table)}")
+        return table
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+
+
+def _check_new(problems: Problems, place: tuple, made: list[Model], models: list[Model]) -> None:
+    """Note a configuration that is there already for the same data: its results would be the same files."""
+
+    def of(model: Model) -> dict[str, str]:
+        return {digest([model.estimator, model.parameters, model.design, name]): name for name in model.data}
+
+    there = {fact: model.name for model in models for fact in of(model)}
+    for model in made:
+        again = [(there[fact], name) for fact, name in of(model).items() if fact in there]
+        for other, name in again[:1]:
+            problems.add(place, f'"{model.name}" is the same as model "{other}" for data "{name}".')

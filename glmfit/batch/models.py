@@ -1,0 +1,188 @@
+"""The [[model]] of a manifest: estimators, their parameters and grids, designs."""
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import glmfit
+
+from ..design.schema import NAMED, TABLE, TEXT, Problems, check_table, guess, is_plain, list_of, shown
+from ..design.settings import COUNT_ESTIMATORS, read_design
+from .reading import Data
+
+ESTIMATORS = (*COUNT_ESTIMATORS, "SoftmaxGLM", "MultinomialGLM")  # imported when they are needed
+_SET_ELSEWHERE = {
+    "random_state": "is set by the manifest's seed",
+    "pad_shapes": "is without effect since version 0.2; leave it out",
+    "devices": "is not for batches: a worker has one device",
+    "verbose": "is not for batches: nobody would see it",
+}
+_NOT_SMOOTH = ("Lasso", "ElasticNet", "GroupLasso")
+_KEYS = {"name": NAMED, "estimator": TEXT, "data": list_of(TEXT, "a list of names of data")}
+_KEYS |= dict.fromkeys(("parameters", "grid", "design"), TABLE)
+
+
+@dataclass(frozen=True)
+class Model:
+    """One configuration of an estimator and a design."""
+
+    name: str  # with the place in the grid for members of one
+    estimator: str
+    parameters: dict[str, Any]
+    design: dict[str, Any] | None  # of recordings
+    data: tuple[str, ...]  # sources whose sessions it is fitted to
+
+
+def read_model(
+    problems: Problems, path: tuple, table: dict[str, Any], data: Mapping[str, Data], values: bool = True
+) -> list[Model]:
+    """Check one model, names and values of parameters on request; one configuration for each member of its grid."""
+    before = len(problems)
+    right = check_table(problems, path, table, _KEYS, ("name", "estimator"))
+    estimator = right.get("estimator")
+    if estimator is not None and estimator not in ESTIMATORS:
+        problems.add(path, f"estimator is {shown(estimator)}{guess(estimator, ESTIMATORS)}")
+        estimator = None
+    names = tuple(dict.fromkeys(right.get("data", data)))
+    for name in names:
+        if name not in data:
+            problems.add(path, f'data names "{name}", which is no [[data]]{guess(name, data)}')
+    sources = [data[name] for name in names if name in data]
+    parameters, grid = right.get("parameters", {}), right.get("grid", {})
+    members = _members(problems, path, parameters, grid, estimator, values)
+    design = _design(problems, path, table, sources, estimator)
+    if len(problems) > before or estimator is None:
+        return []
+    return [Model(right["name"] + suffix, estimator, parameters | chosen, design, names) for suffix, chosen in members]
+
+
+def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, estimator: str | None, check: bool) -> list:
+    """Every combination of a grid, with what it adds to the name."""
+    before = len(problems)
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            problems.add((*path, "grid"), f"{key} is {shown(values)}; it must be a list of values to try.")
+        elif any(value in values[:i] for i, value in enumerate(values)):
+            problems.add((*path, "grid"), f"{key} is {shown(values)}; each value may be there once.")
+        if key in parameters:
+            problems.add((*path, "grid"), f"{key} is given by the parameters as well; leave one of them out.")
+    for what, keys in (("parameters", parameters), ("grid", grid)):
+        for key in (key for key in keys if not is_plain(keys[key])):
+            text = f"{key} is {shown(keys[key])}; it must be made of texts, finite numbers, true and false."
+            problems.add((*path, what), text)
+        if check and estimator is not None:
+            _check_names(problems, (*path, what), keys, estimator)
+    if len(problems) > before or estimator is None:
+        return []
+    members = []
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, values, strict=True))
+        words = [value if isinstance(value, str) else shown(value).replace(" ", "") for value in values]
+        label = ",".join(map("{}={}".format, grid, words))
+        members.append((f"[{label}]" if label else "", chosen))
+        if check:
+            _check_values(problems, path, estimator, parameters, chosen)
+    return members
+
+
+def _check_names(problems: Problems, path: tuple, keys: dict, estimator: str) -> None:
+    known = [name for name in inspect.signature(getattr(glmfit, estimator)).parameters if name not in _SET_ELSEWHERE]
+    for key in keys:
+        if key in _SET_ELSEWHERE:
+            problems.add(path, f"{key} {_SET_ELSEWHERE[key]}.")
+        elif key not in known:
+            problems.add(path, f"{key} is no parameter of {estimator}{guess(key, known)}")
+
+
+def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], estimator: str | None):
+    kind = "matrices" if "design" in table else "recording"
+    names = ", ".join(f'"{source.name}"' for source in sources if source.kind == kind)
+    if "design" not in table:
+        if names:
+            problems.add(path, f"design is missing; the data {names} are recordings. Add [model.design] with bin_s.")
+        return None
+    if names:
+        problems.add(path, f"design is given, but the data {names} are matrices, which have one already.")
+    if isinstance(table["design"], dict):
+        return read_design(problems, (*path, "design"), table["design"], sources, estimator)
+    return None
+
+
+def make_estimator(spec: dict[str, Any]) -> Any:
+    """Make the estimator of a task's spec, not fitted.
+
+    Lists of the manifest become what the estimator takes: a pair of strength and ratio for the elastic net.
+    """
+    parameters = dict(spec["parameters"])
+    strength = parameters.get("regularizer_strength")
+    if parameters.get("regularizer") == "ElasticNet" and isinstance(strength, list) and len(strength) == 2:
+        parameters["regularizer_strength"] = tuple(strength)
+    return getattr(glmfit, spec["estimator"])(**parameters, random_state=spec["seed"])
+
+
+# -- values of parameters: all that can be known without data
+
+
+def _check_values(problems: Problems, path: tuple, estimator: str, parameters: dict, chosen: dict) -> None:
+    """Note values that make no sense, where they are given."""
+    model = make_estimator({"estimator": estimator, "parameters": {**parameters, **chosen}, "seed": 0})
+    for about, check in _checks(model, estimator).items():
+        try:
+            check()
+        except (TypeError, ValueError) as error:
+            text = str(error)
+            given = next((key for key in (*parameters, *chosen) if text.startswith(f"{key} ")), about)
+            table = "grid" if given in chosen else "parameters" if given in parameters else None
+            problems.add((*path, table) if table else path, text if given in text else f"{given}: {text}")
+
+
+def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
+    """List checks by the parameter that each is about."""
+    from ..checks import check_real
+    from ..estimators.cv_fits import read_strengths
+    from ..estimators.parameters import read_count, read_flag, read_number, read_population_solver
+    from ..estimators.population_glm_cv import SOLVERS as CV_SOLVERS
+    from ..observations import from_inverse_link
+
+    readers = dict.fromkeys(("tol", "cv_tol", "max_memory"), read_number)
+    readers |= {"certify": read_flag, "max_epochs": read_count}
+    if estimator not in COUNT_ESTIMATORS and model.max_epochs is None:
+        del readers["max_epochs"]  # as many as the solver takes
+    there = [name for name in readers if hasattr(model, name)]
+    checks = {name: partial(readers[name], name, getattr(model, name)) for name in there}
+    if estimator not in COUNT_ESTIMATORS:
+        checks |= {"solver_name": model._make_solver, "regularizer_strength": model._strength, "step": model._read_step}
+        return checks | {"step_decay": partial(check_real, "step_decay", model.step_decay, 1.0, closed=True)}
+    checks["inverse_link_function"] = partial(from_inverse_link, model.inverse_link_function)
+    if estimator == "PopulationGLM":
+        return checks | {"solver_name": partial(_check_solver, model), "regularizer": partial(_check_penalty, model)}
+    solver = partial(read_population_solver, model.solver_name, model.solver_kwargs, (), CV_SOLVERS)
+    strengths = partial(read_strengths, model.strengths)
+    return checks | {"solver_name": solver, "strengths": strengths, "regularizer": model._check_words}
+
+
+def _check_solver(model: Any) -> None:
+    """Check the solver, and that it does what the penalty and the link need."""
+    from ..estimators.parameters import read_population_solver
+
+    solver = read_population_solver(model.solver_name, model.solver_kwargs)
+    smooth = getattr(solver, "smooth", None)  # None: it takes any penalty
+    if smooth is not None and smooth == (model.regularizer in _NOT_SMOOTH):
+        needs = "a smooth penalty" if smooth else "a penalty with kinks"
+        raise ValueError(f'solver_name is {model.solver_name!r}, which needs {needs}; use "auto".')
+    if getattr(solver, "certificate", None) == "global" and model.inverse_link_function == "exp":
+        raise ValueError('certificate is "global", which the exp link has not; use "anchored".')
+
+
+def _check_penalty(model: Any) -> None:
+    """Check regulariser and strength as far as they do not depend on the numbers of features and neurons."""
+    from .. import penalties
+
+    strength = model.regularizer_strength
+    if isinstance(strength, list) or (isinstance(strength, tuple) and any(isinstance(s, list) for s in strength)):
+        strength = None  # one per neuron: the data will tell
+    if model.regularizer != "GroupLasso" or model.groups is None:
+        penalties.make(model.regularizer, strength, 1, 1, groups=model.groups)

@@ -1,0 +1,180 @@
+"""Tasks: fits to be made, each under a name that is a hash of what it is, and the list of them in the output folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import glmfit
+
+from ..files import DAMAGED, read_regular, whole_or_absent
+from .sources import digest, identify, stat_signature
+
+if TYPE_CHECKING:
+    from .manifest import Manifest
+
+_FORMAT = 1
+_HASHED = ("estimator", "parameters", "design", "seed", "precision")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One fit: a model on a session.
+
+    Attributes
+    ----------
+    key : str
+        20 hexadecimal digits; the same for the same configuration and data, whatever they are called.
+    session, model : str
+        Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
+    spec : dict
+        Values of JSON only: estimator, parameters, design, source, identity of the data, seed, precision.
+    """
+
+    key: str
+    session: str
+    model: str
+    spec: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the task as values of JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Task:
+        """Make the task of `to_json`; ValueError, TypeError or KeyError if it is none."""
+        task = cls(_check_key(values["key"]), values["session"], values["model"], values["spec"])
+        if not (isinstance(task.session, str) and isinstance(task.model, str) and isinstance(task.spec, dict)):
+            raise ValueError("a session or model without a name, or without a specification")
+        return task
+
+
+class Receipt(NamedTuple):
+    """What is told of a task: numbers and words, never its arrays.
+
+    Attributes
+    ----------
+    key, session, model : str
+        Of the task.
+    state, seconds : {"done", "found", "failed"}, float
+        "found": done before; from the start of loading to the end of writing.
+    error, worker : str or None, str
+        Error of one that failed; host and process.
+    unwritten : bool
+        Whether it failed because the output folder cannot be written to.
+    """
+
+    key: str
+    session: str
+    model: str
+    state: str
+    seconds: float = 0.0
+    error: str | None = None
+    worker: str = ""
+    unwritten: bool = False
+
+
+def key_of(spec: dict[str, Any]) -> str:
+    """Hash what a task is; the places of its data are no part of it."""
+    facts = {name: spec[name] for name in _HASHED}
+    return digest({"format": _FORMAT, "data": spec["identity"], **facts})[:20]
+
+
+def _check_key(key: Any) -> str:
+    """Return a key; ValueError unless it is one, and so a name of a file."""
+    if not (isinstance(key, str) and re.fullmatch("[0-9a-f]{20}", key)):
+        raise ValueError(f"{str(key)[:40]!r} is no key of a task, which has 20 hexadecimal digits")
+    return key
+
+
+def plan(manifest: Manifest, out: Path) -> list[Task]:
+    """List the tasks of a manifest and write the list down; data are read only if they have changed since.
+
+    Copies of the same data are one session. Every task knows what its data were when they were hashed: a worker fits
+    nothing else.
+    """
+    cache = _IdentityCache(out / "identities.json")
+    tasks = list({task.key: task for task in reversed(manifest.tasks(cache))}.values())[::-1]  # the first of each key
+    cache.save()
+    for spec in (task.spec for task in tasks):
+        planned = {"identity": spec["identity"], "files": cache.hashed.get(_name(spec["source"]), [])}
+        spec["source"] = {**spec["source"], "planned": planned}
+    write_plan(manifest, tasks, out)
+    return tasks
+
+
+class _IdentityCache:
+    """Identity of data, remembered in a file as long as size and times of the data's files stay."""
+
+    def __init__(self, path: Path):
+        self._path, self._fresh, self._known = path, {}, {}
+        self.hashed: dict[str, list | None] = {}  # source -> files as they were hashed, None for a loader
+        with contextlib.suppress(*DAMAGED):
+            self._known = dict(json.loads(read_regular(path)))
+
+    def __call__(self, source: dict) -> str:
+        signature = stat_signature(source)
+        known = self._known.get(_name(source, signature))
+        if not (isinstance(known, str) and re.fullmatch("[0-9a-f]{64}", known)):
+            known, signature = identify(source)
+        self.hashed[_name(source)] = signature
+        if signature is not None:  # a loader's identity is the text of its module, and is quickly read
+            self._fresh[_name(source, signature)] = known
+        return known
+
+    def save(self) -> None:
+        if self._fresh.keys() - self._known.keys():
+            write_text(self._path, json.dumps(self._known | self._fresh))
+
+
+def _name(source: dict, signature: list | None = None) -> str:
+    return json.dumps({"source": source, "stat": signature}, sort_keys=True)
+
+
+def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
+    """Keep the list of tasks and a copy of the manifest in the output folder."""
+    about: dict[str, Any] = {"manifest": manifest.digest, "version": glmfit.__version__, "name": manifest.name}
+    write_text(out / "tasks.json", json.dumps(about | {"tasks": [task.to_json() for task in tasks]}))
+    copy = out / f"manifest{manifest.path.suffix}"
+    if manifest.path.resolve() != copy.resolve() or copy.is_symlink():
+        with whole_or_absent(copy) as file:  # in place of a link, not through it
+            file.write(manifest.path.read_bytes())
+
+
+def write_text(path: Path, text: str) -> None:
+    with whole_or_absent(path) as file:
+        file.write(text.encode())
+
+
+def read_plan(out: Path) -> list[Task]:
+    """Read the list of tasks back; FileNotFoundError or ValueError if there is none, or it is damaged."""
+    return _read_plan(out, Task.from_json)
+
+
+def planned_keys(out: Path) -> list[str]:
+    """Read the keys of the tasks alone, which take a tenth of the memory; raises as `read_plan`."""
+    return _read_plan(out, _check_key, lambda values: values if "tasks" in values else values.get("key"))
+
+
+def _read_plan(out: Path, make: Callable[[Any], Any], of_each: Callable[[dict], Any] | None = None) -> list:
+    path = out / "tasks.json"
+    try:
+        return [make(task) for task in json.loads(read_regular(path), object_hook=of_each)["tasks"]]
+    except FileNotFoundError:
+        why = "it is not the output folder of a batch, or no run has got as far as planning."
+        raise FileNotFoundError(f"{out} has no tasks.json: {why}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}); start the run again, it will be written anew.") from error
+
+
+def share(tasks: list[Task], shard: tuple[int, int]) -> list[Task]:
+    """Part i of n, i from 1: sessions are dealt out if there are enough of them, else tasks."""
+    i, n = shard
+    sessions = list(dict.fromkeys(task.session for task in tasks))
+    mine = set(sessions[i - 1 :: n])
+    return [task for task in tasks if task.session in mine] if len(sessions) >= n else tasks[i - 1 :: n]

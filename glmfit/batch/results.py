@@ -1,0 +1,187 @@
+"""The output folder: one file per fit that ended, one per fit that failed; files are the only state there is.
+
+A result is a saved model (`PopulationGLM.load` reads it) whose JSON header has one entry more, ``batch``.
+"""
+
+import contextlib
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz
+from ..status import Status
+from .at_work import ended
+from .plan import Task, key_of, write_text
+
+_MOST = 2**53  # numbers beyond are none that a fit gives, and no table takes them
+_FACTS = dict.fromkeys(("key", "session", "model", "began", "host", "worker"), str)
+_FACTS |= {"spec": dict, "seconds": float | int, "programs": int, "n_rows": int, "warnings": list}
+# What a model cannot be loaded without, by the class that wrote it; importing the classes would take longer than
+# reading thousands of results.
+_BOTH = (
+    "status gap gap_is_bound relative_gap target objective null_objective pseudo_r2 epochs row_evals n_rows n_dropped "
+    "n_features solver_name step_certificate failure_probability seconds_run seconds_compile"
+).split()
+_POPULATION = {*_BOTH, "neuron", "spike_count", "rank"}
+_CLASSES = {*_BOTH, "gap_theorem", "class_totals", "n_empty", "n_classes", "classes"}
+_CV = (
+    "strengths_ cv_scores_ strength_ best_strength_ one_se_strength_ coef_path_ intercept_path_ cv_gap_ "
+    "cv_gap_is_bound_ cv_converged_"
+).split()
+NEEDED = {"PopulationGLM": _POPULATION, "PopulationGLMCV": _POPULATION | {f"cv.{name}" for name in _CV}}
+NEEDED |= {"SoftmaxGLM": _CLASSES, "MultinomialGLM": _CLASSES | {"pynapple_columns"}}
+
+
+def result_path(out: Path, key: str) -> Path:
+    return out / "results" / f"{key}.npz"
+
+
+def failure_path(out: Path, key: str) -> Path:
+    return out / "failed" / f"{key}.json"
+
+
+def make_folders(out: Path) -> None:
+    """Make the output folder, and remove what a process killed long ago was writing."""
+    for folder in (out / "results", out / "failed"):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_stale_parts(folder)
+
+
+def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Path:
+    """Write the result of a task, whole or not at all; an earlier failure is forgotten."""
+    from ..estimators.model import model_to_file
+
+    header, model_arrays = model_to_file(model)
+    header["batch"] = {"key": task.key, "session": task.session, "model": task.model, "spec": task.spec, **facts}
+    path = save_npz(result_path(out, task.key), header, model_arrays | arrays)
+    forget_failure(out, task.key)
+    ended(out, task.key)
+    return path
+
+
+def forget_failure(out: Path, key: str) -> None:
+    with contextlib.suppress(OSError):  # the result is there, and counts
+        failure_path(out, key).unlink(missing_ok=True)
+
+
+def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read arrays of a result and its columns of the index; ValueError if a byte is not what it was (by checksums)."""
+    with _damage_told(path, "a whole result"):
+        header, arrays = read_npz(path)
+        return arrays, check_result(header, arrays, Path(path).stem)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Read what a result's header says of the fit; ValueError as `read_result`, as far as that is seen."""
+    with _damage_told(path, "a result"):
+        header, _ = read_npz(path, header_only=True)
+        _check_header(header, Path(path).stem)
+        return header["batch"]
+
+
+@contextlib.contextmanager
+def _damage_told(path: Path, what: str) -> Iterator[None]:
+    """Make of whatever a damaged file raises a ValueError that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except DAMAGED as error:
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise ValueError(f"{path} is not {what} of a batch ({said}).") from error
+
+
+def is_whole(out: Path, key: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        read_result(result_path(out, key))
+        return True
+    return False
+
+
+def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = None) -> dict[str, Any]:
+    """Raise one of `DAMAGED` unless all is there that `collect` and `load_result` need; columns of the index.
+
+    They are facts about the fit, or about each of its neurons (classes). A key is that of the file's name.
+    """
+    _check_header(header, key)
+    coef, intercept, names = arrays["coef"], arrays["intercept"], arrays["design.feature_names"]
+    if coef.dtype.kind != "f" or intercept.dtype.kind != "f" or names.dtype.kind != "U":
+        raise ValueError("coef and intercept are not numbers, or names are not texts")
+    if names.ndim != 1 or coef.shape[:1] != names.shape or coef.size != names.size * intercept.size:
+        raise ValueError(f"coef has shape {coef.shape}, with {names.size} features and {intercept.size} intercepts")
+    missing = NEEDED[header["class"]] - header["report"].keys() - header.keys() - arrays.keys()
+    missing -= {name.removeprefix("report.") for name in arrays}
+    if missing:
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    return _facts_of_units(header, arrays, intercept.size)
+
+
+def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
+    path = failure_path(out, task.key)
+    write_text(path, json.dumps({"key": task.key, "session": task.session, "model": task.model, **facts}, indent=1))
+    ended(out, task.key)
+    return path
+
+
+def read_failure(path: Path) -> dict[str, Any]:
+    """Read a kept traceback; one that cannot be read says so."""
+    with contextlib.suppress(*DAMAGED):
+        found = json.loads(read_regular(path))
+        if isinstance(found, dict):
+            return found
+    return {"key": Path(path).stem, "error": "the file with the traceback cannot be read", "traceback": ""}
+
+
+def _check_header(header: dict, key: str | None) -> None:
+    """Raise unless the header says all of a fit, and is that of a task."""
+    if header.get("format") != FORMAT:
+        raise ValueError(f"its format is {header.get('format')!r}; this version of glmfit reads {FORMAT!r}")
+    batch, report = header.get("batch"), header.get("report")
+    if not isinstance(batch, dict) or key not in (None, batch.get("key")):
+        raise ValueError("it is not of the task it is named after")
+    wrong = [name for name, kind in _FACTS.items() if not isinstance(batch.get(name), kind)]
+    wrong += [name for name in ("report", "parameters") if not isinstance(header.get(name), dict)]
+    if wrong:
+        raise ValueError(f"it does not say all of its fit, or not as it should ({', '.join(wrong)})")
+    if key_of(batch["spec"]) != batch["key"] or header.get("class") != batch["spec"]["estimator"]:
+        raise ValueError("it is of another configuration than the task it is named after")
+    numbers = (batch["seconds"], batch["programs"], batch["n_rows"], report.get("n_rows"))
+    texts = (report.get("solver_name"), *batch["warnings"])
+    if not (all(0 <= number < _MOST for number in numbers) and all(isinstance(text, str) for text in texts)):
+        raise ValueError(f"{numbers} are no seconds, programs and rows, or its solver or its warnings are no texts")
+    if not 1970 <= datetime.datetime.fromisoformat(batch["began"]).year < 9999:
+        raise ValueError(f"it began in {batch['began']}")
+
+
+def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
+    batch, report = header["batch"], header["report"]
+
+    def per_unit(name, default=np.nan):
+        value = arrays.get(f"report.{name}", report.get(name))
+        value = np.asarray(default if value is None else value)
+        return np.broadcast_to(value if value.shape in ((), (n_units,)) else default, n_units)
+
+    units = report.get("neuron") or batch.get("targets") or list(range(n_units))
+    if len(units) != n_units:
+        raise ValueError(f"it names {len(units)} of {n_units} neurons")
+    numbers = ("gap", "gap_is_bound", "relative_gap", "objective", "pseudo_r2", "spike_count")
+    return {
+        "session": batch["session"],
+        "model": batch["model"],
+        "unit": [str(unit) for unit in units],
+        "status": [Status(int(s)).label if s >= 0 else "?" for s in per_unit("status", -1)],
+        **{name: per_unit(name).astype(float) for name in numbers},
+        "gap_is_bound": per_unit("gap_is_bound", False).astype(bool),
+        "n_rows": report["n_rows"],
+        "n_features": len(arrays["design.feature_names"]),
+        "solver": report["solver_name"],
+        "seconds": batch["seconds"],
+        "host": batch["host"],
+        "warnings": "; ".join(batch["warnings"]),
+        "seed": batch["spec"]["seed"],
+        "key": batch["key"],
+    }

@@ -1,0 +1,145 @@
+"""Where a fit writes down how far it has come, so that it can go on after a crash: one file of named arrays."""
+
+import glob
+import hashlib
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from ..files import load_npz, remove_stale_parts, save_npz
+from ..warn import warn_user
+from .chunks import over_chunks, rows_at_once
+
+_LAYOUT = "3"  # of the state; a file of another one cannot be read
+
+
+class Checkpoint:
+    """File with the state of one fit, replaced atomically; one with other facts of the fit is refused."""
+
+    def __init__(self, path, facts: dict[str, str]):
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"checkpoint is {path!r}; it must be the path of a file.")
+        path = Path(path)
+        self.path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+        self.facts = facts
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(
+                f"checkpoint {self.path} cannot be written: the folder {self.path.parent} does not exist. Create it."
+            )
+        self._silent = False
+        remove_stale_parts(self.path.parent, of=glob.escape(self.path.name))
+        if not os.access(self.path.parent, os.W_OK):
+            raise PermissionError(
+                f"checkpoint {self.path} cannot be written: {self.path.parent} is not writable. Give another path."
+            )
+
+    def save(self, arrays: dict[str, np.ndarray]) -> None:
+        """Write the state; the file is the old one or the new one, whatever happens.
+
+        A fit does not end because it cannot be written down: there is one warning, and it goes on.
+        """
+        try:
+            if self.path.exists():
+                self._check(load_npz(self.path)[0])  # another fit may have begun on the same path
+            save_npz(self.path, {"class": "checkpoint", "facts": self.facts, "arrays": _forms(arrays)}, arrays)
+        except (OSError, ValueError) as error:
+            if not self._silent:
+                warn_user(f"checkpoint {self.path} could not be written, and the fit goes on without it: {error}")
+            self._silent = True
+
+    def load(self) -> dict[str, np.ndarray] | None:
+        """Read the state, None if there is none; ValueError where the file is another's or damaged."""
+        if not self.path.exists():
+            return None
+        try:
+            header, arrays = load_npz(self.path)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"checkpoint {self.path} cannot be read ({error}). Nothing was changed: delete it to begin anew, or "
+                "give another path."
+            ) from error
+        self._check(header)
+        kept, found = header.get("arrays"), _forms(arrays)
+        wrong = _different(kept if isinstance(kept, dict) else {}, found)
+        if kept != found:
+            raise self._damaged(f"missing, or other than was written: {', '.join(wrong)}")
+        return arrays
+
+    def _check(self, header: dict) -> None:
+        """Raise unless a file is of this fit."""
+        if header.get("class") != "checkpoint":
+            raise ValueError(
+                f"checkpoint {self.path} is a file of a {header.get('class')}, not a checkpoint. Give another path."
+            )
+        found = header.get("facts")
+        if not isinstance(found, dict):
+            raise self._damaged("it does not say which fit it belongs to")
+        different = [
+            f"{name} ({found.get(name, 'unknown')}, here {self.facts.get(name, 'unknown')})"
+            for name in _different(found, self.facts)
+        ]
+        if different:
+            raise ValueError(
+                f"checkpoint {self.path} belongs to another fit; it differs in {', '.join(different)}. Nothing was "
+                "changed: give another path for this fit, or delete the file to begin anew."
+            )
+
+    def _damaged(self, how: str) -> ValueError:
+        return ValueError(
+            f"checkpoint {self.path} is damaged ({how}). Nothing was changed: put a whole copy in its place, "
+            "or delete it to begin anew."
+        )
+
+
+def _different(a: dict, b: dict) -> list[str]:
+    """Names under which two say different things."""
+    return [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+
+
+def _forms(arrays: dict[str, np.ndarray]) -> dict[str, list]:
+    """Types and shapes of arrays, as JSON keeps them."""
+    return {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
+
+
+def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[str, str]:
+    """Tell one fit from another: shapes, model, solver, and digests of numbers and of all data, which are read once."""
+    return {
+        "layout": _LAYOUT,
+        "rows": str(problem.n_rows),
+        "features": str(problem.n_features),
+        "neurons": str(problem.n_neurons),
+        "link": problem.observation.name,
+        "regularizer": regularizer,
+        "groups": hashlib.sha256(str(jax.tree.structure(problem.penalty)).encode()).hexdigest()[:16],
+        "strength": _digest(*jax.tree.leaves(problem.penalty)),
+        "solver": repr(solver),
+        "seed": str(seed),
+        "tol": repr(tol),
+        "precision": str(problem.dtype),
+        "rows read": "all at once" if problem.in_memory else "as they are needed",
+        "weights": _digest(problem.weights),
+        "offset": _digest(problem.offset),
+        "features' values": _digest_of_rows(problem.X),
+        "counts": _digest_of_rows(problem.Y),
+    }
+
+
+def _digest_of_rows(rows) -> str:
+    """Digest of all rows, piece by piece."""
+    pieces = over_chunks(lambda part: _digest(np.asarray(rows[part])), len(rows), rows_at_once(rows))
+    return hashlib.sha256("".join(pieces).encode()).hexdigest()[:16]
+
+
+def _digest(*arrays) -> str:
+    """First digits of a hash of numbers, their types and shapes."""
+    hash_ = hashlib.sha256()
+    for array in arrays:
+        if array is None:
+            hash_.update(b"none")
+            continue
+        array = np.ascontiguousarray(array)
+        hash_.update(f"{array.dtype.str}{array.shape}".encode())
+        hash_.update(array)
+    return hash_.hexdigest()[:16]

@@ -1,0 +1,104 @@
+"""What the whole Hessian of a small softmax model proves, and whether the model has an optimum at all."""
+
+import numpy as np
+import scipy.linalg
+
+from ...bounds import gap_bound
+from ..exact.recession import may_be_separated
+from ..metric import OwnMetric
+from ..tiles import Slopes
+from .rows import ClassRows
+
+_DENSE_HESSIAN = 2000  # parameters up to which the whole Hessian is formed for a bound
+_DENSE_WORK = 5e10
+_FAR_APART = 30.0  # scores of a row, where probabilities are 1e-13
+
+
+def has_small_hessian(n_rows: int, n_columns: int, n_classes: int) -> bool:
+    """Whether the whole Hessian is cheap to form."""
+    return n_columns * (n_classes - 1) <= _DENSE_HESSIAN and n_rows * (n_columns * n_classes) ** 2 <= _DENSE_WORK
+
+
+def bound_by_hessian(cg, objective: float) -> float:
+    """Bound F - F* by self-concordance, from the whole Hessian; infinite where that proves nothing.
+
+    Parameters
+    ----------
+    cg : ClassDescent
+        Where the model is.
+    objective : float
+        F there.
+
+    Notes
+    -----
+    Proof: docs/theory/softmax_gap.md, Proposition 2.
+    """
+    rows, whole = cg.rows, WholeHessian(cg)
+    values, vectors = np.linalg.eigh(whole.matrix)
+    rounding = 64 * np.finfo(float).eps * values[-1] * len(values)
+    least = values[0] - rounding
+    if not least > 0:
+        return np.inf
+    decrement = np.sum((vectors.T @ whole.inside(cg.gradient)) ** 2 / (values - rounding))
+    # A range is at most sqrt 2 times a norm.
+    reach = 2 * np.max(np.sum(whole.z**2, axis=1)[rows.totals > 0]) / least
+    slack = 64 * np.finfo(float).eps * (abs(objective) + 1)
+    return float(gap_bound(decrement, reach, attained=cg.strength > 0)) + slack
+
+
+class WholeHessian:
+    """Hessian of a softmax model across the shift common to all classes, ridge included.
+
+    Attributes
+    ----------
+    matrix : numpy.ndarray
+        ((class - 1) * column) square, columns in units of their mean curvature.
+    z : numpy.ndarray
+        Columns of all rows in these units, (row, column).
+    """
+
+    def __init__(self, cg):
+        rows, K = cg.rows, len(cg.intercept)
+        d = len(cg.coef) + rows.fit_intercept
+        self.z = rows.columns(np.arange(rows.n_rows))[:, :d]
+        ridge = np.append(np.full(len(cg.coef), cg.strength), 0)[:d]
+        # One metric for all classes, so that the common shift stays apart: the mean of their curvatures.
+        own = rows.totals * np.mean(rows.p * (1 - rows.p), axis=1)
+        scale = np.einsum("ij,ij,i->j", self.z, self.z, own) / rows.n_rows + ridge
+        self._root = np.sqrt(np.where(scale > 0, scale, 1.0))
+        self.z = self.z / self._root
+        self._contrast = scipy.linalg.helmert(K).T  # (class, class - 1), orthonormal, across the shift
+        full = np.empty((K, d, K, d))
+        for k in range(K):
+            for l in range(k, K):
+                bend = rows.totals * rows.p[:, k] * ((k == l) - rows.p[:, l])
+                full[k, :, l] = full[l, :, k] = self.z.T @ (bend[:, None] * self.z) / rows.n_rows
+        reduced = np.einsum("ka,kilj,lb->aibj", self._contrast, full, self._contrast, optimize=True)
+        self.matrix = reduced.reshape((K - 1) * d, (K - 1) * d) + np.diag(np.tile(ridge / self._root**2, K - 1))
+        self._metric = None
+
+    def inside(self, g: Slopes) -> np.ndarray:
+        """Write a gradient as one vector in these units."""
+        return ((np.vstack(g)[: len(self._root)] / self._root[:, None]) @ self._contrast).T.ravel()
+
+    def solve(self, g: Slopes) -> Slopes:
+        """Apply the inverse to a gradient."""
+        if self._metric is None:
+            self._metric = OwnMetric(self.matrix, np.zeros(len(self.matrix) - 1), np.ones(len(self.matrix) - 1))
+        x = self._metric.solve(self.inside(g)).reshape(len(self._contrast) - 1, -1).T @ self._contrast.T
+        z = np.zeros((len(g.coef) + 1, len(self._contrast)))
+        z[: len(x)] = x / self._root[:, None]
+        return Slopes(z[:-1], z[-1])
+
+
+def is_separated(problem, rows: ClassRows) -> bool:
+    """Whether classes can be set apart, some rows of them at least: then no finite model without ridge is best.
+
+    Sure where every row has one class, and the highest score there; else looked for where scores are far apart.
+    """
+    if problem.offset is None and problem.n_pairs == problem.n_rows == len(np.unique(problem.pairs.row)):
+        own = rows.eta[np.arange(problem.n_rows), problem.pairs.label]
+        if np.all(np.sum(rows.eta >= own[:, None], axis=1) == 1):
+            return True
+    scores = rows.eta if problem.offset is None else rows.eta - problem.offset
+    return bool(np.max(np.ptp(scores, axis=1)) > _FAR_APART and may_be_separated(problem, rows.columns) is True)

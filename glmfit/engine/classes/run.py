@@ -1,0 +1,218 @@
+"""A softmax model as a fit of the engine: its classes share one verdict."""
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse
+
+from ...status import Status
+from ..basis import plain_basis, spectral_basis
+from ..cg import Descent
+from ..exact.recession import may_be_separated
+from ..group import Group
+from ..loop import Run
+from ..problem import Evaluation, Params
+from ..result import LoopOptions, Solution
+from .bounds import bound_by_hessian, is_separated
+from .descent import ClassDescent
+from .rows import ClassRows
+
+_ROTATED = 2048  # features up to which eigenvectors are worth their price
+_PROOFS = 4  # that failed, before what cannot be proved is left at that
+_ROUNDING = 1e-14  # of F
+_TIGHTER = 0.1  # factor of the aim after a proof that failed
+# Offsets whose range is beyond the first are cooled, from a temperature at which it is the second; the rest is how.
+_FAR_APART, _CLOSE_TOGETHER, _COOLING, _COOL, _COOLING_STEPS = 20.0, 5.0, 4.0, 1e-3, 30
+
+
+class ClassRun(Run):
+    """One fit of a softmax problem.
+
+    Its bounds are by weak duality; for small models without a ridge, or next to none, by the whole Hessian.
+    """
+
+    def __init__(self, problem, options: LoopOptions, seed: int = 0, start: Params | None = None, descent=ClassDescent):
+        self.softmax, self._descent, self.held_bytes = problem, descent, None
+        super().__init__(_Classes(problem), options, seed, start, None)
+        self.gap[:] = problem.null_objective - problem.saturated_loss  # no loss is below the smallest
+        self.most_steps, self._lowest = options.max_epochs, np.inf
+
+    def run(self) -> Solution:
+        """Fit; the solution has one entry where that of a population has one for each neuron."""
+        found = super().run()
+        history = {k: v[:, :1] if v.ndim == 2 else v for k, v in found.history.items()}
+        names = ("status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs")
+        return replace(found, history=history, **{n: getattr(found, n)[:1] for n in names})
+
+    def _begin(self) -> None:
+        self.beginning = self
+
+    def rows(self, fits=None) -> ClassRows:
+        """Return the rows, which are nowhere yet."""
+        # A ridge lets weak duality prove, in double precision, what steps in single precision come to.
+        single = self._descent is ClassDescent and self.softmax.strength > 0 and self.softmax.offset is None
+        return ClassRows(self.softmax, self.problem.basis.mean, single)
+
+    def descent(self, rows: ClassRows, fits=None) -> Descent:
+        """Put the model at its start; conjugate gradients begin at class frequencies where those are better."""
+        start, free = self.start, self._descent is ClassDescent
+        if start is None or (free and not self.softmax.objective(start) <= self.softmax.null_objective):
+            start = self._cooled()
+        coef, intercept = start
+        coef = np.asarray(coef, np.float64)
+        coef = coef - coef.mean(axis=1, keepdims=True)
+        basis = self.problem.basis
+        if basis.rank < len(coef) and self.softmax.strength > 0:  # along what rows do not show there is the ridge alone
+            coef = basis.whiten @ (basis.unwhiten @ coef)
+        intercept = np.asarray(intercept, np.float64) + rows.mean @ coef
+        intercept = (intercept - intercept.mean()) * rows.fit_intercept
+        return self._descent(rows, basis, self.softmax.strength, self.problem.null_objective, coef, intercept)
+
+    def _cooled(self) -> Params:
+        """Where to begin: at class frequencies, or nearer where offsets set classes far apart.
+
+        Rows that are all but certain have next to no curvature, and steps made for it go nowhere. With scores divided
+        by a temperature they are not certain; it falls to 1 (docs/theory/softmax_newton.md).
+        """
+        problem, params = self.softmax, self.softmax.null_params()
+        spread = 0.0 if problem.offset is None else float(np.max(np.ptp(problem.offset, axis=1)))
+        temperature = spread / _CLOSE_TOGETHER if _FAR_APART < spread < np.inf else 0.0
+        options = LoopOptions(max_epochs=_COOLING_STEPS, negligible=_COOL * problem.n_rows)
+        while temperature > 1:
+            start = Params(*(a / temperature for a in params))
+            soft = ClassRun(problem.soften(temperature), options, self.seed, start).run()
+            params = Params(*(temperature * a for a in soft.params))
+            temperature /= _COOLING
+        return params
+
+    def _step(self, group: Group, moving: np.ndarray, target: np.ndarray) -> None:
+        super()._step(group, moving, target)
+        cg, n = group.descent, len(moving)
+        self.bar.say(f"gap estimate {cg.decrement:.1e}")
+        if not cg.stale:
+            row_evals = int((self.passes + cg.rows.passes) * self.problem.n_rows)
+            known = np.full(n, cg.objective), np.full(n, cg.decrement), np.zeros(n, bool)
+            self.history.add(cg.n_steps[0], row_evals, self.clock.seconds, *known)
+
+    def _goals(self, fits, objective) -> np.ndarray:
+        return self._targets(fits, objective)
+
+    def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
+        super()._renew(group, which, alone=True)
+
+    def params_of(self, cg: Descent) -> Params:
+        """Parameters of the features as they are, without the shift that all classes may share."""
+        coef = cg.coef - cg.coef.mean(axis=1, keepdims=True)
+        intercept = cg.intercept - cg.rows.mean @ coef
+        return Params(coef, (intercept - intercept.mean()) * cg.rows.fit_intercept)
+
+    # ---------------------------------------------------------------- proofs
+
+    def _look(self, group: Group, dual: bool = False) -> np.ndarray:
+        """Bound the gap by duality, and keep where the fit is unless that is worse than before."""
+        cg = group.descent
+        params = self.params_of(cg)
+        gap = self.softmax.certify_gap(params)
+        objective, bound = np.full(len(cg.intercept), gap.objective), gap.bound
+        self.passes += cg.rows.passes + 1
+        cg.rows.passes = 0.0
+        worse = not gap.objective <= self.objective[0] + self.problem.rounding_of(params, objective)[0]
+        if not worse:
+            self.params, self.objective = params, objective
+        group.by_duality = np.full(len(cg.intercept), np.inf if worse else bound)
+        group.looks += 1
+        return np.full(len(cg.intercept), worse)
+
+    def _sharpened(self, group: Group, astray: bool) -> Group:
+        """Go on in double precision, from the best point that is known if steps in single led astray."""
+        cg = group.descent
+        if astray:
+            cg.coef, cg.intercept = self.params.coef, self.params.intercept + cg.rows.mean @ self.params.coef
+        cg.rows.sharpen()
+        cg.refresh()
+        cg.forget()
+        group.trace = [cg.estimate]
+        return group
+
+    def _prove(self, group: Group, target: np.ndarray) -> list[Group]:
+        """Bound the gap; where the bound is too large, and more steps may help, the fit goes on."""
+        cg, fits = group.descent, group.fits
+        if cg.stale:
+            cg.refresh()
+        broken, stalled = not np.isfinite(cg.estimate[0]), bool(cg.estimate[0] > group.aim[0] * target[0])
+        worse = bool(self._look(group)[0])
+        bound, estimate = group.by_duality[0], cg.decrement
+        if cg.rows.is_single and not bound <= self._targets(fits, self.objective)[0]:
+            return [self._sharpened(group, worse or broken)]
+        spent = cg.n_steps[0] >= self.most_steps
+        target, group.proofs = self._targets(fits, self.objective), group.proofs + 1
+        apart = not broken and not worse and self.softmax.strength == 0 and is_separated(self.softmax, cg.rows)
+        if not (bound <= target[0] or broken or worse or apart):
+            estimate = cg.newton_gap()
+            near = target[0] * (1 if self.softmax.strength == 0 else cg.settled)
+            if (estimate <= near or stalled or spent) and cg.is_small:
+                rounding = self.softmax.rounding_of_scores(self.params)
+                bound = min(bound, bound_by_hessian(cg, self.objective[0]) + rounding)
+        known = bool(np.isfinite(bound))
+        self.gap[:], self.is_bound[:] = bound if known else estimate, known
+        self.target[:], self.epochs[:] = target, cg.n_steps
+        stuck = stalled and not self.objective[0] < self._lowest - _ROUNDING * abs(self.objective[0])
+        self._lowest = min(self._lowest, self.objective[0])
+        near = self.gap[0] <= target[0]
+        if near and known:
+            self.status[:] = Status.CONVERGED
+        elif (broken and not worse) or not np.isfinite(self.objective[0]):
+            self.status[:] = Status.NON_FINITE
+        elif not (spent or stuck or worse or apart or (near and group.proofs[0] >= _PROOFS)):
+            self._note(int(cg.n_steps[0]))
+            group.aim = group.aim * (1 if stalled else _TIGHTER)
+            cg.refresh()
+            cg.forget()
+            group.step(np.ones(len(fits), bool), target, self.most_steps)
+            return [group]
+        elif (
+            self.softmax.strength == 0
+            and not known
+            and (apart or may_be_separated(self.softmax, cg.rows.columns) is True)
+        ):
+            self.status[:] = Status.SEPARABLE
+        elif near:
+            self.status[:] = Status.UNPROVED
+        elif not spent:
+            self.status[:] = Status.PRECISION_FLOOR
+        self.open[:] = False
+        self._note(int(cg.n_steps[0]))
+        return []
+
+
+class _Classes:
+    """What a run asks of a softmax problem: as many fits as classes, one kin."""
+
+    def __init__(self, problem):
+        self.softmax, self.n_neurons = problem, problem.n_classes
+        self.n_rows, self.n_features, self.dtype = problem.n_rows, problem.n_features, np.dtype(np.float64)
+        self.subject, self.penalty = problem.subject, problem.penalty
+        self.in_memory, self.silent = True, np.zeros(problem.n_classes, bool)
+        self.kin = np.zeros(problem.n_classes, int)
+        self.null_objective = np.full(problem.n_classes, problem.null_objective)
+        self.mean_count = np.full(problem.n_classes, problem.totals.mean())
+
+    def null_params(self) -> Params:
+        return self.softmax.null_params()
+
+    def evaluate(self, params: Params) -> Evaluation:
+        found = self.softmax.evaluate(params)
+        return found._replace(objective=np.full(self.n_neurons, found.objective))
+
+    def rounding_of(self, params: Params, objective: np.ndarray) -> np.ndarray:
+        return 128 * np.finfo(float).eps * np.abs(objective) + self.softmax.rounding_of_scores(params)
+
+    @cached_property
+    def basis(self):
+        """Spectral basis of the features; of sparse or very many ones their standard deviations alone."""
+        X, weight = self.softmax.X, self.softmax.totals / self.softmax.totals.mean()
+        if scipy.sparse.issparse(X) or X.shape[1] > _ROTATED:
+            return plain_basis(X, weight, self.softmax.fit_intercept)
+        weight = None if np.all(weight == weight[0]) else weight
+        return spectral_basis(X, weight, centred=self.softmax.fit_intercept)

@@ -1,0 +1,184 @@
+"""Rows on devices of jax, a GPU or several: the passes that show the way; what numbers rest on stays on the host.
+
+Small arrays are laid out as columns there, (column, fit): the features, the intercept, and zeros that fill up.
+"""
+
+from functools import partial
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...compilation import jit
+from ..host import HostRows
+from ..tiles import Slopes
+from .shards import PADDED, Layout, Shards, filled_up
+
+_HESSIANS = 8  # made by one call
+
+
+class DeviceRows(HostRows):
+    """Rows of independent fits on devices; the methods are those of :class:`HostRows`.
+
+    Parameters
+    ----------
+    layout : Layout
+        Where they lie.
+    given :
+        As for :class:`HostRows`.
+
+    Notes
+    -----
+    Kept there are features, counts, weights, eta and now and then a direction. Fits that leave do so on the host alone:
+    programs are compiled for one number of fits, and what the others do there is ignored. Evaluation is the host's, and
+    eta follows.
+    """
+
+    def __init__(self, layout: Layout, **given):
+        super().__init__(**given | {"dtype": layout.dtype})
+        self.layout = layout
+        self.columns = np.arange(len(self.neuron))  # where each fit is among those on the devices
+        self.width = filled_up(len(self.neuron))
+        self.n_columns = filled_up(self.X.shape[1] + 1, PADDED)
+        neurons, neuron = np.unique(self.neuron, return_inverse=True)
+        each = np.array_equal(neuron, self.columns)
+        self.shards = Shards(
+            x=layout.features(self),
+            y=layout.put(self.Y[:, neurons], self.width if each else None),
+            weight=layout.put(np.ones((self.n_rows, 1)) if self.weights is None else self.weights),
+            neuron=None if each else layout.everywhere(_fill(neuron, self.width)),
+            which=None if self.rows is None else layout.everywhere(_fill(self.rows, self.width)),
+            share=layout.everywhere(np.asarray(1 / self.n_rows, self.dtype)),
+        )
+
+    # ---------------------------------------------------------------- small arrays, there and back
+
+    def spread(self, values, fill: float = 0.0, dtype=None) -> np.ndarray:
+        """Put what each fit has, (..., fit), where the devices have it."""
+        values = np.asarray(values)
+        out = np.full((*values.shape[:-1], self.width), fill, self.dtype if dtype is None else dtype)
+        out[..., self.columns] = values
+        return out
+
+    def stack(self, coef, intercept=None) -> np.ndarray:
+        """Columns of slopes or parameters, (column, fit) of all fits there."""
+        out = np.zeros((self.n_columns, self.width), self.dtype)
+        out[: len(coef), self.columns] = coef
+        if intercept is not None:
+            out[len(coef), self.columns] = intercept
+        return out
+
+    def unstack(self, columns) -> Slopes:
+        """Slopes of the fits, float64."""
+        columns = np.asarray(columns, np.float64)[:, self.columns]
+        n = self.X.shape[1]
+        return Slopes(columns[:n], columns[n])
+
+    # ---------------------------------------------------------------- passes that show the way
+
+    def _follow(self) -> None:
+        """Take over eta from the host, rounded as it is there."""
+        self.eta_there = self.layout.put(self.eta, self.width, self.columns)
+
+    def place(self, coef, intercept) -> Slopes:
+        """Put all fits at parameters of centred features; returns the gradient there."""
+        slopes = super().place(coef, intercept)
+        self._follow()
+        return slopes
+
+    def evaluate(self, coef, intercept, dual: bool = False):
+        """Compute what :meth:`HostRows.evaluate` does, and follow."""
+        found = super().evaluate(coef, intercept, dual)
+        self._follow()
+        return found
+
+    def along(self, coef, intercept) -> np.ndarray:
+        """Predictors of a direction, kept; returns the mean of curvature times their squares, (fit,)."""
+        p = self.stack(coef, intercept)
+        self._D, bend, self._reach = _along(self.observation, self.shards, self.eta_there, p)
+        self.passes += 0.5
+        return np.asarray(bend, np.float64)[self.columns]
+
+    def reach(self, at) -> np.ndarray:
+        """Largest ``|D|`` of some fits over the rows that count, (fit,)."""
+        return np.asarray(self._reach, np.float64)[self.columns][at]
+
+    def move(self, step, at: np.ndarray | None = None) -> Slopes:
+        """Go ``step`` (fit,) along the direction, and return the gradient of the mean loss there.
+
+        Of the fits ``at`` alone where given, as indices.
+        """
+        steps = np.zeros(len(self.columns))
+        steps[slice(None) if at is None else at] = step
+        self.eta_there, gradient = _move(self.observation, self.shards, self.eta_there, self._D, self.spread(steps))
+        self.passes += 0.5
+        slopes = self.unstack(gradient)
+        return slopes if at is None else slopes.part(at)
+
+    def products(self, coef, intercept) -> Slopes:
+        """Hessians of the mean loss times a direction."""
+        self.passes += 1
+        return self.unstack(_products(self.observation, self.shards, self.eta_there, self.stack(coef, intercept)))
+
+    def centre(self) -> Slopes:
+        """Means of curvature times centred features, and of curvature: (feature, fit) and (fit,)."""
+        return self.products(np.zeros((self.X.shape[1], len(self.columns))), np.ones(len(self.columns)))
+
+    def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
+        """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last.
+
+        In the features ``columns`` of each alone, where given; all are multiplied.
+        """
+        n = len(scale)
+        inverse = np.zeros(self.shards.x.shape[-1], self.dtype)
+        inverse[: n + 1] = np.append(1 / scale, 1)
+        at = [self.columns[fits[start : start + _HESSIANS]] for start in range(0, len(fits), _HESSIANS)]
+        given = self.observation, self.shards, self.eta_there
+        made = [_hessians(*given, _fill(some, _HESSIANS), inverse) for some in at]
+        found = [h[: n + 1, : n + 1].astype(np.float64) for some in jax.device_get(made) for h in some]
+        if columns is None:
+            return found[: len(fits)]
+        columns = [np.append(some, n) for some in columns]
+        return [h[np.ix_(some, some)] for h, some in zip(found, columns, strict=False)]
+
+    def split(self, *indices: np.ndarray) -> list[Self]:
+        """Return some of the fits each, where they are, as rows of their own."""
+        parts = super().split(*indices)
+        for part, index in zip(parts, indices, strict=True):
+            part.columns = self.columns[index]
+            part.eta_there = jnp.copy(self.eta_there)  # steps write over it
+        return parts
+
+
+def _fill(index: np.ndarray, size: int) -> np.ndarray:
+    """Fill an index up by its first."""
+    return np.append(index, np.full(size - len(index), index[0])).astype(np.int32)
+
+
+@partial(jit, static_argnums=0)
+def _along(observation, rows: Shards, eta, p):
+    D = rows.predict(p)
+    return D, rows.mean(D * D * rows.derivatives(observation, eta)[1]), rows.reach(D)
+
+
+@partial(jit, static_argnums=0, donate_argnums=2)
+def _move(observation, rows: Shards, eta, D, step):
+    eta = eta + D * step[None, None]
+    return eta, rows.gather(rows.derivatives(observation, eta)[0])
+
+
+@partial(jit, static_argnums=0)
+def _products(observation, rows: Shards, eta, p):
+    return rows.gather(rows.predict(p) * rows.derivatives(observation, eta)[1])
+
+
+@partial(jit, static_argnums=0)
+def _hessians(observation, rows: Shards, eta, at, inverse):
+    c = rows.of(at).derivatives(observation, eta[..., at])[1]
+
+    def of_one(k):
+        root = jnp.sqrt(c[..., k])[..., None] * inverse[None, None] * rows.x
+        return jnp.einsum("btl,btm->lm", root, root) * rows.share
+
+    return jax.lax.map(of_one, jnp.arange(len(at)))

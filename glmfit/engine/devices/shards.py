@@ -1,0 +1,139 @@
+"""Rows where devices of jax have them, and how they are cut among devices.
+
+The rows have a one for the intercept, so that one product is all that a pass needs.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...compilation import is_forked, refuse_fork
+from ..chunks import over_chunks
+from ..host import HostRows
+
+_ALIGNED = 16  # columns and fits are filled up to a multiple: products of GPUs come in tiles
+PADDED = 32  # columns of small arrays: else XLA pads them in every product
+_BLOCK = 1024  # rows whose terms are added up one after the other; sums of blocks then lose little in single precision
+_LEAST_WORK = 1e8  # rows times features times fits below which the host is done before a GPU's programs are compiled
+
+
+class Shards(NamedTuple):
+    """Rows where they lie: whole blocks on each device, (block, row, ...)."""
+
+    x: jax.Array  # (block, row, column), features centred, then 1; 0 where no fit has weight
+    y: jax.Array  # (block, row, neuron)
+    weight: jax.Array  # (block, row, 1 or set), 0 on rows that fill up
+    neuron: jax.Array | None  # (fit,) index into y; None: each its own
+    which: jax.Array | None  # (fit,) index into weight; None: all have one set
+    share: jax.Array  # one over the number of rows
+
+    def of(self, at) -> Self:
+        """Return those of some fits."""
+        neuron = at if self.neuron is None else self.neuron[at]
+        return self._replace(neuron=neuron, which=None if self.which is None else self.which[at])
+
+    def weights(self) -> jax.Array:
+        """Weights of the fits, (block, row, 1 or fit)."""
+        return self.weight if self.which is None else self.weight[..., self.which]
+
+    def derivatives(self, observation, eta) -> tuple[jax.Array, jax.Array]:
+        """First and second derivative of the loss times weights; rows without weight may be anything."""
+        y, w = self.y if self.neuron is None else self.y[..., self.neuron], self.weights()
+        r, c = observation.derivatives(y, eta)
+        most = float(jnp.finfo(eta.dtype).max)  # times 0 it is 0, as infinity is not
+        return jnp.clip(r, -most, most) * w, jnp.minimum(c, most) * w
+
+    def predict(self, columns) -> jax.Array:
+        """Predictors, (block, row, fit)."""
+        return jnp.einsum("btm,mn->btn", self.x, columns[: self.x.shape[-1]])
+
+    def gather(self, r) -> jax.Array:
+        """Mean over the rows of ``r`` (block, row, fit) times columns, (column, fit)."""
+        sums = jnp.einsum("btm,btn->bmn", self.x, r).sum(axis=0)
+        return jnp.pad(sums, ((0, -len(sums) % PADDED), (0, 0))) * self.share
+
+    def mean(self, values) -> jax.Array:
+        """Mean over the rows, (fit,)."""
+        return values.sum(axis=1).sum(axis=0) * self.share
+
+    def reach(self, D) -> jax.Array:
+        """Largest ``|D|`` of each fit over the rows that count, (fit,)."""
+        return jnp.where(self.weights() > 0, jnp.abs(D), 0).max(axis=(0, 1))
+
+
+class Layout:
+    """How rows are cut among devices.
+
+    Parameters
+    ----------
+    devices : sequence of jax.Device
+        Which share the rows; jax's default one if empty.
+    n_rows : int
+        Rows in all.
+    dtype : numpy.dtype
+        Of what lies there.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device], n_rows: int, dtype):
+        refuse_fork()
+        self.dtype, self.n_rows, self.sharding = jax.dtypes.canonicalize_dtype(dtype), n_rows, None
+        share = -(-n_rows // max(1, len(devices)))
+        blocks = -(-share // max(_BLOCK, math.isqrt(n_rows)))
+        self.shape = max(1, len(devices)) * blocks, filled_up(-(-share // blocks))
+        if devices:
+            mesh = jax.sharding.Mesh(np.array(devices), ("row",))
+            self.sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("row"))
+        self._x: jax.Array | None = None
+
+    def put(self, array: np.ndarray, width: int | None = None, at=None) -> jax.Array:
+        """Lay a copy of an array (row, ...) out, filled up with zeros; its columns come first, or where ``at`` says."""
+        whole = np.zeros((math.prod(self.shape), array.shape[1] if width is None else width), self.dtype)
+        whole[: self.n_rows, slice(array.shape[1]) if at is None else at] = array
+        return self._lay(whole)
+
+    def everywhere(self, array: np.ndarray) -> jax.Array:
+        """Put a copy on every device."""
+        if self.sharding is None:
+            return jax.device_put(array)
+        whole = jax.sharding.NamedSharding(self.sharding.mesh, jax.sharding.PartitionSpec())
+        return jax.make_array_from_callback(array.shape, whole, lambda index: array[index])
+
+    def _lay(self, whole: np.ndarray) -> jax.Array:
+        whole = whole.reshape(*self.shape, -1)
+        if self.sharding is None:
+            return jax.device_put(whole)
+        if self.sharding.is_fully_addressable:
+            return jax.device_put(whole, self.sharding)
+        # Several hosts: each has all rows and puts those of its own devices there.
+        return jax.make_array_from_callback(whole.shape, self.sharding, lambda index: whole[index])
+
+    def features(self, rows: HostRows) -> jax.Array:
+        """Centred features, then 1: one copy serves all groups of fits."""
+        if self._x is None:
+            n = rows.X.shape[1]
+            whole = np.zeros((math.prod(self.shape), filled_up(n + 1)), self.dtype)
+
+            def fill(piece):
+                counts = 1.0 if rows.weights is None else (rows.weights[piece] > 0).any(axis=1, keepdims=True)
+                whole[piece, :n] = np.where(counts, rows.X[piece] - rows.mean, 0)
+                whole[piece, n] = np.ravel(counts)
+
+            list(over_chunks(fill, self.n_rows))
+            self._x = self._lay(whole)
+        return self._x
+
+
+def layout_of(problem) -> Layout | None:
+    """Where the rows of a problem are to lie: on devices if it names some, or on a GPU if it is worth it."""
+    devices, work = problem.devices, problem.n_rows * problem.n_features * problem.n_neurons
+    worthwhile = devices or (work > _LEAST_WORK and not is_forked() and jax.default_backend() != "cpu")
+    return Layout(devices, problem.n_rows, problem.dtype) if worthwhile and problem.in_memory else None
+
+
+def filled_up(n: int, whole: int = _ALIGNED) -> int:
+    """Return a number, filled up to a multiple."""
+    return -(-n // whole) * whole

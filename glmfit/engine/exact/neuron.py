@@ -1,0 +1,158 @@
+"""One neuron of a population exactly: its Hessian, its Newton steps, whether it has an optimum at all."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import passes
+from ..chunks import over_chunks
+from ..problem import Params, Problem
+from . import newton, proximal_newton
+from .recession import recedes
+
+_STILL = 1e-10  # root mean square of a move of standardised rows that is none
+_NO_MOVE = 1e-13  # of the length of a row: rounding
+_NEXT_TO_0, _FAR_BELOW = -20.0, 10.0  # linear predictors of a neuron that may have run away
+_STALLED = 8  # steps without a smaller estimate or a lower objective
+_MOST_ENTRIES = 5e7  # of a linear programme
+
+
+class Finished(NamedTuple):
+    """Outcome of finishing one neuron exactly."""
+
+    params: Params
+    objective: float
+    bound: float
+    estimate: float
+    n_steps: int
+    passes: int  # over the rows
+    is_stuck: bool  # no step leads any further
+
+
+@dataclass
+class Found:
+    """What was found out about one neuron, kept by the population however often it is selected."""
+
+    rank: int | None = None  # directions of the design that its Hessian resolves; None where all that matter
+    recedes: bool | None = None  # None where that was too much to compute
+    looked: bool = False  # whether that was asked
+
+
+class OneNeuron(Problem):
+    """The part of a population problem that takes its neurons one by one, on the host."""
+
+    @cached_property
+    def found(self) -> Found:
+        """What was found out about this problem's neuron."""
+        return Found()
+
+    @cached_property
+    def _found_of(self) -> dict[int, Found]:
+        """`found` of every neuron."""
+        return defaultdict(Found)
+
+    @property
+    def design_rank(self) -> int:
+        """Directions of the design that were resolved; all of them unless the basis or a neuron has shown otherwise."""
+        rank = self.basis.rank if "basis" in self.design else self.n_features
+        known = [found.rank for found in (self.found, *self._found_of.values()) if found.rank is not None]
+        return min([rank, *known])
+
+    def hessian_of_one(self, coef, intercept, dtype):
+        """Standardised Hessian of a one-neuron problem, ridge included, and its largest squared row norm."""
+        mean, scale = self.standard
+        offset = None if self.offset is None else self.offset[:, 0]
+        y = self.Y[:, 0]
+        place = coef, intercept, mean, scale
+        H, reach = passes.hessian(self.X, y, self.weights, self.observation, *place, dtype, offset)
+        inside = np.arange(self.n_features)
+        H[inside, inside] += np.ravel(self.penalty.ridge_strength) / scale**2
+        return H, reach
+
+    def largest_move(self, change_coef, change_intercept) -> float:
+        """``max_t |change of eta_t|`` of one neuron."""
+        return float(passes.largest_move(self.X, change_coef, change_intercept))
+
+    def finish_neuron(
+        self, params: Params, neuron: int, target: float, most_steps: int = 50, near: bool = True
+    ) -> Finished:
+        """Bring one neuron below its target by exact Newton steps, if they lead there."""
+        one, at_once = self.select(neuron), newton if self.penalty.smooth else proximal_newton
+        at = at_once.start(one, params.coef[:, neuron], params.intercept[neuron], near)
+        n_steps, since, best, lowest = 0, 0, np.inf, np.inf
+        while not (at.bound <= target or at.stuck or since >= _STALLED) and n_steps < most_steps:
+            at, n_steps = at_once.iterate(one, at), n_steps + 1
+            # Far away the estimate may rise for long while the objective still falls.
+            since = 0 if at.estimate < 0.9 * best or at.objective < lowest - 1e-2 * target else since + 1
+            best, lowest = min(best, at.estimate), min(lowest, at.objective)
+        coef, intercept = params.coef.copy(), params.intercept.copy()
+        coef[:, neuron], intercept[neuron] = at.coef, at.intercept
+        is_stuck = bool(at.stuck or since >= _STALLED)
+        return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate, n_steps, at.passes, is_stuck)
+
+    def is_separable(self, params: Params, neuron: int) -> bool:
+        """Whether one neuron has no finite optimum, as far as `recedes` can tell, wherever its fit has got to."""
+        return not self.penalty.penalises_all and self.select(neuron).recedes is True
+
+    def may_be_separable(self, params: Params, among: np.ndarray | None = None) -> np.ndarray:
+        """Whether neurons ran away, as far as is known: no bound of the gap is to be believed there, (neuron,).
+
+        Their rates are next to 0 in silent rows, far below those of spikes. That may be so at an optimum, too;
+        `recedes` knows. Only those ``among`` the neurons are looked at, bool (neuron,).
+        """
+        among = np.ones(self.n_neurons, bool) if among is None else among
+        if self.penalty.penalises_all or not among.any():
+            return np.zeros(self.n_neurons, bool)  # there is an optimum, however far
+        weights = np.ones(self.n_rows) if self.weights is None else self.weights
+
+        def lowest(rows):
+            eta = np.asarray(self.X[rows], np.float64) @ params.coef + params.intercept
+            eta = eta if self.offset is None else eta + self.offset[rows]
+            eta = np.where(weights[rows, None] > 0, eta, np.inf)
+            spikes = self.Y[rows] > 0
+            return [np.where(which, eta, np.inf).min(axis=0) for which in (~spikes, spikes)]
+
+        silent, spikes = np.min(list(over_chunks(lowest, self.n_rows)), axis=0)
+        far = among & (silent < _NEXT_TO_0) & (spikes > silent + _FAR_BELOW)
+        return np.array([far[n] and self.select(n).recedes is not False for n in range(self.n_neurons)])
+
+    @property
+    def recedes(self) -> bool | None:
+        """Whether one neuron's predictor can fall without limit at silent rows while every row with spikes keeps its.
+
+        None where that is too much to compute. The direction is free of penalties.
+        """
+        if not self.found.looked:
+            self.found.recedes, self.found.looked = self._look_for_recession(), True
+        return self.found.recedes
+
+    def _look_for_recession(self) -> bool | None:
+        mean, scale = self.standard
+        free = np.append(self.penalty.leaves_free(self.n_features), True)
+        counts = True if self.weights is None else self.weights > 0
+        silent, spikes = counts & ~(self.Y[:, 0] > 0), counts & (self.Y[:, 0] > 0)
+
+        def standardised(rows, which):
+            x = np.asarray(self.X[rows][which[rows]], np.float64)
+            return np.column_stack([(x - mean) / scale, np.ones(len(x))])[:, free]
+
+        # Directions along which rows with spikes stay where they are. Triangles keep what squares would lose.
+        triangles = over_chunks(lambda rows: np.linalg.qr(standardised(rows, spikes), mode="r"), self.n_rows)
+        _, singular, directions = np.linalg.svd(np.linalg.qr(np.concatenate(list(triangles)), mode="r"))
+        spread = np.append(singular, np.zeros(len(directions) - len(singular)))
+        still = directions[spread <= _STILL * np.sqrt(spikes.sum())].T
+        if not still.shape[1]:
+            return False
+        if silent.sum() * still.shape[1] > _MOST_ENTRIES:
+            return None
+
+        def moves_of(rows):
+            x = standardised(rows, silent)
+            move = x @ still
+            seen = np.linalg.norm(move, axis=1) > _NO_MOVE * np.linalg.norm(x, axis=1)
+            return np.where(seen[:, None], move, 0.0)
+
+        return recedes(np.concatenate(list(over_chunks(moves_of, self.n_rows))))

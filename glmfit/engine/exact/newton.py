@@ -1,0 +1,230 @@
+"""Exact Newton steps on one neuron in float64, and the gap bound that comes with its Hessian.
+
+Theory: docs/theory/self_concordance.md. All on the host: one neuron's Hessian is one BLAS product.
+"""
+
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from ...bounds import descent_step, gap_bound
+from ..chunks import small_blas
+from ..problem import Evaluation, Params
+
+_FAR = 1e-2  # of what the model explains, still to be gained
+CLOSE = 1e-2  # nats of the recording, still to be gained
+_REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement by this factor
+
+
+class Step(NamedTuple):
+    """Where a quadratic model of one neuron has its least."""
+
+    coef: np.ndarray
+    intercept: float
+    slope: float  # above 0 downhill
+    curvature: float
+
+
+class NewtonSystem:
+    """Factorised Hessian of one neuron in centred coordinates, and where it was formed.
+
+    ``matrix`` has the ridge inside, (column, column), intercept last; ``reach`` is the largest squared norm of a row
+    ``[(x - mean) / scale, 1]``. A matrix in single precision only guides and ``proves`` nothing.
+
+    Directions whose curvature is below 1e-13 of the largest, after scaling the diagonal to one, are left out:
+    the data do not see them (duplicate or constant columns), or the neuron is separable.
+    """
+
+    def __init__(self, matrix, reach, mean, scale, anchor: tuple[np.ndarray, float] | None = None, proves=True):
+        self.matrix, self.reach, self.mean, self.scale = matrix, reach, mean, scale
+        self.anchor, self.proves = anchor, proves
+
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """A with ``A H A' = I`` on the directions kept, (direction, column)."""
+        diagonal = np.diag(self.matrix)
+        root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        scaled = self.matrix / np.outer(root, root)
+        with small_blas(len(scaled)):
+            try:
+                lower = np.linalg.cholesky(scaled)
+                if np.diag(lower).min() > 1e-5:
+                    return solve_triangular(lower, np.eye(len(lower)), lower=True) / root
+            except np.linalg.LinAlgError:
+                pass
+            values, vectors = np.linalg.eigh(scaled)
+        keep = values > 1e-13 * max(values[-1], 0.0)
+        return (vectors[:, keep] / np.sqrt(values[keep])).T / root
+
+    @property
+    def n_directions(self) -> int:
+        """Number of directions with curvature."""
+        return len(self.factor)
+
+    def step(self, grad_coef, grad_intercept) -> Step:
+        """Newton's step, whose slope and curvature are the squared decrement g'H^-1 g."""
+        half = self.factor @ self._centred(grad_coef, grad_intercept)
+        step, decrement = -(half @ self.factor), float(half @ half)
+        coef = step[:-1] / self.scale
+        return Step(coef, float(step[-1] - self.mean @ coef), decrement, decrement)
+
+    def misses(self, grad_coef, grad_intercept) -> bool:
+        """Whether part of a gradient lies along the directions left out, where nothing limits the descent."""
+        g = self._centred(grad_coef, grad_intercept)
+        outside = g - self.matrix @ (self.factor.T @ (self.factor @ g))
+        return bool(np.max(np.abs(outside)) > 1e-10 * np.max(np.abs(g)) + 1e-15)
+
+    def _centred(self, grad_coef, grad_intercept) -> np.ndarray:
+        return np.append((grad_coef - self.mean * grad_intercept) / self.scale, grad_intercept)
+
+    @cached_property
+    def radius_squared(self) -> float:
+        """Upper bound of ``max_t x_t'H^-1 x_t``: largest row over smallest curvature."""
+        return float(self.reach * np.linalg.eigvalsh(self.factor @ self.factor.T)[-1])
+
+
+class Iterate(NamedTuple):
+    """One neuron on its way: parameters, objective, gradient, and the Hessian last formed."""
+
+    coef: np.ndarray  # (feature,)
+    intercept: float
+    objective: float = np.nan
+    grad_coef: np.ndarray | None = None  # of the smooth part
+    grad_intercept: float = np.nan
+    system: NewtonSystem | None = None  # None where the last is of no use any more
+    bound: float = np.inf  # of F - F*; inf where there is none
+    estimate: float = np.inf
+    passes: int = 0  # over the rows, so far
+    stuck: bool = False  # no step descends any more: rounding; or steps would go on for ever
+
+    @property
+    def params(self) -> Params:
+        """Parameters of a problem of one neuron."""
+        return Params(self.coef[:, None], np.array([self.intercept]))
+
+    @property
+    def rounding(self) -> float:
+        """What objectives may differ by that are the same."""
+        return 4e-16 * max(abs(self.objective), 1.0)
+
+    def towards(self, step: Step, length: float = 1.0) -> Self:
+        """Go along a step, to where nothing was evaluated yet."""
+        return self._replace(coef=self.coef + length * step.coef, intercept=self.intercept + length * step.intercept)
+
+    def seen(self, value: Evaluation) -> Self:
+        """Take over what a pass has found."""
+        return self._replace(
+            objective=float(value.objective[0]),
+            grad_coef=np.asarray(value.grad_coef, np.float64)[:, 0],
+            grad_intercept=float(value.grad_intercept[0]),
+            passes=self.passes + 1,
+        )
+
+
+def start(problem, coef, intercept, near: bool = False) -> Iterate:
+    """First iterate of a one-neuron problem: near the optimum judged by its Hessian, elsewhere none yet."""
+    at = Iterate(coef, intercept)
+    if near:
+        return judge_exactly(problem, at)
+    if problem.X.dtype == np.float32 and not np.any(coef) and intercept == problem.null_params().intercept[0]:
+        # The objective of the null model is known, and a gradient in single precision shows the way from there.
+        return evaluate(problem, at, np.float32)._replace(objective=float(problem.null_objective[0]))
+    return evaluate(problem, at)
+
+
+def evaluate(problem, at: Iterate, dtype=np.float64) -> Iterate:
+    """Take a pass for objective and gradient."""
+    return at.seen(problem.evaluate(at.params, dtype))
+
+
+def search(problem, at: Iterate, step: Step, look) -> Iterate:
+    """Go the whole step or, where that does not descend, half of it and again, down to a length that surely does.
+
+    ``look(problem, iterate)`` evaluates. Stuck where even that length leads uphill.
+    """
+    length, sure, passes = 1.0, 0.0, at.passes
+    while True:
+        after = look(problem, at.towards(step, length)._replace(passes=passes))
+        enough = 1e-4 * length * step.slope if length > sure else 0.0
+        if after.objective <= at.objective - enough + at.rounding:
+            return after
+        passes = after.passes
+        if length == 1.0:
+            # Where predictors have far to go the length that is sure to descend is tiny, and halving finds a longer.
+            known = step.slope, step.curvature, problem.largest_move(step.coef, step.intercept)
+            sure, passes = min(float(descent_step(*(np.asarray([a]) for a in known))[0]), 0.5), passes + 1
+        if length <= sure:
+            return at._replace(passes=passes, stuck=True)
+        length = max(length / 2, sure)
+
+
+def iterate(problem, at: Iterate) -> Iterate:
+    """One Newton step of a one-neuron problem, with the Hessian at hand or a new one, never uphill."""
+    if at.system is not None:
+        step = at.system.step(at.grad_coef, at.grad_intercept)
+        after = evaluate(problem, at.towards(step))
+        if after.objective <= at.objective - 1e-4 * step.slope + at.rounding:
+            return _judge(problem, after, step.slope)
+        at = at._replace(system=None, passes=after.passes)
+    # Far from the optimum single precision serves.
+    far = not at.estimate <= max(_FAR * (problem.null_objective[0] - at.objective), CLOSE / problem.n_rows)
+    at = _form(problem, at, np.float32 if problem.X.dtype == np.float32 and far else np.float64)
+    if not np.all(np.isfinite(at.system.matrix)):
+        return at._replace(objective=np.nan, estimate=np.nan, stuck=True)
+    step = at.system.step(at.grad_coef, at.grad_intercept)
+    after = search(problem, at, step, evaluate)
+    if not after.stuck:
+        return _judge(problem, after, step.slope)
+    return after if at.system.proves else judge_exactly(problem, after)  # single precision shows no way down
+
+
+def judge_exactly(problem, at: Iterate) -> Iterate:
+    """Form gradient and Hessian in double precision, and judge: those that only show the way prove nothing."""
+    return _judge(problem, _form(problem, evaluate(problem, at), np.float64), np.inf)
+
+
+def _form(problem, at: Iterate, dtype) -> Iterate:
+    formed = problem.hessian_of_one(at.coef, at.intercept, dtype)
+    anchor = at.coef, at.intercept
+    system = NewtonSystem(*formed, *problem.standard, anchor, dtype is np.float64)
+    return at._replace(system=system, passes=at.passes + 1)
+
+
+def _judge(problem, at: Iterate, before: float) -> Iterate:
+    """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
+    residual = at.grad_coef
+    if not problem.penalty.smooth:
+        missed = problem.penalty.subgradient_residual(at.coef[:, None], at.grad_coef[:, None])
+        residual = np.asarray(missed, np.float64)[:, 0]
+    decrement = at.system.step(residual, at.grad_intercept).slope
+    close = decrement / 2 <= CLOSE / problem.n_rows or not np.isfinite(before)
+    gap = np.inf
+    if close and at.system.proves:
+        gap = _bound(problem, at, residual, decrement)
+        if not np.isfinite(gap) and problem.penalty.smooth:
+            # What the Hessian does not show a penalty on all coefficients may.
+            gap = float(problem.evaluate_with_dual(at.params)[1][0])
+    kept = None if decrement > _REUSE * before or (close and not np.isfinite(gap)) else at.system
+    return at._replace(bound=gap, estimate=decrement / 2, stuck=problem.found.recedes is True, system=kept)
+
+
+def _bound(problem, at: Iterate, residual: np.ndarray, decrement: float) -> float:
+    """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
+    system, problem.found.rank = at.system, None
+    if problem.may_be_separable(at.params)[0]:
+        return np.inf  # there is no optimum: what says otherwise is rounding
+    if system.n_directions < len(system.matrix):
+        if system.n_directions < problem.basis.rank + 1:
+            problem.found.rank = system.n_directions - 1
+            return np.inf  # curvature vanishes along a direction the data see
+        settled = problem.left_out_is_settled(at.coef[:, None])[0]
+        if not settled or system.misses(residual, at.grad_intercept):
+            return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
+    coef, intercept = system.anchor
+    drift = problem.largest_move(at.coef - coef, at.intercept - intercept)
+    with np.errstate(over="ignore"):
+        growth = np.exp(drift)  # infinite far away: no bound
+    bound = gap_bound(growth * decrement, growth * system.radius_squared, problem.penalty.penalises_all)
+    return float(bound + problem.rounding_of(at.params, at.objective)[0])

@@ -1,0 +1,95 @@
+"""Proximal Newton steps on one neuron in float64, for penalties with kinks: the quadratic model and the penalty whole.
+
+Only features that are not zero, or should not be, enter the model. Theory: docs/theory/duality.md.
+"""
+
+import numpy as np
+
+from .. import passes
+from ..chunks import Columns
+from .newton import CLOSE, Iterate, Step, judge_exactly, search
+from .quadratic import minimise_groups, minimise_l1
+
+_LIFT = 1e-9  # of the scaled diagonal: of duplicates any share will do
+
+
+def start(problem, coef, intercept, near: bool = False) -> Iterate:
+    """First iterate of a one-neuron problem; near the optimum or not is the same here."""
+    return _look(problem, Iterate(np.asarray(coef, np.float64), float(intercept)), np.inf)
+
+
+def iterate(problem, at: Iterate) -> Iterate:
+    """One proximal Newton step of a one-neuron problem, never uphill."""
+    if not np.isfinite(at.objective):
+        return at._replace(stuck=True)
+    step = _step(problem, at)
+    at = at._replace(passes=at.passes + 1)
+    if not step.slope > at.rounding:
+        # Objectives no longer tell one from the other; how far the conditions of the optimum are from holding does.
+        after = _look(problem, at.towards(step), abs(step.slope))
+        after = _proved(problem, after if after.objective <= at.objective + at.rounding else at)
+        if after.bound < at.bound:
+            return after
+        return (after if after.estimate < at.estimate else at)._replace(stuck=True)
+    after = search(problem, at, step, lambda problem, there: _look(problem, there, step.slope))
+    close = step.slope <= CLOSE / problem.n_rows and not after.stuck
+    return _proved(problem, after) if close else after
+
+
+def _look(problem, at: Iterate, slope: float) -> Iterate:
+    """Take a pass for objective, gradient and a bound by duality."""
+    value, bound = problem.evaluate_with_dual(at.params)
+    return at.seen(value)._replace(bound=float(bound[0]), estimate=min(float(bound[0]), slope))
+
+
+def _proved(problem, at: Iterate) -> Iterate:
+    """Bound the gap by self-concordance where features without a penalty leave nothing to duality."""
+    if problem.penalty.penalises_all:
+        return at
+    judged = judge_exactly(problem, at)
+    return at._replace(bound=judged.bound, estimate=judged.estimate, passes=judged.passes)
+
+
+def _step(problem, at: Iterate) -> Step:
+    """Step to the least of the quadratic model plus the penalty."""
+    penalty, (mean, scale) = problem.penalty, problem.standard
+    labels, strength = penalty.blocks(len(at.coef))
+    missed = np.asarray(penalty.subgradient_residual(at.coef[:, None], at.grad_coef[:, None]), np.float64)[:, 0]
+    inside = np.flatnonzero((labels < 0) | np.isin(labels, labels[(at.coef != 0) | (missed != 0)]))
+    labels, mean, scale = labels[inside], mean[inside], np.append(scale[inside], 1.0)
+    ridge = np.broadcast_to(np.ravel(penalty.ridge_strength), len(at.coef))
+    H, _ = passes.hessian(
+        Columns(problem.X, inside), problem.Y[:, 0], problem.weights, problem.observation, at.coef[inside],
+        at.intercept, mean, scale[:-1], offset=None if problem.offset is None else problem.offset[:, 0],
+    )  # fmt: skip
+    Q = H * np.outer(scale, scale) + np.diag(np.append(ridge[inside], 0.0))
+    flat = np.diag(Q) == 0  # constant features: nothing but their penalty moves them, and rounding of no gradient
+    Q[np.diag_indices_from(Q)] = np.where(flat, 1.0, (1 + _LIFT) * np.diag(Q))
+    if not np.all(np.isfinite(Q)):
+        return Step(np.zeros(len(at.coef)), 0.0, 0.0, 0.0)
+    g = np.where(flat, 0.0, np.append(at.grad_coef[inside] - mean * at.grad_intercept, at.grad_intercept))
+    before = np.append(at.coef[inside], 0.0)
+    move = least_of_model(Q, Q @ before - g, labels, strength, before) - before
+    step = np.zeros(len(at.coef))
+    step[inside] = move[:-1]
+    kinks = [float(penalty.value(w[:, None])[0]) - ridge @ w**2 / 2 for w in (at.coef, at.coef + step)]
+    slope, curvature = kinks[0] - kinks[1] - g @ move, move @ Q @ move
+    return Step(step, float(move[-1] - mean @ move[:-1]), float(slope), float(curvature))
+
+
+def least_of_model(Q, c, labels, strength, before):
+    """Minimise ``w'Q w / 2 - c'w`` plus the norms of the blocks; the last variable is free."""
+    unit = 1 / np.sqrt(np.maximum(np.diag(Q), np.finfo(float).tiny))
+    single = len(np.unique(labels)) == len(labels) and np.all(labels >= 0)
+    if not single:  # the features of a group keep their proportions
+        for label in np.unique(labels[labels >= 0]):
+            members = np.flatnonzero(labels == label)
+            unit[members] = unit[members].min()
+    Q = Q * unit * unit[:, None]
+    c, before = c * unit, before / unit
+    if single:
+        return unit * minimise_l1(Q, c, np.append(strength[labels], 0.0) * unit, before)
+    known, group = np.unique(np.append(labels, -1), return_inverse=True)  # that of the free ones is the first
+    norms = np.zeros(len(known))
+    norms[group[:-1]] = unit[:-1] * strength[labels] * (labels >= 0)
+    return unit * minimise_groups(Q, c, group, norms, before)

@@ -1,0 +1,148 @@
+"""Float64 passes over the data as the user gave them: the reference every reported number rests on.
+
+NumPy and BLAS, whatever jax's precision mode is; nothing is compiled.
+"""
+
+from functools import reduce
+
+import numpy as np
+
+from ..bounds import ResidualSums
+from ..observations import Observation
+from .chunks import over_chunks
+
+_NEWTON_STEPS = 100
+# What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
+_quietly = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
+
+@_quietly
+def evaluate_loss(
+    X, Y, weights, observation: Observation, coef, intercept, dtype=np.float64, offset=None, shift=None, dual=False
+):
+    """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64.
+
+    Where asked for, fourth the sums of its residuals that a dual bound needs, else None. ``weights`` are (time,), or
+    (time, neuron), ``offset`` (time, 1 or neuron). ``dtype`` is the precision of the products within a chunk; all else
+    is float64. ``shift`` is (feature,): what is taken off X before, and put back into the gradient, so that large means
+    leave no rounding in products that should cancel.
+    """
+    product_coef = coef.astype(dtype)
+    base = intercept if shift is None else intercept + shift @ coef
+
+    def chunk(rows):
+        x = np.asarray(X[rows] if shift is None else X[rows] - shift, dtype)
+        own = np.asarray(x @ product_coef, np.float64) + base
+        y, eta = np.asarray(Y[rows], np.float64), own if offset is None else own + offset[rows]
+        loss, r = observation.loss_and_derivative(y, eta)
+        least = observation.saturated_loss(y) if dual else None
+        if weights is not None:
+            w = weights[rows].reshape(len(y), -1)
+            loss, r, least = loss * w, r * w, least * w if dual else None
+        if not dual:
+            return loss.sum(axis=0), x.T @ r.astype(dtype, copy=False), r.sum(axis=0)
+        sums = sums_of(x, r, own * r - loss, least)
+        return loss.sum(axis=0), sums.gradient.sum(axis=0), sums.residual.sum(axis=0), *sums
+
+    totals = reduce(lambda a, b: [x + y for x, y in zip(a, b, strict=True)], over_chunks(chunk, len(Y)))
+    loss, grad_coef, grad_intercept, *rest = (total / len(Y) for total in totals)
+    grad_coef = grad_coef if shift is None else grad_coef + np.outer(shift, grad_intercept)
+    return loss, grad_coef, grad_intercept, ResidualSums(*rest) if dual else None
+
+
+def sums_of(x, r, excess, saturated) -> ResidualSums:
+    """Return sums over some rows, weights inside; x is (row, feature), the others (row, neuron)."""
+    above = (r > 0).astype(r.dtype)
+
+    def apart(values):  # by BLAS, faster than to select
+        inside = np.einsum("tn,tn->n", values, above)
+        return np.stack([inside, np.ones(len(values)) @ values - inside])
+
+    inside, whole = ((some.T @ x).T for some in (r * above, r))
+    return ResidualSums(apart(r), np.stack([inside, whole - inside]), apart(excess), apart(saturated))
+
+
+@_quietly
+def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scale, dtype=np.float64, offset=None):
+    """Hessian of the mean loss of one neuron in standardised coordinates, and the largest squared row norm.
+
+    Rows are ``[(x - mean) / scale, 1]``; y is (time,), coef (feature,), the Hessian float64
+    (feature + 1, feature + 1), intercept last; ``offset`` is (time,). ``dtype`` is the precision of
+    the products within a chunk.
+    """
+    d = len(coef)
+    shift, inverse = mean.astype(dtype), (1 / scale).astype(dtype)
+    standard_coef, standard_intercept = (coef * scale).astype(dtype), dtype(intercept + mean @ coef)
+
+    def chunk(rows):
+        x = np.empty((rows.stop - rows.start, d + 1), dtype)
+        np.subtract(X[rows], shift, out=x[:, :d], casting="same_kind")
+        x[:, :d] *= inverse
+        x[:, d] = 1
+        eta = x[:, :d] @ standard_coef + standard_intercept
+        if offset is not None:
+            eta += offset[rows].astype(dtype, copy=False)
+        bend = observation.curvature(np.asarray(y[rows], dtype), eta)
+        if weights is not None:
+            bend = bend * weights[rows].astype(dtype)
+        reach = np.einsum("ij,ij->i", x, x).max()
+        x *= np.sqrt(bend)[:, None]
+        return x.T @ x, reach
+
+    total, reach = np.zeros((d + 1, d + 1)), 0.0
+    for gram, far in over_chunks(chunk, len(y)):
+        total += gram
+        reach = max(reach, float(far))
+    return total / len(y), reach
+
+
+def fit_intercept(Y, weights, observation: Observation, offset):
+    """Best intercept of a model without features, its mean loss and mean curvature, (neuron,) float64 each.
+
+    ``offset`` is (time, 1 or neuron), ``weights`` (time,) or (time, neuron) of mean one, or None. A neuron without
+    counts, whose loss has no minimum, gets a rate as good as 0.
+    """
+
+    def sums(b):
+        def chunk(rows):
+            y, eta = np.asarray(Y[rows], np.float64), b + offset[rows]
+            w = 1.0 if weights is None else weights[rows].reshape(len(y), -1)
+            parts = *observation.loss_and_derivative(y, eta), observation.curvature(y, eta), y
+            return np.stack([np.sum(w * part, axis=0) for part in parts])
+
+        return sum(over_chunks(chunk, len(Y))) / len(Y)
+
+    furthest = max(over_chunks(lambda rows: np.max(offset[rows]), len(Y)))
+    mean = sums(np.zeros(Y.shape[1]))[3]
+    b = observation.intercept(mean) - furthest  # for silent neurons this is the answer
+    low, high, moving = np.full_like(b, -np.inf), np.full_like(b, np.inf), mean > 0
+    for k in range(_NEWTON_STEPS):
+        loss, slope, curvature, _ = sums(b)
+        if not moving.any():
+            break
+        low, high = np.where(slope <= 0, b, low), np.where(slope >= 0, b, high)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            limit = 4.0 * 2.0 ** min(k, 20)  # where there is little curvature it says little
+            newton = b - np.clip(slope / curvature, -limit, limit)
+            middle = (low + high) / 2
+            middle = np.where(np.isfinite(middle), middle, b - np.sign(slope) * limit)
+            after = np.where((newton >= low) & (newton <= high), newton, middle)
+        moving &= np.abs(after - b) > 1e-13 * (1 + np.abs(b))
+        b = np.where(moving, after, b)
+    return b, loss, curvature
+
+
+@_quietly
+def predictor(X, coef, intercept) -> np.ndarray:
+    """Linear predictor in float64 without a float64 copy of X, (time, ...)."""
+    return np.concatenate(list(over_chunks(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))
+
+
+@_quietly
+def largest_move(X, change_coef, change_intercept) -> np.ndarray:
+    """``max_t |change of eta_t|`` per neuron in float64, (neuron,)."""
+
+    def chunk(rows):
+        return np.abs(np.asarray(X[rows], np.float64) @ change_coef + change_intercept).max(axis=0)
+
+    return np.max(list(over_chunks(chunk, len(X))), axis=0)

@@ -1,0 +1,306 @@
+"""Population GLM: data, observation and penalty, one independent convex problem per neuron.
+
+F_n(w, b) = (1/T) sum_t weight_t phi(x_t'w + b + offset_tn; y_tn) + penalty_n(w)
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from ..bounds import dual_gap
+from ..observations import Observation
+from ..penalties import Penalty
+from ..progress import counted
+from . import passes
+from .basis import SpectralBasis, basis_of, rough_standard
+from .chunks import Columns, chunks, over_chunks, rows_at_once
+from .exact.neuron import OneNeuron
+from .problem import Evaluation, Params
+
+_FAR_FROM_0 = 8.0  # standard deviations of a feature
+
+
+class PopulationProblem(OneNeuron):
+    """Data, observation model and penalty of a population GLM.
+
+    Parameters
+    ----------
+    X : numpy.ndarray
+        Features, (time, feature), float32 or float64, finite. Or what gives rows for a slice, from several threads, and
+        has ``shape``, ``dtype``, a length and ``chunk_rows``, the rows that are best read at once: they are then read
+        anew in every pass.
+    Y : numpy.ndarray
+        Responses, (time, neuron), such as the observation model allows: counts, say. Or what gives rows, as X.
+    observation : Observation
+        Loss of one bin.
+    penalty : Penalty
+        Of the coefficients; the intercept is never penalised.
+    weights : numpy.ndarray, optional
+        Row weights (time,), non-negative with a positive sum; rescaled to mean one.
+    dtype : numpy dtype
+        Precision of the solver's passes (float32, or float64 when jax runs in x64 mode). Objectives, gaps and
+        coefficients are float64 in either case.
+    offset : numpy.ndarray, optional
+        Known part of the linear predictor, (time, 1 or neuron), finite.
+    devices : sequence of jax.Device, optional
+        Devices that share the rows; default jax's default one.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        Y: Any,
+        observation: Observation,
+        penalty: Penalty,
+        weights: np.ndarray | None = None,
+        dtype: DTypeLike = np.float32,
+        offset: np.ndarray | None = None,
+        devices: Sequence[jax.Device] | None = None,
+    ):
+        self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
+        self.dtype = np.dtype(dtype)
+        self.n_rows, self.n_features = X.shape
+        self.n_neurons = Y.shape[1]
+        self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
+        self.offset, self.devices = offset, () if devices is None else tuple(devices)
+        self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
+        self.design: dict = {}  # what was computed of the features alone; fits to the same features may share it
+        # All there is, of which a fit has a column of the counts, and of the sets of row weights if there are some.
+        self.counts, self.known, self.sets = Y, offset, self.row_weights
+        self.neuron, self.fold = np.arange(self.n_neurons), None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether rows are arrays; otherwise they are read as they are needed, a slice at a time."""
+        return isinstance(self.X, np.ndarray)
+
+    def _of_design(self, name: str, compute: Callable[[], Any]) -> Any:
+        if name not in self.design:
+            self.design[name] = compute()
+        return self.design[name]
+
+    @property
+    def basis(self) -> SpectralBasis:
+        """Spectral basis of the design; see docs/theory/spectral_basis.md."""
+        return self._of_design("basis", lambda: basis_of(self.X, self.weights, self.penalty))
+
+    @property
+    def standard(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
+        if self.in_memory:
+            return self._of_design("standard", lambda: rough_standard(self.X, self.weights))
+        return self.basis.mean, self.basis.deviation  # single rows are slow to read
+
+    @property
+    def shift(self) -> np.ndarray | None:
+        """Means of features that are far from 0 for how much they vary, 0 for the others; None if no feature is."""
+
+        def far():
+            mean, scale = self.standard
+            shift = np.where(np.abs(mean) > _FAR_FROM_0 * scale, mean, 0.0)
+            return shift if shift.any() else None
+
+        return self._of_design("shift", far)
+
+    # ---------------------------------------------------------------- reference point and objective
+
+    @cached_property
+    def mean_count(self) -> np.ndarray:
+        """Weighted mean response per bin, (neuron,)."""
+        return self._mean_of_counts(lambda y: np.asarray(y, np.float64))
+
+    @cached_property
+    def saturated_loss(self) -> np.ndarray:
+        """Mean loss of the model that predicts every response exactly, (neuron,): no model is below it."""
+
+        def least(y):
+            spikes = y != 0  # most bins of a recording are empty
+            loss = np.full(y.shape, 0.0 if spikes.all() else self.observation.saturated_loss(0.0))
+            loss[spikes] = self.observation.saturated_loss(np.asarray(y[spikes], np.float64))
+            return loss
+
+        return self._mean_of_counts(least)
+
+    def _mean_of_counts(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """Weighted mean of a function of the counts over the rows of each fit, (fit,)."""
+
+        def chunk(rows):
+            values = function(self.counts[rows])
+            return values.sum(axis=0)[None] if self.sets is None else self.sets[rows].T @ values
+
+        means = sum(over_chunks(chunk, self.n_rows)) / self.n_rows
+        return means[0 if self.fold is None else self.fold, self.neuron]
+
+    @property
+    def silent(self) -> np.ndarray:
+        """Which neurons have no optimum, whatever the features: those without spikes, bool (neuron,)."""
+        return ~(self.observation.has_optimum(self.mean_count) | np.isnan(self.mean_count))
+
+    @cached_property
+    def _null(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Intercept, objective and mean curvature of the intercept-only optimum, (neuron,) each."""
+        if self.offset is not None:
+            return passes.fit_intercept(self.Y, self.row_weights, self.observation, self.offset)
+        eta = self.observation.intercept(self.mean_count)
+        return eta, self.observation.loss(self.mean_count, eta), self.observation.curvature(self.mean_count, eta)
+
+    @property
+    def n_counted(self) -> int:
+        """Rows of positive weight."""
+        return self.n_rows if self.weights is None else int(np.count_nonzero(self.weights))
+
+    @property
+    def kin(self) -> np.ndarray:
+        """Which neuron each fit is of, (fit,)."""
+        return self.neuron
+
+    def rows_of(self, fits: np.ndarray) -> dict:
+        """Return what :class:`glmfit.engine.host.HostRows` takes, for some fits."""
+        given = {"X": self.X, "Y": self.counts, "weights": self.sets, "offset": self.known}
+        return given | {"neuron": self.neuron[fits], "rows": None if self.fold is None else self.fold[fits]}
+
+    def null_params(self) -> Params:
+        """Intercept-only optimum, the reference point of relative gaps."""
+        return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0].copy())
+
+    @property
+    def null_objective(self) -> np.ndarray:
+        """F of the intercept-only model, (neuron,)."""
+        return self._null[1]
+
+    @property
+    def null_curvature(self) -> np.ndarray:
+        """Mean curvature of the loss at the intercept-only optimum, (neuron,)."""
+        return self._null[2]
+
+    def null_gradient(self) -> np.ndarray:
+        """Gradient of the mean loss at the intercept-only optimum, of centred features, (feature, neuron)."""
+        eta = self._null[0]
+
+        def chunk(rows):
+            x, y = self.X[rows], np.asarray(self.Y[rows], np.float64)
+            x = np.subtract(x, self.basis.mean, out=np.empty(x.shape, self.dtype), casting="same_kind")
+            r = self.observation.derivative(y, eta if self.offset is None else eta + self.offset[rows])
+            r = r if self.weights is None else r * self.weights[rows, None]
+            return x.T @ r.astype(self.dtype, copy=False)
+
+        pieces = over_chunks(chunk, self.n_rows, rows_at_once(self.X))
+        return sum(pieces, np.zeros((self.n_features, self.n_neurons))) / self.n_rows
+
+    def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
+        """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""
+        return self._evaluate(params, dtype=dtype, shift=self.shift)[0]
+
+    def evaluate_with_dual(self, params: Params) -> tuple[Evaluation, np.ndarray]:
+        """`evaluate`, and a bound of ``F - F*`` by duality, inf where there is none, (neuron,): one pass.
+
+        Where some coefficients have no penalty, the rounding of their gradient alone takes every dual bound away.
+        """
+        value, sums = self._evaluate(params, dual=True)
+        if not self.penalty.penalises_all:
+            return value, np.full(self.n_neurons, np.inf)
+        return value, dual_gap(value.objective, sums, self.penalty) + self.rounding_of(params, value.objective)
+
+    def _evaluate(self, params: Params, **how):
+        loss, grad_coef, grad_intercept, sums = passes.evaluate_loss(
+            self.X, self.Y, self.row_weights, self.observation, *params, offset=self.offset, **how
+        )
+        ridge = np.asarray(self.penalty.ridge_strength, np.float64)
+        objective = loss + np.asarray(self.penalty.value(params.coef), np.float64)
+        return Evaluation(objective, grad_coef + ridge * params.coef, grad_intercept), sums
+
+    def rounding_of(self, params: Params, objective) -> np.ndarray:
+        """Allow for the rounding of an objective and its gradient in float64, added to every bound, (neuron,).
+
+        Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms.
+        """
+        mean, scale = self.standard
+        terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.finfo(float).eps * (16 * (np.abs(objective) + self.mean_count) + 2 * self.mean_count * terms)
+
+    def left_out_is_settled(self, coef) -> np.ndarray:
+        """Whether nothing is to be gained along the directions of X that the basis leaves out, (neuron,)."""
+        return self.basis.settles(self.penalty.rotation_invariant, coef)
+
+    def select(self, neuron: int) -> "PopulationProblem":
+        """Return the problem of one fit on its rows alone, sharing what is known of the design if those are all."""
+        if self.n_neurons == 1 and self.fold is None:
+            return self
+        column, X, weights, offset = self.neuron[neuron], self.X, self.weights, self.known
+        if self.in_memory:
+            Y = np.ascontiguousarray(self.counts[:, [column]])
+        else:
+            Y = np.concatenate([self.counts[rows][:, [column]] for rows in chunks(self.n_rows, 65536)])
+        if offset is not None:
+            offset = offset[:, [column if offset.shape[1] > 1 else 0]]
+        if self.fold is not None:
+            kept = np.flatnonzero(self.sets[:, self.fold[neuron]] > 0)
+            X, Y, weights, offset = (None if a is None else a[kept] for a in (X, Y, weights, offset))
+        penalty = select(self.penalty, [neuron])
+        one = PopulationProblem(X, Y, self.observation, penalty, weights, self.dtype, offset, self.devices)
+        if self.fold is None:
+            one.design, one.found = self.design, self._found_of[neuron]
+        return one
+
+
+def select(penalty: Penalty, index) -> Penalty:
+    """Return the penalty of some of the fits."""
+    return jax.tree.map(lambda a: a[..., index] if np.ndim(a) else a, penalty)
+
+
+class FoldedProblem(PopulationProblem):
+    """Fits of the same design to different neurons, rows and strengths, as columns of one problem.
+
+    Parameters
+    ----------
+    X, Y, observation, dtype, offset :
+        As in :class:`PopulationProblem`.
+    penalty : Penalty
+        Strengths shared or per column. One that is not smooth acts in a basis of all rows, too.
+    neuron : numpy.ndarray
+        Column of Y that each column fits, (column,).
+    fold : numpy.ndarray
+        Column of ``train`` that each column obeys, (column,).
+    train : numpy.ndarray
+        Which rows count in each fold, bool (time, fold); every fold has some.
+    weights : numpy.ndarray, optional
+        Row weights (time,) besides; in every fold those that count are rescaled to mean one over all rows.
+
+    Notes
+    -----
+    A column's objective is the mean over the rows of its fold. The basis is that of all rows: any basis is allowed, and
+    one near the folds' own serves as well (docs/theory/spectral_basis.md).
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        Y: np.ndarray,
+        observation: Observation,
+        penalty: Penalty,
+        neuron: ArrayLike,
+        fold: ArrayLike,
+        train: ArrayLike,
+        weights: np.ndarray | None = None,
+        dtype: DTypeLike = np.float32,
+        offset: np.ndarray | None = None,
+    ):
+        super().__init__(X, Y, observation, penalty, weights, dtype, offset)
+        self.neuron, self.fold = np.asarray(neuron), np.asarray(fold)
+        self.n_neurons = len(self.neuron)
+        self.Y = Columns(Y, self.neuron)
+        if offset is not None:
+            self.offset = Columns(offset, self.neuron if offset.shape[1] > 1 else np.zeros_like(self.neuron))
+        weights = np.asarray(train, bool) * (1.0 if self.weights is None else self.weights[:, None])
+        self.sets = weights * (len(X) / weights.sum(axis=0))
+        self.row_weights = Columns(self.sets, self.fold)
+
+    @property
+    def subject(self) -> str:
+        """What a progress bar says is fitted."""
+        return counted(self.n_neurons, "fit")

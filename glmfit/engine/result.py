@@ -1,0 +1,143 @@
+"""What a fit is asked for and what it hands back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from ..bounds import StepCertificate
+
+_DEFAULT_TOL = 1e-6
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """When to stop and what to show.
+
+    Attributes
+    ----------
+    tol :
+        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; the engine also takes one for each fit.
+    max_epochs :
+        Budget in passes over the data.
+    negligible :
+        Log-likelihood of all rows, in nats, not worth more work; it shrinks with ``tol`` below 1e-6. Where a row is of
+        some exposure, so that F is per unit of exposure, divided by its mean.
+    verbose :
+        Show a progress bar.
+    callback :
+        Called as ``callback(epoch, seconds, params, state)`` after every epoch (benchmarks, plots).
+    checkpoint :
+        Something with ``save(arrays)`` and ``load()``: called after every check with named arrays, and asked for them
+        (or None) at the start; a fit goes on from there as if nothing had happened, bit for bit.
+    max_memory :
+        Bytes for arrays as long as the recording, where a solver can do with fewer at a time.
+    """
+
+    tol: float | np.ndarray = 1e-6
+    max_epochs: int = 200
+    negligible: float = 1e-2
+    verbose: bool = False
+    callback: Callable | None = None
+    checkpoint: Any = None
+    max_memory: float = np.inf
+
+
+def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray) -> np.ndarray:
+    """Gap below which a neuron counts as converged, (neuron,).
+
+    The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
+    recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and ``rounding``.
+    """
+    tol = options.tol  # one, or one per neuron
+    improvement = np.maximum(problem.null_objective - objective, 0.0)
+    negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / _DEFAULT_TOL)
+    return np.maximum(np.maximum(tol * improvement, negligible), rounding)
+
+
+@dataclass
+class History:
+    """Trace of a fit; arrays have one row per check."""
+
+    epoch: list[int] = field(default_factory=list)
+    row_evals: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    objective: list[np.ndarray] = field(default_factory=list)
+    gap: list[np.ndarray] = field(default_factory=list)
+    gap_is_bound: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, *check) -> None:
+        """Append one check: a value for each field, in their order."""
+        for values, value in zip(vars(self).values(), check, strict=True):
+            values.append(value)
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Put back what `arrays` gave."""
+        for name, values in arrays.items():
+            getattr(self, name)[:] = values.tolist() if values.ndim == 1 else list(values)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the trace as arrays, one row per check; objective, gap and gap_is_bound are (check, neuron)."""
+        return {name: np.asarray(values) for name, values in vars(self).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """Outcome of fits, one entry per neuron where not said otherwise; nan where nothing is known.
+
+    Attributes
+    ----------
+    params :
+        Coefficients and intercepts, float64.
+    status :
+        :class:`glmfit.status.Status` values, integer (neuron,).
+    gap, gap_is_bound :
+        Certified bound of F - F* where ``gap_is_bound``, else an estimate (nan if none could be made).
+    target :
+        The gap below which a neuron counts as converged.
+    objective, null_objective :
+        F at ``params`` and at the intercept-only model.
+    epochs, row_evals :
+        Epoch at which each neuron was last worked on; rows evaluated per neuron, all passes counted.
+    step_certificate :
+        For the step used, or None.
+    history :
+        See :class:`History`.
+    seconds_run, seconds_compile :
+        Wall time without and of compilation.
+    solver_name :
+        Name of the solver that ran.
+    interrupted :
+        Whether the user stopped the fit.
+    failure_probability :
+        That some gap bound of the population fails; 0 where all came from exact Hessians.
+    state :
+        Final solver state.
+    memory_bytes :
+        Held of rows at a time, where these were read in every pass.
+    """
+
+    params: Any
+    status: Any
+    gap: Any = np.nan
+    gap_is_bound: Any = False
+    target: Any = np.nan
+    objective: Any = np.nan
+    null_objective: Any = np.nan
+    epochs: Any
+    row_evals: int = 0
+    step_certificate: StepCertificate | None = None
+    history: dict[str, np.ndarray] = field(default_factory=dict)
+    seconds_run: float
+    seconds_compile: float
+    solver_name: str
+    interrupted: bool = False
+    failure_probability: float = 0.0
+    state: Any = None
+    memory_bytes: int | None = None
+
+    def only(self) -> Self:
+        """Outcome of a single fit with numbers in place of arrays."""
+        per_fit = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
+        return replace(self, **{name: getattr(self, name)[0].item() for name in per_fit})

@@ -1,0 +1,296 @@
+"""What softmax and multinomial estimators share: parameters, fits and streams, scores of rows, files."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import log_softmax
+from sklearn.utils.validation import check_is_fitted
+
+from ..checks import check_choice, check_real, not_text, shorten
+from ..data.classes import ClassTraining
+from ..data.features import read_features, read_offset, warn_of_constant
+from ..data.times import TimeAxis, check_same_rows, time_axis
+from ..engine.problem import Params
+from ..engine.result import LoopOptions
+from ..seeds import key_for
+from ..status import Status
+from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
+from ..types import DataLike, Seed
+from . import class_fit as fits
+from .default_strength import name_strength, warn_if_flat
+from .model import Model, WholeFit, coefficients_from_file, coefficients_to_file, from_json, to_json
+from .model_reports import ClassReport
+from .parameters import is_strength, precision, read_count, read_flag, read_number, read_solver, read_verbose
+
+_EXACT_EPOCHS = 500
+_UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
+_SCORES_AT_ONCE = 4_000_000
+_TUNABLE_ROWS = 100
+
+
+class ClassModel(Model):
+    """Common part of `SoftmaxGLM` and `MultinomialGLM`."""
+
+    report_class = ClassReport
+
+    def __init__(
+        self,
+        regularizer: str | None = "Ridge",
+        regularizer_strength: float | None = None,
+        solver_name: str = "auto",
+        solver_kwargs: Mapping[str, Any] | None = None,
+        tol: float = 1e-6,
+        max_epochs: int | None = None,
+        step: str | float = "tune",
+        step_decay: float = 0.9,
+        certify: bool = True,
+        random_state: Seed = 0,
+        verbose: bool = False,
+    ): ...
+
+    def fit(
+        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
+    ) -> Self:
+        """Fit the coefficients of all classes.
+
+        Parameters
+        ----------
+        X : array-like or SciPy sparse, (row, feature)
+            Features: NumPy, JAX, lists, pandas, pynapple TsdFrame, or sparse (kept sparse).
+        y : array-like
+            Of a `SoftmaxGLM` labels, (row,): integers, strings, or anything hashable; also a pynapple Tsd. Of a
+            `MultinomialGLM` counts >= 0, (row, category), fractions included; also SciPy sparse or a pynapple
+            TsdFrame. Times of pynapple objects must be those of X.
+        sample_weight : array-like, (row,), optional
+            Weight of each row, >= 0; the loss is divided by their sum, so that a common factor matters to the default
+            strength alone, which is one over that sum, as with scikit-learn's ``C = 1``.
+        offset : array-like, (row, class), optional
+            Added to the scores, classes in the order of ``classes_``; a row with a NaN is left out.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If an exact solver did not converge, numbers overflowed, or a sampling solver gained nothing or has no
+            useful bound.
+        UserWarning
+            If there is one class only, or a category without counts; if an exact fit converged and the penalty leaves
+            next to nothing of the coefficients although the features are informative; with a sampling solver, if X has
+            columns far from 0 or of very different scales.
+        """
+        with WholeFit(self):
+            data, y = self._read(X, y, sample_weight, offset, reset=True)
+            warn_of_constant(data.X)
+            self._fit_training(data)
+            self._warn_of_classes(data, y)
+        return self
+
+    @abstractmethod
+    def _read(self, X, y, sample_weight, offset, reset: bool, **more) -> tuple[ClassTraining, np.ndarray]:
+        """Check data, of a fit or with the classes of the fit; rows that count, and y as it was read."""
+
+    @abstractmethod
+    def _warn_of_classes(self, data: ClassTraining, y: np.ndarray) -> None:
+        """Warn of classes of which nothing was learnt."""
+
+    def _fit_training(self, data: ClassTraining) -> None:
+        """Fit classes that were seen; the others get probability 0."""
+        solver = self._make_solver()
+        epochs, tol, step, decay, certify, verbose = self._read_parameters()
+        seed, self.strength_ = self._seed(), self._strength(data.total_weight)
+        vars(self).pop("_streamed", None)  # of a model that is replaced
+        seen = data.class_totals > 0
+        problem = self._make_problem(data, seen)
+        if problem.n_classes < 2:
+            self._keep(*fits.judge_certain(problem, data), seen)
+            return
+        solver = fits.auto_solver(problem) if solver is None else solver
+        key, exact = key_for(solver, seed), type(solver) in fits.EXACT.values()
+        if exact:
+            options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=verbose)
+            solution = solver.run(problem, key=key, options=options).only()
+            theorem = fits.THEOREM if solution.gap_is_bound else ""
+            params, report = solution.params, fits.report_of_classes(problem, solution, data, gap_theorem=theorem)
+        else:
+            tuned, seconds = step is None and solver.has_step, 0.0
+            schedule = Schedule(epochs or solver.usual_epochs, step or 1.0, decay)
+            if tuned:
+                tuning = tune_step(solver, problem, key=key, schedule=schedule)
+                schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
+            solution = solver.run(problem, problem.null_params(), key=key, schedule=schedule, verbose=verbose)
+            solution = replace(solution, seconds_run=solution.seconds_run + seconds)
+            steps = {"step": float(schedule.step if solver.has_step else np.nan), "step_tuned": tuned}
+            params, report = fits.judge_sampled(problem, solver, solution, data, certify, **steps)
+        self._keep(params, report, seen)
+        if not exact and report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
+            fits.warn_of_scales(data.X, report.solver_name)
+        if report.converged and self.strength_ > 0:
+            given = name_strength(self.strength_, self.regularizer_strength is None)
+            warn_if_flat(data.X, params.coef, partial(fits.class_residual, problem, params), *given)
+
+    def _keep(self, params: Params, report: ClassReport, seen: np.ndarray) -> None:
+        self.coef_ = np.zeros((len(params.coef), len(seen)))
+        self.intercept_ = np.full(len(seen), _UNSEEN)
+        self.coef_[:, seen], self.intercept_[seen] = params
+        self.report_ = report
+
+    def _make_problem(self, data: ClassTraining, seen: np.ndarray) -> SoftmaxProblem:
+        """Lay out the classes that were seen, bool (class,)."""
+        pairs, offset = data.pairs, data.offset
+        if not seen.all():
+            pairs = Pairs(pairs.row, (np.cumsum(seen) - 1)[pairs.label], pairs.weight)
+            offset = None if offset is None else offset[:, seen]
+        return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, True, offset, precision(data.X.dtype))
+
+    def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
+        if self.solver_name == "SAGA":
+            raise ValueError(
+                'solver_name is "SAGA", which version 0.2 no longer has for models of classes. Use "auto" or '
+                '"ConjugateGradients", which is faster, takes sparse features too, and proves how far from the optimum '
+                "a fit is."
+            )
+        return read_solver(self.solver_name, self.solver_kwargs, allowed, what, self._get_param_names())
+
+    def _strength(self, total_weight: float = 1) -> float:
+        """Strength given, or one over the weights' sum, the number of rows without any: scikit-learn's ``C = 1``."""
+        regularizer = "UnRegularized" if self.regularizer is None else self.regularizer
+        check_choice("regularizer", regularizer, ("Ridge", "UnRegularized"))
+        given = self.regularizer_strength
+        if regularizer == "UnRegularized":
+            if given not in (None, 0):
+                raise ValueError(f"regularizer_strength is {given!r} with UnRegularized; leave it out, or use Ridge.")
+            return 0.0
+        if given is None:
+            return 1.0 / total_weight
+        if not is_strength(given):
+            raise ValueError(
+                f"regularizer_strength is {shorten(given)}; a model of classes takes one finite number of at least 0, "
+                f"such as 0.1{not_text(given)}."
+            )
+        return float(given)
+
+    def _read_parameters(self) -> tuple:
+        """Epochs, tol, step (None to tune it), decay, certify and verbose, checked."""
+        check_real("step_decay", self.step_decay, 1.0, closed=True)
+        return (
+            None if self.max_epochs is None else read_count("max_epochs", self.max_epochs),
+            read_number("tol", self.tol),
+            self._read_step(),
+            float(self.step_decay),
+            read_flag("certify", self.certify),
+            read_verbose(self.verbose),
+        )
+
+    def _read_step(self) -> float | None:
+        if not isinstance(self.step, str):
+            return read_number("step", self.step)
+        if self.step != "tune":
+            raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
+        return None
+
+    def _stream(self, data: ClassTraining) -> None:
+        """One pass over more rows, from where the model stands."""
+        solver = self._make_solver(fits.SAMPLING, "partial_fit needs a solver that samples: solver_name")
+        solver = fits.auto_solver() if solver is None else solver
+        _, _, step, _, certify, _ = self._read_parameters()
+        rows, totals = data.total_weight, data.class_totals
+        batches, before, past, tuned_step = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals)), None))
+        self.strength_, everything = self._strength(before + rows), np.ones(len(totals), bool)
+        problem = self._make_problem(data, everything)
+        if problem.n_classes < 2:
+            self._keep(*fits.judge_certain(problem, data), everything)
+            return
+        key = jax.random.fold_in(key_for(solver, self._seed()), batches)
+        tuned, many = step is None, problem.n_rows >= _TUNABLE_ROWS
+        if tuned:
+            if tuned_step is None:
+                trial = {"key": key, "schedule": Schedule(1, 1.0, 1.0), "epochs": 1}
+                tuned_step = tune_step(solver, problem, **trial).step if many else untuned_step(solver, problem)
+            step = tuned_step
+        start = problem.null_params()
+        if not many:  # whose frequencies say little
+            start = Params(start.coef, np.zeros_like(start.intercept))
+        if hasattr(self, "coef_"):  # a class the fit gave no probability gets the least of the others
+            least = np.min(self.intercept_[~self._unseen], initial=0.0)
+            start = Params(self.coef_, np.where(self._unseen, least, self.intercept_))
+        # As if all rows seen were those of one epoch: steps fall as one over their number.
+        schedule = Schedule(1, step * rows / (before + rows), 1.0)
+        solution = solver.run(problem, start, key=key, schedule=schedule)
+        finite, steps = solution.status != Status.NON_FINITE, {"step": step, "step_tuned": tuned}
+        params, report = fits.judge_sampled(problem, solver, solution, data, certify, keep=finite, **steps)
+        self._streamed = batches + 1, before + rows, past + totals, tuned_step
+        # What one batch gained and lets be proved is no verdict on the stream.
+        self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)
+
+    def _prepare(self, X, offset):
+        check_is_fitted(self)
+        check_same_rows(X, offset=offset)
+        axis, X = time_axis(X), read_features(self, X, reset=False, sparse=True)
+        return X, read_offset(offset, X.shape[0], len(self.intercept_), of_classes=True), axis
+
+    def _chunks(self, X, offset):
+        """Scores of chunks of rows, float64, with the rows' slices."""
+        size, unseen = max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_))), self._unseen
+        for start in range(0, X.shape[0], size):
+            rows = slice(start, min(start + size, X.shape[0]))
+            with np.errstate(invalid="ignore"):
+                scores = np.asarray(X[rows] @ self.coef_, np.float64) + self.intercept_
+                scores = scores if offset is None else scores + offset[rows]
+                if unseen.any():  # whatever the offsets and the others' scores
+                    scores[:, unseen] = scores[:, ~unseen].max(axis=1, keepdims=True) + _UNSEEN
+            yield rows, scores
+
+    def _of_scores(self, function: Callable, X, offset) -> tuple[np.ndarray, TimeAxis | None]:
+        """Compute a function of the scores of every row, (row, ...); and the times of the rows."""
+        X, offset, axis = self._prepare(X, offset)
+        out = None
+        for rows, scores in self._chunks(X, offset):
+            with np.errstate(invalid="ignore"):  # rows with NaN
+                part = function(scores)
+            out = np.empty((X.shape[0], *part.shape[1:]), part.dtype) if out is None else out
+            out[rows] = part
+        return out, axis
+
+    @property
+    def _unseen(self) -> np.ndarray:
+        """Which classes had no rows in the fit, (class,); a stream has given them scores since."""
+        return (self.report_.class_totals == 0) & (self.intercept_ == _UNSEEN)
+
+    def _write_state(self, header: dict, arrays: dict) -> None:
+        coefficients_to_file(self, header, arrays)
+        header["strength"] = self.strength_
+        if hasattr(self, "_streamed"):
+            *header["stream"], arrays["stream_totals"], header["stream_step"] = self._streamed
+        if self.classes_.dtype.kind == "O":
+            header["classes"] = [to_json(label, "classes_") for label in self.classes_.tolist()]
+        else:
+            arrays["classes"] = self.classes_
+
+    def _read_state(self, header: dict, arrays: dict) -> None:
+        coefficients_from_file(self, header, arrays)
+        self.strength_ = header.get("strength", self._strength())  # a file of version 0.1 has none
+        if "classes" in arrays:
+            self.classes_ = arrays["classes"]
+        else:
+            self.classes_ = np.empty(len(header["classes"]), object)
+            self.classes_[:] = [from_json(label) for label in header["classes"]]
+        if self.intercept_.shape != self.classes_.shape:
+            raise IndexError(f"{len(self.classes_)} classes, but coefficients of shape {self.coef_.shape}")
+        if "stream_totals" in arrays:
+            self._streamed = (*header["stream"], arrays["stream_totals"], header.get("stream_step"))
+
+    def __sklearn_tags__(self):
+        """Tags: NaN rows are allowed, sparse features too."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.sparse = True
+        return tags
+
+
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    """Probability of every class, (row, class); NaN where scores are."""
+    return np.exp(log_softmax(scores, axis=1))

@@ -1,0 +1,234 @@
+"""All fits of a cross-validation: strengths, folds and neurons at once."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .. import penalties
+from ..checks import not_text, shorten
+from ..data.counts import Training
+from ..engine import ConjugateGradients, ProximalNewton
+from ..engine.population import FoldedProblem, PopulationProblem
+from ..engine.problem import Params
+from ..engine.result import History, LoopOptions, Solution, stopping_target
+from ..observations import Observation
+from ..penalties import Penalty
+from ..progress import ProgressBar, counted
+from ..seeds import key_for
+from ..status import Status
+from ..warn import warn_user
+from .default_strength import residual, warn_if_flat
+from .parameters import SOLVERS, choose_solver, is_strength, precision
+from .population_model import PROVED
+from .scores import Folds
+
+
+class Fits:
+    """What the fits of a cross-validation share, and what was found so far: nan, and INTERRUPTED, where nothing was.
+
+    The last fold holds all rows; its fits may be returned, so that they obey ``options.tol`` as well as ``cv_tol``. The
+    strengths increase; ``penalty`` makes a penalty of one strength, or of one for each fit.
+    """
+
+    def __init__(self, data: Training, observation, penalty, strengths, folds: Folds, solver, options, cv_tol: float):
+        self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
+        self.folds, self.options, self._began = folds, options, time.perf_counter()
+        self.solver = solver or (ConjugateGradients() if penalty(1.0).smooth else ProximalNewton())
+        self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
+        self._tol = np.append(np.full(folds.train.shape[1], cv_tol), min(cv_tol, options.tol))
+        self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
+        shape = len(strengths), len(self._tol), data.Y.shape[1]
+        self.coef = np.full((*shape[:2], data.X.shape[1], shape[2]), np.nan)  # (strength, fold, feature, neuron)
+        self.intercept, self.gap = np.full((2, *shape), np.nan)  # (strength, fold, neuron), as all that follow
+        self.status, self.epochs = np.full(shape, int(Status.INTERRUPTED)), np.zeros(shape, int)
+        self.gap_is_bound = np.zeros(shape, bool)
+
+    @property
+    def comparable(self) -> np.ndarray:
+        """Strengths to choose from, (strength, neuron): those of which all fits ended; if there are none, began."""
+        ended = self.status != Status.INTERRUPTED
+        began = (ended | np.isfinite(self.gap)).all(axis=1)
+        ended = ended.all(axis=1)
+        return np.where(ended.any(axis=0), ended, began)
+
+    def run(self, bar: ProgressBar) -> bool:
+        """Fit the strongest strength first, to all rows, then to the folds from there; True if Ctrl-C came."""
+        n_folds, smooth = self.folds.train.shape[1], self.penalty(1.0).smooth
+        lead = others = before = None
+        try:
+            for s in reversed(range(len(self.strengths))):
+                lead = self._solve(s, np.array([n_folds]), lead and lead.params, lead and lead.state, bar)
+                near = Params(*(np.tile(a, n_folds) for a in lead.params))
+                begin = others.params if others else near
+                if smooth and others:
+                    # How far a fold is from all rows changes slowly with the strength; zeros it would lead away from.
+                    begin = Params(*(a + (b - c) for a, b, c in zip(near, others.params, before, strict=True)))
+                others = self._solve(s, np.arange(n_folds), begin, np.tile(lead.state, n_folds), bar)
+                before = near
+        except KeyboardInterrupt:
+            if not self.comparable.any():
+                raise
+            return True
+        return False
+
+    def _solve(self, s: int, folds: np.ndarray, start: Params | None, curved, bar: ProgressBar) -> Solution:
+        """Fit all neurons in some folds at one strength."""
+        data, shape = self.data, (len(folds), self.data.Y.shape[1])
+        fold, neuron = np.repeat(folds, shape[1]), np.tile(np.arange(shape[1]), len(folds))
+        strength = np.full(len(fold), self.strengths[s])
+        penalty, solver = self.penalty(strength), self.solver
+        if not penalty.smooth and self.strengths[s] == 0:  # there are no kinks without a strength
+            penalty, solver = penalties.Ridge(strength), ConjugateGradients()
+        problem = FoldedProblem(
+            data.X, data.Y, self.observation, penalty, neuron, fold, self._train,
+            weights=data.weights, dtype=precision(data.X.dtype), offset=data.offset,
+        )  # fmt: skip
+        problem.design = self._designs[penalty.smooth]
+        options = replace(self.options, tol=self._tol[fold])
+        solution = run_counted(replace(solver, curved=curved), problem, start, options, bar)
+        self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
+        self.intercept[s, folds] = solution.params.intercept.reshape(shape)
+        # A fit that was stopped before its first step is a constant rate, and nothing to compare.
+        gap = np.where((solution.status == Status.INTERRUPTED) & (solution.epochs == 0), np.nan, solution.gap)
+        self.gap[s, folds], self.gap_is_bound[s, folds] = gap.reshape(shape), solution.gap_is_bound.reshape(shape)
+        self.status[s, folds] = solution.status.reshape(shape)
+        self.epochs[s, folds] = np.maximum(solution.epochs, 1).reshape(shape)
+        if solution.interrupted:
+            raise KeyboardInterrupt
+        return solution
+
+    def finish(self, chosen, interrupted: bool, seed: int, bar: ProgressBar) -> tuple[PopulationProblem, Solution]:
+        """Return the problem of all rows at strengths given by their index, (neuron,), and the outcome of its fit."""
+        data, penalty = self.data, self.penalty(self.strengths[chosen])
+        common = data.X, data.Y, self.observation, penalty, data.weights, precision(data.X.dtype), data.offset
+        problem = PopulationProblem(*common)
+        problem.design = self._designs[penalty.smooth]
+        neurons = np.arange(len(chosen))
+        coef = np.ascontiguousarray(self.coef[chosen, -1, :, neurons].T)
+        start = Params(coef, self.intercept[chosen, -1, neurons])
+        if not interrupted:
+            with suppress(KeyboardInterrupt):
+                if self.have_converged(chosen):
+                    return problem, self._outcome(problem, start, chosen)
+                with bar.phase(f"last fit, {problem.subject}"):
+                    solver = SOLVERS[choose_solver(problem)]()
+                    return problem, run_counted(solver, problem, start, self.options, bar, key_for(solver, seed))
+        return problem, self._outcome(problem, start, chosen, interrupted=True)
+
+    def have_converged(self, chosen: np.ndarray) -> bool:
+        """Whether the fits to all rows at the strengths chosen are as near the optimum as they could be."""
+        return bool(np.isin(self.status[chosen, -1, np.arange(len(chosen))], PROVED).all())
+
+    def _outcome(self, problem, params: Params, chosen: np.ndarray, interrupted: bool = False) -> Solution:
+        """Outcome of the fits to all rows at the strengths chosen; without one, after Ctrl-C, a rate is constant."""
+        at = chosen, -1, np.arange(len(chosen))
+        known, silent = ~np.isnan(self.intercept[at]) & self.comparable.any(axis=0), problem.mean_count <= 0
+        constant = problem.null_params()
+        params = Params(*(np.where(known, of, null) for of, null in zip(params, constant, strict=True)))
+        objective = problem.evaluate(params).objective
+        target = stopping_target(problem, objective, self.options, 2 * problem.rounding_of(params, objective))
+        gap = np.where(silent, 0.0, np.where(known, self.gap[at], np.nan))
+        is_bound = silent | (known & self.gap_is_bound[at])
+        converged = (is_bound & (gap <= target)) | (not interrupted)
+        status = np.where(converged, int(Status.CONVERGED), int(Status.INTERRUPTED))
+        seconds, epochs = time.perf_counter() - self._began, self.epochs[at]
+        row_evals, history = int(epochs.max()) * problem.n_rows, History()
+        history.add(epochs.max(), row_evals, seconds, objective, gap, is_bound)
+        return Solution(
+            params=params, status=np.where(silent, int(Status.NO_SPIKES), status), gap=gap, gap_is_bound=is_bound,
+            target=target, objective=objective, null_objective=problem.null_objective, epochs=epochs,
+            row_evals=row_evals, history=history.arrays(), seconds_run=seconds, seconds_compile=0.0,
+            solver_name=type(self.solver).__name__, interrupted=interrupted,
+        )  # fmt: skip
+
+    def warn(self, problem: PopulationProblem, scores: np.ndarray, interrupted: bool) -> None:
+        """Warn of what was not fitted, not scored or not proved, and of strengths that leave nothing."""
+        status = self.status[:, :-1]
+        if interrupted:
+            self._warn_of_interruption()
+        silent = (np.isnan(scores) & self.comparable[:, None]).any(axis=(0, 1))
+        if silent.any():
+            warn_user(
+                f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
+                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes."
+            )
+        unproved = status == Status.UNPROVED
+        failed = ~np.isin(status, (*PROVED, Status.UNPROVED, Status.INTERRUPTED))
+        if failed.any():
+            warn_user(
+                f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
+                "far they are); raise max_epochs, or leave out the weakest strengths."
+            )
+        if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
+            warn_user(
+                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
+                "estimate that nothing proves (cv_gap_is_bound_ is False there): along some direction the features "
+                "vary too little. Leave out a strength of 0, or features that nearly repeat others."
+            )
+        if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
+            weakest = Params(self.coef[0, -1], self.intercept[0, -1])
+            tried = f"strengths of {self.strengths[0]:.2g} and more", "Pass smaller ones."
+            warn_if_flat(problem.X, weakest.coef, partial(residual, problem, weakest), *tried)
+
+    def _warn_of_interruption(self) -> None:
+        scored = self.comparable.sum(axis=0)
+        least, most, none = scored.min(), scored.max(), int(np.sum(scored == 0))
+        halfway = int(np.sum((self.status == Status.INTERRUPTED).any(axis=1) & self.comparable))
+        text = (
+            f"Ctrl-C stopped the cross-validation with {least if least == most else f'{least} to {most}'} of "
+            f"{len(self.strengths)} strengths scored on every fold (the strongest are fitted first): strength_ is "
+            "chosen among these, coef_ is the fit to all rows there, and report_ says whether it is converged."
+        )
+        if none:
+            text += f" Nothing is scored for {counted(none, 'neuron')}: strength_ is nan, the rate constant."
+        if halfway:
+            text += f" {halfway} of the scores are of fits that were still on their way; cv_gap_ says how far."
+        warn_user(text)
+
+
+def run_counted(solver, problem, start, options: LoopOptions, bar: ProgressBar, key=None) -> Solution:
+    """Run a solver, and count the columns that are done on a bar."""
+    before = bar.n
+
+    def after_epoch(epoch, seconds, columns, state):
+        bar.say(f"epoch {epoch}")
+        bar.to(before + int(np.sum(~state.active)))
+
+    solution = solver.run(problem, start, key=key, options=replace(options, callback=after_epoch))
+    if not solution.interrupted:
+        bar.to(before + problem.n_neurons)
+    return solution
+
+
+def read_strengths(given) -> np.ndarray | None:
+    """Strengths in increasing order, each once; None stays."""
+    if given is None:
+        return None
+    strengths = np.asarray(given, object)
+    if strengths.ndim != 1 or not all(map(is_strength, strengths)):
+        raise ValueError(
+            f"strengths is {shorten(given)}; it must be a list of finite numbers of at least 0, such as "
+            f"[1e-4, 1e-2, 1]{not_text(given)}."
+        )
+    strengths = np.unique(strengths.astype(np.float64))
+    if len(strengths) < 2:
+        raise ValueError(
+            f"strengths is {given!r}; it takes at least two different ones to choose. For one, use PopulationGLM."
+        )
+    return strengths
+
+
+def default_strengths(penalty: Callable[[Any], Penalty], data: Training, observation: Observation) -> np.ndarray:
+    """Eight from 1e-6 to 1 for a ridge; else twelve, from the smallest that leaves no neuron a coefficient down."""
+    of_one = penalty(1.0)
+    if of_one.smooth:
+        return np.logspace(-6, 0, 8)
+    problem = PopulationProblem(data.X, data.Y, observation, of_one, data.weights, data.X.dtype, data.offset)
+    strongest = float(np.max(of_one.maximal_strength(problem.null_gradient())))
+    rounding = 1e-12 * float(np.max(problem.null_objective, initial=0.0))
+    return (strongest if strongest > rounding else 1.0) * np.logspace(-3, 0, 12)

@@ -1,0 +1,175 @@
+"""Constructor parameters that several estimators have, read and checked, and what ``solver_name="auto"`` picks."""
+
+import numbers
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+
+import jax
+import numpy as np
+
+from ..checks import check_flag, check_positive, check_whole
+from ..engine import ConjugateGradients, Newton, ProximalNewton
+from ..engine.population import PopulationProblem
+from ..saga import SAGA
+
+
+def by_name(*kinds: type) -> dict[str, type]:
+    """Table of what users name by its class."""
+    return {kind.__name__: kind for kind in kinds}
+
+
+SOLVERS = by_name(ConjugateGradients, ProximalNewton, SAGA, Newton)
+_REMOVED = ("LBFGS", "BoundMajorization", "SharedNewton")
+_FEW_NEURONS = 3
+_ROWS_PER_FEATURE = 32
+_NEWTON_WORK = 4e7
+_SMALL_WORK = 4e6  # up to which a few neurons are fitted one by one
+_EXACT_WORK, _EXACT_SCORES = 4e9, 1e8  # of models of classes
+
+
+def read_number(name: str, value) -> float:
+    """Return a finite number above 0, or raise ValueError."""
+    check_positive(name, value)
+    return float(value)
+
+
+def read_count(name: str, value) -> int:
+    """Return a whole number of at least 1, or raise ValueError."""
+    check_whole(name, value, 1)
+    return int(value)
+
+
+def read_flag(name: str, value) -> bool:
+    """Return True or False, or raise ValueError."""
+    check_flag(name, value)
+    return bool(value)
+
+
+def is_strength(value) -> bool:
+    """Whether a value is one finite number of at least 0."""
+    number = isinstance(value, numbers.Real | np.ndarray) and np.ndim(value) == 0 and not isinstance(value, bool)
+    return number and bool(0 <= value <= sys.float_info.max)
+
+
+def read_verbose(value) -> bool:
+    """Return whether to show progress; any number above 0 says so, as elsewhere in scikit-learn."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, numbers.Integral) and value >= 0):
+        return bool(value)
+    raise ValueError(f"verbose is {value!r}; it must be True or False.")
+
+
+def read_seed(state) -> int:
+    """Return the seed behind ``random_state``: None is 0; a generator is drawn from."""
+    if state is None:
+        return 0
+    if isinstance(state, numbers.Integral) and not isinstance(state, bool) and state >= 0:
+        return int(state) % 2**32
+    if isinstance(state, np.random.RandomState):
+        return int(state.randint(2**31 - 1))
+    if isinstance(state, np.random.Generator):
+        return int(state.integers(2**31 - 1))
+    if isinstance(state, jax.Array):
+        is_key = jax.dtypes.issubdtype(state.dtype, jax.dtypes.prng_key)
+        data = jax.random.key_data(state) if is_key else state
+        return int(np.asarray(data, np.uint32).ravel()[-1])
+    raise ValueError(f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None.")
+
+
+def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", parameters: Iterable[str] = ()):
+    """Return the solver of a name, None for "auto"; ``parameters`` are the estimator's, which some give the solver."""
+    if not isinstance(name, str) or name not in ("auto", *allowed):
+        raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')
+    if not isinstance(kwargs, Mapping | None):
+        raise ValueError(f"solver_kwargs is {kwargs!r}; it must be a dict of the solver's hyper-parameters, or None.")
+    # NumPy's scalars are numbers to the user, and arrays to the static fields of a solver.
+    kwargs = {key: value.item() if isinstance(value, np.generic) else value for key, value in (kwargs or {}).items()}
+    if name == "auto":
+        if kwargs:
+            raise ValueError(
+                f'solver_kwargs {sorted(kwargs)} were given with solver_name="auto"; name the solver they are for.'
+            )
+        return None
+    names = [f.name for f in fields(allowed[name])]
+    for key in kwargs:
+        if key not in names:
+            own = f" {key} is a parameter of the estimator: pass it there." if key in parameters else ""
+            raise ValueError(
+                f"solver_kwargs of {name} may be {', '.join(names) or 'empty only'}, and not {key!r}.{own}"
+            )
+    return allowed[name](**kwargs)
+
+
+def read_population_solver(name, kwargs, parameters: Iterable[str] = (), solvers=SOLVERS):
+    """Return the solver of a name, as `read_solver` does; ValueError for those that earlier versions had."""
+    if isinstance(name, str) and name in _REMOVED:
+        raise ValueError(
+            f'solver_name is {name!r}, which version 0.2 no longer has for populations. Use "auto" or '
+            '"ConjugateGradients" ("ProximalNewton" for a lasso), which is faster and proves how far from the optimum '
+            "a fit is."
+        )
+    return read_solver(name, kwargs, solvers, parameters=parameters)
+
+
+def choose_solver(problem: PopulationProblem) -> str:
+    """Name the solver for a problem.
+
+    For rows that are read as they are needed, or shared by several devices, "ConjugateGradients" if the penalty is
+    smooth, else "ProximalNewton". For rows in memory, on whatever device
+
+    - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
+      rank and single precision resolves all their directions;
+    - "ProximalNewton" for penalties with kinks on all coefficients, but for up to three neurons of short recordings;
+    - "Newton" otherwise, for up to three neurons, with fewer than 32 rows per feature, where blocks of rows say little
+      about the whole, and where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles
+      nothing, and the first fit by SAGA takes some seconds to compile;
+    - "SAGA" beyond.
+
+    The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
+    """
+    if not problem.in_memory or len(problem.devices) > 1:
+        return "ConjugateGradients" if problem.penalty.smooth else "ProximalNewton"
+    if problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.is_resolved):
+        return "ConjugateGradients"
+    n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
+    work, few = n_neurons * n_rows * (n_features + 56.0), n_neurons <= _FEW_NEURONS
+    kinks = not problem.penalty.smooth and problem.penalty.penalises_all
+    if kinks and not (few and work <= _SMALL_WORK):
+        return "ProximalNewton"
+    few = few or n_rows < _ROWS_PER_FEATURE * n_features
+    return "Newton" if few or work <= _NEWTON_WORK else "SAGA"
+
+
+def choose_class_solver(problem) -> str:
+    """Name the solver for a problem: "ConjugateGradients" or "ImplicitSGD".
+
+    ConjugateGradients, which ends at a proved distance from the optimum, while its memory is moderate (rows times
+    classes at most 1e8, 32 bytes each) and so is a pass over the rows: rows times (features + 30) times classes, the
+    nonzeros in place of rows times features for sparse ones, at most 4e9. ImplicitSGD beyond, whose steps do not grow
+    with the number of classes. The second limit is where both were measured to be equally fast with version 0.1
+    (section "crossover" of benchmarks/softmax_fits.py).
+    """
+    n, K = problem.n_rows, problem.n_classes
+    products = getattr(problem.X, "nnz", n * problem.n_features)
+    return "ConjugateGradients" if n * K <= _EXACT_SCORES and (products + 30 * n) * K <= _EXACT_WORK else "ImplicitSGD"
+
+
+def precision(dtype) -> type:
+    """Precision of the passes of a fit to features of a dtype: double where jax keeps it and X has it."""
+    double = dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    return np.float64 if double else np.float32
+
+
+def read_devices(value) -> tuple | None:
+    """Return the devices that share the rows, None for jax's default one."""
+    if value is None:
+        return None
+    if isinstance(value, str) and value == "all":
+        value = jax.devices()
+    known = isinstance(value, list | tuple) and value and all(isinstance(device, jax.Device) for device in value)
+    if not known or len(set(value)) < len(value) or len({device.platform for device in value}) > 1:
+        raise ValueError(
+            f'devices is {value!r}; it must be None, "all", or a list of different jax devices of one kind, such as '
+            "jax.devices()[:2]."
+        )
+    return tuple(value)

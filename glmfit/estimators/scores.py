@@ -1,0 +1,225 @@
+"""Scores of counts given a model; folds of a cross-validation, their scores, and the strengths that these choose."""
+
+import numbers
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import scipy.special
+
+from ..data.counts import Training
+from ..data.times import TimeAxis
+from ..engine.chunks import over_chunks, rows_at_once
+from ..engine.passes import fit_intercept
+from ..progress import counted
+from ..warn import warn_user
+
+NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
+_MANY = 20  # epochs, each a fold, that hardly anybody wants
+
+
+def score_sums(observation, data, coef, intercept, score_type, silent=None):
+    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron; silent have no offset."""
+    w, e = data.weights, data.exposure
+    seen = w * e
+    of = _deviance if score_type == "D2" else _log_likelihood
+    if score_type == "log-likelihood":
+        null_eta = None  # nothing is compared with it
+    elif data.offset is None:
+        null_eta = observation.intercept(spike_sums(data) / seen.sum())
+    else:
+        per_unit = data.Y[:] / np.where(e > 0, e, 1.0)[:, None]
+        null_eta = fit_intercept(per_unit, seen * (len(seen) / seen.sum()), observation, data.offset)[0]
+
+    def chunk(rows):
+        y, known = np.asarray(data.Y[rows], np.float64), 0.0 if data.offset is None else data.offset[rows]
+        eta = np.asarray(data.X[rows], np.float64) @ coef + intercept + known
+        if silent is not None:
+            eta = np.where(silent, intercept, eta)
+        at = [eta] if null_eta is None else [eta, np.broadcast_to(null_eta + known, y.shape)]
+        # Rows that do not count may have infinite rates, which 0 times is not 0.
+        counts = seen[rows, None] > 0
+        return [w[rows] @ np.where(counts, of(observation, y, z, e[rows, None]), 0.0) for z in at]
+
+    totals = sum(map(np.array, over_chunks(chunk, len(w), rows_at_once(data.X))))
+    if score_type == "log-likelihood":
+        return totals[0] / w[e > 0].sum(), None  # per bin that was observed
+    return totals
+
+
+def share_explained(of_model, of_null) -> np.ndarray:
+    """``1 - of_model / of_null`` of deviances or log-likelihoods, nan where there is nothing to explain."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(np.abs(of_null) < NO_DEVIANCE, np.nan, 1 - of_model / of_null)
+
+
+def spike_sums(data) -> np.ndarray:
+    """Sum the counts by their weights, (neuron,)."""
+    return sum(over_chunks(lambda rows: data.weights[rows] @ np.asarray(data.Y[rows], np.float64), len(data.weights)))
+
+
+def _deviance(observation, y, eta, exposure):
+    """Compute the unit deviance of a count whose expectation is exposure times the rate."""
+    with np.errstate(invalid="ignore"):
+        return exposure * observation.deviance(y / np.where(exposure > 0, exposure, 1.0), eta)
+
+
+def _log_likelihood(observation, y, eta, exposure):
+    """Compute the log-probability of a count whose expectation is exposure times the rate."""
+    with np.errstate(invalid="ignore"):
+        value = observation.log_likelihood(y, eta)
+        if np.all(exposure == 1) and np.isfinite(value).all():
+            return value
+        rate = observation.rate(eta)
+        value += (1 - exposure) * rate + scipy.special.xlogy(y, exposure)
+    return np.where(np.isinf(rate), -np.inf, value)  # no count is that large
+
+
+class Folds(NamedTuple):
+    """Rows to fit and rows to score of every fold."""
+
+    train: np.ndarray  # bool, (time, fold)
+    test: np.ndarray
+
+
+def make_folds(cv, data: Training, axis: TimeAxis | None) -> Folds:
+    """Read ``cv`` of `PopulationGLMCV`: rows are those that are fitted, indices and ``axis`` those that were given."""
+    rows, n_given = data.rows, data.n_given
+    n = len(rows)
+    if isinstance(cv, numbers.Integral) and not isinstance(cv, bool):
+        if not 2 <= cv <= n:
+            raise ValueError(f"cv is {cv}; contiguous blocks must be at least 2 and at most the {n} rows that count.")
+        number = np.arange(n) * int(cv) // n
+        test = number[:, None] == np.arange(cv)
+        return Folds(~test, test)
+    if is_epochs(cv):
+        if len(cv) > _MANY:
+            warn_user(
+                f"cv has {len(cv)} epochs, and each is a fold: every neuron is fitted {len(cv) + 1} times at every "
+                "strength. For 5 folds of whole epochs pass cv=[epochs[i::5] for i in range(5)], where epochs is the "
+                "IntervalSet."
+            )
+        return _of_epochs(list(zip(cv.start, cv.end, strict=True)), rows, axis, "an IntervalSet", "epoch")
+    if hasattr(cv, "split") and not isinstance(cv, str):
+        full = np.zeros(n_given)
+        full[rows] = data.Y.sum(axis=1, dtype=np.float64)
+        try:
+            pairs = list(cv.split(np.zeros((n_given, 1)), full))
+        except ValueError as error:
+            raise ValueError(
+                f"cv is {cv!r}, which cannot split {n_given} rows by X and y alone ({error}). For a splitter that "
+                "needs groups pass the pairs: list(cv.split(X, y, groups))."
+            ) from error
+    elif np.iterable(cv) and not isinstance(cv, str):
+        given = list(cv)
+        if are_epochs(given):
+            return _of_epochs([(e.start, e.end) for e in given], rows, axis, "a list of IntervalSets", "fold")
+        if any(map(is_epochs, given)):
+            raise ValueError(
+                "cv has IntervalSets and other folds; give IntervalSets only, or pairs of row indices only."
+            )
+        pairs = [tuple(pair) if np.iterable(pair) else (pair,) for pair in given]
+    else:
+        raise ValueError(
+            f"cv is {cv!r}; it must be a number of contiguous blocks, a pynapple IntervalSet, a list of them, a "
+            "scikit-learn splitter, or pairs of (train, test) row indices."
+        )
+    return _of_pairs(pairs, rows, n_given)
+
+
+def is_epochs(value) -> bool:
+    """Whether a value is an IntervalSet of pynapple."""
+    return hasattr(value, "start") and hasattr(value, "end") and hasattr(value, "in_interval")
+
+
+def are_epochs(value) -> bool:
+    """Whether a value is a list of them."""
+    return isinstance(value, list | tuple) and len(value) > 0 and all(map(is_epochs, value))
+
+
+def _of_epochs(folds: list, rows, axis, given: str, what: str) -> Folds:
+    if axis is None:
+        raise ValueError(f"cv is {given}, but neither X nor y has times; give pynapple objects, or row indices.")
+    t = axis.t[rows][:, None]
+    test = np.column_stack([((t >= np.asarray(start)) & (t <= np.asarray(end))).any(axis=1) for start, end in folds])
+    again = int(np.sum(test.sum(axis=1) > 1))
+    if again:
+        warn_user(
+            f"{what}s of cv overlap, so that rows ({again} of {len(test)}) are scored more than once. Make them "
+            "disjoint, for example by IntervalSet.set_diff."
+        )
+    return _checked(~test, test, what)
+
+
+def _of_pairs(pairs, rows, n_given) -> Folds:
+    masks = np.zeros((2, n_given, len(pairs)), bool)
+    for f, pair in enumerate(pairs):
+        if len(pair) != 2:
+            raise ValueError(f"cv has {len(pair)} entries in fold {f}; it needs two, train and test row indices.")
+        for mask, chosen in zip(masks, pair, strict=True):
+            chosen = np.asarray(chosen)
+            if chosen.dtype == bool and chosen.shape == (n_given,):
+                chosen = np.flatnonzero(chosen)
+            if chosen.dtype.kind not in "iu" or chosen.size == 0 or chosen.min() < 0 or chosen.max() >= n_given:
+                raise ValueError(
+                    f"cv holds no rows, or rows that do not exist, in fold {f}; indices go from 0 to {n_given - 1}."
+                )
+            mask[chosen, f] = True
+    return _checked(*masks[:, rows], "fold")
+
+
+def _checked(train, test, what: str) -> Folds:
+    if train.shape[1] < 2:
+        raise ValueError(f"cv has {counted(train.shape[1], what)}; it takes at least two to compare strengths.")
+    both = np.flatnonzero((train & test).any(axis=0))
+    if both.size:
+        raise ValueError(f"{what} {both[0]} of cv has rows both to fit and to score, which says nothing.")
+    empty = np.flatnonzero((train.sum(axis=0) < 2) | ~test.any(axis=0))
+    if empty.size:
+        raise ValueError(
+            f"{what} {empty[0]} of cv has {train[:, empty[0]].sum()} rows to fit and {test[:, empty[0]].sum()} to score"
+            " (rows with NaN and of weight 0 do not count); leave it out."
+        )
+    return Folds(train, test)
+
+
+def score_folds(observation, data: Training, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
+    """Scores of the held-out rows, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
+    S, F, d, N = coef.shape
+    exposure = np.ones(len(data.X)) if data.exposure is None else data.exposure
+    weights = np.ones(len(data.X)) if data.weights is None else data.weights / exposure
+    counts = data.Y if data.exposure is None else data.Y * exposure[:, None].astype(data.Y.dtype)  # as they were given
+    given, scores = replace(data, Y=counts, weights=weights, exposure=exposure), np.empty((S, F, N))
+    for f, test in enumerate(folds.test.T):
+        left_out = given.take(np.flatnonzero(test))
+        # All strengths at once: as neurons next to each other.
+        flat = np.moveaxis(coef[:, f], 0, 1).reshape(d, S * N), intercept[:, f].reshape(S * N)
+        wide = {"Y": np.tile(left_out.Y, (1, S))}
+        if data.offset is not None and data.offset.shape[1] > 1:
+            wide["offset"] = np.tile(left_out.offset, (1, S))
+        model, null = score_sums(observation, replace(left_out, **wide), *flat, scoring)
+        scores[:, f] = (share_explained(model, null) if scoring == "D2" else model).reshape(S, N)
+    return scores
+
+
+def choose_strengths(scores: np.ndarray, comparable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the best mean score, and of the strongest strength within a standard error of it, (neuron,).
+
+    Among the ``comparable`` ones of every neuron, bool (strength, neuron), or else the strongest. The standard error is
+    that of the difference from the best, fold by fold: that folds differ in their rates says nothing about strengths.
+    """
+    known = ~np.isnan(scores) | ~comparable[:, None]
+    n = known.all(axis=0).sum(axis=0)  # folds, (neuron,)
+    usable = known.all(axis=0) & comparable[:, None]  # the same folds for all strengths
+    mean = np.sum(np.where(usable, scores, 0.0), axis=1) / np.maximum(n, 1)
+    mean = np.where(comparable, mean, -np.inf)
+    strongest = len(scores) - 1
+    best = strongest - np.argmax(mean[::-1], axis=0)  # of equal ones the strongest
+    neurons = np.arange(scores.shape[2])
+    with np.errstate(invalid="ignore"):  # of a strength that scores -inf there is no error, nor is it chosen
+        lost = np.where(usable, scores[best, :, neurons].T - scores, 0.0)
+        spread = np.sum((lost - lost.sum(axis=1, keepdims=True) / np.maximum(n, 1)) ** 2 * usable, axis=1)
+        error = np.sqrt(spread / np.maximum(n - 1, 1) / np.maximum(n, 1))
+        within = mean >= mean[best, neurons] - error
+    one_se = strongest - np.argmax(within[::-1], axis=0)
+    return best, one_se

@@ -1,0 +1,173 @@
+"""Recordings given as something that rows are read from: loaded where they fit in memory, checked as they are read."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..data import counts as door
+from ..data.counts import Recording, Training
+from ..design import RowSource, as_source
+from ..design.on_disk import Watch
+from ..engine.chunks import chunks
+
+_LOOK = 65536  # rows at a time of the first look at the counts
+
+
+class _View:
+    """Rows that are read whenever they are needed, from a source or an array; those that do not count are 0."""
+
+    def __init__(self, given, keep: np.ndarray | None, dtype):
+        self.given, self.keep, self.dtype = given, keep, np.dtype(dtype)
+        self.shape = tuple(given.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows) -> np.ndarray:
+        if isinstance(self.given, RowSource):
+            self.given._refuse_shorter(len(self))
+            values = self.given.fetch(rows)
+        else:
+            values = self.given[rows]
+        values = np.asarray(values, self.dtype)
+        if self.keep is not None and not self.keep[rows].all():
+            values = np.where(self.keep[rows][:, None], values, np.zeros((), self.dtype))
+        return values
+
+
+class RowView(_View):
+    """Features of a source, checked whenever they are read."""
+
+    def __init__(self, source: RowSource, keep: np.ndarray | None, watch: Watch | None = None):
+        super().__init__(source, keep, source.dtype)
+        self.chunk_rows, self.watch = source.chunk_rows, watch
+
+    def __getitem__(self, rows) -> np.ndarray:
+        x = super().__getitem__(rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            suspect = not np.isfinite(np.sum(x))  # cheap, and right but for an overflow
+        if suspect and not np.isfinite(x).all():
+            place, column = np.argwhere(~np.isfinite(x))[0]
+            row = np.arange(len(self))[rows][place]
+            raise ValueError(
+                f"X is {x[place, column]} at row {row}, feature {column}; rows that are read as they are fitted need "
+                "finite features. Give such rows sample_weight 0, or fix the source."
+            )
+        return x
+
+
+class CountView(_View):
+    """Counts per unit of exposure, from an array or a source."""
+
+    def __init__(self, counts, keep: np.ndarray | None, exposure: np.ndarray | None):
+        # What is divided is rounded: in double precision it is the same recording as in memory.
+        double = counts.dtype == np.float64 or exposure is not None
+        super().__init__(counts, keep, np.float64 if double else np.float32)
+        self.exposure = exposure
+
+    def __getitem__(self, rows) -> np.ndarray:
+        y = super().__getitem__(rows)
+        if self.exposure is None:
+            return y
+        e = self.exposure[rows]
+        return y / np.where(e > 0, e, 1.0)[:, None]
+
+
+def read_fitted(estimator, X, y, sample_weight, offset, exposure, max_memory: float) -> Training:
+    """Check the data of a fit: X and y are loaded where they fit in memory, and else read in every pass, as views."""
+    X, y = (_readable(a, max_memory) for a in (X, y))
+    source, counts = as_source(X), as_source(y)
+    if source is not None:
+        shape = np.shape(y) if counts is None else counts.shape
+        if bytes_in_memory(source.shape, 1 if len(shape) < 2 else shape[1], source.dtype) > max_memory:
+            y = y if counts is None else counts
+            return _read_streamed(estimator, source, y, sample_weight, offset, exposure)
+    return door.read_training(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
+
+
+def _readable(array, max_memory: float):
+    """Load a small mapped file in a layout whose rows cannot be read by position."""
+    if isinstance(array, np.memmap) and 2 * array.nbytes <= max_memory:
+        try:
+            as_source(array)
+        except ValueError:
+            return np.array(array)
+    return array
+
+
+def as_arrays(X, y):
+    """Load what rows are read from; features with names come as a frame."""
+    X, y = (_readable(a, np.inf) for a in (X, y))
+    source, counts = as_source(X), as_source(y)
+    if source is not None:
+        X = source.to_array()
+        if source.columns is not None:
+            import pandas as pd
+
+            X = pd.DataFrame(X, columns=source.columns)
+    if counts is not None:
+        y = counts.to_array()
+        y = y[:, 0] if counts.one_column else y
+    return X, y
+
+
+def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
+    """Bytes that a fit in memory takes: features twice, and of the size of the counts some arrays."""
+    n_rows, n_features = shape
+    return n_rows * (2 * n_features + 1 + 7 * n_neurons) * np.dtype(dtype).itemsize
+
+
+def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, exposure) -> Training:
+    """Check what rows are read from, but for the features; what does not count has weight 0."""
+    watch = Watch([source, y, offset, exposure])  # weights are copied
+    data, n_dropped, spikes, fraction = _look(estimator, source, y, sample_weight, offset, exposure, reset=True)
+    if fraction.any():
+        door.warn_of_fractions(fraction)
+    weights = data.weights
+    if data.exposure is not None:
+        weights = data.exposure if weights is None else weights * data.exposure
+    keep = _positive(weights)
+    if keep is not None and keep.sum() < 2:
+        raise ValueError(f"X has {int(keep.sum())} rows that count; a fit needs at least 2, of positive weight.")
+    views = {"X": RowView(source, keep, watch), "Y": CountView(data.Y.given, keep, data.exposure)}
+    return Training(**vars(data) | views | {"weights": weights}, n_dropped=n_dropped, spike_count=spikes)
+
+
+def read_scored(estimator, X, y, sample_weight, offset, exposure) -> Recording:
+    """Check what a score is asked of; features that are read from somewhere stay there."""
+    source, counts = as_source(X), as_source(y)
+    if source is None:
+        return door.read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
+    y = y if counts is None else counts
+    data, *_ = _look(estimator, source, y, sample_weight, offset, exposure, reset=False)
+    return door.with_ones(replace(data, X=RowView(source, _positive(data.weights))), len(source))
+
+
+def _positive(weights: np.ndarray | None) -> np.ndarray | None:
+    """Which rows count; None where all do."""
+    return None if weights is None or weights.all() else weights > 0
+
+
+def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, reset: bool):
+    """Check a recording but for its features, once: rows that lack these or the offset get the weight 0.
+
+    Also how many these are, and of every neuron its spikes, and whether it has counts that are no integers.
+    """
+    data, n_rows = door.read_recording(estimator, source, y, sample_weight, offset, exposure, reset), len(source)
+    missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)
+    if missing.shape != (n_rows,):
+        raise ValueError(f"left_out of X has shape {missing.shape}; it needs one entry per row, ({n_rows},).")
+    offset = data.offset
+    if offset is not None:
+        missing = missing | np.isnan(offset).any(axis=1)
+        offset = np.where(missing[:, None], 0.0, offset)
+    weights = np.where(missing, 0.0, 1.0 if data.weights is None else data.weights)
+    weights = None if (weights == 1).all() else weights
+    Y = CountView(data.Y, _positive(weights), None)
+    fraction, spikes = np.zeros(Y.shape[1], bool), np.zeros(Y.shape[1])
+    for rows in chunks(n_rows, _LOOK):
+        y = Y[rows]
+        door.check_part(y, None if data.exposure is None else data.exposure[rows], rows.start)
+        fraction |= np.any(y != np.rint(y), axis=0)
+        spikes += y.sum(axis=0, dtype=np.float64)
+    return replace(data, Y=Y, weights=weights, offset=offset), int(missing.sum()), spikes, fraction

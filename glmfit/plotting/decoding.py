@@ -1,0 +1,172 @@
+"""What a decoder said, and what was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..estimators import ResponseModel
+from .axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes, on_axes
+from .given import read_like, read_numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@on_axes
+def plot_confusion(
+    true: ArrayLike,
+    decoded: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    numbers: bool | None = None,
+    colorbar: bool = False,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a confusion matrix: of the rows of each class, the share that was decoded as each.
+
+    Row the true class, column the decoded one, percent of the row; a class that never occurred has a grey row.
+
+    Parameters
+    ----------
+    true, decoded : array-like of shape (row,)
+        Classes, of any kind that compares and sorts.
+    labels : sequence, optional
+        Classes in the order to draw them; default all that occur, sorted. Rows of other classes are an error.
+    names : sequence of str, optional
+        Words for the classes, as tick labels.
+    numbers : bool, optional
+        Whether to write the percentages into the cells; default up to twelve classes.
+    """
+    true, decoded = np.asarray(true), np.asarray(decoded)
+    if true.ndim != 1 or true.shape != decoded.shape:
+        raise ValueError(f"true has shape {true.shape} and decoded {decoded.shape}; both must be (row,), alike.")
+    labels = np.unique(np.concatenate([true, decoded])) if labels is None else np.asarray(labels)
+    place = {label: k for k, label in enumerate(labels.tolist())}
+    unknown = sorted({str(c) for c in [*true.tolist(), *decoded.tolist()] if c not in place})
+    if unknown:
+        raise ValueError(f"labels lacks {', '.join(unknown[:5])}, which occurs in true or decoded.")
+    n = len(labels)
+    table = np.zeros((n, n))
+    np.add.at(table, ([place[c] for c in true.tolist()], [place[c] for c in decoded.tolist()]), 1)
+    rows = table.sum(axis=1, keepdims=True)
+    percent = np.where(rows > 0, 100 * table / np.where(rows > 0, rows, 1), np.nan)
+    ax = axes_or_new(ax, (3.2, 3.0))
+    ax.set_facecolor(LIGHT)  # shows through where nothing is drawn
+    image = ax.imshow(percent, cmap="Blues", vmin=0, vmax=100, interpolation="nearest")
+    if n <= 12 if numbers is None else numbers:
+        for i, j in np.argwhere(percent >= 0.5):
+            ink = "white" if percent[i, j] > 55 else "black"
+            ax.text(j, i, f"{percent[i, j]:.0f}", ha="center", va="center", fontsize=7.5, color=ink)
+    words = [str(c) for c in labels.tolist()] if names is None else list(names)
+    some = range(n) if n <= 12 or names is not None else np.unique(np.linspace(0, n - 1, 7).astype(int))
+    ax.set_xticks(list(some), [words[k] for k in some])
+    ax.set_yticks(list(some), [words[k] for k in some])
+    name_axes(ax, "decoded", "true")
+    color_bar(image, "% of the true class", colorbar)
+    return ax
+
+
+@on_axes
+def plot_decoded(
+    time_s: ArrayLike,
+    posterior: ArrayLike,
+    position: ArrayLike,
+    truth: ArrayLike | None = None,
+    *,
+    limit: float | None = None,
+    breaks: Sequence[float] | np.ndarray = (),
+    ylabel: str = "position",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a posterior over positions as it changes in time, and where the animal was.
+
+    Parameters
+    ----------
+    time_s : array-like of shape (time,)
+        Centres of the bins, s; evenly spaced.
+    posterior : array-like of shape (time, position)
+        Probabilities, as ``predict_proba`` returns them.
+    position : array-like of shape (position,)
+        Centres of the places, increasing and evenly spaced; those that were never seen in training may be lacking.
+    truth : array-like of shape (time,), optional
+        True position, in the unit of `position`.
+    limit : float, optional
+        Probability at which black is reached; default the 99th percentile of the largest ones.
+    breaks : sequence of float
+        Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
+    """
+    time, position = read_numbers("time_s", time_s, "time"), read_numbers("position", position, "position")
+    posterior = read_numbers("posterior", posterior, "time", "position")
+    if posterior.shape != (len(time), len(position)):
+        raise ValueError(
+            f"posterior has shape {posterior.shape}; with {len(time)} times and {len(position)} positions it must be "
+            f"({len(time)}, {len(position)})."
+        )
+    values = None if truth is None else read_like("truth", truth, "time_s", time.shape)
+    ax = axes_or_new(ax, (6.5, 2.6))
+    step = np.diff(position).min() if len(position) > 1 else 1.0
+    place = np.round((position - position[0]) / step).astype(int)
+    image = np.zeros((place[-1] + 1, len(time)))
+    image[place] = posterior.T
+    half_t = np.median(np.diff(time)) / 2 if len(time) > 1 else 0.5
+    extent = (time[0] - half_t, time[-1] + half_t, position[0] - step / 2, position[-1] + step / 2)
+    limit = float(np.quantile(posterior.max(axis=1), 0.99)) if limit is None else limit
+    shown = {"cmap": "Greys", "vmin": 0, "vmax": limit, "interpolation": "nearest"}
+    ax.imshow(image, origin="lower", aspect="auto", extent=extent, **shown)
+    named = {}  # the last line of each kind
+    for cut in breaks:
+        named["time cut"] = ax.axvline(cut, color="#56B4E9", lw=0.8)
+    if values is not None:
+        for part in np.split(np.arange(len(time)), np.searchsorted(time, np.sort(breaks))):
+            (named["true"],) = ax.plot(time[part], values[part], color=RED, lw=1.3)
+    if named:
+        legend(ax, loc="upper right", handles=named.values(), labels=named, frameon=True, framealpha=0.8)
+    ax.set(xlim=extent[:2], ylim=extent[2:])
+    name_axes(ax, "time (s)", ylabel)
+    return ax
+
+
+@on_axes
+def plot_responses(
+    responses: ArrayLike | ResponseModel,
+    *,
+    rows: ArrayLike | None = None,
+    columns: ArrayLike | None = None,
+    limits: tuple[float, float] | None = None,
+    label: str = "response",
+    colorbar: bool | list[Axes] = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a table of responses: row a stimulus, column a neuron; pairs that are not known stay grey.
+
+    Parameters
+    ----------
+    responses : array-like of shape (stimulus, neuron) or ResponseModel
+        Responses, NaN where there is none; or a fitted model, whose completed table is drawn.
+    rows, columns : array-like of int, optional
+        Stimuli and neurons in the order to draw them (some may be left out); default as they are.
+    limits : tuple of float, optional
+        Responses at the ends of the colours; 0, or the least if that is negative, and the 99th percentile when left
+        out.
+    label : str
+        Name, and unit, of the responses, next to the color bar.
+    """
+    responses = responses.predict() if hasattr(responses, "predict") else responses
+    table = read_numbers("responses", responses, "stimulus", "neuron")
+    table = table if rows is None else table[np.asarray(rows)]
+    table = table if columns is None else table[:, np.asarray(columns)]
+    known = table[np.isfinite(table)]
+    if limits is None:
+        limits = (min(0.0, float(known.min())), float(np.quantile(known, 0.99))) if known.size else (0.0, 1.0)
+    ax = axes_or_new(ax, (4.0, 3.0))
+    shown = {"cmap": "viridis", "vmin": limits[0], "vmax": limits[1], "interpolation": "none"}
+    image = ax.imshow(table, aspect="auto", **shown)
+    ax.set_facecolor("#D9D9D9")
+    name_axes(ax, "neuron", "stimulus")
+    color_bar(image, label, colorbar, pad=0.01, extend="max")
+    return ax

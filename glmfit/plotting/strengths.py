@@ -1,0 +1,114 @@
+"""Strengths chosen by cross-validation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..estimators import PopulationGLMCV
+from ..estimators.model import check_is_fitted
+from .axes import CYCLE, RED, axes_or_new, legend, name_axes, on_axes, whole_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def _check_cv(model) -> None:
+    """Raise TypeError unless the model is a PopulationGLMCV, and NotFittedError before its fit."""
+    if isinstance(model, PopulationGLMCV):
+        check_is_fitted(model)
+    elif not hasattr(model, "cv_scores_"):
+        raise TypeError(
+            f"model is a {type(model).__name__}, which has no scores of strengths; pass a fitted PopulationGLMCV."
+        )
+
+
+@on_axes
+def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw the held-out score of neurons against the strength, with standard errors of the difference from the best.
+
+    A dot marks the best strength, a circle the one-standard-error rule's.
+
+    Parameters
+    ----------
+    model : PopulationGLMCV
+        Fitted.
+    neurons : int or sequence of int, optional
+        Which neurons to draw; all of up to eight, else the first eight, by default. Scores are drawn less each
+        neuron's best, so that neurons of any rate fit one panel.
+    """
+    _check_cv(model)
+    n_all = model.cv_scores_.shape[2]
+    neurons = np.arange(min(n_all, 8)) if neurons is None else np.atleast_1d(neurons)
+    if neurons.dtype.kind not in "iu" or neurons.min(initial=0) < 0 or neurons.max(initial=0) >= n_all:
+        raise ValueError(f"neurons is {neurons.tolist()}; the model has neurons 0 to {n_all - 1}.")
+    ax = axes_or_new(ax)
+    strengths = model.strengths_
+    # A strength of 0 stands one decade below the others.
+    place = np.log10(np.where(strengths > 0, strengths, strengths[strengths > 0].min() / 10))
+    for k, n in enumerate(neurons):
+        scores = model.cv_scores_[:, :, n]
+        there = ~np.isnan(scores).all(axis=1)  # a fit that was interrupted leaves strengths out
+        scores = scores[there]
+        scores = scores[:, ~np.isnan(scores).any(axis=0)]
+        if not scores.size:
+            continue  # a neuron that cannot be scored
+        lost = scores - scores[np.argmax(scores.mean(axis=1))]
+        mean, n_folds = lost.mean(axis=1), scores.shape[1]
+        error = lost.std(axis=1, ddof=1) / np.sqrt(n_folds) if n_folds > 1 else np.zeros(len(mean))
+        colour = CYCLE[k % len(CYCLE)]
+        shift = 0.02 * (k - (len(neurons) - 1) / 2) * (place[-1] - place[0]) / max(len(place) - 1, 1)
+        at = place[there] + shift
+        ax.errorbar(at, mean, error, color=colour, lw=1, elinewidth=0.7, label=model.report_.neuron[n])
+        for chosen, face in ((model.one_se_strength_[n], "white"), (model.best_strength_[n], colour)):
+            i = int(np.searchsorted(strengths[there], chosen))
+            ax.plot(at[i], mean[i], "o", ms=5, mfc=face, mec=colour)
+    some = np.arange(0, len(strengths), -(-len(strengths) // 7))
+    ax.set_xticks(place[some], [f"{s:.2g}" for s in strengths[some]])
+    score = "D2" if model.scoring == "D2" else "log-likelihood per bin"
+    name_axes(ax, _strength_words(model), f"held-out {score}\nless the best")
+    if ax.get_legend_handles_labels()[0]:
+        legend(ax, title="neuron", title_fontsize=8, ncols=2 if len(neurons) > 4 else 1)
+    return ax
+
+
+@on_axes
+def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
+    """Draw the held-out score of every neuron and strength as a map, with the strengths chosen.
+
+    Neurons from left to right, in order of the strength chosen; colour is the mean score over folds less the neuron's
+    best, over the spread of its scores; a line marks the strength chosen.
+
+    Parameters
+    ----------
+    model : PopulationGLMCV
+        Fitted.
+    """
+    _check_cv(model)
+    known = ~np.isnan(model.cv_scores_)
+    there = known.any(axis=1, keepdims=True)  # a fit that was interrupted leaves strengths out
+    usable = (known | ~there).all(axis=0, keepdims=True) & there
+    count = usable.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        mean = np.sum(np.where(usable, model.cv_scores_, 0), axis=1) / np.where(count > 0, count, np.nan)
+    best, worst = np.fmax.reduce(mean, axis=0), np.fmin.reduce(mean, axis=0)
+    relative = (mean - best) / np.where(best > worst, best - worst, 1.0)
+    order = np.argsort(model.strength_, kind="stable")
+    ax = axes_or_new(ax)
+    image = ax.imshow(relative[:, order], aspect="auto", origin="lower", cmap="viridis", interpolation="nearest")
+    strength = model.strength_[order]
+    chosen = np.where(np.isnan(strength), np.nan, np.searchsorted(model.strengths_, strength))
+    ax.step(np.arange(len(order)), chosen, where="mid", color=RED, lw=1.2)
+    ax.set_yticks(range(len(model.strengths_)), [f"{s:.2g}" for s in model.strengths_])
+    whole_ticks(ax.xaxis)
+    bar = ax.figure.colorbar(image, ax=ax, ticks=[-1, 0])
+    bar.ax.set_yticklabels(["worst", "best"], fontsize=8)
+    name_axes(ax, "neuron, by strength chosen", _strength_words(model))
+    return ax
+
+
+def _strength_words(model) -> str:
+    """Name the strength by its penalty."""
+    return {"Lasso": "lasso strength", "ElasticNet": "elastic-net strength"}.get(model.regularizer, "ridge strength")

@@ -1,0 +1,285 @@
+"""What a fit of a NeMoS model leaves: certificate, state (NeMoS's ``solver_state_``), and how results become them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from nemos.solvers._abstract_solver import OptimizationInfo
+
+from ...display import Display, Summary
+from ...engine.problem import Params
+from ...engine.result import Solution
+from ...estimators import FitReport
+from ...estimators.report import null_is_best, relative_gap, report_of
+from ...status import NO_PROOF, Status
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_FINE = (Status.CONVERGED, Status.NO_SPIKES)
+
+
+@dataclass(frozen=True, repr=False)
+class Certificate(Display):
+    """What is known of the distance from the optimum, per neuron (whose classes are one problem).
+
+    Attributes
+    ----------
+    gap : numpy.ndarray
+        ``F - F*``: a proved bound where ``gap_is_bound``, else an estimate.
+    gap_is_bound : numpy.ndarray
+        Whether it is proved.
+    status : numpy.ndarray
+        Outcome, of :class:`glmfit.Status`; shown as words.
+    step : StepCertificate or None
+        Theorem and constants of the step size, where one was used.
+    """
+
+    gap: np.ndarray
+    gap_is_bound: np.ndarray
+    status: np.ndarray
+    step: Any = None
+
+    def _summary(self) -> Summary:
+        proved = int(np.sum(self.status == Status.CONVERGED))
+        return Summary([f"{proved} of {len(self.status)} neurons converged"], self.to_frame())
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per neuron as a pandas DataFrame."""
+        import pandas as pd
+
+        kind = np.where(self.gap_is_bound, "bound", "estimate")
+        columns = {"status": [str(s) for s in self.status], "gap": self.gap, "gap_kind": kind}
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(self.gap), name="neuron"))
+
+
+class FitState(eqx.Module):
+    """State of the solver, NeMoS's ``solver_state_``.
+
+    Attributes
+    ----------
+    function_val : array
+        Penalised loss at the parameters returned.
+    num_steps : array
+        Epochs, or iterations of the proximal route.
+    converged, reached_max_steps : array
+        Whether the gap of every neuron is proved to be below the tolerance (in a run that jax traces, where nothing can
+        be proved: whether the gradient is); whether the budget ran out first.
+    step : array
+        Step size an update starts from.
+    route : str
+        "certified" (a model glmfit knows, with bounds per neuron), "table" (a generalised linear model it knows by
+        its loss) or "proximal" (nothing known).
+    solver : str
+        Algorithm that ran.
+    report : FitReport or None
+        What is known per neuron; None on the proximal route. :func:`glmfit.plugins.nemos.report` always has one.
+    """
+
+    function_val: Any
+    num_steps: Any
+    converged: Any
+    reached_max_steps: Any
+    step: Any
+    route: str = eqx.field(static=True)
+    solver: str = eqx.field(static=True)
+    report: Any = None
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Distance from the optimum; None on the proximal route."""
+        known = self.report
+        if known is None:
+            return None
+        return Certificate(known.gap, known.gap_is_bound, known.status, known.step_certificate)
+
+    def __repr__(self) -> str:
+        """Return the report, or what is known without one."""
+        return f"{self._heading}\n{self.report}" if self.report is not None else self._heading
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook."""
+        table = "" if self.report is None else self.report._repr_html_()
+        return f"<pre>{self._heading}</pre>{table}"
+
+    @property
+    def _heading(self) -> str:
+        outcome = "converged" if self.converged else "out of steps" if self.reached_max_steps else "not converged"
+        return (
+            f"{self.solver}, {self.route} route: {outcome} after {int(self.num_steps)} steps, penalised loss "
+            f"{float(self.function_val):.6g}"
+        )
+
+    @property
+    def stats(self) -> OptimizationInfo:
+        """NeMoS's summary of the run."""
+        names = "function_val", "num_steps", "converged", "reached_max_steps"
+        return OptimizationInfo(**{name: getattr(self, name) for name in names})
+
+
+class Outcome(NamedTuple):
+    """What either solver says of a part of the columns."""
+
+    solution: Solution
+    pseudo_r2: np.ndarray
+    objective: float  # sum of the columns'
+    step: float
+    lost_rank: int = 0
+
+
+def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
+    """Outcome of a certified fit at parameters as NeMoS keeps them, in its precision: the gap there is the one told."""
+    kept = Params(*(a.astype(dtype).astype(np.float64) for a in solution.params))
+    with np.errstate(invalid="ignore"):
+        objective = np.asarray(problem.evaluate(kept).objective).reshape(solution.objective.shape)
+        gap = solution.gap + np.maximum(objective - solution.objective, 0.0)
+    lost = np.isin(solution.status, (Status.CONVERGED, Status.UNPROVED)) & ~(gap <= solution.target)
+    status = np.where(lost, Status.PRECISION_FLOOR, solution.status)
+    if np.any(start.coef):  # a start may be better than where an unfinished fit has got to
+        before = np.asarray(problem.evaluate(start).objective).reshape(objective.shape)
+        worse = ~np.isin(status, _FINE) & ~(objective <= before)
+        kept = Params(*(np.where(worse, old, new) for old, new in zip(start, kept, strict=True)))
+        objective = np.where(worse, before, objective)
+    penalty = np.asarray(problem.penalty.value(kept.coef), np.float64).reshape(-1)
+    penalty = penalty if len(penalty) == len(objective) else penalty.sum(keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        saturated = problem.saturated_loss
+        explained = 1 - (objective - penalty - saturated) / (solution.null_objective - saturated)
+    step, lost_rank = solution.step_certificate, len(kept.coef) - getattr(problem, "design_rank", len(kept.coef))
+    solution = replace(solution, params=kept, status=status, gap=gap, objective=objective)
+    return Outcome(solution, explained, float(np.sum(objective)), 1.0 if step is None else np.min(step.step), lost_rank)
+
+
+def of_table(solution, budget: int, n_classes: int) -> Outcome:
+    """Outcome of a fit of which only an estimate of the gap is known, shared out over the neurons; no proof."""
+    shares = solution.shares.reshape(-1, n_classes).sum(axis=1)
+    stopped = Status.MAX_EPOCHS if solution.epochs >= budget else Status.PRECISION_FLOOR
+    status = Status.UNPROVED if solution.converged else stopped
+    status = status if np.isfinite(solution.objective) else Status.NON_FINITE
+    known = _nothing_proved(len(shares), status, "TableSAGA", solution.epochs, solution.params)
+    known = replace(known, gap=solution.gap * shares, target=solution.target * shares)
+    return Outcome(known, known.objective, solution.objective, solution.step)
+
+
+def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int, params=None) -> Solution:
+    """Solution of which neither null model nor cost is known."""
+    unknown = np.full(n_neurons, np.nan)
+    return Solution(
+        params=params, status=np.full(n_neurons, int(status)), gap=unknown, gap_is_bound=np.zeros(n_neurons, bool),
+        target=unknown, objective=unknown, null_objective=unknown, epochs=np.full(n_neurons, int(epochs)),
+        seconds_run=0.0, seconds_compile=0.0, solver_name=solver,
+    )  # fmt: skip
+
+
+def merge(outcomes, view, route: str) -> FitState:
+    """State of all columns from the outcomes of their parts; the classes of a neuron are one row of its report."""
+    K, parts, all_ = view.n_together, *zip(*outcomes, strict=True)
+    fits = [outcome.solution for outcome in all_]
+
+    def joined(values):
+        out = np.empty(view.n_columns // K, np.result_type(*values))
+        for columns, value in zip(parts, values, strict=True):
+            out[columns[::K] // K] = value
+        return out
+
+    per_neuron = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
+    sums = "row_evals", "failure_probability", "seconds_run", "seconds_compile"
+    solution = Solution(
+        params=None,
+        **{name: joined([getattr(fit, name) for fit in fits]) for name in per_neuron},
+        **{name: sum(getattr(fit, name) for fit in fits) for name in sums},
+        step_certificate=fits[0].step_certificate if len(fits) == 1 else None,
+        solver_name="+".join(sorted({fit.solver_name for fit in fits})),
+    )
+    spikes = np.sum(view.Y, axis=0, dtype=np.float64) if K == 1 else np.full(view.n_columns // K, np.nan)
+    rank = view.X.shape[1] - max(o.lost_rank for o in all_)
+    report = _report(
+        solution, joined([o.pseudo_r2 for o in all_]), spike_count=spikes, n_rows=len(view.X), rank=rank,
+        n_features=view.X.shape[1], n_classes=K,
+    )  # fmt: skip
+    return FitState(
+        np.asarray(sum(o.objective for o in all_)),
+        np.asarray(max(int(fit.epochs.max()) for fit in fits)),
+        np.isin(solution.status, _FINE).all(),
+        np.asarray(np.any(solution.status == Status.MAX_EPOCHS)),
+        np.asarray(min(o.step for o in all_)),
+        route,
+        solution.solver_name,
+        report,
+    )
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class NemosReport(FitReport):
+    """Report of a fit through NeMoS: its advice names what can be changed there.
+
+    Attributes
+    ----------
+    n_classes : int
+        Classes of a classifier, which are one problem for every neuron: there are no spikes then.
+    """
+
+    n_classes: int = 1
+
+    def _advice(self, status: Status) -> str:
+        if status == Status.UNPROVED and not self.step_certificate and "Newton" not in self.solver_name:
+            return _UNKNOWN_MODEL
+        return _ADVICE.get(status, status.advice)
+
+    def _totals(self) -> list[str]:
+        if self.row_evals and self.n_classes == 1:
+            return super()._totals()
+        n, classes = len(self.neuron), f", {self.n_classes} classes" if self.n_classes > 1 else ""
+        done = str(self.status[0]) if n == 1 else f"{int(self.converged.sum())} of {n} neurons converged"
+        data = f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank}){classes}" if self.n_rows else ""
+        steps = self._seconds() if self.seconds_run else f"{int(self.epochs.max())} epochs"
+        return [f"{self.solver_name}: {done}{data}", f"{steps} or steps"]
+
+    @property
+    def _frame(self) -> tuple[str, ...]:
+        names = FitReport._frame
+        return names if self.n_classes == 1 else (*(n for n in names if n != "spike_count"), "n_classes")
+
+    def _worst(self):
+        return super()._worst() if self.n_classes == 1 else super()._worst().drop(columns="spikes")
+
+
+_UNKNOWN_MODEL = (
+    "The estimated gap is below the tolerance, but no bound of it is known for this observation model, link and "
+    "regularizer, so that nothing proves it."
+)
+_ADVICE = {
+    Status.MAX_EPOCHS: "The budget ran out first: raise maxiter in solver_kwargs, or accept the reported gap.",
+    Status.PRECISION_FLOOR: (
+        "Above the tolerance no further progress was seen, because of rounding or slowness: loosen tol in "
+        'solver_kwargs, or turn on double precision with jax.config.update("jax_enable_x64", True).'
+    ),
+    Status.NON_FINITE: "A number overflowed or was not finite: check the scale of X and of y.",
+    Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ""),
+}
+
+
+def _report(solution: Solution, pseudo_r2, **counts) -> FitReport:
+    """Report of a fit through NeMoS, whose neurons have numbers for names."""
+    of = solution.objective, solution.null_objective
+    return report_of(
+        NemosReport,
+        solution,
+        neuron=[str(n) for n in range(len(solution.gap))],
+        relative_gap=relative_gap(solution.status, solution.gap, *of),
+        pseudo_r2=np.where(null_is_best(solution.status, *of), 0.0, pseudo_r2),
+        n_dropped=0,
+        **counts,
+    )
+
+
+def report_of_proximal(state: FitState, n_neurons: int, n_classes: int) -> FitReport:
+    """Report of a fit of which only the gradient is known, and no gap."""
+    status = Status.MAX_EPOCHS if state.reached_max_steps else Status.UNPROVED
+    solution = _nothing_proved(n_neurons, status, state.solver, state.num_steps)
+    unknown = solution.objective
+    return _report(solution, unknown, spike_count=unknown, n_rows=0, rank=0, n_features=0, n_classes=n_classes)

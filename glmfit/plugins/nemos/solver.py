@@ -1,0 +1,401 @@
+"""The solver that NeMoS calls, and what it registers."""
+
+import numbers
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+try:
+    import nemos
+except ModuleNotFoundError as error:
+    if error.name != "nemos":  # something that NeMoS needs
+        raise
+    raise ModuleNotFoundError(
+        'glmfit.plugins.nemos needs NeMoS, not installed here: run  python -m pip install -e ".[nemos]"  in the '
+        "checkout of glmfit.",
+        name="nemos",
+    ) from None
+from nemos.solvers._abstract_solver import OptimizationInfo
+
+from ...checks import shorten
+from ...compilation import full_precision, jit
+from ...engine import ConjugateGradients, Newton, ProximalNewton
+from ...engine.population import PopulationProblem
+from ...engine.problem import Params
+from ...engine.result import LoopOptions
+from ...estimators import FitReport, choose_solver
+from ...saga import SAGA as CertifiedSAGA
+from ...saga.joint import JointProblem, curved
+from ...saga.spectral_rows import block_spectra, saga_epoch, sweep
+from ...saga.table import TableSAGA
+from ...status import Status, as_statuses
+from ...stochastic import Pairs, SoftmaxProblem
+from .proximal import proximal_gradient
+from .results import FitState, Outcome, merge, of_certified, of_table, report_of_proximal
+from .terms import REGULARIZERS
+from .view import AGREE, Part, View, views
+
+_TOL = 1e-3
+_ON_HOST = {"ConjugateGradients": ConjugateGradients, "ProximalNewton": ProximalNewton, "Newton": Newton}
+_EPOCHS, _CLASS_EPOCHS, _JOINT_EPOCHS, _PROXIMAL_STEPS = 200, 500, 1000, 10_000
+_OFF = 1e-2  # share of the improvement by which two evaluations of a known model may differ
+_NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
+
+
+def register() -> None:
+    """Make ``"SAGA[glmfit]"`` known to NeMoS and allow it for all five regularizers. Repeating it changes nothing."""
+    known = nemos.solvers.list_algo_backends("SAGA") if "SAGA" in nemos.solvers.list_available_algorithms() else []
+    if "glmfit" not in known:
+        nemos.solvers.register("SAGA", SAGA, backend="glmfit", validate=True)
+    for name in REGULARIZERS:
+        getattr(nemos.regularizer, name).allow_solver("SAGA")
+
+
+def report(model: Any) -> FitReport:
+    """Report on a NeMoS model that glmfit fitted: status, gap and more, a row per neuron.
+
+    Parameters
+    ----------
+    model : nemos model
+        Fitted with ``solver_name="SAGA[glmfit]"``.
+
+    Returns
+    -------
+    FitReport
+        The neurons have numbers for names; what a route of the solver does not know is nan. The classes of a
+        classifier are one problem, and share a row.
+
+    Raises
+    ------
+    TypeError
+        If it is no model of NeMoS.
+    ValueError
+        If the model is not fitted, or was fitted by another solver.
+    """
+    if not isinstance(model, nemos.base_class.Base):
+        own = "; a model of glmfit has its report in model.report_" if hasattr(model, "report_") else ""
+        raise TypeError(
+            f"model is {shorten(model)}, of type {type(model).__name__}; report takes a fitted model of NeMoS, such as "
+            f"nemos.glm.PopulationGLM{own}."
+        )
+    state = getattr(model, "solver_state_", None)
+    if not isinstance(state, FitState):
+        by_another = f"was fitted by another solver (its state is a {type(state).__name__})"
+        found = "is not fitted" if state is None else by_another
+        raise ValueError(f"the model {found}. Fit it with solver_name='SAGA[glmfit]'.")
+    if state.report is not None:
+        return state.report
+    n_classes = getattr(model, "n_classes", 1)
+    return report_of_proximal(state, np.size(model.intercept_) // n_classes, n_classes)
+
+
+class SAGA:
+    """Solver of NeMoS models: certified SAGA in the spectral basis where the model is known.
+
+    NeMoS makes and calls it; a user names it by ``solver_name="SAGA[glmfit]"`` after ``import glmfit.plugins.nemos``.
+
+    Parameters
+    ----------
+    unregularized_loss, regularizer, regularizer_strength, has_aux, init_params :
+        As NeMoS gives them.
+    stepsize : float, optional
+        Upper limit of the step. Steps are certified (or safeguarded) without it; a smaller one is as safe, a larger
+        one is not taken.
+    batch_size : int, optional
+        Rows per step.
+    tol : float, optional
+        Relative error to stop at, default 1e-3. As elsewhere in NeMoS it is one of the parameters or of the
+        gradient; the gap is of second order, so a fit stops at a gap ``F - F*`` of ``tol**2`` (at least 1e-9 in single
+        and 1e-16 in double precision) times the improvement over a model without coefficients; on the certified route
+        also at 1e-4 of a nat over the whole recording. The proximal route stops when the norm of the gradient mapping
+        is ``tol`` times that of the parameters plus one.
+    maxiter : int, optional
+        Budget in epochs (on the proximal route in iterations).
+    key : jax key, optional
+        Of the row order and of the certificates.
+
+    Notes
+    -----
+    Three routes, told in ``solver_state_.route`` (docs/how_to/use_with_nemos.md):
+
+    - "certified": Poisson with softplus or exp link, with any of the five regularizers and any feature mask, by SAGA or
+      Newton's method; classifiers with a ridge or without a penalty. Gaps are bounds wherever one can be proved.
+    - "table": any other observation model, link or classifier: SAGA with a safeguarded step and an estimated gap.
+    - "proximal": a loss that is no generalised linear model, or a run that jax is tracing: accelerated proximal
+      gradient steps, each of which descends.
+
+    ``converged`` means proved. Where the gap is only estimated to be below the tolerance the status is UNPROVED,
+    ``converged`` is False, and NeMoS warns that the fit did not converge.
+
+    A model counts as known only after its loss has been found equal to ours on some rows, and its answer stands only if
+    NeMoS's own objective there is what we say. The penalised loss never ends above its start.
+    """
+
+    def __init__(
+        self,
+        unregularized_loss: Callable,
+        regularizer: Any,
+        regularizer_strength: Any,
+        has_aux: bool,
+        init_params: Any = None,
+        stepsize: float | None = None,
+        batch_size: int | None = None,
+        tol: float | None = None,
+        maxiter: int | None = None,
+        key: Any = None,
+    ):
+        self.unregularized_loss = unregularized_loss
+        self.regularizer, self.regularizer_strength = regularizer, regularizer_strength
+        self.has_aux = has_aux
+        self.stepsize = _positive("stepsize", stepsize, False, "the certified step")
+        self.batch_size = _positive("batch_size", batch_size, True, "a size chosen from the number of rows")
+        self.maxiter = _positive("maxiter", maxiter, True, "the solver's own budget")
+        self.tol = _positive("tol", tol, False, f"{_TOL}") or _TOL
+        self.key = _read_key(key)
+        if init_params is not None:
+            regularizer.get_proximal_operator(params=init_params, strength=regularizer_strength)  # refuses early
+        self._update = jit(self._one_step)
+
+    # ---------------------------------------------------------------------------------- NeMoS's contract
+
+    @classmethod
+    def get_accepted_arguments(cls) -> set[str]:
+        """Names that ``solver_kwargs`` may have."""
+        return {"stepsize", "batch_size", "tol", "maxiter", "key"}
+
+    def init_state(self, init_params: Any, *args: Any) -> FitState:
+        """State before the first step; nothing is computed from the data."""
+        step = jnp.asarray(1.0 if self.stepsize is None else self.stepsize, float)
+        return _proximal_state(jnp.asarray(jnp.nan, float), jnp.zeros((), int), step)
+
+    def update(self, params: Any, state: FitState, *args: Any):
+        """Take one proximal gradient step on the data given; the objective on them does not rise.
+
+        A table of gradients cannot be kept here: the rows come without their numbers.
+        """
+        params, objective, step, aux = self._update(params, state.step, *args)
+        return params, _proximal_state(objective, state.num_steps + 1, step), aux
+
+    def run(self, init_params: Any, *args: Any):
+        """Fit; returns parameters, state and the loss's auxiliary value."""
+        if not self.has_aux and not _is_traced((init_params, args)):
+            for view in views(self, init_params, args):
+                start = view.columns(init_params)
+                params, state, _ = self._fit_parts(view, start)
+                params = view.tree(view.same_shift(params, start), init_params)
+                params, state = self._polish(view, params, state, args, start)
+                if self._confirms(view, init_params, params, state, args):
+                    return params, state, None
+        return self._run_proximal(init_params, args)
+
+    def get_optim_info(self, state: FitState) -> OptimizationInfo:
+        """Summary of a run in Python's numbers, read by NeMoS 0.2.8; later versions read ``state.stats``."""
+        return OptimizationInfo(**{name: np.asarray(value).item() for name, value in vars(state.stats).items()})
+
+    # ---------------------------------------------------------------------------------- proximal route
+
+    def _pieces(self, params, args):
+        """Loss, proximal operator and penalty as functions of the parameters alone."""
+        prox = self.regularizer.get_proximal_operator(params=params, strength=self.regularizer_strength)
+        penalised = self.regularizer.penalized_loss(lambda *_: 0.0, params=params, strength=self.regularizer_strength)
+
+        def loss(p):
+            value = self.unregularized_loss(p, *args)
+            return value[0] if self.has_aux else value
+
+        return loss, lambda p, step: prox(p, None, scaling=step), penalised
+
+    def _one_step(self, params, step, *args):
+        result = proximal_gradient(*self._pieces(params, args), params, tol=0.0, max_steps=1, step=step)
+        aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
+        limit = jnp.inf if self.stepsize is None else self.stepsize
+        return result.params, result.objective, jnp.minimum(result.step, limit), aux
+
+    def _run_proximal(self, params, args):
+        budget = self.maxiter or _PROXIMAL_STEPS
+        result = self._proximal(params, args, self.tol, budget)
+        aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
+        # A small gradient proves nothing. Only where jax traces the run, and nobody can be warned, it has to do.
+        converged = result.converged & _is_traced((params, args))
+        out = ~result.converged & (result.n_steps >= budget)
+        return result.params, _proximal_state(result.objective, result.n_steps, result.step, converged, out), aux
+
+    def _proximal(self, params, args, tol, budget):
+        first = 1.0 if self.stepsize is None else self.stepsize
+
+        def fit(params, args):
+            return proximal_gradient(*self._pieces(params, args), params, tol=tol, max_steps=budget, step=first)
+
+        return fit(params, args) if _is_traced((params, args)) else jit(fit)(params, args)
+
+    # ---------------------------------------------------------------------------------- known models
+
+    @full_precision
+    def _confirms(self, view: View, init_params, params, state: FitState, args) -> bool:
+        """Whether NeMoS's own objective at the answer is what we say: the model was what we took it for."""
+        penalised = self.regularizer.penalized_loss(
+            self.unregularized_loss, params=params, strength=self.regularizer_strength
+        )
+        given, ours = float(penalised(params, *args)), float(state.function_val)
+        size = abs(given) + (float(np.abs(view.Y).mean()) if view.certified else 0.0)
+        allowed = AGREE[view.dtype.itemsize] * size
+        if self._proves(view):
+            # Where coefficients ran away, NeMoS's sums in its precision are off by a part of what was gained.
+            allowed += _OFF * max(float(penalised(init_params, *args)) - ours, 0.0)
+        return abs(given - ours) <= allowed or not (np.isfinite(given) or np.isfinite(ours))
+
+    def _proves(self, view: View) -> bool:
+        """Whether bounds are known for the model, and options leave the solver that gives them."""
+        return view.certified or bool(view.n_classes and self._is_free)
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether no option of steps is given."""
+        return self.stepsize is None and self.batch_size is None
+
+    def _fit_parts(self, view: View, start: Params, first: Params | None = None):
+        """Fit every part from the start; if ``first`` was the start, only look how far from the optimum this is.
+
+        Returns parameters, state, and the smallest gap asked of a part.
+        """
+        coef, intercept = start.coef.copy(), start.intercept.copy()
+        outcomes = []
+        for part in view.parts():
+            reference = None if first is None else _of(first, part.columns)
+            outcome = self._fit_part(view, part, _of(start, part.columns), reference)
+            found = outcome.solution.params
+            coef[:, part.columns], intercept[part.columns] = 0.0, found.intercept
+            coef[np.ix_(part.features, part.columns)] = found.coef[: len(part.features)]
+            outcomes.append((part.columns, outcome))
+        state = merge(outcomes, view, "certified" if self._proves(view) else "table")
+        return Params(coef, intercept), state, min(float(np.min(o.solution.target)) for _, o in outcomes)
+
+    def _polish(self, view: View, params, state: FitState, args, first: Params):
+        """Go on with proximal steps where sparse penalties and coupled classes slow SAGA down; look again."""
+        budget = _PROXIMAL_STEPS if self.maxiter is None else self.maxiter - int(state.num_steps)
+        close = np.all(state.report.status == Status.UNPROVED)
+        if self._proves(view) or close or not np.isfinite(state.function_val) or budget < 1:
+            return params, state
+        proximal = self._proximal(params, args, min(self.tol**2, 1e-9), budget)
+        params = proximal.params
+        at = view.columns(params)
+        _, looked, target = self._fit_parts(view, at, first)
+        # The second-order estimate is far too large where a kink of the penalty, not curvature, holds the classes;
+        # convexity gives another: the gradient mapping times the way still to go, here the way come so far.
+        way = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(at, first, strict=True)))
+        gap, by_convexity = looked.report.gap, float(proximal.mapping) * way
+        if by_convexity < gap.sum():
+            shares = gap / gap.sum() if np.isfinite(gap.sum()) else np.full_like(gap, 1 / len(gap))
+            gap = shares * by_convexity
+        close = bool(gap.sum() <= target)
+        out = not close and int(proximal.n_steps) >= budget
+        status = Status.UNPROVED if close else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
+        found = {"gap": gap, "status": as_statuses([status] * len(gap))}
+        solver = f"{state.solver}+proximal gradient"
+        state = replace(
+            looked, num_steps=state.num_steps + np.asarray(proximal.n_steps), reached_max_steps=np.asarray(out),
+            step=state.step, solver=solver,
+            report=replace(looked.report, solver_name=solver, epochs=state.report.epochs, **found),
+        )  # fmt: skip
+        return params, state
+
+    def _fit_part(self, view: View, part: Part, start: Params, reference: Params | None) -> Outcome:
+        X = view.X[:, part.features] if len(part.features) < view.X.shape[1] else view.X
+        if not len(part.features):
+            X = np.zeros((len(view.X), 1), view.X.dtype)  # the intercept alone
+        Y = view.Y if len(part.columns) == view.n_columns else view.Y[:, part.columns]
+        rows = part.features if len(part.features) else np.zeros(1, int)
+        start = Params(start.coef[rows] * bool(len(part.features)), start.intercept)
+        if self._proves(view):
+            return self._fit_proved(view, part, X, Y, start)
+        kernels, epoch = _own_kernels() if view.disposable else (None, None)
+        problem = JointProblem(X, np.ascontiguousarray(Y), view.loss.select(len(part.columns)), part.penalty,
+                               len(part.columns), view.dtype, kernels)  # fmt: skip
+        solver = TableSAGA(self._batch(X), self.stepsize or np.inf, epoch)
+        budget = (self.maxiter or _JOINT_EPOCHS) if reference is None else 0
+        gap = self._relative_gap(view)
+        solution = solver.run(problem, start, key=self.key, tol=gap, max_epochs=budget, reference=reference)
+        return of_table(solution, budget, view.n_together)
+
+    def _fit_proved(self, view: View, part: Part, X, Y, start: Params) -> Outcome:
+        if view.certified:
+            problem = PopulationProblem(X, np.ascontiguousarray(Y), view.loss, part.penalty, None, view.dtype)
+            solver = CertifiedSAGA(batch_size=self._batch(X), step_limit=self.stepsize or np.inf)
+            if self._is_free and (chosen := _ON_HOST.get(choose_solver(problem))):
+                solver = chosen()
+            budget = _EPOCHS
+        else:
+            pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
+            strength = float(part.penalty.ridge_strength)
+            problem = SoftmaxProblem(X, pairs, view.n_classes, strength, True, None, view.dtype)
+            solver, budget = ConjugateGradients(), _CLASS_EPOCHS
+        options = LoopOptions(self._relative_gap(view), self.maxiter or budget, _NEGLIGIBLE)
+        warm = _better_start(problem, start) if np.any(start.coef) else None
+        return of_certified(problem, start, solver.run(problem, warm, key=self.key, options=options), view.dtype)
+
+    def _relative_gap(self, view: View) -> float:
+        return max(self.tol**2, 1e-9 if view.dtype == np.float32 else 1e-16)
+
+    def _batch(self, X) -> int | None:
+        return self.batch_size and min(self.batch_size, len(X))
+
+
+def _positive(name: str, value, whole: bool, otherwise: str):
+    """Read an option as a Python number, or say what it must be."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if isinstance(value, (str, bool)) or not 0 < number < np.inf or (whole and number != int(number)):
+        kind = "a whole number of at least 1" if whole else "a positive number"
+        raise ValueError(f"{name} is {value!r}; it must be {kind}, or None for {otherwise}.")
+    return int(number) if whole else number
+
+
+def _read_key(key):
+    """Key of jax from what the user gave: None, a seed, an old or a new key."""
+    if key is None or isinstance(key, numbers.Integral):
+        return jax.random.key(int(key or 0))
+    dtype, shape = getattr(key, "dtype", np.dtype(object)), getattr(key, "shape", None)
+    if shape == () and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return key
+    if shape == (2,) and jax.dtypes.issubdtype(dtype, np.integer):
+        return jax.random.wrap_key_data(jnp.asarray(key, jnp.uint32))
+    raise ValueError(f"key is {key!r}; it must be a key of jax.random.key, a whole number, or None for seed 0.")
+
+
+def _proximal_state(objective, n_steps, step, converged=False, out=False) -> FitState:
+    return FitState(objective, n_steps, jnp.asarray(converged), jnp.asarray(out), step, "proximal", "proximal gradient")
+
+
+def _of(params: Params, columns) -> Params:
+    return Params(params.coef[:, columns], params.intercept[columns])
+
+
+def _better_start(problem, start: Params) -> Params:
+    """Start every neuron from the null model where the start given is worse."""
+    null = problem.null_params()
+    worse = ~(problem.evaluate(start).objective <= problem.null_objective)
+    return Params(*(np.where(worse, old, new) for old, new in zip(null, start, strict=True)))
+
+
+def _own_kernels():
+    """Kernels of a run that go with it, and with them the model whose loss they hold."""
+
+    def fresh(kernel, *static):
+        return jit(lambda *given, **named: kernel.__wrapped__(*given, **named), static_argnames=static)
+
+    return (fresh(sweep), fresh(block_spectra, "n_steps"), fresh(curved)), fresh(saga_epoch, "subsets")
+
+
+def _is_traced(tree) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+register()

@@ -1,0 +1,195 @@
+"""A NeMoS model as matrices: a generalised linear model that glmfit can fit.
+
+A view is used only after its loss has been found equal to NeMoS's on some rows.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ...compilation import full_precision
+from ...engine.problem import Params
+from ...observations import Observation
+from .terms import Penalties, candidates, never_changes, read_penalty
+
+AGREE = {4: 1e-4, 8: 1e-8}  # relative difference of two evaluations of one loss, per bytes of a number
+
+
+class Part(NamedTuple):
+    """Columns that share features and penalty layout, and can be fitted as one problem."""
+
+    columns: np.ndarray
+    features: np.ndarray
+    penalty: Any
+
+
+@dataclass(frozen=True)
+class View:
+    """A generalised linear model as matrices."""
+
+    X: np.ndarray  # (time, feature), leaves side by side
+    Y: np.ndarray  # (time, column)
+    loss: Any  # Observation or RowLoss
+    sizes: tuple[int, ...]  # features of each leaf
+    mask: np.ndarray | None  # (feature, column)
+    penalty: Penalties
+    disposable: bool = False  # whether nothing compiled for the loss can serve again
+
+    @property
+    def certified(self) -> bool:
+        """Whether the loss is one with proved bounds."""
+        return isinstance(self.loss, Observation)
+
+    @cached_property
+    def n_classes(self) -> int:
+        """Classes of a softmax model that has bounds, too: labels, all seen, one ridge for all, no mask; else 0."""
+        if self.certified or not self.loss.is_softmax or self.mask is not None or not self.penalty.is_ridge:
+            return 0
+        K, ridge = self.loss.n_coupled, self.penalty.ridge
+        units = self.Y.reshape(len(self.Y), -1, K)
+        labels = np.all((units == 0) | (units == 1)) and np.all(units.sum(axis=2) == 1)
+        return K if labels and units.any(axis=0).all() and np.all(ridge == ridge[0, 0]) else 0
+
+    @property
+    def n_together(self) -> int:
+        """Columns of a neuron: the classes of a classifier, else 1."""
+        return getattr(self.loss, "n_classes", 1)
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the targets."""
+        return self.Y.shape[1]
+
+    @property
+    def dtype(self):
+        """Precision of the data."""
+        return self.X.dtype
+
+    def same_shift(self, params: Params, start: Params) -> Params:
+        """Where a common shift of all classes changes nothing, keep that of the starting intercepts, as NeMoS does."""
+        if self.certified or not self.loss.shift_invariant:
+            return params
+        shift = (start.intercept - params.intercept).reshape(-1, self.loss.n_coupled).mean(axis=1)
+        return params._replace(intercept=params.intercept + np.repeat(shift, self.loss.n_coupled))
+
+    def columns(self, params) -> Params:
+        """Parameters of a model as matrices, float64."""
+        coef = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in jax.tree.leaves(params.coef)]
+        return Params(np.concatenate(coef), np.asarray(params.intercept, np.float64).ravel())
+
+    def tree(self, params: Params, like):
+        """Matrices as parameters of a model."""
+        leaves, structure = jax.tree.flatten(like.coef)
+        pieces = np.split(params.coef, np.cumsum(self.sizes)[:-1])
+        coef = [_put(p, leaf) for p, leaf in zip(pieces, leaves, strict=True)]
+        intercept = _put(params.intercept, like.intercept)
+        return eqx.tree_at(lambda p: (p.coef, p.intercept), like, (jax.tree.unflatten(structure, coef), intercept))
+
+    def parts(self) -> list[Part]:
+        """List the sets of columns with the same features and groups."""
+        mask = np.ones((self.X.shape[1], self.n_columns), bool) if self.mask is None else self.mask
+        if self.n_classes:
+            kind = np.arange(self.n_columns) // self.n_classes
+        else:
+            labels = np.zeros_like(mask, int) if self.penalty.labels is None else self.penalty.labels
+            kind = np.unique(np.concatenate([mask, labels]), axis=1, return_inverse=True)[1].ravel()
+        parts = []
+        for k in range(kind.max() + 1):
+            columns = np.flatnonzero(kind == k)
+            features = np.flatnonzero(mask[:, columns[0]])
+            parts.append(Part(columns, features, self.penalty.make(features, columns)))
+        return parts
+
+
+def views(solver: Any, params, args) -> Iterator[View]:
+    """Propose model, loss and penalty as matrices; none where it is no generalised linear model."""
+    shape = _glm_shape(params, args)
+    if shape is None:
+        return
+    X, Y, sizes, out = shape
+    if not (np.isfinite(X.sum(dtype=np.float64)) and np.isfinite(Y.sum(dtype=np.float64))):
+        return
+    penalty = read_penalty(solver, params)
+    if penalty is None:
+        return
+    model = getattr(solver.unregularized_loss, "__self__", None)
+    mask = _read_mask(model, params)
+    for loss in candidates(solver, model, params, args, out, Y):
+        view = View(X, Y, loss, sizes, mask, penalty, not never_changes(loss))
+        if not view.certified and not _uniform_in_units(mask, penalty.labels, loss.n_coupled):
+            continue
+        if _agrees(view, solver.unregularized_loss, params, args):
+            yield view
+
+
+def _glm_shape(params, args):
+    """Features and targets as matrices, sizes of the leaves and shape of an output; None if it is none."""
+    if not (hasattr(params, "coef") and hasattr(params, "intercept")) or len(args) != 2:
+        return None
+    X, coef = jax.tree.leaves(args[0]), jax.tree.leaves(params.coef)
+    y, intercept = args[1], params.intercept
+    if not X or len(X) != len(coef) or not hasattr(y, "shape") or not hasattr(intercept, "shape"):
+        return None
+    out = coef[0].shape[1:]
+    good = all(x.ndim == 2 and c.shape == (x.shape[1], *out) for x, c in zip(X, coef, strict=True))
+    if not good or y.shape != (len(X[0]), *out) or intercept.shape != (out or (1,)) or len(y) < 2:
+        return None
+    dtype = np.float64 if intercept.dtype == np.float64 else np.float32
+    matrices = [np.asarray(x, dtype) for x in X]
+    design = matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
+    return design, np.asarray(y, dtype).reshape(len(y), -1), tuple(x.shape[1] for x in X), out
+
+
+def _read_mask(model, params) -> np.ndarray | None:
+    mask = getattr(model, "_feature_mask", None)
+    if mask is None:
+        return None
+    leaves = zip(jax.tree.leaves(mask), jax.tree.leaves(params.coef), strict=True)
+    mask = np.concatenate([np.broadcast_to(np.asarray(m), c.shape).reshape(len(c), -1) for m, c in leaves]) != 0
+    return None if mask.all() else mask
+
+
+def _uniform_in_units(mask, labels, n_coupled: int) -> bool:
+    """Whether coupled columns share features and groups."""
+    units = [layout.reshape(len(layout), -1, n_coupled) for layout in (mask, labels) if layout is not None]
+    return all(np.all(layout == layout[..., :1]) for layout in units)
+
+
+@full_precision
+def _agrees(view: View, loss: Callable, params, args) -> bool:
+    """Whether our loss equals the given one on some rows, at two parameters near the null model."""
+    n = len(view.Y)
+    busy = np.argmax(np.abs(view.Y).max(axis=1))
+    rows = np.unique(np.r_[np.linspace(0, n - 1, min(n, 6)).astype(int), busy])
+    some = jax.tree.map(lambda a: jax.device_put(np.asarray(a)[rows]), args)
+    X = view.X[rows].astype(np.float64)
+    here = view.columns(params)
+    size = 0.3 / max(np.sqrt(X.shape[1]) * np.abs(X).max(initial=0.0), 1e-30)
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        coef, extra = size * rng.normal(size=here.coef.shape), 0.1 * rng.normal(size=here.intercept.shape)
+        at = Params(coef, here.intercept + extra)
+        eta = X @ (coef if view.mask is None else coef * view.mask) + at.intercept
+        y = view.Y[rows]
+        try:
+            given = float(loss(view.tree(at, params), *some))
+            if view.certified:
+                ours = float(np.sum(view.loss.loss(y.astype(np.float64), eta)) / len(rows))
+            else:
+                weight = np.full((len(rows), 1), 1 / len(rows), view.dtype)
+                ours = float(view.loss.total(y, eta.astype(view.dtype), weight))
+        except Exception:
+            return False  # a loss of other rows, or one that cannot be called row by row
+        if not abs(given - ours) <= AGREE[view.dtype.itemsize] * (abs(given) + np.abs(y).mean() + 1e-3):
+            return False
+    return True
+
+
+def _put(values: np.ndarray, like) -> jax.Array:
+    """Array of jax of the shape and precision of another; nothing is compiled for it."""
+    return jax.device_put(values.reshape(like.shape).astype(like.dtype))
