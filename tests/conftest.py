@@ -12,19 +12,24 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # shapes meet because somebody
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "standard"
 os.environ["MPLBACKEND"] = "Agg"
 
+from collections import Counter
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-import tiers
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_collection_modifyitems(items):
-    """Mark the tests that are not in the fast suite, before -m chooses."""
-    tiers.mark(items)
+    """Of a test marked thorough(cases=n) the first n cases are thorough; the others are slow as well."""
+    seen = Counter()
+    for item in items:
+        mark, function = item.get_closest_marker("thorough"), item.nodeid.split("[")[0]
+        seen[function] += 1
+        if mark and seen[function] > mark.kwargs.get("cases", np.inf):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="module", autouse=True)

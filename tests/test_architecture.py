@@ -232,6 +232,7 @@ def attribute_uses(path, *names):
     return lines
 
 
+@pytest.mark.thorough
 @every_file
 def test_the_configuration_of_jax_is_left_alone(path):
     assert not attribute_uses(path, "jax.config", "jax._src.config")
@@ -254,6 +255,7 @@ def test_oracles_never_import_the_package():
     assert not wrong
 
 
+@pytest.mark.slow
 def test_importing_the_package_stays_light():
     # pandas is not in the second list: scikit-learn imports it where it is installed.
     code = (
@@ -268,6 +270,7 @@ def test_importing_the_package_stays_light():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.thorough
 def test_importing_the_package_warns_of_nothing_and_leaves_jax_as_it_was():
     code = (
         "import jax\n"

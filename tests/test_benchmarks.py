@@ -21,6 +21,7 @@ def benchmarks(monkeypatch):
     return importlib.import_module
 
 
+@pytest.mark.thorough
 def test_the_large_section_of_a_gpu_runs_on_a_cpu(tmp_path):
     command = [sys.executable, "benchmarks/gpu_population.py", "--sections", "large", "--scale", "0.001"]
     done = subprocess.run([*command, "--cache", tmp_path], cwd=ROOT, capture_output=True, text=True)
@@ -98,6 +99,7 @@ def test_contenders_that_run_out_of_time_or_fail_are_recorded(benchmarks, small,
         assert run.process.poll() is not None
 
 
+@pytest.mark.thorough
 def test_a_figure_of_recorded_designs_is_measured_and_judged(benchmarks, small, tmp_path):
     designs, common = benchmarks("real_designs"), benchmarks("_common")
     groups = [0] * 6 + [1] * 6

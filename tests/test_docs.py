@@ -288,6 +288,7 @@ def checkout(tmp_path, monkeypatch):
 WITH_CODE = [page for page in pages() if any(runner(block) for block in blocks(page))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", WITH_CODE, ids=[str(page.relative_to(ROOT)) for page in WITH_CODE])
 def test_every_block_of_a_page_runs(page, checkout, request):
     for module in ("matplotlib", "pandas"):

@@ -52,6 +52,7 @@ def away(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.thorough(cases=5)
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in EXAMPLES],
@@ -132,6 +133,7 @@ def test_the_demo_says_where_it_cannot_write(tmp_path, capsys):
     assert "taken: File exists; name a folder that can be written to" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_demo_small(tmp_path, capsys):
     result = demo.run(tmp_path, n_neurons=8, n_bins=4_000, recording_s=4.0)
     assert {path.name for path in result["figures"]} == FIGURES

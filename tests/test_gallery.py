@@ -67,6 +67,7 @@ def test_the_lines_of_an_example_fit_on_the_page(example):
     assert not long
 
 
+@pytest.mark.thorough(cases=2)
 @every_example
 def test_a_notebook_executes_without_recordings(example, tmp_path):
     pictures = make_gallery.figures(make_gallery.execute(example, tmp_path))

@@ -204,6 +204,7 @@ def test_every_kernel_belongs_to_an_area(monkeypatch):
     assert modules == {module for of in AREAS.values() for module in of}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("area", AREAS, ids=lambda area: area.__name__)
 def test_kernels_multiply_in_full_precision(area, monkeypatch):
     watched = watch(monkeypatch)
@@ -232,6 +233,7 @@ def test_functions_that_are_compiled_by_others_multiply_in_full_precision(functi
     assert all(map(is_full, found))
 
 
+@pytest.mark.thorough
 def test_a_loss_of_nemos_is_called_in_full_precision(monkeypatch):
     """Outside of our kernels, too: its value is compared with ours, at the start and at the end."""
     nemos = pytest.importorskip("nemos", minversion="0.2.8")

@@ -115,6 +115,7 @@ def pages_of(site):
     ]
 
 
+@pytest.mark.thorough
 def test_no_page_is_broken(site, page):
     broken, links = {}, set()
     for path in pages_of(site):
@@ -133,6 +134,7 @@ def test_no_page_is_broken(site, page):
     assert not broken, "\n".join(f"{name}: {fault}" for name, faults in broken.items() for fault in faults)
 
 
+@pytest.mark.thorough
 def test_every_notebook_can_be_downloaded_as_it_is(site, page):
     for notebook in sorted((ROOT / "docs" / "gallery").glob("*.ipynb")):
         page.goto((site / "gallery" / f"{notebook.stem}.html").as_uri())
@@ -143,6 +145,7 @@ def test_every_notebook_can_be_downloaded_as_it_is(site, page):
         assert files[1].read_bytes() == (ROOT / "examples" / files[1].name).read_bytes()
 
 
+@pytest.mark.thorough
 def test_every_public_class_and_function_has_a_page(site):
     have = {path.stem for path in (site / "api" / "generated").glob("*.html")}
     for module in ("glmfit", *(f"glmfit.{name}" for name in MODULES)):
@@ -151,6 +154,7 @@ def test_every_public_class_and_function_has_a_page(site):
         assert {f"{module}.{name}" for name in names} <= have
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("body", "fault"),
     [

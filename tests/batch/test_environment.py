@@ -24,6 +24,7 @@ def test_a_gpu_worker_sees_one_gpu_and_never_falls_back_to_the_cpu():
     assert env["JAX_PLATFORMS"].split(",")[0] == "cuda"
 
 
+@pytest.mark.thorough
 def test_every_compiled_program_is_kept_in_the_cache(tmp_path):
     env = os.environ | worker_environment(cache=tmp_path / "programs")
     code = "import jax; jax.jit(lambda a: a + 1)(1.0)"

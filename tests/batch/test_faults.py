@@ -25,6 +25,7 @@ def workers_of(driver):
     return found
 
 
+@pytest.mark.slow
 def test_a_worker_killed_five_times_during_sixty_fits(make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(60)])
     driver = batch.command("--workers", "2")
@@ -40,6 +41,7 @@ def test_a_worker_killed_five_times_during_sixty_fits(make_batch):
     batch.check(60)
 
 
+@pytest.mark.thorough
 def test_a_driver_killed_at_15_of_40_and_started_again_does_the_other_25(make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(40)])
     driver = batch.command("--workers", "2")
@@ -59,6 +61,7 @@ def test_a_driver_killed_at_15_of_40_and_started_again_does_the_other_25(make_ba
     batch.check(40)
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_workers_fails_alone(make_batch):
     batch = make_batch([{"seed": k, "die": k == 3} for k in range(8)])
     said = batch.run("--workers", "2", "--allowed-failures", "0", code=1)
@@ -67,6 +70,7 @@ def test_a_task_that_kills_its_workers_fails_alone(make_batch):
     assert "sim/" in batch.run(name="status", code=1)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_workers_too(make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(40)])
     driver = batch.command("--workers", "2")
@@ -80,6 +84,7 @@ def test_ctrl_c_ends_the_workers_too(make_batch):
     assert not list((batch.out / "failed").iterdir()) and not (batch.out / "run.lock").exists()
 
 
+@pytest.mark.thorough
 def test_results_of_workers_are_those_of_a_serial_run_bit_for_bit(make_batch):
     models = [
         {"name": name, "estimator": "PopulationGLM", "parameters": {"solver_name": name, "regularizer_strength": 0.01}}

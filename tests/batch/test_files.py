@@ -109,6 +109,7 @@ def test_status_counts(finished):
     assert "session 5 was off" in str(progress)
 
 
+@pytest.mark.thorough
 def test_collect_has_a_row_per_neuron_and_named_coefficients(finished):
     pd, xr = pytest.importorskip("pandas"), pytest.importorskip("xarray")
     found = collect(finished.out)
@@ -125,6 +126,7 @@ def test_collect_has_a_row_per_neuron_and_named_coefficients(finished):
     assert set(index["status"]) == {"converged"} and index["gap_is_bound"].all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["truncated", "one bit", "empty", "another fit's"])
 def test_a_damaged_result_is_noticed_and_redone(make_batch, how):
     batch = make_batch([{"seed": 1}, {"seed": 2}])
@@ -149,6 +151,7 @@ def test_a_damaged_result_is_noticed_and_redone(make_batch, how):
     np.testing.assert_array_equal(load_result(path).coef_, expected)
 
 
+@pytest.mark.thorough
 def test_a_full_disk_fails_the_fit_and_leaves_no_half_file(make_batch):
     batch = make_batch([{"seed": 1}])
     code = (  # a limit on the size of files: writing fails in the middle, as it does on a full disk
@@ -173,6 +176,7 @@ def test_a_full_disk_fails_the_fit_and_leaves_no_half_file(make_batch):
     assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False, retry=True).ok
 
 
+@pytest.mark.thorough
 def test_no_file_is_corrupt_after_kills_while_writing(tmp_path):
     code = f"""
 import os, random, signal, sys, time, warnings
@@ -201,6 +205,7 @@ for kill in range(25):
         load_npz(path)
 
 
+@pytest.mark.thorough
 def test_two_runs_at_one_folder(make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.5} for k in range(4)])
     first = batch.command("--scheduler", "serial")
@@ -212,6 +217,7 @@ def test_two_runs_at_one_folder(make_batch):
     assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).ok  # it does not hold it any longer
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_stopped_goes_on(make_batch, how, code):
     batch = make_batch([{"seed": k, "sleep_s": 0.3} for k in range(8)])
@@ -264,6 +270,7 @@ def test_a_run_that_is_refused_changes_nothing(make_batch):
         assert status(batch.out).n_tasks == 1
 
 
+@pytest.mark.thorough
 def test_a_serial_command_has_the_environment_of_a_worker_from_its_beginning(make_batch):
     """Both NumPy and jax read it when they are imported."""
     batch = make_batch([{"seed": 1}])

@@ -38,6 +38,7 @@ def worker_pids(client):
     return sorted(client.run(os.getpid).values())
 
 
+@pytest.mark.thorough
 def test_every_task_comes_back_from_one_of_the_workers(client):
     client.wait_for_workers(2, timeout=60)
     answers = carry(client, engine_tasks.echo, range(40))
@@ -46,6 +47,7 @@ def test_every_task_comes_back_from_one_of_the_workers(client):
     assert not answers.lost
 
 
+@pytest.mark.thorough
 def test_only_a_few_tasks_are_with_the_cluster_and_none_is_remembered(client):
     client.wait_for_workers(2, timeout=60)
     handed_over = []
@@ -61,6 +63,7 @@ def test_only_a_few_tasks_are_with_the_cluster_and_none_is_remembered(client):
     wait_until(lambda: not any(client.has_what().values()), "nothing in the workers")
 
 
+@pytest.mark.thorough
 def test_receipts_come_as_tasks_finish_and_not_in_the_order_of_submission(client):
     client.wait_for_workers(2, timeout=60)
     answers = carry(client, engine_tasks.nap, [("slow", 1.0), ("a", 0.0), ("b", 0.0), ("c", 0.0)])
@@ -79,6 +82,7 @@ def test_an_error_of_the_function_is_handed_over_with_its_traceback(client):
     assert "fail" in names
 
 
+@pytest.mark.thorough
 def test_workers_use_one_thread_and_the_cpu(client, folder):
     client.wait_for_workers(2, timeout=60)
     (receipt,) = carry(client, engine_tasks.cpu_per_wall, [0]).receipts.values()
@@ -104,6 +108,7 @@ def test_a_worker_killed_while_it_works_is_replaced_and_its_task_done(client):
     assert len(set(before) & set(worker_pids(client))) == 1
 
 
+@pytest.mark.thorough
 def test_tasks_that_kill_their_workers_are_lost_alone(client):
     # The innocent are on the same workers at the same time, and are suspected with them.
     guilty, innocent = [("poison", 0), ("poison", 1)], [("nap", i, 0.2) for i in range(8)]
@@ -118,6 +123,7 @@ def test_a_task_that_killed_a_worker_once_is_done(client, tmp_path):
     assert list(carry(client, engine_tasks.perform, [task]).receipts) == [task]
 
 
+@pytest.mark.thorough
 def test_tasks_whose_futures_are_cancelled_are_submitted_again(client):
     client.wait_for_workers(2, timeout=60)
     tasks = [("nap", i, 0.4) for i in range(4)]
@@ -135,6 +141,7 @@ def test_tasks_whose_futures_are_cancelled_are_submitted_again(client):
     assert not answers.lost
 
 
+@pytest.mark.thorough
 def test_waiting_does_not_keep_the_driver_busy(client):
     client.wait_for_workers(2, timeout=60)
     start = time.thread_time()
@@ -203,6 +210,7 @@ def test_a_scheduler_that_is_not_there_is_named():
                 pass
 
 
+@pytest.mark.thorough
 def test_a_scheduler_without_tls_is_warned_of_and_one_without_workers_is_given_up(importable, monkeypatch):
     monkeypatch.setattr(_drive, "SPEAK_AFTER", 0.5)
     said = []
@@ -232,6 +240,7 @@ def foreign(importable, tmp_path):
         process.wait(20)
 
 
+@pytest.mark.thorough
 def test_a_scheduler_that_dies_is_an_error_and_does_not_hang(foreign):
     scheduler, file = foreign
     done = []
@@ -274,6 +283,7 @@ with open_client("local", workers=2, out=Path("out").absolute()) as client:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_driver_that_is_stopped_leaves_nothing_behind(importable, tmp_path, number):
     handler = {signal.SIGINT: "signal.default_int_handler", signal.SIGKILL: None}.get(number, "signal.SIG_DFL")

@@ -103,6 +103,7 @@ def test_fewer_bins_than_features_are_warned_of(folder):
     assert "2 rows for 5 features: only the penalty makes the fit unique." in facts["warnings"]
 
 
+@pytest.mark.thorough
 def test_coupling_in_double_precision(folder):
     parameters = {"regularizer_strength": 1e-3, "solver_name": "SAGA"}
     model = {"estimator": "PopulationGLM", "parameters": parameters, "design": {"history": HISTORY}}
@@ -113,6 +114,7 @@ def test_coupling_in_double_precision(folder):
     assert (excess <= model.report_.gap + 1e-12).all() and model.report_.converged.all()
 
 
+@pytest.mark.thorough
 def test_cross_validated_strengths(folder):
     model, _, data = fitted(
         folder,

@@ -43,6 +43,7 @@ def serial(batch, **options):
 # -- fits that end their process
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", [["--scheduler", "serial"], ["--shard", "1/1"]])
 def test_a_fit_that_ends_its_process_goes_last_and_is_given_up(make_batch, mode):
     batch = make_batch([{"seed": 0}, {"seed": 1, "die": True}, {"seed": 2}, {"seed": 3}])
@@ -61,12 +62,14 @@ def test_a_fit_that_ends_its_process_goes_last_and_is_given_up(make_batch, mode)
     assert len(deaths(batch.out, key)) == 1  # counted anew
 
 
+@pytest.mark.thorough
 def test_tries_are_as_many_as_asked_for(make_batch):
     batch = make_batch([{"seed": 0, "die": True}])
     batch.run("--scheduler", "serial", "--allowed-failures", 0, code=9)
     assert "its process ended 1 time without" in batch.run("--scheduler", "serial", "--allowed-failures", 0, code=1)
 
 
+@pytest.mark.thorough
 def test_a_fit_that_ends_its_workers_costs_three_of_them(make_batch):
     batch = make_batch([{"seed": 0, "die": True}, *({"seed": k} for k in range(1, 4))])
     said = batch.run("--workers", 2, code=1)
@@ -79,6 +82,7 @@ def test_attempts_that_ended_in_order_do_not_count(batch):
     assert not begun(batch.out)
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_told_to_end_leaves_no_mark(make_batch):
     batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
     process = batch.command("--scheduler", "serial")
@@ -206,6 +210,7 @@ def test_slurm_is_asked_for_the_walltime_that_nobody_named(tmp_path, monkeypatch
     assert mark.get("lifetime") == (None if lifetime is None else pytest.approx(lifetime, abs=1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_ends_takes_back_what_its_workers_began(make_batch, how):
     batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
@@ -438,6 +443,7 @@ def test_a_lock_that_cannot_be_removed_hides_nothing(tmp_path, monkeypatch):
     assert (tmp_path / "run.lock").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 @pytest.mark.parametrize("where", [["--scheduler", "serial"], ["--workers", "1"]])
 def test_a_log_that_cannot_be_written_ends_no_run(batch, where):
@@ -447,6 +453,7 @@ def test_a_log_that_cannot_be_written_ends_no_run(batch, where):
     batch.check(4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("closed", [(1, 2), (0, 1, 2)])
 def test_closed_streams_end_no_run_and_are_not_taken_for_files(batch, closed):
     redirected = " ".join(f"{number}>&-" if number else "<&-" for number in closed)
@@ -456,6 +463,7 @@ def test_closed_streams_end_no_run_and_are_not_taken_for_files(batch, closed):
     batch.check(4)
 
 
+@pytest.mark.thorough
 def test_a_reader_that_leaves_ends_no_run(batch):
     command = batch.command("--scheduler", "serial")
     command.stdout.close()
@@ -464,6 +472,7 @@ def test_a_reader_that_leaves_ends_no_run(batch):
     batch.check(4)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="started by nohup")
 def test_a_terminal_that_is_gone_is_said_like_the_others(make_batch):
     batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
@@ -493,6 +502,7 @@ def test_links_in_the_output_folder_are_replaced(batch):
     assert serial(batch).ok and victim.read_text() == "precious"
 
 
+@pytest.mark.thorough
 def test_a_link_or_a_pipe_in_place_of_a_log_is_replaced(batch):
     victim = batch.folder / "victim"
     victim.write_text("precious")
@@ -542,6 +552,7 @@ def spoil(path, how):
         save_npz(path, header, arrays)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "how",
     [

@@ -22,6 +22,7 @@ def wait_until(true, seconds=90):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_forty_fits_although_a_node_goes_down(slurm, make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(40)])
     driver = batch.command("--workers", "2", *HERE)
@@ -38,6 +39,7 @@ def test_forty_fits_although_a_node_goes_down(slurm, make_batch):
     wait_until(lambda: not slurm.jobs())  # nothing is left in the queue
 
 
+@pytest.mark.slow
 def test_an_array_finishes_although_a_node_goes_down(slurm, make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(40)])
     said = batch.run("--shards", "3", "--memory", "1GB", name="sbatch")
@@ -54,6 +56,7 @@ def test_an_array_finishes_although_a_node_goes_down(slurm, make_batch):
     batch.check(40)
 
 
+@pytest.mark.thorough
 def test_the_tasks_of_an_array_are_told_to_end_and_go_on(slurm, make_batch):
     """What SLURM does at the walltime: SIGTERM to the batch script first."""
     batch = make_batch([{"seed": k, "sleep_s": 0.3} for k in range(12)])
@@ -70,6 +73,7 @@ def test_the_tasks_of_an_array_are_told_to_end_and_go_on(slurm, make_batch):
     batch.check(12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options, said",
     [
@@ -85,6 +89,7 @@ def test_a_run_that_slurm_refuses_ends_with_the_reason(slurm, make_batch, option
     assert "Traceback" not in complained
 
 
+@pytest.mark.thorough
 def test_folders_of_any_name(slurm, tmp_path):
     folder = tmp_path / "my dir" / "u50%j 脑" / "fits%A" / "a;touch${IFS}PWN2;b" / 'it\'s "x" #1'
     folder.mkdir(parents=True)

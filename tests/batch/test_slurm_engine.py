@@ -43,6 +43,7 @@ def wait_for_two(client, slurm):
     wait_until(lambda: len(client.nthreads()) == 2 and len(slurm.jobs()) == 2, "two workers in two jobs")
 
 
+@pytest.mark.thorough
 def test_jobs_do_the_tasks_and_open_no_port_without_tls(client, slurm):
     wait_for_two(client, slurm)
     answers = carry(client, engine_tasks.echo, range(20))
@@ -55,6 +56,7 @@ def test_jobs_do_the_tasks_and_open_no_port_without_tls(client, slurm):
     assert {without_encryption(port)[:1] for port in ports} <= {b"", b"\x15"}
 
 
+@pytest.mark.thorough
 def test_a_cancelled_job_is_replaced_and_its_task_done(client, slurm):
     wait_for_two(client, slurm)
     before = slurm.jobs()
@@ -65,6 +67,7 @@ def test_a_cancelled_job_is_replaced_and_its_task_done(client, slurm):
     assert min(before) not in slurm.jobs()
 
 
+@pytest.mark.thorough
 def test_all_tasks_are_done_when_a_node_goes_down(client, slurm):
     wait_for_two(client, slurm)
     job, node = min(slurm.jobs().items())
@@ -79,6 +82,7 @@ def test_all_tasks_are_done_when_a_node_goes_down(client, slurm):
         slurm.node_up(node)
 
 
+@pytest.mark.thorough
 def test_a_job_cancelled_before_its_worker_came_is_replaced(client, slurm):
     wait_for_two(client, slurm)
     before = slurm.jobs()
@@ -88,6 +92,7 @@ def test_a_job_cancelled_before_its_worker_came_is_replaced(client, slurm):
     wait_for_two(client, slurm)
 
 
+@pytest.mark.thorough
 def test_jobs_that_cannot_work_are_an_error_that_shows_their_log(slurm, quick, tmp_path):
     options = OPTIONS | {"prologue": ["echo no such module >&2", "exit 7"]}
     with open_client("slurm", workers=1, out=tmp_path, slurm=options) as client:
@@ -101,6 +106,7 @@ def test_an_option_that_is_not_known_is_named(slurm, tmp_path):
             pass
 
 
+@pytest.mark.thorough
 def test_each_job_has_a_gpu_of_its_own(slurm, tmp_path):
     if not slurm.gpus:
         pytest.skip("fake GPUs can be made by root only")
@@ -125,6 +131,7 @@ with open_client("slurm", workers=1, out=Path("out").absolute(), slurm=options) 
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_driver_that_is_stopped_leaves_no_job_behind(slurm, tmp_path, number):
     before = set(slurm.jobs())

@@ -22,6 +22,7 @@ def kill_one_job(client):
         process.kill()
 
 
+@pytest.mark.thorough
 def test_a_worker_lost_while_slurm_does_not_answer_is_replaced_when_it_does(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr(_slurm, "FIRST_PAUSE", 0.5)
     said, tasks = [], [("nap", i, 0.2) for i in range(8)]
@@ -44,6 +45,7 @@ def test_a_worker_lost_while_slurm_does_not_answer_is_replaced_when_it_does(slur
     wait_until(lambda: not slurm.jobs(), "the end of all jobs")
 
 
+@pytest.mark.thorough
 def test_a_run_ends_in_order_although_slurm_has_gone(slurm, tmp_path):
     said, tasks = [], [("nap", i, 1.5) for i in range(8)]
 

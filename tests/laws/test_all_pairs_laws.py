@@ -132,6 +132,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("kwargs", CASES, ids=str)
 def test_1_3_4_objective_gradient_and_product_are_those_of_the_sum_over_every_pair(kwargs, rng):
     problem, theta, pairs = case(**kwargs)
@@ -180,24 +181,28 @@ def dense_gauss_newton(problem, theta):
     return np.asarray(rows(problem.data, theta))
 
 
+@pytest.mark.slow
 def test_2_imputation_is_the_double_sum(rng):
     problem, theta, pairs = case()
     P, Q, S, T = problem.data.tables(theta)
     close(np.asarray(S @ T.T), np.asarray(P @ Q.T) - pairs.prior, 1e-12)
 
 
+@pytest.mark.thorough
 def test_5_gauss_newton_is_positive_although_observed_curvatures_are_not():
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"))
     assert float(jnp.min(problem.data.curvatures(problem.data.tables(theta))[0])) < -0.5
     assert np.linalg.eigvalsh(dense_gauss_newton(problem, theta)).min() >= 0.13 - 1e-10
 
 
+@pytest.mark.thorough
 def test_6_its_null_space_is_the_gauge_of_the_embeddings():
     problem, theta, _ = case(biases=False, prior="zero", hidden=((), ()), kinds=("one-hot", "one-hot"))
     values = np.linalg.eigvalsh(dense_gauss_newton(problem, theta)) - 0.13
     assert np.sum(values < 1e-9 * values.max()) == K**2
 
 
+@pytest.mark.thorough
 def test_7_observed_pairs_alone_would_not_do():
     """Scaling a sample of the observed part against the whole imputed part leaves a matrix that is not positive."""
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"), biases=False, prior="zero")
@@ -212,6 +217,7 @@ def test_7_observed_pairs_alone_would_not_do():
     assert np.linalg.eigvalsh(J.T @ (h.ravel()[:, None] * J)).min() < -1
 
 
+@pytest.mark.thorough
 def test_8_a_block_step_of_gauss_newton_is_alternating_least_squares():
     problem, theta, pairs = case(
         name="squared", biases=False, prior="zero", hidden=((), ()), kinds=("one-hot", "one-hot")
@@ -224,6 +230,7 @@ def test_8_a_block_step_of_gauss_newton_is_alternating_least_squares():
         close(np.asarray(theta.left.maps[0].weight)[i] + step[i], true, 1e-10)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("name", LOSSES)
 def test_10_session_blocks_equal_triples(name, repeats, rng):
@@ -265,6 +272,7 @@ def test_10_session_blocks_equal_triples(name, repeats, rng):
         np.testing.assert_allclose(flat(product_2), flat(product), atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_blocks_longer_than_a_piece_and_many_small_ones(rng, monkeypatch):
     from glmfit.pairs import responses
 
@@ -286,6 +294,7 @@ def test_blocks_longer_than_a_piece_and_many_small_ones(rng, monkeypatch):
     assert merged.count is None or merged.count.max() == 2
 
 
+@pytest.mark.slow
 def test_11_left_entities_drawn_evenly_estimate_the_gradient():
     """The mean over a partition of the left entities is the gradient itself."""
     problem, theta, _ = case(hidden=((), (8,)), kinds=("sparse", "dense"), prior="mean")
@@ -302,6 +311,7 @@ def test_11_left_entities_drawn_evenly_estimate_the_gradient():
     close(gradient, flat(true[1]), 1e-12)
 
 
+@pytest.mark.slow
 def test_13_difference_form_keeps_what_the_gram_form_loses():
     rng = np.random.default_rng(5)
     Pt, Qt = rng.normal(size=(60, 4)), rng.normal(size=(50, 4))
@@ -322,6 +332,7 @@ def test_13_difference_form_keeps_what_the_gram_form_loses():
     close(value, oracle.objective(pairs, Z), 1e-5)
 
 
+@pytest.mark.slow
 def test_magnitude_bounds_the_rounding_where_large_embeddings_cancel():
     rng = np.random.default_rng(6)
     rotation = np.linalg.qr(rng.normal(size=(4, 4)))[0]
@@ -341,6 +352,7 @@ def test_magnitude_bounds_the_rounding_where_large_embeddings_cancel():
     assert 100 * eps * values[np.float64][0] < error <= 10 * eps * values[np.float32][1]
 
 
+@pytest.mark.thorough
 def test_14_without_imputation_it_is_the_plain_fit_of_observed_pairs():
     problem, theta, pairs = case(omega=0.0)
     assert problem.data.imputation is None
@@ -351,6 +363,7 @@ def test_14_without_imputation_it_is_the_plain_fit_of_observed_pairs():
     close(float(problem.data.objective(theta) - problem.data.penalty(theta)), plain_sum, 1e-12)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", LOSSES)
 def test_15_losses_are_finite_everywhere_with_right_derivatives(name, dtype):
@@ -369,6 +382,7 @@ def test_15_losses_are_finite_everywhere_with_right_derivatives(name, dtype):
             np.testing.assert_allclose(ours[2:-2], theirs, rtol=3e-5 if dtype == np.float32 else 1e-9, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_16_rotating_the_embeddings_changes_nothing():
     problem, theta, _ = case(hidden=((), (8,)), kinds=("one-hot", "dense"))
     rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(2), (K, K)))[0]
@@ -391,6 +405,7 @@ SIDES = [
 ]
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("kwargs", SIDES, ids=str)
 def test_what_one_side_could_gain_is_bounded(kwargs):
     """Against the optimum of one side, found by SciPy with the other fixed; near it the bound is near the gain."""
@@ -441,6 +456,7 @@ def _best_of_one(problem, theta, j):
     return scipy.optimize.minimize(function, start, jac=True, method="BFGS", options={"gtol": 1e-9}).fun
 
 
+@pytest.mark.thorough
 def test_bounds_of_one_side_hold_in_single_precision():
     with jax.enable_x64(False):
         problem = AllPairsProblem(M, N, Triples(*records(np.random.default_rng(1), "poisson", True)))
@@ -451,6 +467,7 @@ def test_bounds_of_one_side_hold_in_single_precision():
     close(value, gaps.objective, 1e-5)
 
 
+@pytest.mark.thorough
 def test_bounds_are_of_weights_and_priors_as_given():
     prior = np.array([[1.0], [1e6 + 0.03]]), np.array([[1.0]])
     problem = AllPairsProblem(

@@ -89,6 +89,7 @@ def spectra(kind, dtype, columns=COLUMNS, seed=0):
     return exact[:, 0], exact[:, -1], *(np.asarray(a) for a in coefficients(matrices, start))
 
 
+@pytest.mark.thorough(cases=22)
 @pytest.mark.parametrize("kind", SPECTRA)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_certified_largest_eigenvalue_is_never_below_the_exact_one_nor_far_above(kind, dtype, x64):
@@ -102,6 +103,7 @@ def test_certified_largest_eigenvalue_is_never_below_the_exact_one_nor_far_above
     assert np.all(certified <= slack * exact + 1e-300)
 
 
+@pytest.mark.thorough(cases=24)
 @pytest.mark.parametrize("kind", SPECTRA)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_certified_smallest_eigenvalue_is_never_above_the_exact_one(kind, dtype, x64):
@@ -113,6 +115,7 @@ def test_certified_smallest_eigenvalue_is_never_above_the_exact_one(kind, dtype,
         assert np.all(certified >= 0.97 * exact)
 
 
+@pytest.mark.thorough
 def test_certified_eigenvalues_scale_with_the_matrix(x64):
     for kind in ("random", "one outlier"):
         _, _, alpha, beta = spectra(kind, np.float64)
@@ -189,6 +192,7 @@ def exact_smoothness(link, rows, anchor, radius, metric):
     return blocks, worst
 
 
+@pytest.mark.thorough(cases=4)
 @every_design
 def test_certified_smoothness_is_never_below_the_exact_one_nor_far_above(kind):
     """Softplus, global and anchored, row weights with zeros, a strength per neuron."""
@@ -213,6 +217,7 @@ def test_certified_smoothness_is_never_below_the_exact_one_nor_far_above(kind):
         assert np.all(facts.row <= 1.05 * np.maximum(worst, facts.full))
 
 
+@pytest.mark.thorough
 def test_a_fold_is_at_most_as_rough_as_its_share_allows():
     """L_fold <= L T/T_train (and not <= L: spec 4), rows with weight zero left out."""
     X, Y = recording(seed=3)
@@ -363,6 +368,7 @@ def true_gap(link, X, Y, weights, strengths, best, at):
     return oracle.objective(link, X, Y, *at, weights, strength=strengths) - best.objective
 
 
+@pytest.mark.thorough(cases=1)
 @every_link
 def test_exact_hessian_bound_covers_the_gap_of_500_random_problems(link):
     """Strength 0, 1e-3, 0.1; any intercept gradient; row weights with zeros: never violated, tight when close."""
@@ -383,6 +389,7 @@ def test_exact_hessian_bound_covers_the_gap_of_500_random_problems(link):
     assert np.median(ratios) < 1.1 and np.max(ratios) < 2
 
 
+@pytest.mark.thorough(cases=1)
 @every_link
 def test_population_bound_covers_the_gap_of_500_random_problems(link):
     """The same without forming a Hessian: certified kappa for all neurons at once, in single precision."""
@@ -399,6 +406,7 @@ def test_population_bound_covers_the_gap_of_500_random_problems(link):
     assert np.median(ratios) < 3  # spec 7.2: 1.5 on P1
 
 
+@pytest.mark.slow
 def test_population_bound_covers_the_gap_with_a_lasso():
     X, Y, weights, _, _, _ = small_problems("softplus")[0]
     for name, parts in {"Lasso": {}, "ElasticNet": {"ratio": 0.6}, "GroupLasso": {"groups": (0, 0, 1, -1)}}.items():

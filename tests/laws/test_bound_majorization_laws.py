@@ -99,6 +99,7 @@ def _permuted(s, way):
     return C
 
 
+@pytest.mark.thorough(cases=8)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", ["plain", "sparse, offsets", "no intercept", "two classes"])
 def test_a_step_is_the_minimum_of_the_sum_of_the_rows_bounds(name, order, rng, monkeypatch):
@@ -120,6 +121,7 @@ def test_a_step_is_the_minimum_of_the_sum_of_the_rows_bounds(name, order, rng, m
         assert cg.promised == pytest.approx(promised, rel=1e-9)
 
 
+@pytest.mark.thorough(cases=18)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -138,6 +140,7 @@ def test_no_step_goes_up_from_any_start(name, relaxation, dtype, rng, monkeypatc
             assert cg.objective == pytest.approx(after, abs=1e-11 * (abs(before) + size))
 
 
+@pytest.mark.thorough(cases=16)
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 @pytest.mark.parametrize("name", ["plain", "offsets", "sparse", "no intercept", "two classes", "many classes"])
 def test_fits_end_at_the_optimum_with_a_proof(name, relaxation, rng):
@@ -160,6 +163,7 @@ def test_nothing_but_the_bound_is_used(rng, monkeypatch):
     assert BoundMajorization().run(problem, key=jax.random.key(0)).status == Status.CONVERGED
 
 
+@pytest.mark.slow
 def test_slow_progress_is_not_taken_for_none(rng):
     problem = make(rng, strength=1e-5, labels=True)
     options = LoopOptions(tol=1e-6, max_epochs=20_000)

@@ -56,6 +56,7 @@ def lowest(problem, X, label):
     return problem.objective(Params(model.coef_.T, model.intercept_))
 
 
+@pytest.mark.thorough(cases=1)
 @every_solver
 def test_a_schedule_ends_near_the_optimum(solver, step):
     """Within 6 % of the improvement over class frequencies: sampling leaves a rest that the step's decay shrinks."""
@@ -67,6 +68,7 @@ def test_a_schedule_ends_near_the_optimum(solver, step):
     assert 0 <= excess < (0.06 if not isinstance(solver, SGD) else 0.5)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", [OVE(3, 10), NCE(3, 10), ImportanceSampling(3, 10), ImportanceSampling(3, 10, True)])
 def test_biased_methods_improve_and_end_elsewhere(solver):
     problem, X, label = make()
@@ -76,6 +78,7 @@ def test_biased_methods_improve_and_end_elsewhere(solver):
     assert 0.005 < excess < 0.9
 
 
+@pytest.mark.slow
 def test_more_negatives_come_nearer():
     problem, X, label = make()
     best = lowest(problem, X, label)
@@ -93,6 +96,7 @@ def equal(a, b):
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
+@pytest.mark.thorough(cases=2)
 @every_solver
 def test_the_same_key_gives_the_same_answer_and_halves_make_the_whole(solver, step):
     problem, *_ = make(n=100)
@@ -106,6 +110,7 @@ def test_the_same_key_gives_the_same_answer_and_halves_make_the_whole(solver, st
     assert equal(whole.params, run(3, 4, stored).params)
 
 
+@pytest.mark.slow
 def test_sparse_features_give_the_answer_of_dense_ones(x64):
     for solver in (ImplicitSGD(3), UMax(3, 4), ImplicitSGD(3, 4, "dual"), SoftmaxProx(batch_size=3)):
         ends = []
@@ -116,6 +121,7 @@ def test_sparse_features_give_the_answer_of_dense_ones(x64):
             np.testing.assert_allclose(a, b, atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_steps_that_overflow_are_reported_and_undone():
     problem, *_ = make()
     for step in (1.0, 100.0):
@@ -124,6 +130,7 @@ def test_steps_that_overflow_are_reported_and_undone():
         assert np.all(np.isfinite(found.params.coef)) and np.all(np.isfinite(found.params.intercept))
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("step", [1e-3, 1e3, 1e6])
 def test_implicit_steps_never_overflow(step):
     problem, *_ = make(strength=1e-2)
@@ -137,6 +144,7 @@ def test_an_explicit_step_beyond_the_ridge_is_refused():
         UMax(3).run(problem, key=jax.random.key(0), schedule=Schedule(3, 10.0))
 
 
+@pytest.mark.slow
 def test_two_classes_one_row_and_more_negatives_than_classes():
     X = np.array([[1.0, -1.0], [0.5, 2.0], [1.0, 1.0]])
     two = SoftmaxProblem(X, Pairs(np.arange(3), np.array([0, 1, 0]), np.ones(3)), 2, 0.1)
@@ -154,6 +162,7 @@ def test_two_classes_one_row_and_more_negatives_than_classes():
             assert np.all(np.isfinite(found.params.coef))
 
 
+@pytest.mark.slow
 def test_counts_are_pairs_and_may_share_an_auxiliary_variable():
     """Forms A and B have the same optimum, that of the multinomial likelihood."""
     rng = np.random.default_rng(0)
@@ -172,6 +181,7 @@ def test_counts_are_pairs_and_may_share_an_auxiliary_variable():
     assert abs(values[0] - values[1]) < 0.05 * gain and gain > 0.1
 
 
+@pytest.mark.thorough
 def test_interrupted_runs_keep_the_last_epoch():
     problem, *_ = make(n=100)
     seen = []
@@ -207,6 +217,7 @@ def test_options_that_make_no_sense_are_refused(make_it, message):
         make_it()
 
 
+@pytest.mark.thorough
 def test_a_second_run_of_the_same_shapes_compiles_nothing():
     from glmfit.compilation import compiled_programs
 
@@ -218,6 +229,7 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing():
     assert compiled_programs() == before
 
 
+@pytest.mark.thorough
 def test_draws_depend_on_seed_and_epoch_alone():
     problem, *_ = make(n=50)
     order = class_sampler._order(jax.random.key(0), 50, 1, 50)
@@ -227,6 +239,7 @@ def test_draws_depend_on_seed_and_epoch_alone():
     assert equal(one, two) and not equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 7])
 def test_an_epoch_in_portions_visits_every_pair_once(batch, monkeypatch):
     """Steps whose effect is their count: with c tiny, every visit adds the same to its own auxiliary variable."""
@@ -241,6 +254,7 @@ def test_an_epoch_in_portions_visits_every_pair_once(batch, monkeypatch):
     assert visited[0].sum() == 100 // batch * batch
 
 
+@pytest.mark.thorough
 def test_bounded_umax_stays_within_its_bounds():
     problem, *_ = make(n=100, strength=1e-2)
     problem = SoftmaxProblem(problem.X, problem.pairs, K, 1e-2, fit_intercept=False)
@@ -254,6 +268,7 @@ def test_bounded_umax_stays_within_its_bounds():
     assert np.max(held.state.weights.u) <= np.float32(0.8)
 
 
+@pytest.mark.thorough
 def test_a_strong_ridge_looks_nothing_up_twice(monkeypatch):
     """However many times the weights must be rescaled on the way."""
     problem, *_ = make(strength=1.0)

@@ -105,6 +105,7 @@ def loop(data, X, V, u, order, C, c, strength, solver, intercept=True):
     return W, u
 
 
+@pytest.mark.thorough(cases=10)
 @every_solver
 @every_layout
 @pytest.mark.parametrize("strength", [0.0, 0.02])
@@ -121,6 +122,7 @@ def test_single_steps_are_those_of_a_loop(solver, layout, strength, features, rn
     np.testing.assert_allclose(u_new, u_loop, atol=1e-11)
 
 
+@pytest.mark.thorough(cases=5)
 @every_solver
 @pytest.mark.parametrize("intercept", [True, False])
 def test_the_sum_over_classes_is_conserved(solver, intercept, features, rng, x64):
@@ -136,6 +138,7 @@ def test_the_sum_over_classes_is_conserved(solver, intercept, features, rng, x64
         np.testing.assert_allclose(W.sum(axis=0), V.sum(axis=0), atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_two_halves_of_an_epoch_are_the_epoch(features, rng, x64):
     data, solver = make(rng, features), ImplicitSGD()
     V, u = start(rng)
@@ -150,6 +153,7 @@ def test_two_halves_of_an_epoch_are_the_epoch(features, rng, x64):
     np.testing.assert_allclose(finished(merged)[0], finished(whole)[0], rtol=1e-14)
 
 
+@pytest.mark.thorough
 def test_a_row_of_zeros_moves_only_its_auxiliary_variable(features, rng, x64):
     data = make(rng, features, intercept=False)
     V, u = start(rng, intercept=False)
@@ -164,6 +168,7 @@ def test_a_row_of_zeros_moves_only_its_auxiliary_variable(features, rng, x64):
 # ------------------------------------------------------------------------- minibatches
 
 
+@pytest.mark.thorough(cases=1)
 @every_solver
 @every_layout
 def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rng, x64):
@@ -178,6 +183,7 @@ def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rn
     np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
     """Identity 20: two starts never end farther apart."""
     data, solver = make(rng, features), ImplicitSGD()
@@ -195,6 +201,7 @@ def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
             assert after <= before * (1 + 1e-9)
 
 
+@pytest.mark.thorough(cases=1)
 @every_layout
 @pytest.mark.parametrize("name", ["umax", "gradient", "ove", "nce", "sampled softmax"])
 def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
@@ -227,6 +234,7 @@ def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
     np.testing.assert_allclose(u_new, u, atol=1e-11)
 
 
+@pytest.mark.slow
 @every_layout
 def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(layout, features, rng, x64):
     data = make(rng, features, layout)
@@ -258,6 +266,7 @@ def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(la
     np.testing.assert_allclose(u_new, u_loop, atol=1e-12)
 
 
+@pytest.mark.slow
 @every_layout
 @pytest.mark.parametrize("strength", [0.0, 0.05])
 def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, rng, x64):
@@ -282,6 +291,7 @@ def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, 
 # ------------------------------------------------------------------------- draws
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("m", [1, 2, 4])
 def test_negatives_are_distinct_uniform_and_never_the_label(m):
     label = jnp.repeat(jnp.arange(5, dtype=jnp.int32), 20_000)
@@ -296,6 +306,7 @@ def test_negatives_are_distinct_uniform_and_never_the_label(m):
             assert np.all(np.abs(seen - expected) < 6 * np.sqrt(expected))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("m", [1, 2, 9, 10, 30])
 def test_negatives_are_those_of_a_loop_that_takes_classes_away(m):
     """The m-th is drawn from what the others and the known ones left; all of them, and more, where few are left."""
@@ -321,6 +332,7 @@ def test_the_program_of_a_draw_does_not_grow_with_the_number_of_negatives(shared
     assert size(2) == size(16) == size(128)
 
 
+@pytest.mark.thorough
 def test_single_precision_survives_a_long_epoch_with_a_ridge(features, rng):
     data, solver = make(rng, features, dtype=np.float32), ImplicitSGD()
     V, u = start(rng, dtype=np.float32)

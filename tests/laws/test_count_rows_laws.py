@@ -66,6 +66,7 @@ def test_the_best_variable_makes_it_the_likelihood(alpha, rng):
         assert np.all(v >= entropy - 1e-12)
 
 
+@pytest.mark.thorough(cases=1)
 @every_alpha
 @every_layout
 def test_steps_are_unbiased_over_all_draws(alpha, sparse, rng, x64):
@@ -84,6 +85,7 @@ def test_steps_are_unbiased_over_all_draws(alpha, sparse, rng, x64):
     np.testing.assert_allclose(gv, exact_v, atol=1e-10)
 
 
+@pytest.mark.slow
 @every_layout
 def test_implicit_steps_are_the_minimum_they_stand_for(sparse, rng, x64):
     """Stationarity of the sampled objective plus half the squared change, ridge included."""
@@ -101,6 +103,7 @@ def test_implicit_steps_are_the_minimum_they_stand_for(sparse, rng, x64):
         assert c * n * (1 - e.sum()) + u[i] - v[i] == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.slow
 @every_layout
 def test_a_batch_takes_the_mean_of_its_rows(sparse, rng, x64):
     problem, _, W, v, *_ = make(rng, sparse)
@@ -112,6 +115,7 @@ def test_a_batch_takes_the_mean_of_its_rows(sparse, rng, x64):
         np.testing.assert_allclose(u, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
 
+@pytest.mark.thorough(cases=1)
 @every_alpha
 def test_raises_of_a_batch_count_in_full(alpha, rng, x64):
     """Not the mean of the batch: a variable that is too low is raised whatever others do."""
@@ -123,6 +127,7 @@ def test_raises_of_a_batch_count_in_full(alpha, rng, x64):
     assert np.all(together > low)
 
 
+@pytest.mark.thorough(cases=1)
 @every_alpha
 def test_a_raise_never_passes_the_best_variable(alpha, rng, x64):
     """With a step of length 0 the raise is all that happens; afterwards no exponential exceeds exp(delta)."""
@@ -141,6 +146,7 @@ def test_a_raise_never_passes_the_best_variable(alpha, rng, x64):
     assert raised > 0
 
 
+@pytest.mark.thorough
 def test_classes_without_counts_are_drawn_uniformly():
     known = np.full((30_000, 3), np.iinfo(np.int32).max, np.int32)
     known[:, :2] = [1, 4]
@@ -162,6 +168,7 @@ SOLVERS = {
 }
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver, step", SOLVERS.values(), ids=SOLVERS)
 def test_fits_of_counts_end_near_the_optimum(solver, step, rng):
     X = rng.normal(size=(600, 4))
@@ -187,6 +194,7 @@ def test_fits_of_counts_end_near_the_optimum(solver, step, rng):
     np.testing.assert_allclose(np.asarray(state.weights.u), best, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_single_count_per_row_is_a_label(rng, x64):
     """With alpha = 1 rows and pairs are the same steps, up to the order of classes."""
     X, label = rng.normal(size=(50, D)), rng.integers(0, K, 50)
@@ -198,6 +206,7 @@ def test_a_single_count_per_row_is_a_label(rng, x64):
     np.testing.assert_allclose(ends[0].coef, ends[1].coef, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_an_estimator_takes_rows_of_counts(rng):
     X = rng.normal(size=(300, 2))
     counts = rng.multinomial(6, np.ones(4) / 4, size=300)

@@ -35,6 +35,7 @@ def test_at_the_best_auxiliary_variables_it_is_the_likelihood(alpha, model):
     np.testing.assert_allclose(gW, exact, atol=1e-12)
 
 
+@pytest.mark.thorough(cases=2)
 @every_alpha
 def test_value_and_gradient_are_those_written_down_term_by_term(alpha, model, x64):
     X, y, W, v, offset, weight = model
@@ -177,6 +178,7 @@ def test_the_estimators_called_biased_are(model, x64):
         assert 0.05 < bias < 3
 
 
+@pytest.mark.thorough
 def test_baseline_steps_are_the_gradients_of_their_losses(x64, rng):
     score, own, log_a = rng.normal(size=3), 0.4, 0.7
     losses = {
@@ -195,6 +197,7 @@ def test_baseline_steps_are_the_gradients_of_their_losses(x64, rng):
 # ------------------------------------------------------------------------- what makes U-max safe
 
 
+@pytest.mark.thorough(cases=2)
 @every_alpha
 def test_after_raising_exponentials_are_bounded_and_the_objective_is_lower(alpha, x64, rng):
     """Identity 11: with distinct classes a raise by h lowers the objective by at least h^2 / 2."""

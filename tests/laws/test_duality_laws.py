@@ -24,6 +24,7 @@ def package_bound(problem, params):
     return problem.evaluate_with_dual(Params(*params))[1]
 
 
+@pytest.mark.thorough
 @every_link
 @every_kind
 @pytest.mark.parametrize("weighted", [False, True])
@@ -39,6 +40,7 @@ def test_the_bound_is_its_definition(link, name, numbers, weighted):
     np.testing.assert_allclose(package_bound(problem, (coef, intercept)), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 @every_link
 @every_kind
 @pytest.mark.parametrize("offset", [False, True])
@@ -62,6 +64,7 @@ def test_the_bound_is_never_below_the_distance_from_the_optimum(link, name, numb
             assert np.all(np.isfinite(bound) | (bound == np.inf))
 
 
+@pytest.mark.thorough
 @every_link
 @every_kind
 def test_the_bound_vanishes_at_the_optimum(link, name, numbers):

@@ -1,7 +1,7 @@
 """Laws of fits: one of many is the same fit alone, however it is folded, masked, weighted, ordered or grouped.
 
 "The same" is what the certificates promise: both objectives within their bounds of one optimum. Fits whose rows are on
-devices obey the same laws: on all that jax has, of which tests/unit/test_devices.py gives it several.
+devices obey the same laws: on all that jax has, of which tests/engine/test_devices.py gives it several.
 """
 
 import jax

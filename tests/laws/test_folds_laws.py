@@ -56,6 +56,7 @@ def test_every_column_is_its_own_problem(link, weighted, rng):
     assert np.all(np.diff(fold.reshape(3, FOLDS, N)[0, :, 0]) == 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weighted", [False, True])
 def test_one_solve_fits_all_columns_with_bounds_that_hold(weighted):
     """Against Newton's method in NumPy on the rows of each fold."""
@@ -74,6 +75,7 @@ def test_one_solve_fits_all_columns_with_bounds_that_hold(weighted):
         assert len(rows) == T * (FOLDS - 1) // FOLDS
 
 
+@pytest.mark.slow
 def test_a_column_without_spikes_in_its_fold_leaves_the_others_alone():
     problem, X, Y, train, _, strength, fold, neuron = make()
     Y = Y.copy()

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from oracles import softmax as oracle
 from scipy.special import logsumexp
 
@@ -34,6 +35,7 @@ def random_step(rng):
     return step
 
 
+@pytest.mark.slow
 def test_the_step_is_the_minimum_of_the_sampled_objective(x64, rng):
     """Identity 6."""
     for _ in range(60):
@@ -80,12 +82,14 @@ def test_both_equations_hold_to_rounding_for_ordinary_steps(x64, rng):
         assert equation.max() < 1e-11
 
 
+@pytest.mark.thorough
 def test_both_equations_hold_for_extreme_steps(x64, rng):
     numbers = extreme(rng, 20_000, 5, np.float64)
     for equation in off(numbers, to_numpy(jax.jit(jax.vmap(implicit.implicit_step))(*numbers))):
         assert equation.max() < 1e-11
 
 
+@pytest.mark.thorough
 def test_single_precision_is_finite_and_close(rng):
     numbers = extreme(rng, 5_000, 5, np.float32)
     step = to_numpy(jax.jit(jax.vmap(implicit.implicit_step))(*numbers))
@@ -101,6 +105,7 @@ def test_single_precision_is_finite_and_close(rng):
     assert pushes.max() < 1e-4 and auxiliary.max() < 1e-4
 
 
+@pytest.mark.thorough
 def test_with_one_negative_the_step_is_that_of_the_listing_for_extreme_numbers(x64, rng):
     """Identity 8: Algorithm 1 by bisection; auxiliary variables go up and down."""
     c, log_a, delta, mobility, mobility_label, u = numbers = extreme(rng, 5_000, 1, np.float64)
@@ -111,6 +116,7 @@ def test_with_one_negative_the_step_is_that_of_the_listing_for_extreme_numbers(x
     assert np.mean(step.u > u) > 0.1 and np.mean(step.u < u) > 0.1
 
 
+@pytest.mark.slow
 def test_a_frozen_class_and_a_row_of_zeros_move_the_auxiliary_variable_only(x64, rng):
     """Identity 7: mobility 0 leaves u = uprox."""
     from glmfit.stochastic.lambert import log1p_sum_exp, uprox
@@ -122,6 +128,7 @@ def test_a_frozen_class_and_a_row_of_zeros_move_the_auxiliary_variable_only(x64,
     np.testing.assert_allclose(step.push, 2.0 * 3.0 * np.exp(delta - expected), rtol=1e-11)
 
 
+@pytest.mark.thorough
 def test_a_negative_left_out_counts_nothing(x64, rng):
     delta = rng.normal(size=4)
     some = implicit.implicit_step(2.0, jnp.array([0.5, -jnp.inf, 0.5, -jnp.inf]), jnp.asarray(delta), 1.0, 1.0, 0.3)
@@ -130,6 +137,7 @@ def test_a_negative_left_out_counts_nothing(x64, rng):
     np.testing.assert_allclose(some.push[::2], less.push, rtol=1e-14)
 
 
+@pytest.mark.thorough
 def test_short_steps_go_along_the_gradient_of_the_sample(x64, rng):
     """Identity 9: the difference shrinks tenfold with the step."""
     s = random_step(rng) | {"ridge": 0.0}
@@ -147,6 +155,7 @@ def test_short_steps_go_along_the_gradient_of_the_sample(x64, rng):
 # ------------------------------------------------------------------------- all classes, counts
 
 
+@pytest.mark.thorough
 def test_softmax_prox_is_stationary_and_spends_its_step(x64, rng):
     """Identity 13: pushes sum to c, and each is c times the new probability."""
     prox = jax.jit(implicit.softmax_prox)
@@ -159,6 +168,7 @@ def test_softmax_prox_is_stationary_and_spends_its_step(x64, rng):
         np.testing.assert_allclose(push, c * np.exp(moved - logsumexp(moved)), rtol=1e-9, atol=1e-14 * c)
 
 
+@pytest.mark.slow
 def test_many_negatives_and_a_fast_auxiliary_variable_give_the_softmax_prox(x64, rng):
     """Identity 13: all K - 1 negatives, u moving R times as fast as the weights; difference about 20/R."""
     K, label = 6, 2
@@ -173,6 +183,7 @@ def test_many_negatives_and_a_fast_auxiliary_variable_give_the_softmax_prox(x64,
     assert errors[0] < 0.05 and 5 < errors[0] / errors[1] < 20
 
 
+@pytest.mark.thorough
 def test_counts_step_is_the_minimum(x64, rng):
     """Stationary in v and in every class; identity 6 for the form with one variable per row."""
     implicit_counts = jax.jit(implicit.implicit_counts)

@@ -73,6 +73,7 @@ def blocks_of(rng, size):
     return [rows[i : i + size] for i in range(0, N, size)]
 
 
+@pytest.mark.thorough(cases=1)
 @every_variant
 def test_the_sum_is_that_of_the_rows_bounds_above_f_and_touches_it(variant, rng, monkeypatch):
     monkeypatch.setattr(surrogates, "_AT_ONCE", 300)  # several parts
@@ -109,6 +110,7 @@ def test_all_rows_at_once_are_a_step_of_the_batch_method(variant, rng, monkeypat
         np.testing.assert_allclose(found, step, atol=1e-10 * np.abs(step).max())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lead", [0.0, 0.8])
 @pytest.mark.parametrize("order", ["descending", "averaged"])
 @pytest.mark.parametrize("size", [0.0, 30.0, 1e4])
@@ -201,6 +203,7 @@ def labelled(X, y, strength):
     return SoftmaxProblem(X, Pairs(np.arange(len(y)), y, np.ones(len(y))), int(y.max()) + 1, strength)
 
 
+@pytest.mark.slow
 def test_25_passes_are_enough_on_logistic_regression_and_digits(rng):
     from sklearn.datasets import load_digits
 

@@ -62,6 +62,7 @@ def fitted(X, Y, name="Ridge", strength=0.01, dtype=np.float64, groups=None, sta
     return TableSAGA(**options).run(problem, start, key=KEY, tol=tol)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_softmax_is_fitted_and_its_gap_estimated(ridge, dtype, x64):
@@ -77,6 +78,7 @@ def test_a_softmax_is_fitted_and_its_gap_estimated(ridge, dtype, x64):
     assert solution.objective <= solution.start_objective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Lasso", "ElasticNet", "GroupLasso"])
 def test_a_sparse_softmax_agrees_with_proximal_steps(name, x64):
     X, Y = choices()
@@ -99,6 +101,7 @@ def test_a_sparse_softmax_agrees_with_proximal_steps(name, x64):
     np.testing.assert_allclose(solution.params.coef, best.params[0], atol=2e-3)
 
 
+@pytest.mark.thorough
 def test_padding_never_meets_a_row_the_loss_is_infinite_at(x64):
     rng = np.random.default_rng(0)
     X = rng.uniform(0.5, 1.5, size=(101, 2))
@@ -108,6 +111,7 @@ def test_padding_never_meets_a_row_the_loss_is_infinite_at(x64):
     assert np.isfinite(solution.objective) and solution.converged
 
 
+@pytest.mark.thorough
 def test_limits_of_step_and_budget_are_kept_and_the_same_key_repeats(x64):
     X, Y = choices()
     short = fitted(X, Y, step_limit=1e-3, tol=1e-6)
@@ -126,6 +130,7 @@ def test_limits_of_step_and_budget_are_kept_and_the_same_key_repeats(x64):
 # ------------------------------------------------------------------------- proximal steps
 
 
+@pytest.mark.slow
 def test_proximal_steps_never_rise_whatever_the_first_step(x64):
     X, Y = choices()
     loss = lambda p: -jnp.mean(jnp.sum(Y * jax.nn.log_softmax(X @ p), axis=1))  # noqa: E731

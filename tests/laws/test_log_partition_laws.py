@@ -76,6 +76,7 @@ def test_two_outcomes_on_a_line_have_the_tightest_bound_there_is(d):
 # ------------------------------------------------------------------------- any log-linear model
 
 
+@pytest.mark.thorough(cases=1)
 @orders_of_one
 def test_bound_is_never_below_the_log_partition_function(order, rng):
     for features, theta, log_weights in MODELS:

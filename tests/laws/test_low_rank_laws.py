@@ -35,6 +35,7 @@ def exact(diagonal, Q):
     return np.diag(diagonal) + Q.T @ Q
 
 
+@pytest.mark.thorough
 @every_rank
 @every_sequence
 def test_never_below_the_sum_after_any_number_of_additions(rank, Q):
@@ -66,6 +67,7 @@ def test_rank_zero_is_a_diagonal_that_dominates():
     np.testing.assert_allclose(held.D, np.sum(np.abs(Q).sum(axis=1, keepdims=True) * np.abs(Q), axis=0), rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_many_additions_do_not_wear_it_out(rng):
     """V stays orthonormal, and nothing is lost: 20 000 additions of vectors of very different size."""
     held, truth = LowRankPlusDiagonal(np.ones(D), 3), np.eye(D)

@@ -37,6 +37,7 @@ def random_batch(rng, n=6, q=7, d=4, c=1.0, orthogonal=False, X=None):
     return implicit.Batch(*map(jnp.asarray, numbers))
 
 
+@pytest.mark.thorough(cases=4)
 @pytest.mark.parametrize("c", [0.1, 1.0, 30.0])
 @pytest.mark.parametrize("d", [4, 9])
 def test_three_solvers_agree(c, d, x64, rng):
@@ -49,6 +50,7 @@ def test_three_solvers_agree(c, d, x64, rng):
         np.testing.assert_allclose(answers[name][1], answers["dual"][1], atol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", SINGULAR)
 def test_a_singular_mobility_does_no_harm_to_newton(rows, x64):
     """Draws enough that each kind overflowed where conjugate gradients went on in directions that move no score."""
@@ -73,6 +75,7 @@ def test_a_singular_mobility_and_a_step_far_too_long(rows, x64):
         check_stationary(batch, *JITTED["newton"](batch), atol=0.03)  # of pushes of a thousand
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_answer_is_stationary(name, x64, rng):
     batch = random_batch(rng)
@@ -93,6 +96,7 @@ def check_stationary(batch, G, u, atol=1e-8):
     np.testing.assert_allclose(u + c[:, 0] * (1 - np.exp(-u)), batch.u + pull, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_orthogonal_rows_are_solved_one_by_one(name, x64, rng):
     batch = random_batch(rng, orthogonal=True)
@@ -105,6 +109,7 @@ def test_orthogonal_rows_are_solved_one_by_one(name, x64, rng):
         np.testing.assert_allclose(u[i], one.u, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_first_dual_sweep_is_a_sequence_of_single_steps(x64, rng):
     batch = random_batch(rng)
     G, u = jax.jit(lambda b: implicit.dual_ascent(b, 1))(batch)
@@ -121,6 +126,7 @@ def test_the_first_dual_sweep_is_a_sequence_of_single_steps(x64, rng):
         scores -= np.outer(batch.mobility[:, i], push)
 
 
+@pytest.mark.slow
 def test_a_few_jacobi_sweeps_already_descend(x64, rng):
     """Every sweep lowers the objective of the step: monotone without a line search."""
     batch = random_batch(rng, c=10.0)

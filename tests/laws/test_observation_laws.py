@@ -42,6 +42,7 @@ def grid(xp, dtype):
     return xp.asarray(np.broadcast_to(COUNTS, eta.shape), dtype=dtype), xp.asarray(eta, dtype=dtype)
 
 
+@pytest.mark.thorough(cases=6)
 @every_model
 @every_dtype
 @every_namespace
@@ -70,6 +71,7 @@ def test_formulas_match_40_digits(model, dtype, xp, exact, x64):
         assert np.all(np.abs(np.asarray(value, np.float64) - true[key]) <= tol * scale[key]), key
 
 
+@pytest.mark.thorough(cases=1)
 @every_model
 def test_derivatives_match_autodiff(model, x64):
     y, eta = (a.ravel() for a in grid(jnp, np.float64))
@@ -197,6 +199,7 @@ def test_curvature_bound_of_distant_intervals_in_float32(model):
         assert np.all(bound.astype(float) >= model.curvature(y, upper.astype(float)))
 
 
+@pytest.mark.thorough(cases=6)
 @every_model
 @every_dtype
 @every_namespace
@@ -243,6 +246,7 @@ def test_fractional_counts(model):
     np.testing.assert_allclose(model.log_likelihood(y, best), expected, rtol=1e-13)
 
 
+@pytest.mark.thorough
 def test_samples_have_mean_and_variance_of_the_rate():
     """And far out: no count at -1e4, the rate itself above 2^30, NaN and inf for NaN and inf.
 

@@ -45,6 +45,7 @@ def optimum(link, X, Y, offset, strength, weights):
     return np.array([f.fun for f in found]), np.array([f.x for f in found]).T
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("solver", [SAGA(batch_size=60), Newton()], ids=lambda s: type(s).__name__)
 def test_every_solver_finds_the_optimum_and_its_bound_holds(link, solver):
@@ -89,6 +90,7 @@ def test_the_null_model_is_found_from_wild_offsets():
         assert np.all(np.abs(at.grad_intercept) < 1e-9 * (1 + Y.mean()))
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("link", LINKS)
 def test_certified_smoothness_of_blocks_is_above_the_exact_one(link):
     X, Y, offset = make(link, T=240)
@@ -125,6 +127,7 @@ def test_an_offset_of_one_column_is_that_column_for_every_neuron():
     np.testing.assert_array_equal(fits[0].coef_, fits[1].coef_)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver_name", ["SAGA", "Newton"])
 def test_exposure_with_the_exponential_link_is_its_logarithm_as_an_offset(solver_name):
     X, Y, _ = make("exp")
@@ -151,6 +154,7 @@ def test_exposure_with_the_exponential_link_is_its_logarithm_as_an_offset(solver
     np.testing.assert_allclose(a.statistic, b.statistic, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_exposure_is_the_likelihood_of_the_counts_of_partial_bins():
     """Two halves of a bin with the same features are one bin: only exposure knows."""
     X, Y, _ = make("softplus")

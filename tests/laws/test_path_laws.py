@@ -53,6 +53,7 @@ def optimum(link, name, X, Y, strength, weights):
     return oracle.objective(link, X, Y, coef, intercept, weights, name, strength=strength, ratio=0.6), coef
 
 
+@pytest.mark.thorough
 @every_link
 @every_penalty
 @every_weights

@@ -73,6 +73,7 @@ def test_ridge_strength_is_the_smooth_part(name, numbers, x64):
     np.testing.assert_allclose(smooth, oracle.smooth(name, coef, numbers["strength"], numbers.get("ratio", 0.5)))
 
 
+@pytest.mark.thorough(cases=23)
 @every_case
 @pytest.mark.parametrize("scaled", [False, True])
 def test_prox_beats_every_candidate(name, numbers, scaled, x64):
@@ -162,6 +163,7 @@ def test_rotation_invariance_is_as_declared(name, numbers):
     assert invariant == penalty.rotation_invariant
 
 
+@pytest.mark.thorough(cases=11)
 @every_case
 def test_compiled_formulas_keep_float32_and_compile_once(name, numbers):
     """Under strict promotion, whatever the dtype of the strength, whose value is no reason to recompile."""

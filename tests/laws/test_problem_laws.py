@@ -93,6 +93,7 @@ def test_null_model_is_the_best_one_without_features(link, weighted):
     np.testing.assert_allclose(whole.null_objective, whole.evaluate(null).objective, rtol=1e-13)
 
 
+@pytest.mark.thorough(cases=1)
 @every_link
 @some_weights
 def test_a_sweep_on_the_device_is_the_loss_and_its_gradient_in_the_columns(link, weighted, x64):
@@ -156,6 +157,7 @@ def test_a_metric_is_the_matrix_it_says(x64):
             np.testing.assert_allclose(far, np.sum((Z @ R) ** 2, axis=1), rtol=1e-12)
 
 
+@pytest.mark.thorough(cases=1)
 @every_link
 def test_a_centre_of_its_own_makes_the_hessian_of_a_neuron_well_conditioned(link):
     """Gaussian features: without it the intercept and the coefficients share a direction of small curvature."""
@@ -314,6 +316,7 @@ def displacement(rows, at_stale, v, metric, index, subsets):
     return np.asarray(moved) - v, np.asarray(table), np.asarray(mean)
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("weights", [None, np.array([0.0, 1, 2, 1, 0.5, 1, 3])], ids=["plain", "weighted"])
 @pytest.mark.parametrize("size", [1, 3, "blocks"])
 def test_the_saga_estimator_averaged_over_every_draw_is_the_full_gradient(size, weights, x64):
@@ -402,6 +405,7 @@ def test_selecting_a_neuron_gives_its_problem():
 # ------------------------------------------------------------------------- distance from the optimum
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("penalty", ["lasso", "elastic net", "group lasso"])
 def test_certified_gap_of_a_sparse_penalty_covers_a_bad_share_between_duplicates(penalty):
     """The loss does not see how duplicates share a coefficient; the penalty does, and has no curvature there."""
@@ -424,6 +428,7 @@ def test_certified_gap_of_a_sparse_penalty_covers_a_bad_share_between_duplicates
             assert reached.bound >= left[n] - 1e-14
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale, ridge", [(1.0, 0.0), (1e4, 0.0), (1e4, 1e-6)])
 def test_nothing_is_proved_along_a_direction_the_data_see_but_do_not_resolve(dtype, scale, ridge):
@@ -518,6 +523,7 @@ def test_a_sparse_penalty_settles_a_constant_column_or_duality_bounds_what_it_le
     assert gap[1] == pytest.approx(0.01 * numbers["strength"]) and np.all((bound >= gap) & (bound < 2 * gap + 1e-8))
 
 
+@pytest.mark.thorough(cases=25)
 @every_design
 @pytest.mark.parametrize("ridge", [0.0, 1e-2])
 def test_certified_gap_is_never_below_the_true_one_on_hard_designs(kind, ridge):

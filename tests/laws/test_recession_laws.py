@@ -130,6 +130,7 @@ def test_what_a_penalty_holds_is_no_direction():
         assert problem("softplus", X, y, strength=np.array(strength)[:, None]).recedes is answer
 
 
+@pytest.mark.thorough
 def test_classes_that_some_rows_set_apart_have_no_optimum():
     """c is apart from a and b, which are mixed: no row but those of c gets better for ever."""
     rng = np.random.default_rng(0)

@@ -225,6 +225,7 @@ def test_a_model_too_large_for_its_hessian_is_unproved_without_a_ridge(rng, monk
     assert gap <= 2 * solution.gap[0] + 1e-12 and solution.gap[0] <= solution.target[0]
 
 
+@pytest.mark.slow
 def test_separated_rows_are_said_to_have_no_optimum(rng):
     X = rng.normal(size=(90, 2))
     y = np.argmax(X @ rng.normal(size=(2, 3)), axis=1)

@@ -151,6 +151,7 @@ def test_a_class_never_seen_makes_the_bound_loose_and_still_a_bound(rng):
         assert more.certify_gap(params).bound >= more.objective(params) - lowest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse, alpha", [(False, 0.0), (True, 1.0)])
 def test_auxiliary_variables_start_where_they_are_best(sparse, alpha, rng, monkeypatch):
     problem, X, *_ = make(rng, offset=True, sparse=sparse)

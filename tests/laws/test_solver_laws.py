@@ -67,6 +67,7 @@ def _is_float(x):
 # ------------------------------------------------------------------------- the optimum, and the way there
 
 
+@pytest.mark.thorough(cases=8)
 @every_solver
 @every_link
 def test_every_solver_reaches_the_optimum_and_says_how_close_it_is(solver, link):
@@ -89,12 +90,14 @@ def test_every_solver_reaches_the_optimum_and_says_how_close_it_is(solver, link)
     assert solution.row_evals >= T * solution.epochs.max()
 
 
+@pytest.mark.thorough
 def test_a_global_certificate_is_refused_where_the_curvature_has_no_bound():
     X, Y = recording("exp")
     with pytest.raises(ValueError, match=r"the exp link has no global bound .*anchored"):
         solve(SAGA(certificate="global"), problem("exp", X, Y, strength=RIDGE))
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("penalty", NON_SMOOTH)
 def test_saga_solves_non_smooth_penalties_to_their_optimality_conditions(penalty):
     """Identity 13: smallest subgradient at most 1e-6 (a few 1e-8 when asked for all that float32 has), exact zeros."""
@@ -109,6 +112,7 @@ def test_newton_solves_non_smooth_penalties_to_their_optimality_conditions(penal
     check_optimality(penalty, dtype, tol=1e-13, residual=1e-8, solver=Newton())
 
 
+@pytest.mark.slow
 def test_double_precision_solves_the_group_lasso_to_1e_6_of_its_strength(x64):
     """After single precision in the same process, which once broke the index arrays of the groups."""
     check_optimality("group lasso", np.float64, tol=2e-16, residual=1e-6 * NON_SMOOTH["group lasso"][1]["strength"])
@@ -138,6 +142,7 @@ def check_optimality(penalty, dtype, tol, residual, solver=None):
     assert np.any(best.coef == 0) and np.any(best.coef != 0)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", ["saga", "newton"])
 def test_a_ridge_per_coefficient_is_that_of_the_rescaled_features(solver):
     X, Y = recording()
@@ -152,6 +157,7 @@ def test_a_ridge_per_coefficient_is_that_of_the_rescaled_features(solver):
     np.testing.assert_allclose(solution.params.coef, expected, atol=2e-3 * np.abs(expected).max())
 
 
+@pytest.mark.thorough(cases=1)
 @every_link
 def test_the_estimate_on_the_way_is_within_a_factor_of_two_of_the_gap(link):
     """Identity 11, rates 0.02 to 1."""
@@ -168,6 +174,7 @@ def test_the_estimate_on_the_way_is_within_a_factor_of_two_of_the_gap(link):
             assert np.all((descent.estimate >= 0.5 * gap)[seen] & (descent.estimate <= 2 * gap)[seen])
 
 
+@pytest.mark.slow
 def test_double_precision_reaches_gaps_of_1e_12(x64):
     X, Y = recording(seed=5)
     best = oracle.newton("softplus", X, Y, RIDGE)
@@ -181,6 +188,7 @@ def test_double_precision_reaches_gaps_of_1e_12(x64):
 # ------------------------------------------------------------------------- steps
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("sampling", ["partition", "subsets"])
 @pytest.mark.parametrize("strength", [100.0, 1e6])
 def test_a_strong_ridge_does_not_diverge(sampling, strength):
@@ -200,6 +208,7 @@ def test_a_strong_ridge_does_not_diverge(sampling, strength):
     assert np.all(true_gap("softplus", X, Y, solution, best, strength=strength) <= solution.target)
 
 
+@pytest.mark.thorough
 def test_double_steps_work_and_are_labelled_uncertified():
     X, Y = recording()
     best = oracle.newton("softplus", X, Y, RIDGE)
@@ -238,6 +247,7 @@ def test_the_step_is_the_one_of_its_theorem(sampling):
 # ------------------------------------------------------------------------- anchored certificates
 
 
+@pytest.mark.thorough(cases=1)
 @every_link
 def test_leaving_the_certified_set_is_detected_and_certified_anew(link):
     """A radius far too small, a start far away: sets are left again and again, and what is kept never rises."""
@@ -253,6 +263,7 @@ def test_leaving_the_certified_set_is_detected_and_certified_anew(link):
     assert "left and were certified anew: 3" in solution.step_certificate.assumptions[1]
 
 
+@pytest.mark.thorough
 def test_rising_outside_of_the_set_is_undone_and_the_radius_grows():
     """With a step a thousand times too long every epoch ends outside and higher: nothing of it is kept."""
     X, Y = recording("exp", rate=5.0)
@@ -324,6 +335,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_the_same_optimum():
 # ------------------------------------------------------------------------- neurons apart
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["saga", "newton"])
 def test_permuting_neurons_permutes_the_answer(solver):
     X, Y = recording()
@@ -388,6 +400,7 @@ def test_a_poisoned_neuron_leaves_newtons_others_alone():
     assert same_bits(poisoned.params.coef[:, [0, 2]], plain.params.coef[:, [0, 2]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["saga", "newton"])
 def test_a_silent_neuron_is_reported_and_never_fitted(solver):
     X, Y = recording()
@@ -573,6 +586,7 @@ def test_the_second_fit_of_the_same_shapes_compiles_nothing(solver):
         assert first == 0
 
 
+@pytest.mark.slow
 def test_compiling_is_told_apart_from_running():
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(123, 2)), rng.poisson(1.0, (123, 2)).astype(float)  # a shape of its own

@@ -226,6 +226,7 @@ class Quadratic(Case):
         return 1 - (coef[1] - coef[0]) / self.best
 
 
+@pytest.mark.slow
 def test_errors_of_the_listing_oscillate_and_restarts_mend_that():
     """Erratum S7: J_0(2 sqrt(tau)) after tau epochs, without end; with restarts the first epoch's share each time."""
     case = Quadratic()
@@ -346,6 +347,7 @@ def test_overflow_is_reported_and_the_parameters_before_it_are_kept():
     np.testing.assert_array_equal(found.params.coef, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("strength", [1e-12, 1e-3, 10.0])
 @pytest.mark.parametrize("solver", [StochasticMajorization(), StochasticMajorization(rank=2), SoftmaxSGD()])

@@ -65,6 +65,7 @@ def flat(theta):
     return np.asarray(ravel_pytree(theta)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("loss", "kind", "hidden"),
@@ -91,6 +92,7 @@ def test_they_end_at_a_stationary_point_no_nearby_optimizer_improves(loss, kind,
         np.testing.assert_allclose(found.objective, scipy_optimum(problem, found.params)[1], rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("solver", [TowerLBFGS(), GaussNewton(damping=0.0)], ids=name_of)
 def test_9_towers_are_in_balance_at_a_stationary_point(solver):
@@ -130,6 +132,7 @@ def test_the_exact_hessian_leaves_a_saddle(damping):
     assert found.objective < 0.6 * found.start_objective
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("solver", SAMPLING, ids=name_of)
 def test_solvers_that_sample_come_near(solver):
@@ -143,6 +146,7 @@ def test_solvers_that_sample_come_near(solver):
     np.testing.assert_array_equal(found.history["epoch"], np.arange(0, 201, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("prior", "biases"), [("mean", True), ("mean", False), ("factors", True)])
 def test_drawn_pairs_estimate_objective_and_gradient(prior, biases):
@@ -176,6 +180,7 @@ def test_drawn_pairs_estimate_objective_and_gradient(prior, biases):
     np.testing.assert_allclose(flat(gradient), flat(true_gradient), atol=1e-12 * np.abs(flat(true_gradient)).max())
 
 
+@pytest.mark.thorough
 def test_pairs_are_drawn_by_their_cost():
     problem, _ = make(dtype=np.float32)
     sample = problem.data.draw(KEY, problem.observed_pairs, 4000, 40_000)
@@ -189,6 +194,7 @@ def test_pairs_are_drawn_by_their_cost():
     np.testing.assert_array_equal(seen > 0, true)
 
 
+@pytest.mark.thorough(cases=1)
 @every_solver
 def test_the_same_key_gives_the_same_answer_in_single_precision(solver):
     problem, theta = make(dtype=np.float32)
@@ -204,6 +210,7 @@ def test_the_same_key_gives_the_same_answer_in_single_precision(solver):
         assert not np.array_equal(flat(first.params), flat(other.params))
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", [TowerLBFGS(), GaussNewton()], ids=name_of)
 def test_single_precision_ends_at_its_floor(solver):
     problem, theta = make(dtype=np.float32)
@@ -215,6 +222,7 @@ def test_single_precision_ends_at_its_floor(solver):
     assert loose.epochs < found.epochs
 
 
+@pytest.mark.thorough(cases=8)
 @every_solver
 @pytest.mark.parametrize("bad", [np.nan, 1e30], ids=str)
 def test_a_start_that_is_not_finite_or_overflows_is_told(solver, bad):
@@ -226,6 +234,7 @@ def test_a_start_that_is_not_finite_or_overflows_is_told(solver, bad):
     assert found.epochs == 0
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", [LeftBatches(5, 1e6, 0.0, "sgd"), TowerAdam(1e25, polish=None)], ids=name_of)
 def test_overflow_on_the_way_keeps_the_last_finite_parameters(solver):
     problem, theta = make(dtype=np.float32)
@@ -235,6 +244,7 @@ def test_overflow_on_the_way_keeps_the_last_finite_parameters(solver):
     assert np.isfinite([found.objective, found.gradient_norm]).all()
 
 
+@pytest.mark.thorough(cases=3)
 @every_solver
 def test_an_interrupted_run_is_usable(solver):
     problem, theta = make(dtype=np.float32)
@@ -252,6 +262,7 @@ def test_an_interrupted_run_is_usable(solver):
     np.testing.assert_allclose(found.objective, evaluate(problem.data, found.params)[0], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_adam_without_a_polish_ends_with_its_steps():
     problem, theta = make(dtype=np.float32)
     found = TowerAdam(n_steps=25, polish=None).run(problem, theta, key=KEY)
@@ -259,12 +270,14 @@ def test_adam_without_a_polish_ends_with_its_steps():
     assert found.objective < found.start_objective
 
 
+@pytest.mark.slow
 def test_more_left_entities_than_there_are_make_one_batch():
     problem, theta = make(dtype=np.float32)
     found = LeftBatches(batch_size=1000).run(problem, theta, key=KEY, options=StationaryOptions(max_epochs=5))
     assert found.objective < found.start_objective
 
 
+@pytest.mark.thorough
 def test_a_start_that_is_stationary_is_converged_at_once():
     problem, theta = make(biases=False, prior="zero", dtype=np.float32)
     found = TowerLBFGS().run(problem, problem.null_params(theta), key=KEY)

@@ -190,5 +190,6 @@ def test_no_claim_about_a_random_problem_is_false(first):
     assert tally["bounds"] > 0.3 * tally["neurons"]  # or nothing would be claimed
 
 
+@pytest.mark.thorough
 def test_no_claim_about_ten_random_problems_is_false():
     assert check_all(QUICK)["bounds"] > 5

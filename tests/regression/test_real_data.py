@@ -29,6 +29,7 @@ def reach(shared_data):
     return X.astype(np.float32), np.asarray(counts[10:], np.float32)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("link", ["softplus", pytest.param("exp", marks=pytest.mark.slow)])
 def test_motor_cortex_converges_certified_and_predicts_held_out_time(reach, link):
     X, Y = reach
@@ -62,6 +63,7 @@ def track(shared_data):
     return np.eye(15)[bins], Y.astype(float)
 
 
+@pytest.mark.thorough
 def test_place_cells_on_one_hot_bins_are_fitted_although_bins_sum_to_one(track):
     """Without a penalty the rate in each bin must be the mean count there: an answer known in closed form."""
     X, Y = track
@@ -74,6 +76,7 @@ def test_place_cells_on_one_hot_bins_are_fitted_although_bins_sum_to_one(track):
     np.testing.assert_allclose(model.predict(np.eye(15)), counts[:, everywhere], rtol=0.02, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_units_with_few_spikes_and_bins_without_any_are_fitted_with_a_ridge(track):
     X, Y = track
     Y = Y[:, np.argsort(Y.sum(axis=0))[[0, 1, 2, 15, 30]]]

@@ -49,6 +49,7 @@ def check(link, model, X, Y, known, name, strength):
     assert np.all(bound <= report.target + 1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("extras", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strength", slow_unless([1e-4], 1e-2, 1e-3, 1e-4, 1e-5))
 @pytest.mark.parametrize("name", PENALTIES)
@@ -63,6 +64,7 @@ def test_every_neuron_is_proved_with_kinked_penalties(maze, link, name, strength
     check(link, model, X, Y, known, name, strength)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("extras", slow_unless([False], False, True))
 @pytest.mark.parametrize("name, l1_ratio", [("Lasso", 1.0), pytest.param("ElasticNet", 0.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("link", slow_unless(["softplus"], "softplus", "exp"))

@@ -69,6 +69,7 @@ def one_hot(data):
 # ------------------------------------------------------------------------------------ forms of input
 
 
+@pytest.mark.slow
 def test_all_forms_of_responses_give_the_same_model(data, one_hot):
     Y = data[2]
     row, column = np.nonzero(~np.isnan(Y))
@@ -86,6 +87,7 @@ def test_all_forms_of_responses_give_the_same_model(data, one_hot):
         np.testing.assert_allclose(z, model(tol=1e-5).fit(M, N, Y).linear_predictor(), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_repeated_trials_count_as_trials_and_as_one_pair():
     rng = np.random.default_rng(1)
     U, V, z, _, seen = draw(1)
@@ -106,6 +108,7 @@ def test_repeated_trials_count_as_trials_and_as_one_pair():
     assert np.max(np.abs(fit.predict() - once.predict())) > 0.1
 
 
+@pytest.mark.thorough
 def test_features_may_be_frames_sparse_or_pynapple(data, fitted):
     U, V, Y, _ = data
     t = np.arange(M) * 0.1
@@ -117,6 +120,7 @@ def test_features_may_be_frames_sparse_or_pynapple(data, fitted):
     np.testing.assert_allclose(out.values, fitted.predict(stimulus_features=U))
 
 
+@pytest.mark.slow
 def test_names_of_features_are_remembered(data):
     U, V, Y, _ = data
     frame = pd.DataFrame(U, columns=list("abcd"))
@@ -136,6 +140,7 @@ def test_names_of_features_are_remembered(data):
 # ---------------------------------------------------------------------------------- what comes out
 
 
+@pytest.mark.slow
 def test_held_out_pairs_are_predicted_nearly_as_well_as_by_the_truth(data, fitted):
     _, _, z, y, seen = draw()
     mean = np.nanmean(data[2], axis=0)[None, :].repeat(M, 0)
@@ -147,6 +152,7 @@ def test_held_out_pairs_are_predicted_nearly_as_well_as_by_the_truth(data, fitte
     assert fitted.report_.pseudo_r2 == pytest.approx(fitted.score(data[2]), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_one_hot_towers_fill_in_a_low_rank_table():
     _, _, _, y, seen = draw(share=0.5)
     fit = model(bias_strength=3.0).fit(M, N, gaps(y, seen))
@@ -155,6 +161,7 @@ def test_one_hot_towers_fill_in_a_low_rank_table():
     assert fit.score(gaps(y, ~seen)) > additive.score(gaps(y, ~seen)) + 0.1
 
 
+@pytest.mark.slow
 def test_unseen_stimuli_and_neurons_are_predicted_from_their_features():
     U, V, _, y, seen = draw(2, 60, 33)
     fit = model().fit(U[:M], V[:N], gaps(y, seen)[:M, :N])
@@ -191,6 +198,7 @@ def test_embeddings_are_turned_to_one_form(fitted):
     assert np.all(Q[np.argmax(np.abs(Q), axis=0), np.arange(K)] > 0)
 
 
+@pytest.mark.slow
 def test_fit_does_what_the_problem_says(data, fitted):
     """The report's objective is the formula of the docstring at the fitted parameters, for any imputation."""
     U, V, Y, _ = data
@@ -207,6 +215,7 @@ def test_fit_does_what_the_problem_says(data, fitted):
     assert np.max(np.abs(fit.predict() - fitted.predict())) > 0.05
 
 
+@pytest.mark.slow
 def test_prior_factors_draw_unobserved_pairs(data):
     factors = np.ones((M, 1)), np.full((N, 1), 5.0)
     with jax.enable_x64(True):  # what was observed is a thousandth of the objective
@@ -214,6 +223,7 @@ def test_prior_factors_draw_unobserved_pairs(data):
     assert np.median(np.abs(fit.linear_predictor() - 5.0)[np.isnan(data[2])]) < 0.5
 
 
+@pytest.mark.slow
 def test_logistic_takes_booleans_and_signs(data):
     U, V, z, _, seen = draw(3)
     y = np.random.default_rng(3).random(z.shape) < expit(z - 2)
@@ -227,6 +237,7 @@ def test_logistic_takes_booleans_and_signs(data):
     assert set(np.unique(fit.simulate())) == {0.0, 1.0}
 
 
+@pytest.mark.slow
 def test_squared_loss_and_no_biases():
     _, _, z, _, seen = draw(4, share=0.7)
     fit = model(loss="squared", bias=False, regularizer_strength=1e-2).fit(None, None, gaps(z, seen))
@@ -237,6 +248,7 @@ def test_squared_loss_and_no_biases():
         fit.simulate()
 
 
+@pytest.mark.slow
 def test_equal_responses_are_predicted():
     np.testing.assert_allclose(model().fit(M, N, np.full((M, N), 2.0)).predict(), 2.0, rtol=1e-2)
 
@@ -270,6 +282,7 @@ def test_correlation_is_that_of_every_neuron(data, fitted):
     np.testing.assert_allclose(fitted.score(trials, "correlation")[2:], value[2:])
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("k", [1, 4, 100])
 def test_recall_is_that_of_a_loop(k, data, fitted):
     Y = data[2]
@@ -285,6 +298,7 @@ def test_recall_is_that_of_a_loop(k, data, fitted):
     assert fitted.score(everything, "recall", k=k, exclude=Y) == pytest.approx(np.mean(shares))
 
 
+@pytest.mark.slow
 def test_scores_refuse_what_makes_no_sense(data, fitted):
     Y = data[2]
     with pytest.raises(ValueError, match="score_type is 'R2'"):
@@ -302,6 +316,7 @@ def test_scores_refuse_what_makes_no_sense(data, fitted):
 # ------------------------------------------------------------------------------------------- tuning
 
 
+@pytest.mark.slow
 def test_weights_and_strengths_are_chosen_on_held_out_pairs(data):
     U, V, Y, _ = data
     fit = model(imputation_weight=[30.0], regularizer_strength=(1.0, 1e4)).fit(U, V, Y)
@@ -361,6 +376,7 @@ def test_nothing_can_be_held_out_of_a_diagonal():
 # ----------------------------------------------------------------------------------------- warnings
 
 
+@pytest.mark.slow
 def test_entities_without_a_response_are_named_and_get_the_mean(data):
     Y = data[2].copy()
     Y[[3, 7]] = np.nan
@@ -476,6 +492,7 @@ def test_unfitted_models_say_so(data, tmp_path):
             use(model())
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("kind", ["features", "one-hot", "perceptron"])
 def test_a_loaded_model_is_the_same(kind, data, tmp_path):
     U, V, Y, held = data
@@ -509,6 +526,7 @@ def test_a_damaged_file_is_refused(fitted, tmp_path):
             ResponseModel.load(path)
 
 
+@pytest.mark.thorough
 def test_double_precision_where_jax_and_the_data_have_it(data, fitted, x64):
     U, V, Y, _ = data
     fit, other = (model(tol=1e-9, random_state=seed).fit(U, V, Y) for seed in (0, 1))
@@ -528,6 +546,7 @@ def test_single_precision_otherwise(data):
     assert response_fit.ResponseFit(None, None, (None, data[1])).dtype == np.float32
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("name", sorted(response_fit.SOLVERS))
 def test_every_solver_goes_down(name, data, fitted):
     U, V, Y, _ = data
@@ -545,6 +564,7 @@ def test_auto_is_lbfgs_for_linear_towers_and_adam_for_perceptrons(fitted):
         assert isinstance(response_fit.Settings(model(**hidden)).solver, response_fit.SOLVERS["Adam"])
 
 
+@pytest.mark.slow
 def test_perceptron_towers_fit(data):
     U, V, Y, _ = data
     fit = model(stimulus_hidden=(6,), solver_name="LBFGS", tol=1e-3).fit(U, V, Y)
@@ -687,6 +707,7 @@ def test_bad_solver_arguments_are_refused(data):
         model(solver_name="LBFGS", solver_kwargs={"memory": 3}).fit(None, None, data[2])
 
 
+@pytest.mark.slow
 def test_bad_questions_are_refused(data, fitted, one_hot):
     U, V, _, _ = data
     with pytest.raises(ValueError, match="every stimulus is its own feature; unseen stimuli need stimulus_features"):
@@ -729,6 +750,7 @@ def measured(rng):
     return Z
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [1e-9, 1e6])
 def test_measured_responses_may_have_any_unit(rng, unit):
     Z = measured(rng)
@@ -742,6 +764,7 @@ def test_measured_responses_may_have_any_unit(rng, unit):
     assert large.report_.gap_neurons < 1e-4 * large.report_.objective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", ["mean", "zero", "factors"])
 def test_measured_responses_may_be_far_from_zero(rng, prior):
     Z, factors = measured(rng), None
@@ -759,6 +782,7 @@ def test_measured_responses_may_be_far_from_zero(rng, prior):
         np.testing.assert_allclose(far.predict() - 1e6, near.predict(), atol=0.01)
 
 
+@pytest.mark.slow
 def test_repeated_trials_far_from_zero_are_the_same_in_every_form(rng):
     y = 1e8 + rng.normal(size=(12, 5))
     ids, neurons = np.tile(np.arange(6), 2), np.arange(5)
@@ -769,6 +793,7 @@ def test_repeated_trials_far_from_zero_are_the_same_in_every_form(rng):
     np.testing.assert_allclose(sessions, triples, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_large_imputation_weight_does_not_end_the_fit_at_once(rng):
     counts = rng.poisson(1.5, (30, 20)).astype(float)
     counts[rng.random(counts.shape) < 0.5] = np.nan
@@ -779,6 +804,7 @@ def test_a_large_imputation_weight_does_not_end_the_fit_at_once(rng):
         ResponseModel(2, imputation_weight=1e6).fit(None, None, counts)
 
 
+@pytest.mark.slow
 def test_perceptrons_of_single_precision_data_in_double_mode(rng):
     counts = rng.poisson(2.0, (12, 6)).astype(np.float32)
     with jax.enable_x64(True):
@@ -789,6 +815,7 @@ def test_perceptrons_of_single_precision_data_in_double_mode(rng):
     assert np.isfinite(model.predict()).all()
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_fit(rng, tmp_path):
     model = ResponseModel(2).fit(None, None, rng.poisson(1.5, (12, 6)).astype(float))
     expected = model.predict()
@@ -797,6 +824,7 @@ def test_the_loss_is_that_of_the_fit(rng, tmp_path):
     np.testing.assert_array_equal(ResponseModel.load(model.save(tmp_path / "m")).predict(), expected)
 
 
+@pytest.mark.slow
 def test_constant_responses_have_no_deviance_to_explain():
     assert np.isnan(ResponseModel(2, loss="squared").fit(None, None, np.full((7, 6), 0.1)).report_.pseudo_r2)
 
@@ -816,6 +844,7 @@ def test_advice_for_mistakes(arguments, match):
         ResponseModel(2).fit(*arguments)
 
 
+@pytest.mark.slow
 def test_weights_of_what_has_no_say_are_told_of():
     with pytest.warns(UserWarning, match="no say with imputation_weight=0"):
         ResponseModel(1).fit(None, None, np.arange(12.0).reshape(4, 3), stimulus_weight=np.ones(4))

@@ -68,6 +68,7 @@ def test_categories_in_another_order_are_neither_scored_nor_streamed(counts):
     assert model.score(X, Y) == model.score(X, Y.to_numpy())
 
 
+@pytest.mark.thorough
 def test_no_bound_exceeds_what_the_fit_loses_in_all(data):
     X, y = data
     wild = X * [100, 1e-2, 1] + 100
@@ -86,6 +87,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("cls", [SoftmaxGLM, MultinomialGLM])
 def test_check_estimator_passes_but_for_the_failures_listed(cls):
     # The checks compare fits to 1e-7, more than the default tolerance promises, or rounding allows at a weak ridge.
@@ -122,6 +124,7 @@ def test_unfitted_models_say_so(data, tmp_path):
 # ----------------------------------------------------------------------------------- what comes out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["auto", "ConjugateGradients", "NewtonCG"])
 def test_answer_is_that_of_scikit_learn_to_the_gap(solver, data):
     X, y = data
@@ -139,6 +142,7 @@ def test_answer_is_that_of_scikit_learn_to_the_gap(solver, data):
     assert "bound" in str(report) and "converged" in str(report)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", SAMPLERS)
 def test_every_sampling_solver_fits_and_reports(solver, data):
@@ -158,6 +162,7 @@ def test_every_sampling_solver_fits_and_reports(solver, data):
     assert np.any(other.coef_ != model.coef_)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 def test_step_is_tuned_unless_given(data):
     report = soft(solver_name="ImplicitSGD", max_epochs=3).fit(*data).report_
@@ -238,6 +243,7 @@ def test_labels_of_any_hashable_kind(kind, data, tmp_path):
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "ImplicitSGD", "UMax"])
 def test_sparse_features_are_as_good_as_dense_ones(solver, data, rng):
@@ -251,6 +257,7 @@ def test_sparse_features_are_as_good_as_dense_ones(solver, data, rng):
         np.testing.assert_allclose(model.predict_proba(make(X)), dense.predict_proba(X), atol=2e-4)
 
 
+@pytest.mark.thorough
 def test_sparse_features_are_never_made_dense(rng, monkeypatch):
     X = sp.random_array((300, 50), density=0.05, format="csr", rng=rng)
     y = rng.integers(0, 5, 300)
@@ -308,6 +315,7 @@ def test_rows_without_features_or_labels_are_left_out_and_counted(data):
     assert model.score(Xn, yn) == pytest.approx(model.score(X[keep], y[keep]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "IncrementalMajorization"])
 def test_weights_repeat_rows_and_offsets_shift_scores(solver, data, rng):
     X, y = data
@@ -337,6 +345,7 @@ def test_a_class_of_rows_without_weight_has_no_probability(data):
 # ------------------------------------------------------------------------------------------- streams
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", ["auto", "UMax"])
 def test_stream_learns_from_every_batch(solver, data):
     X, y = data
@@ -353,6 +362,7 @@ def test_stream_learns_from_every_batch(solver, data):
     assert model.report_.n_rows == 50
 
 
+@pytest.mark.slow
 def test_stream_goes_on_after_a_file(data, tmp_path):
     X, y = data
     model = soft(step=1.0).partial_fit(X[:100], y[:100])
@@ -361,6 +371,7 @@ def test_stream_goes_on_after_a_file(data, tmp_path):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.thorough
 def test_stream_refuses_what_it_cannot_take(data):
     X, y = data
     with pytest.raises(ValueError, match="partial_fit needs a solver that samples"):
@@ -379,6 +390,7 @@ def test_stream_refuses_what_it_cannot_take(data):
 # --------------------------------------------------------------------------------------------- files
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "IncrementalMajorization", "ImplicitSGD"])
 def test_saved_models_come_back_whole(solver, data, tmp_path):
     X, y = data
@@ -396,6 +408,7 @@ def test_saved_models_come_back_whole(solver, data, tmp_path):
 # -------------------------------------------------------------------------------------------- counts
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "IncrementalMajorization", "ImplicitSGD"])
 def test_counts_dense_and_sparse_give_one_answer(solver, counts):
@@ -452,6 +465,7 @@ def test_multinomial_pynapple_and_names(counts, tmp_path):
     assert list(again.predict(nap.TsdFrame(t=t, d=X)).columns) == ["u1", "u2", "u3", "u4"]
 
 
+@pytest.mark.slow
 def test_multinomial_streams(counts):
     X, Y = counts
     model = mult(step=1.0, regularizer_strength=1e-3)
@@ -484,6 +498,7 @@ def test_one_class_is_certain_and_said_so(data):
     assert "one class" in str(model.report_)
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "BoundMajorization", "ImplicitSGD", "UMax"])
 def test_few_rows_and_many_classes(solver, rng):
     X = rng.normal(size=(12, 2))
@@ -505,6 +520,7 @@ def test_separable_labels_without_a_ridge_have_no_optimum(rng):
     assert model.score(X, X[:, 0] > 0) == 1
 
 
+@pytest.mark.slow
 def test_scores_of_ten_thousand_stay_finite(rng):
     X = rng.normal(size=(60, 2)) * 1e4
     y = (X[:, 0] > 0) + 0
@@ -523,6 +539,7 @@ def test_scores_of_ten_thousand_stay_finite(rng):
     assert np.isfinite(model.score(X, y, score_type="log-likelihood"))
 
 
+@pytest.mark.thorough
 def test_overflow_is_a_status_with_advice_and_the_coefficients_stay_finite(data):
     X, y = data
     with pytest.warns(ConvergenceWarning, match="non finite"):
@@ -531,6 +548,7 @@ def test_overflow_is_a_status_with_advice_and_the_coefficients_stay_finite(data)
     assert np.isfinite(model.coef_).all() and np.isfinite(model.predict_proba(X)).all()
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "ImplicitSGD"])
 def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(solver, data, monkeypatch):
     X, y = data
@@ -697,6 +715,7 @@ def test_sparse_features_with_long_indices_are_welcome():
     assert soft().fit(X, [0, 1]).classes_.tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_stream_after_a_fit_that_missed_a_category_recovers_it(counts):
     X, Y = counts
     missing = Y.copy()
@@ -710,6 +729,7 @@ def test_a_stream_after_a_fit_that_missed_a_category_recovers_it(counts):
     assert model.score(X, Y) > 0.9 * mult(regularizer_strength=1e-3).fit(X, Y).score(X, Y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["auto", "UMax", "SoftmaxProx", "OVE", "ImportanceSampling"])
 @pytest.mark.parametrize("batch", [2000, 100])
 def test_one_pass_of_a_stream_comes_near_the_fit(solver, batch, rng):
@@ -723,6 +743,7 @@ def test_one_pass_of_a_stream_comes_near_the_fit(solver, batch, rng):
     np.testing.assert_allclose(model.report_.class_totals, np.bincount(y))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("minibatch", ["averaged", "jacobi", "dual", "newton"])
 def test_minibatches_learn(minibatch, data):
@@ -860,6 +881,7 @@ def test_warnings_point_at_the_line_of_the_user():
 SAMPLING = ("ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", SAMPLING)
 def test_one_row_of_counts_is_fitted_without_trials(solver):
     X, Y = np.array([[1.0, -1.0]]), np.array([[1.0, 2.0, 3.0]])
@@ -869,6 +891,7 @@ def test_one_row_of_counts_is_fitted_without_trials(solver):
     assert model.report_.step <= 1
 
 
+@pytest.mark.slow
 def test_a_new_fit_forgets_the_stream_before_it():
     rng = np.random.default_rng(0)
     X, three, four = rng.normal(size=(200, 2)), rng.integers(0, 3, 200), rng.integers(0, 4, 200)
@@ -879,6 +902,7 @@ def test_a_new_fit_forgets_the_stream_before_it():
     assert model._streamed[:2] == (1, 200)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(
     "model",
     [
@@ -896,6 +920,7 @@ def test_a_fit_that_ends_worse_than_class_frequencies_hands_those_out_and_says_s
     assert np.all(model.coef_ == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the fit did not improve")  # counts do not depend on the features
 def test_trials_go_on_to_shorter_steps_while_those_are_best():
     rng = np.random.default_rng(0)
@@ -906,6 +931,7 @@ def test_trials_go_on_to_shorter_steps_while_those_are_best():
     assert model.report_.objective <= model.report_.null_objective * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 def test_rows_are_counted_though_the_batch_is_larger():
     rng = np.random.default_rng(0)
@@ -970,6 +996,7 @@ def test_more_that_makes_no_sense_is_said_clearly(make_it, message):
         make_it(X, np.arange(60) % 3)
 
 
+@pytest.mark.thorough
 def test_a_sampled_fit_says_that_it_gained_nothing():
     """Features far from 0 make the steps of samplers tiny; the fit is no better than frequencies."""
     rng = np.random.default_rng(0)
@@ -992,6 +1019,7 @@ def test_a_fit_without_gain_says_which_way_the_step_was_wrong(data, tmp_path, st
     assert SoftmaxGLM.load(tmp_path / "model.npz").report_.advice == model.report_.advice
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["far", "uneven", "sparse"])
 def test_a_sampled_fit_says_that_features_are_not_standardised(kind):
     """An exact fit ends where it would end with standardised features; sampled steps lose most of what there is."""
@@ -1010,6 +1038,7 @@ def test_a_sampled_fit_says_that_features_are_not_standardised(kind):
     model.set_params(solver_name="ConjugateGradients", max_epochs=None).fit(raw, y)  # without a word
 
 
+@pytest.mark.thorough
 def test_a_stream_is_not_judged_by_one_batch(data):
     X, y = data
     model = soft(solver_name="UMax")
@@ -1025,6 +1054,7 @@ def test_advice_names_solvers_that_models_of_classes_have():
         assert '"Newton"' not in dataclasses.replace(report, status=status)._advice(status)
 
 
+@pytest.mark.thorough
 def test_a_sampled_fit_says_that_its_bound_is_of_no_use():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(500, 5))

@@ -30,6 +30,7 @@ def test_c_star_is_the_maximum_of_h_rounded_up():
     assert np.all(np.diff(coarse[a[::1000] >= numerics.A_STAR]) < 0)
 
 
+@pytest.mark.thorough(cases=2)
 @every_dtype
 @every_namespace
 def test_parts_and_h_match_40_digits_in_both_tails(dtype, xp, x64):

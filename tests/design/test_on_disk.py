@@ -71,6 +71,7 @@ def stored(folder, X):
     yield folder / "x.zarr" / "x", array
 
 
+@pytest.mark.thorough
 def test_a_file_changed_in_place_is_named_in_one_warning(tmp_path, data):
     X, Y = data
     path = tmp_path / "x.npy"
@@ -92,6 +93,7 @@ def test_every_kind_of_file_is_watched(tmp_path, data):
         assert not Watch([as_source(unknown)])._before
 
 
+@pytest.mark.thorough
 def test_a_file_replaced_by_another_is_fitted_as_it_was(tmp_path, data):
     X, Y = data
     path, other = tmp_path / "x.npy", tmp_path / "other.npy"
@@ -134,6 +136,7 @@ def test_what_is_put_together_tells_of_all_its_files(tmp_path, data):
         watch.warn_of_changes()
 
 
+@pytest.mark.thorough
 def test_counts_offsets_and_exposures_in_files_are_watched(tmp_path, data):
     X, Y = data
     given = {"y": Y, "offset": np.zeros(T), "exposure": np.ones(T)}
@@ -188,6 +191,7 @@ def test_a_source_that_becomes_shorter_is_refused_with_both_lengths(data, where)
         PopulationGLM(regularizer_strength=1e-2, max_memory=1e5).fit(*given)
 
 
+@pytest.mark.thorough
 def test_a_source_that_becomes_longer_is_fitted_as_it_was(data):
     X, Y = data
     table = Table(X)

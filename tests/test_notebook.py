@@ -12,7 +12,7 @@ nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 pytest.importorskip("ipywidgets")
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 DATA = """
 import numpy as np
 from glmfit import PopulationGLM, PopulationGLMCV, SoftmaxGLM
@@ -51,6 +51,7 @@ def notebook(tmp_path_factory):
     return book
 
 
+@pytest.mark.thorough
 def test_bars_in_a_notebook_have_names_and_end_green_and_full(notebook):
     state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
     models = [widget["state"] for widget in state.values()]
@@ -65,6 +66,7 @@ def test_bars_in_a_notebook_have_names_and_end_green_and_full(notebook):
         assert "/" in texts[after]
 
 
+@pytest.mark.thorough
 def test_results_in_a_notebook_are_tables_and_never_arrays(notebook):
     for name, cell in zip(RESULTS, notebook.cells[-len(RESULTS) :], strict=True):
         (output,) = (output for output in cell.outputs if output.output_type == "execute_result")
@@ -74,12 +76,14 @@ def test_results_in_a_notebook_are_tables_and_never_arrays(notebook):
     assert "2 of 2 neurons converged" in notebook.cells[len(FITS) + 1].outputs[-1].data["text/plain"]
 
 
+@pytest.mark.thorough
 def test_nothing_in_a_notebook_goes_to_the_error_stream(notebook):
     for cell in notebook.cells:
         for output in cell.outputs:
             assert output.output_type != "error" and output.get("name") != "stderr", output.get("text")
 
 
+@pytest.mark.thorough
 def test_bars_in_a_terminal_have_names_and_end_full():
     """The last state of every bar, as it stays on the screen."""
     code = DATA + "\n".join(FITS.values())

@@ -61,6 +61,7 @@ def factorials(Y, test, weights=None):
     return np.average(gammaln(Y[test] + 1), axis=0, weights=None if weights is None else weights[test])
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_scores_are_those_of_separate_fits(data, fitted, weighted):
     X, Y = data
@@ -347,6 +348,7 @@ def sparse(request, data):
     return PopulationGLMCV(regularizer=request.param, l1_ratio=0.7, cv=4, cv_tol=1e-10, tol=1e-7).fit(*data)
 
 
+@pytest.mark.thorough(cases=1)
 def test_a_path_of_zeros_begins_where_no_coefficient_is_left(data, sparse):
     """Twelve strengths over three decades, the strongest the least that leaves no neuron a coefficient."""
     X, Y = data
@@ -358,6 +360,7 @@ def test_a_path_of_zeros_begins_where_no_coefficient_is_left(data, sparse):
     assert np.all(np.diff((sparse.coef_path_ == 0).sum(axis=(1, 2))) >= -1)
 
 
+@pytest.mark.slow
 def test_every_fit_to_all_rows_is_a_separate_fit_with_its_zeros(data, sparse):
     X, Y = data
     assert sparse.cv_gap_is_bound_.all() and sparse.cv_converged_.all()
@@ -371,6 +374,7 @@ def test_every_fit_to_all_rows_is_a_separate_fit_with_its_zeros(data, sparse):
     np.testing.assert_allclose(sparse.coef_path_[s], alone.coef_, atol=1e-3)
 
 
+@pytest.mark.thorough(cases=1)
 def test_the_last_fit_has_the_penalty_and_the_strengths_chosen(data, sparse):
     X, Y = data
     best = oracle.proximal("softplus", X, Y, sparse.regularizer, sparse.strength_, 0.7)
@@ -398,6 +402,7 @@ def test_without_a_penalty_a_fit_that_has_no_optimum_says_so():
     assert model.cv_gap_is_bound_[1].all()
 
 
+@pytest.mark.thorough
 def test_scikit_learn_agrees():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -408,6 +413,7 @@ def test_scikit_learn_agrees():
     assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED_FAILURES)
 
 
+@pytest.mark.thorough
 def test_offsets_and_exposure_enter_fits_and_scores():
     """Every fit of the cross-validation is the separate fit with the same offsets, and its score that fit's score."""
     rng = np.random.default_rng(7)
@@ -443,6 +449,7 @@ def test_offsets_per_neuron_go_with_their_neurons_when_memory_is_short():
     np.testing.assert_allclose(models[0].cv_scores_, models[1].cv_scores_, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_one_column_that_runs_away_does_not_end_the_others():
     rng = np.random.default_rng(10)
     T, d = 40, int(rng.choice([1, 2, 6]))
@@ -457,6 +464,7 @@ def test_one_column_that_runs_away_does_not_end_the_others():
     assert model.cv_converged_[:, :, 1].all()
 
 
+@pytest.mark.slow
 def test_a_giant_count_is_fitted_in_the_end():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 1)), rng.poisson(0.5, size=40).astype(float)

@@ -56,6 +56,7 @@ def near(one, other):
 # ------------------------------------------------------------------------------------------ the same fits
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_recording():
     sizes = []
     for times in (1, 8):
@@ -90,6 +91,7 @@ def sources(folder, X):
     yield Counted(X)
 
 
+@pytest.mark.thorough
 def test_files_sources_and_arrays_are_fitted_alike(tmp_path):
     X, Y = make()
     model = PopulationGLM(regularizer_strength=1e-2).fit(X, Y)
@@ -106,6 +108,7 @@ def test_files_sources_and_arrays_are_fitted_alike(tmp_path):
             )
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(
     "link, regularizer",
     [("softplus", "Lasso"), ("exp", "Ridge"), pytest.param("softplus", "UnRegularized", marks=pytest.mark.slow)],
@@ -127,6 +130,7 @@ def test_weights_exposure_offsets_and_counts_from_files_are_fitted_as_in_memory(
     assert read.score(Counted(X), Y, **more) == pytest.approx(read.score(usable, Y, **more), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_history_that_is_never_a_matrix_is_fitted_as_one(tmp_path):
     rng = np.random.default_rng(4)
     spikes = rng.poisson(0.2, size=(T, 3)).astype(np.uint8)
@@ -143,6 +147,7 @@ def test_a_history_that_is_never_a_matrix_is_fitted_as_one(tmp_path):
     assert np.all(np.abs(read.report_.objective - whole.report_.objective) <= read.report_.gap + whole.report_.gap)
 
 
+@pytest.mark.slow
 def test_silent_neurons_and_one_neuron():
     X, Y = make()
     Y[:, 1] = 0
@@ -212,6 +217,7 @@ np.savez({out!r}, objective=model.report_.objective, gap=model.report_.gap, boun
 """
 
 
+@pytest.mark.thorough
 def test_a_fit_killed_in_the_middle_goes_on_to_the_same_proofs(tmp_path):
     X, Y = make()
     np.save(tmp_path / "x.npy", X)
@@ -238,6 +244,7 @@ def test_a_fit_killed_in_the_middle_goes_on_to_the_same_proofs(tmp_path):
         assert np.all(np.abs(a["objective"] - b["objective"]) <= a["gap"] + b["gap"])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(tmp_path):
     X, Y = make()
     file = tmp_path / "fit.npz"
@@ -267,6 +274,7 @@ def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(tmp_path):
 # ------------------------------------------------------------------------------------------ bad input
 
 
+@pytest.mark.slow
 def test_a_file_cut_while_it_is_read_is_told_and_nothing_is_lost(tmp_path):
     X, Y = make()
     path, checkpoint = tmp_path / "x.npy", tmp_path / "fit.npz"
@@ -290,6 +298,7 @@ def test_a_file_cut_while_it_is_read_is_told_and_nothing_is_lost(tmp_path):
     near(again.report_, alone.report_)
 
 
+@pytest.mark.thorough
 def test_nan_in_a_block_is_named_by_its_row():
     X, Y = make()
 
@@ -349,6 +358,7 @@ def test_other_features_than_those_of_the_fit_are_refused():
 # ------------------------------------------------------------------------------------------ rows that do not count
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("counted", [pytest.param(1 / 100, marks=pytest.mark.slow), 1 / 5])
 def test_weight_on_a_part_of_the_recording_only(counted):
     X, Y = make()
@@ -361,6 +371,7 @@ def test_weight_on_a_part_of_the_recording_only(counted):
     assert read.report_.n_rows == whole.report_.n_rows == weight.sum()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_tells_fits_apart_by_every_row_and_by_groups(tmp_path):
     X, Y = make()
     given = {"regularizer": "GroupLasso", "regularizer_strength": 1e-2}
@@ -372,6 +383,7 @@ def test_a_checkpoint_tells_fits_apart_by_every_row_and_by_groups(tmp_path):
         PopulationGLM(groups=[0, 0, 0, 1, 1], **given).fit(X, Y, checkpoint=tmp_path / "g")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
     X, Y = make()
     file = tmp_path / "fit.npz"
@@ -392,6 +404,7 @@ def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
         PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["missing", "shape", "type", "more", "facts", "arrays"])
 def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, damage):
     X, Y = make()

@@ -691,6 +691,7 @@ def test_overview_of_classes(rng):
     assert texts(ax)[0] == "all classes (estimate)"
 
 
+@pytest.mark.slow
 def test_overview_of_classes_whose_gap_was_not_looked_at(rng):
     X, label = rng.normal(size=(300, 3)), rng.integers(0, 4, 300)
     model = SoftmaxGLM(solver_name="ImplicitSGD", certify=False, regularizer_strength=1e-2)
@@ -701,6 +702,7 @@ def test_overview_of_classes_whose_gap_was_not_looked_at(rng):
         plotting.plot_convergence(report)
 
 
+@pytest.mark.slow
 def test_overview_of_responses(rng):
     features = rng.normal(size=(40, 5))
     table = rng.poisson(np.logaddexp(0, features @ rng.normal(size=(5, 20)))).astype(float)

@@ -310,6 +310,7 @@ def check_fit(X, Y, solver, ridge=1e-3, link="softplus", weights=None, **paramet
     return model
 
 
+@pytest.mark.thorough(cases=41)
 @every_solver
 @pytest.mark.parametrize("ridge", [0.0, 1e-3])
 @pytest.mark.parametrize(
@@ -336,6 +337,7 @@ SPARSE = {
 }
 
 
+@pytest.mark.thorough(cases=9)
 @pytest.mark.parametrize("penalty", SPARSE)
 @pytest.mark.parametrize("kind", ["constant column", "duplicate", "sign pairs", "collinear", "scaled 1e8", "far mean"])
 @pytest.mark.filterwarnings("ignore:X has a constant column")  # one of the designs is about it
@@ -362,6 +364,7 @@ def test_awkward_designs_are_fitted_with_sparse_penalties_too(kind, penalty):
         np.testing.assert_allclose(model.coef_[2], 0, atol=1e-12)
 
 
+@pytest.mark.thorough(cases=1)
 @every_solver
 def test_more_features_than_rows_are_fitted(solver):
     rng = np.random.default_rng(0)
@@ -371,6 +374,7 @@ def test_more_features_than_rows_are_fitted(solver):
     assert solver == "Newton" or model.report_.rank == 39
 
 
+@pytest.mark.thorough(cases=1)
 @every_solver
 def test_a_feature_that_only_rows_without_weight_have_gets_no_coefficient(solver):
     X, Y = recording()
@@ -382,6 +386,7 @@ def test_a_feature_that_only_rows_without_weight_have_gets_no_coefficient(solver
         np.testing.assert_allclose(model.coef_[1], 0, atol=1e-12)
 
 
+@pytest.mark.thorough(cases=1)
 @every_solver
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 def test_a_neuron_without_spikes_is_predicted_at_rate_zero(link, solver):
@@ -404,6 +409,7 @@ def test_a_neuron_without_spikes_is_predicted_at_rate_zero(link, solver):
     assert held_out.report_.status[1] == Status.NO_SPIKES and np.all(held_out.predict(X)[:, 1] == 0)
 
 
+@pytest.mark.thorough(cases=1)
 @every_solver
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 def test_a_neuron_with_one_huge_bin_is_fitted(link, solver):
@@ -429,6 +435,7 @@ def test_a_strength_so_large_that_nothing_is_left_gives_the_null_model(solver):
     np.testing.assert_allclose(model.predict(X), np.broadcast_to(Y.mean(axis=0), Y.shape), rtol=1e-4)
 
 
+@pytest.mark.thorough(cases=1)
 @every_solver
 def test_two_rows_are_enough(solver):
     X, Y = np.array([[0.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0])
@@ -448,6 +455,7 @@ def test_all_counts_equal_give_the_null_model(solver):
 # ------------------------------------------------------------------------- found by readers
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("solver", ["Newton", "SAGA", "ConjugateGradients"])
 def test_a_row_of_weight_zero_may_hold_anything_finite(solver):
     rng = np.random.default_rng(0)
@@ -489,6 +497,7 @@ def test_words_dates_and_empty_counts_are_named(data):
     fails(X, Y, "check_every is None", solver_name="SAGA", solver_kwargs={"check_every": None})
 
 
+@pytest.mark.slow
 def test_a_lasso_that_creeps_is_not_called_a_precision_floor():
     """More features than rows: the objective falls slowly, and rounding has nothing to do with it."""
     rng = np.random.default_rng(0)

@@ -67,6 +67,7 @@ def many():
     return X, Y, W, PopulationGLM("softplus", "UnRegularized").fit(X, Y)
 
 
+@pytest.mark.thorough
 def test_intervals_cover_as_often_as_they_say(many):
     """Of 400 intervals at 90 % between 85 and 95 % hold the truth: five standard errors of that share are 7.5 %."""
     X, Y, W, model = many
@@ -77,6 +78,7 @@ def test_intervals_cover_as_often_as_they_say(many):
     np.testing.assert_allclose(table.effective_df, 5, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_robust_errors_stay_right_where_counts_vary_more_than_poisson():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(1500, 2))
@@ -89,6 +91,7 @@ def test_robust_errors_stay_right_where_counts_vary_more_than_poisson():
     assert kinds["fisher"].dispersion.mean() > 2
 
 
+@pytest.mark.slow
 def test_features_that_say_nothing_are_rejected_as_rarely_as_chance_has_it(many):
     X, Y, _, model = many
     table = drop_groups(model, X, Y, {"drives": [0, 1], "nothing": [2, 3]})
@@ -98,6 +101,7 @@ def test_features_that_say_nothing_are_rejected_as_rarely_as_chance_has_it(many)
     assert table.converged.all() and not table.approximate
 
 
+@pytest.mark.thorough
 def test_the_statistic_lies_where_it_is_proved_to(many):
     """Against exact optima by Newton's method in NumPy; deviances against their definition."""
     X, Y, _, model = many
@@ -184,6 +188,7 @@ def test_groups_are_slices_and_single_features_too():
     np.testing.assert_array_equal(short.statistic, long.statistic)
 
 
+@pytest.mark.slow
 def test_what_makes_no_sense_is_refused():
     X, Y, _, _ = make("softplus", T=200)
     model = PopulationGLM(regularizer="UnRegularized").fit(X, Y)
@@ -255,6 +260,7 @@ def spikes(rng):
     return rng.poisson(rate), rate
 
 
+@pytest.mark.thorough
 def test_intervals_rescaled_by_the_true_rates_are_uniform(spikes):
     counts, rate = spikes
     found = rescale_time(counts, rate)

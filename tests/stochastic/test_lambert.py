@@ -19,6 +19,7 @@ def true_wexp(z):
         return mp.lambertw(mp.exp(z)).real if z < 1e5 else mp.findroot(lambda w: w + mp.log(w) - z, z - mp.log(z))
 
 
+@pytest.mark.thorough
 @every_dtype
 def test_wexp_has_full_relative_precision(dtype, x64):
     lowest = -80 if dtype == np.float32 else -700
@@ -55,6 +56,7 @@ def grid(dtype):
     return (a.ravel().astype(dtype) for a in np.meshgrid(c, q))
 
 
+@pytest.mark.thorough
 def test_hsolve_solves_its_equation(x64):
     c, q = grid(np.float64)
     delta = np.asarray(lambert.hsolve(jnp.asarray(c), jnp.asarray(q)))
@@ -69,6 +71,7 @@ def test_hsolve_is_relatively_precise_where_the_closed_form_cancels(x64):
     assert np.all(np.asarray(errors) / slope <= 1e-10 * np.abs(delta))
 
 
+@pytest.mark.thorough
 def test_hsolve_in_single_precision(x64):
     c, q = grid(np.float32)
     with np.errstate(over="raise", invalid="raise", divide="raise"):
@@ -87,6 +90,7 @@ def test_uprox_minimises(x64, rng):
     )
 
 
+@pytest.mark.thorough
 @every_dtype
 def test_p_of_solves_its_equation(dtype, x64):
     level, mobility = np.meshgrid(np.linspace(-60, 500, 113), [0.0, 1e-10, 1e-4, 0.1, 1.0, 30.0, 1e4])
@@ -100,6 +104,7 @@ def test_p_of_solves_its_equation(dtype, x64):
     np.testing.assert_allclose(moved, mobility * p, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_derivatives_are_what_the_docstrings_say(x64):
     z = jnp.linspace(-15.0, 40.0, 23)
     w, slope = jax.vmap(jax.value_and_grad(lambert.wexp))(z)

@@ -75,6 +75,7 @@ def test_both_turned_are_noticed(name):
     refuses(name, r"X and y look like \(feature, time\) and \(neuron, time\): pass X.T and y.T", X=X.T, y=COUNTS.T)
 
 
+@pytest.mark.slow
 def test_as_many_features_as_neurons_both_turned_is_a_fit_with_one_warning():
     words = rf"{N} rows and {T} columns each. Rows are time bins: if the columns are, pass X.T and y.T"
     for name in ("PopulationGLM", "MultinomialGLM"):
@@ -174,6 +175,7 @@ def test_halves_of_counts_are_shares_to_a_multinomial_model():
     MultinomialGLM().fit(X, COUNTS + 0.5)  # documented, and no warning
 
 
+@pytest.mark.thorough
 def test_halves_of_responses_are_a_fit_with_one_warning():
     with pytest.warns(UserWarning, match="responses has counts that are not integers.*multiply by") as caught:
         response_model().fit(STIMULI, NEURONS, RESPONSES + 0.5)
@@ -209,6 +211,7 @@ def test_a_column_of_ones_is_a_fit_with_one_warning(name, value):
     np.testing.assert_allclose(with_ones.coef_[1:], make().fit(X, y).coef_, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_column_of_ones_beside_a_tower_is_a_fit_with_one_warning():
     words = (
         r"neuron_features has a constant column \(feature 2, always 1\). Every tower has a constant of its own: leave"
@@ -465,6 +468,7 @@ def test_whole_numbers_that_a_float_rounds_are_a_fit_with_a_warning():
     assert any("X has whole numbers up to 9.22e+18, which float64 rounds" in str(w.message) for w in caught)
 
 
+@pytest.mark.thorough
 def test_what_is_right_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

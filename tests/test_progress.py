@@ -47,6 +47,7 @@ def test_a_fit_out_of_budget_does_not_end_full(bars):
     assert bars[0].n == 1 < bars[0].total and bars[0].postfix.startswith("2 open")
 
 
+@pytest.mark.thorough
 def test_responses_out_of_budget_do_not_end_full(bars):
     table = np.where(np.random.default_rng(0).random((20, 8)) < 0.5, 1.0, np.nan)
     with pytest.warns(UserWarning, match="did not converge"):
@@ -75,12 +76,14 @@ def test_classes_are_named(bars):
     assert bars[0].postfix.startswith("gap")
 
 
+@pytest.mark.thorough
 def test_a_schedule_that_was_run_ends_full(bars):
     model = SoftmaxGLM(solver_name="ImplicitSGD", regularizer_strength=1e-2, max_epochs=2, certify=False, verbose=True)
     model.fit(X, np.arange(300) % 3)
     assert bars[0].desc == "glmfit: fitting 3 classes" and bars[0].n == bars[0].total == 2
 
 
+@pytest.mark.thorough
 def test_a_stationary_point_that_was_found_ends_full(bars):
     table = np.where(np.random.default_rng(0).random((20, 8)) < 0.5, 1.0, np.nan)
     model = ResponseModel(n_components=1, verbose=True).fit(None, None, table)

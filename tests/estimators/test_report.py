@@ -35,6 +35,7 @@ def fits(max_epochs=None, of_classes="auto", **more):
 KINDS = tuple(fits())
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_frames_share_their_columns(kind):
     model = fits()[kind]()
@@ -45,6 +46,7 @@ def test_frames_share_their_columns(kind):
     assert model.n_iter_ == frame["epochs"].max() > 0
 
 
+@pytest.mark.thorough
 def test_pseudo_r2_is_the_deviance_explained_on_the_training_rows(monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(200, 3))
@@ -80,6 +82,7 @@ def test_shares_that_never_change_leave_nothing_to_explain():
     assert np.isnan(report.pseudo_r2)
 
 
+@pytest.mark.thorough
 def test_a_gap_nobody_looked_at_is_of_no_kind():
     report = fits(of_classes="UMax", certify=False)["softmax"]().report_
     assert np.isnan(report.gap) and report.to_frame()["gap_kind"].item() == "none"
@@ -92,6 +95,7 @@ def test_advice_and_theorem_name_what_happened():
     assert fits()["softmax"]().report_.advice == []
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_warning_for_what_did_not_converge(kind):
     with warnings.catch_warnings(record=True) as caught:

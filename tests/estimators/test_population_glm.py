@@ -165,6 +165,7 @@ def test_every_container_gives_the_answer_of_numpy(kind, data, fitted):
         np.testing.assert_array_equal(model.report_.status, fitted.report_.status)
 
 
+@pytest.mark.thorough
 def test_shapes_follow_y(data):
     X, Y = data
     one, column = PopulationGLM().fit(X, Y[:, 0]), PopulationGLM().fit(X, Y[:, :1])
@@ -220,6 +221,7 @@ def test_whole_weights_are_repeated_rows(data):
     )
 
 
+@pytest.mark.thorough(cases=4)
 @pytest.mark.parametrize(
     "seed", [None, 7, np.int64(7), np.random.RandomState(1), np.random.default_rng(1), jax.random.key(7)]
 )
@@ -231,6 +233,7 @@ def test_every_kind_of_random_state_is_taken(seed, data):
         np.testing.assert_array_equal(again.coef_, model.coef_)
 
 
+@pytest.mark.thorough(cases=5)
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 @pytest.mark.parametrize("solver", ["auto", "SAGA", "Newton"])
 def test_every_solver_by_name_finds_the_optimum(link, solver, data):
@@ -248,6 +251,7 @@ def test_every_solver_by_name_finds_the_optimum(link, solver, data):
 # ------------------------------------------------------------------------- pynapple
 
 
+@pytest.mark.thorough
 def test_pynapple_in_pynapple_out(frames, data, fitted):
     features, counts = frames
     model = clone(fitted).fit(features, counts)
@@ -425,6 +429,7 @@ def test_tables_whose_rows_are_shuffled_are_warned_of(data):
 # ------------------------------------------------------------------------- simulate
 
 
+@pytest.mark.thorough
 def test_simulated_counts_follow_the_rates_and_the_seed(data, fitted):
     X = data[0]
     first, again, other = (fitted.simulate(X, random_state=s) for s in (1, 1, 2))
@@ -468,6 +473,7 @@ def same(a, b):
     return type(a) is type(b) and (a == b or (a != a and b != b))
 
 
+@pytest.mark.thorough(cases=4)
 @pytest.mark.parametrize("case", SAVED)
 def test_a_saved_model_comes_back_as_it_was(case, data, tmp_path):
     X, Y = pd.DataFrame(data[0], columns=list("abcde")), data[1]
@@ -530,6 +536,7 @@ def test_saved_files_have_the_permissions_of_any_new_file(fitted, tmp_path):
     assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
+@pytest.mark.slow
 def test_parameters_and_columns_of_any_kind_come_back(data, frames, tmp_path):
     X, Y = data
     groups = {"a": range(2), 7: (2, 3)}
@@ -584,6 +591,7 @@ def test_a_newer_format_is_refused_with_advice(fitted, tmp_path):
 # ------------------------------------------------------------------------- reports
 
 
+@pytest.mark.slow
 def test_the_report_reads_well(data):
     X, Y = data[0], data[1].copy()
     Y[:, 2] = 0
@@ -715,6 +723,7 @@ def test_an_interruption_before_anything_was_fitted_leaves_the_old_model(data, m
     assert model.report_.converged.all()
 
 
+@pytest.mark.thorough
 def test_double_precision_is_used_where_jax_and_the_data_have_it(data, x64):
     X, Y = data
     double = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3, tol=1e-14).fit(X, Y)

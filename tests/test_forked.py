@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 SCRIPT = f"""
 import os, sys, warnings
@@ -55,6 +55,7 @@ in_child(lambda: in_child(fit_all))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_fit_that_needs_jax_is_refused_after_a_fork_and_others_go_on():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120)

@@ -30,6 +30,7 @@ def design_of(**given):
 # -- bins
 
 
+@pytest.mark.thorough(cases=16)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("bin_s", [0.1, 0.02, 1 / 30])
 @pytest.mark.parametrize("epochs", EPOCHS)
@@ -583,6 +584,7 @@ def nwb_source(path, **change):
     return {**source, "signals": {"v": "speed", "place": "position"}, "epochs": {"run": "run"}, **change}
 
 
+@pytest.mark.thorough
 def test_nwb_round_trip_respects_intervals(nwb):
     session = load_session(nwb_source(nwb))
     assert {name: t.tolist() for name, t in session.spikes.items()} == {"0": [0.1, 0.3, 1.2, 2.0], "1": [0.2, 1.9]}

@@ -146,6 +146,7 @@ def assert_same_answer(model, X, Y, atol=1e-5):
 # ------------------------------------------------------------------------- the answer
 
 
+@pytest.mark.thorough(cases=6)
 @pytest.mark.parametrize("regularizer", STRENGTHS)
 @pytest.mark.parametrize("model, link", [("GLM", "softplus"), ("PopulationGLM", "exp"),
                                          pytest.param("ClassifierGLM", None, marks=pytest.mark.slow),
@@ -165,6 +166,7 @@ def test_coefficients_are_those_of_nemos_run_to_the_end(model, link, regularizer
     assert_same_answer(ours, X, Y)
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize(
     "kind, link",
     [pytest.param(*key, marks=pytest.mark.slow if key[0] == "NegativeBinomial" else ()) for key in OBSERVATIONS],
@@ -180,6 +182,7 @@ def test_every_observation_model_and_link_is_fitted(kind, link, x64):
     assert_same_answer(ours, X, Y)
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "GroupLasso"])
 @pytest.mark.parametrize("kind", [pytest.param("Poisson", marks=pytest.mark.slow), "Bernoulli"])
 def test_a_feature_mask_leaves_what_it_masks_at_zero(regularizer, kind, x64):
@@ -195,6 +198,7 @@ def test_a_feature_mask_leaves_what_it_masks_at_zero(regularizer, kind, x64):
     assert_same_answer(ours, X, Y)
 
 
+@pytest.mark.slow
 def test_a_unit_without_any_feature_gets_its_mean_rate(x64):
     X, Y = data()
     ours = make(feature_mask=np.array([[1, 0]] * D), inverse_link_function="exp").fit(X, Y)
@@ -202,6 +206,7 @@ def test_a_unit_without_any_feature_gets_its_mean_rate(x64):
     np.testing.assert_allclose(np.exp(ours.intercept_[1]), Y[:, 1].mean(), rtol=1e-5)
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", pytest.param("ElasticNet", marks=pytest.mark.slow)])
 def test_strengths_per_coefficient(regularizer, x64):
     X, Y = data()
@@ -212,6 +217,7 @@ def test_strengths_per_coefficient(regularizer, x64):
     assert_same_answer(ours, X, Y)
 
 
+@pytest.mark.slow
 def test_strengths_per_group(x64):
     X, Y = data()
     ours = make(regularizer="GroupLasso", groups=groups_of("PopulationGLM"), strength=np.array([0.0, 0.01, 0.02, 0.1]),
@@ -220,6 +226,7 @@ def test_strengths_per_group(x64):
     assert_same_answer(ours, X, Y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["PopulationGLM", "ClassifierGLM"])
 def test_features_in_a_dict_are_the_same_features(model):
     X, Y = data("classes" if "Classifier" in model else "Poisson")
@@ -233,6 +240,7 @@ def test_features_in_a_dict_are_the_same_features(model):
     np.testing.assert_array_equal(jnp.concatenate([parts.coef_["position"], parts.coef_["speed"]]), whole.coef_)
 
 
+@pytest.mark.thorough
 def test_a_fit_through_nemos_is_the_fit_of_glmfit():
     X, Y = (a.astype(np.float32) for a in data())
     ours = make(inverse_link_function="softplus", solver_kwargs={"tol": 1e-10}).fit(X, Y)
@@ -246,6 +254,7 @@ def test_a_fit_through_nemos_is_the_fit_of_glmfit():
 # ------------------------------------------------------------------------- where NeMoS's SVRG goes wrong
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(
     "X, strength",
     [("small", 1e-6), ("opposite", 0.01), ("plain", 100.0)],
@@ -273,6 +282,7 @@ def quadratic(params, X, y):
     return jnp.mean((X @ params["w"] - y) ** 2)
 
 
+@pytest.mark.thorough
 def test_what_is_no_linear_model_goes_the_proximal_way(x64):
     X, Y = data("Gaussian")
     solver = plugin.SAGA(quadratic, nmo.regularizer.Ridge(), 0.1, False, tol=1e-12)
@@ -282,6 +292,7 @@ def test_what_is_no_linear_model_goes_the_proximal_way(x64):
     np.testing.assert_allclose(params["w"], exact, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_closure_over_a_model_is_seen_to_be_a_linear_model(x64):
     X, Y = data("Bernoulli")
     with told(proved=False):
@@ -296,6 +307,7 @@ def test_a_closure_over_a_model_is_seen_to_be_a_linear_model(x64):
     np.testing.assert_allclose(params.coef, best.coef_, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_loss_that_only_looks_linear_is_found_out(x64):
     """Twice the loss, a sum instead of a mean, or features squared: never fitted as what it is not."""
     X, Y = (jnp.asarray(a) for a in data())
@@ -329,6 +341,7 @@ def softplus(x):
     return jnp.where(x < 2, jax.nn.softplus(x), jax.nn.softplus(2.0) * (1 + 0.1 * jnp.tanh(x - 2)))
 
 
+@pytest.mark.slow
 def test_a_link_is_known_by_what_it_is_not_by_its_name():
     X, Y = data()
     with told(proved=False):
@@ -337,6 +350,7 @@ def test_a_link_is_known_by_what_it_is_not_by_its_name():
     np.testing.assert_allclose(ours.solver_state_.stats.function_val, penalised(ours, 4 * X, Y[:, 0]), rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("link", ["exp", "softplus"])
 def test_a_link_is_known_in_another_process_too(link):
     """A function of jax comes there as a copy: workers of joblib took the table for a Poisson model."""
@@ -360,6 +374,7 @@ class Weighting(nmo.glm.GLM):
         return jnp.mean(jnp.linspace(0.5, 1.5, T) * (rate - y * jnp.log(rate)))
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("kind", [Penalising, Weighting])
 def test_a_loss_changed_in_a_subclass_is_minimised_as_it_is(kind):
     rng = np.random.default_rng(0)
@@ -379,6 +394,7 @@ def floored(x):
     return jnp.exp(x) + FLOOR["rate"]
 
 
+@pytest.mark.slow
 def test_nothing_compiled_for_a_users_link_outlives_what_it_reads(monkeypatch, x64):
     X, Y = data()
     Y = Y + 2  # every mean can be reached
@@ -389,6 +405,7 @@ def test_nothing_compiled_for_a_users_link_outlives_what_it_reads(monkeypatch, x
         np.testing.assert_allclose(model.solver_state_.stats.function_val, penalised(model, X, Y[:, 0]), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_run_under_jit_is_traced(x64):
     X, Y = (jnp.asarray(a) for a in data("Gaussian"))
     solver = plugin.SAGA(quadratic, nmo.regularizer.Ridge(), 0.1, False, tol=1e-12)
@@ -398,6 +415,7 @@ def test_a_run_under_jit_is_traced(x64):
     np.testing.assert_allclose(params["w"], alone["w"], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_group_over_several_units_is_left_to_the_proximal_way(x64):
     X, Y = data()
     mask = np.zeros((2, D, N))
@@ -410,6 +428,7 @@ def test_a_group_over_several_units_is_left_to_the_proximal_way(x64):
     assert_same_answer(ours, X, Y)
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_objective_never_ends_above_its_start(model):
     X, Y = data("classes" if "Classifier" in model else "Poisson")
@@ -426,6 +445,7 @@ def test_the_objective_never_ends_above_its_start(model):
         assert penalised(again, X, Y) <= end * (1 + 1e-6) + 1e-6
 
 
+@pytest.mark.thorough
 def test_a_start_with_nan_is_reported_and_never_called_converged():
     X, Y = (jnp.asarray(a) for a in data())
     model = make().fit(X, Y)
@@ -435,6 +455,7 @@ def test_a_start_with_nan_is_reported_and_never_called_converged():
     assert not state.stats.converged
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-6])
 def test_the_answer_does_not_depend_on_the_unit_of_the_targets(scale, x64):
     X, Y = data("Gaussian")
@@ -445,6 +466,7 @@ def test_the_answer_does_not_depend_on_the_unit_of_the_targets(scale, x64):
     np.testing.assert_allclose(model.coef_ / scale, exact, atol=5e-3 * np.abs(exact).max())
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("link", ["exp", "softplus"])
 def test_converged_means_the_relative_gap_the_docs_name(link, x64):
     """Or a ten-thousandth of a nat over the whole recording."""
@@ -457,6 +479,7 @@ def test_converged_means_the_relative_gap_the_docs_name(link, x64):
         assert state.stats.converged and state.certificate.gap[0] <= max(1e-6 * improvement, 1e-4 / 60)
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("observation", ["Poisson", "Bernoulli"])
 @pytest.mark.parametrize("size", [100.0, 1e3])
 def test_a_bad_start_does_no_harm(observation, size):
@@ -474,6 +497,7 @@ def test_a_bad_start_does_no_harm(observation, size):
     np.testing.assert_allclose(bad.coef_, plain.coef_, atol=2e-3)
 
 
+@pytest.mark.thorough
 def test_an_estimate_is_no_convergence_and_every_unit_has_its_own():
     """Of a Bernoulli model a gap is estimated and never proved: NeMoS warns, and the units share the estimate."""
     X, Y = data("Bernoulli")
@@ -486,6 +510,7 @@ def test_an_estimate_is_no_convergence_and_every_unit_has_its_own():
     assert "no bound of it is known" in str(plugin.report(model))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("route", ["certified", "table", "proximal"])
 def test_a_state_shows_itself_as_a_report(route):
     X, Y = data("Bernoulli" if route == "table" else "Poisson")
@@ -533,6 +558,7 @@ def test_a_report_takes_models_of_nemos():
         plugin.report(PopulationGLM().fit(X, Y))
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("model, n", [("ClassifierGLM", 1), ("ClassifierPopulationGLM", N)])
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
 def test_the_classes_of_a_neuron_are_one_problem(model, n, regularizer):
@@ -566,6 +592,7 @@ def nearly_empty(seed=3, rows=600, corners=4):
     return X[:, X.sum(axis=0) > 0].astype(np.float32), rng.poisson(rate).astype(np.float32)
 
 
+@pytest.mark.thorough
 def test_nearly_empty_features_without_a_penalty_are_warned_of_once_and_nothing_leaks():
     X, Y = nearly_empty()
     assert X.sum(axis=0).min() < 1e-7
@@ -614,6 +641,7 @@ def test_a_maze_hardly_visited_in_parts_never_converges_without_proof(shared_dat
 # ------------------------------------------------------------------------- options, state, updates
 
 
+@pytest.mark.slow
 def test_options_by_the_names_of_nemos():
     X, Y = data()
     assert plugin.SAGA.get_accepted_arguments() == {"stepsize", "batch_size", "tol", "maxiter", "key"}
@@ -629,6 +657,7 @@ def test_options_by_the_names_of_nemos():
     assert limited.solver == "SAGA" and limited.step <= 0.01 and limited.certificate.step.certified
 
 
+@pytest.mark.thorough(cases=7)
 @pytest.mark.parametrize(
     "kwargs, message",
     [
@@ -647,6 +676,7 @@ def test_options_that_make_no_sense_are_refused(kwargs, message):
         make(solver_kwargs=kwargs).fit(*data())
 
 
+@pytest.mark.slow
 def test_the_budget_is_kept_and_told():
     X, Y = data("classes")
     with pytest.warns(RuntimeWarning, match="did not converge"):
@@ -656,6 +686,7 @@ def test_the_budget_is_kept_and_told():
     assert float(stats.function_val) >= 0
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
 def test_updates_on_batches_descend_on_every_batch(regularizer):
     X, Y = data()
@@ -680,6 +711,7 @@ def penalised_at(model, params, X, Y):
 # ------------------------------------------------------------------------- compilations and memory
 
 
+@pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("model, regularizer", [("PopulationGLM", "Ridge"), ("PopulationGLM", "Lasso"),
                                                 ("ClassifierGLM", "Ridge")])  # fmt: skip
 def test_a_second_fit_of_the_same_shapes_compiles_nothing(model, regularizer):
@@ -691,6 +723,7 @@ def test_a_second_fit_of_the_same_shapes_compiles_nothing(model, regularizer):
     assert compiled_programs() == before
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("model", ["PopulationGLM", "ClassifierGLM"])
 def test_models_are_freed_after_use(model):
     X, Y = data("classes" if "Classifier" in model else "Poisson")
@@ -701,6 +734,7 @@ def test_models_are_freed_after_use(model):
     assert gone() is None
 
 
+@pytest.mark.slow
 def test_a_link_of_a_users_own_is_freed_after_use():
     X, Y = data()
 
@@ -720,6 +754,7 @@ def test_a_link_of_a_users_own_is_freed_after_use():
 # ------------------------------------------------------------------------- living with NeMoS and scikit-learn
 
 
+@pytest.mark.slow
 def test_registration_can_be_repeated_and_importing_glmfit_does_not_import_nemos():
     plugin.register()
     plugin.register()
@@ -731,6 +766,7 @@ def test_registration_can_be_repeated_and_importing_glmfit_does_not_import_nemos
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_clone_deepcopy_and_set_params():
     X, Y = data()
     model = make(solver_kwargs={"tol": 1e-4}).fit(X, Y)
@@ -741,6 +777,7 @@ def test_clone_deepcopy_and_set_params():
     np.testing.assert_allclose(other.coef_, model.coef_, atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_saved_models_come_back(tmp_path):
     X, Y = data()
     model = make().fit(X, Y)
@@ -751,6 +788,7 @@ def test_saved_models_come_back(tmp_path):
     np.testing.assert_allclose(again.predict(X), model.predict(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_grid_search_also_in_other_processes(n_jobs):
     X, Y = data()
@@ -760,6 +798,7 @@ def test_grid_search_also_in_other_processes(n_jobs):
     assert search.best_estimator_.solver_state_.route == "certified"
 
 
+@pytest.mark.thorough
 def test_a_pipeline_with_a_basis():
     rng = np.random.default_rng(0)
     position = rng.random((T, 1))
@@ -773,6 +812,7 @@ def test_a_pipeline_with_a_basis():
 # ------------------------------------------------------------------------- canaries
 
 
+@pytest.mark.thorough
 def test_canary_the_loss_is_a_bound_method_of_the_model():
     seen = []
 

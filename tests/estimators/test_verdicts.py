@@ -38,6 +38,7 @@ def fits_with_large_intercepts(folder, X, Y, offset):
         yield cv.fit(X[:, :1], Y, offset=offset)
 
 
+@pytest.mark.thorough
 def test_offsets_count_whatever_the_intercept(clock, tmp_path):
     X, Y, offset = clock
     for model in fits_with_large_intercepts(tmp_path, X, Y, offset):
@@ -57,6 +58,7 @@ def test_offsets_count_whatever_the_intercept(clock, tmp_path):
         np.testing.assert_allclose(score, 1 - deviance / of_null, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_offsets_count_in_streamed_fits(clock, tmp_path):
     X, Y, offset = (np.concatenate([a] * 20) for a in clock)
     X[:, 0] = CLOCK + np.arange(len(X)) / 20
@@ -81,6 +83,7 @@ def nearly_the_same(rng, difference=1e-8, n_rows=300):
     return np.column_stack([X, X[:, 0] + difference * z]), Y
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["auto", "Newton", "SAGA"])
 def test_a_fit_that_leaves_out_a_direction_is_not_converged(rng, solver):
     X, Y = nearly_the_same(rng)
@@ -100,6 +103,7 @@ def test_the_report_says_that_a_direction_is_left_out_however_many_the_neurons(r
     assert "X varies too little along 1 of 4 directions" in str(report)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["auto", "SAGA"])
 def test_a_little_ridge_lets_nearly_the_same_features_be_proved(rng, solver):
     X, Y = nearly_the_same(rng)
@@ -118,6 +122,7 @@ def separable():
     return X, y[:, None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "parameters",
     [

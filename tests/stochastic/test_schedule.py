@@ -18,6 +18,7 @@ def problem(rng):
     return SoftmaxProblem(X, Pairs(np.arange(500), y, np.ones(500)), 4, 1e-3)
 
 
+@pytest.mark.slow
 def test_step_chosen_has_the_least_loss(problem):
     tuned = tune_step(ImplicitSGD(), problem, key=jax.random.key(0), steps=(1e-4, 1e-2, 1.0))
     assert tuned.steps == (1e-4, 1e-2, 1.0)
@@ -27,6 +28,7 @@ def test_step_chosen_has_the_least_loss(problem):
     np.testing.assert_array_equal(again.loss, tuned.loss)
 
 
+@pytest.mark.thorough
 def test_steps_that_overflow_or_turn_coefficients_around_are_never_chosen(problem):
     problem.X[:] *= 100
     tuned = tune_step(SGD(), problem, key=jax.random.key(0), steps=(1e-6, 1e3, 1e4))
@@ -35,6 +37,7 @@ def test_steps_that_overflow_or_turn_coefficients_around_are_never_chosen(proble
     assert tune_step(UMax(), problem, key=jax.random.key(0), steps=(0.1, 1e4)).loss[-1] == np.inf
 
 
+@pytest.mark.thorough
 def test_shorter_steps_are_tried_while_the_shortest_is_best(problem):
     tuned = tune_step(ImplicitSGD(), problem, key=jax.random.key(0), steps=(1e4, 1e5))
     assert tuned.steps == tuple(sorted(tuned.steps)) and len(tuned.steps) > 2

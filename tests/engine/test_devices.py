@@ -136,10 +136,12 @@ def outcome(process):
     return out
 
 
+@pytest.mark.slow
 def test_four_devices_of_one_host_give_the_answer_of_one():
     assert outcome(start(ONE_HOST, 4)).strip().endswith("fine")
 
 
+@pytest.mark.thorough
 def test_the_engine_on_four_devices_gives_the_answer_of_the_host():
     assert outcome(start(ENGINE_ON_ONE_HOST, 4)).strip().endswith("fine")
 
@@ -152,6 +154,7 @@ def test_laws_of_fits_hold_on_three_devices():
     outcome(start(script, 3))
 
 
+@pytest.mark.thorough
 def test_two_hosts_of_two_devices_give_the_answer_of_one():
     import socket
 

@@ -109,6 +109,7 @@ def test_strengths_of_every_neuron_are_saved(rng, tmp_path):
     np.testing.assert_array_equal(PopulationGLM.load(tmp_path / "model.npz").strength_, model.strength_)
 
 
+@pytest.mark.thorough
 def test_rows_that_are_read_get_the_same_default(rng, tmp_path):
     X, Y = rng.normal(size=(20_000, 4)).astype(np.float32), rng.poisson(0.5, (20_000, 3)).astype(np.float32)
     np.save(tmp_path / "X.npy", X)
@@ -116,6 +117,7 @@ def test_rows_that_are_read_get_the_same_default(rng, tmp_path):
     np.testing.assert_allclose(read.strength_, PopulationGLM().fit(X, Y).strength_, rtol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["SAGA", "Newton"])
 def test_every_solver_ends_at_the_optimum_of_the_default(rng, solver):
     """Strengths in units of the features are a plain ridge in other coordinates."""

@@ -400,6 +400,7 @@ def test_the_present_bin_and_the_future_are_not_seen(rng):
     np.testing.assert_array_equal(Convolution(signal, basis).fetch(slice(0, 121)), before)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("make", [nmo.basis.RaisedCosineLogConv, nmo.basis.BSplineConv, nmo.basis.HistoryConv])
 def test_features_are_those_of_nemos(rng, loose_shapes, make):
     basis = make(12) if make is nmo.basis.HistoryConv else make(5, 12)
@@ -415,6 +416,7 @@ def test_features_are_those_of_nemos(rng, loose_shapes, make):
 
 
 # NeMoS hands pynapple a jax array, and pynapple says that it converts it.
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Converting 'd' to numpy.array:UserWarning")
 def test_epochs_are_those_of_pynapple_and_nemos(rng, loose_shapes):
     support = nap.IntervalSet([0, 20, 41.5, 80], [15, 34, 42.5, 119.2])  # a short one, and ends between bins
