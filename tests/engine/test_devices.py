@@ -72,7 +72,7 @@ ENGINE_ON_ONE_HOST = (
     from glmfit import PopulationGLM, observations, penalties
     from glmfit.engine.device import DeviceRows
     from glmfit.engine.devices.shards import layout_of
-    from glmfit.problems import PopulationProblem
+    from glmfit.engine import PopulationProblem
 
     X, Y, offset, weight = data()
     for name, solver in [("Ridge", "ConjugateGradients"), ("Lasso", "ProximalNewton"), (None, "ConjugateGradients")]:
