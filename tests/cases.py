@@ -1,6 +1,11 @@
 """The members every law is tried on. A new member is one line here."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+import mpmath as mp
 import numpy as np
+from gamma import Gamma
 
 from glmfit import engine, observations, penalties, solvers
 from glmfit.engine.group import Group
@@ -12,10 +17,33 @@ T, D, N = 600, 5, 3  # one shape for most tests: compiling is what costs
 GROUPS = (0, 0, 1, 1, -1)
 PER_COEF = np.outer([0.0, 0.01, 0.03, 0.03, 0.1], [1.0, 0.5, 2.0])  # the first feature goes free
 
+COUNTS = [0.0, 0.3, 1.0, 100.0]
 OBSERVATIONS = {
     "softplus": observations.PoissonSoftplus(),
     "exp": observations.PoissonExp(),
 }
+
+
+class Loss(NamedTuple):
+    """An observation model, responses to try it on, and its loss of (y, eta) as a formula of mpmath."""
+
+    model: observations.Observation
+    responses: list[float]
+    exact: Callable
+
+
+def _rate(a):
+    return mp.log(1 + mp.exp(a))
+
+
+LOSSES = {
+    "softplus": Loss(observations.PoissonSoftplus(), COUNTS, lambda y, a: _rate(a) - y * mp.log(_rate(a))),
+    "exp": Loss(observations.PoissonExp(), COUNTS, lambda y, a: mp.exp(a) - y * a),
+    "logistic": Loss(observations.Bernoulli(), [0.0, 0.3, 1.0], lambda y, a: mp.log(1 + mp.exp(a)) - y * a),
+    "squared": Loss(observations.Gaussian(), [-2.0, 0.0, 7.5], lambda y, a: a * a / 2 - y * a),
+    "gamma": Loss(Gamma(), [0.03, 0.7, 1.0, 40.0], lambda y, a: y * mp.exp(-a) + a),
+}
+
 
 PENALTIES = {  # name, strength (and ratio, groups) as tests/oracles/penalties.py takes them
     "none": ("UnRegularized", {"strength": 0.0}),
