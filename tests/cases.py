@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from glmfit import engine, observations, penalties, problems, solvers
+from glmfit import engine, observations, penalties, solvers
 from glmfit.engine.group import Group
 from glmfit.engine.loop import Run
 from glmfit.saga.spectral_view import SpectralView
@@ -46,7 +46,7 @@ def penalty(name, strength=0.0, ratio=0.5, groups=None, d=D, n=N):
 def problem(link, X, Y, name="Ridge", weights=None, dtype=np.float32, **numbers):
     """Population problem from the numbers the oracle takes."""
     made = penalty(name, **numbers, d=X.shape[1], n=Y.shape[1])
-    return problems.PopulationProblem(X, Y, OBSERVATIONS[link], made, weights, dtype)
+    return engine.PopulationProblem(X, Y, OBSERVATIONS[link], made, weights, dtype)
 
 
 def solve(whole, options=None, start=None, curved=None):

@@ -190,7 +190,7 @@ def update(solver, problem):
 
 AREAS = {
     populations: ("saga.spectral_rows",),
-    devices: ("engine.device", "engine.device_cg"),
+    devices: ("engine.devices.rows", "engine.devices.descent"),
     coupled_columns: ("saga.joint",),
     classes: ("stochastic.class_kernels", "stochastic.class_sampler"),
     towers: (

@@ -70,9 +70,8 @@ ENGINE_ON_ONE_HOST = (
     COMMON
     + """
     from glmfit import PopulationGLM, observations, penalties
-    from glmfit.engine.device import DeviceRows
+    from glmfit.engine.devices.rows import DeviceRows
     from glmfit.engine.devices.shards import layout_of
-    from glmfit.problems import PopulationProblem
 
     X, Y, offset, weight = data()
     for name, solver in [("Ridge", "ConjugateGradients"), ("Lasso", "ProximalNewton"), (None, "ConjugateGradients")]:

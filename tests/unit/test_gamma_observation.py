@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 from cases import penalty, solve
 
-from glmfit import Status, problems
+from glmfit import Status, engine
 from glmfit.numerics import exp, gammaln, namespace, round_up
 from glmfit.observations.base import Observation
 from glmfit.solvers import LoopOptions
@@ -177,7 +177,7 @@ def recording():
 def test_a_fit_ends_within_its_bound_of_an_independent_optimum(recording, name, strength, tol):
     X, Y = recording
     made = penalty(name, strength, d=5, n=3)
-    problem = problems.PopulationProblem(X, Y, MODEL, made)
+    problem = engine.PopulationProblem(X, Y, MODEL, made)
     found = solve(problem, LoopOptions(tol=tol, negligible=0.0))
     X, Y = X.astype(float), Y.astype(float)
     coef, intercept = (np.stack(part, axis=-1) for part in zip(*(optimum(X, y, strength) for y in Y.T), strict=True))
