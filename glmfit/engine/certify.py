@@ -9,12 +9,68 @@ import numpy as np
 from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
 from .cg import Descent, inner
 from .chunks import chunks
+from .problem import Params
 from .tiles import Slopes
 
 _MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of their sums over the rows
 _TIGHT = 0.5  # share of what K may add to the squared decrement; less is not worth a product
 _PRODUCTS = 8
+_CHEAP = 6  # steps: a bound from some rows is worth having at once if it costs less
+_FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
 _STEPS, _ROWS_PER_FEATURE = 24, 20  # of Lanczos on some of the rows
+
+
+def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of a group by duality or from the ridge, and from the spectrum of some rows where they say too little."""
+    problem, fits = run.problem, cg.fits
+    smooth, bound, estimate = problem.penalty.smooth, *np.full((2, len(fits)), np.inf)
+    some = np.all(cg.ridge > 0, axis=0) & smooth
+    if not smooth:
+        estimate = cg.estimate
+        # Rounding of the gradient of coefficients without a penalty takes a bound by duality away.
+        bound = cg.by_duality if cg.by_duality is not None and problem.penalty.penalises_all else bound
+        if cg.first_order:
+            return bound, estimate
+    if some.any():
+        bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, *_longest(cg)))
+    # With a ridge a nearer point may do without, at the cost of some steps; and a metric of a fit's own says that
+    # the shared one knows little of it.
+    first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP
+    useful = (estimate <= target) & ~run.curved[fits] & (first | (cg.proofs > 0))
+    left = ~(bound <= target) & (~some | useful | (not smooth))
+    # Products in single precision must show every direction; those left out must be 0 where features are centred.
+    shown = problem.basis.tame or cg.rows.dtype == np.float64
+    centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
+    if not (shown and centred and left.any()):
+        return bound, estimate
+    seed = int(run.seed), 1, run.attempts
+    share = _FAILURE / 2**run.attempts * len(fits) / problem.n_neurons
+    floor = SpectralFloor(cg, seed, share, problem.penalty.rotation_invariant)
+    run.failure_probability += floor.failure_probability
+    if smooth:
+        found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
+    else:
+        g = np.asarray(cg.penalty.subgradient_residual(cg.coef, cg.gradient.coef), np.float64)
+        residual, second = Slopes(g, cg.gradient.intercept), estimate
+        found = bound_gaps_at_once(cg, residual, floor, problem.penalty.penalises_all)
+    found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
+    found = np.where(left, found, np.inf)
+    if not problem.penalty.penalises_all and np.isfinite(found).any():
+        among = np.zeros(problem.n_neurons, bool)
+        among[fits] = np.isfinite(found)
+        found = np.where(problem.may_be_separable(run.params, among)[fits], np.inf, found)
+    return np.minimum(bound, found), np.where(some, estimate, second)
+
+
+def _longest(cg: Descent) -> tuple[np.ndarray, np.ndarray]:
+    """Largest norm of a centred row in the inverse of each fit's ridge, and mean of curvature times its square."""
+    least = cg.ridge.min(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shape = cg.ridge / least
+        if not np.all(np.abs(shape - shape[:, :1]) <= 1e-12 * shape[:, :1]):
+            shape = np.ones_like(shape)
+        longest, spread = cg.rows.longest(np.sqrt(shape[:, 0]))
+        return longest / np.sqrt(least), spread / least
 
 
 class RidgeFloor:
@@ -139,27 +195,10 @@ def _lanczos(product, v: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarr
 def bound_gaps(
     cg: Descent, at: np.ndarray, target: np.ndarray, floor: RidgeFloor | SpectralFloor, attained: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bound the gap of some fits, whose gradients are in float64 and whose curvature is of where they are.
+    """Bound the gap of the fits ``at``, bool (fit,), whose gradients are in float64; no product is made below a target.
 
-    Parameters
-    ----------
-    cg : Descent
-        The fits.
-    at : numpy.ndarray
-        Which of them, bool (fit,).
-    target : numpy.ndarray
-        Gap that matters, (fit,): no product is made for tighter bounds.
-    floor : RidgeFloor or SpectralFloor
-        K below the Hessian of each fit.
-    attained : bool
-        Whether an optimum is known to exist; see :func:`glmfit.bounds.gap_bound`.
-
-    Returns
-    -------
-    bound : numpy.ndarray
-        Of ``F - F*``, (fit,), without the allowance for rounding; inf where there is none.
-    estimate : numpy.ndarray
-        Half of ``g'x + x'r``, (fit,): not a bound.
+    Returns bounds of ``F - F*`` without the allowance for rounding, inf where there is none, and half of
+    ``g'x + x'r``, which is an estimate, (fit,) each.
     """
     g = Slopes(np.where(at, cg.gradient.coef, 0.0), np.where(at, cg.gradient.intercept, 0.0))
     x = Slopes(np.zeros_like(g.coef), np.zeros_like(g.intercept))

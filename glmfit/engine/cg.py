@@ -19,24 +19,13 @@ OVERSHOT, SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step
 _CORRECTIONS = 12
 _MEMORY = 8  # last steps that are remembered
 _NO_CURVATURE = 1e-12  # of the lengths of a step and of the change of its gradient
+_LOOK_BACK = 3  # steps over which contraction is measured
+_STALLED = 4  # steps without a smaller estimate: rounding
+_LONG = 8  # steps whose smallest estimate is compared with that of as many before
 
 
 class Descent:
-    """Where a group of fits is.
-
-    Attributes
-    ----------
-    coef, intercept : numpy.ndarray
-        Of centred features, (feature, fit) and (fit,), float64.
-    gradient : Slopes
-        Of the objective, ridge included.
-    estimate : numpy.ndarray
-        Half the squared norm of the gradient in the inverse metric, (fit,): the gap where the metric is the Hessian.
-    gained : numpy.ndarray
-        Decrease of the objective since the start, by the trapezoid of slopes; an estimate.
-    hessian_cost : numpy.ndarray
-        What a Hessian of each fit costs, in steps of that fit, (fit,).
-    """
+    """Where a group of fits is, which are stepped together, and what their last steps say of the next."""
 
     first_order = False  # whether bounds in memory are by duality
     extensions = 3  # times a step may be made longer
@@ -47,10 +36,15 @@ class Descent:
         self.rows, self.shared, self.ridge = rows, metric, ridge
         self.coef, self.intercept = coef, intercept
         n = len(intercept)
+        self.fits = np.arange(n)  # which of the problem's they are
         self.own: list[OwnMetric | None] = [None] * n
-        self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)
+        self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)  # an estimate: decrease of F since the start
+        self.aims, self.proofs = np.full(n, self.aim), np.zeros(n, int)  # proofs asked for so far
+        self.trace: list[np.ndarray] = []  # estimates of the last steps, (fit,) each; inf before a metric was renewed
+        self.looks = 0  # how often they were looked at in float64
+        self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
         self.forget()
-        self.hessian_cost = np.full(n, steps_of_a_hessian(len(coef)))
+        self.hessian_cost = np.full(n, steps_of_a_hessian(len(coef)))  # in steps of that fit
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
         self.arrive(rows.place(coef, intercept))
 
@@ -66,7 +60,7 @@ class Descent:
 
     @property
     def estimate(self) -> np.ndarray:
-        """Estimate of the gap, (fit,)."""
+        """Half the squared norm of the gradient in the inverse metric, (fit,): the gap if that is the Hessian."""
         return self.squared_norm / 2
 
     def inner(self, a: Slopes, b: Slopes) -> np.ndarray:
@@ -133,13 +127,8 @@ class Descent:
         """Metric of one fit from its Hessian without the ridge."""
         return OwnMetric(matrix, self.ridge[:, k], scale)
 
-    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
-        """Take a step, or more until their goals or their most steps, of fits that move; returns estimates of each."""
-        self.step(moving)
-        return [self.estimate]
-
-    def step(self, moving: np.ndarray) -> None:
-        """Take one step of the fits that move, bool (fit,)."""
+    def advance(self, moving: np.ndarray, goal: np.ndarray | None = None, most_steps: int | None = None) -> None:
+        """Take a step of the fits that move, bool (fit,); others may take some, until their goals or their most."""
         p, slope = self.choose()
         p = Slopes(np.where(moving, p.coef, 0.0), np.where(moving, p.intercept, 0.0))
         bend = self.rows.along(*p) + self.ridge_between(p.coef, p.coef)
@@ -148,6 +137,7 @@ class Descent:
         self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0))
         self.remember(*before)
         self.n_steps += moving
+        self.trace.append(self.estimate)
 
     def choose(self) -> tuple[Slopes, np.ndarray]:
         """Directions, and slopes along them."""
@@ -227,12 +217,39 @@ class Descent:
         part.rows = rows
         part.shared = self.shared.part(index)
         part.own = [self.own[k] for k in index]
-        for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"):
+        of_fits = "coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"
+        for name in (*of_fits, "fits", "aims", "proofs"):
             setattr(part, name, getattr(self, name)[..., index])
+        part.trace = [estimate[index] for estimate in self.trace]
         part.past = [(step.part(index), change.part(index), weight[index]) for step, change, weight in self.past]
         for name in {"gradient", "towards"} & set(vars(self)):
             setattr(part, name, getattr(self, name).part(index))
         return part
+
+    # ---------------------------------------------------------------- what the last steps say
+
+    def is_ready(self, target: np.ndarray) -> np.ndarray:
+        """Which fits are to be proved: near enough by their estimates, no nearer for some steps, or not a number."""
+        del self.trace[: -2 * _LONG]
+        ready = (self.estimate <= self.aims * target) | ~np.isfinite(self.estimate)
+        if len(self.trace) > _STALLED:
+            ready |= np.min(self.trace[-_STALLED:], axis=0) >= self.slack * self.trace[-_STALLED - 1]
+        if len(self.trace) == 2 * _LONG:  # up and down among rounding
+            lately, before = (np.min(some, axis=0) for some in (self.trace[_LONG:], self.trace[:_LONG]))
+            ready |= lately >= self.slack * before
+        return ready
+
+    def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:
+        """Which fits a (new) metric of their own would bring to their aim with less work than the steps to come.
+
+        A step takes the group along: the fewer of it still move, the more a step costs each of them.
+        """
+        if len(self.trace) <= _LOOK_BACK:
+            return np.zeros(len(target), bool)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fall = np.log(self.trace[-1 - _LOOK_BACK] / self.estimate) / _LOOK_BACK  # per step
+            ahead = np.log(self.estimate / (self.aims * target)) / np.maximum(fall, 1e-2)
+        return moving & np.isfinite(ahead) & (ahead > 3 + self.hessian_cost * moving.mean())
 
 
 def steps_of_a_hessian(n_features: int, n_in_it=None):

@@ -3,6 +3,7 @@
 F_n(w, b) = (1/T) sum_t weight_t phi(x_t'w + b + offset_tn; y_tn) + penalty_n(w)
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -72,6 +73,7 @@ class PopulationProblem(OneNeuron):
         # All there is, of which a fit has a column of the counts, and of the sets of row weights if there are some.
         self.counts, self.known, self.sets = Y, offset, self.row_weights
         self.neuron, self.fold = np.arange(self.n_neurons), None
+        self.found, self.found_of = {}, defaultdict(dict)
 
     @property
     def in_memory(self) -> bool:
@@ -213,15 +215,15 @@ class PopulationProblem(OneNeuron):
         objective = loss + np.asarray(self.penalty.value(params.coef), np.float64)
         return Evaluation(objective, grad_coef + ridge * params.coef, grad_intercept), sums
 
-    def rounding_of(self, params: Params, objective) -> np.ndarray:
-        """Allow for the rounding of an objective and its gradient in float64, added to every bound, (neuron,).
+    def rounding_of(self, params: Params, objective, fits=slice(None)) -> np.ndarray:
+        """Allow for the rounding of objectives and gradients of some fits in float64, added to every bound, (fit,).
 
         Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms.
         """
-        mean, scale = self.standard
+        (mean, scale), count = self.standard, self.mean_count[fits]
         terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.finfo(float).eps * (16 * (np.abs(objective) + self.mean_count) + 2 * self.mean_count * terms)
+            return np.finfo(float).eps * (16 * (np.abs(objective) + count) + 2 * count * terms)
 
     def left_out_is_settled(self, coef) -> np.ndarray:
         """Whether nothing is to be gained along the directions of X that the basis leaves out, (neuron,)."""
@@ -244,7 +246,7 @@ class PopulationProblem(OneNeuron):
         penalty = select(self.penalty, [neuron])
         one = PopulationProblem(X, Y, self.observation, penalty, weights, self.dtype, offset, self.devices)
         if self.fold is None:
-            one.design, one.found = self.design, self._found_of[neuron]
+            one.design, one.found = self.design, self.found_of[neuron]
         return one
 
 

@@ -185,10 +185,10 @@ class ProximalDescent(Descent):
 
     # ---------------------------------------------------------------- steps
 
-    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
+    def advance(self, moving: np.ndarray, goal: np.ndarray | None = None, most_steps: int | None = None) -> None:
         """Take a step of the fits that move; see :meth:`Descent.advance`."""
-        self.goal = goal
-        return super().advance(moving, goal, most_steps)
+        self.goal = self.goal if goal is None else goal
+        super().advance(moving)
 
     def arrive(self, loss_gradient: Slopes) -> None:
         """Take over the gradient of the loss at the parameters, and judge it."""

@@ -273,7 +273,7 @@ class SagaDescent(Descent):
         super().__init__(rows, metric, ridge, coef, intercept)
         for _ in range(solver.warmup if not self.kinks else 0):
             before = rows.eta.copy()
-            self.step(np.ones(len(fits), bool))
+            super().advance(np.ones(len(fits), bool))
             if not (np.abs(rows.eta - before).max(axis=0) > solver.radius / 4).any():
                 break
         self.n_steps[:] = 0
@@ -309,7 +309,7 @@ class SagaDescent(Descent):
         x = metric.apply(np.concatenate([whiten.T @ g.coef, g.intercept[None]]))
         return Slopes(whiten @ x[:-1], x[-1])
 
-    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
+    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> None:
         """Go as many epochs as lie between checks, and no more than are left."""
         active = np.zeros(self.walk.view.n_neurons, bool)
         active[self.index] = moving
@@ -318,7 +318,7 @@ class SagaDescent(Descent):
         self.n_steps = self.n_steps + n_epochs * moving
         self.rows.passes += (n_epochs + 2) * moving.mean()
         self._read()
-        return [self.estimate]
+        self.trace.append(self.estimate)
 
     def _read(self) -> None:
         """Take over where the walk is: parameters and gradient of centred features."""

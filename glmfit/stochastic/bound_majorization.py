@@ -84,7 +84,7 @@ class MajorizedDescent(ClassDescent):
         self.method, self.promised = method, np.nan
         self.hessian_cost = np.full_like(self.hessian_cost, np.inf)
 
-    def step(self, moving: np.ndarray) -> None:
+    def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
         """Go ``relaxation`` times the way to where conjugate gradients put the minimum of the bound."""
         bounds = _Bounds(self, self.method.order)
         x, self.promised, _ = minimise(
@@ -96,6 +96,7 @@ class MajorizedDescent(ClassDescent):
         self.arrive(self.rows.move(np.full(len(self.intercept), self.method.relaxation)))
         self.gained = self._null_objective - self.objective
         self._renew_shared()
+        self.trace.append(self.estimate)
 
 
 class _Bounds:

@@ -102,7 +102,7 @@ class _Visits(ClassDescent):
             self.at = bounds.start(start, method.order)
         self.hessian_cost = np.full_like(self.hessian_cost, np.inf)
 
-    def step(self, moving: np.ndarray) -> None:
+    def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
         """Visit every row once."""
         epoch = int(self.n_steps[0]) + 1
         # All bounds are new at the start: the first time there is nothing to replace.
@@ -117,6 +117,7 @@ class _Visits(ClassDescent):
         self.gained, self.n_steps, self.stale = self._null_objective - self.at.bound, self.n_steps + 1, True
         if epoch % self._method.check_every == 0:
             self.refresh()
+        self.trace.append(self.estimate)
 
     def refresh(self) -> None:
         """Evaluate F and its gradient: one pass."""

@@ -277,7 +277,7 @@ def test_directions_agree_with_the_step_before_and_descend(own):
     rng = np.random.default_rng(1)
     with descent.rows:
         for n_remembered in range(1, 4):
-            descent.step(np.ones(N, bool))
+            descent.advance(np.ones(N, bool))
             a, b = (Slopes(rng.normal(size=(D, N)), rng.normal(size=N)) for _ in range(2))
             np.testing.assert_allclose(inner(a, descent.direction(b)), inner(descent.direction(a), b), rtol=1e-8)
             assert np.all(inner(a, descent.direction(a)) > 0) and len(descent.past) == n_remembered

@@ -175,7 +175,7 @@ def test_steps_go_down_and_blocks_of_the_hessian_only_make_them_better(variant, 
             for step in range(8):
                 if own and step in (2, 5):
                     cg.renew_metrics(np.arange(K), run.problem.basis.deviation)
-                cg.step(np.ones(K, bool))
+                cg.advance(np.ones(K, bool))
                 seen.append(problem.objective(user_params(cg)) - best)
             return np.array(seen)
 
@@ -196,7 +196,7 @@ def test_bounds_hold_all_the_way_and_are_tight_at_the_end(strength, rng):
             params = user_params(cg)
             objective = problem.objective(params)
             seen.append((objective - best, bound_by_hessian(cg, objective), problem.certify_gap(params).bound))
-            cg.step(np.ones(K, bool))
+            cg.advance(np.ones(K, bool))
     for gap, by_hessian, bound in seen:
         assert gap <= min(by_hessian, bound) + 1e-13
     gap, by_hessian, _ = next(row for row in seen if 1e-10 < row[0] < 1e-5)

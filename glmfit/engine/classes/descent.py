@@ -146,12 +146,13 @@ class ClassDescent(Descent):
             matrix[-1], matrix[:, -1], matrix[-1, -1] = 0, 0, 1
         return super().metric_of(matrix, k, scale)
 
-    def step(self, moving: np.ndarray) -> None:
+    def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
         """Take one step, and now and then the classes' curvature for a new metric."""
-        super().step(moving)
+        super().advance(moving)
         self.gained, n = self._null_objective - self.objective, int(self.n_steps[0])
         if self.own[0] is None and n & (n - 1) == 0:
             self._renew_shared()
+            self.trace[-1] = self.estimate
 
     def refresh(self) -> None:
         """Evaluate all there is anew: one pass."""

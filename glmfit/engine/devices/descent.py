@@ -56,7 +56,7 @@ class DeviceDescent(Descent):
 
     _metric: Metric | None = None  # as the devices have it
 
-    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
+    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> None:
         """Take some steps of the fits that move, each until its estimate is below its goal."""
         rows, nothing, first = self.rows, np.zeros(len(moving)), self.direction(self.gradient)
         kept = Slopes(self.towards.coef - first.coef, self.towards.intercept - first.intercept)
@@ -82,7 +82,7 @@ class DeviceDescent(Descent):
         self._arrive(point)
         steps = max(1, int(point.taken.max()))
         rows.passes += steps
-        return [*np.asarray(trace, np.float64)[: steps - 1, rows.columns], self.estimate]
+        self.trace += [*np.asarray(trace, np.float64)[: steps - 1, rows.columns], self.estimate]
 
     def _arrive(self, point: Point) -> None:
         """Take over where the devices are."""

@@ -97,6 +97,7 @@ class Iterate(NamedTuple):
     bound: float = np.inf  # of F - F*; inf where there is none
     estimate: float = np.inf
     passes: int = 0  # over the rows, so far
+    n_steps: int = 0
     stuck: bool = False  # no step descends any more: rounding; or steps would go on for ever
 
     @property
@@ -207,17 +208,18 @@ def _judge(problem, at: Iterate, before: float) -> Iterate:
             # What the Hessian does not show a penalty on all coefficients may.
             gap = float(problem.evaluate_with_dual(at.params)[1][0])
     kept = None if decrement > _REUSE * before or (close and not np.isfinite(gap)) else at.system
-    return at._replace(bound=gap, estimate=decrement / 2, stuck=problem.found.recedes is True, system=kept)
+    return at._replace(bound=gap, estimate=decrement / 2, stuck=problem.found.get("recedes") is True, system=kept)
 
 
 def _bound(problem, at: Iterate, residual: np.ndarray, decrement: float) -> float:
     """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
-    system, problem.found.rank = at.system, None
+    system = at.system
+    problem.found.pop("rank", None)
     if problem.may_be_separable(at.params)[0]:
         return np.inf  # there is no optimum: what says otherwise is rounding
     if system.n_directions < len(system.matrix):
         if system.n_directions < problem.basis.rank + 1:
-            problem.found.rank = system.n_directions - 1
+            problem.found["rank"] = system.n_directions - 1
             return np.inf  # curvature vanishes along a direction the data see
         settled = problem.left_out_is_settled(at.coef[:, None])[0]
         if not settled or system.misses(residual, at.grad_intercept):
