@@ -24,30 +24,11 @@ _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are left out of a Hes
 class HostRows(Tiles):
     """Rows of independent fits, where they are now.
 
-    Parameters
-    ----------
-    X : numpy.ndarray
-        Features, (row, feature).
-    Y : numpy.ndarray
-        Counts, (row, neuron).
-    observation : Observation
-        Loss of one count.
-    neuron : numpy.ndarray
-        Column of Y of each fit, (fit,).
-    mean : numpy.ndarray
-        What is taken off the features, (feature,), rounded as they are: gradients and directions are those of centred
-        features. `mean` has it as it is used.
-    weights : numpy.ndarray, optional
-        Row weights of mean one: (row, 1) for all fits, or (row, set).
-    rows : numpy.ndarray, optional
-        Which set each fit has, (fit,).
-    offset : numpy.ndarray, optional
-        Known part of the predictor, (row, 1 or neuron).
-    dtype : numpy.dtype
-        Of the passes that show the way.
+    Features X are (row, feature), counts Y (row, neuron), of which every fit has the column ``neuron`` (fit,). Row
+    weights of mean one are (row, 1) for all fits, or (row, set), of which ``rows`` (fit,) says which each has; offsets
+    are (row, 1 or neuron). ``mean`` (feature,) is taken off the features, rounded as they are: gradients and directions
+    are those of centred features. ``dtype`` is that of the passes that show the way.
 
-    Notes
-    -----
     Kept are eta, a direction D = X p, and the curvature of the loss, (row, fit) each. Tiles of rows are shared among
     threads while the rows are entered as a context; BLAS keeps to one thread meanwhile.
     """
@@ -106,20 +87,17 @@ class HostRows(Tiles):
         Of the fits ``at`` alone where given, as indices.
         """
         step = step.astype(self.dtype)
-        if at is None:
 
-            def tile(rows):
+        def tile(rows):
+            if at is None:
                 self.eta[rows] += self.D[rows] * step
                 return self._slopes_of(rows)
-        else:
-
-            def tile(rows):
-                eta = np.take(self.eta[rows], at, axis=1)
-                eta += np.take(self.D[rows], at, axis=1) * step
-                y = self._y(rows, at, self.dtype)
-                r, c = self._weigh(rows, at, *derivatives(self.observation, y, eta))
-                self.eta[rows, at], self.curvature[rows, at] = eta, c
-                return r.T @ self._x(rows), column_sums(r)
+            eta = np.take(self.eta[rows], at, axis=1)
+            eta += np.take(self.D[rows], at, axis=1) * step
+            y = self._y(rows, at, self.dtype)
+            r, c = self._weigh(rows, at, *derivatives(self.observation, y, eta))
+            self.eta[rows, at], self.curvature[rows, at] = eta, c
+            return r.T @ self._x(rows), column_sums(r)
 
         return self._sum(self._over(tile, None if at is None else len(at)))
 
@@ -131,13 +109,19 @@ class HostRows(Tiles):
 
     def furthest(self) -> np.ndarray:
         """Largest ``|eta|`` of each fit over the rows that count, (fit,)."""
+        return self._largest(self.eta, np.arange(len(self.neuron)))
 
+    def reach(self, at) -> np.ndarray:
+        """Largest ``|D|`` of some fits over the rows that count, (fit,)."""
+        return self._largest(self.D, at)
+
+    def _largest(self, values, at) -> np.ndarray:
         def tile(rows):
-            size = np.abs(self.eta[rows])
-            w = self._weight(rows, ALL)
+            size = np.abs(np.take(values[rows], at, axis=1))
+            w = self._weight(rows, at)
             return (size if w is None else np.where(w > 0, size, 0)).max(axis=0)
 
-        return np.max(self._over(tile), axis=0).astype(np.float64)
+        return np.max(self._over(tile, len(at)), axis=0).astype(np.float64)
 
     def products(self, coef, intercept) -> Slopes:
         """Hessians of the mean loss times a direction, in one reading of the rows."""
@@ -177,16 +161,6 @@ class HostRows(Tiles):
         with np.errstate(invalid="ignore"):
             return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
 
-    def reach(self, at) -> np.ndarray:
-        """Largest ``|D|`` of some fits over the rows that count, (fit,)."""
-
-        def tile(rows):
-            size = np.abs(np.take(self.D[rows], at, axis=1))
-            w = self._weight(rows, at)
-            return (size if w is None else np.where(w > 0, size, 0)).max(axis=0)
-
-        return np.max(self._over(tile, len(at)), axis=0).astype(np.float64)
-
     def some(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw runs of rows, about n in all: centred features (row, feature) and curvature (row, fit)."""
         if n >= self.n_rows // 2:
@@ -195,18 +169,20 @@ class HostRows(Tiles):
             starts = np.arange(0, self.n_rows, _RUN)
             chosen = np.sort(rng.choice(len(starts), -(-n // _RUN), replace=False))
             runs = [slice(s, s + _RUN) for s in starts[chosen].tolist()]
-        x = np.concatenate([self._x(run) for run in runs])
-        if self._shift is None:
-            x = x - self.mean.astype(x.dtype)
-        return x, np.concatenate([self.curvature[run] for run in runs])
+        return tuple(
+            np.concatenate([of(run) for run in runs]) for of in (self._centred_rows, self.curvature.__getitem__)
+        )
+
+    def _centred_rows(self, rows: slice) -> np.ndarray:
+        x = self._x(rows)
+        return x if self._shift is not None else x - self.mean.astype(self.dtype)
 
     def longest_in(self, coordinates: np.ndarray) -> float:
         """Largest squared norm of ``[coordinates' (x - mean), 1]`` over the rows that count, rounding included."""
-        turn, mean = coordinates.astype(self.dtype), self.mean.astype(self.dtype)
+        turn = coordinates.astype(self.dtype)
 
         def tile(rows):
-            x = self._x(rows)
-            z = (x if self._shift is not None else x - mean) @ turn
+            z = self._centred_rows(rows) @ turn
             return self._furthest(rows, np.einsum("ij,ij->i", z, z))
 
         return (float(np.max(self._over(tile))) + 1) * (1 + 1e-4)
@@ -222,11 +198,10 @@ class HostRows(Tiles):
 
         Also the mean of curvature times squared norms, (fit,).
         """
-        inverse, mean = (1 / unit).astype(self.dtype), self.mean.astype(self.dtype)
+        inverse = (1 / unit).astype(self.dtype)
 
         def tile(rows):
-            x = self._x(rows)
-            z = (x if self._shift is not None else x - mean) * inverse
+            z = self._centred_rows(rows) * inverse
             size = np.einsum("ij,ij->i", z, z)
             return self._furthest(rows, size), size @ self.curvature[rows]
 
@@ -277,28 +252,15 @@ class HostRows(Tiles):
 
         Where asked for, also the sums that a bound by duality needs.
         """
-        base = self._base(coef, intercept)
-        observation = self.observation
+        base, observation = self._base(coef, intercept), self.observation
 
         def tile(rows):
             x, own, eta = self._predictors(rows, coef, base)
-            y = self._y(rows, ALL, np.float64)
-            loss, r = observation.loss_and_derivative(y, eta)
+            y, w = self._y(rows, ALL, np.float64), self._weight(rows, ALL)
             self.eta[rows] = eta
             c = derivatives(observation, y.astype(self.dtype), self.eta[rows])[1]
-            w = self._weight(rows, ALL)
-            parts = loss, r, c
-            if w is not None:
-                parts = weighted(loss, w), weighted(r, w), weighted(c, w.astype(c.dtype))
-            self.curvature[rows] = parts[2]
-            total = column_sums(parts[0])
-            if not dual:
-                return total, parts[1].T @ x, column_sums(parts[1])
-            saturated, excess = observation.saturated_loss(y), own * r - loss
-            if w is not None:
-                saturated, excess = saturated * w, weighted(excess, w)
-            sums = sums_of(x, parts[1], excess, saturated)
-            return total, sums.gradient.sum(axis=0).T, sums.residual.sum(axis=0), *sums
+            self.curvature[rows] = c if w is None else weighted(c, w.astype(c.dtype))
+            return sums_of(observation, x, own, eta, y, w, dual)
 
         parts = self._over(tile, coef.shape[1])
         self.passes += 1 + dual / 2

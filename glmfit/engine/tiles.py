@@ -3,19 +3,16 @@
 XLA compiles for every shape; the derivatives of a loss are one program for tiles of one size, whatever the fit.
 """
 
-import contextlib
 import copy
 import functools
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from ..compilation import is_forked, jit
 from ..observations import Observation
-from .chunks import aligned_empty, chunks, n_cores, one_thread_each
+from .chunks import Workers, aligned_empty, chunks
 
 ALL = slice(None)
 TILE = 1 << 17  # numbers; smaller tiles cost more calls, larger ones leave the cache
@@ -35,37 +32,6 @@ class Slopes(NamedTuple):
     def part(self, index) -> Self:
         """Return those of some fits."""
         return Slopes(self.coef[:, index], self.intercept[index])
-
-
-class Workers:
-    """Threads among which work is shared while they are entered as a context; BLAS keeps to one thread meanwhile."""
-
-    waiting = 0  # threads beside one for each core, where some wait for a disk
-    _pool: ThreadPoolExecutor | None = None
-
-    def __enter__(self):
-        """Start threads."""
-        self._open = contextlib.ExitStack()
-        self._open.enter_context(one_thread_each())
-        workers = n_cores() + self.waiting
-        self._pool = self._open.enter_context(ThreadPoolExecutor(workers)) if workers > 1 else None
-        return self
-
-    def __exit__(self, *error) -> None:
-        """End them."""
-        self._open.close()
-
-    def each(self, function, items) -> Iterator:
-        """Apply a function to every item, in order, shared among threads."""
-
-        def quietly(item):
-            # What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                return function(item)
-
-        if self._pool is None or len(items) == 1:
-            return map(quietly, items)
-        return self._pool.map(quietly, items)
 
 
 class Tiles(Workers):
