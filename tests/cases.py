@@ -68,8 +68,8 @@ def proved_gap(whole, at, seed=0):
     run, fits = Run(whole, LoopOptions(tol=0.0, negligible=0.0), seed, at), np.arange(whole.n_neurons)
     run._begin()
     run.objective[:], run.attempts = np.inf, 1
-    with run.beginning.rows(fits) as rows:
-        group = run.beginning.descent(rows, fits)
+    with run.rows(fits) as rows:
+        group = run.descent(rows, fits)
         group.proofs[:] = 1
         run._look(group, dual=not whole.penalty.smooth)
         return bounds_of(run, group, np.zeros(len(fits)), at)[0] + whole.rounding_of(at, run.objective)

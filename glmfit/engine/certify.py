@@ -51,8 +51,9 @@ def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.
         found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
     else:
         g = np.asarray(cg.penalty.subgradient_residual(cg.coef, cg.gradient.coef), np.float64)
-        residual, second = Slopes(g, cg.gradient.intercept), estimate
-        found = bound_gaps_at_once(cg, residual, floor, problem.penalty.penalises_all)
+        norm, growth = floor.squared_norm(Slopes(g, cg.gradient.intercept)) * (1 + _MARGIN), _growth(cg)
+        attained, constant = problem.penalty.penalises_all, problem.observation.constant
+        found, second = gap_bound(growth * norm, growth * floor.reach_squared, attained, constant), estimate
     found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
     found = np.where(left, found, np.inf)
     if not problem.penalty.penalises_all and np.isfinite(found).any():
@@ -234,15 +235,6 @@ def bound_gaps(
         p = Slopes(open_ * (z.coef + beta * p.coef), open_ * (z.intercept + beta * p.intercept))
         rz = after
     return bound, least / 2
-
-
-def bound_gaps_at_once(cg: Descent, residual: Slopes, floor: SpectralFloor, attained: bool = True) -> np.ndarray:
-    """Bound the gap of every fit from its residual and a floor alone: no product is made, and few rows weigh little.
-
-    The residual is the gradient in float64 with any subgradient of the penalty; see :func:`bound_gaps` for the rest.
-    """
-    growth, norm = _growth(cg), floor.squared_norm(residual) * (1 + _MARGIN)
-    return gap_bound(growth * norm, growth * floor.reach_squared, attained, cg.rows.observation.constant)
 
 
 def _growth(cg: Descent) -> np.ndarray:

@@ -5,7 +5,6 @@ double precision are to be read in single.
 """
 
 import copy
-import itertools
 from typing import Self
 
 import numpy as np
@@ -82,10 +81,7 @@ class HostRows(Tiles):
         return np.einsum("tn,tn,tn->n", self.D[rows], self.D[rows], self.curvature[rows])
 
     def move(self, step, at: np.ndarray | None = None) -> Slopes:
-        """Go ``step`` (fit,) along D, and return the gradient of the mean loss there.
-
-        Of the fits ``at`` alone where given, as indices.
-        """
+        """Go ``step`` (fit,) along D, and return the gradient of the mean loss there; of the fits ``at`` if given."""
         step = step.astype(self.dtype)
 
         def tile(rows):
@@ -109,7 +105,7 @@ class HostRows(Tiles):
 
     def furthest(self) -> np.ndarray:
         """Largest ``|eta|`` of each fit over the rows that count, (fit,)."""
-        return self._largest(self.eta, np.arange(len(self.neuron)))
+        return self._largest(self.eta, ALL)
 
     def reach(self, at) -> np.ndarray:
         """Largest ``|D|`` of some fits over the rows that count, (fit,)."""
@@ -117,11 +113,11 @@ class HostRows(Tiles):
 
     def _largest(self, values, at) -> np.ndarray:
         def tile(rows):
-            size = np.abs(np.take(values[rows], at, axis=1))
+            size = np.abs(values[rows][:, at])
             w = self._weight(rows, at)
             return (size if w is None else np.where(w > 0, size, 0)).max(axis=0)
 
-        return np.max(self._over(tile, len(at)), axis=0).astype(np.float64)
+        return np.max(self._over(tile, len(self.neuron[at])), axis=0).astype(np.float64)
 
     def products(self, coef, intercept) -> Slopes:
         """Hessians of the mean loss times a direction, in one reading of the rows."""
@@ -169,9 +165,8 @@ class HostRows(Tiles):
             starts = np.arange(0, self.n_rows, _RUN)
             chosen = np.sort(rng.choice(len(starts), -(-n // _RUN), replace=False))
             runs = [slice(s, s + _RUN) for s in starts[chosen].tolist()]
-        return tuple(
-            np.concatenate([of(run) for run in runs]) for of in (self._centred_rows, self.curvature.__getitem__)
-        )
+        x = np.concatenate([self._centred_rows(run) for run in runs])
+        return x, np.concatenate([self.curvature[run] for run in runs])
 
     def _centred_rows(self, rows: slice) -> np.ndarray:
         x = self._x(rows)
@@ -194,10 +189,7 @@ class HostRows(Tiles):
         return float(np.where((self.weights[rows] > 0).any(axis=1), size, 0).max(initial=0.0))
 
     def longest(self, unit: np.ndarray) -> tuple[float, np.ndarray]:
-        """Largest norm of a centred row that counts, divided by ``unit`` (feature,), rounding included.
-
-        Also the mean of curvature times squared norms, (fit,).
-        """
+        """Largest norm of a centred row over ``unit`` (feature,), rounding included; mean curvature times squares."""
         inverse = (1 / unit).astype(self.dtype)
 
         def tile(rows):
@@ -209,11 +201,7 @@ class HostRows(Tiles):
         return float(np.sqrt(np.max(furthest))) * (1 + 1e-4), self._mean(spread) * (1 + 1e-4)
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
-        """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last.
-
-        In the features ``columns`` of each alone, where given. Products are taken in the precision of the passes, and
-        rows with next to no curvature are left out: these matrices show the way and prove nothing.
-        """
+        """Hessians of some fits in centred features over ``scale``, or in ``columns`` of each, intercept last."""
         inverse, d = (1 / scale).astype(self.dtype)[:, None], len(scale)
         mean = self.mean.astype(self.dtype)[:, None]
         least = (_NEGLIGIBLE * self.curvature.mean(axis=0, dtype=np.float64)).astype(self.dtype)
@@ -248,10 +236,7 @@ class HostRows(Tiles):
     # ---------------------------------------------------------------- passes that numbers rest on
 
     def evaluate(self, coef, intercept, dual: bool = False) -> tuple[np.ndarray, Slopes, ResidualSums | None]:
-        """Mean loss and its gradient at parameters of centred features, in float64; eta and curvature follow.
-
-        Where asked for, also the sums that a bound by duality needs.
-        """
+        """Mean loss and gradient there in float64, and sums for a bound by duality if wanted; eta, curvature follow."""
         base, observation = self._base(coef, intercept), self.observation
 
         def tile(rows):
@@ -290,15 +275,11 @@ class HostRows(Tiles):
     # ---------------------------------------------------------------- which fits
 
     def split(self, *indices: np.ndarray) -> list[Self]:
-        """Return some of the fits each, where they are, as rows of their own on the same threads.
-
-        They take over the memory of these rows, which are nowhere afterwards: new memory costs as much as a step.
-        """
-        ends = np.cumsum([0] + [self.n_rows * len(index) for index in indices])
+        """Return some of the fits each as rows of their own, in the memory of these, which are nowhere afterwards."""
+        ends = np.cumsum([self.n_rows * len(index) for index in indices])
 
         def divided(memory):
-            pieces = (memory.reshape(-1)[start:end] for start, end in itertools.pairwise(ends))
-            return [piece.reshape(self.n_rows, len(index)) for piece, index in zip(pieces, indices, strict=True)]
+            return [piece.reshape(self.n_rows, -1) for piece in np.split(memory.reshape(-1), ends)[:-1]]
 
         def taken(values, memory):
             pieces = divided(memory)

@@ -1,6 +1,5 @@
 """The loop: steps of all fits, proofs as soon as they can be had, a verdict for each."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ _FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps b
 _LEAST = 64e-16  # of an objective: a smaller gap is nobody's goal
 _FEW = 64  # fits that are not worth a group of their own
 _COPIES = 3  # arrays of rows times fits
-_SAMPLE = LoopOptions(tol=1e-4)  # of a fit that another one begins at
 
 
 class Progress(NamedTuple):
@@ -35,7 +33,7 @@ class Progress(NamedTuple):
     active: np.ndarray  # which neurons are still stepped, bool (neuron,)
 
 
-class Run:
+class Run(Beginning):
     """One run of a solver: outcome per neuron, filled in as it becomes known."""
 
     def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, curved=None, begin=None):
@@ -52,7 +50,6 @@ class Run:
         self.failure_probability, self.exact, self.attempts = 0.0, False, 0
         self.open = ~silent
         self.most_steps = options.max_epochs if problem.penalty.penalises_all else min(options.max_epochs, _FREE_STEPS)
-        self.beginning: Beginning | None = None
         self.promised = np.zeros(n)  # estimate of what the start gains over the null model
         self.groups: list[Descent] = []
         self.notebook = Notebook(options.checkpoint)
@@ -103,26 +100,15 @@ class Run:
             interrupted=interrupted,
             failure_probability=self.failure_probability,
             state=self.curved,
-            memory_bytes=self.beginning.held_bytes if self.beginning else None,
+            memory_bytes=self.held_bytes,
         )
 
     # ---------------------------------------------------------------- groups of fits
 
-    def _begin(self) -> None:
-        """Say where fits begin; where rows are read in every pass, at the fits of some of them."""
-        problem, options = self.problem, self.options
-        begin = self.beginning = Beginning(self)
-        if problem.in_memory:
-            return
-        # A metric of its own for every fit, from some rows, if there is room: it saves readings.
-        self.curved |= 16.0 * problem.n_neurons * (problem.n_features + 1) ** 2 <= options.max_memory / 8
-        if self.start is None:
-            begin.take(Run(begin.sample, replace(_SAMPLE, max_memory=options.max_memory / 8), self.seed).run())
-
     def _fit(self, fits: np.ndarray) -> None:
         """Step groups of fits, which part when half of one are ready for their proofs."""
-        with self.beginning.rows(fits) as rows:
-            group = self.beginning.descent(rows, fits)
+        with self.rows(fits) as rows:
+            group = self.descent(rows, fits)
             group.fits, group.trace, group.n_steps = fits, [group.estimate], self.epochs[fits]
             if self.curved[fits].any():
                 self._renew(group, self.curved[fits])
@@ -175,11 +161,7 @@ class Run:
     # ---------------------------------------------------------------- proofs
 
     def _look(self, group: Descent, dual: bool = False) -> np.ndarray:
-        """Evaluate a group in float64 and keep where it is; returns the fits that are worse there than before.
-
-        Where products in single precision led astray, the last point that was looked at in double stands. Bounds by
-        duality are had where they are asked for.
-        """
+        """Evaluate a group in float64 and keep where it is unless that is worse than before; returns which are."""
         fits = group.fits
         loss, gradient, sums = group.rows.evaluate(group.coef, group.intercept, dual=dual)
         group.arrive(gradient)

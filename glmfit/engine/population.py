@@ -18,7 +18,7 @@ from ..penalties import Penalty
 from ..progress import counted
 from . import passes
 from .basis import SpectralBasis, basis_of, rough_standard
-from .chunks import Columns, chunks, over_chunks, rows_at_once
+from .chunks import Columns, chunks, over_chunks
 from .exact.neuron import OneNeuron
 from .problem import Evaluation, Params
 
@@ -180,18 +180,9 @@ class PopulationProblem(OneNeuron):
         return self._null[2]
 
     def null_gradient(self) -> np.ndarray:
-        """Gradient of the mean loss at the intercept-only optimum, of centred features, (feature, neuron)."""
-        eta = self._null[0]
-
-        def chunk(rows):
-            x, y = self.X[rows], np.asarray(self.Y[rows], np.float64)
-            x = np.subtract(x, self.basis.mean, out=np.empty(x.shape, self.dtype), casting="same_kind")
-            r = self.observation.derivative(y, eta if self.offset is None else eta + self.offset[rows])
-            r = r if self.weights is None else r * self.weights[rows, None]
-            return x.T @ r.astype(self.dtype, copy=False)
-
-        pieces = over_chunks(chunk, self.n_rows, rows_at_once(self.X))
-        return sum(pieces, np.zeros((self.n_features, self.n_neurons))) / self.n_rows
+        """Gradient of the mean loss at the intercept-only optimum, (feature, neuron)."""
+        at, how = self.null_params(), {"dtype": self.dtype, "offset": self.offset, "shift": self.basis.mean}
+        return passes.evaluate_loss(self.X, self.Y, self.row_weights, self.observation, *at, **how)[1]
 
     def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
         """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""

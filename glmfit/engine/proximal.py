@@ -34,16 +34,8 @@ class Model(NamedTuple):
 class ProximalDescent(Descent):
     """Where a group of fits is whose penalty has kinks; see :class:`Descent`.
 
-    Attributes
-    ----------
-    penalty : Penalty
-        Of these fits.
-    own : list of Model or None
-        Hessian that the model of a fit has; where there is none, the model is that of the spectral basis.
-    estimate : numpy.ndarray
-        Decrease that the quadratic model of each fit promises, (fit,).
-    goal : numpy.ndarray
-        Estimate at which a fit is near enough: below it no Hessian is formed for a better model, (fit,).
+    The model of a fit has the Hessian in ``own``; where there is none, it is that of the spectral basis. The estimate
+    is the decrease that it promises; below ``goal`` (fit,) no Hessian is formed for a better one.
     """
 
     first_order = True

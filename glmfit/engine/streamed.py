@@ -23,26 +23,11 @@ _PER_FEATURE = 20  # rows of a sample, at least
 class StreamedRows(Workers):
     """Rows of independent fits that are read as they are needed, with the methods of :class:`HostRows`.
 
-    Parameters
-    ----------
-    X, Y :
-        Features (row, feature) and counts (row, neuron): what gives rows for a slice, has a length, and may be asked
-        from several threads. ``X.chunk_rows`` says how many are best read at once.
-    guide : HostRows
-        The same fits on some of the rows, in memory.
-    share : float
-        Mean weight of these rows.
-    weights, offset : numpy.ndarray, optional
-        As of :class:`HostRows`.
-    max_bytes : float
-        For what is read at a time, by all threads.
-
-    Notes
-    -----
     Nothing as long as the recording is kept: predictors and curvature are computed again where they are needed, which
     costs less than reading. A portion of rows is a :class:`HostRows` for as long as a thread works on it. Metrics and
-    lengths of steps come from the guide, so that a step reads the rows once; gradients and what proofs rest on come
-    from all rows. A fit that makes slow progress comes to doubt the guide, and all its passes read all rows.
+    lengths of steps come from the ``guide``, the same fits on some rows in memory of mean weight ``share``, so that a
+    step reads the rows once; gradients and what proofs rest on come from all rows. A fit that makes slow progress comes
+    to doubt the guide, and all its passes read all rows. ``max_bytes`` are for what all threads read at a time.
     """
 
     waiting = 2

@@ -127,19 +127,9 @@ def is_far(X, mean) -> bool:
 
 
 def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First and second derivative of the loss in eta.
+    """First and second derivative of the loss in eta; float32 arrays hold at most `TILE` numbers.
 
-    Parameters
-    ----------
-    observation :
-        Loss of one response.
-    y, eta :
-        Responses and linear predictor, of one shape and dtype; float32 arrays hold at most `TILE` numbers.
-
-    Returns
-    -------
-    r, c : numpy.ndarray
-        Of the shape of eta; they may be views that the next call in the same thread leaves alone, and read-only.
+    They may be views that the next call in the same thread leaves alone, and read-only.
     """
     if eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
         return observation.derivatives(y, eta)

@@ -35,7 +35,7 @@ def descent_of(solver, at, seed=3):
     run = Run(at, LoopOptions(), seed, begin=lambda *given: SagaDescent(solver, at, seed, given[-1], *given[:-1]))
     run._begin()
     fits = np.arange(at.n_neurons)
-    return run.beginning.descent(run.beginning.rows(fits), fits)
+    return run.descent(run.rows(fits), fits)
 
 
 def advance(descent):

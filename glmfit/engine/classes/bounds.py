@@ -22,15 +22,6 @@ def has_small_hessian(n_rows: int, n_columns: int, n_classes: int) -> bool:
 def bound_by_hessian(cg, objective: float) -> float:
     """Bound F - F* by self-concordance, from the whole Hessian; infinite where that proves nothing.
 
-    Parameters
-    ----------
-    cg : ClassDescent
-        Where the model is.
-    objective : float
-        F there.
-
-    Notes
-    -----
     Proof: docs/theory/softmax_gap.md, Proposition 2.
     """
     rows, whole = cg.rows, WholeHessian(cg)
@@ -47,14 +38,9 @@ def bound_by_hessian(cg, objective: float) -> float:
 
 
 class WholeHessian:
-    """Hessian of a softmax model across the shift common to all classes, ridge included.
+    """Hessian of a softmax model across the shift common to all classes, ridge included, in units of mean curvature.
 
-    Attributes
-    ----------
-    matrix : numpy.ndarray
-        ((class - 1) * column) square, columns in units of their mean curvature.
-    z : numpy.ndarray
-        Columns of all rows in these units, (row, column).
+    ``matrix`` is ((class - 1) * column) square; ``z`` are the columns of all rows in these units, (row, column).
     """
 
     def __init__(self, cg):

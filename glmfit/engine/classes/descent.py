@@ -19,27 +19,8 @@ _NEWTON_PRODUCTS, _LEFT = 100, 0.1  # with the Hessian, for an estimate of the g
 class ClassDescent(Descent):
     """Descent of all classes together: their gradients are one, and they take steps of one length.
 
-    Arrays (class,) of lengths, slopes and estimates have the same value for all.
-
-    Parameters
-    ----------
-    rows : ClassRows
-        Where they are.
-    basis : SpectralBasis
-        Of the features.
-    strength : float
-        Of the ridge.
-    null_objective : numpy.ndarray
-        F of the model of class frequencies, (class,): gains are measured from there.
-    coef, intercept : numpy.ndarray
-        Of centred features, float64.
-
-    Attributes
-    ----------
-    objective : float
-        F where it is.
-    is_small : bool
-        Whether the whole Hessian may be formed.
+    Arrays (class,) of lengths, slopes and estimates have the same value for all, and gains are measured from the model
+    of class frequencies. ``is_small`` says whether the whole Hessian may be formed.
     """
 
     aim = 0.9

@@ -12,27 +12,11 @@ _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
 
 
 class ClassRows(HostRows):
-    """Rows of a softmax problem; see :class:`HostRows` for what is kept.
+    """Rows of a softmax problem; see :class:`HostRows` for what is kept, and the mean ``loss`` where they are.
 
-    Parameters
-    ----------
-    problem : SoftmaxProblem
-        Features, dense or sparse, counts and offsets.
-    mean : numpy.ndarray
-        What is taken off the features, (feature,).
-    single : bool
-        Whether passes may be in single precision, until :meth:`sharpen`: where features are, and near 0.
-
-    Attributes
-    ----------
-    loss : float
-        Mean loss where they are.
-    least_curvature : numpy.ndarray
-        What the mean curvature of classes is kept above where it guides, (class,): rows may be all but certain.
-
-    Notes
-    -----
-    Arrays (row, class) lie class by class in memory, so that sums over few classes are as quick as over many.
+    Passes may be in single precision until :meth:`sharpen`. Rows may be all but certain: the mean curvature of classes
+    that guides is kept above ``least_curvature``. Arrays (row, class) lie class by class in memory, so that sums over
+    few classes are as quick as over many.
     """
 
     def __init__(self, problem, mean: np.ndarray, single: bool = False):
@@ -125,8 +109,7 @@ class ClassRows(HostRows):
     def curve_by(self, curve, coef, intercept) -> Slopes:
         """Multiply another curvature of the rows with a direction.
 
-        ``curve(rows, change)`` turns changes of some rows' scores, (class, row), into those of their residuals, and may
-        do so in place.
+        ``curve(rows, change)`` turns changes of scores, (class, row), into those of residuals, maybe in place.
         """
         coef, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
 

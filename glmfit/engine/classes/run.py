@@ -32,7 +32,7 @@ class ClassRun(Run):
     """
 
     def __init__(self, problem, options: LoopOptions, seed: int = 0, start: Params | None = None, descent=ClassDescent):
-        self.softmax, self._descent, self.held_bytes = problem, descent, None
+        self.softmax, self._descent = problem, descent
         super().__init__(_Classes(problem), options, seed, start, None)
         self.gap[:] = problem.null_objective - problem.saturated_loss  # no loss is below the smallest
         self.most_steps, self._lowest = options.max_epochs, np.inf
@@ -45,7 +45,7 @@ class ClassRun(Run):
         return replace(found, history=history, **{n: getattr(found, n)[:1] for n in names})
 
     def _begin(self) -> None:
-        self.beginning = self
+        """Nothing is to be prepared."""
 
     def rows(self, fits=None) -> ClassRows:
         """Return the rows, which are nowhere yet."""

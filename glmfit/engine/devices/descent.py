@@ -47,12 +47,7 @@ class Point(NamedTuple):
 
 
 class DeviceDescent(Descent):
-    """Where a group of fits is whose rows are :class:`DeviceRows`; see :class:`Descent`.
-
-    Notes
-    -----
-    Between calls everything but eta is on the host, as in its base: in double precision where it was evaluated there.
-    """
+    """Where a group of fits is whose rows are :class:`DeviceRows`: between calls everything but eta is on the host."""
 
     _metric: Metric | None = None  # as the devices have it
 

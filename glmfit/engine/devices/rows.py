@@ -21,15 +21,6 @@ _HESSIANS = 8  # made by one call
 class DeviceRows(HostRows):
     """Rows of independent fits on devices; the methods are those of :class:`HostRows`.
 
-    Parameters
-    ----------
-    layout : Layout
-        Where they lie.
-    given :
-        As for :class:`HostRows`.
-
-    Notes
-    -----
     Kept there are features, counts, weights, eta and now and then a direction. Fits that leave do so on the host alone:
     programs are compiled for one number of fits, and what the others do there is ignored. Evaluation is the host's, and
     eta follows.
@@ -105,10 +96,7 @@ class DeviceRows(HostRows):
         return np.asarray(self._reach, np.float64)[self.columns][at]
 
     def move(self, step, at: np.ndarray | None = None) -> Slopes:
-        """Go ``step`` (fit,) along the direction, and return the gradient of the mean loss there.
-
-        Of the fits ``at`` alone where given, as indices.
-        """
+        """Go ``step`` (fit,) along the direction, and return the gradient there; of the fits ``at`` if given."""
         steps = np.zeros(len(self.columns))
         steps[slice(None) if at is None else at] = step
         self.eta_there, gradient = _move(self.observation, self.shards, self.eta_there, self._D, self.spread(steps))
@@ -126,10 +114,7 @@ class DeviceRows(HostRows):
         return self.products(np.zeros((self.X.shape[1], len(self.columns))), np.ones(len(self.columns)))
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
-        """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last.
-
-        In the features ``columns`` of each alone, where given; all are multiplied.
-        """
+        """Hessians of some fits; see :meth:`HostRows.hessians`. All columns are multiplied."""
         n = len(scale)
         inverse = np.zeros(self.shards.x.shape[-1], self.dtype)
         inverse[: n + 1] = np.append(1 / scale, 1)
