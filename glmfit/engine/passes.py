@@ -131,12 +131,3 @@ def fit_intercept(Y, weights, observation: Observation, offset):
 def predictor(X, coef, intercept) -> np.ndarray:
     """Linear predictor in float64 without a float64 copy of X, (time, ...)."""
     return np.concatenate(list(over_chunks(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))
-
-
-def largest_move(X, change_coef, change_intercept) -> np.ndarray:
-    """``max_t |change of eta_t|`` per neuron in float64, (neuron,)."""
-
-    def chunk(rows):
-        return np.abs(np.asarray(X[rows], np.float64) @ change_coef + change_intercept).max(axis=0)
-
-    return np.max(list(over_chunks(chunk, len(X))), axis=0)

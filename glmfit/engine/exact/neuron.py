@@ -44,7 +44,11 @@ class OneNeuron(Problem):
 
     def largest_move(self, change_coef, change_intercept) -> float:
         """``max_t |change of eta_t|`` of one neuron."""
-        return float(passes.largest_move(self.X, change_coef, change_intercept))
+
+        def chunk(rows):
+            return np.abs(np.asarray(self.X[rows], np.float64) @ change_coef + change_intercept).max()
+
+        return float(np.max(list(over_chunks(chunk, self.n_rows))))
 
     def finish_neuron(self, params: Params, neuron: int, target: float, most_steps: int = 50, near: bool = True):
         """Bring one neuron below its target by exact Newton steps, if they lead there; returns where they end."""
