@@ -87,12 +87,12 @@ class Beginning:
         ridge = np.broadcast_to(np.asarray(p.penalty.ridge_strength, np.float64), (p.n_features, p.n_neurons))
         ridge = ridge[:, fits]
         curvature = np.maximum(p.null_curvature[fits], 1e-3 / p.n_rows)
-        coef = np.array(self.start.coef[:, fits], np.float64)
-        at = coef, self.start.intercept[fits] + rows.mean @ coef
+        coef = np.asarray(self.start.coef[:, fits], np.float64)
+        at = np.vstack([coef, self.start.intercept[fits] + rows.mean @ coef])
         metric = SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge)
         if self.make is not None:
-            return self.make(rows, metric, ridge, *at, fits)
+            return self.make(rows, metric, ridge, at, fits)
         if p.penalty.smooth:
             kind = Descent if self._layout is None else DeviceDescent
-            return kind(rows, metric, ridge, *at)
-        return ProximalDescent(rows, metric, ridge, select(p.penalty, fits), *at)
+            return kind(rows, metric, ridge, at)
+        return ProximalDescent(rows, metric, ridge, select(p.penalty, fits), at)

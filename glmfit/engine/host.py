@@ -12,7 +12,7 @@ import numpy as np
 from ..bounds import ResidualSums
 from .chunks import chunks, n_cores
 from .passes import sums_of
-from .tiles import ALL, Slopes, Tiles, column_sums, derivatives, scratch, weighted
+from .tiles import ALL, Tiles, column_sums, derivatives, scratch, weighted
 
 _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
 _MOST_OF_A_TILE = 1 << 18
@@ -40,16 +40,16 @@ class HostRows(Tiles):
 
     # ---------------------------------------------------------------- passes that show the way
 
-    def place(self, coef, intercept) -> Slopes:
-        """Put all fits at parameters of centred features; returns the gradient there."""
+    def place(self, at) -> np.ndarray:
+        """Put all fits at parameters; returns the gradient of the mean loss there."""
         with np.errstate(over="ignore"):  # a predictor beyond all numbers is one that the fit gives up on
-            coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+            coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
         moves = coef.any()
 
         def tile(rows):
             eta = self.eta[rows]
             if moves:
-                self._predict(rows, coef32, base, eta)
+                self._predict(rows, coef, base, eta)
             else:
                 eta[:] = base
             known = self._known(rows, ALL)
@@ -60,12 +60,12 @@ class HostRows(Tiles):
         self.passes += 0.5 * bool(moves)
         return self._sum(self._over(tile))
 
-    def along(self, coef, intercept) -> np.ndarray:
+    def along(self, p) -> np.ndarray:
         """Predictors of a direction, kept as D; returns the mean of curvature times their squares, (fit,)."""
-        coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+        coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
-            self._predict(rows, coef32, base, self.D[rows])
+            self._predict(rows, coef, base, self.D[rows])
             return self._bend(rows)
 
         self.passes += 0.5
@@ -80,7 +80,7 @@ class HostRows(Tiles):
         """Sum curvature times squares of D over some rows."""
         return np.einsum("tn,tn,tn->n", self.D[rows], self.D[rows], self.curvature[rows])
 
-    def move(self, step, at: np.ndarray | None = None) -> Slopes:
+    def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
         """Go ``step`` (fit,) along D, and return the gradient of the mean loss there; of the fits ``at`` if given."""
         step = step.astype(self.dtype)
 
@@ -119,13 +119,13 @@ class HostRows(Tiles):
 
         return np.max(self._over(tile, len(self.neuron[at])), axis=0).astype(np.float64)
 
-    def products(self, coef, intercept) -> Slopes:
+    def products(self, p) -> np.ndarray:
         """Hessians of the mean loss times a direction, in one reading of the rows."""
-        coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+        coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
             x = self._x(rows)
-            r = x @ coef32
+            r = x @ coef
             r += base
             r *= self.curvature[rows]
             return r.T @ x, column_sums(r)
@@ -133,8 +133,8 @@ class HostRows(Tiles):
         self.passes += 0.5
         return self._sum(self._over(tile))
 
-    def centre(self) -> Slopes:
-        """Means of curvature times centred features, and of curvature: (feature, fit) and (fit,)."""
+    def centre(self) -> np.ndarray:
+        """Means of curvature times centred features, then of curvature itself, (feature + 1, fit)."""
 
         def tile(rows):
             c = self.curvature[rows]
@@ -142,7 +142,7 @@ class HostRows(Tiles):
 
         return self._sum(self._over(tile))
 
-    def _sum(self, parts) -> Slopes:
+    def _sum(self, parts) -> np.ndarray:
         """Mean over the rows of sums over tiles."""
         self.passes += 0.5
         return self._centred(*(self._mean(part) for part in zip(*parts, strict=True)))
@@ -152,10 +152,9 @@ class HostRows(Tiles):
         with np.errstate(invalid="ignore"):  # a fit that has left the numbers says so by itself
             return sum(part.astype(np.float64) for part in parts) / self.n_rows
 
-    def _centred(self, G, g) -> Slopes:
-        G = G.T
+    def _centred(self, G, g) -> np.ndarray:
         with np.errstate(invalid="ignore"):
-            return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
+            return np.vstack([G.T if self._shift is not None else G.T - np.outer(self.mean, g), g])
 
     def some(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw runs of rows, about n in all: centred features (row, feature) and curvature (row, fit)."""
@@ -235,29 +234,29 @@ class HostRows(Tiles):
 
     # ---------------------------------------------------------------- passes that numbers rest on
 
-    def evaluate(self, coef, intercept, dual: bool = False) -> tuple[np.ndarray, Slopes, ResidualSums | None]:
+    def evaluate(self, at, dual: bool = False) -> tuple[np.ndarray, np.ndarray, ResidualSums | None]:
         """Mean loss and gradient there in float64, and sums for a bound by duality if wanted; eta, curvature follow."""
-        base, observation = self._base(coef, intercept), self.observation
+        base, observation = self._base(at), self.observation
 
         def tile(rows):
-            x, own, eta = self._predictors(rows, coef, base)
+            x, own, eta = self._predictors(rows, at[:-1], base)
             y, w = self._y(rows, ALL, np.float64), self._weight(rows, ALL)
             self.eta[rows] = eta
             c = derivatives(observation, y.astype(self.dtype), self.eta[rows])[1]
             self.curvature[rows] = c if w is None else weighted(c, w.astype(c.dtype))
             return sums_of(observation, x, own, eta, y, w, dual)
 
-        parts = self._over(tile, coef.shape[1])
+        parts = self._over(tile, at.shape[1])
         self.passes += 1 + dual / 2
         loss, G, g, *rest = (self._mean(part) for part in zip(*parts, strict=True))
         return loss, self._centred(G, g), ResidualSums(*rest) if dual else None
 
-    def put(self, coef, intercept) -> None:
+    def put(self, at) -> None:
         """Put all fits at parameters with predictors in float64, without a gradient."""
-        base = self._base(coef, intercept)
+        base = self._base(at)
 
         def tile(rows):
-            self.eta[rows] = self._predictors(rows, coef, base)[2]
+            self.eta[rows] = self._predictors(rows, at[:-1], base)[2]
             y = self._y(rows, ALL, self.dtype)
             self.curvature[rows] = self._weigh(rows, ALL, *derivatives(self.observation, y, self.eta[rows]))[1]
 

@@ -163,7 +163,7 @@ class Run(Beginning):
     def _look(self, group: Descent, dual: bool = False) -> np.ndarray:
         """Evaluate a group in float64 and keep where it is unless that is worse than before; returns which are."""
         fits = group.fits
-        loss, gradient, sums = group.rows.evaluate(group.coef, group.intercept, dual=dual)
+        loss, gradient, sums = group.rows.evaluate(group.at, dual=dual)
         group.arrive(gradient)
         params = self.params_of(group)
         penalty = select(self.problem.penalty, fits)

@@ -23,10 +23,10 @@ class SharedMetric:
         self.basis, self.curvature = basis, curvature
         self.ridge, self.scale = ridge, 1 / (curvature + ridge)
 
-    def solve(self, coef, intercept) -> tuple[np.ndarray, np.ndarray]:
-        """Apply the inverse to gradients, (feature, fit) and (fit,)."""
-        inside = self.basis.whiten.T @ coef
-        return self.basis.whiten @ (self.scale * inside), intercept / self.curvature
+    def solve(self, g: np.ndarray) -> np.ndarray:
+        """Apply the inverse to gradients, (feature + 1, fit)."""
+        inside = self.basis.whiten.T @ g[:-1]
+        return np.vstack([self.basis.whiten @ (self.scale * inside), g[-1] / self.curvature])
 
     def part(self, index: np.ndarray) -> Self:
         """Return that of some of the fits."""

@@ -1,12 +1,13 @@
 """Rows in memory, tile by tile: features, counts, weights and offsets of fits, and threads that share the tiles.
 
+Parameters, directions and gradients are float64 (feature + 1, fit), of centred features, the intercept last.
+
 XLA compiles for every shape; the derivatives of a loss are one program for tiles of one size, whatever the fit.
 """
 
 import copy
 import functools
 import threading
-from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -21,17 +22,6 @@ _MOST_ROWS = 16384  # of a tile: more leave the cache
 _LEAST_ROWS = 64
 
 _own = threading.local()
-
-
-class Slopes(NamedTuple):
-    """Gradient of the mean loss, float64."""
-
-    coef: np.ndarray  # (feature, fit), of centred features
-    intercept: np.ndarray  # (fit,)
-
-    def part(self, index) -> Self:
-        """Return those of some fits."""
-        return Slopes(self.coef[:, index], self.intercept[index])
 
 
 class Tiles(Workers):
@@ -73,9 +63,9 @@ class Tiles(Workers):
             return self._fast[tile]
         return np.asarray(self.X[tile] - self._shift, self.dtype)
 
-    def _base(self, coef, intercept) -> np.ndarray:
-        """Constant term of the predictor for centred coefficients, given what is taken off X in products."""
-        return intercept - self.mean @ coef if self._shift is None else intercept
+    def _base(self, at) -> np.ndarray:
+        """Constant term of the predictor for parameters of centred features, given what is taken off X in products."""
+        return at[-1] - self.mean @ at[:-1] if self._shift is None else at[-1]
 
     def _y(self, tile: slice, at, dtype) -> np.ndarray:
         y = self.Y[tile] if at is ALL and self._every else np.take(self.Y[tile], self.neuron[at], axis=1)

@@ -112,7 +112,7 @@ class _Visits(ClassDescent):
         with self._sum.few_threads():
             self.at = self._sum.visit(before, blocks, self._method.order, lead)
         params = self._sum.to_params(self.at.theta)
-        self.coef, self.intercept = params.coef, params.intercept + self.rows.mean @ params.coef
+        self.at = np.vstack([params.coef, params.intercept + self.rows.mean @ params.coef])
         self.rows.passes += self.at.passes - before.passes
         self.gained, self.n_steps, self.stale = self._null_objective - self.at.bound, self.n_steps + 1, True
         if epoch % self._method.check_every == 0:

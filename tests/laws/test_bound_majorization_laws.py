@@ -69,7 +69,8 @@ def descent_at(problem, params, **options) -> MajorizedDescent:
     rows, coef = run.rows(), params.coef - params.coef.mean(axis=1, keepdims=True)
     intercept = (params.intercept + rows.mean @ coef) * problem.fit_intercept
     where = run.problem.basis, problem.strength, run.problem.null_objective
-    return MajorizedDescent(rows, *where, coef, intercept - intercept.mean(), method=BoundMajorization(**options))
+    at = np.vstack([coef, intercept - intercept.mean()])
+    return MajorizedDescent(rows, *where, at, method=BoundMajorization(**options))
 
 
 def params_of(cg) -> Params:

@@ -5,7 +5,7 @@ import scipy.sparse
 
 from ...observations.softmax import Multinomial
 from ..host import HostRows
-from ..tiles import Slopes, is_far
+from ..tiles import is_far
 
 _LEAST = 1e-5  # of a class's curvature at its frequency
 _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
@@ -98,20 +98,20 @@ class ClassRows(HostRows):
         away = D - np.einsum("ki,ki->i", p, D)  # squares of D alone would cancel where a row is all but certain
         return np.full(len(p), self.totals[rows] @ np.einsum("ki,ki,ki->i", p, away, away))
 
-    def move(self, step, at: np.ndarray | None = None) -> Slopes:
+    def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
         """Go ``step`` (class,), which is the same for all, along D, and return the gradient of the mean loss there."""
         return super().move(step)
 
-    def products(self, coef, intercept) -> Slopes:
+    def products(self, p) -> np.ndarray:
         """Hessian of the mean loss times a direction."""
-        return self.curve_by(self._curve, coef, intercept)
+        return self.curve_by(self._curve, p)
 
-    def curve_by(self, curve, coef, intercept) -> Slopes:
+    def curve_by(self, curve, p) -> np.ndarray:
         """Multiply another curvature of the rows with a direction.
 
         ``curve(rows, change)`` turns changes of scores, (class, row), into those of residuals, maybe in place.
         """
-        coef, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+        coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
             change = np.empty((len(self.neuron), rows.stop - rows.start), self.dtype)
@@ -122,7 +122,7 @@ class ClassRows(HostRows):
         self.passes += 0.5
         return self._sum(self._over(tile))
 
-    def _centred(self, G, g, loss=None) -> Slopes:
+    def _centred(self, G, g, loss=None) -> np.ndarray:
         self.loss = self.loss if loss is None else float(loss)
         return super()._centred(G, g if self.fit_intercept else np.zeros_like(g))
 

@@ -66,7 +66,8 @@ class ClassRun(Run):
             coef = basis.whiten @ (basis.unwhiten @ coef)
         intercept = np.asarray(intercept, np.float64) + rows.mean @ coef
         intercept = (intercept - intercept.mean()) * rows.fit_intercept
-        return self._descent(rows, basis, self.softmax.strength, self.problem.null_objective, coef, intercept)
+        at = np.vstack([coef, intercept])
+        return self._descent(rows, basis, self.softmax.strength, self.problem.null_objective, at)
 
     def _cooled(self) -> Params:
         """Where to begin: at class frequencies, or nearer where offsets set classes far apart.
@@ -125,7 +126,8 @@ class ClassRun(Run):
     def _sharpened(self, group: Descent, astray: bool) -> Descent:
         """Go on in double precision, from the best point that is known if steps in single led astray."""
         if astray:
-            group.coef, group.intercept = self.params.coef, self.params.intercept + group.rows.mean @ self.params.coef
+            coef, intercept = self.params
+            group.at = np.vstack([coef, intercept + group.rows.mean @ coef])
         group.rows.sharpen()
         group.refresh()
         group.forget()
