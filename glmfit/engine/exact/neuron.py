@@ -3,7 +3,7 @@
 import numpy as np
 
 from .. import passes
-from ..chunks import over_chunks
+from ..chunks import Columns, over_chunks
 from ..problem import Params, Problem
 from . import newton, proximal_newton
 from .recession import recedes
@@ -31,15 +31,15 @@ class OneNeuron(Problem):
         rank = self.basis.rank if "basis" in self.design else self.n_features
         return min([rank, *(found["rank"] for found in (self.found, *self.found_of.values()) if "rank" in found)])
 
-    def hessian_of_one(self, coef, intercept, dtype):
-        """Standardised Hessian of a one-neuron problem, ridge included, and its largest squared row norm."""
-        mean, scale = self.standard
-        offset = None if self.offset is None else self.offset[:, 0]
-        y = self.Y[:, 0]
-        place = coef, intercept, mean, scale
-        H, reach = passes.hessian(self.X, y, self.weights, self.observation, *place, dtype, offset)
-        inside = np.arange(self.n_features)
-        H[inside, inside] += np.ravel(self.penalty.ridge_strength) / scale**2
+    def hessian_of_one(self, coef, intercept, dtype, inside=slice(None)):
+        """Standardised Hessian of a one-neuron problem in some features, ridge included, and its longest row squared."""
+        mean, scale = (of_feature[inside] for of_feature in self.standard)
+        ridge = np.broadcast_to(np.ravel(self.penalty.ridge_strength), self.n_features)[inside]
+        X = self.X if isinstance(inside, slice) else Columns(self.X, inside)
+        place = coef[inside], intercept, mean, scale, dtype, None if self.offset is None else self.offset[:, 0]
+        H, reach = passes.hessian(X, self.Y[:, 0], self.weights, self.observation, *place)
+        diagonal = np.arange(len(mean))
+        H[diagonal, diagonal] += ridge / scale**2
         return H, reach
 
     def largest_move(self, change_coef, change_intercept) -> float:

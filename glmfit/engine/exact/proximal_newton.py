@@ -5,8 +5,6 @@ Only features that are not zero, or should not be, enter the model. Theory: docs
 
 import numpy as np
 
-from .. import passes
-from ..chunks import Columns
 from .newton import CLOSE, Iterate, Step, judge_exactly, search
 from .quadratic import minimise_groups, minimise_l1
 
@@ -58,11 +56,8 @@ def _step(problem, at: Iterate) -> Step:
     inside = np.flatnonzero((labels < 0) | np.isin(labels, labels[(at.coef != 0) | (missed != 0)]))
     labels, mean, scale = labels[inside], mean[inside], np.append(scale[inside], 1.0)
     ridge = np.broadcast_to(np.ravel(penalty.ridge_strength), len(at.coef))
-    H, _ = passes.hessian(
-        Columns(problem.X, inside), problem.Y[:, 0], problem.weights, problem.observation, at.coef[inside],
-        at.intercept, mean, scale[:-1], offset=None if problem.offset is None else problem.offset[:, 0],
-    )  # fmt: skip
-    Q = H * np.outer(scale, scale) + np.diag(np.append(ridge[inside], 0.0))
+    H, _ = problem.hessian_of_one(at.coef, at.intercept, np.float64, inside)
+    Q = H * np.outer(scale, scale)
     flat = np.diag(Q) == 0  # constant features: nothing but their penalty moves them, and rounding of no gradient
     Q[np.diag_indices_from(Q)] = np.where(flat, 1.0, (1 + _LIFT) * np.diag(Q))
     if not np.all(np.isfinite(Q)):
