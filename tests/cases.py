@@ -78,7 +78,7 @@ def proved_gap(whole, at, seed=0):
 def with_fit(params, n, reached):
     """Parameters in which those of one fit are where its exact steps have come to."""
     coef, intercept = (a.copy() for a in params)
-    coef[:, n], intercept[n] = reached.coef, reached.intercept
+    coef[:, n], intercept[n] = reached.at[:-1], reached.at[-1]
     return type(params)(coef, intercept)
 
 

@@ -224,7 +224,7 @@ class Run(Beginning):
         known = bool(np.isfinite(at.bound))
         slack = self.target[neuron] if known else 1e-13 * abs(self.objective[neuron])
         if at.objective <= self.objective[neuron] + slack:  # or not a number
-            self.params.coef[:, neuron], self.params.intercept[neuron] = at.coef, at.intercept
+            self.params.coef[:, neuron], self.params.intercept[neuron] = at.at[:-1], at.at[-1]
             self.objective[neuron], self.is_bound[neuron] = at.objective, known
             self.gap[neuron] = at.bound if known else at.estimate
         known = bool(self.is_bound[neuron])

@@ -74,7 +74,7 @@ def test_the_bound_vanishes_at_the_optimum(link, name, numbers):
 def _optimum(problem) -> Params:
     """Coefficients as near the optimum as steps with exact Hessians come; every bound says how near."""
     parts = [problem.finish_neuron(problem.null_params(), n, 0.0) for n in range(problem.n_neurons)]
-    return Params(np.column_stack([p.coef for p in parts]), np.array([p.intercept for p in parts]))
+    return Params(np.column_stack([p.at[:-1] for p in parts]), np.array([p.at[-1] for p in parts]))
 
 
 def test_no_bound_where_residuals_say_nothing():

@@ -141,7 +141,9 @@ def test_largest_change_on_the_device_is_the_definition(link, x64):
     w = oracle.mean_one(WEIGHTS, T)
     moved = largest_change(rows, seen_by_saga(whole).to_columns(p))
     np.testing.assert_allclose(moved, np.abs(change[w > 0]).max(axis=0), rtol=1e-9)
-    np.testing.assert_allclose(whole.largest_move(p.coef[:, 0], p.intercept[0]), np.abs(change[:, 0]).max(), rtol=1e-9)
+    np.testing.assert_allclose(
+        whole.largest_move(np.append(p.coef[:, 0], p.intercept[0])), np.abs(change[:, 0]).max(), rtol=1e-9
+    )
 
 
 # ------------------------------------------------------------------------- the metric
@@ -380,8 +382,8 @@ def test_the_newton_direction_is_that_of_the_exact_hessian(link, kind, weighted)
     at = some_params(X)
     coef, intercept = at.coef[:, 0], at.intercept[0]
     grad_coef, grad_intercept = (g[..., 0] for g in oracle.gradient(link, X, Y, *at, weights, 1e-3))
-    system = NewtonSystem(*one.hessian_of_one(coef, intercept, np.float64), *one.standard)
-    step, step_intercept, decrement, _ = system.step(grad_coef, grad_intercept)
+    system = NewtonSystem(*one.hessian_of_one(np.append(coef, intercept), np.float64), *one.standard)
+    (*step, step_intercept), decrement, _ = system.step(np.append(grad_coef, grad_intercept))
 
     scale = np.maximum(X.std(axis=0), 1e-3)  # any will do
     shift = X.mean(axis=0)

@@ -31,29 +31,29 @@ class OneNeuron(Problem):
         rank = self.basis.rank if "basis" in self.design else self.n_features
         return min([rank, *(found["rank"] for found in (self.found, *self.found_of.values()) if "rank" in found)])
 
-    def hessian_of_one(self, coef, intercept, dtype, inside=slice(None)):
-        """Standardised Hessian of a one-neuron problem in some features, ridge included, and its longest row squared."""
+    def hessian_of_one(self, at, dtype, inside=slice(None)):
+        """Standardised Hessian of a one-neuron problem in some features, with the ridge; largest squared row norm."""
         mean, scale = (of_feature[inside] for of_feature in self.standard)
         ridge = np.broadcast_to(np.ravel(self.penalty.ridge_strength), self.n_features)[inside]
         X = self.X if isinstance(inside, slice) else Columns(self.X, inside)
-        place = coef[inside], intercept, mean, scale, dtype, None if self.offset is None else self.offset[:, 0]
+        place = at[:-1][inside], at[-1], mean, scale, dtype, None if self.offset is None else self.offset[:, 0]
         H, reach = passes.hessian(X, self.Y[:, 0], self.weights, self.observation, *place)
         diagonal = np.arange(len(mean))
         H[diagonal, diagonal] += ridge / scale**2
         return H, reach
 
-    def largest_move(self, change_coef, change_intercept) -> float:
+    def largest_move(self, change: np.ndarray) -> float:
         """``max_t |change of eta_t|`` of one neuron."""
 
         def chunk(rows):
-            return np.abs(np.asarray(self.X[rows], np.float64) @ change_coef + change_intercept).max()
+            return np.abs(np.asarray(self.X[rows], np.float64) @ change[:-1] + change[-1]).max()
 
         return float(np.max(list(over_chunks(chunk, self.n_rows))))
 
     def finish_neuron(self, params: Params, neuron: int, target: float, most_steps: int = 50, near: bool = True):
         """Bring one neuron below its target by exact Newton steps, if they lead there; returns where they end."""
         one, at_once = self.select(neuron), newton if self.penalty.smooth else proximal_newton
-        at = at_once.start(one, params.coef[:, neuron], params.intercept[neuron], near)
+        at = at_once.start(one, np.append(params.coef[:, neuron], params.intercept[neuron]), near)
         since, best, lowest = 0, np.inf, np.inf
         while not (at.bound <= target or at.stuck or since >= _STALLED) and at.n_steps < most_steps:
             at = at_once.iterate(one, at)._replace(n_steps=at.n_steps + 1)
