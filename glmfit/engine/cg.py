@@ -6,7 +6,7 @@ Newton step along the line, corrected by the slope at its end. Directions are th
 """
 
 import copy
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -26,6 +26,10 @@ _LONG = 8  # steps whose smallest estimate is compared with that of as many befo
 class Descent:
     """Where a group of fits is, which are stepped together, and what their last steps say of the next."""
 
+    of_fits: ClassVar[tuple[str, ...]] = (  # arrays whose last axis are the fits
+        "fits", "at", "ridge", "gradient", "towards", "squared_norm", "gained", "n_steps", "hessian_cost",
+        "aims", "proofs",
+    )  # fmt: skip
     first_order = False  # whether bounds in memory are by duality
     extensions = 3  # times a step may be made longer
     aim = 0.3  # of the target: an estimate below it asks for a proof
@@ -217,8 +221,7 @@ class Descent:
         part.rows = rows
         part.shared = self.shared.part(index)
         part.own = [self.own[k] for k in index]
-        of_fits = "at", "ridge", "gained", "n_steps", "hessian_cost", "fits", "aims", "proofs"
-        for name in (*of_fits, *{"gradient", "towards", "squared_norm"} & set(vars(self))):
+        for name in set(self.of_fits) & set(vars(self)):
             setattr(part, name, getattr(self, name)[..., index])
         part.past = [tuple(of[..., index] for of in step) for step in self.past]
         part.trace = [estimate[index] for estimate in self.trace]

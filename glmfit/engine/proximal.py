@@ -37,6 +37,9 @@ class ProximalDescent(Descent):
     is the decrease that it promises; below ``goal`` (fit,) no Hessian is formed for a better one.
     """
 
+    of_fits = (
+        *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_promised", "_slope", "goal",
+    )  # fmt: skip
     first_order = True
     extensions = 0  # slopes between two points of a kink say when to stop, and not where the least is
     aim = 1e-2  # bounds by duality are of first order
@@ -211,10 +214,7 @@ class ProximalDescent(Descent):
     def _part(self, index: np.ndarray, rows: HostRows) -> Self:
         """Return some of the fits as a descent of their own, on their rows."""
         part = super()._part(index, rows)
-        part.penalty, part._curvature = select(self.penalty, index), self._curvature[index]
-        part._strength, part._moves = self._strength[:, index], self._moves[:, index]
-        for name in ("_stale", "_formed", "_promised", "_slope", "goal"):
-            setattr(part, name, getattr(self, name)[index])
+        part.penalty = select(self.penalty, index)
         return part
 
 

@@ -265,6 +265,8 @@ class SagaDescent(Descent):
     kernels are compiled once.
     """
 
+    of_fits = (*Descent.of_fits, "index", "_null")
+
     def __init__(self, solver: SAGA, problem, seed: int, fits, rows, metric: SharedMetric, ridge, at):
         self.penalty = select(problem.penalty, fits)
         self.walk: Walk | None = None
@@ -336,5 +338,5 @@ class SagaDescent(Descent):
     def _part(self, index: np.ndarray, rows: HostRows) -> SagaDescent:
         """Return some of the fits as a descent of their own on the same walk."""
         part = super()._part(index, rows)
-        part.penalty, part.index, part._null = select(self.penalty, index), self.index[index], self._null[index]
+        part.penalty = select(self.penalty, index)
         return part

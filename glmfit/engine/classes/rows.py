@@ -128,14 +128,8 @@ class ClassRows(HostRows):
 
     def mean_curvature(self) -> np.ndarray:
         """Mean of every class's own curvature, (class,), kept off 0."""
-
-        def tile(rows):
-            p = self.p[rows].T
-            own = 1 - p
-            own *= p
-            return own @ self._weights[rows]
-
-        return np.maximum(self._mean(self._over(tile)), self.least_curvature)
+        parts = self._over(lambda rows: self._own(rows).sum(axis=1))
+        return np.maximum(self._mean(parts), self.least_curvature)
 
     def _own(self, rows: slice) -> np.ndarray:
         p = self.p[rows].T
