@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import __version__
 
-_REQUIRED = ("jax", "jaxlib", "equinox", "jaxopt", "numpy", "scipy", "scikit-learn", "pynapple")
+_REQUIRED = ("jax", "jaxlib", "equinox", "numpy", "scipy", "scikit-learn", "pynapple")
 _OPTIONAL = ("matplotlib", "nitime", "nemos", "distributed")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from gamma import Gamma
 
 from glmfit import engine, observations, penalties, solvers
-from glmfit.engine.group import Group
+from glmfit.engine.certify import bounds_of
 from glmfit.engine.loop import Run
 from glmfit.saga.spectral_view import SpectralView
 from glmfit.solvers import LoopOptions
@@ -96,11 +96,18 @@ def proved_gap(whole, at, seed=0):
     run, fits = Run(whole, LoopOptions(tol=0.0, negligible=0.0), seed, at), np.arange(whole.n_neurons)
     run._begin()
     run.objective[:], run.attempts = np.inf, 1
-    with run.beginning.rows(fits) as rows:
-        group = Group(run.beginning.descent(rows, fits), fits)
+    with run.rows(fits) as rows:
+        group = run.descent(rows, fits)
         group.proofs[:] = 1
         run._look(group, dual=not whole.penalty.smooth)
-        return run._bounds(group, np.zeros(len(fits)), at)[0] + whole.rounding_of(at, run.objective)
+        return bounds_of(run, group, np.zeros(len(fits)), at)[0] + whole.rounding_of(at, run.objective)
+
+
+def with_fit(params, n, reached):
+    """Parameters in which those of one fit are where its exact steps have come to."""
+    coef, intercept = (a.copy() for a in params)
+    coef[:, n], intercept[n] = reached.at[:-1], reached.at[-1]
+    return type(params)(coef, intercept)
 
 
 def recording(link="softplus", seed=0, t=T, d=D, n=N, rate=0.5, size=0.5):

@@ -200,8 +200,8 @@ def test_dask_only_in_batch():
     assert not outside(places("dask", "distributed", "dask_jobqueue"), "batch")
 
 
-def test_jaxopt_optax_and_pynapple_are_imported_on_use():
-    assert not places("jaxopt", "optax", "pynapple", at_top_only=True)
+def test_optax_and_pynapple_are_imported_on_use():
+    assert not places("optax", "pynapple", at_top_only=True)
 
 
 def test_what_is_imported_with_an_estimator_is_a_short_list():

@@ -22,9 +22,7 @@ from glmfit import (
     engine,
     pairs,
     penalties,
-    problems,
     saga,
-    solvers,
     stochastic,
 )
 from glmfit.compilation import jit
@@ -90,7 +88,7 @@ def watch(monkeypatch):
     """Put a `Watched` in the place of every compiled function of the package: the watched by their full names."""
     modules = [
         importlib.import_module(found.name)
-        for package in (bounds, penalties, problems, solvers, engine, pairs, saga, stochastic)
+        for package in (bounds, penalties, engine, pairs, saga, stochastic)
         for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     ]
     watched = {}
@@ -190,7 +188,7 @@ def update(solver, problem):
 
 AREAS = {
     populations: ("saga.spectral_rows",),
-    devices: ("engine.device", "engine.device_cg"),
+    devices: ("engine.devices.rows", "engine.devices.descent"),
     coupled_columns: ("saga.joint",),
     classes: ("stochastic.class_kernels", "stochastic.class_sampler"),
     towers: (

@@ -1,6 +1,5 @@
 """Guaranteed inequalities: smoothness, step sizes, eigenvalues and distances from the optimum."""
 
-from .base import StepCertificate
 from .duality import DUALITY_THEOREM, ResidualSums, dual_gap
 from .log_partition import (
     LOG_PARTITION_THEOREM,
@@ -16,6 +15,7 @@ from .spectral import bound_largest_eigenvalue, bound_smallest_eigenvalue, lancz
 from .step_size import (
     PARTITION_THEOREM,
     SUBSET_THEOREM,
+    StepCertificate,
     batch_smoothness,
     check_batch_size,
     partition_step,

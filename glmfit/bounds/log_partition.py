@@ -1,7 +1,5 @@
 """Quadratic upper bounds of log-partition functions, on the host: docs/theory/bound_majorization.md has the proofs."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +16,9 @@ _SMALL = 1e-2
 
 
 def curvature_of_gap(d):
-    r"""Curvature of the tightest quadratic that bounds ``log(1 + exp(x))`` and touches it at ``x = d`` (and ``-d``).
+    """Curvature in [0, 1/4] of the tightest quadratic that bounds ``log(1 + exp(x))`` and touches it at d and -d.
 
-    It is ``tanh(|d| / 2) / (2 |d|)``, in [0, 1/4], of any d, infinite allowed (Jaakkola and Jordan 1997); near 0, where
-    the quotient loses digits, its series.
+    It is ``tanh(|d| / 2) / (2 |d|)`` (Jaakkola and Jordan 1997); near 0, where the quotient loses digits, its series.
     """
     d = np.abs(np.asarray(d))
     d = d if d.dtype == np.float32 else d.astype(np.float64)
@@ -144,7 +141,7 @@ class SoftmaxBound:
         log of the sum of exponentials of the scores, (row,).
     """
 
-    def __init__(self, sweeps: tuple[_Sweep, ...]):
+    def __init__(self, sweeps: "tuple[_Sweep, ...]"):
         self._sweeps = sweeps
         self.log_norm = sweeps[0].log_norm
 
@@ -257,7 +254,11 @@ def _product(sweep: _Sweep, v: np.ndarray) -> np.ndarray:
         own = pull[y].copy()
         pull[y] -= sweep.kappa[y] * later
         later = own + (1 - sweep.kappa[y]) * later
-    return _as_they_came(sweep, pull).T
+    if sweep.place is None:
+        return pull.T
+    out = np.empty_like(pull)
+    out.ravel()[sweep.place] = pull  # as they came
+    return out.T
 
 
 def _matrices(sweep: _Sweep) -> np.ndarray:
@@ -292,14 +293,6 @@ def _factors(sweep: _Sweep) -> np.ndarray:
     away *= np.sqrt(sweep.beta[1:]).T[:, :, None]
     away = away.astype(sweep.scores.dtype, copy=False)
     return away if sweep.place is None else np.take_along_axis(away, np.argsort(sweep.place, axis=0).T[:, None], axis=2)
-
-
-def _as_they_came(sweep: _Sweep, values: np.ndarray) -> np.ndarray:
-    if sweep.place is None:
-        return values
-    out = np.empty_like(values)
-    out.ravel()[sweep.place] = values
-    return out
 
 
 def _mean(arrays: list[np.ndarray]) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Where fits begin: their rows, in memory or read anew in every pass, and the parameters that they start from."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..status import Status
@@ -12,45 +14,42 @@ from .metric import SharedMetric
 from .population import PopulationProblem
 from .problem import Params
 from .proximal import ProximalDescent, select
-from .result import Solution
+from .result import LoopOptions
 from .streamed import StreamedRows, draw
+
+_SAMPLE = LoopOptions(tol=1e-4)  # of a fit that another one begins at
+_SHARE_OF_STREAMS = 0.03  # of the aim: a step more costs less than a proof
 
 
 class Beginning:
-    """Rows and start of the fits of a run.
+    """Rows of the fits of a run, and where they start: at the models without features unless told."""
 
-    Attributes
-    ----------
-    params : Params
-        Where fits start; the models without features unless told.
-    promised : numpy.ndarray
-        Estimate of what the objective is lower there than at the null model, (fit,).
-    sample : PopulationProblem or None
-        Some of the rows in memory, where the others are read as they are needed.
-    held_bytes : int or None
-        Of rows at a time, where they are read anew in every pass.
-    """
+    sample: PopulationProblem | None = None  # some of the rows in memory, where the others are read
+    held_bytes: int | None = None  # of rows at a time, where they are read anew in every pass
+    is_of_sample = False  # whether they start where fits of the sample ended
 
-    def __init__(self, run):
-        problem, make = self.problem, self._make = run.problem, run.make
-        self.options, self.params, self.promised = run.options, run.start or problem.null_params(), run.promised
-        self._is_of_sample = False
-        self.sample: PopulationProblem | None = None
-        self.held_bytes: int | None = None
-        self.dtype, self._layout = problem.dtype, layout_of(problem) if make is None else None
-        if not problem.in_memory:
-            self.sample, self._share = draw(problem, run.options.max_memory / 8, run.seed)
-            if problem.penalty.smooth and not (problem.penalty.penalises_all or problem.basis.is_resolved):
-                self.dtype = np.dtype(np.float64)
-
-    def take(self, found: Solution) -> None:
-        """Begin where fits of the sample ended, those that came to their ends."""
+    def _begin(self) -> None:
+        """Say where fits begin; where rows are read in every pass, at the fits of some of them."""
+        problem, options, told = self.problem, self.options, self.start
+        self.start, self.dtype = told or problem.null_params(), problem.dtype
+        self._layout = layout_of(problem) if self.make is None else None
+        if problem.in_memory:
+            return
+        room = options.max_memory / 8
+        self.sample, self._share = draw(problem, room, self.seed)
+        if problem.penalty.smooth and not (problem.penalty.penalises_all or problem.basis.is_resolved):
+            self.dtype = np.dtype(np.float64)
+        # A metric of its own for every fit, from some rows, if there is room: it saves readings.
+        self.curved |= 16.0 * problem.n_neurons * (problem.n_features + 1) ** 2 <= room
+        if told is not None:
+            return
+        found = type(self)(self.sample, replace(_SAMPLE, max_memory=room), self.seed).run()
         if found.interrupted:
             raise KeyboardInterrupt
-        self._is_of_sample = True
-        settled = found.status == Status.CONVERGED
-        self.params = Params(*(np.where(settled, a, b) for a, b in zip(found.params, self.params, strict=True)))
+        settled = found.status == Status.CONVERGED  # those that came to their ends
+        self.start = Params(*(np.where(settled, a, b) for a, b in zip(found.params, self.start, strict=True)))
         self.promised = np.where(settled, found.null_objective - found.objective, 0.0)
+        self.is_of_sample = True
 
     def rows(self, fits: np.ndarray) -> HostRows | StreamedRows:
         """Return the rows of some fits."""
@@ -72,26 +71,28 @@ class Beginning:
         Those that are further from their optimum there than what the sample promised begin at the null model: what ran
         away on some of the rows would go on doing so.
         """
-        begun = self._at(rows, fits, self.params)
-        worse = self._is_of_sample & ~(begun.estimate <= self.promised[fits])
+        begun = self._at(rows, fits)
+        worse = self.is_of_sample & ~(begun.estimate <= self.promised[fits])
         if worse.any():
             null = self.problem.null_params()
-            self.params.coef[:, fits[worse]], self.params.intercept[fits[worse]] = 0, null.intercept[fits[worse]]
-            begun = self._at(rows, fits, self.params)
+            self.start.coef[:, fits[worse]], self.start.intercept[fits[worse]] = 0, null.intercept[fits[worse]]
+            begun = self._at(rows, fits)
         begun.gained = np.where(worse, 0.0, self.promised[fits])
+        if self.sample is not None:
+            begun.first_order, begun.aims = False, _SHARE_OF_STREAMS * begun.aims
         return begun
 
-    def _at(self, rows: HostRows | StreamedRows, fits: np.ndarray, start: Params) -> Descent:
+    def _at(self, rows: HostRows | StreamedRows, fits: np.ndarray) -> Descent:
         p, basis = self.problem, self.problem.basis
         ridge = np.broadcast_to(np.asarray(p.penalty.ridge_strength, np.float64), (p.n_features, p.n_neurons))
         ridge = ridge[:, fits]
         curvature = np.maximum(p.null_curvature[fits], 1e-3 / p.n_rows)
-        coef = np.array(start.coef[:, fits], np.float64)
-        at = coef, start.intercept[fits] + rows.mean @ coef
+        coef = np.asarray(self.start.coef[:, fits], np.float64)
+        at = np.vstack([coef, self.start.intercept[fits] + rows.mean @ coef])
         metric = SharedMetric(basis, curvature, (basis.whiten**2).T @ ridge)
-        if self._make is not None:
-            return self._make(rows, metric, ridge, *at, fits)
+        if self.make is not None:
+            return self.make(rows, metric, ridge, at, fits)
         if p.penalty.smooth:
             kind = Descent if self._layout is None else DeviceDescent
-            return kind(rows, metric, ridge, *at)
-        return ProximalDescent(rows, metric, ridge, select(p.penalty, fits), *at)
+            return kind(rows, metric, ridge, at)
+        return ProximalDescent(rows, metric, ridge, select(p.penalty, fits), at)

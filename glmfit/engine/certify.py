@@ -9,12 +9,69 @@ import numpy as np
 from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
 from .cg import Descent, inner
 from .chunks import chunks
-from .tiles import Slopes
+from .problem import Params
 
 _MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of their sums over the rows
 _TIGHT = 0.5  # share of what K may add to the squared decrement; less is not worth a product
 _PRODUCTS = 8
+_CHEAP = 6  # steps: a bound from some rows is worth having at once if it costs less
+_FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
 _STEPS, _ROWS_PER_FEATURE = 24, 20  # of Lanczos on some of the rows
+
+
+def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of a group by duality or from the ridge, and from the spectrum of some rows where they say too little."""
+    problem, fits = run.problem, cg.fits
+    smooth, bound, estimate = problem.penalty.smooth, *np.full((2, len(fits)), np.inf)
+    some = np.all(cg.ridge[:-1] > 0, axis=0) & smooth
+    if not smooth:
+        estimate = cg.estimate
+        # Rounding of the gradient of coefficients without a penalty takes a bound by duality away.
+        bound = cg.by_duality if cg.by_duality is not None and problem.penalty.penalises_all else bound
+        if cg.first_order:
+            return bound, estimate
+    if some.any():
+        bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, *_longest(cg)))
+    # With a ridge a nearer point may do without, at the cost of some steps; and a metric of a fit's own says that
+    # the shared one knows little of it.
+    first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP
+    useful = (estimate <= target) & ~run.curved[fits] & (first | (cg.proofs > 0))
+    left = ~(bound <= target) & (~some | useful | (not smooth))
+    # Products in single precision must show every direction; those left out must be 0 where features are centred.
+    shown = problem.basis.tame or cg.rows.dtype == np.float64
+    centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
+    if not (shown and centred and left.any()):
+        return bound, estimate
+    seed = int(run.seed), 1, run.attempts
+    share = _FAILURE / 2**run.attempts * len(fits) / problem.n_neurons
+    floor = SpectralFloor(cg, seed, share, problem.penalty.rotation_invariant)
+    run.failure_probability += floor.failure_probability
+    if smooth:
+        found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
+    else:
+        g = np.asarray(cg.penalty.subgradient_residual(cg.coef, cg.gradient[:-1]), np.float64)
+        norm, growth = floor.squared_norm(np.vstack([g, cg.gradient[-1]])) * (1 + _MARGIN), _growth(cg)
+        attained, constant = problem.penalty.penalises_all, problem.observation.constant
+        found, second = gap_bound(growth * norm, growth * floor.reach_squared, attained, constant), estimate
+    found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
+    found = np.where(left, found, np.inf)
+    if not problem.penalty.penalises_all and np.isfinite(found).any():
+        among = np.zeros(problem.n_neurons, bool)
+        among[fits] = np.isfinite(found)
+        found = np.where(problem.may_be_separable(run.params, among)[fits], np.inf, found)
+    return np.minimum(bound, found), np.where(some, estimate, second)
+
+
+def _longest(cg: Descent) -> tuple[np.ndarray, np.ndarray]:
+    """Largest norm of a centred row in the inverse of each fit's ridge, and mean of curvature times its square."""
+    ridge = cg.ridge[:-1]
+    least = ridge.min(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shape = ridge / least
+        if not np.all(np.abs(shape - shape[:, :1]) <= 1e-12 * shape[:, :1]):
+            shape = np.ones_like(shape)
+        longest, spread = cg.rows.longest(np.sqrt(shape[:, 0]))
+        return longest / np.sqrt(least), spread / least
 
 
 class RidgeFloor:
@@ -27,25 +84,25 @@ class RidgeFloor:
     failure_probability = 0.0
 
     def __init__(self, cg: Descent, longest: np.ndarray, spread: np.ndarray):
-        self.ridge, self.spread = cg.ridge, spread
+        self.ridge, self.spread = cg.ridge[:-1], spread
         sums = cg.rows.centre()
-        self.total = sums.intercept * (1 - _MARGIN)
+        self.total = sums[-1] * (1 - _MARGIN)
         with _quietly():
-            self.centre, self.inverse = sums.coef / sums.intercept, 1 / cg.ridge
+            self.centre, self.inverse = sums[:-1] / sums[-1], 1 / self.ridge
             shift = np.sqrt(np.sum(self.centre**2 * self.inverse, axis=0))
             # What rounding leaves of the mixed derivative must be small compared with both blocks.
             self.total = np.where((_ROUNDING * (longest + shift)) ** 2 * self.total < 1e-2, self.total, np.nan)
             self.reach_squared = (longest + shift) ** 2 * (1 + _MARGIN) + 1 / self.total
 
-    def squared_norm(self, r: Slopes) -> np.ndarray:
+    def squared_norm(self, r: np.ndarray) -> np.ndarray:
         """``r'K^-1 r``; not finite where there is no ridge."""
         with _quietly():
-            coef = r.coef - self.centre * r.intercept
-            return np.sum(coef**2 * self.inverse, axis=0) + r.intercept**2 / self.total
+            coef = r[:-1] - self.centre * r[-1]
+            return np.sum(coef**2 * self.inverse, axis=0) + r[-1] ** 2 / self.total
 
-    def rounding(self, x: Slopes, g: Slopes) -> np.ndarray:
+    def rounding(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
         """Bound the error of H x in the norm of K^-1: where x is long and the rows hardly move, products cancel."""
-        length = np.sqrt(np.sum(self.ridge * x.coef**2, axis=0))
+        length = np.sqrt(np.sum(self.ridge * x[:-1] ** 2, axis=0))
         with _quietly():
             return _ROUNDING * self.spread * length + _MARGIN * np.sqrt(self.squared_norm(g))
 
@@ -65,7 +122,7 @@ class SpectralFloor:
         self.failure_probability = failure_probability
         self._scale = np.concatenate([cg.shared.scale[:rank], 1 / cg.shared.curvature[None]])
         self._whiten = basis.whiten[:, :rank]
-        self._of_ridge = cg.ridge
+        self._of_ridge = cg.ridge[:-1]
         x, curvature = rows.some(rng, max(rows.n_rows // 10, _ROWS_PER_FEATURE * (rank + 1)))
         z = np.empty((len(x), rank + 1), x.dtype)
         np.matmul(x, self._whiten.astype(x.dtype), out=z[:, :-1])
@@ -81,7 +138,7 @@ class SpectralFloor:
                 return z[some].T @ eta
 
             out = sum(part.astype(np.float64) for part in rows.each(piece, pieces)) / rows.n_rows
-            out[:-1] += self._whiten.T @ (cg.ridge * (self._whiten @ (root * v)[:-1]))
+            out[:-1] += self._whiten.T @ (self._of_ridge * (self._whiten @ (root * v)[:-1]))
             return root * out
 
         pieces = chunks(len(x), 4096)
@@ -93,7 +150,7 @@ class SpectralFloor:
         self.kappa = np.where(kappa > 0, kappa, np.nan)
         self.reach_squared = rows.longest_in(self._whiten) * self._scale.max(axis=0) / self.kappa
 
-    def rounding(self, x: Slopes, g: Slopes) -> np.ndarray:
+    def rounding(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
         """Bound the error of H x in the norm of K^-1, where single precision resolves all directions."""
         with _quietly():
             return _MARGIN * np.sqrt(self.squared_norm(g))
@@ -104,14 +161,14 @@ class SpectralFloor:
         share = max(0.1, _ROWS_PER_FEATURE * (n_features + 1) / n_rows)
         return _STEPS * (share if share < 0.5 else 1.0) + n_features / (4 * n_fits)
 
-    def squared_norm(self, r: Slopes) -> np.ndarray:
+    def squared_norm(self, r: np.ndarray) -> np.ndarray:
         """``r'K^-1 r``; not finite where there is no bound."""
-        inside = self._whiten.T @ r.coef
-        norm = np.sum(self._scale[:-1] * inside**2, axis=0) + self._scale[-1] * r.intercept**2
+        inside = self._whiten.T @ r[:-1]
+        norm = np.sum(self._scale[:-1] * inside**2, axis=0) + self._scale[-1] * r[-1] ** 2
         with _quietly():
             norm = norm / self.kappa
-            if self._rank < len(r.coef):  # along what the rows do not show the Hessian is the ridge
-                outside = r.coef - self.basis.unwhiten[: self._rank].T @ inside
+            if self._rank < len(r) - 1:  # along what the rows do not show the Hessian is the ridge
+                outside = r[:-1] - self.basis.unwhiten[: self._rank].T @ inside
                 ridge = np.where(self._of_ridge > 0, self._of_ridge, np.inf)
                 norm = norm + np.sum(outside**2 / ridge, axis=0)
         return norm
@@ -139,44 +196,24 @@ def _lanczos(product, v: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarr
 def bound_gaps(
     cg: Descent, at: np.ndarray, target: np.ndarray, floor: RidgeFloor | SpectralFloor, attained: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bound the gap of some fits, whose gradients are in float64 and whose curvature is of where they are.
+    """Bound the gap of the fits ``at``, bool (fit,), whose gradients are in float64; no product is made below a target.
 
-    Parameters
-    ----------
-    cg : Descent
-        The fits.
-    at : numpy.ndarray
-        Which of them, bool (fit,).
-    target : numpy.ndarray
-        Gap that matters, (fit,): no product is made for tighter bounds.
-    floor : RidgeFloor or SpectralFloor
-        K below the Hessian of each fit.
-    attained : bool
-        Whether an optimum is known to exist; see :func:`glmfit.bounds.gap_bound`.
-
-    Returns
-    -------
-    bound : numpy.ndarray
-        Of ``F - F*``, (fit,), without the allowance for rounding; inf where there is none.
-    estimate : numpy.ndarray
-        Half of ``g'x + x'r``, (fit,): not a bound.
+    Returns bounds of ``F - F*`` without the allowance for rounding, inf where there is none, and half of
+    ``g'x + x'r``, which is an estimate, (fit,) each.
     """
-    g = Slopes(np.where(at, cg.gradient.coef, 0.0), np.where(at, cg.gradient.intercept, 0.0))
-    x = Slopes(np.zeros_like(g.coef), np.zeros_like(g.intercept))
-    r, p = g, cg.direction(g)
+    g = np.where(at, cg.gradient, 0.0)
+    x, r, p = np.zeros_like(g), g, cg.direction(g)
     rz = inner(r, p)
     best, least = np.full(len(at), np.inf), np.zeros(len(at))
     open_, constant = at, cg.rows.observation.constant
     bound = np.full(len(at), np.inf)
     growth = _growth(cg)
     for _ in range(_PRODUCTS):
-        q = cg.rows.products(*p)
-        q = Slopes(q.coef + cg.ridge * p.coef, q.intercept)
+        q = cg.rows.products(p) + cg.ridge * p
         with _quietly():
             length = rz / inner(p, q)
             length = np.where(open_ & np.isfinite(length), length, 0.0)
-            x = Slopes(x.coef + length * p.coef, x.intercept + length * p.intercept)
-            r = Slopes(r.coef - length * q.coef, r.intercept - length * q.intercept)
+            x, r = x + length * p, r - length * q
             inside = inner(g, x) + inner(x, r)
             left = floor.squared_norm(r)
             decrement = inside + (np.sqrt(left) + floor.rounding(x, g)) ** 2
@@ -192,18 +229,8 @@ def bound_gaps(
         after = inner(r, z)
         with _quietly():
             beta = np.where(open_ & (rz > 0), after / rz, 0.0)
-        p = Slopes(open_ * (z.coef + beta * p.coef), open_ * (z.intercept + beta * p.intercept))
-        rz = after
+        p, rz = open_ * (z + beta * p), after
     return bound, least / 2
-
-
-def bound_gaps_at_once(cg: Descent, residual: Slopes, floor: SpectralFloor, attained: bool = True) -> np.ndarray:
-    """Bound the gap of every fit from its residual and a floor alone: no product is made, and few rows weigh little.
-
-    The residual is the gradient in float64 with any subgradient of the penalty; see :func:`bound_gaps` for the rest.
-    """
-    growth, norm = _growth(cg), floor.squared_norm(residual) * (1 + _MARGIN)
-    return gap_bound(growth * norm, growth * floor.reach_squared, attained, cg.rows.observation.constant)
 
 
 def _growth(cg: Descent) -> np.ndarray:

@@ -6,57 +6,64 @@ Newton step along the line, corrected by the slope at its end. Directions are th
 """
 
 import copy
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from ..bounds import descent_step
 from .host import HostRows
 from .metric import OwnMetric, SharedMetric
-from .tiles import Slopes
 
 OVERSHOT, SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step is corrected
 _CORRECTIONS = 12
 _MEMORY = 8  # last steps that are remembered
 _NO_CURVATURE = 1e-12  # of the lengths of a step and of the change of its gradient
+_LOOK_BACK = 3  # steps over which contraction is measured
+_STALLED = 4  # steps without a smaller estimate: rounding
+_LONG = 8  # steps whose smallest estimate is compared with that of as many before
 
 
 class Descent:
-    """Where a group of fits is.
+    """Where a group of fits is, which are stepped together, and what their last steps say of the next."""
 
-    Attributes
-    ----------
-    coef, intercept : numpy.ndarray
-        Of centred features, (feature, fit) and (fit,), float64.
-    gradient : Slopes
-        Of the objective, ridge included.
-    estimate : numpy.ndarray
-        Half the squared norm of the gradient in the inverse metric, (fit,): the gap where the metric is the Hessian.
-    gained : numpy.ndarray
-        Decrease of the objective since the start, by the trapezoid of slopes; an estimate.
-    hessian_cost : numpy.ndarray
-        What a Hessian of each fit costs, in steps of that fit, (fit,).
-    """
-
+    of_fits: ClassVar[tuple[str, ...]] = (  # arrays whose last axis are the fits
+        "fits", "at", "ridge", "gradient", "towards", "squared_norm", "gained", "n_steps", "hessian_cost",
+        "aims", "proofs",
+    )  # fmt: skip
     first_order = False  # whether bounds in memory are by duality
     extensions = 3  # times a step may be made longer
     aim = 0.3  # of the target: an estimate below it asks for a proof
     slack = 0.9  # of an estimate: where some steps leave more of it, nothing but rounding is taken to be left
 
-    def __init__(self, rows: HostRows, metric: SharedMetric, ridge: np.ndarray, coef, intercept):
-        self.rows, self.shared, self.ridge = rows, metric, ridge
-        self.coef, self.intercept = coef, intercept
-        n = len(intercept)
+    def __init__(self, rows: HostRows, metric: SharedMetric, ridge: np.ndarray, at: np.ndarray):
+        self.rows, self.shared, self.at = rows, metric, at
+        self.ridge = np.vstack([ridge, np.zeros_like(at[-1:])])  # of every parameter
+        n = at.shape[1]
+        self.fits = np.arange(n)  # which of the problem's they are
         self.own: list[OwnMetric | None] = [None] * n
-        self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)
+        self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)  # an estimate: decrease of F since the start
+        self.aims, self.proofs = np.full(n, self.aim), np.zeros(n, int)  # proofs asked for so far
+        self.trace: list[np.ndarray] = []  # estimates of the last steps, (fit,) each; inf before a metric was renewed
+        self.looks = 0  # how often they were looked at in float64
+        self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
         self.forget()
-        self.hessian_cost = np.full(n, steps_of_a_hessian(len(coef)))
+        self.hessian_cost = np.full(n, steps_of_a_hessian(len(ridge)))  # in steps of that fit
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
-        self.arrive(rows.place(coef, intercept))
+        self.arrive(rows.place(at))
 
-    def arrive(self, loss_gradient: Slopes) -> None:
+    @property
+    def coef(self) -> np.ndarray:
+        """Coefficients of centred features, (feature, fit)."""
+        return self.at[:-1]
+
+    @property
+    def intercept(self) -> np.ndarray:
+        """Intercepts at the centre of the features, (fit,)."""
+        return self.at[-1]
+
+    def arrive(self, loss_gradient: np.ndarray) -> None:
         """Take over the gradient of the loss at the parameters, and judge it."""
-        self.gradient = Slopes(loss_gradient.coef + self.ridge * self.coef, loss_gradient.intercept)
+        self.gradient = loss_gradient + self.ridge * self.at
         self.judge()
 
     def judge(self) -> None:
@@ -66,25 +73,20 @@ class Descent:
 
     @property
     def estimate(self) -> np.ndarray:
-        """Estimate of the gap, (fit,)."""
+        """Half the squared norm of the gradient in the inverse metric, (fit,): the gap if that is the Hessian."""
         return self.squared_norm / 2
 
-    def inner(self, a: Slopes, b: Slopes) -> np.ndarray:
+    def inner(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Inner product of each fit, (fit,)."""
         return inner(a, b)
 
-    def ridge_between(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Product of coefficients weighted by the ridge, (fit,)."""
-        return np.sum(self.ridge * a * b, axis=0)
-
-    def precondition(self, g: Slopes) -> Slopes:
+    def precondition(self, g: np.ndarray) -> np.ndarray:
         """Apply the inverse of the metric of each fit."""
-        coef, intercept = self.shared.solve(*g)
+        z = self.shared.solve(g)
         for k, own in enumerate(self.own):
             if own is not None:
-                step = own.solve(np.append(g.coef[:, k], g.intercept[k]))
-                coef[:, k], intercept[k] = step[:-1], step[-1]
-        return Slopes(coef, intercept)
+                z[:, k] = own.solve(g[:, k])
+        return z
 
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
         """Give some fits the Hessian where they are as their metric.
@@ -101,28 +103,26 @@ class Descent:
 
     def forget(self) -> None:
         """Go along the gradient in the metric next."""
-        self.past: list[tuple[Slopes, Slopes, np.ndarray]] = []  # steps, changes of the gradient, 1 / their product
+        self.past: list[tuple[np.ndarray, ...]] = []  # steps, changes of the gradient, 1 / their product
 
-    def remember(self, at: Slopes, gradient: Slopes) -> None:
+    def remember(self, at: np.ndarray, gradient: np.ndarray) -> None:
         """Keep what the gradient has told since some parameters, where it was another."""
-        step = Slopes(self.coef - at.coef, self.intercept - at.intercept)
-        change = Slopes(self.gradient.coef - gradient.coef, self.gradient.intercept - gradient.intercept)
+        step, change = self.at - at, self.gradient - gradient
         with np.errstate(invalid="ignore", over="ignore"):
             curved = self.inner(step, change)
             known = curved > _NO_CURVATURE * np.sqrt(self.inner(step, step) * self.inner(change, change))
-        step, change = (Slopes(*(np.where(known, a, 0.0) for a in pair)) for pair in (step, change))
+        step, change = np.where(known, step, 0.0), np.where(known, change, 0.0)
         self.past = [*self.past, (step, change, known / np.where(known, curved, 1.0))][-_MEMORY:]
 
-    def direction(self, g: Slopes) -> Slopes:
+    def direction(self, g: np.ndarray) -> np.ndarray:
         """Apply the inverse of the metric, corrected by the steps that are remembered."""
         shares = []
         for step, change, weight in reversed(self.past):
             shares.append(weight * self.inner(step, g))
-            g = Slopes(g.coef - shares[-1] * change.coef, g.intercept - shares[-1] * change.intercept)
+            g = g - shares[-1] * change
         z = self.precondition(g)
         for step, change, weight in self.past:
-            share = shares.pop() - weight * self.inner(change, z)
-            z = Slopes(z.coef + share * step.coef, z.intercept + share * step.intercept)
+            z = z + (shares.pop() - weight * self.inner(change, z)) * step
         return z
 
     def doubt(self, which: np.ndarray) -> None:
@@ -131,43 +131,38 @@ class Descent:
 
     def metric_of(self, matrix: np.ndarray, k: int, scale: np.ndarray) -> OwnMetric:
         """Metric of one fit from its Hessian without the ridge."""
-        return OwnMetric(matrix, self.ridge[:, k], scale)
+        return OwnMetric(matrix, self.ridge[:-1, k], scale)
 
-    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
-        """Take a step, or more until their goals or their most steps, of fits that move; returns estimates of each."""
-        self.step(moving)
-        return [self.estimate]
-
-    def step(self, moving: np.ndarray) -> None:
-        """Take one step of the fits that move, bool (fit,)."""
+    def advance(self, moving: np.ndarray, goal: np.ndarray | None = None, most_steps: int | None = None) -> None:
+        """Take a step of the fits that move, bool (fit,); others may take some, until their goals or their most."""
         p, slope = self.choose()
-        p = Slopes(np.where(moving, p.coef, 0.0), np.where(moving, p.intercept, 0.0))
-        bend = self.rows.along(*p) + self.ridge_between(p.coef, p.coef)
+        p = np.where(moving, p, 0.0)
+        bend = self.rows.along(p) + self.inner(self.ridge * p, p)
         length = np.where(moving & (slope < 0), self.first_length(slope, bend), 0.0)
-        before = Slopes(self.coef, self.intercept), self.gradient
+        before = self.at, self.gradient
         self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0))
         self.remember(*before)
         self.n_steps += moving
+        self.trace.append(self.estimate)
 
-    def choose(self) -> tuple[Slopes, np.ndarray]:
+    def choose(self) -> tuple[np.ndarray, np.ndarray]:
         """Directions, and slopes along them."""
-        g, z = self.gradient, self.direction(self.gradient)
-        downhill = self.inner(g, z) > 0
-        p = Slopes(*(np.where(downhill, -a, -b) for a, b in zip(z, self.towards, strict=True)))
-        return p, self.inner(g, p)
+        z = self.direction(self.gradient)
+        p = -np.where(self.inner(self.gradient, z) > 0, z, self.towards)
+        return p, self.inner(self.gradient, p)
 
     def first_length(self, slope, bend) -> np.ndarray:
         """Length of a Newton step along the line."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return -slope / bend
 
-    def rise_of_kinks(self, p: Slopes, lengths: np.ndarray) -> np.ndarray | float:
+    def rise_of_kinks(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray | float:
         """Mean slope of what of the penalty is not its ridge, on the way to lengths along p."""
         return 0.0
 
-    def _go(self, p: Slopes, slope, bend, length) -> None:
+    def _go(self, p: np.ndarray, slope, bend, length) -> None:
         """Go along a direction, and correct the lengths of fits whose slopes at the end say so."""
-        start, rise = self.ridge_between(self.coef, p.coef), self.ridge_between(p.coef, p.coef)
+        start, rise = self.inner(self.ridge * self.at, p), self.inner(self.ridge * p, p)
         loss = self.rows.move(length)
         end = self.inner(loss, p) + start + length * rise + self.rise_of_kinks(p, length)
         lengths, low, high = length.copy(), np.zeros_like(length), np.full_like(length, np.inf)
@@ -195,19 +190,18 @@ class Descent:
             if not len(at):
                 break
             found = self.rows.move(after - here, at)
-            loss.coef[:, at], loss.intercept[at] = found
-            lengths[at] = after
+            loss[:, at], lengths[at] = found, after
             kinks = np.broadcast_to(self.rise_of_kinks(p, lengths), len(lengths))[at]
-            end[at] = self.inner(found, p.part(at)) + start[at] + after * rise[at] + kinks
+            end[at] = self.inner(found, p[:, at]) + start[at] + after * rise[at] + kinks
         with np.errstate(invalid="ignore"):
             gain = -lengths * (slope + end) / 2
         self.gained = self.gained + np.where((lengths > 0) & np.isfinite(gain), gain, 0.0)
-        self.coef, self.intercept = self.coef + lengths * p.coef, self.intercept + lengths * p.intercept
+        self.at = self.at + lengths * p
         self._went = lengths > 0
         self.arrive(loss)
         self._went = None
 
-    def rises(self, p: Slopes, lengths: np.ndarray) -> np.ndarray:
+    def rises(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Which fits are known to be higher at lengths along p than before, bool (fit,); slopes do not always tell."""
         return np.zeros(len(lengths), bool)
 
@@ -227,12 +221,36 @@ class Descent:
         part.rows = rows
         part.shared = self.shared.part(index)
         part.own = [self.own[k] for k in index]
-        for name in ("coef", "intercept", "ridge", "gained", "n_steps", "squared_norm", "hessian_cost"):
+        for name in set(self.of_fits) & set(vars(self)):
             setattr(part, name, getattr(self, name)[..., index])
-        part.past = [(step.part(index), change.part(index), weight[index]) for step, change, weight in self.past]
-        for name in {"gradient", "towards"} & set(vars(self)):
-            setattr(part, name, getattr(self, name).part(index))
+        part.past = [tuple(of[..., index] for of in step) for step in self.past]
+        part.trace = [estimate[index] for estimate in self.trace]
         return part
+
+    # ---------------------------------------------------------------- what the last steps say
+
+    def is_ready(self, target: np.ndarray) -> np.ndarray:
+        """Which fits are to be proved: near enough by their estimates, no nearer for some steps, or not a number."""
+        del self.trace[: -2 * _LONG]
+        ready = (self.estimate <= self.aims * target) | ~np.isfinite(self.estimate)
+        if len(self.trace) > _STALLED:
+            ready |= np.min(self.trace[-_STALLED:], axis=0) >= self.slack * self.trace[-_STALLED - 1]
+        if len(self.trace) == 2 * _LONG:  # up and down among rounding
+            lately, before = (np.min(some, axis=0) for some in (self.trace[_LONG:], self.trace[:_LONG]))
+            ready |= lately >= self.slack * before
+        return ready
+
+    def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:
+        """Which fits a (new) metric of their own would bring to their aim with less work than the steps to come.
+
+        A step takes the group along: the fewer of it still move, the more a step costs each of them.
+        """
+        if len(self.trace) <= _LOOK_BACK:
+            return np.zeros(len(target), bool)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fall = np.log(self.trace[-1 - _LOOK_BACK] / self.estimate) / _LOOK_BACK  # per step
+            ahead = np.log(self.estimate / (self.aims * target)) / np.maximum(fall, 1e-2)
+        return moving & np.isfinite(ahead) & (ahead > 3 + self.hessian_cost * moving.mean())
 
 
 def steps_of_a_hessian(n_features: int, n_in_it=None):
@@ -241,6 +259,6 @@ def steps_of_a_hessian(n_features: int, n_in_it=None):
     return n_in_it * (n_in_it + 8) / (4 * n_features + 150)
 
 
-def inner(a: Slopes, b: Slopes) -> np.ndarray:
+def inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Inner product of each fit."""
-    return np.einsum("fn,fn->n", a.coef, b.coef) + a.intercept * b.intercept
+    return np.einsum("fn,fn->n", a, b)

@@ -1,7 +1,6 @@
 """Passes over rows on the host: chunks that stay in cache, one per core at a time."""
 
 import contextlib
-import contextvars
 import functools
 import math
 import os
@@ -21,21 +20,44 @@ def chunks(n_rows: int, size: int = CHUNK) -> list[slice]:
     return [slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size)]
 
 
-def over_chunks(function: Callable[[slice], Any], n_rows: int, size: int = CHUNK) -> Iterator[Any]:
-    """Apply a function to every chunk and yield the results in order, whatever the threads do.
+class Workers:
+    """Threads among which work is shared while they are entered as a context; BLAS keeps to one thread meanwhile.
 
-    NumPy lets go of the interpreter lock, so threads over chunks also share the elementwise work, which BLAS
-    threads would not; BLAS itself is held to one thread meanwhile. What `numpy.errstate` says to the caller holds in
-    the threads.
+    NumPy lets go of the interpreter lock, so that threads share the elementwise work, which BLAS threads would not.
     """
-    pieces = chunks(n_rows, size)
-    workers = min(n_cores(), len(pieces))
-    if workers == 1:
-        yield from map(function, pieces)
-        return
-    context = contextvars.copy_context()
-    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(lambda piece: context.copy().run(function, piece), pieces)
+
+    waiting = 0  # threads beside one for each core, where some wait for a disk
+    _pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self):
+        """Start threads."""
+        self._open, workers = contextlib.ExitStack(), n_cores() + self.waiting
+        self._open.enter_context(one_thread_each())
+        self._pool = self._open.enter_context(ThreadPoolExecutor(workers)) if workers > 1 else None
+        return self
+
+    def __exit__(self, *error) -> None:
+        """End them."""
+        self._open.close()
+
+    def each(self, function, items) -> Iterator:
+        """Apply a function to every item, in order, shared among threads."""
+
+        def quietly(item):
+            # What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                return function(item)
+
+        if self._pool is None or len(items) == 1:
+            return map(quietly, items)
+        return self._pool.map(quietly, items)
+
+
+def over_chunks(function: Callable[[slice], Any], n_rows: int, size: int = CHUNK) -> Iterator[Any]:
+    """Apply a function to every chunk and yield the results in order, whatever the threads do."""
+    pieces, workers = chunks(n_rows, size), Workers()
+    with workers if len(pieces) > 1 else contextlib.nullcontext():
+        yield from workers.each(function, pieces)
 
 
 def rows_at_once(rows: Any) -> int:
@@ -66,9 +88,9 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
-def small_blas(size: int):
+def small_blas(size: int) -> contextlib.AbstractContextManager:
     """Context in which BLAS keeps to one thread for matrices too small to share: waking threads costs more."""
-    return _blas().limit(limits=1, user_api="blas") if size < _SMALL else contextlib.nullcontext()
+    return one_thread_each() if size < _SMALL else contextlib.nullcontext()
 
 
 def one_thread_each() -> contextlib.AbstractContextManager:
@@ -76,9 +98,7 @@ def one_thread_each() -> contextlib.AbstractContextManager:
     return _blas().limit(limits=1, user_api="blas")
 
 
-@functools.cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
+_blas = functools.cache(ThreadpoolController)
 
 
 def n_cores() -> int:

@@ -5,7 +5,6 @@ double precision are to be read in single.
 """
 
 import copy
-import itertools
 from typing import Self
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from ..bounds import ResidualSums
 from .chunks import chunks, n_cores
 from .passes import sums_of
-from .tiles import ALL, Slopes, Tiles, column_sums, derivatives, scratch, weighted
+from .tiles import ALL, Tiles, column_sums, derivatives, scratch, weighted
 
 _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
 _MOST_OF_A_TILE = 1 << 18
@@ -24,30 +23,11 @@ _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are left out of a Hes
 class HostRows(Tiles):
     """Rows of independent fits, where they are now.
 
-    Parameters
-    ----------
-    X : numpy.ndarray
-        Features, (row, feature).
-    Y : numpy.ndarray
-        Counts, (row, neuron).
-    observation : Observation
-        Loss of one count.
-    neuron : numpy.ndarray
-        Column of Y of each fit, (fit,).
-    mean : numpy.ndarray
-        What is taken off the features, (feature,), rounded as they are: gradients and directions are those of centred
-        features. `mean` has it as it is used.
-    weights : numpy.ndarray, optional
-        Row weights of mean one: (row, 1) for all fits, or (row, set).
-    rows : numpy.ndarray, optional
-        Which set each fit has, (fit,).
-    offset : numpy.ndarray, optional
-        Known part of the predictor, (row, 1 or neuron).
-    dtype : numpy.dtype
-        Of the passes that show the way.
+    Features X are (row, feature), counts Y (row, neuron), of which every fit has the column ``neuron`` (fit,). Row
+    weights of mean one are (row, 1) for all fits, or (row, set), of which ``rows`` (fit,) says which each has; offsets
+    are (row, 1 or neuron). ``mean`` (feature,) is taken off the features, rounded as they are: gradients and directions
+    are those of centred features. ``dtype`` is that of the passes that show the way.
 
-    Notes
-    -----
     Kept are eta, a direction D = X p, and the curvature of the loss, (row, fit) each. Tiles of rows are shared among
     threads while the rows are entered as a context; BLAS keeps to one thread meanwhile.
     """
@@ -60,16 +40,16 @@ class HostRows(Tiles):
 
     # ---------------------------------------------------------------- passes that show the way
 
-    def place(self, coef, intercept) -> Slopes:
-        """Put all fits at parameters of centred features; returns the gradient there."""
+    def place(self, at) -> np.ndarray:
+        """Put all fits at parameters; returns the gradient of the mean loss there."""
         with np.errstate(over="ignore"):  # a predictor beyond all numbers is one that the fit gives up on
-            coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+            coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
         moves = coef.any()
 
         def tile(rows):
             eta = self.eta[rows]
             if moves:
-                self._predict(rows, coef32, base, eta)
+                self._predict(rows, coef, base, eta)
             else:
                 eta[:] = base
             known = self._known(rows, ALL)
@@ -80,12 +60,12 @@ class HostRows(Tiles):
         self.passes += 0.5 * bool(moves)
         return self._sum(self._over(tile))
 
-    def along(self, coef, intercept) -> np.ndarray:
+    def along(self, p) -> np.ndarray:
         """Predictors of a direction, kept as D; returns the mean of curvature times their squares, (fit,)."""
-        coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+        coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
-            self._predict(rows, coef32, base, self.D[rows])
+            self._predict(rows, coef, base, self.D[rows])
             return self._bend(rows)
 
         self.passes += 0.5
@@ -100,26 +80,20 @@ class HostRows(Tiles):
         """Sum curvature times squares of D over some rows."""
         return np.einsum("tn,tn,tn->n", self.D[rows], self.D[rows], self.curvature[rows])
 
-    def move(self, step, at: np.ndarray | None = None) -> Slopes:
-        """Go ``step`` (fit,) along D, and return the gradient of the mean loss there.
-
-        Of the fits ``at`` alone where given, as indices.
-        """
+    def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
+        """Go ``step`` (fit,) along D, and return the gradient of the mean loss there; of the fits ``at`` if given."""
         step = step.astype(self.dtype)
-        if at is None:
 
-            def tile(rows):
+        def tile(rows):
+            if at is None:
                 self.eta[rows] += self.D[rows] * step
                 return self._slopes_of(rows)
-        else:
-
-            def tile(rows):
-                eta = np.take(self.eta[rows], at, axis=1)
-                eta += np.take(self.D[rows], at, axis=1) * step
-                y = self._y(rows, at, self.dtype)
-                r, c = self._weigh(rows, at, *derivatives(self.observation, y, eta))
-                self.eta[rows, at], self.curvature[rows, at] = eta, c
-                return r.T @ self._x(rows), column_sums(r)
+            eta = np.take(self.eta[rows], at, axis=1)
+            eta += np.take(self.D[rows], at, axis=1) * step
+            y = self._y(rows, at, self.dtype)
+            r, c = self._weigh(rows, at, *derivatives(self.observation, y, eta))
+            self.eta[rows, at], self.curvature[rows, at] = eta, c
+            return r.T @ self._x(rows), column_sums(r)
 
         return self._sum(self._over(tile, None if at is None else len(at)))
 
@@ -131,21 +105,27 @@ class HostRows(Tiles):
 
     def furthest(self) -> np.ndarray:
         """Largest ``|eta|`` of each fit over the rows that count, (fit,)."""
+        return self._largest(self.eta, ALL)
 
+    def reach(self, at) -> np.ndarray:
+        """Largest ``|D|`` of some fits over the rows that count, (fit,)."""
+        return self._largest(self.D, at)
+
+    def _largest(self, values, at) -> np.ndarray:
         def tile(rows):
-            size = np.abs(self.eta[rows])
-            w = self._weight(rows, ALL)
+            size = np.abs(values[rows][:, at])
+            w = self._weight(rows, at)
             return (size if w is None else np.where(w > 0, size, 0)).max(axis=0)
 
-        return np.max(self._over(tile), axis=0).astype(np.float64)
+        return np.max(self._over(tile, len(self.neuron[at])), axis=0).astype(np.float64)
 
-    def products(self, coef, intercept) -> Slopes:
+    def products(self, p) -> np.ndarray:
         """Hessians of the mean loss times a direction, in one reading of the rows."""
-        coef32, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+        coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
             x = self._x(rows)
-            r = x @ coef32
+            r = x @ coef
             r += base
             r *= self.curvature[rows]
             return r.T @ x, column_sums(r)
@@ -153,8 +133,8 @@ class HostRows(Tiles):
         self.passes += 0.5
         return self._sum(self._over(tile))
 
-    def centre(self) -> Slopes:
-        """Means of curvature times centred features, and of curvature: (feature, fit) and (fit,)."""
+    def centre(self) -> np.ndarray:
+        """Means of curvature times centred features, then of curvature itself, (feature + 1, fit)."""
 
         def tile(rows):
             c = self.curvature[rows]
@@ -162,7 +142,7 @@ class HostRows(Tiles):
 
         return self._sum(self._over(tile))
 
-    def _sum(self, parts) -> Slopes:
+    def _sum(self, parts) -> np.ndarray:
         """Mean over the rows of sums over tiles."""
         self.passes += 0.5
         return self._centred(*(self._mean(part) for part in zip(*parts, strict=True)))
@@ -172,20 +152,9 @@ class HostRows(Tiles):
         with np.errstate(invalid="ignore"):  # a fit that has left the numbers says so by itself
             return sum(part.astype(np.float64) for part in parts) / self.n_rows
 
-    def _centred(self, G, g) -> Slopes:
-        G = G.T
+    def _centred(self, G, g) -> np.ndarray:
         with np.errstate(invalid="ignore"):
-            return Slopes(G if self._shift is not None else G - np.outer(self.mean, g), g)
-
-    def reach(self, at) -> np.ndarray:
-        """Largest ``|D|`` of some fits over the rows that count, (fit,)."""
-
-        def tile(rows):
-            size = np.abs(np.take(self.D[rows], at, axis=1))
-            w = self._weight(rows, at)
-            return (size if w is None else np.where(w > 0, size, 0)).max(axis=0)
-
-        return np.max(self._over(tile, len(at)), axis=0).astype(np.float64)
+            return np.vstack([G.T if self._shift is not None else G.T - np.outer(self.mean, g), g])
 
     def some(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw runs of rows, about n in all: centred features (row, feature) and curvature (row, fit)."""
@@ -195,18 +164,19 @@ class HostRows(Tiles):
             starts = np.arange(0, self.n_rows, _RUN)
             chosen = np.sort(rng.choice(len(starts), -(-n // _RUN), replace=False))
             runs = [slice(s, s + _RUN) for s in starts[chosen].tolist()]
-        x = np.concatenate([self._x(run) for run in runs])
-        if self._shift is None:
-            x = x - self.mean.astype(x.dtype)
+        x = np.concatenate([self._centred_rows(run) for run in runs])
         return x, np.concatenate([self.curvature[run] for run in runs])
+
+    def _centred_rows(self, rows: slice) -> np.ndarray:
+        x = self._x(rows)
+        return x if self._shift is not None else x - self.mean.astype(self.dtype)
 
     def longest_in(self, coordinates: np.ndarray) -> float:
         """Largest squared norm of ``[coordinates' (x - mean), 1]`` over the rows that count, rounding included."""
-        turn, mean = coordinates.astype(self.dtype), self.mean.astype(self.dtype)
+        turn = coordinates.astype(self.dtype)
 
         def tile(rows):
-            x = self._x(rows)
-            z = (x if self._shift is not None else x - mean) @ turn
+            z = self._centred_rows(rows) @ turn
             return self._furthest(rows, np.einsum("ij,ij->i", z, z))
 
         return (float(np.max(self._over(tile))) + 1) * (1 + 1e-4)
@@ -218,15 +188,11 @@ class HostRows(Tiles):
         return float(np.where((self.weights[rows] > 0).any(axis=1), size, 0).max(initial=0.0))
 
     def longest(self, unit: np.ndarray) -> tuple[float, np.ndarray]:
-        """Largest norm of a centred row that counts, divided by ``unit`` (feature,), rounding included.
-
-        Also the mean of curvature times squared norms, (fit,).
-        """
-        inverse, mean = (1 / unit).astype(self.dtype), self.mean.astype(self.dtype)
+        """Largest norm of a centred row over ``unit`` (feature,), rounding included; mean curvature times squares."""
+        inverse = (1 / unit).astype(self.dtype)
 
         def tile(rows):
-            x = self._x(rows)
-            z = (x if self._shift is not None else x - mean) * inverse
+            z = self._centred_rows(rows) * inverse
             size = np.einsum("ij,ij->i", z, z)
             return self._furthest(rows, size), size @ self.curvature[rows]
 
@@ -234,11 +200,7 @@ class HostRows(Tiles):
         return float(np.sqrt(np.max(furthest))) * (1 + 1e-4), self._mean(spread) * (1 + 1e-4)
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
-        """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last.
-
-        In the features ``columns`` of each alone, where given. Products are taken in the precision of the passes, and
-        rows with next to no curvature are left out: these matrices show the way and prove nothing.
-        """
+        """Hessians of some fits in centred features over ``scale``, or in ``columns`` of each, intercept last."""
         inverse, d = (1 / scale).astype(self.dtype)[:, None], len(scale)
         mean = self.mean.astype(self.dtype)[:, None]
         least = (_NEGLIGIBLE * self.curvature.mean(axis=0, dtype=np.float64)).astype(self.dtype)
@@ -272,45 +234,29 @@ class HostRows(Tiles):
 
     # ---------------------------------------------------------------- passes that numbers rest on
 
-    def evaluate(self, coef, intercept, dual: bool = False) -> tuple[np.ndarray, Slopes, ResidualSums | None]:
-        """Mean loss and its gradient at parameters of centred features, in float64; eta and curvature follow.
-
-        Where asked for, also the sums that a bound by duality needs.
-        """
-        base = self._base(coef, intercept)
-        observation = self.observation
+    def evaluate(self, at, dual: bool = False) -> tuple[np.ndarray, np.ndarray, ResidualSums | None]:
+        """Mean loss and gradient there in float64, and sums for a bound by duality if wanted; eta, curvature follow."""
+        base, observation = self._base(at), self.observation
 
         def tile(rows):
-            x, own, eta = self._predictors(rows, coef, base)
-            y = self._y(rows, ALL, np.float64)
-            loss, r = observation.loss_and_derivative(y, eta)
+            x, own, eta = self._predictors(rows, at[:-1], base)
+            y, w = self._y(rows, ALL, np.float64), self._weight(rows, ALL)
             self.eta[rows] = eta
             c = derivatives(observation, y.astype(self.dtype), self.eta[rows])[1]
-            w = self._weight(rows, ALL)
-            parts = loss, r, c
-            if w is not None:
-                parts = weighted(loss, w), weighted(r, w), weighted(c, w.astype(c.dtype))
-            self.curvature[rows] = parts[2]
-            total = column_sums(parts[0])
-            if not dual:
-                return total, parts[1].T @ x, column_sums(parts[1])
-            saturated, excess = observation.saturated_loss(y), own * r - loss
-            if w is not None:
-                saturated, excess = saturated * w, weighted(excess, w)
-            sums = sums_of(x, parts[1], excess, saturated)
-            return total, sums.gradient.sum(axis=0).T, sums.residual.sum(axis=0), *sums
+            self.curvature[rows] = c if w is None else weighted(c, w.astype(c.dtype))
+            return sums_of(observation, x, own, eta, y, w, dual)
 
-        parts = self._over(tile, coef.shape[1])
+        parts = self._over(tile, at.shape[1])
         self.passes += 1 + dual / 2
         loss, G, g, *rest = (self._mean(part) for part in zip(*parts, strict=True))
         return loss, self._centred(G, g), ResidualSums(*rest) if dual else None
 
-    def put(self, coef, intercept) -> None:
+    def put(self, at) -> None:
         """Put all fits at parameters with predictors in float64, without a gradient."""
-        base = self._base(coef, intercept)
+        base = self._base(at)
 
         def tile(rows):
-            self.eta[rows] = self._predictors(rows, coef, base)[2]
+            self.eta[rows] = self._predictors(rows, at[:-1], base)[2]
             y = self._y(rows, ALL, self.dtype)
             self.curvature[rows] = self._weigh(rows, ALL, *derivatives(self.observation, y, self.eta[rows]))[1]
 
@@ -328,15 +274,11 @@ class HostRows(Tiles):
     # ---------------------------------------------------------------- which fits
 
     def split(self, *indices: np.ndarray) -> list[Self]:
-        """Return some of the fits each, where they are, as rows of their own on the same threads.
-
-        They take over the memory of these rows, which are nowhere afterwards: new memory costs as much as a step.
-        """
-        ends = np.cumsum([0] + [self.n_rows * len(index) for index in indices])
+        """Return some of the fits each as rows of their own, in the memory of these, which are nowhere afterwards."""
+        ends = np.cumsum([self.n_rows * len(index) for index in indices])
 
         def divided(memory):
-            pieces = (memory.reshape(-1)[start:end] for start, end in itertools.pairwise(ends))
-            return [piece.reshape(self.n_rows, len(index)) for piece, index in zip(pieces, indices, strict=True)]
+            return [piece.reshape(self.n_rows, -1) for piece in np.split(memory.reshape(-1), ends)[:-1]]
 
         def taken(values, memory):
             pieces = divided(memory)

@@ -16,24 +16,17 @@ _LIFT = 1e-7  # of the scaled diagonal: what single precision makes of a Hessian
 class SharedMetric:
     """The spectral basis times the curvature of each fit: right where curvature is spread evenly over the rows.
 
-    Parameters
-    ----------
-    basis : SpectralBasis
-        Of the features.
-    curvature : numpy.ndarray
-        Mean curvature of each fit, (fit,).
-    ridge : numpy.ndarray
-        Ridge along the directions of the basis, (direction, fit).
+    Curvature is the mean of each fit, (fit,), and the ridge is along the directions of the basis, (direction, fit).
     """
 
     def __init__(self, basis: SpectralBasis, curvature, ridge):
         self.basis, self.curvature = basis, curvature
         self.ridge, self.scale = ridge, 1 / (curvature + ridge)
 
-    def solve(self, coef, intercept) -> tuple[np.ndarray, np.ndarray]:
-        """Apply the inverse to gradients, (feature, fit) and (fit,)."""
-        inside = self.basis.whiten.T @ coef
-        return self.basis.whiten @ (self.scale * inside), intercept / self.curvature
+    def solve(self, g: np.ndarray) -> np.ndarray:
+        """Apply the inverse to gradients, (feature + 1, fit)."""
+        inside = self.basis.whiten.T @ g[:-1]
+        return np.vstack([self.basis.whiten @ (self.scale * inside), g[-1] / self.curvature])
 
     def part(self, index: np.ndarray) -> Self:
         """Return that of some of the fits."""
@@ -41,17 +34,7 @@ class SharedMetric:
 
 
 class OwnMetric:
-    """The Hessian of one fit.
-
-    Parameters
-    ----------
-    matrix : numpy.ndarray
-        Hessian of the mean loss in features divided by ``scale``, intercept last, (feature + 1, feature + 1).
-    ridge : numpy.ndarray
-        Of each coefficient, (feature,).
-    scale : numpy.ndarray
-        (feature,).
-    """
+    """The Hessian of one fit: ``matrix`` in features divided by ``scale``, intercept last, and the ridge (feature,)."""
 
     def __init__(self, matrix, ridge, scale):
         inside = np.arange(len(scale))

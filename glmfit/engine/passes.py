@@ -3,17 +3,15 @@
 NumPy and BLAS, whatever jax's precision mode is; nothing is compiled.
 """
 
-from functools import reduce
-
 import numpy as np
 
 from ..bounds import ResidualSums
 from ..observations import Observation
 from .chunks import over_chunks
+from .tiles import column_sums, weighted
 
 _NEWTON_STEPS = 100
-# What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
-_quietly = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+_quietly = np.errstate(invalid="ignore", over="ignore")  # what is not a number is seen by who asked for it
 
 
 @_quietly
@@ -34,42 +32,41 @@ def evaluate_loss(
         x = np.asarray(X[rows] if shift is None else X[rows] - shift, dtype)
         own = np.asarray(x @ product_coef, np.float64) + base
         y, eta = np.asarray(Y[rows], np.float64), own if offset is None else own + offset[rows]
-        loss, r = observation.loss_and_derivative(y, eta)
-        least = observation.saturated_loss(y) if dual else None
-        if weights is not None:
-            w = weights[rows].reshape(len(y), -1)
-            loss, r, least = loss * w, r * w, least * w if dual else None
-        if not dual:
-            return loss.sum(axis=0), x.T @ r.astype(dtype, copy=False), r.sum(axis=0)
-        sums = sums_of(x, r, own * r - loss, least)
-        return loss.sum(axis=0), sums.gradient.sum(axis=0), sums.residual.sum(axis=0), *sums
+        w = None if weights is None else weights[rows].reshape(len(y), -1)
+        return sums_of(observation, x, own, eta, y, w, dual)
 
-    totals = reduce(lambda a, b: [x + y for x, y in zip(a, b, strict=True)], over_chunks(chunk, len(Y)))
-    loss, grad_coef, grad_intercept, *rest = (total / len(Y) for total in totals)
-    grad_coef = grad_coef if shift is None else grad_coef + np.outer(shift, grad_intercept)
+    totals = None
+    for parts in over_chunks(chunk, len(Y)):
+        totals = parts if totals is None else [a + b for a, b in zip(totals, parts, strict=True)]
+    loss, G, grad_intercept, *rest = (total / len(Y) for total in totals)
+    grad_coef = G.T if shift is None else G.T + np.outer(shift, grad_intercept)
     return loss, grad_coef, grad_intercept, ResidualSums(*rest) if dual else None
 
 
-def sums_of(x, r, excess, saturated) -> ResidualSums:
-    """Return sums over some rows, weights inside; x is (row, feature), the others (row, neuron)."""
+def sums_of(observation: Observation, x, own, eta, y, w, dual: bool) -> tuple:
+    """Sum loss and gradient, (neuron, feature) and (neuron,), over some rows, and what a dual bound needs if wanted.
+
+    x is (row, feature), the others (row, neuron): predictors without and with offsets, responses, weights or None.
+    """
+    loss, r = observation.loss_and_derivative(y, eta)
+    parts = [loss, r] + ([own * r - loss, observation.saturated_loss(y)] if dual else [])
+    loss, r, *parts = parts if w is None else [weighted(part, w) for part in parts]
+    total, g, rx = column_sums(loss), column_sums(r), r.astype(x.dtype, copy=False).T @ x
+    if not dual:
+        return total, rx, g
     above = (r > 0).astype(r.dtype)
 
     def apart(values):  # by BLAS, faster than to select
         inside = np.einsum("tn,tn->n", values, above)
-        return np.stack([inside, np.ones(len(values)) @ values - inside])
+        return np.stack([inside, column_sums(values) - inside])
 
-    inside, whole = ((some.T @ x).T for some in (r * above, r))
-    return ResidualSums(apart(r), np.stack([inside, whole - inside]), apart(excess), apart(saturated))
+    inside = (r * above).T @ x
+    return total, rx, g, apart(r), np.stack([inside.T, (rx - inside).T]), *map(apart, parts)
 
 
 @_quietly
 def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scale, dtype=np.float64, offset=None):
-    """Hessian of the mean loss of one neuron in standardised coordinates, and the largest squared row norm.
-
-    Rows are ``[(x - mean) / scale, 1]``; y is (time,), coef (feature,), the Hessian float64
-    (feature + 1, feature + 1), intercept last; ``offset`` is (time,). ``dtype`` is the precision of
-    the products within a chunk.
-    """
+    """Hessian of the mean loss of one neuron at rows ``[(x - mean) / scale, 1]``, and their largest squared norm."""
     d = len(coef)
     shift, inverse = mean.astype(dtype), (1 / scale).astype(dtype)
     standard_coef, standard_intercept = (coef * scale).astype(dtype), dtype(intercept + mean @ coef)
@@ -99,8 +96,7 @@ def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scal
 def fit_intercept(Y, weights, observation: Observation, offset):
     """Best intercept of a model without features, its mean loss and mean curvature, (neuron,) float64 each.
 
-    ``offset`` is (time, 1 or neuron), ``weights`` (time,) or (time, neuron) of mean one, or None. A neuron without
-    counts, whose loss has no minimum, gets a rate as good as 0.
+    A neuron without counts, whose loss has no minimum, gets a rate as good as 0.
     """
 
     def sums(b):
@@ -132,17 +128,6 @@ def fit_intercept(Y, weights, observation: Observation, offset):
     return b, loss, curvature
 
 
-@_quietly
 def predictor(X, coef, intercept) -> np.ndarray:
     """Linear predictor in float64 without a float64 copy of X, (time, ...)."""
     return np.concatenate(list(over_chunks(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))
-
-
-@_quietly
-def largest_move(X, change_coef, change_intercept) -> np.ndarray:
-    """``max_t |change of eta_t|`` per neuron in float64, (neuron,)."""
-
-    def chunk(rows):
-        return np.abs(np.asarray(X[rows], np.float64) @ change_coef + change_intercept).max(axis=0)
-
-    return np.max(list(over_chunks(chunk, len(X))), axis=0)

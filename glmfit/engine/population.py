@@ -3,6 +3,7 @@
 F_n(w, b) = (1/T) sum_t weight_t phi(x_t'w + b + offset_tn; y_tn) + penalty_n(w)
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from ..penalties import Penalty
 from ..progress import counted
 from . import passes
 from .basis import SpectralBasis, basis_of, rough_standard
-from .chunks import Columns, chunks, over_chunks, rows_at_once
+from .chunks import Columns, chunks, over_chunks
 from .exact.neuron import OneNeuron
 from .problem import Evaluation, Params
 
@@ -72,6 +73,7 @@ class PopulationProblem(OneNeuron):
         # All there is, of which a fit has a column of the counts, and of the sets of row weights if there are some.
         self.counts, self.known, self.sets = Y, offset, self.row_weights
         self.neuron, self.fold = np.arange(self.n_neurons), None
+        self.found, self.found_of = {}, defaultdict(dict)
 
     @property
     def in_memory(self) -> bool:
@@ -178,18 +180,9 @@ class PopulationProblem(OneNeuron):
         return self._null[2]
 
     def null_gradient(self) -> np.ndarray:
-        """Gradient of the mean loss at the intercept-only optimum, of centred features, (feature, neuron)."""
-        eta = self._null[0]
-
-        def chunk(rows):
-            x, y = self.X[rows], np.asarray(self.Y[rows], np.float64)
-            x = np.subtract(x, self.basis.mean, out=np.empty(x.shape, self.dtype), casting="same_kind")
-            r = self.observation.derivative(y, eta if self.offset is None else eta + self.offset[rows])
-            r = r if self.weights is None else r * self.weights[rows, None]
-            return x.T @ r.astype(self.dtype, copy=False)
-
-        pieces = over_chunks(chunk, self.n_rows, rows_at_once(self.X))
-        return sum(pieces, np.zeros((self.n_features, self.n_neurons))) / self.n_rows
+        """Gradient of the mean loss at the intercept-only optimum, (feature, neuron)."""
+        at, how = self.null_params(), {"dtype": self.dtype, "offset": self.offset, "shift": self.basis.mean}
+        return passes.evaluate_loss(self.X, self.Y, self.row_weights, self.observation, *at, **how)[1]
 
     def evaluate(self, params: Params, dtype=np.float64) -> Evaluation:
         """Compute objective and gradient of the smooth part on the data as given; products in ``dtype``."""
@@ -213,15 +206,15 @@ class PopulationProblem(OneNeuron):
         objective = loss + np.asarray(self.penalty.value(params.coef), np.float64)
         return Evaluation(objective, grad_coef + ridge * params.coef, grad_intercept), sums
 
-    def rounding_of(self, params: Params, objective) -> np.ndarray:
-        """Allow for the rounding of an objective and its gradient in float64, added to every bound, (neuron,).
+    def rounding_of(self, params: Params, objective, fits=slice(None)) -> np.ndarray:
+        """Allow for the rounding of objectives and gradients of some fits in float64, added to every bound, (fit,).
 
         Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms.
         """
-        mean, scale = self.standard
+        (mean, scale), count = self.standard, self.mean_count[fits]
         terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.finfo(float).eps * (16 * (np.abs(objective) + self.mean_count) + 2 * self.mean_count * terms)
+            return np.finfo(float).eps * (16 * (np.abs(objective) + count) + 2 * count * terms)
 
     def left_out_is_settled(self, coef) -> np.ndarray:
         """Whether nothing is to be gained along the directions of X that the basis leaves out, (neuron,)."""
@@ -244,7 +237,7 @@ class PopulationProblem(OneNeuron):
         penalty = select(self.penalty, [neuron])
         one = PopulationProblem(X, Y, self.observation, penalty, weights, self.dtype, offset, self.devices)
         if self.fold is None:
-            one.design, one.found = self.design, self._found_of[neuron]
+            one.design, one.found = self.design, self.found_of[neuron]
         return one
 
 

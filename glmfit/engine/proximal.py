@@ -15,7 +15,6 @@ from .exact.proximal_newton import least_of_model
 from .host import HostRows
 from .metric import SharedMetric
 from .population import select
-from .tiles import Slopes
 
 _LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at the least
 _NEAR = 0.6  # of its threshold: features with such a gradient are in a Hessian, lest they have to be added soon
@@ -34,34 +33,29 @@ class Model(NamedTuple):
 class ProximalDescent(Descent):
     """Where a group of fits is whose penalty has kinks; see :class:`Descent`.
 
-    Attributes
-    ----------
-    penalty : Penalty
-        Of these fits.
-    own : list of Model or None
-        Hessian that the model of a fit has; where there is none, the model is that of the spectral basis.
-    estimate : numpy.ndarray
-        Decrease that the quadratic model of each fit promises, (fit,).
-    goal : numpy.ndarray
-        Estimate at which a fit is near enough: below it no Hessian is formed for a better model, (fit,).
+    The model of a fit has the Hessian in ``own``; where there is none, it is that of the spectral basis. The estimate
+    is the decrease that it promises; below ``goal`` (fit,) no Hessian is formed for a better one.
     """
 
+    of_fits = (
+        *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_promised", "_slope", "goal",
+    )  # fmt: skip
     first_order = True
     extensions = 0  # slopes between two points of a kink say when to stop, and not where the least is
     aim = 1e-2  # bounds by duality are of first order
 
-    def __init__(self, rows: HostRows, metric: SharedMetric, ridge, penalty: Penalty, coef, intercept):
+    def __init__(self, rows: HostRows, metric: SharedMetric, ridge, penalty: Penalty, at: np.ndarray):
         self.penalty, basis = penalty, metric.basis
         self._covariance, self._unit = basis.unwhiten.T @ basis.unwhiten, basis.deviation
         self._curvature = metric.curvature.copy()
-        n = len(intercept)
-        blocks = [select(penalty, [k]).blocks(len(coef)) for k in range(n)]
+        n = at.shape[1]
+        blocks = [select(penalty, [k]).blocks(len(ridge)) for k in range(n)]
         self._labels, self._strength = blocks[0][0], np.stack([strength for _, strength in blocks], axis=1)
-        self._moves = Slopes(np.zeros_like(coef), np.zeros(n))
+        self._moves = np.zeros_like(at)
         self._stale = np.ones(n, bool)  # whose model is to be minimised
         self._formed = np.zeros(n, bool)  # whose Hessian is of where it is
         self._promised, self._slope, self.goal = np.zeros((3, n))
-        super().__init__(rows, metric, ridge, coef, intercept)
+        super().__init__(rows, metric, ridge, at)
 
     # ---------------------------------------------------------------- models
 
@@ -81,9 +75,8 @@ class ProximalDescent(Descent):
         self._form(stale[poor], near[:, poor])
         self._minimise(stale[poor], missed[:, poor])
         self._stale = np.zeros(len(self._stale), bool)
-        kinks = self._kinks(self.coef + self._moves.coef) - self._kinks(self.coef)
-        self._slope = np.sum(self.gradient.coef * self._moves.coef, axis=0)
-        self._slope = self._slope + self.gradient.intercept * self._moves.intercept + kinks
+        kinks = self._kinks(self.at + self._moves) - self._kinks(self.at)
+        self._slope = self.inner(self.gradient, self._moves) + kinks
         self.squared_norm = 2 * self._promised
 
     def _lacks(self, k: int, concerned) -> bool:
@@ -101,7 +94,7 @@ class ProximalDescent(Descent):
         """
         labels, inside = self._labels, self._labels >= 0
         size, active = np.zeros((2, len(self._strength), len(fits)))
-        np.add.at(size, labels[inside], self.gradient.coef[np.ix_(inside, fits)] ** 2)
+        np.add.at(size, labels[inside], self.gradient[:-1][np.ix_(inside, fits)] ** 2)
         np.add.at(active, labels[inside], self.coef[np.ix_(inside, fits)] != 0)
         chosen = (active > 0) | ~(np.sqrt(size) <= share * self._strength[:, fits])
         return np.where(inside[:, None], chosen[labels], True)
@@ -140,14 +133,12 @@ class ProximalDescent(Descent):
     def _minimise(self, fits, features) -> None:
         """Minimise the models of some fits over some features of each, bool (feature, fit)."""
         for k, some in zip(fits, features.T, strict=True):
-            step, self._promised[k] = self._least(k, np.flatnonzero(some))
-            self._moves.coef[:, k], self._moves.intercept[k] = step[:-1], step[-1]
+            self._moves[:, k], self._promised[k] = self._least(k, np.flatnonzero(some))
 
     def _least(self, k: int, inside) -> tuple[np.ndarray, float]:
         """Step to the least of the model of one fit, intercept last, and the decrease that it promises there."""
-        coef, d = self.coef[:, k], len(self.coef)
-        g = np.append(self.gradient.coef[inside, k], self.gradient.intercept[k])
-        step = np.zeros(d + 1)
+        coef, moved = self.coef[:, k], np.append(inside, len(self.coef))
+        g, step = self.gradient[moved, k], np.zeros(len(self.at))
         if not np.all(np.isfinite(g)):
             return step, np.nan
         Q, before = self._model(k, inside), np.append(coef[inside], 0.0)
@@ -159,7 +150,7 @@ class ProximalDescent(Descent):
                 break
             except np.linalg.LinAlgError:
                 lift *= 100
-        step[np.append(inside, d)] = move
+        step[moved] = move
         kinks = np.diff(_norms(np.stack([coef, coef + step[:-1]], axis=1), self._labels, len(strength)), axis=1)[:, 0]
         return step, max(float(-(g @ move) - move @ lifted @ move / 2 - strength @ kinks), 0.0)
 
@@ -180,17 +171,17 @@ class ProximalDescent(Descent):
         return Q
 
     def _kinks(self, coef: np.ndarray) -> np.ndarray:
-        """Penalty of every fit without its ridge, (fit,)."""
-        return np.sum(self._strength * _norms(coef, self._labels, len(self._strength)), axis=0)
+        """Penalty without its ridge of coefficients, or of all parameters, (fit,)."""
+        return np.sum(self._strength * _norms(coef[: len(self._labels)], self._labels, len(self._strength)), axis=0)
 
     # ---------------------------------------------------------------- steps
 
-    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
+    def advance(self, moving: np.ndarray, goal: np.ndarray | None = None, most_steps: int | None = None) -> None:
         """Take a step of the fits that move; see :meth:`Descent.advance`."""
-        self.goal = goal
-        return super().advance(moving, goal, most_steps)
+        self.goal = self.goal if goal is None else goal
+        super().advance(moving)
 
-    def arrive(self, loss_gradient: Slopes) -> None:
+    def arrive(self, loss_gradient: np.ndarray) -> None:
         """Take over the gradient of the loss at the parameters, and judge it."""
         if self._went is None:  # nothing has moved
             self._stale[:] = True
@@ -198,35 +189,32 @@ class ProximalDescent(Descent):
             self._stale, self._formed = self._stale | self._went, self._formed & ~self._went
         super().arrive(loss_gradient)
 
-    def choose(self) -> tuple[Slopes, np.ndarray]:
+    def choose(self) -> tuple[np.ndarray, np.ndarray]:
         """Directions, and slopes along them up to their ends."""
         return self._moves, self._slope
 
-    def remember(self, at: Slopes, gradient: Slopes) -> None:
+    def remember(self, at: np.ndarray, gradient: np.ndarray) -> None:
         """Keep nothing: models know more."""
 
     def first_length(self, slope, bend) -> np.ndarray:
         """Go all the way, or as far as the curvature along it says; it corrects the shared model, too."""
         p = self._moves
         with np.errstate(divide="ignore", invalid="ignore"):
-            expected = self._curvature * (np.sum(p.coef * (self._covariance @ p.coef), axis=0) + p.intercept**2)
-            ratio = (bend - np.sum(self.ridge * p.coef**2, axis=0)) / expected
+            expected = self._curvature * (np.sum(p[:-1] * (self._covariance @ p[:-1]), axis=0) + p[-1] ** 2)
+            ratio = (bend - np.sum(self.ridge * p**2, axis=0)) / expected
             ratio = np.where(np.isfinite(ratio) & (ratio > 0), ratio, 1.0)
             self._curvature = self._curvature * np.clip(ratio, 1 / _RESCALED, _RESCALED)
             return np.minimum(-slope / bend, 1.0)
 
-    def rise_of_kinks(self, p: Slopes, lengths: np.ndarray) -> np.ndarray:
+    def rise_of_kinks(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Mean slope of the penalty's kinks on the way, (fit,)."""
         safe = np.where(lengths > 0, lengths, 1.0)
-        return (self._kinks(self.coef + safe * p.coef) - self._kinks(self.coef)) / safe
+        return (self._kinks(self.at + safe * p) - self._kinks(self.at)) / safe
 
     def _part(self, index: np.ndarray, rows: HostRows) -> Self:
         """Return some of the fits as a descent of their own, on their rows."""
         part = super()._part(index, rows)
-        part.penalty, part._curvature = select(self.penalty, index), self._curvature[index]
-        part._strength, part._moves = self._strength[:, index], self._moves.part(index)
-        for name in ("_stale", "_formed", "_promised", "_slope", "goal"):
-            setattr(part, name, getattr(self, name)[index])
+        part.penalty = select(self.penalty, index)
         return part
 
 

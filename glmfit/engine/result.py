@@ -44,14 +44,14 @@ class LoopOptions:
     max_memory: float = np.inf
 
 
-def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray) -> np.ndarray:
-    """Gap below which a neuron counts as converged, (neuron,).
+def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray, fits=slice(None)) -> np.ndarray:
+    """Gap below which some fits count as converged, (fit,).
 
     The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
     recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and ``rounding``.
     """
-    tol = options.tol  # one, or one per neuron
-    improvement = np.maximum(problem.null_objective - objective, 0.0)
+    tol = np.broadcast_to(options.tol, np.shape(problem.null_objective))[fits]
+    improvement = np.maximum(problem.null_objective[fits] - objective, 0.0)
     negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / _DEFAULT_TOL)
     return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 

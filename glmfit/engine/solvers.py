@@ -112,9 +112,10 @@ class NewtonRun(Run):
             self.epochs[neuron] = outcome.n_steps
             if not np.isfinite(outcome.objective):
                 self.status[neuron] = Status.NON_FINITE
-            elif self.status[neuron] == Status.PRECISION_FLOOR and not outcome.is_stuck:
+            elif self.status[neuron] == Status.PRECISION_FLOOR and not outcome.stuck:
                 self.status[neuron] = Status.MAX_EPOCHS
             self.open[neuron] = self.status[neuron] == Status.MAX_EPOCHS
-            self._tell(int(self.epochs.max()), f"worst gap {np.nanmax(self.gap):.1e}", self.params)
+            here = Params(*(a.copy() for a in self.params))
+            self._tell(int(self.epochs.max()), f"worst gap {np.nanmax(self.gap):.1e}", here)
             self.notebook.note(self)
         self._note(int(self.epochs.max()))

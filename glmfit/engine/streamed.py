@@ -9,10 +9,10 @@ from typing import Self
 import jax
 import numpy as np
 
-from .chunks import chunks, n_cores
+from .chunks import Workers, chunks, n_cores
 from .host import HostRows
 from .population import PopulationProblem
-from .tiles import ALL, Slopes, Workers, rows_of_a_tile
+from .tiles import ALL, rows_of_a_tile
 
 _PORTION = 4e6  # bytes that are read at once, unless a source has larger chunks
 _RUN = 256  # neighbouring rows of a sample
@@ -23,26 +23,11 @@ _PER_FEATURE = 20  # rows of a sample, at least
 class StreamedRows(Workers):
     """Rows of independent fits that are read as they are needed, with the methods of :class:`HostRows`.
 
-    Parameters
-    ----------
-    X, Y :
-        Features (row, feature) and counts (row, neuron): what gives rows for a slice, has a length, and may be asked
-        from several threads. ``X.chunk_rows`` says how many are best read at once.
-    guide : HostRows
-        The same fits on some of the rows, in memory.
-    share : float
-        Mean weight of these rows.
-    weights, offset : numpy.ndarray, optional
-        As of :class:`HostRows`.
-    max_bytes : float
-        For what is read at a time, by all threads.
-
-    Notes
-    -----
     Nothing as long as the recording is kept: predictors and curvature are computed again where they are needed, which
     costs less than reading. A portion of rows is a :class:`HostRows` for as long as a thread works on it. Metrics and
-    lengths of steps come from the guide, so that a step reads the rows once; gradients and what proofs rest on come
-    from all rows. A fit that makes slow progress comes to doubt the guide, and all its passes read all rows.
+    lengths of steps come from the ``guide``, the same fits on some rows in memory of mean weight ``share``, so that a
+    step reads the rows once; gradients and what proofs rest on come from all rows. A fit that makes slow progress comes
+    to doubt the guide, and all its passes read all rows. ``max_bytes`` are for what all threads read at a time.
     """
 
     waiting = 2
@@ -53,7 +38,7 @@ class StreamedRows(Workers):
         self.observation, self.mean, self.dtype = guide.observation, guide.mean, guide.dtype
         self.passes = 0.0
         d, n = X.shape[1], len(guide.neuron)
-        self._at, self._direction, self._slopes = (Slopes(np.full((d, n), np.nan), np.full(n, np.nan)) for _ in "123")
+        self._at, self._direction, self._slopes = np.full((3, d + 1, n), np.nan)
         self._seen: tuple | None = None  # centre, spread, furthest and longest
         self._unit, self._led = np.ones(d), False
         self._trusts = np.ones(n, bool)  # the guide
@@ -74,8 +59,8 @@ class StreamedRows(Workers):
 
     def _there(self, fits, look):
         """Look at a portion where some fits are; proofs ask that curvature is that of exact predictors."""
-        at = self._at.part(fits)
-        return lambda part: (part.put(*at), look(part))[1]
+        at = self._at[:, fits]
+        return lambda part: (part.put(at), look(part))[1]
 
     def _read(self, look, fits=ALL) -> tuple:
         """Read all rows once; a look at a portion, as rows in memory, gives what is averaged and what is maximised."""
@@ -97,40 +82,38 @@ class StreamedRows(Workers):
 
     # ---------------------------------------------------------------- passes that show the way
 
-    def place(self, coef, intercept) -> Slopes:
-        """Put all fits at parameters of centred features; returns the gradient there. Those that stay are not read."""
-        moved = np.flatnonzero(np.any(coef != self._at.coef, axis=0) | (intercept != self._at.intercept))
-        self._at, self._led = Slopes(coef.copy(), intercept.copy()), False
+    def place(self, at) -> np.ndarray:
+        """Put all fits at parameters; returns the gradient there. Those that stay are not read."""
+        moved = np.flatnonzero(np.any(at != self._at, axis=0))
+        self._at, self._led = at.copy(), False
         if len(moved):
-            found, _ = self._read(lambda part: (part.place(coef[:, moved], intercept[moved]), None), moved)
-            self._slopes.coef[:, moved], self._slopes.intercept[moved] = found
+            self._slopes[:, moved], _ = self._read(lambda part: (part.place(at[:, moved]), None), moved)
             self._seen = None
-            self.passes += len(moved) / len(intercept)
-        return Slopes(*(a.copy() for a in self._slopes))
+            self.passes += len(moved) / at.shape[1]
+        return self._slopes.copy()
 
-    def along(self, coef, intercept) -> np.ndarray:
+    def along(self, p) -> np.ndarray:
         """Keep a direction; returns the mean of curvature times squared predictors of it, by the guide, (fit,)."""
-        p = self._direction = Slopes(coef, intercept)
-        bend = self._guided.along(coef, intercept)
-        at = np.flatnonzero(~self._trusts & (np.any(coef != 0, axis=0) | (intercept != 0)))
+        self._direction = p
+        bend = self._guided.along(p)
+        at = np.flatnonzero(~self._trusts & np.any(p != 0, axis=0))
         if len(at):
-            look = self._there(at, lambda part: (part.along(*p.part(at)), None))
+            look = self._there(at, lambda part: (part.along(p[:, at]), None))
             bend[at] = self._read(look, at)[0]
         return bend
 
-    def move(self, step, at: np.ndarray | None = None) -> Slopes:
+    def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
         """Go ``step`` (fit,) along the direction, and return the gradient of the mean loss there."""
         at = np.arange(len(self.guide.neuron)) if at is None else at
         lengths = np.zeros(len(self.guide.neuron))
         lengths[at] = step
-        (coef, intercept), p = self._at, self._direction
-        return self.place(coef + lengths * p.coef, intercept + lengths * p.intercept).part(at)
+        return self.place(self._at + lengths * self._direction)[:, at]
 
     @property
     def _guided(self) -> HostRows:
         """The guide where the fits are."""
         if not self._led:
-            self.guide.put(*self._at)
+            self.guide.put(self._at)
             self._led = True
         return self.guide
 
@@ -163,19 +146,18 @@ class StreamedRows(Workers):
 
     # ---------------------------------------------------------------- passes that numbers rest on
 
-    def evaluate(self, coef, intercept, dual: bool = False):
+    def evaluate(self, at, dual: bool = False):
         """Mean loss and gradient in float64, and the sums for a bound by duality; see :meth:`HostRows.evaluate`."""
 
         def look(part):
-            found = part.evaluate(coef, intercept, dual)
+            found = part.evaluate(at, dual)
             mean, most = self._survey(part)
             return (found, mean), most
 
         (found, mean), most = self._read(look)
         self._seen = mean, most
         self.passes += 1 + dual
-        self._at, self._led = Slopes(coef.copy(), intercept.copy()), False
-        self._slopes = Slopes(*(a.copy() for a in found[1]))
+        self._at, self._led, self._slopes = at.copy(), False, found[1].copy()
         return found
 
     def _survey(self, part: HostRows) -> tuple[tuple, tuple]:
@@ -188,8 +170,8 @@ class StreamedRows(Workers):
             self._seen = self._read(self._there(ALL, self._survey))
         return self._seen
 
-    def centre(self) -> Slopes:
-        """Means of curvature times centred features, and of curvature: (feature, fit) and (fit,)."""
+    def centre(self) -> np.ndarray:
+        """Means of curvature times centred features, then of curvature itself, (feature + 1, fit)."""
         return self._surveyed()[0][0]
 
     def furthest(self) -> np.ndarray:
@@ -203,10 +185,10 @@ class StreamedRows(Workers):
         (_, spread), (_, longest) = self._surveyed()
         return longest, spread
 
-    def products(self, coef, intercept) -> Slopes:
+    def products(self, p) -> np.ndarray:
         """Hessians of the mean loss times a direction."""
         self.passes += 1.5
-        return self._read(self._there(ALL, lambda part: (part.products(coef, intercept), None)))[0]
+        return self._read(self._there(ALL, lambda part: (part.products(p), None)))[0]
 
     def reach(self, at) -> np.ndarray:
         """Largest ``|D|`` of some fits over the rows that count, by the guide if the fit trusts it, (fit,)."""
@@ -214,7 +196,7 @@ class StreamedRows(Workers):
         sure = np.flatnonzero(~self._trusts[at])
         if len(sure):
             fits, every = at[sure], np.arange(len(sure))
-            look = self._there(fits, lambda part: (part.along(*p.part(fits)), part.reach(every)))
+            look = self._there(fits, lambda part: (part.along(p[:, fits]), part.reach(every)))
             reach[sure] = self._read(look, fits)[1]
         return reach
 
@@ -229,7 +211,7 @@ class StreamedRows(Workers):
         parts = [copy.copy(self) for _ in indices]
         for part, index, guide in zip(parts, indices, self._guided.split(*indices), strict=True):
             part.guide, part._trusts = guide, self._trusts[index]
-            part._at, part._direction, part._slopes = (a.part(index) for a in (self._at, self._direction, self._slopes))
+            part._at, part._direction, part._slopes = (a[:, index] for a in (self._at, self._direction, self._slopes))
             part.passes, part._seen = 0.0, None
         return parts
 

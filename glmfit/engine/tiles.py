@@ -1,21 +1,19 @@
 """Rows in memory, tile by tile: features, counts, weights and offsets of fits, and threads that share the tiles.
 
+Parameters, directions and gradients are float64 (feature + 1, fit), of centred features, the intercept last.
+
 XLA compiles for every shape; the derivatives of a loss are one program for tiles of one size, whatever the fit.
 """
 
-import contextlib
 import copy
 import functools
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Self
 
 import numpy as np
 
 from ..compilation import is_forked, jit
 from ..observations import Observation
-from .chunks import aligned_empty, chunks, n_cores, one_thread_each
+from .chunks import Workers, aligned_empty, chunks
 
 ALL = slice(None)
 TILE = 1 << 17  # numbers; smaller tiles cost more calls, larger ones leave the cache
@@ -24,48 +22,6 @@ _MOST_ROWS = 16384  # of a tile: more leave the cache
 _LEAST_ROWS = 64
 
 _own = threading.local()
-
-
-class Slopes(NamedTuple):
-    """Gradient of the mean loss, float64."""
-
-    coef: np.ndarray  # (feature, fit), of centred features
-    intercept: np.ndarray  # (fit,)
-
-    def part(self, index) -> Self:
-        """Return those of some fits."""
-        return Slopes(self.coef[:, index], self.intercept[index])
-
-
-class Workers:
-    """Threads among which work is shared while they are entered as a context; BLAS keeps to one thread meanwhile."""
-
-    waiting = 0  # threads beside one for each core, where some wait for a disk
-    _pool: ThreadPoolExecutor | None = None
-
-    def __enter__(self):
-        """Start threads."""
-        self._open = contextlib.ExitStack()
-        self._open.enter_context(one_thread_each())
-        workers = n_cores() + self.waiting
-        self._pool = self._open.enter_context(ThreadPoolExecutor(workers)) if workers > 1 else None
-        return self
-
-    def __exit__(self, *error) -> None:
-        """End them."""
-        self._open.close()
-
-    def each(self, function, items) -> Iterator:
-        """Apply a function to every item, in order, shared among threads."""
-
-        def quietly(item):
-            # What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                return function(item)
-
-        if self._pool is None or len(items) == 1:
-            return map(quietly, items)
-        return self._pool.map(quietly, items)
 
 
 class Tiles(Workers):
@@ -107,9 +63,9 @@ class Tiles(Workers):
             return self._fast[tile]
         return np.asarray(self.X[tile] - self._shift, self.dtype)
 
-    def _base(self, coef, intercept) -> np.ndarray:
-        """Constant term of the predictor for centred coefficients, given what is taken off X in products."""
-        return intercept - self.mean @ coef if self._shift is None else intercept
+    def _base(self, at) -> np.ndarray:
+        """Constant term of the predictor for parameters of centred features, given what is taken off X in products."""
+        return at[-1] - self.mean @ at[:-1] if self._shift is None else at[-1]
 
     def _y(self, tile: slice, at, dtype) -> np.ndarray:
         y = self.Y[tile] if at is ALL and self._every else np.take(self.Y[tile], self.neuron[at], axis=1)
@@ -161,19 +117,9 @@ def is_far(X, mean) -> bool:
 
 
 def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First and second derivative of the loss in eta.
+    """First and second derivative of the loss in eta; float32 arrays hold at most `TILE` numbers.
 
-    Parameters
-    ----------
-    observation :
-        Loss of one response.
-    y, eta :
-        Responses and linear predictor, of one shape and dtype; float32 arrays hold at most `TILE` numbers.
-
-    Returns
-    -------
-    r, c : numpy.ndarray
-        Of the shape of eta; they may be views that the next call in the same thread leaves alone, and read-only.
+    They may be views that the next call in the same thread leaves alone, and read-only.
     """
     if eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
         return observation.derivatives(y, eta)

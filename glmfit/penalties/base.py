@@ -1,6 +1,5 @@
-"""What every penalty provides: formulas in the coefficients only, never in the intercept."""
+"""Formulas of all penalties, a ridge plus norms, in the coefficients only, never in the intercept."""
 
-import abc
 from typing import Any
 
 import equinox as eqx
@@ -20,14 +19,17 @@ def as_strength(value: Any) -> Array:
 class Penalty(eqx.Module):
     """Penalty R(W) = sum_n R_n(w_n) on coefficients W (feature, neuron), one term per neuron.
 
-    A penalty is a smooth ridge part, ``ridge_strength_n / 2 ||w_n||^2``, plus a non-smooth part S that has a
-    proximal operator. It is a pytree whose leaves are the strengths: another strength does not recompile.
+    A penalty is a smooth ridge part, ``ridge_strength_n / 2 ||w_n||^2``, plus S, a sum of norms of blocks of
+    coefficients, each times its strength: of single ones unless a class says otherwise. It is a pytree whose leaves are
+    the strengths: another strength does not recompile.
 
     Attributes
     ----------
     strength : array, shape (), (neuron,) or (feature, neuron)
         Regularisation strength >= 0, shared, one per neuron or one per coefficient. The data term is a mean over
         time, so the strength does not scale with the length of the recording.
+    ratio : float or array
+        Share of the strength that the norms have; the ridge has the rest.
     name : str
         NeMoS's name of the penalty.
     smooth : bool
@@ -40,6 +42,7 @@ class Penalty(eqx.Module):
     """
 
     strength: Array = eqx.field(converter=as_strength)
+    ratio: eqx.AbstractVar[Any]
     name: eqx.AbstractClassVar[str]
     smooth: eqx.AbstractClassVar[bool]
 
@@ -77,26 +80,38 @@ class Penalty(eqx.Module):
         return np.asarray(self.value(np.eye(n_features))) == 0
 
     def blocks(self, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """Norms whose sum, each times its strength, is S of a single neuron.
-
-        Returns
-        -------
-        labels : numpy.ndarray, shape (feature,)
-            Index of the norm that a feature is in, -1 for none.
-        strength : numpy.ndarray, shape (norm,)
-        """
-        return np.full(n_features, -1), np.zeros(0)
+        """Norms of S of a single neuron: which one each feature is in, -1 for none, and the strength of each."""
+        if self.smooth:
+            return np.full(n_features, -1), np.zeros(0)
+        return np.arange(n_features), np.broadcast_to(np.ravel(self.l1_strength), n_features)
 
     @property
-    @abc.abstractmethod
-    def ridge_strength(self) -> Array:
-        """Strength of the smooth part ``ridge_strength / 2 ||w||^2``; array of the shape of ``strength``."""
+    def l1_strength(self) -> Array:
+        """Strength of the norms, ``strength ratio``."""
+        return self.strength * self.ratio
 
-    @abc.abstractmethod
+    @property
+    def ridge_strength(self) -> Array:
+        """Strength of the smooth part ``ridge_strength / 2 ||w||^2``, ``strength (1 - ratio)``."""
+        return self.strength * (1.0 - self.ratio)
+
+    def norms(self, coef: FeatureNeuron) -> Array:
+        """Compute the norms of S, (norm, neuron): of every coefficient by itself."""
+        return abs(coef)
+
+    def norm_strength(self, like: FeatureNeuron) -> Array:
+        """Strength of every norm, in the namespace and dtype of an array; it broadcasts with `norms`."""
+        return per_neuron(self.l1_strength, like)
+
+    def spread(self, values: Array) -> Array:
+        """Give every feature the value of its norm, (feature, neuron)."""
+        return values
+
     def value(self, coef: FeatureNeuron) -> PerNeuron:
         """Compute R_n(w_n) >= 0, ridge part included, (neuron,)."""
+        ridge = (0.5 * per_neuron(self.ridge_strength, coef) * coef * coef).sum(axis=0)
+        return ridge if self.smooth else ridge + (self.norm_strength(coef) * self.norms(coef)).sum(axis=0)
 
-    @abc.abstractmethod
     def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Apply the proximal operator of the non-smooth part: argmin_v ||v - coef||^2 / (2 step) + S(v).
 
@@ -115,8 +130,15 @@ class Penalty(eqx.Module):
         jax.Array, shape (feature, neuron)
             Minimiser in v, with exact zeros. JAX only.
         """
+        coef = jnp.asarray(coef)
+        if self.smooth:
+            return coef
+        step = jnp.asarray(step, dtype=coef.dtype)
+        threshold = self.norm_strength(coef) * (step[None, :] if step.ndim == 1 else step)
+        if feature_scale is not None:
+            threshold = threshold / jnp.asarray(feature_scale, dtype=coef.dtype)[:, None]
+        return self.spread(_kept(threshold, self.norms(coef))) * coef
 
-    @abc.abstractmethod
     def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
         """Compute the subgradient of smallest norm, grad + xi with xi in the subdifferential of S at the coefficients.
 
@@ -133,20 +155,32 @@ class Penalty(eqx.Module):
         -------
         array, shape (feature, neuron)
         """
+        if self.smooth:
+            return grad
+        xp, strength, norm = namespace(coef, grad), self.norm_strength(grad), self.norms(coef)
+        pull = strength / xp.where(norm == 0.0, 1.0, norm)
+        parts = _kept(strength, self.norms(grad)), pull, norm == 0.0
+        kept, pull, is_zero = (self.spread(part) for part in parts)
+        return xp.where(is_zero, kept * grad, grad + pull * coef)
 
-    @abc.abstractmethod
     def conjugate(self, dual: FeatureNeuron) -> PerNeuron:
         """Compute the convex conjugate ``R*(u) = max_w u'w - R(w)`` >= 0, (neuron,); inf outside of its domain."""
+        xp, ridge = namespace(dual), per_neuron(self.ridge_strength, dual)
+        excess = xp.maximum(self.norms(dual) - self.norm_strength(dual), 0.0)
+        free = ridge == 0.0
+        part = excess * excess / (2.0 * xp.where(free, 1.0, ridge))
+        return xp.where(free & (excess != 0.0), float("inf"), xp.where(free, 0.0, part)).sum(axis=0)
 
-    @abc.abstractmethod
     def shares(self, dual: FeatureNeuron) -> Array:
         """Compute how far a dual point u may be kept, (share, neuron).
 
         The shares are in [0, 1], rounded down: the largest s for which ``R*(s u)`` is finite and, where they differ,
         the largest for which it is 0.
         """
+        xp, limit, size = namespace(dual), self.norm_strength(dual), self.norms(dual)
+        without_ridge = xp.where(per_neuron(self.ridge_strength, dual) > 0.0, 0.0, size)
+        return xp.stack([_share_within(limit, some) for some in (without_ridge, size)])
 
-    @abc.abstractmethod
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
         """Compute the smallest strength at which W = 0 is optimal: the upper end of a regularisation path.
 
@@ -161,38 +195,26 @@ class Penalty(eqx.Module):
         array, shape (neuron,)
             Strength; inf where no strength gives W = 0.
         """
+        if self.smooth:  # it shrinks but never selects
+            return namespace(grad_at_zero).full_like(grad_at_zero[0], float("inf"))
+        return (abs(grad_at_zero) / per_neuron(self.ratio, grad_at_zero)).max(axis=0)
 
 
-def thresholds(strength: Array, step: Array | float, feature_scale: Array | None, coef: Array) -> jax.Array:
-    """Compute strength * step / feature_scale, in a shape that broadcasts against coef."""
-    step = jnp.asarray(step, dtype=coef.dtype)
-    threshold = strength * (step[None, :] if step.ndim == 1 else step)
-    if feature_scale is None:
-        return threshold
-    return threshold / jnp.asarray(feature_scale, dtype=coef.dtype)[:, None]
-
-
-def per_neuron(strength: Array, like: Array) -> Array:
+def per_neuron(strength: Array | float, like: Array) -> Array:
     """Bring a strength to the namespace and dtype of `like`, ready to broadcast with (feature, neuron)."""
     strength = namespace(like).asarray(strength, dtype=like.dtype)
     return strength[None, :] if strength.ndim == 1 else strength
 
 
-def ridge_value(strength: Array, coef: Array) -> Array:
-    """Compute strength / 2 ||w||^2 of each neuron; the strength is that of `per_neuron`."""
-    return (0.5 * strength * coef * coef).sum(axis=0)
-
-
-def ridge_conjugate(strength: Array, dual: Array) -> Array:
-    """Compute ``||u||^2 / (2 strength)`` of each neuron, inf where u is not 0 and the strength is."""
-    xp = namespace(dual)
-    free = strength == 0.0
-    part = dual * dual / (2.0 * xp.where(free, 1.0, strength))
-    return xp.where(free & (dual != 0.0), float("inf"), xp.where(free, 0.0, part)).sum(axis=0)
-
-
-def share_within(limit: Array, size: Array) -> Array:
+def _share_within(limit: Array, size: Array) -> Array:
     """Compute the largest s in [0, 1] with ``s size <= limit`` in every row, rounded down, (neuron,)."""
     xp = namespace(size)
     most = xp.where(size <= limit, 1.0, limit / xp.where(size > 0.0, size, 1.0))
     return most.min(axis=0) * (1.0 - 4.0 * float(np.finfo(size.dtype).eps))
+
+
+def _kept(threshold: Array, norm: Array) -> Array:
+    """Compute what is left of a vector whose norm is shrunk by the threshold, as a share of it."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = 1.0 - threshold / norm
+    return namespace(norm).where(share > 0.0, share, 0.0)

@@ -7,10 +7,9 @@ import numpy as np
 
 from glmfit.checks import not_text, shorten
 from glmfit.penalties.base import Penalty
+from glmfit.penalties.elementwise import ElasticNet, Lasso, NoPenalty, Ridge
 from glmfit.penalties.group_lasso import NO_GROUP, GroupLasso
 from glmfit.penalties.groups import group_labels
-from glmfit.penalties.l1 import ElasticNet, Lasso
-from glmfit.penalties.ridge import NoPenalty, Ridge
 
 _BY_NAME = {cls.name: cls for cls in (NoPenalty, Ridge, Lasso, ElasticNet, GroupLasso)}
 

@@ -5,11 +5,10 @@ from typing import ClassVar, NamedTuple, final
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from glmfit.numerics import namespace
-from glmfit.penalties.base import Penalty, per_neuron, ridge_conjugate, share_within, thresholds
+from glmfit.penalties.base import Penalty, per_neuron
 from glmfit.types import Array, FeatureNeuron, PerFeature, PerNeuron
 
 NO_GROUP = -1
@@ -37,6 +36,7 @@ class GroupLasso(Penalty):
     """
 
     groups: tuple[int, ...] = eqx.field(static=True, converter=lambda labels: tuple(int(i) for i in labels))
+    ratio: ClassVar[float] = 1.0
     name: ClassVar[str] = "GroupLasso"
     smooth: ClassVar[bool] = False
 
@@ -61,11 +61,8 @@ class GroupLasso(Penalty):
     def blocks(self, n_features: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the groups that there are, numbered from 0; their strengths are ``strength sqrt(|g|)``."""
         layout = _layout(self.groups)
-        return np.where(layout.penalised, layout.group, NO_GROUP), np.ravel(self.strength) * layout.weight
-
-    def value(self, coef: FeatureNeuron) -> PerNeuron:
-        """Compute ``strength sum_g sqrt(|g|) ||w_g||_2``."""
-        return (self._group_strength(coef) * self._norms(coef)).sum(axis=0)
+        weight = layout.weight[layout.weight > 0]
+        return np.where(layout.group < len(weight), layout.group, NO_GROUP), np.ravel(self.strength) * weight
 
     def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Shrink the norm of each group by ``strength sqrt(|g|) step / scale_g``; step is shared by the features.
@@ -75,97 +72,66 @@ class GroupLasso(Penalty):
         ValueError
             If `step` has an axis for the features, or if a NumPy `feature_scale` varies inside a group.
         """
-        coef, layout = jnp.asarray(coef), _layout(self.groups)
         if np.ndim(step) > 1:
             raise ValueError(
                 f"step has shape {np.shape(step)}; the group lasso needs one step for all features, shape () "
                 "or (neuron,). Put scales of the groups into feature_scale, constant inside a group."
             )
         if feature_scale is not None:
-            of_group = feature_scale[layout.members[:, 0]]
-            differs = layout.penalised & (feature_scale != of_group[layout.group])
+            layout, of_feature = _layout(self.groups), feature_scale
+            feature_scale = of_feature[layout.members[:, 0]]
+            differs = of_feature != feature_scale[layout.group]
             if isinstance(differs, np.ndarray) and np.any(differs):
                 raise ValueError(
                     "feature_scale varies inside a group; the group lasso needs one scale per group. Give "
                     "all features of a group the mean of their scales."
                 )
-            feature_scale = of_group
-        threshold = thresholds(self._group_strength(coef), step, feature_scale, coef)
-        kept = _kept(threshold, self._norms(coef))[layout.group]
-        return jnp.where(layout.penalised[:, None], kept * coef, coef)
-
-    def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
-        """Add ``l w_g / ||w_g||`` where w_g != 0, else shrink the norm of grad_g by ``l = strength sqrt(|g|)``."""
-        xp, layout = namespace(coef, grad), _layout(self.groups)
-        strength = self._group_strength(grad)
-        norm, kept = self._norms(coef), _kept(strength, self._norms(grad))
-        pull = strength / xp.where(norm == 0.0, 1.0, norm)
-        # Back to one row per feature.
-        pull, kept, is_zero = (a[layout.group] for a in (pull, kept, norm == 0.0))
-        residual = xp.where(is_zero, kept * grad, grad + pull * coef)
-        return xp.where(layout.penalised[:, None], residual, grad)
-
-    def conjugate(self, dual: FeatureNeuron) -> PerNeuron:
-        """Give 0 where no group's norm exceeds ``strength sqrt(|g|)`` and features without a group have 0, else inf."""
-        xp = namespace(dual)
-        excess = xp.maximum(self._norms(dual) - self._group_strength(dual), 0.0)
-        return ridge_conjugate(xp.zeros_like(excess), excess) + ridge_conjugate(xp.zeros_like(dual), self._free(dual))
-
-    def shares(self, dual: FeatureNeuron) -> Array:
-        """Compute where no group's norm exceeds ``strength sqrt(|g|)``; 0 where features without a group have more."""
-        xp = namespace(dual)
-        share = share_within(self._group_strength(dual), self._norms(dual))
-        return xp.where(xp.any(self._free(dual) != 0.0, axis=0), 0.0, share)[None]
-
-    def _free(self, dual: Array) -> Array:
-        """Keep the entries of features without a group, 0 elsewhere."""
-        return namespace(dual).where(_layout(self.groups).penalised[:, None], 0.0, dual)
+        return super().prox(coef, step, feature_scale)
 
     def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
         """Compute the largest ``||grad_g||_2 / sqrt(|g|)``."""
-        xp = namespace(grad_at_zero)
-        weight = xp.asarray(_layout(self.groups).weight, dtype=grad_at_zero.dtype)
-        return (self._norms(grad_at_zero) / weight[:, None]).max(axis=0)
+        weight = _layout(self.groups).weight
+        of_one = namespace(grad_at_zero).asarray(weight[weight > 0], dtype=grad_at_zero.dtype)
+        return (self.norms(grad_at_zero)[: len(of_one)] / of_one[:, None]).max(axis=0)
 
-    def _norms(self, coef: Array) -> Array:
-        """Compute the norms of the groups, (group, neuron), with gradient 0 at 0."""
+    def norms(self, coef: FeatureNeuron) -> Array:
+        """Compute the norms of the groups and of features without one, (norm, neuron), with gradient 0 at 0."""
         xp = namespace(coef)
         members = xp.concatenate([coef, xp.zeros_like(coef[:1])])[_layout(self.groups).members]
         squared = (members * members).sum(axis=1)
         is_zero = squared == 0.0
         return xp.where(is_zero, 0.0, xp.sqrt(xp.where(is_zero, 1.0, squared)))
 
-    def _group_strength(self, coef: Array) -> Array:
-        """Compute ``strength sqrt(|g|)``, shape (group, 1) or (group, neuron)."""
-        weight = namespace(coef).asarray(_layout(self.groups).weight, dtype=coef.dtype)
-        return per_neuron(self.strength, coef) * weight[:, None]
+    def norm_strength(self, like: FeatureNeuron) -> Array:
+        """Compute ``strength sqrt(|g|)``, 0 for features without a group, shape (norm, 1) or (norm, neuron)."""
+        strength, weight = per_neuron(self.strength, like), _layout(self.groups).weight
+        if strength.ndim == 2 and len(strength) > 1:  # any will do for features without a group, whose weight is 0
+            strength = strength[np.minimum(np.arange(len(weight), dtype=np.int32), len(strength) - 1)]
+        return strength * namespace(like).asarray(weight, dtype=like.dtype)[:, None]
+
+    def spread(self, values: Array) -> Array:
+        """Give every feature the value of its norm, (feature, neuron)."""
+        return values[_layout(self.groups).group]
 
 
 class _Layout(NamedTuple):
-    """Index arrays of a grouping."""
+    """Index arrays of a grouping: its groups, then features without one, each a norm of weight 0."""
 
-    members: np.ndarray  # (group, largest size): features, then n_features as padding
-    weight: np.ndarray  # (group,): sqrt of the size
-    group: np.ndarray  # (feature,): row of `members`; 0 where not penalised
-    penalised: np.ndarray  # (feature,): bool
+    members: np.ndarray  # (norm, largest size): features, then n_features as padding
+    weight: np.ndarray  # (norm,): sqrt of the size, 0 where not penalised
+    group: np.ndarray  # (feature,): row of `members`
 
 
 @functools.lru_cache(maxsize=64)
 def _layout(groups: tuple[int, ...]) -> _Layout:
     """Compute the index arrays of a grouping, once."""
     labels = np.asarray(groups)
-    penalised = labels != NO_GROUP
-    _, group_of_penalised, sizes = np.unique(labels[penalised], return_inverse=True, return_counts=True)
-    group = np.zeros(len(labels), dtype=np.int32)  # int64 breaks when one process runs jax in both modes
-    group[penalised] = group_of_penalised
+    free = labels == NO_GROUP
+    labels = np.where(free, labels.max() + 1 + np.arange(len(labels)), labels)
+    _, group, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    # int64 breaks when one process runs jax in both modes.
     members = np.full((len(sizes), sizes.max(initial=1)), len(labels), dtype=np.int32)
-    for row in range(len(sizes)):
-        members[row, : sizes[row]] = np.flatnonzero(penalised & (group == row))
-    return _Layout(members, np.sqrt(sizes), group, penalised)
-
-
-def _kept(threshold: Array, norm: Array) -> Array:
-    """Compute what is left of a vector whose norm is shrunk by the threshold, as a share of it."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = 1.0 - threshold / norm
-    return namespace(norm).where(share > 0.0, share, 0.0)
+    for row, size in enumerate(sizes):
+        members[row, :size] = np.flatnonzero(group == row)
+    weight = np.where(np.arange(len(sizes)) < len(sizes) - free.sum(), np.sqrt(sizes), 0.0)
+    return _Layout(members, weight, group.astype(np.int32))

@@ -15,48 +15,35 @@ def group_labels(groups: Any, n_features: int, feature_names: Sequence[str] | No
             "regularizer is 'GroupLasso', but groups is None; pass groups as one label per feature, for "
             "example [0, 0, 1, 1], or as {'name': [indices or feature names]}."
         )
+    labels = np.full(n_features, NO_GROUP)
     if isinstance(groups, Mapping):
-        labels = _labels_of_mapping(groups, n_features, feature_names)
+        for label, (group, members) in enumerate(groups.items()):
+            for feature in read_members(group, members, n_features, feature_names):
+                if labels[feature] != NO_GROUP:
+                    name = f"{feature}" if feature_names is None else f"{feature} ({feature_names[feature]!r})"
+                    raise ValueError(
+                        f"feature {name} is in group {list(groups)[labels[feature]]!r} and again in group {group!r}; a "
+                        "feature can be in one group only, once. For overlapping groups, copy its column."
+                    )
+                labels[feature] = label
     else:
-        labels = _labels_of_array(groups, n_features)
+        given = read_labels(groups, n_features)
+        if given.dtype.kind not in "iuUT":
+            raise ValueError(
+                f"groups has dtype {given.dtype}; labels must be integers (-1: not penalised) or strings. "
+                "Convert them, for example with numpy.asarray(groups, dtype=int)."
+            )
+        is_number = given.dtype.kind in "iu"
+        if is_number and given.min(initial=0) < NO_GROUP:
+            raise ValueError(
+                f"groups has the label {given.min()}; integer labels must be >= 0, or -1 for a feature that is "
+                "not penalised."
+            )
+        grouped = given != NO_GROUP if is_number else np.ones(n_features, dtype=bool)
+        labels[grouped] = np.unique(given[grouped], return_inverse=True)[1]
     if np.all(labels == NO_GROUP):
         raise ValueError("groups puts no feature into a group; put one in, or pass regularizer='UnRegularized'.")
     return tuple(labels.tolist())
-
-
-def _labels_of_array(groups: Any, n_features: int) -> np.ndarray:
-    """Labels from one integer or string per feature."""
-    labels = read_labels(groups, n_features)
-    if labels.dtype.kind not in "iuUT":
-        raise ValueError(
-            f"groups has dtype {labels.dtype}; labels must be integers (-1: not penalised) or strings. "
-            "Convert them, for example with numpy.asarray(groups, dtype=int)."
-        )
-    is_number = labels.dtype.kind in "iu"
-    if is_number and labels.min(initial=0) < NO_GROUP:
-        raise ValueError(
-            f"groups has the label {labels.min()}; integer labels must be >= 0, or -1 for a feature that is "
-            "not penalised."
-        )
-    grouped = labels != NO_GROUP if is_number else np.ones(n_features, dtype=bool)
-    result = np.full(n_features, NO_GROUP)
-    result[grouped] = np.unique(labels[grouped], return_inverse=True)[1]
-    return result
-
-
-def _labels_of_mapping(groups: Mapping, n_features: int, feature_names: Sequence[str] | None) -> np.ndarray:
-    """Labels from group name -> features."""
-    labels = np.full(n_features, NO_GROUP)
-    for label, (group, members) in enumerate(groups.items()):
-        for feature in read_members(group, members, n_features, feature_names):
-            if labels[feature] != NO_GROUP:
-                name = f"{feature}" if feature_names is None else f"{feature} ({feature_names[feature]!r})"
-                raise ValueError(
-                    f"feature {name} is in group {list(groups)[labels[feature]]!r} and again in group {group!r}; a "
-                    "feature can be in one group only, once. For overlapping groups, copy its column."
-                )
-            labels[feature] = label
-    return labels
 
 
 def read_labels(groups: Any, n_features: int) -> np.ndarray:

@@ -29,7 +29,6 @@ from ..engine.metric import SharedMetric
 from ..engine.problem import Params
 from ..engine.proximal import select
 from ..engine.result import LoopOptions, Solution
-from ..engine.tiles import Slopes
 from ..seeds import seed_of
 from .spectral_rows import SAMPLINGS, Metric, Rows, block_spectra, largest_change
 from .spectral_view import Position, SpectralView
@@ -117,8 +116,8 @@ class SAGA:
         walks: list[Walk] = []
         seed, options = seed_of(key), replace(options or LoopOptions(), max_memory=np.inf)  # one walk for all fits
 
-        def begin(rows, metric, ridge, coef, intercept, fits):
-            descent = SagaDescent(self, problem, seed, fits, rows, metric, ridge, coef, intercept)
+        def begin(rows, metric, ridge, at, fits):
+            descent = SagaDescent(self, problem, seed, fits, rows, metric, ridge, at)
             walks.append(descent.walk)
             return descent
 
@@ -266,14 +265,16 @@ class SagaDescent(Descent):
     kernels are compiled once.
     """
 
-    def __init__(self, solver: SAGA, problem, seed: int, fits, rows, metric: SharedMetric, ridge, coef, intercept):
+    of_fits = (*Descent.of_fits, "index", "_null")
+
+    def __init__(self, solver: SAGA, problem, seed: int, fits, rows, metric: SharedMetric, ridge, at):
         self.penalty = select(problem.penalty, fits)
         self.walk: Walk | None = None
         self.kinks = not self.penalty.smooth
-        super().__init__(rows, metric, ridge, coef, intercept)
+        super().__init__(rows, metric, ridge, at)
         for _ in range(solver.warmup if not self.kinks else 0):
             before = rows.eta.copy()
-            self.step(np.ones(len(fits), bool))
+            super().advance(np.ones(len(fits), bool))
             if not (np.abs(rows.eta - before).max(axis=0) > solver.radius / 4).any():
                 break
         self.n_steps[:] = 0
@@ -296,20 +297,21 @@ class SagaDescent(Descent):
         """Say how far the gradient is from 0, or the smallest subgradient."""
         g = self.gradient
         if self.kinks:
-            g = Slopes(np.asarray(self.penalty.subgradient_residual(self.coef, g.coef), np.float64), g.intercept)
+            residual = np.asarray(self.penalty.subgradient_residual(self.coef, g[:-1]), np.float64)
+            g = np.vstack([residual, g[-1]])
         self.towards = self.precondition(g)
         self.squared_norm = self.inner(g, self.towards)
 
-    def precondition(self, g: Slopes) -> Slopes:
+    def precondition(self, g: np.ndarray) -> np.ndarray:
         """Apply the metric of the walk, in which every fit has a centre of its own."""
         if self.walk is None:
             return super().precondition(g)
         whiten = self.shared.basis.whiten
         metric = Metric(*(np.asarray(part, np.float64)[:, self.index] for part in self.walk.metric))
-        x = metric.apply(np.concatenate([whiten.T @ g.coef, g.intercept[None]]))
-        return Slopes(whiten @ x[:-1], x[-1])
+        x = metric.apply(np.vstack([whiten.T @ g[:-1], g[-1]]))
+        return np.vstack([whiten @ x[:-1], x[-1]])
 
-    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
+    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> None:
         """Go as many epochs as lie between checks, and no more than are left."""
         active = np.zeros(self.walk.view.n_neurons, bool)
         active[self.index] = moving
@@ -318,17 +320,17 @@ class SagaDescent(Descent):
         self.n_steps = self.n_steps + n_epochs * moving
         self.rows.passes += (n_epochs + 2) * moving.mean()
         self._read()
-        return [self.estimate]
+        self.trace.append(self.estimate)
 
     def _read(self) -> None:
         """Take over where the walk is: parameters and gradient of centred features."""
         walk, basis, at = self.walk, self.walk.view.basis, self.index
         params, g = walk.params, walk.gradient[:, at]
-        self.coef = params.coef[:, at]
-        self.intercept = params.intercept[at] + self.rows.mean @ self.coef
+        coef = params.coef[:, at]
+        self.at = np.vstack([coef, params.intercept[at] + self.rows.mean @ coef])
         self.gained = self._null - walk.objective[at]
         away = np.outer(basis.mean - self.rows.mean, g[-1])  # what is taken off the features is rounded as they are
-        self.arrive(Slopes(basis.unwhiten.T @ g[:-1] + away, g[-1]))
+        self.arrive(np.vstack([basis.unwhiten.T @ g[:-1] + away, g[-1]]))
 
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
         """Keep the shared metric, which only estimates."""
@@ -336,5 +338,5 @@ class SagaDescent(Descent):
     def _part(self, index: np.ndarray, rows: HostRows) -> SagaDescent:
         """Return some of the fits as a descent of their own on the same walk."""
         part = super()._part(index, rows)
-        part.penalty, part.index, part._null = select(self.penalty, index), self.index[index], self._null[index]
+        part.penalty = select(self.penalty, index)
         return part

@@ -84,18 +84,18 @@ class MajorizedDescent(ClassDescent):
         self.method, self.promised = method, np.nan
         self.hessian_cost = np.full_like(self.hessian_cost, np.inf)
 
-    def step(self, moving: np.ndarray) -> None:
+    def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
         """Go ``relaxation`` times the way to where conjugate gradients put the minimum of the bound."""
         bounds = _Bounds(self, self.method.order)
         x, self.promised, _ = minimise(
-            bounds.product, bounds.precondition, np.vstack(self.gradient), self.method.max_products, _LEFT,
+            bounds.product, bounds.precondition, self.gradient, self.method.max_products, _LEFT,
             went=bounds.follow,
         )  # fmt: skip
-        x = self.method.relaxation * x
-        self.coef, self.intercept, self.n_steps = self.coef + x[:-1], self.intercept + x[-1], self.n_steps + 1
+        self.at, self.n_steps = self.at + self.method.relaxation * x, self.n_steps + 1
         self.arrive(self.rows.move(np.full(len(self.intercept), self.method.relaxation)))
         self.gained = self._null_objective - self.objective
         self._renew_shared()
+        self.trace.append(self.estimate)
 
 
 class _Bounds:
@@ -123,7 +123,7 @@ class _Bounds:
             self._change[:, tile] = change
             return rows.totals[tile] * self._of_rows[tile.start].product(change.T).T
 
-        return self._at.with_ridge(rows.curve_by(curve, p[:-1], p[-1]), p)
+        return rows.curve_by(curve, p) + self._at.ridge * p
 
     def follow(self, length: float) -> None:
         """Let the rows' D follow a step along the last product: no other product with the features is needed."""
@@ -132,7 +132,7 @@ class _Bounds:
     def precondition(self, r: np.ndarray) -> np.ndarray:
         """Divide by the approximate curvature, across the shift common to all classes, of which r has no part."""
         turn = (lambda a: a) if len(self._classes) == 1 else (lambda a: a @ self._classes)
-        z = np.vstack(self._metric.solve(turn(r[:-1]), turn(r[-1])))
+        z = self._metric.solve(turn(r))
         z = z if len(self._classes) == 1 else z @ self._classes.T
         z = z - z.mean(axis=1, keepdims=True)
         z[-1] *= self._at.rows.fit_intercept

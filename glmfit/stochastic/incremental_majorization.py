@@ -92,31 +92,32 @@ class IncrementalMajorization:
 
 
 class _Visits(ClassDescent):
-    """Where a softmax model is whose rows are visited a block at a time, and with what bounds (``at``)."""
+    """Where a softmax model is whose rows are visited a block at a time, and with what bounds (``surrogates``)."""
 
     def __init__(self, *where, method: IncrementalMajorization, seed: int, bounds: SurrogateSum):
         super().__init__(*where)
         self._method, self._seed, self._sum = method, seed, bounds
         start = Params(self.coef, self.intercept - self.rows.mean @ self.coef)
         with bounds.few_threads():
-            self.at = bounds.start(start, method.order)
+            self.surrogates = bounds.start(start, method.order)
         self.hessian_cost = np.full_like(self.hessian_cost, np.inf)
 
-    def step(self, moving: np.ndarray) -> None:
+    def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
         """Visit every row once."""
         epoch = int(self.n_steps[0]) + 1
         # All bounds are new at the start: the first time there is nothing to replace.
         rows = np.random.default_rng([self._seed, epoch]).permutation(self.rows.n_rows if epoch > 1 else 0)
         blocks = np.array_split(rows, max(1, -(-len(rows) // self._method.batch_size)))
-        before, lead = self.at, min(self._method.lead, epoch / (epoch + 4))
+        before, lead = self.surrogates, min(self._method.lead, epoch / (epoch + 4))
         with self._sum.few_threads():
-            self.at = self._sum.visit(before, blocks, self._method.order, lead)
-        params = self._sum.to_params(self.at.theta)
-        self.coef, self.intercept = params.coef, params.intercept + self.rows.mean @ params.coef
-        self.rows.passes += self.at.passes - before.passes
-        self.gained, self.n_steps, self.stale = self._null_objective - self.at.bound, self.n_steps + 1, True
+            self.surrogates = self._sum.visit(before, blocks, self._method.order, lead)
+        params = self._sum.to_params(self.surrogates.theta)
+        self.at = np.vstack([params.coef, params.intercept + self.rows.mean @ params.coef])
+        self.rows.passes += self.surrogates.passes - before.passes
+        self.gained, self.n_steps, self.stale = self._null_objective - self.surrogates.bound, self.n_steps + 1, True
         if epoch % self._method.check_every == 0:
             self.refresh()
+        self.trace.append(self.estimate)
 
     def refresh(self) -> None:
         """Evaluate F and its gradient: one pass."""

@@ -552,7 +552,7 @@ def test_overflow_is_a_status_with_advice_and_the_coefficients_stay_finite(data)
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "ImplicitSGD"])
 def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(solver, data, monkeypatch):
     X, y = data
-    cls, name, calls = (ImplicitSGD, "update", []) if solver == "ImplicitSGD" else (ClassDescent, "step", [])
+    cls, name, calls = (ImplicitSGD, "update", []) if solver == "ImplicitSGD" else (ClassDescent, "advance", [])
     once = getattr(cls, name)
 
     def interrupted(self, *arguments):

@@ -177,7 +177,7 @@ def test_a_fit_goes_on_from_where_it_was(tmp_path, monkeypatch, how, regularizer
         if len(saves) == 3:
             raise MemoryError("crash")
 
-    monkeypatch.setattr("glmfit.engine.resumption._SHARE", 1e9)  # after every step
+    monkeypatch.setattr("glmfit.engine.checkpoint._SHARE", 1e9)  # after every step
     alone = PopulationGLM(**given).fit(give(X), Y)
     monkeypatch.setattr(Checkpoint, "save", crash)
     with pytest.raises(MemoryError, match="crash"):

@@ -379,7 +379,7 @@ def test_exact_hessian_bound_covers_the_gap_of_500_random_problems(link):
         whole = problem(link, X, Y, weights=weights, strength=strengths)
         for n in range(Y.shape[1]):
             one = whole.select(n)
-            reached = newton_steps.start(one, at.coef[:, n], at.intercept[n], near=True)
+            reached = newton_steps.start(one, np.append(at.coef[:, n], at.intercept[n]), near=True)
             assert reached.bound >= gap[n]
             bounded.append(np.isfinite(reached.bound))
             if 1e-9 < gap[n] < 1e-4:

@@ -69,7 +69,8 @@ def descent_at(problem, params, **options) -> MajorizedDescent:
     rows, coef = run.rows(), params.coef - params.coef.mean(axis=1, keepdims=True)
     intercept = (params.intercept + rows.mean @ coef) * problem.fit_intercept
     where = run.problem.basis, problem.strength, run.problem.null_objective
-    return MajorizedDescent(rows, *where, coef, intercept - intercept.mean(), method=BoundMajorization(**options))
+    at = np.vstack([coef, intercept - intercept.mean()])
+    return MajorizedDescent(rows, *where, at, method=BoundMajorization(**options))
 
 
 def params_of(cg) -> Params:
@@ -108,7 +109,7 @@ def test_a_step_is_the_minimum_of_the_sum_of_the_rows_bounds(name, order, rng, m
     for relaxation in (1.0, 1.7):
         cg = descent_at(problem, start(problem, rng, 3.0), relaxation=relaxation, order=order, max_products=500)
         params = params_of(cg)
-        cg.step(np.ones(problem.n_classes, bool))
+        cg.advance(np.ones(problem.n_classes, bool))
         S, g = curvature(problem, params, order)
         move = -np.linalg.pinv(S, rcond=1e-12) @ g
         promised = -(g @ move) / 2
@@ -133,7 +134,7 @@ def test_no_step_goes_up_from_any_start(name, relaxation, dtype, rng, monkeypatc
         cg = descent_at(problem, start(problem, rng, size), relaxation=relaxation, max_products=products)
         for _ in range(6):
             before = problem.objective(params_of(cg))
-            cg.step(np.ones(problem.n_classes, bool))
+            cg.advance(np.ones(problem.n_classes, bool))
             after = problem.objective(params_of(cg))
             sure = relaxation * (2 - relaxation) * cg.promised
             assert after <= before - sure + 1e-12 * (abs(before) + size)

@@ -76,9 +76,8 @@ def test_the_bound_vanishes_at_the_optimum(link, name, numbers):
 
 def _optimum(problem) -> Params:
     """Coefficients as near the optimum as steps with exact Hessians come; every bound says how near."""
-    parts = [problem.finish_neuron(problem.null_params(), n, 0.0).params for n in range(problem.n_neurons)]
-    coef = np.column_stack([p.coef[:, n] for n, p in enumerate(parts)])
-    return Params(coef, np.array([p.intercept[n] for n, p in enumerate(parts)]))
+    parts = [problem.finish_neuron(problem.null_params(), n, 0.0) for n in range(problem.n_neurons)]
+    return Params(np.column_stack([p.at[:-1] for p in parts]), np.array([p.at[-1] for p in parts]))
 
 
 def test_no_bound_where_residuals_say_nothing():

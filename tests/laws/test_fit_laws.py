@@ -18,7 +18,7 @@ from glmfit.engine.devices.shards import layout_of
 from glmfit.engine.host import HostRows
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.population import FoldedProblem, PopulationProblem
-from glmfit.engine.tiles import TILE, Slopes, derivatives
+from glmfit.engine.tiles import TILE, derivatives
 from glmfit.solvers import LoopOptions
 
 T, D, N = 700, 6, 5
@@ -262,10 +262,10 @@ def descent_at(made, coef, intercept, own=False):
     ridge = np.broadcast_to(np.asarray(made.penalty.ridge_strength, float), (made.n_features, n))
     metric = SharedMetric(basis, made.null_curvature, (basis.whiten**2).T @ ridge)
     with rows:
-        descent = Descent(rows, metric, ridge, coef, intercept + basis.mean @ coef)
+        descent = Descent(rows, metric, ridge, np.vstack([coef, intercept + basis.mean @ coef]))
         if own:
             descent.renew_metrics(np.arange(n), basis.deviation)
-        descent.arrive(rows.evaluate(descent.coef, descent.intercept)[1])
+        descent.arrive(rows.evaluate(descent.at)[1])
     return descent
 
 
@@ -277,14 +277,13 @@ def test_directions_agree_with_the_step_before_and_descend(own):
     rng = np.random.default_rng(1)
     with descent.rows:
         for n_remembered in range(1, 4):
-            descent.step(np.ones(N, bool))
-            a, b = (Slopes(rng.normal(size=(D, N)), rng.normal(size=N)) for _ in range(2))
+            descent.advance(np.ones(N, bool))
+            a, b = rng.normal(size=(2, D + 1, N))
             np.testing.assert_allclose(inner(a, descent.direction(b)), inner(descent.direction(a), b), rtol=1e-8)
             assert np.all(inner(a, descent.direction(a)) > 0) and len(descent.past) == n_remembered
             step, change, weight = descent.past[-1]
             assert np.all(weight > 0)
-            for found, known in zip(descent.direction(change), step, strict=True):
-                np.testing.assert_allclose(found, known, rtol=1e-7, atol=1e-12)
+            np.testing.assert_allclose(descent.direction(change), step, rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.parametrize("link", LINKS)
@@ -372,40 +371,39 @@ def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean, de
     centre = made.basis.mean
     expected = g_coef - np.outer(centre, g_intercept)
     with descent.rows as rows:
-        fast = rows.place(descent.coef, descent.intercept)
-        np.testing.assert_allclose(fast.coef, expected, atol=2e-6 * np.abs(X - centre).max())
-        np.testing.assert_allclose(fast.intercept, g_intercept, atol=2e-6)
-        loss, exact, _ = rows.evaluate(descent.coef, descent.intercept)
-        np.testing.assert_allclose(exact.coef, expected, atol=1e-12 * (1 + mean))
+        fast = rows.place(descent.at)
+        np.testing.assert_allclose(fast[:-1], expected, atol=2e-6 * np.abs(X - centre).max())
+        np.testing.assert_allclose(fast[-1], g_intercept, atol=2e-6)
+        loss, exact, _ = rows.evaluate(descent.at)
+        np.testing.assert_allclose(exact[:-1], expected, atol=1e-12 * (1 + mean))
         np.testing.assert_allclose(loss, oracle.objective("softplus", X, Y, coef, intercept, weights, strength=0.0))
-        p = Slopes(rng.normal(size=(D, N)), rng.normal(size=N))
-        product = rows.products(*p)
-        bend = rows.along(*p)
+        p = rng.normal(size=(D + 1, N))
+        product = rows.products(p)
+        bend = rows.along(p)
         Z = np.column_stack([X - centre, np.ones(T)])
         for n in range(N):
             eta = X @ coef[:, n] + intercept[n]
             w = oracle.mean_one(weights, T) * oracle.curvature("softplus", Y[:, n], eta)
             H = (Z.T * w) @ Z / T
-            v = np.append(p.coef[:, n], p.intercept[n])
-            np.testing.assert_allclose(product.coef[:, n], (H @ v)[:-1], rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(product.intercept[n], (H @ v)[-1], rtol=1e-4, atol=1e-5)
+            v = p[:, n]
+            np.testing.assert_allclose(product[:, n], H @ v, rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(bend[n], v @ H @ v, rtol=1e-4)
             (matrix,) = rows.hessians(np.array([n]), np.ones(D))
             np.testing.assert_allclose(matrix, H, rtol=5e-3, atol=1e-4)
-        reach = np.abs(Z @ np.vstack([p.coef, p.intercept])).max(axis=0)
+        reach = np.abs(Z @ p).max(axis=0)
         np.testing.assert_allclose(rows.reach(np.arange(N)), reach, rtol=1e-5)
         step = np.linspace(0.1, 0.2, N)
-        after = coef + step * p.coef, intercept + step * (p.intercept - centre @ p.coef)
+        after = coef + step * p[:-1], intercept + step * (p[-1] - centre @ p[:-1])
         moved = rows.move(step)
         g_coef, g_intercept = oracle.gradient("softplus", X, Y, *after, weights)
         expected = g_coef - np.outer(centre, g_intercept)
-        np.testing.assert_allclose(moved.coef, expected, atol=2e-6 * np.abs(X - centre).max())
-        np.testing.assert_allclose(moved.intercept, g_intercept, atol=2e-6)
-        after[0][:, 2] += 0.1 * p.coef[:, 2]
-        after[1][2] += 0.1 * (p.intercept[2] - centre @ p.coef[:, 2])
+        np.testing.assert_allclose(moved[:-1], expected, atol=2e-6 * np.abs(X - centre).max())
+        np.testing.assert_allclose(moved[-1], g_intercept, atol=2e-6)
+        after[0][:, 2] += 0.1 * p[:-1, 2]
+        after[1][2] += 0.1 * (p[-1, 2] - centre @ p[:-1, 2])
         moved = rows.move(np.array([0.1]), np.array([2]))
         g_coef, g_intercept = oracle.gradient("softplus", X, Y, *after, weights)
-        np.testing.assert_allclose(moved.intercept, g_intercept[[2]], atol=2e-6)
+        np.testing.assert_allclose(moved[-1], g_intercept[[2]], atol=2e-6)
 
 
 def test_a_metric_of_a_fits_own_is_its_hessian():

@@ -65,7 +65,7 @@ def descent_at(problem, params) -> ClassDescent:
     rows, coef = run.rows(), params.coef - params.coef.mean(axis=1, keepdims=True)
     intercept = params.intercept + rows.mean @ coef
     where = run.problem.basis, problem.strength, run.problem.null_objective
-    return ClassDescent(rows, *where, coef, intercept - intercept.mean() * problem.fit_intercept)
+    return ClassDescent(rows, *where, np.vstack([coef, intercept - intercept.mean() * problem.fit_intercept]))
 
 
 def user_params(cg) -> Params:
@@ -104,21 +104,21 @@ def test_rows_have_the_gradient_and_curvature_of_the_definition(variant, far, rn
     _, g = value_and_gradient(problem, params)
     # A directional derivative does not care for coordinates.
     change = random_params(rng, problem)
-    p = change.coef, change.intercept + cg.rows.mean @ change.coef
-    slope = np.sum(cg.gradient.coef * p[0]) + np.sum(cg.gradient.intercept * p[1])
+    p = np.vstack([change.coef, change.intercept + cg.rows.mean @ change.coef])
+    slope = np.sum(cg.gradient * p)
     assert slope == pytest.approx(np.sum(g * np.vstack(change)), rel=1e-9)
     Z = wide(problem)
     c, q = Z @ np.vstack(change), probabilities(problem.scores(params), axis=1)
     spread = np.sum(q * c**2, axis=1) - np.sum(q * c, axis=1) ** 2
     curved = problem.totals @ spread / N + problem.strength * np.sum(change.coef**2)
-    product = cg.rows.products(*p)
-    bend = np.sum(product.coef * p[0]) + np.sum(product.intercept * p[1]) + problem.strength * np.sum(p[0] ** 2)
+    product = cg.rows.products(p)
+    bend = np.sum(product * p) + problem.strength * np.sum(p[:-1] ** 2)
     assert bend == pytest.approx(curved, rel=1e-6)
-    along = cg.rows.along(*p)
-    assert along[0] + problem.strength * np.sum(p[0] ** 2) == pytest.approx(bend, rel=1e-10)
+    along = cg.rows.along(p)
+    assert along[0] + problem.strength * np.sum(p[:-1] ** 2) == pytest.approx(bend, rel=1e-10)
     there = cg.rows.move(np.full(K, 0.3))
     _, g = value_and_gradient(problem, Params(*(a + 0.3 * b for a, b in zip(params, change, strict=True))))
-    np.testing.assert_allclose(there.intercept, g[-1], atol=1e-12)
+    np.testing.assert_allclose(there[-1], g[-1], atol=1e-12)
 
 
 def test_blocks_are_those_of_the_hessian(rng):
@@ -129,7 +129,7 @@ def test_blocks_are_those_of_the_hessian(rng):
         for j in range(D + 1):
             p = np.zeros((D + 1, K))
             p[j, k] = 1 / np.append(scale, 1)[j]
-            product = np.vstack(cg.rows.products(p[:-1], p[-1]))[:, k] / np.append(scale, 1)
+            product = cg.rows.products(p)[:, k] / np.append(scale, 1)
             np.testing.assert_allclose(
                 block[:, j], product, rtol=2e-2, atol=1e-3
             )  # rows that count little are left out
@@ -141,7 +141,7 @@ def test_probabilities_do_not_see_a_common_shift(rng):
     shifted = Params(params.coef + rng.normal(size=(D, 1)), params.intercept + 7)
     here, there = (user_params(descent_at(problem, p)) for p in (params, shifted))
     np.testing.assert_allclose(here.coef, there.coef, atol=1e-12)
-    np.testing.assert_allclose(here.intercept, there.intercept, atol=1e-12)
+    np.testing.assert_allclose(here.intercept, there[-1], atol=1e-12)
     # What is taken away only ever lowers the objective.
     assert problem.objective(there) <= problem.objective(shifted)
 
@@ -175,7 +175,7 @@ def test_steps_go_down_and_blocks_of_the_hessian_only_make_them_better(variant, 
             for step in range(8):
                 if own and step in (2, 5):
                     cg.renew_metrics(np.arange(K), run.problem.basis.deviation)
-                cg.step(np.ones(K, bool))
+                cg.advance(np.ones(K, bool))
                 seen.append(problem.objective(user_params(cg)) - best)
             return np.array(seen)
 
@@ -196,7 +196,7 @@ def test_bounds_hold_all_the_way_and_are_tight_at_the_end(strength, rng):
             params = user_params(cg)
             objective = problem.objective(params)
             seen.append((objective - best, bound_by_hessian(cg, objective), problem.certify_gap(params).bound))
-            cg.step(np.ones(K, bool))
+            cg.advance(np.ones(K, bool))
     for gap, by_hessian, bound in seen:
         assert gap <= min(by_hessian, bound) + 1e-13
     gap, by_hessian, _ = next(row for row in seen if 1e-10 < row[0] < 1e-5)

@@ -35,7 +35,7 @@ def descent_of(solver, at, seed=3):
     run = Run(at, LoopOptions(), seed, begin=lambda *given: SagaDescent(solver, at, seed, given[-1], *given[:-1]))
     run._begin()
     fits = np.arange(at.n_neurons)
-    return run.beginning.descent(run.beginning.rows(fits), fits)
+    return run.descent(run.rows(fits), fits)
 
 
 def advance(descent):
@@ -448,8 +448,7 @@ def test_a_penalty_of_every_coefficient_leaves_no_neuron_without_an_optimum():
         (penalties.GroupLasso(1e-6, (-1,) + (0,) * (D - 1)), True),
     ):
         one = PopulationProblem(X, X[:, :1], observations.from_inverse_link("softplus"), penalty)
-        at = Params(np.r_[60.0, np.zeros(D - 1)][:, None], np.array([-40.0]))
-        assert one.is_separable(at, 0) == separable, penalty
+        assert one.is_separable(0) == separable, penalty
 
 
 # ------------------------------------------------------------------------- large counts, single precision

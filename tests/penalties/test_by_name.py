@@ -1,13 +1,10 @@
 """From the words of a user to a penalty, and what is refused."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from glmfit import penalties
 from glmfit.penalties import ElasticNet, GroupLasso, Lasso, NoPenalty, Ridge, make
 
 NAMES = ["UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso"]
@@ -168,13 +165,3 @@ def test_numbers_make_arrays():
     """A Python number would be static under equinox's jit, and every strength a compilation."""
     assert all(isinstance(p.strength, np.ndarray) for p in (Ridge(1), Lasso(0.1), ElasticNet(0.1), NoPenalty()))
     assert isinstance(ElasticNet(0.1, 0.3).ratio, np.ndarray)
-
-
-def test_jaxopt_is_imported_on_use_only(monkeypatch):
-    monkeypatch.setattr(penalties.l1, "_jaxopt_prox", penalties.l1._jaxopt_prox.__wrapped__)
-    for module in [m for m in sys.modules if m.split(".")[0] == "jaxopt"]:
-        monkeypatch.delitem(sys.modules, module)
-    penalty = Lasso(0.1)
-    penalty.value(np.ones((2, 2)))
-    penalty.subgradient_residual(np.ones((2, 2)), np.ones((2, 2)))
-    assert "jaxopt" not in sys.modules

@@ -6,7 +6,6 @@ import scipy.linalg
 from ...bounds import gap_bound
 from ..exact.recession import may_be_separated
 from ..metric import OwnMetric
-from ..tiles import Slopes
 from .rows import ClassRows
 
 _DENSE_HESSIAN = 2000  # parameters up to which the whole Hessian is formed for a bound
@@ -22,15 +21,6 @@ def has_small_hessian(n_rows: int, n_columns: int, n_classes: int) -> bool:
 def bound_by_hessian(cg, objective: float) -> float:
     """Bound F - F* by self-concordance, from the whole Hessian; infinite where that proves nothing.
 
-    Parameters
-    ----------
-    cg : ClassDescent
-        Where the model is.
-    objective : float
-        F there.
-
-    Notes
-    -----
     Proof: docs/theory/softmax_gap.md, Proposition 2.
     """
     rows, whole = cg.rows, WholeHessian(cg)
@@ -47,14 +37,9 @@ def bound_by_hessian(cg, objective: float) -> float:
 
 
 class WholeHessian:
-    """Hessian of a softmax model across the shift common to all classes, ridge included.
+    """Hessian of a softmax model across the shift common to all classes, ridge included, in units of mean curvature.
 
-    Attributes
-    ----------
-    matrix : numpy.ndarray
-        ((class - 1) * column) square, columns in units of their mean curvature.
-    z : numpy.ndarray
-        Columns of all rows in these units, (row, column).
+    ``matrix`` is ((class - 1) * column) square; ``z`` are the columns of all rows in these units, (row, column).
     """
 
     def __init__(self, cg):
@@ -77,18 +62,18 @@ class WholeHessian:
         self.matrix = reduced.reshape((K - 1) * d, (K - 1) * d) + np.diag(np.tile(ridge / self._root**2, K - 1))
         self._metric = None
 
-    def inside(self, g: Slopes) -> np.ndarray:
+    def inside(self, g: np.ndarray) -> np.ndarray:
         """Write a gradient as one vector in these units."""
-        return ((np.vstack(g)[: len(self._root)] / self._root[:, None]) @ self._contrast).T.ravel()
+        return ((g[: len(self._root)] / self._root[:, None]) @ self._contrast).T.ravel()
 
-    def solve(self, g: Slopes) -> Slopes:
+    def solve(self, g: np.ndarray) -> np.ndarray:
         """Apply the inverse to a gradient."""
         if self._metric is None:
             self._metric = OwnMetric(self.matrix, np.zeros(len(self.matrix) - 1), np.ones(len(self.matrix) - 1))
         x = self._metric.solve(self.inside(g)).reshape(len(self._contrast) - 1, -1).T @ self._contrast.T
-        z = np.zeros((len(g.coef) + 1, len(self._contrast)))
+        z = np.zeros_like(g)
         z[: len(x)] = x / self._root[:, None]
-        return Slopes(z[:-1], z[-1])
+        return z
 
 
 def is_separated(problem, rows: ClassRows) -> bool:

@@ -6,7 +6,6 @@ import scipy.sparse
 from ..cg import Descent
 from ..exact.quadratic import minimise
 from ..metric import OwnMetric, SharedMetric
-from ..tiles import Slopes
 from .bounds import WholeHessian, has_small_hessian
 from .rows import ClassRows
 
@@ -19,55 +18,35 @@ _NEWTON_PRODUCTS, _LEFT = 100, 0.1  # with the Hessian, for an estimate of the g
 class ClassDescent(Descent):
     """Descent of all classes together: their gradients are one, and they take steps of one length.
 
-    Arrays (class,) of lengths, slopes and estimates have the same value for all.
-
-    Parameters
-    ----------
-    rows : ClassRows
-        Where they are.
-    basis : SpectralBasis
-        Of the features.
-    strength : float
-        Of the ridge.
-    null_objective : numpy.ndarray
-        F of the model of class frequencies, (class,): gains are measured from there.
-    coef, intercept : numpy.ndarray
-        Of centred features, float64.
-
-    Attributes
-    ----------
-    objective : float
-        F where it is.
-    is_small : bool
-        Whether the whole Hessian may be formed.
+    Arrays (class,) of lengths, slopes and estimates have the same value for all, and gains are measured from the model
+    of class frequencies. ``is_small`` says whether the whole Hessian may be formed.
     """
 
     aim = 0.9
     slack = 1.0  # gradients need not fall in every step
     stale = False  # whether steps leave the gradient as it was
 
-    def __init__(self, rows: ClassRows, basis, strength: float, null_objective, coef, intercept):
+    def __init__(self, rows: ClassRows, basis, strength: float, null_objective, at: np.ndarray):
         self.basis, self.strength, self._null_objective = basis, strength, null_objective
-        self.ridge, self._whole = np.full(coef.shape, strength), None
-        self.is_small = has_small_hessian(rows.n_rows, len(coef) + rows.fit_intercept, len(intercept))
-        super().__init__(rows, self.metric(np.ones(len(intercept))), self.ridge, coef, intercept)
+        d, n = len(at) - 1, at.shape[1]
+        self._whole, self.is_small = None, has_small_hessian(rows.n_rows, d + rows.fit_intercept, n)
+        super().__init__(rows, self.metric(np.ones(n)), np.full((d, n), strength), at)
         self.gained = self._null_objective - self.objective
         self._renew_shared()
-        cost = coef.shape[0] / 2 if rows.has_blocks else np.inf
-        self.hessian_cost = np.full(len(intercept), cost)
+        self.hessian_cost = np.full(n, d / 2 if rows.has_blocks else np.inf)
 
     def metric(self, curvature) -> SharedMetric:
         """Metric of the spectral basis and a mean curvature of every class, (class,)."""
         whiten = self.basis.whiten
         squares = whiten.power(2) if scipy.sparse.issparse(whiten) else whiten**2
-        return SharedMetric(self.basis, curvature, squares.T @ self.ridge)
+        return SharedMetric(self.basis, curvature, self.strength * np.ravel(squares.sum(axis=0))[:, None])
 
     def _renew_shared(self) -> None:
         self.shared = self.metric(self.rows.mean_curvature())
         self.judge()
         self.forget()
 
-    def arrive(self, loss_gradient: Slopes) -> None:
+    def arrive(self, loss_gradient: np.ndarray) -> None:
         """Take over gradient and value of the loss at the parameters."""
         self.objective = self._value(self.coef)
         super().arrive(loss_gradient)
@@ -84,9 +63,9 @@ class ClassDescent(Descent):
                 length = np.fmin(length, _FAR / self.rows.reach(np.arange(len(length))))
         return length
 
-    def rises(self, p: Slopes, lengths: np.ndarray) -> np.ndarray:
+    def rises(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Whether F is higher at lengths along p: where rows are all but certain, slopes turn at once."""
-        after = self._value(self.coef + lengths * p.coef)
+        after = self._value(self.coef + lengths * p[:-1])
         rounding = _ROUNDING_OF_SINGLES if self.rows.is_single else _ROUNDING
         return np.full(len(lengths), not after <= self.objective + rounding * abs(self.objective))
 
@@ -111,23 +90,20 @@ class ClassDescent(Descent):
         """What a bound of the gap by duality will be, about; by the whole Hessian where there is next to no ridge."""
         estimate = self.decrement
         if self.strength > 0:
-            by_duality = float(np.sum(self.gradient.coef**2)) / (2 * self.strength)
+            by_duality = float(np.sum(self.gradient[:-1] ** 2)) / (2 * self.strength)
             estimate = min(by_duality, estimate / self.settled)
         return np.full(len(self.intercept), estimate)
 
-    def inner(self, a: Slopes, b: Slopes) -> np.ndarray:
+    def inner(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Inner product of all classes together, (class,)."""
         return np.full(len(self.intercept), super().inner(a, b).sum())
 
-    def ridge_between(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Product of all classes' coefficients weighted by the ridge, (class,)."""
-        return np.full(len(self.intercept), super().ridge_between(a, b).sum())
-
-    def precondition(self, g: Slopes) -> Slopes:
+    def precondition(self, g: np.ndarray) -> np.ndarray:
         """Divide by the curvature of classes by themselves, across the shift that all may share."""
         z = super().precondition(g) if self._whole is None else self._whole.solve(g)
-        intercept = z.intercept - z.intercept.mean() if self.rows.fit_intercept else np.zeros_like(z.intercept)
-        return Slopes(z.coef - z.coef.mean(axis=1, keepdims=True), intercept)
+        z = z - z.mean(axis=1, keepdims=True)
+        z[-1] *= self.rows.fit_intercept
+        return z
 
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
         """Take every class's own block of the Hessian as its metric, or the whole where they did not serve."""
@@ -146,26 +122,23 @@ class ClassDescent(Descent):
             matrix[-1], matrix[:, -1], matrix[-1, -1] = 0, 0, 1
         return super().metric_of(matrix, k, scale)
 
-    def step(self, moving: np.ndarray) -> None:
+    def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
         """Take one step, and now and then the classes' curvature for a new metric."""
-        super().step(moving)
+        super().advance(moving)
         self.gained, n = self._null_objective - self.objective, int(self.n_steps[0])
         if self.own[0] is None and n & (n - 1) == 0:
             self._renew_shared()
+            self.trace[-1] = self.estimate
 
     def refresh(self) -> None:
         """Evaluate all there is anew: one pass."""
-        self.arrive(self.rows.place(self.coef, self.intercept))
+        self.arrive(self.rows.place(self.at))
 
     def newton_gap(self) -> float:
         """Estimate the gap to second order, by conjugate gradients on the model of the present Hessian; not a bound."""
-        _, gain, _ = minimise(
-            lambda p: self.with_ridge(self.rows.products(p[:-1], p[-1]), p),
-            lambda r: np.vstack(self.precondition(Slopes(r[:-1], r[-1]))),
-            np.vstack(self.gradient), _NEWTON_PRODUCTS, _LEFT,
-        )  # fmt: skip
-        return max(gain, self.decrement)
 
-    def with_ridge(self, curved: Slopes, p: np.ndarray) -> np.ndarray:
-        """Add the product of the ridge and a direction to that of the loss; both (feature + 1, class)."""
-        return np.vstack([curved.coef + self.ridge * p[:-1], curved.intercept])
+        def product(p):
+            return self.rows.products(p) + self.ridge * p
+
+        _, gain, _ = minimise(product, self.precondition, self.gradient, _NEWTON_PRODUCTS, _LEFT)
+        return max(gain, self.decrement)

@@ -5,34 +5,18 @@ import scipy.sparse
 
 from ...observations.softmax import Multinomial
 from ..host import HostRows
-from ..tiles import Slopes, is_far
+from ..tiles import is_far
 
 _LEAST = 1e-5  # of a class's curvature at its frequency
 _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
 
 
 class ClassRows(HostRows):
-    """Rows of a softmax problem; see :class:`HostRows` for what is kept.
+    """Rows of a softmax problem; see :class:`HostRows` for what is kept, and the mean ``loss`` where they are.
 
-    Parameters
-    ----------
-    problem : SoftmaxProblem
-        Features, dense or sparse, counts and offsets.
-    mean : numpy.ndarray
-        What is taken off the features, (feature,).
-    single : bool
-        Whether passes may be in single precision, until :meth:`sharpen`: where features are, and near 0.
-
-    Attributes
-    ----------
-    loss : float
-        Mean loss where they are.
-    least_curvature : numpy.ndarray
-        What the mean curvature of classes is kept above where it guides, (class,): rows may be all but certain.
-
-    Notes
-    -----
-    Arrays (row, class) lie class by class in memory, so that sums over few classes are as quick as over many.
+    Passes may be in single precision until :meth:`sharpen`. Rows may be all but certain: the mean curvature of classes
+    that guides is kept above ``least_curvature``. Arrays (row, class) lie class by class in memory, so that sums over
+    few classes are as quick as over many.
     """
 
     def __init__(self, problem, mean: np.ndarray, single: bool = False):
@@ -114,21 +98,20 @@ class ClassRows(HostRows):
         away = D - np.einsum("ki,ki->i", p, D)  # squares of D alone would cancel where a row is all but certain
         return np.full(len(p), self.totals[rows] @ np.einsum("ki,ki,ki->i", p, away, away))
 
-    def move(self, step, at: np.ndarray | None = None) -> Slopes:
+    def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
         """Go ``step`` (class,), which is the same for all, along D, and return the gradient of the mean loss there."""
         return super().move(step)
 
-    def products(self, coef, intercept) -> Slopes:
+    def products(self, p) -> np.ndarray:
         """Hessian of the mean loss times a direction."""
-        return self.curve_by(self._curve, coef, intercept)
+        return self.curve_by(self._curve, p)
 
-    def curve_by(self, curve, coef, intercept) -> Slopes:
+    def curve_by(self, curve, p) -> np.ndarray:
         """Multiply another curvature of the rows with a direction.
 
-        ``curve(rows, change)`` turns changes of some rows' scores, (class, row), into those of their residuals, and may
-        do so in place.
+        ``curve(rows, change)`` turns changes of scores, (class, row), into those of residuals, maybe in place.
         """
-        coef, base = coef.astype(self.dtype), self._base(coef, intercept).astype(self.dtype)
+        coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
             change = np.empty((len(self.neuron), rows.stop - rows.start), self.dtype)
@@ -139,20 +122,14 @@ class ClassRows(HostRows):
         self.passes += 0.5
         return self._sum(self._over(tile))
 
-    def _centred(self, G, g, loss=None) -> Slopes:
+    def _centred(self, G, g, loss=None) -> np.ndarray:
         self.loss = self.loss if loss is None else float(loss)
         return super()._centred(G, g if self.fit_intercept else np.zeros_like(g))
 
     def mean_curvature(self) -> np.ndarray:
         """Mean of every class's own curvature, (class,), kept off 0."""
-
-        def tile(rows):
-            p = self.p[rows].T
-            own = 1 - p
-            own *= p
-            return own @ self._weights[rows]
-
-        return np.maximum(self._mean(self._over(tile)), self.least_curvature)
+        parts = self._over(lambda rows: self._own(rows).sum(axis=1))
+        return np.maximum(self._mean(parts), self.least_curvature)
 
     def _own(self, rows: slice) -> np.ndarray:
         p = self.p[rows].T

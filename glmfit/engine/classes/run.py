@@ -10,7 +10,6 @@ from ...status import Status
 from ..basis import plain_basis, spectral_basis
 from ..cg import Descent
 from ..exact.recession import may_be_separated
-from ..group import Group
 from ..loop import Run
 from ..problem import Evaluation, Params
 from ..result import LoopOptions, Solution
@@ -33,7 +32,7 @@ class ClassRun(Run):
     """
 
     def __init__(self, problem, options: LoopOptions, seed: int = 0, start: Params | None = None, descent=ClassDescent):
-        self.softmax, self._descent, self.held_bytes = problem, descent, None
+        self.softmax, self._descent = problem, descent
         super().__init__(_Classes(problem), options, seed, start, None)
         self.gap[:] = problem.null_objective - problem.saturated_loss  # no loss is below the smallest
         self.most_steps, self._lowest = options.max_epochs, np.inf
@@ -46,7 +45,7 @@ class ClassRun(Run):
         return replace(found, history=history, **{n: getattr(found, n)[:1] for n in names})
 
     def _begin(self) -> None:
-        self.beginning = self
+        """Nothing is to be prepared."""
 
     def rows(self, fits=None) -> ClassRows:
         """Return the rows, which are nowhere yet."""
@@ -67,7 +66,8 @@ class ClassRun(Run):
             coef = basis.whiten @ (basis.unwhiten @ coef)
         intercept = np.asarray(intercept, np.float64) + rows.mean @ coef
         intercept = (intercept - intercept.mean()) * rows.fit_intercept
-        return self._descent(rows, basis, self.softmax.strength, self.problem.null_objective, coef, intercept)
+        at = np.vstack([coef, intercept])
+        return self._descent(rows, basis, self.softmax.strength, self.problem.null_objective, at)
 
     def _cooled(self) -> Params:
         """Where to begin: at class frequencies, or nearer where offsets set classes far apart.
@@ -86,19 +86,19 @@ class ClassRun(Run):
             temperature /= _COOLING
         return params
 
-    def _step(self, group: Group, moving: np.ndarray, target: np.ndarray) -> None:
+    def _step(self, group: Descent, moving: np.ndarray, target: np.ndarray) -> None:
         super()._step(group, moving, target)
-        cg, n = group.descent, len(moving)
-        self.bar.say(f"gap estimate {cg.decrement:.1e}")
-        if not cg.stale:
-            row_evals = int((self.passes + cg.rows.passes) * self.problem.n_rows)
-            known = np.full(n, cg.objective), np.full(n, cg.decrement), np.zeros(n, bool)
-            self.history.add(cg.n_steps[0], row_evals, self.clock.seconds, *known)
+        n = len(moving)
+        self.bar.say(f"gap estimate {group.decrement:.1e}")
+        if not group.stale:
+            row_evals = int((self.passes + group.rows.passes) * self.problem.n_rows)
+            known = np.full(n, group.objective), np.full(n, group.decrement), np.zeros(n, bool)
+            self.history.add(group.n_steps[0], row_evals, self.clock.seconds, *known)
 
     def _goals(self, fits, objective) -> np.ndarray:
         return self._targets(fits, objective)
 
-    def _renew(self, group: Group, which: np.ndarray, alone: bool = False) -> None:
+    def _renew(self, group: Descent, which: np.ndarray, alone: bool = False) -> None:
         super()._renew(group, which, alone=True)
 
     def params_of(self, cg: Descent) -> Params:
@@ -109,54 +109,53 @@ class ClassRun(Run):
 
     # ---------------------------------------------------------------- proofs
 
-    def _look(self, group: Group, dual: bool = False) -> np.ndarray:
+    def _look(self, group: Descent, dual: bool = False) -> np.ndarray:
         """Bound the gap by duality, and keep where the fit is unless that is worse than before."""
-        cg = group.descent
-        params = self.params_of(cg)
+        params = self.params_of(group)
         gap = self.softmax.certify_gap(params)
-        objective, bound = np.full(len(cg.intercept), gap.objective), gap.bound
-        self.passes += cg.rows.passes + 1
-        cg.rows.passes = 0.0
+        objective, bound = np.full(len(group.intercept), gap.objective), gap.bound
+        self.passes += group.rows.passes + 1
+        group.rows.passes = 0.0
         worse = not gap.objective <= self.objective[0] + self.problem.rounding_of(params, objective)[0]
         if not worse:
             self.params, self.objective = params, objective
-        group.by_duality = np.full(len(cg.intercept), np.inf if worse else bound)
+        group.by_duality = np.full(len(group.intercept), np.inf if worse else bound)
         group.looks += 1
-        return np.full(len(cg.intercept), worse)
+        return np.full(len(group.intercept), worse)
 
-    def _sharpened(self, group: Group, astray: bool) -> Group:
+    def _sharpened(self, group: Descent, astray: bool) -> Descent:
         """Go on in double precision, from the best point that is known if steps in single led astray."""
-        cg = group.descent
         if astray:
-            cg.coef, cg.intercept = self.params.coef, self.params.intercept + cg.rows.mean @ self.params.coef
-        cg.rows.sharpen()
-        cg.refresh()
-        cg.forget()
-        group.trace = [cg.estimate]
+            coef, intercept = self.params
+            group.at = np.vstack([coef, intercept + group.rows.mean @ coef])
+        group.rows.sharpen()
+        group.refresh()
+        group.forget()
+        group.trace = [group.estimate]
         return group
 
-    def _prove(self, group: Group, target: np.ndarray) -> list[Group]:
+    def _prove(self, group: Descent, target: np.ndarray) -> list[Descent]:
         """Bound the gap; where the bound is too large, and more steps may help, the fit goes on."""
-        cg, fits = group.descent, group.fits
-        if cg.stale:
-            cg.refresh()
-        broken, stalled = not np.isfinite(cg.estimate[0]), bool(cg.estimate[0] > group.aim[0] * target[0])
+        fits = group.fits
+        if group.stale:
+            group.refresh()
+        broken, stalled = not np.isfinite(group.estimate[0]), bool(group.estimate[0] > group.aims[0] * target[0])
         worse = bool(self._look(group)[0])
-        bound, estimate = group.by_duality[0], cg.decrement
-        if cg.rows.is_single and not bound <= self._targets(fits, self.objective)[0]:
+        bound, estimate = group.by_duality[0], group.decrement
+        if group.rows.is_single and not bound <= self._targets(fits, self.objective)[0]:
             return [self._sharpened(group, worse or broken)]
-        spent = cg.n_steps[0] >= self.most_steps
+        spent = group.n_steps[0] >= self.most_steps
         target, group.proofs = self._targets(fits, self.objective), group.proofs + 1
-        apart = not broken and not worse and self.softmax.strength == 0 and is_separated(self.softmax, cg.rows)
+        apart = not broken and not worse and self.softmax.strength == 0 and is_separated(self.softmax, group.rows)
         if not (bound <= target[0] or broken or worse or apart):
-            estimate = cg.newton_gap()
-            near = target[0] * (1 if self.softmax.strength == 0 else cg.settled)
-            if (estimate <= near or stalled or spent) and cg.is_small:
+            estimate = group.newton_gap()
+            near = target[0] * (1 if self.softmax.strength == 0 else group.settled)
+            if (estimate <= near or stalled or spent) and group.is_small:
                 rounding = self.softmax.rounding_of_scores(self.params)
-                bound = min(bound, bound_by_hessian(cg, self.objective[0]) + rounding)
+                bound = min(bound, bound_by_hessian(group, self.objective[0]) + rounding)
         known = bool(np.isfinite(bound))
         self.gap[:], self.is_bound[:] = bound if known else estimate, known
-        self.target[:], self.epochs[:] = target, cg.n_steps
+        self.target[:], self.epochs[:] = target, group.n_steps
         stuck = stalled and not self.objective[0] < self._lowest - _ROUNDING * abs(self.objective[0])
         self._lowest = min(self._lowest, self.objective[0])
         near = self.gap[0] <= target[0]
@@ -165,16 +164,16 @@ class ClassRun(Run):
         elif (broken and not worse) or not np.isfinite(self.objective[0]):
             self.status[:] = Status.NON_FINITE
         elif not (spent or stuck or worse or apart or (near and group.proofs[0] >= _PROOFS)):
-            self._note(int(cg.n_steps[0]))
-            group.aim = group.aim * (1 if stalled else _TIGHTER)
-            cg.refresh()
-            cg.forget()
-            group.step(np.ones(len(fits), bool), target, self.most_steps)
+            self._note(int(group.n_steps[0]))
+            group.aims *= 1 if stalled else _TIGHTER
+            group.refresh()
+            group.forget()
+            group.advance(np.ones(len(fits), bool))
             return [group]
         elif (
             self.softmax.strength == 0
             and not known
-            and (apart or may_be_separated(self.softmax, cg.rows.columns) is True)
+            and (apart or may_be_separated(self.softmax, group.rows.columns) is True)
         ):
             self.status[:] = Status.SEPARABLE
         elif near:
@@ -182,7 +181,7 @@ class ClassRun(Run):
         elif not spent:
             self.status[:] = Status.PRECISION_FLOOR
         self.open[:] = False
-        self._note(int(cg.n_steps[0]))
+        self._note(int(group.n_steps[0]))
         return []
 
 
@@ -205,7 +204,7 @@ class _Classes:
         found = self.softmax.evaluate(params)
         return found._replace(objective=np.full(self.n_neurons, found.objective))
 
-    def rounding_of(self, params: Params, objective: np.ndarray) -> np.ndarray:
+    def rounding_of(self, params: Params, objective: np.ndarray, fits=None) -> np.ndarray:
         return 128 * np.finfo(float).eps * np.abs(objective) + self.softmax.rounding_of_scores(params)
 
     @cached_property

@@ -10,7 +10,6 @@ import numpy as np
 from ...bounds import descent_step
 from ...compilation import jit
 from ..cg import OVERSHOT, SHORT, Descent, inner
-from ..tiles import Slopes
 from .shards import Shards
 
 _STEPS = 10  # of a program, that is of a wait
@@ -47,26 +46,21 @@ class Point(NamedTuple):
 
 
 class DeviceDescent(Descent):
-    """Where a group of fits is whose rows are :class:`DeviceRows`; see :class:`Descent`.
-
-    Notes
-    -----
-    Between calls everything but eta is on the host, as in its base: in double precision where it was evaluated there.
-    """
+    """Where a group of fits is whose rows are :class:`DeviceRows`: between calls everything but eta is on the host."""
 
     _metric: Metric | None = None  # as the devices have it
 
-    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> list[np.ndarray]:
+    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> None:
         """Take some steps of the fits that move, each until its estimate is below its goal."""
         rows, nothing, first = self.rows, np.zeros(len(moving)), self.direction(self.gradient)
-        kept = Slopes(self.towards.coef - first.coef, self.towards.intercept - first.intercept)
+        kept = self.towards - first
         left = np.where(moving, most_steps - self.n_steps, 0)
         point = Point(
-            params=rows.stack(self.coef, self.intercept),
-            moved=rows.stack(np.zeros_like(self.coef)),
-            gradient=rows.stack(*self.gradient),
-            towards=rows.stack(*self.towards),
-            kept=rows.stack(*kept),
+            params=rows.stack(self.at),
+            moved=rows.stack(np.zeros_like(self.at)),
+            gradient=rows.stack(self.gradient),
+            towards=rows.stack(self.towards),
+            kept=rows.stack(kept),
             squared_norm=rows.spread(self.squared_norm),
             slope_kept=rows.spread(inner(self.gradient, kept)),
             moving=rows.spread(moving & (left > 0), dtype=bool),
@@ -82,17 +76,16 @@ class DeviceDescent(Descent):
         self._arrive(point)
         steps = max(1, int(point.taken.max()))
         rows.passes += steps
-        return [*np.asarray(trace, np.float64)[: steps - 1, rows.columns], self.estimate]
+        self.trace += [*np.asarray(trace, np.float64)[: steps - 1, rows.columns], self.estimate]
 
     def _arrive(self, point: Point) -> None:
         """Take over where the devices are."""
         rows, moved = self.rows, self.rows.unstack(point.moved)
-        before = Slopes(self.coef, self.intercept), self.gradient
+        before = self.at, self.gradient
         taken, gained = point.taken[rows.columns], point.gained[rows.columns].astype(np.float64)
-        self.coef, self.intercept = self.coef + moved.coef, self.intercept + moved.intercept
+        self.at = self.at + moved
         self.n_steps, self.gained = self.n_steps + taken, self.gained + gained
-        gradient, still = rows.unstack(point.gradient), taken == 0
-        self.gradient = Slopes(*(np.where(still, a, b) for a, b in zip(self.gradient, gradient, strict=True)))
+        self.gradient = np.where(taken == 0, self.gradient, rows.unstack(point.gradient))
         self.judge()
         self.remember(*before)
 
@@ -102,7 +95,7 @@ class DeviceDescent(Descent):
         size, d = rows.n_columns, len(self.coef)
         factor = np.zeros((size, size), rows.dtype)
         factor[:d, :d], factor[d, d] = shared.basis.whiten.T, 1
-        scale = rows.stack(shared.scale, 1 / shared.curvature)
+        scale = rows.stack(np.vstack([shared.scale, 1 / shared.curvature]))
         if all(own is None for own in self.own):
             return Metric(rows.layout.everywhere(factor), rows.layout.everywhere(scale))
         factors = np.sqrt(scale.T)[:, :, None] * factor

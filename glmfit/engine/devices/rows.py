@@ -12,7 +12,6 @@ import numpy as np
 
 from ...compilation import jit
 from ..host import HostRows
-from ..tiles import Slopes
 from .shards import PADDED, Layout, Shards, filled_up
 
 _HESSIANS = 8  # made by one call
@@ -21,15 +20,6 @@ _HESSIANS = 8  # made by one call
 class DeviceRows(HostRows):
     """Rows of independent fits on devices; the methods are those of :class:`HostRows`.
 
-    Parameters
-    ----------
-    layout : Layout
-        Where they lie.
-    given :
-        As for :class:`HostRows`.
-
-    Notes
-    -----
     Kept there are features, counts, weights, eta and now and then a direction. Fits that leave do so on the host alone:
     programs are compiled for one number of fits, and what the others do there is ignored. Evaluation is the host's, and
     eta follows.
@@ -61,19 +51,15 @@ class DeviceRows(HostRows):
         out[..., self.columns] = values
         return out
 
-    def stack(self, coef, intercept=None) -> np.ndarray:
-        """Columns of slopes or parameters, (column, fit) of all fits there."""
+    def stack(self, values) -> np.ndarray:
+        """Lay slopes, parameters or what features have out as columns, (column, fit) of all fits there."""
         out = np.zeros((self.n_columns, self.width), self.dtype)
-        out[: len(coef), self.columns] = coef
-        if intercept is not None:
-            out[len(coef), self.columns] = intercept
+        out[: len(values), self.columns] = values
         return out
 
-    def unstack(self, columns) -> Slopes:
-        """Slopes of the fits, float64."""
-        columns = np.asarray(columns, np.float64)[:, self.columns]
-        n = self.X.shape[1]
-        return Slopes(columns[:n], columns[n])
+    def unstack(self, columns) -> np.ndarray:
+        """Slopes or parameters of the fits, float64."""
+        return np.asarray(columns, np.float64)[: self.X.shape[1] + 1, self.columns]
 
     # ---------------------------------------------------------------- passes that show the way
 
@@ -81,22 +67,22 @@ class DeviceRows(HostRows):
         """Take over eta from the host, rounded as it is there."""
         self.eta_there = self.layout.put(self.eta, self.width, self.columns)
 
-    def place(self, coef, intercept) -> Slopes:
-        """Put all fits at parameters of centred features; returns the gradient there."""
-        slopes = super().place(coef, intercept)
+    def place(self, at) -> np.ndarray:
+        """Put all fits at parameters; returns the gradient there."""
+        slopes = super().place(at)
         self._follow()
         return slopes
 
-    def evaluate(self, coef, intercept, dual: bool = False):
+    def evaluate(self, at, dual: bool = False):
         """Compute what :meth:`HostRows.evaluate` does, and follow."""
-        found = super().evaluate(coef, intercept, dual)
+        found = super().evaluate(at, dual)
         self._follow()
         return found
 
-    def along(self, coef, intercept) -> np.ndarray:
+    def along(self, p) -> np.ndarray:
         """Predictors of a direction, kept; returns the mean of curvature times their squares, (fit,)."""
-        p = self.stack(coef, intercept)
-        self._D, bend, self._reach = _along(self.observation, self.shards, self.eta_there, p)
+        given = self.observation, self.shards, self.eta_there
+        self._D, bend, self._reach = _along(*given, self.stack(p))
         self.passes += 0.5
         return np.asarray(bend, np.float64)[self.columns]
 
@@ -104,32 +90,26 @@ class DeviceRows(HostRows):
         """Largest ``|D|`` of some fits over the rows that count, (fit,)."""
         return np.asarray(self._reach, np.float64)[self.columns][at]
 
-    def move(self, step, at: np.ndarray | None = None) -> Slopes:
-        """Go ``step`` (fit,) along the direction, and return the gradient of the mean loss there.
-
-        Of the fits ``at`` alone where given, as indices.
-        """
+    def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
+        """Go ``step`` (fit,) along the direction, and return the gradient there; of the fits ``at`` if given."""
         steps = np.zeros(len(self.columns))
         steps[slice(None) if at is None else at] = step
         self.eta_there, gradient = _move(self.observation, self.shards, self.eta_there, self._D, self.spread(steps))
         self.passes += 0.5
         slopes = self.unstack(gradient)
-        return slopes if at is None else slopes.part(at)
+        return slopes if at is None else slopes[:, at]
 
-    def products(self, coef, intercept) -> Slopes:
+    def products(self, p) -> np.ndarray:
         """Hessians of the mean loss times a direction."""
         self.passes += 1
-        return self.unstack(_products(self.observation, self.shards, self.eta_there, self.stack(coef, intercept)))
+        return self.unstack(_products(self.observation, self.shards, self.eta_there, self.stack(p)))
 
-    def centre(self) -> Slopes:
-        """Means of curvature times centred features, and of curvature: (feature, fit) and (fit,)."""
-        return self.products(np.zeros((self.X.shape[1], len(self.columns))), np.ones(len(self.columns)))
+    def centre(self) -> np.ndarray:
+        """Means of curvature times centred features, then of curvature itself, (feature + 1, fit)."""
+        return self.products(np.eye(self.X.shape[1] + 1)[:, -1:] * np.ones(len(self.columns)))
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
-        """Hessians of the mean loss of some fits, in features centred and divided by ``scale``, intercept last.
-
-        In the features ``columns`` of each alone, where given; all are multiplied.
-        """
+        """Hessians of some fits; see :meth:`HostRows.hessians`. All columns are multiplied."""
         n = len(scale)
         inverse = np.zeros(self.shards.x.shape[-1], self.dtype)
         inverse[: n + 1] = np.append(1 / scale, 1)

@@ -66,17 +66,7 @@ class Shards(NamedTuple):
 
 
 class Layout:
-    """How rows are cut among devices.
-
-    Parameters
-    ----------
-    devices : sequence of jax.Device
-        Which share the rows; jax's default one if empty.
-    n_rows : int
-        Rows in all.
-    dtype : numpy.dtype
-        Of what lies there.
-    """
+    """How rows are cut among devices, jax's default one if there are none."""
 
     def __init__(self, devices: Sequence[jax.Device], n_rows: int, dtype):
         refuse_fork()

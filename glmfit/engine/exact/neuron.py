@@ -1,14 +1,9 @@
 """One neuron of a population exactly: its Hessian, its Newton steps, whether it has an optimum at all."""
 
-from collections import defaultdict
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
-
 import numpy as np
 
 from .. import passes
-from ..chunks import over_chunks
+from ..chunks import Columns, over_chunks
 from ..problem import Params, Problem
 from . import newton, proximal_newton
 from .recession import recedes
@@ -20,81 +15,55 @@ _STALLED = 8  # steps without a smaller estimate or a lower objective
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
-class Finished(NamedTuple):
-    """Outcome of finishing one neuron exactly."""
-
-    params: Params
-    objective: float
-    bound: float
-    estimate: float
-    n_steps: int
-    passes: int  # over the rows
-    is_stuck: bool  # no step leads any further
-
-
-@dataclass
-class Found:
-    """What was found out about one neuron, kept by the population however often it is selected."""
-
-    rank: int | None = None  # directions of the design that its Hessian resolves; None where all that matter
-    recedes: bool | None = None  # None where that was too much to compute
-    looked: bool = False  # whether that was asked
-
-
 class OneNeuron(Problem):
-    """The part of a population problem that takes its neurons one by one, on the host."""
+    """The part of a population problem that takes its neurons one by one, on the host.
 
-    @cached_property
-    def found(self) -> Found:
-        """What was found out about this problem's neuron."""
-        return Found()
+    What is found out about a neuron is kept however often it is selected: ``rank``, directions of the design that its
+    Hessian resolves where not all that matter, and ``recedes``.
+    """
 
-    @cached_property
-    def _found_of(self) -> dict[int, Found]:
-        """`found` of every neuron."""
-        return defaultdict(Found)
+    found: dict  # of this problem's neuron
+    found_of: dict[int, dict]  # of every neuron
 
     @property
     def design_rank(self) -> int:
         """Directions of the design that were resolved; all of them unless the basis or a neuron has shown otherwise."""
         rank = self.basis.rank if "basis" in self.design else self.n_features
-        known = [found.rank for found in (self.found, *self._found_of.values()) if found.rank is not None]
-        return min([rank, *known])
+        return min([rank, *(found["rank"] for found in (self.found, *self.found_of.values()) if "rank" in found)])
 
-    def hessian_of_one(self, coef, intercept, dtype):
-        """Standardised Hessian of a one-neuron problem, ridge included, and its largest squared row norm."""
-        mean, scale = self.standard
-        offset = None if self.offset is None else self.offset[:, 0]
-        y = self.Y[:, 0]
-        place = coef, intercept, mean, scale
-        H, reach = passes.hessian(self.X, y, self.weights, self.observation, *place, dtype, offset)
-        inside = np.arange(self.n_features)
-        H[inside, inside] += np.ravel(self.penalty.ridge_strength) / scale**2
+    def hessian_of_one(self, at, dtype, inside=slice(None)):
+        """Standardised Hessian of a one-neuron problem in some features, with the ridge; largest squared row norm."""
+        mean, scale = (of_feature[inside] for of_feature in self.standard)
+        ridge = np.broadcast_to(np.ravel(self.penalty.ridge_strength), self.n_features)[inside]
+        X = self.X if isinstance(inside, slice) else Columns(self.X, inside)
+        place = at[:-1][inside], at[-1], mean, scale, dtype, None if self.offset is None else self.offset[:, 0]
+        H, reach = passes.hessian(X, self.Y[:, 0], self.weights, self.observation, *place)
+        diagonal = np.arange(len(mean))
+        H[diagonal, diagonal] += ridge / scale**2
         return H, reach
 
-    def largest_move(self, change_coef, change_intercept) -> float:
+    def largest_move(self, change: np.ndarray) -> float:
         """``max_t |change of eta_t|`` of one neuron."""
-        return float(passes.largest_move(self.X, change_coef, change_intercept))
 
-    def finish_neuron(
-        self, params: Params, neuron: int, target: float, most_steps: int = 50, near: bool = True
-    ) -> Finished:
-        """Bring one neuron below its target by exact Newton steps, if they lead there."""
+        def chunk(rows):
+            return np.abs(np.asarray(self.X[rows], np.float64) @ change[:-1] + change[-1]).max()
+
+        return float(np.max(list(over_chunks(chunk, self.n_rows))))
+
+    def finish_neuron(self, params: Params, neuron: int, target: float, most_steps: int = 50, near: bool = True):
+        """Bring one neuron below its target by exact Newton steps, if they lead there; returns where they end."""
         one, at_once = self.select(neuron), newton if self.penalty.smooth else proximal_newton
-        at = at_once.start(one, params.coef[:, neuron], params.intercept[neuron], near)
-        n_steps, since, best, lowest = 0, 0, np.inf, np.inf
-        while not (at.bound <= target or at.stuck or since >= _STALLED) and n_steps < most_steps:
-            at, n_steps = at_once.iterate(one, at), n_steps + 1
+        at = at_once.start(one, np.append(params.coef[:, neuron], params.intercept[neuron]), near)
+        since, best, lowest = 0, np.inf, np.inf
+        while not (at.bound <= target or at.stuck or since >= _STALLED) and at.n_steps < most_steps:
+            at = at_once.iterate(one, at)._replace(n_steps=at.n_steps + 1)
             # Far away the estimate may rise for long while the objective still falls.
             since = 0 if at.estimate < 0.9 * best or at.objective < lowest - 1e-2 * target else since + 1
             best, lowest = min(best, at.estimate), min(lowest, at.objective)
-        coef, intercept = params.coef.copy(), params.intercept.copy()
-        coef[:, neuron], intercept[neuron] = at.coef, at.intercept
-        is_stuck = bool(at.stuck or since >= _STALLED)
-        return Finished(Params(coef, intercept), at.objective, at.bound, at.estimate, n_steps, at.passes, is_stuck)
+        return at._replace(stuck=bool(at.stuck or since >= _STALLED))
 
-    def is_separable(self, params: Params, neuron: int) -> bool:
-        """Whether one neuron has no finite optimum, as far as `recedes` can tell, wherever its fit has got to."""
+    def is_separable(self, neuron: int) -> bool:
+        """Whether one neuron has no finite optimum, as far as `recedes` can tell."""
         return not self.penalty.penalises_all and self.select(neuron).recedes is True
 
     def may_be_separable(self, params: Params, among: np.ndarray | None = None) -> np.ndarray:
@@ -125,9 +94,9 @@ class OneNeuron(Problem):
 
         None where that is too much to compute. The direction is free of penalties.
         """
-        if not self.found.looked:
-            self.found.recedes, self.found.looked = self._look_for_recession(), True
-        return self.found.recedes
+        if "recedes" not in self.found:
+            self.found["recedes"] = self._look_for_recession()
+        return self.found["recedes"]
 
     def _look_for_recession(self) -> bool | None:
         mean, scale = self.standard

@@ -21,8 +21,7 @@ _REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement 
 class Step(NamedTuple):
     """Where a quadratic model of one neuron has its least."""
 
-    coef: np.ndarray
-    intercept: float
+    move: np.ndarray  # intercept last
     slope: float  # above 0 downhill
     curvature: float
 
@@ -37,7 +36,7 @@ class NewtonSystem:
     the data do not see them (duplicate or constant columns), or the neuron is separable.
     """
 
-    def __init__(self, matrix, reach, mean, scale, anchor: tuple[np.ndarray, float] | None = None, proves=True):
+    def __init__(self, matrix, reach, mean, scale, anchor: np.ndarray | None = None, proves=True):
         self.matrix, self.reach, self.mean, self.scale = matrix, reach, mean, scale
         self.anchor, self.proves = anchor, proves
 
@@ -63,21 +62,21 @@ class NewtonSystem:
         """Number of directions with curvature."""
         return len(self.factor)
 
-    def step(self, grad_coef, grad_intercept) -> Step:
+    def step(self, gradient: np.ndarray) -> Step:
         """Newton's step, whose slope and curvature are the squared decrement g'H^-1 g."""
-        half = self.factor @ self._centred(grad_coef, grad_intercept)
+        half = self.factor @ self._centred(gradient)
         step, decrement = -(half @ self.factor), float(half @ half)
         coef = step[:-1] / self.scale
-        return Step(coef, float(step[-1] - self.mean @ coef), decrement, decrement)
+        return Step(np.append(coef, step[-1] - self.mean @ coef), decrement, decrement)
 
-    def misses(self, grad_coef, grad_intercept) -> bool:
+    def misses(self, gradient: np.ndarray) -> bool:
         """Whether part of a gradient lies along the directions left out, where nothing limits the descent."""
-        g = self._centred(grad_coef, grad_intercept)
+        g = self._centred(gradient)
         outside = g - self.matrix @ (self.factor.T @ (self.factor @ g))
         return bool(np.max(np.abs(outside)) > 1e-10 * np.max(np.abs(g)) + 1e-15)
 
-    def _centred(self, grad_coef, grad_intercept) -> np.ndarray:
-        return np.append((grad_coef - self.mean * grad_intercept) / self.scale, grad_intercept)
+    def _centred(self, g: np.ndarray) -> np.ndarray:
+        return np.append((g[:-1] - self.mean * g[-1]) / self.scale, g[-1])
 
     @cached_property
     def radius_squared(self) -> float:
@@ -88,21 +87,20 @@ class NewtonSystem:
 class Iterate(NamedTuple):
     """One neuron on its way: parameters, objective, gradient, and the Hessian last formed."""
 
-    coef: np.ndarray  # (feature,)
-    intercept: float
+    at: np.ndarray  # (feature + 1,), intercept last
     objective: float = np.nan
-    grad_coef: np.ndarray | None = None  # of the smooth part
-    grad_intercept: float = np.nan
+    gradient: np.ndarray | None = None  # of the smooth part
     system: NewtonSystem | None = None  # None where the last is of no use any more
     bound: float = np.inf  # of F - F*; inf where there is none
     estimate: float = np.inf
     passes: int = 0  # over the rows, so far
+    n_steps: int = 0
     stuck: bool = False  # no step descends any more: rounding; or steps would go on for ever
 
     @property
     def params(self) -> Params:
         """Parameters of a problem of one neuron."""
-        return Params(self.coef[:, None], np.array([self.intercept]))
+        return Params(self.at[:-1, None], self.at[-1:])
 
     @property
     def rounding(self) -> float:
@@ -111,27 +109,23 @@ class Iterate(NamedTuple):
 
     def towards(self, step: Step, length: float = 1.0) -> Self:
         """Go along a step, to where nothing was evaluated yet."""
-        return self._replace(coef=self.coef + length * step.coef, intercept=self.intercept + length * step.intercept)
+        return self._replace(at=self.at + length * step.move)
 
     def seen(self, value: Evaluation) -> Self:
         """Take over what a pass has found."""
-        return self._replace(
-            objective=float(value.objective[0]),
-            grad_coef=np.asarray(value.grad_coef, np.float64)[:, 0],
-            grad_intercept=float(value.grad_intercept[0]),
-            passes=self.passes + 1,
-        )
+        gradient = np.append(value.grad_coef[:, 0], value.grad_intercept[0])
+        return self._replace(objective=float(value.objective[0]), gradient=gradient, passes=self.passes + 1)
 
 
-def start(problem, coef, intercept, near: bool = False) -> Iterate:
+def start(problem, at: np.ndarray, near: bool = False) -> Iterate:
     """First iterate of a one-neuron problem: near the optimum judged by its Hessian, elsewhere none yet."""
-    at = Iterate(coef, intercept)
     if near:
-        return judge_exactly(problem, at)
-    if problem.X.dtype == np.float32 and not np.any(coef) and intercept == problem.null_params().intercept[0]:
+        return judge_exactly(problem, Iterate(at))
+    is_null = not np.any(at[:-1]) and at[-1] == problem.null_params().intercept[0]
+    if problem.X.dtype == np.float32 and is_null:
         # The objective of the null model is known, and a gradient in single precision shows the way from there.
-        return evaluate(problem, at, np.float32)._replace(objective=float(problem.null_objective[0]))
-    return evaluate(problem, at)
+        return evaluate(problem, Iterate(at), np.float32)._replace(objective=float(problem.null_objective[0]))
+    return evaluate(problem, Iterate(at))
 
 
 def evaluate(problem, at: Iterate, dtype=np.float64) -> Iterate:
@@ -153,7 +147,7 @@ def search(problem, at: Iterate, step: Step, look) -> Iterate:
         passes = after.passes
         if length == 1.0:
             # Where predictors have far to go the length that is sure to descend is tiny, and halving finds a longer.
-            known = step.slope, step.curvature, problem.largest_move(step.coef, step.intercept)
+            known = step.slope, step.curvature, problem.largest_move(step.move)
             sure, passes = min(float(descent_step(*(np.asarray([a]) for a in known))[0]), 0.5), passes + 1
         if length <= sure:
             return at._replace(passes=passes, stuck=True)
@@ -163,7 +157,7 @@ def search(problem, at: Iterate, step: Step, look) -> Iterate:
 def iterate(problem, at: Iterate) -> Iterate:
     """One Newton step of a one-neuron problem, with the Hessian at hand or a new one, never uphill."""
     if at.system is not None:
-        step = at.system.step(at.grad_coef, at.grad_intercept)
+        step = at.system.step(at.gradient)
         after = evaluate(problem, at.towards(step))
         if after.objective <= at.objective - 1e-4 * step.slope + at.rounding:
             return _judge(problem, after, step.slope)
@@ -173,7 +167,7 @@ def iterate(problem, at: Iterate) -> Iterate:
     at = _form(problem, at, np.float32 if problem.X.dtype == np.float32 and far else np.float64)
     if not np.all(np.isfinite(at.system.matrix)):
         return at._replace(objective=np.nan, estimate=np.nan, stuck=True)
-    step = at.system.step(at.grad_coef, at.grad_intercept)
+    step = at.system.step(at.gradient)
     after = search(problem, at, step, evaluate)
     if not after.stuck:
         return _judge(problem, after, step.slope)
@@ -186,19 +180,18 @@ def judge_exactly(problem, at: Iterate) -> Iterate:
 
 
 def _form(problem, at: Iterate, dtype) -> Iterate:
-    formed = problem.hessian_of_one(at.coef, at.intercept, dtype)
-    anchor = at.coef, at.intercept
-    system = NewtonSystem(*formed, *problem.standard, anchor, dtype is np.float64)
+    formed = problem.hessian_of_one(at.at, dtype)
+    system = NewtonSystem(*formed, *problem.standard, at.at, dtype is np.float64)
     return at._replace(system=system, passes=at.passes + 1)
 
 
 def _judge(problem, at: Iterate, before: float) -> Iterate:
     """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
-    residual = at.grad_coef
+    residual = at.gradient
     if not problem.penalty.smooth:
-        missed = problem.penalty.subgradient_residual(at.coef[:, None], at.grad_coef[:, None])
-        residual = np.asarray(missed, np.float64)[:, 0]
-    decrement = at.system.step(residual, at.grad_intercept).slope
+        missed = problem.penalty.subgradient_residual(at.at[:-1, None], at.gradient[:-1, None])
+        residual = np.append(np.asarray(missed, np.float64), at.gradient[-1])
+    decrement = at.system.step(residual).slope
     close = decrement / 2 <= CLOSE / problem.n_rows or not np.isfinite(before)
     gap = np.inf
     if close and at.system.proves:
@@ -207,23 +200,23 @@ def _judge(problem, at: Iterate, before: float) -> Iterate:
             # What the Hessian does not show a penalty on all coefficients may.
             gap = float(problem.evaluate_with_dual(at.params)[1][0])
     kept = None if decrement > _REUSE * before or (close and not np.isfinite(gap)) else at.system
-    return at._replace(bound=gap, estimate=decrement / 2, stuck=problem.found.recedes is True, system=kept)
+    return at._replace(bound=gap, estimate=decrement / 2, stuck=problem.found.get("recedes") is True, system=kept)
 
 
 def _bound(problem, at: Iterate, residual: np.ndarray, decrement: float) -> float:
     """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
-    system, problem.found.rank = at.system, None
+    system = at.system
+    problem.found.pop("rank", None)
     if problem.may_be_separable(at.params)[0]:
         return np.inf  # there is no optimum: what says otherwise is rounding
     if system.n_directions < len(system.matrix):
         if system.n_directions < problem.basis.rank + 1:
-            problem.found.rank = system.n_directions - 1
+            problem.found["rank"] = system.n_directions - 1
             return np.inf  # curvature vanishes along a direction the data see
-        settled = problem.left_out_is_settled(at.coef[:, None])[0]
-        if not settled or system.misses(residual, at.grad_intercept):
+        settled = problem.left_out_is_settled(at.params.coef)[0]
+        if not settled or system.misses(residual):
             return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
-    coef, intercept = system.anchor
-    drift = problem.largest_move(at.coef - coef, at.intercept - intercept)
+    drift = problem.largest_move(at.at - system.anchor)
     with np.errstate(over="ignore"):
         growth = np.exp(drift)  # infinite far away: no bound
     bound = gap_bound(growth * decrement, growth * system.radius_squared, problem.penalty.penalises_all)

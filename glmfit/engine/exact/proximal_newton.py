@@ -5,17 +5,15 @@ Only features that are not zero, or should not be, enter the model. Theory: docs
 
 import numpy as np
 
-from .. import passes
-from ..chunks import Columns
 from .newton import CLOSE, Iterate, Step, judge_exactly, search
 from .quadratic import minimise_groups, minimise_l1
 
 _LIFT = 1e-9  # of the scaled diagonal: of duplicates any share will do
 
 
-def start(problem, coef, intercept, near: bool = False) -> Iterate:
+def start(problem, at: np.ndarray, near: bool = False) -> Iterate:
     """First iterate of a one-neuron problem; near the optimum or not is the same here."""
-    return _look(problem, Iterate(np.asarray(coef, np.float64), float(intercept)), np.inf)
+    return _look(problem, Iterate(at), np.inf)
 
 
 def iterate(problem, at: Iterate) -> Iterate:
@@ -52,29 +50,24 @@ def _proved(problem, at: Iterate) -> Iterate:
 
 def _step(problem, at: Iterate) -> Step:
     """Step to the least of the quadratic model plus the penalty."""
-    penalty, (mean, scale) = problem.penalty, problem.standard
-    labels, strength = penalty.blocks(len(at.coef))
-    missed = np.asarray(penalty.subgradient_residual(at.coef[:, None], at.grad_coef[:, None]), np.float64)[:, 0]
-    inside = np.flatnonzero((labels < 0) | np.isin(labels, labels[(at.coef != 0) | (missed != 0)]))
+    penalty, (mean, scale), (coef, gradient) = problem.penalty, problem.standard, (at.at[:-1], at.gradient[:-1])
+    labels, strength = penalty.blocks(len(coef))
+    missed = np.asarray(penalty.subgradient_residual(coef[:, None], gradient[:, None]), np.float64)[:, 0]
+    inside = np.flatnonzero((labels < 0) | np.isin(labels, labels[(coef != 0) | (missed != 0)]))
     labels, mean, scale = labels[inside], mean[inside], np.append(scale[inside], 1.0)
-    ridge = np.broadcast_to(np.ravel(penalty.ridge_strength), len(at.coef))
-    H, _ = passes.hessian(
-        Columns(problem.X, inside), problem.Y[:, 0], problem.weights, problem.observation, at.coef[inside],
-        at.intercept, mean, scale[:-1], offset=None if problem.offset is None else problem.offset[:, 0],
-    )  # fmt: skip
-    Q = H * np.outer(scale, scale) + np.diag(np.append(ridge[inside], 0.0))
+    H, _ = problem.hessian_of_one(at.at, np.float64, inside)
+    Q, step = H * np.outer(scale, scale), np.zeros(len(at.at))
     flat = np.diag(Q) == 0  # constant features: nothing but their penalty moves them, and rounding of no gradient
     Q[np.diag_indices_from(Q)] = np.where(flat, 1.0, (1 + _LIFT) * np.diag(Q))
     if not np.all(np.isfinite(Q)):
-        return Step(np.zeros(len(at.coef)), 0.0, 0.0, 0.0)
-    g = np.where(flat, 0.0, np.append(at.grad_coef[inside] - mean * at.grad_intercept, at.grad_intercept))
-    before = np.append(at.coef[inside], 0.0)
+        return Step(step, 0.0, 0.0)
+    g = np.where(flat, 0.0, np.append(gradient[inside] - mean * at.gradient[-1], at.gradient[-1]))
+    before = np.append(coef[inside], 0.0)
     move = least_of_model(Q, Q @ before - g, labels, strength, before) - before
-    step = np.zeros(len(at.coef))
-    step[inside] = move[:-1]
-    kinks = [float(penalty.value(w[:, None])[0]) - ridge @ w**2 / 2 for w in (at.coef, at.coef + step)]
-    slope, curvature = kinks[0] - kinks[1] - g @ move, move @ Q @ move
-    return Step(step, float(move[-1] - mean @ move[:-1]), float(slope), float(curvature))
+    step[inside], step[-1] = move[:-1], move[-1] - mean @ move[:-1]
+    ridge = np.ravel(penalty.ridge_strength)
+    kinks = [float(penalty.value(w[:, None])[0]) - np.sum(ridge * w**2) / 2 for w in (coef, coef + step[:-1])]
+    return Step(step, float(kinks[0] - kinks[1] - g @ move), float(move @ Q @ move))
 
 
 def least_of_model(Q, c, labels, strength, before):

@@ -1,0 +1,53 @@
+"""Penalties of one coefficient by itself: ridge, lasso, elastic net, and none."""
+
+from typing import ClassVar, final
+
+import equinox as eqx
+
+from glmfit.numerics import namespace
+from glmfit.penalties.base import Penalty, as_strength
+from glmfit.types import Array, FeatureNeuron, PerNeuron
+
+
+class Ridge(Penalty):
+    """Ridge, R(w) = strength / 2 ||w||_2^2: all of it smooth, so the proximal operator is the identity."""
+
+    ratio: ClassVar[float] = 0.0
+    name: ClassVar[str] = "Ridge"
+    smooth: ClassVar[bool] = True
+
+
+@final
+class NoPenalty(Ridge):
+    """No penalty, R = 0: maximum likelihood. The strength is there for uniformity and is 0."""
+
+    strength: Array = eqx.field(default=0.0, converter=as_strength)
+    name: ClassVar[str] = "UnRegularized"
+
+    def value(self, coef: FeatureNeuron) -> PerNeuron:
+        """Give 0 for each neuron, also where coefficients are not finite."""
+        return namespace(coef).zeros_like(coef[0])
+
+
+@final
+class Lasso(Penalty):
+    """Lasso, R(w) = strength ||w||_1: the elastic net of ratio 1."""
+
+    ratio: ClassVar[float] = 1.0
+    name: ClassVar[str] = "Lasso"
+    smooth: ClassVar[bool] = False
+
+
+@final
+class ElasticNet(Penalty):
+    """Elastic net, R(w) = strength ((1 - ratio) / 2 ||w||_2^2 + ratio ||w||_1), NeMoS's parametrisation.
+
+    Attributes
+    ----------
+    ratio : array, shape (), (neuron,) or (feature, neuron)
+        Share of the l1 part, 0 < ratio <= 1; 1 is the lasso.
+    """
+
+    ratio: Array = eqx.field(default=0.5, converter=as_strength)
+    name: ClassVar[str] = "ElasticNet"
+    smooth: ClassVar[bool] = False
