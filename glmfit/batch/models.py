@@ -141,14 +141,14 @@ def _check_values(problems: Problems, path: tuple, estimator: str, parameters: d
 
 def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     """List checks by the parameter that each is about."""
-    from ..checks import check_real
+    from ..checks import check_flag, check_positive, check_real, check_whole
     from ..estimators.cv_fits import read_strengths
-    from ..estimators.parameters import read_count, read_flag, read_number, read_population_solver
+    from ..estimators.parameters import read_population_solver
     from ..estimators.population_glm_cv import SOLVERS as CV_SOLVERS
     from ..observations import from_inverse_link
 
-    readers = dict.fromkeys(("tol", "cv_tol", "max_memory"), read_number)
-    readers |= {"certify": read_flag, "max_epochs": read_count}
+    readers = dict.fromkeys(("tol", "cv_tol", "max_memory"), check_positive)
+    readers |= {"certify": check_flag, "max_epochs": check_whole}
     if estimator not in COUNT_ESTIMATORS and model.max_epochs is None:
         del readers["max_epochs"]  # as many as the solver takes
     there = [name for name in readers if hasattr(model, name)]

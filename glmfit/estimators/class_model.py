@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
-from ..checks import check_choice, check_real, not_text, shorten
+from ..checks import check_choice, check_flag, check_positive, check_real, check_whole, not_text, shorten
 from ..data.classes import ClassTraining
 from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
@@ -26,7 +26,7 @@ from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
 from .model import Model, WholeFit, coefficients_from_file, coefficients_to_file, from_json, to_json
 from .model_reports import ClassReport
-from .parameters import is_strength, precision, read_count, read_flag, read_number, read_solver, read_verbose
+from .parameters import is_strength, precision, read_solver, read_verbose
 
 _EXACT_EPOCHS = 500
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
@@ -178,17 +178,17 @@ class ClassModel(Model):
         """Epochs, tol, step (None to tune it), decay, certify and verbose, checked."""
         check_real("step_decay", self.step_decay, 1.0, closed=True)
         return (
-            None if self.max_epochs is None else read_count("max_epochs", self.max_epochs),
-            read_number("tol", self.tol),
+            None if self.max_epochs is None else check_whole("max_epochs", self.max_epochs),
+            check_positive("tol", self.tol),
             self._read_step(),
             float(self.step_decay),
-            read_flag("certify", self.certify),
+            check_flag("certify", self.certify),
             read_verbose(self.verbose),
         )
 
     def _read_step(self) -> float | None:
         if not isinstance(self.step, str):
-            return read_number("step", self.step)
+            return check_positive("step", self.step)
         if self.step != "tune":
             raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
         return None

@@ -8,7 +8,6 @@ from dataclasses import fields
 import jax
 import numpy as np
 
-from ..checks import check_flag, check_positive, check_whole
 from ..engine import ConjugateGradients, Newton, ProximalNewton
 from ..engine.population import PopulationProblem
 from ..saga import SAGA
@@ -26,24 +25,6 @@ _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
 _SMALL_WORK = 4e6  # up to which a few neurons are fitted one by one
 _EXACT_WORK, _EXACT_SCORES = 4e9, 1e8  # of models of classes
-
-
-def read_number(name: str, value) -> float:
-    """Return a finite number above 0, or raise ValueError."""
-    check_positive(name, value)
-    return float(value)
-
-
-def read_count(name: str, value) -> int:
-    """Return a whole number of at least 1, or raise ValueError."""
-    check_whole(name, value, 1)
-    return int(value)
-
-
-def read_flag(name: str, value) -> bool:
-    """Return True or False, or raise ValueError."""
-    check_flag(name, value)
-    return bool(value)
 
 
 def is_strength(value) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import observations
-from ..checks import check_choice, check_real
+from ..checks import check_choice, check_positive, check_real
 from ..data.counts import read_training
 from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
@@ -22,7 +22,7 @@ from ..types import DataLike, Seed
 from ..warn import warn_user
 from .cv_fits import Fits, default_strengths, read_strengths
 from .model import WholeFit
-from .parameters import by_name, read_number, read_population_solver
+from .parameters import by_name, read_population_solver
 from .population_model import PROVED, PopulationModel
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
@@ -159,7 +159,7 @@ class PopulationGLMCV(PopulationModel):
         with WholeFit(self):
             self._check_words()
             solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names(), SOLVERS)
-            strengths, cv_tol = read_strengths(self.strengths), read_number("cv_tol", self.cv_tol)
+            strengths, cv_tol = read_strengths(self.strengths), check_positive("cv_tol", self.cv_tol)
             seed, given = self._seed(), self._read_options()
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure)
             # F is per whole bin; and one bar shows all fits.

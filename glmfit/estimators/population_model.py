@@ -7,7 +7,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
-from ..checks import check_choice
+from ..checks import check_choice, check_positive, check_whole
 from ..data.features import check_columns, read_exposure, read_features, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
@@ -18,7 +18,7 @@ from ..types import ArrayOrTsd, DataLike, Seed
 from ..warn import warn_user
 from .default_strength import ranges_of
 from .model import Model, coefficients_from_file, coefficients_to_file
-from .parameters import read_count, read_number, read_verbose
+from .parameters import read_verbose
 from .report import FitReport, null_is_best, relative_gap, report_of
 from .scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
 from .streaming import read_scored
@@ -59,10 +59,10 @@ class PopulationModel(RegressorMixin, Model):
 
     def _read_options(self) -> LoopOptions:
         return LoopOptions(
-            tol=read_number("tol", self.tol),
-            max_epochs=read_count("max_epochs", self.max_epochs),
+            tol=check_positive("tol", self.tol),
+            max_epochs=check_whole("max_epochs", self.max_epochs),
             verbose=read_verbose(self.verbose),
-            max_memory=read_number("max_memory", self.max_memory),
+            max_memory=check_positive("max_memory", self.max_memory),
         )
 
     def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from .. import pairs
-from ..checks import check_choice, check_real, not_text, shorten
+from ..checks import check_choice, check_flag, check_real, check_whole, not_text, shorten
 from ..data.entities import Side
 from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
@@ -20,7 +20,7 @@ from ..pairs.responses import Units
 from ..seeds import key_for
 from ..warn import warn_user
 from .model_reports import ResponseReport
-from .parameters import by_name, is_strength, precision, read_count, read_flag, read_solver, read_verbose
+from .parameters import by_name, is_strength, precision, read_solver, read_verbose
 from .report import report_of
 
 SOLVERS = {
@@ -39,7 +39,7 @@ class Settings:
         check_choice("prior", model.prior, ("mean", "zero"), "Other priors go to fit as prior_factors.")
         check_real("validation_fraction", model.validation_fraction, 1.0)
         check_real("tol", model.tol, 1.0, hint="It is a share of the gradient at the start.")
-        epochs = None if model.max_epochs is None else read_count("max_epochs", model.max_epochs)
+        epochs = None if model.max_epochs is None else check_whole("max_epochs", model.max_epochs)
         solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS, parameters=model._get_param_names())
         weights = model.imputation_weight
         self.weights = None  # in proportion to the curvature
@@ -54,9 +54,9 @@ class Settings:
             hint = "An observation model (glmfit.observations.Observation) will do, too."
             check_choice("loss", self.loss, RESPONSE_LOSSES, hint)
             self.loss = RESPONSE_LOSSES[self.loss]
-        self.n_components = read_count("n_components", model.n_components)
+        self.n_components = check_whole("n_components", model.n_components)
         self.hidden = tuple(_widths(name, getattr(model, name)) for name in ("stimulus_hidden", "neuron_hidden"))
-        self.biases = read_flag("bias", model.bias)
+        self.biases = check_flag("bias", model.bias)
         self.bias_strength = _strengths("bias_strength", model.bias_strength)[0]
         self.solver = solver or (pairs.TowerAdam() if any(self.hidden) else pairs.TowerLBFGS())
         self.options = pairs.StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose))
@@ -68,7 +68,7 @@ def _widths(name: str, given) -> tuple[int, ...]:
     """Read widths of hidden layers."""
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
         raise ValueError(f"{name} is {given!r}; it must be a tuple of widths, such as (32,), or () for a linear tower.")
-    return tuple(read_count(f"{name}[{i}]", width) for i, width in enumerate(given))
+    return tuple(check_whole(f"{name}[{i}]", width) for i, width in enumerate(given))
 
 
 def _strengths(name: str, given, more: str = "") -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..checks import check_choice
+from ..checks import check_choice, check_whole
 from ..data import classes as door
 from ..data.features import read_features, read_offset
 from ..data.times import check_same_rows, wrap
@@ -18,7 +18,6 @@ from ..types import ArrayOrTsd, DataLike, Seed
 from ..warn import warn_user
 from .class_model import ClassModel, probabilities
 from .model import WholeFit
-from .parameters import read_count
 
 
 class SoftmaxGLM(ClassifierMixin, ClassModel):
@@ -234,7 +233,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             (row, k), most probable first.
         """
         X, offset, _ = self._prepare(X, offset)
-        k = min(read_count("k", k), len(self.classes_))
+        k = min(check_whole("k", k), len(self.classes_))
         best, probability = np.empty((X.shape[0], k), int), np.empty((X.shape[0], k))
         for rows, scores in self._chunks(X, offset):
             some = np.argpartition(-_known(scores), k - 1, axis=1)[:, :k]
