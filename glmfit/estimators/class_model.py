@@ -24,7 +24,7 @@ from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_ste
 from ..types import DataLike, Seed
 from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
-from .model import Model, WholeFit, coefficients_from_file, coefficients_to_file, from_json, to_json
+from .model import Model, WholeFit, from_json, to_json
 from .model_reports import ClassReport
 from .parameters import is_strength, precision, read_solver, read_verbose
 
@@ -262,7 +262,6 @@ class ClassModel(Model):
         return (self.report_.class_totals == 0) & (self.intercept_ == _UNSEEN)
 
     def _write_state(self, header: dict, arrays: dict) -> None:
-        coefficients_to_file(self, header, arrays)
         header["strength"] = self.strength_
         if hasattr(self, "_streamed"):
             *header["stream"], arrays["stream_totals"], header["stream_step"] = self._streamed
@@ -272,7 +271,6 @@ class ClassModel(Model):
             arrays["classes"] = self.classes_
 
     def _read_state(self, header: dict, arrays: dict) -> None:
-        coefficients_from_file(self, header, arrays)
         self.strength_ = header.get("strength", self._strength())  # a file of version 0.1 has none
         if "classes" in arrays:
             self.classes_ = arrays["classes"]

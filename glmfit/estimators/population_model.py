@@ -17,7 +17,7 @@ from ..status import Status
 from ..types import ArrayOrTsd, DataLike, Seed
 from ..warn import warn_user
 from .default_strength import ranges_of
-from .model import Model, coefficients_from_file, coefficients_to_file
+from .model import Model
 from .parameters import read_verbose
 from .report import FitReport, null_is_best, relative_gap, report_of
 from .scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
@@ -202,14 +202,12 @@ class PopulationModel(RegressorMixin, Model):
         return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))
 
     def _write_state(self, header: dict, arrays: dict) -> None:
-        coefficients_to_file(self, header, arrays)
         columns = getattr(self._neurons, "columns", None)
         columns = [] if columns is None else [c.item() if isinstance(c, np.generic) else c for c in columns]
         if columns and all(isinstance(c, int | float | str) for c in columns):
             header["columns"] = columns
 
     def _read_state(self, header: dict, arrays: dict) -> None:
-        coefficients_from_file(self, header, arrays)
         if not len(self.report_.neuron) == len(self.report_.status) == np.size(self.intercept_):
             raise ValueError(f"{len(self.report_.neuron)} neurons, but intercepts of {np.size(self.intercept_)}")
         if self.coef_.ndim == 1:
