@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
-from ..checks import check_choice, check_flag, check_positive, check_real, check_whole, not_text, shorten
+from ..checks import check_choice, check_flag, check_positive, check_real, check_whole
 from ..data.classes import ClassTraining
 from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
@@ -26,7 +26,7 @@ from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
 from .model import Model, WholeFit, from_json, to_json
 from .model_reports import ClassReport
-from .parameters import is_strength, precision, read_solver, read_verbose
+from .parameters import precision, read_solver, read_strengths, read_verbose
 
 _EXACT_EPOCHS = 500
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
@@ -148,13 +148,7 @@ class ClassModel(Model):
         return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, True, offset, precision(data.X.dtype))
 
     def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
-        if self.solver_name == "SAGA":
-            raise ValueError(
-                'solver_name is "SAGA", which version 0.2 no longer has for models of classes. Use "auto" or '
-                '"ConjugateGradients", which is faster, takes sparse features too, and proves how far from the optimum '
-                "a fit is."
-            )
-        return read_solver(self.solver_name, self.solver_kwargs, allowed, what, self._get_param_names())
+        return read_solver(self.solver_name, self.solver_kwargs, allowed, self._get_param_names(), what)
 
     def _strength(self, total_weight: float = 1) -> float:
         """Strength given, or one over the weights' sum, the number of rows without any: scikit-learn's ``C = 1``."""
@@ -167,12 +161,8 @@ class ClassModel(Model):
             return 0.0
         if given is None:
             return 1.0 / total_weight
-        if not is_strength(given):
-            raise ValueError(
-                f"regularizer_strength is {shorten(given)}; a model of classes takes one finite number of at least 0, "
-                f"such as 0.1{not_text(given)}."
-            )
-        return float(given)
+        needs = "for a model of classes one finite number of at least 0, such as 0.1"
+        return float(read_strengths("regularizer_strength", given, needs, 0)[0])
 
     def _read_parameters(self) -> tuple:
         """Epochs, tol, step (None to tune it), decay, certify and verbose, checked."""

@@ -21,7 +21,7 @@ from ..seeds import key_for
 from ..types import DataLike, Seed
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from .model import WholeFit, from_json, to_json
-from .parameters import SOLVERS, choose_solver, precision, read_devices, read_population_solver
+from .parameters import SOLVERS, choose_solver, precision, read_devices, read_solver
 from .population_model import PROVED, PopulationModel
 from .streaming import RowView, read_fitted
 
@@ -177,7 +177,7 @@ class PopulationGLM(PopulationModel):
         """
         with WholeFit(self):
             seed, options = self._seed(), self._read_options()
-            solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names())
+            solver = read_solver(self.solver_name, self.solver_kwargs, parameters=self._get_param_names())
             check_flag("pad_shapes", self.pad_shapes)
             data = read_fitted(self, X, y, sample_weight, offset, exposure, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):

@@ -20,9 +20,9 @@ from ..progress import ProgressBar, counted
 from ..status import Status
 from ..types import DataLike, Seed
 from ..warn import warn_user
-from .cv_fits import Fits, default_strengths, read_strengths
+from .cv_fits import Fits, default_strengths, read_tried
 from .model import WholeFit
-from .parameters import by_name, read_population_solver
+from .parameters import by_name, read_solver
 from .population_model import PROVED, PopulationModel
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
@@ -158,8 +158,8 @@ class PopulationGLMCV(PopulationModel):
         """
         with WholeFit(self):
             self._check_words()
-            solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names(), SOLVERS)
-            strengths, cv_tol = read_strengths(self.strengths), check_positive("cv_tol", self.cv_tol)
+            solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, self._get_param_names())
+            strengths, cv_tol = read_tried(self.strengths), check_positive("cv_tol", self.cv_tol)
             seed, given = self._seed(), self._read_options()
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure)
             # F is per whole bin; and one bar shows all fits.

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from .. import pairs
-from ..checks import check_choice, check_flag, check_real, check_whole, not_text, shorten
+from ..checks import check_choice, check_flag, check_real, check_whole
 from ..data.entities import Side
 from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
@@ -20,7 +20,7 @@ from ..pairs.responses import Units
 from ..seeds import key_for
 from ..warn import warn_user
 from .model_reports import ResponseReport
-from .parameters import by_name, is_strength, precision, read_solver, read_verbose
+from .parameters import by_name, precision, read_solver, read_strengths, read_verbose
 from .report import report_of
 
 SOLVERS = {
@@ -29,6 +29,7 @@ SOLVERS = {
     "Adam": pairs.TowerAdam,
     **by_name(pairs.LeftBatches, pairs.SampledPairs),
 }
+_NUMBER = "a finite number of at least 0, such as 0.1"
 _AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed losses
 
 
@@ -41,14 +42,12 @@ class Settings:
         check_real("tol", model.tol, 1.0, hint="It is a share of the gradient at the start.")
         epochs = None if model.max_epochs is None else check_whole("max_epochs", model.max_epochs)
         solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS, parameters=model._get_param_names())
-        weights = model.imputation_weight
+        several, weights = f"{_NUMBER}, or a sequence of such numbers", model.imputation_weight
         self.weights = None  # in proportion to the curvature
         if not isinstance(weights, str) or weights != "auto":
-            self.weights = _strengths("imputation_weight", weights, ', a sequence of such numbers or "auto"')
-            if np.ndim(weights):
-                self.weights = tuple(sorted({0.0, *self.weights}))
-        several = " or a sequence of such numbers"
-        self.strengths = _strengths("regularizer_strength", model.regularizer_strength, several)
+            weights = read_strengths("imputation_weight", weights, f'{several} or "auto"', 0, 1)
+            self.weights = sorted({0.0, *weights}) if np.ndim(model.imputation_weight) else list(weights)
+        self.strengths = read_strengths("regularizer_strength", model.regularizer_strength, several, 0, 1)
         self.loss, self.prior = model.loss, model.prior
         if not isinstance(self.loss, Observation):
             hint = "An observation model (glmfit.observations.Observation) will do, too."
@@ -57,7 +56,7 @@ class Settings:
         self.n_components = check_whole("n_components", model.n_components)
         self.hidden = tuple(_widths(name, getattr(model, name)) for name in ("stimulus_hidden", "neuron_hidden"))
         self.biases = check_flag("bias", model.bias)
-        self.bias_strength = _strengths("bias_strength", model.bias_strength)[0]
+        self.bias_strength = float(read_strengths("bias_strength", model.bias_strength, _NUMBER, 0)[0])
         self.solver = solver or (pairs.TowerAdam() if any(self.hidden) else pairs.TowerLBFGS())
         self.options = pairs.StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose))
         self.fraction = float(model.validation_fraction)
@@ -69,18 +68,6 @@ def _widths(name: str, given) -> tuple[int, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
         raise ValueError(f"{name} is {given!r}; it must be a tuple of widths, such as (32,), or () for a linear tower.")
     return tuple(check_whole(f"{name}[{i}]", width) for i, width in enumerate(given))
-
-
-def _strengths(name: str, given, more: str = "") -> tuple[float, ...]:
-    """Read one number of at least 0, or several where more than one number is allowed."""
-    several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str) and np.ndim(given) == 1
-    values = list(given) if several and more else [given]
-    if not values or not all(map(is_strength, values)):
-        raise ValueError(
-            f"{name} is {shorten(given)}; it must be a finite number >= 0{more}. Give numbers, such as 0.1"
-            f"{not_text(given)}."
-        )
-    return tuple(map(float, values))
 
 
 def warn_rank(settings: Settings, *sides: Side) -> None:

@@ -646,9 +646,7 @@ def test_parameters_that_make_no_sense_are_refused(parameters, error, message, d
 
 
 def test_a_solver_of_earlier_versions_says_what_to_use(data):
-    with pytest.raises(
-        ValueError, match=r'solver_name is "SAGA", which version 0.2 no longer has.*"ConjugateGradients"'
-    ):
+    with pytest.raises(ValueError, match=r"solver_name is 'SAGA', which version 0.2 no longer has.*ConjugateGradients"):
         soft(solver_name="SAGA").fit(*data)
 
 
