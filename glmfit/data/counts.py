@@ -11,6 +11,7 @@ from ..warn import warn_user
 from . import arrays
 from .features import (
     check_columns,
+    check_same_columns,
     read_exposure,
     read_features,
     read_offset,
@@ -88,7 +89,9 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     counts = counts[:, None] if len(counts.shape) == 1 else counts
     n, names = len(X), _names(y)
     if not reset:
-        _check_same_neurons(estimator.report_.neuron, names, counts.shape[1])
+        fitted = estimator.report_.neuron
+        unnamed = fitted == [str(i) for i in range(len(fitted))]
+        check_same_columns(counts.shape[1], fitted, None if unnamed else names, "neuron", "report_.neuron")
     if not isinstance(counts, RowSource) and not isinstance(X, RowSource):
         arrays.refuse_negative(counts, "neuron")
     weights = None if sample_weight is None else read_weights(sample_weight, n)
@@ -191,18 +194,6 @@ def check_part(Y, exposure, first_row: int) -> None:
     arrays.refuse_negative(Y, "neuron", first_row)
     if exposure is not None:
         check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)))
-
-
-def _check_same_neurons(fitted: list, given: list | None, n: int) -> None:
-    """Raise if y has another number of neurons than the fit, or names them in another order, or others."""
-    if n != len(fitted):
-        raise ValueError(f"y has {n} neurons but the model was fitted to {len(fitted)}.")
-    unnamed = fitted == [str(i) for i in range(len(fitted))]
-    if given is None or unnamed or given == fitted:
-        return
-    first = next(i for i, (a, b) in enumerate(zip(fitted, given, strict=True)) if a != b)
-    what = f"column {first} of y is neuron {given[first]!r}, but the model was fitted with {fitted[first]!r} there."
-    raise ValueError(f"{what} Give y with its columns in the order of report_.neuron.")
 
 
 def _names(y) -> list | None:

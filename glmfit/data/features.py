@@ -185,6 +185,17 @@ def refuse_lengths(X, y, of: str = "time bin") -> None:
     raise ValueError(f"X has {X.shape[0]} rows but y has {y.shape[0]}: inconsistent numbers of samples. {advice}")
 
 
+def check_same_columns(n: int, fitted: list, given: list | None, one: str, order: str) -> None:
+    """Raise if y has another number of columns than in the fit, or names them in another order, or others."""
+    if n != len(fitted):
+        several = {"neuron": "neurons", "category": "categories"}[one]
+        raise ValueError(f"y has {n} {several} but the model was fitted to {len(fitted)}.")
+    for column, (name, known) in enumerate(zip(given or fitted, fitted, strict=True)):
+        if name != known:
+            what = f"column {column} of y is {one} {name!r}, but the model was fitted with {known!r} there."
+            raise ValueError(f"{what} Give y with its columns in the order of {order}.")
+
+
 def warn_if_turned(X, y) -> None:
     """Warn of features and targets that both look like (column, time)."""
     if _both_turned(X, y):

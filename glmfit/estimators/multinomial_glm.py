@@ -9,8 +9,8 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ..checks import check_choice
-from ..data.classes import ClassTraining, read_category_counts, training_of_counts
-from ..data.features import read_factor, read_features, read_offset, warn_if_turned
+from ..data.classes import ClassTraining, read_category_counts, read_class_training
+from ..data.features import check_same_columns, read_factor, read_features, read_offset, refuse_lengths, warn_if_turned
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..observations.softmax import Multinomial
 from ..types import ArrayOrTsd, DataLike, Seed
@@ -69,17 +69,11 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         X, Y = read_features(self, X, reset, sparse=True), read_category_counts(y)
         if reset:
             self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
-        if Y.shape[1] != len(self.classes_):
-            raise ValueError(f"y has {Y.shape[1]} categories but the model was fitted to {len(self.classes_)}.")
-        named = names is not None and not np.array_equal(self.classes_, np.arange(Y.shape[1]))
-        other = [k for k in range(Y.shape[1]) if names[k] != self.classes_[k]] if named else []
-        if other:
-            raise ValueError(
-                f"column {other[0]} of y is category {names[other[0]]!r}, but the model was fitted with "
-                f"{self.classes_[other[0]]!r} there. Give y with its columns in the order of classes_."
-            )
+        named = names is not None and not np.array_equal(self.classes_, np.arange(len(self.classes_)))
+        check_same_columns(Y.shape[1], list(self.classes_), list(names) if named else None, "category", "classes_")
+        refuse_lengths(X, Y, "observation")
         offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
-        return training_of_counts(X, Y, sample_weight, offset), Y
+        return read_class_training(X, Y, sample_weight, offset), Y
 
     def _warn_of_classes(self, data: ClassTraining, y) -> None:
         warn_if_turned(data.X, y)

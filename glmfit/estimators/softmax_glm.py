@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..checks import check_choice, check_whole
 from ..data import classes as door
-from ..data.features import read_features, read_offset
+from ..data.features import read_features, read_offset, refuse_lengths
 from ..data.times import check_same_rows, wrap
 from ..types import ArrayOrTsd, DataLike, Seed
 from ..warn import warn_user
@@ -93,6 +93,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         labels = door.read_labels(y)
         X = read_features(self, X, reset=reset, sparse=True)
+        refuse_lengths(X, labels, "observation")
         missing = door.missing_labels(labels)
         index = np.zeros(len(labels), int)
         if reset and classes is None:
@@ -105,7 +106,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             else:
                 door.check_seen(self.classes_, labels[~missing], index[~missing])
         offset = read_offset(offset, X.shape[0], len(self.classes_), of_classes=True)
-        data = door.training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
+        counts = door.counts_of_labels(np.maximum(index, 0), missing, len(self.classes_))
+        data = door.read_class_training(X, counts, sample_weight, offset)
         return data, index[data.rows]
 
     def _warn_of_classes(self, data, y) -> None:
@@ -232,15 +234,17 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         labels, probability : numpy.ndarray
             (row, k), most probable first.
         """
-        X, offset, _ = self._prepare(X, offset)
-        k = min(check_whole("k", k), len(self.classes_))
-        best, probability = np.empty((X.shape[0], k), int), np.empty((X.shape[0], k))
-        for rows, scores in self._chunks(X, offset):
-            some = np.argpartition(-_known(scores), k - 1, axis=1)[:, :k]
+        k = check_whole("k", k)
+
+        def find(scores):
+            n = min(k, scores.shape[1])
+            some = np.argpartition(-_known(scores), n - 1, axis=1)[:, :n]
             order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
-            best[rows] = np.take_along_axis(some, order, axis=1)
-            probability[rows] = np.take_along_axis(probabilities(scores), best[rows], axis=1)
-        return self.classes_[best], probability
+            best = np.take_along_axis(some, order, axis=1)
+            return np.stack([best, np.take_along_axis(probabilities(scores), best, axis=1)], axis=1)
+
+        found, _ = self._of_scores(find, X, offset)
+        return self.classes_[found[:, 0].astype(int)], found[:, 1]
 
     def score(
         self,
