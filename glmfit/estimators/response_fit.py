@@ -46,8 +46,8 @@ class Settings:
         self.weights = None  # in proportion to the curvature
         if not isinstance(weights, str) or weights != "auto":
             weights = read_strengths("imputation_weight", weights, f'{several} or "auto"', 0, 1)
-            self.weights = sorted({0.0, *weights}) if np.ndim(model.imputation_weight) else list(weights)
-        self.strengths = read_strengths("regularizer_strength", model.regularizer_strength, several, 0, 1)
+            self.weights = sorted({0.0, *weights.tolist()}) if np.ndim(model.imputation_weight) else weights.tolist()
+        self.strengths = read_strengths("regularizer_strength", model.regularizer_strength, several, 0, 1).tolist()
         self.loss, self.prior = model.loss, model.prior
         if not isinstance(self.loss, Observation):
             hint = "An observation model (glmfit.observations.Observation) will do, too."
@@ -84,11 +84,6 @@ def warn_rank(settings: Settings, *sides: Side) -> None:
         )
 
 
-# Towers of stimuli and of neurons, rotated as `canonical_rotation` says; predictor of the entities of the fit; mean
-# biases of stimuli and of neurons that have responses, which others are given; report.
-Fitted = tuple[tuple[Tower, Tower], Predictor, tuple[float, float], ResponseReport]
-
-
 class ResponseFit(NamedTuple):
     """What is fitted: settings, and checked data."""
 
@@ -104,8 +99,12 @@ class ResponseFit(NamedTuple):
         given = [values.dtype for values in self.features if values is not None]
         return precision(np.result_type(*given) if given else self.responses.dtype)
 
-    def run(self) -> Fitted:
-        """Fit towers, with weight and strength chosen on held-out pairs where several are offered."""
+    def run(self) -> tuple[tuple[Tower, Tower], Predictor, tuple[float, float], ResponseReport]:
+        """Fit towers, with weight and strength chosen on held-out pairs where several are offered.
+
+        Returns towers of stimuli and of neurons, rotated as `canonical_rotation` says; predictor of the entities of the
+        fit; mean biases of stimuli and of neurons that have responses, which others are given; report.
+        """
         weights = self.imputation_weights()
         if not any(weights) and (self.prior_factors is not None or any(w is not None for w in self.weights)):
             warn_user(
@@ -119,7 +118,7 @@ class ResponseFit(NamedTuple):
             scores = np.full(len(grid), np.nan)
             for i, choice in enumerate(grid):
                 trial = self.trial(seen, *choice)
-                seconds += trial.seconds
+                seconds += trial.solution.seconds_run, trial.solution.seconds_compile
                 if trial.solution.interrupted:
                     break
                 scores[i] = deviance_explained(self.settings.loss, held, trial.embed()[1])
@@ -128,7 +127,7 @@ class ResponseFit(NamedTuple):
             tuning = dict(zip(("imputation_weight", "regularizer_strength"), tried)) | {"score": scores}
         if trial is None or not trial.solution.interrupted:
             trial = self.trial(self.responses.given, *grid[best])
-            seconds += trial.seconds
+            seconds += trial.solution.seconds_run, trial.solution.seconds_compile
         return trial.fitted(tuning, seconds)
 
     def imputation_weights(self) -> tuple[float, ...]:
@@ -192,11 +191,6 @@ class _Trial(NamedTuple):
     solution: StationarySolution
     units: Units
 
-    @property
-    def seconds(self) -> np.ndarray:
-        """Wall time without, and of, compilation."""
-        return np.array([self.solution.seconds_run, self.solution.seconds_compile])
-
     def embed(self) -> tuple[tuple[Tower, Tower], Predictor]:
         """Towers on the host, rotated, and the predictors of all entities."""
         problem, theta, (shift, size, _) = self.problem, self.solution.params, self.units
@@ -211,7 +205,7 @@ class _Trial(NamedTuple):
             t = shift + size * (problem.base + np.asarray(theta.right_bias, np.float64))
         return (left, right), Predictor(left(U), s, right(V), t, null)
 
-    def fitted(self, tuning: dict[str, np.ndarray], seconds: np.ndarray) -> Fitted:
+    def fitted(self, tuning: dict[str, np.ndarray], seconds: np.ndarray):
         """Outcome with a report, after choices that took some time."""
         problem, solution, scale = self.problem, self.solution, self.units.size**2
         towers, predictor = self.embed()
@@ -237,5 +231,4 @@ class _Trial(NamedTuple):
 
 def _quiet(tower: Tower, seen: np.ndarray) -> Tower:
     """Tower of entities that are their own features, 0 where they are not seen."""
-    table = tower.maps[0].weight
-    return eqx.tree_at(lambda tower: tower.maps[0].weight, tower, table * seen[:, None])
+    return eqx.tree_at(lambda tower: tower.maps[0].weight, tower, replace_fn=lambda table: table * seen[:, None])

@@ -15,7 +15,6 @@ from ..pairs.embedding import SCORES, Predictor, correlations, deviance_explaine
 from ..types import ArrayOrTsd, DataLike, Seed
 from .model import Model
 from .model_reports import ResponseReport
-from .response_fit import Fitted
 
 _EMBEDDINGS = ("stimulus_embedding", "neuron_embedding", "stimulus_bias", "neuron_bias")
 
@@ -25,7 +24,7 @@ class ResponsePrediction(Model):
 
     report_class = ResponseReport
 
-    def _keep(self, loss: Observation, fitted: Fitted, sides: tuple[Side, Side]) -> None:
+    def _keep(self, loss: Observation, fitted: tuple, sides: tuple[Side, Side]) -> None:
         self._loss, self._sides = loss, sides  # of the fit, whatever the parameter says by now
         self._towers, predictor, self._mean_bias, self.report_ = fitted
         self.stimulus_embedding_, self.stimulus_bias_, self.neuron_embedding_, self.neuron_bias_, self._null = predictor
