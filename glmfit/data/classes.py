@@ -114,7 +114,16 @@ def read_labels(y) -> np.ndarray:
     if y.dtype.kind == "c":
         raise ValueError("y has dtype complex. Complex data not supported.")
     if y.dtype.kind == "f":
-        _check_whole(y)
+        arrays.refuse_infinity(y, "y", "label")
+        finite = y[~np.isnan(y)]
+        fractions = finite[finite != np.rint(finite)]
+        if fractions.size:
+            raise ValueError(
+                f"Unknown label type: continuous. y holds numbers that are no integers (the first is {fractions[0]:g}):"
+                " those are measurements, not classes. Bin them first, for example with numpy.digitize, or turn them "
+                "into strings. Counts of neurons are for PopulationGLM."
+            )
+        check_classification_targets(finite)
     return y
 
 
@@ -125,20 +134,6 @@ def _from_list(y) -> np.ndarray:
         return _object_array(y)
     arrays.refuse_ragged(y, "y", "one label per row")
     return np.asarray(y)
-
-
-def _check_whole(y: np.ndarray) -> None:
-    """Refuse infinite labels and measured quantities."""
-    arrays.refuse_infinity(y, "y", "label")
-    finite = y[~np.isnan(y)]
-    fractions = finite[finite != np.rint(finite)]
-    if fractions.size:
-        raise ValueError(
-            f"Unknown label type: continuous. y holds numbers that are no integers (the first is {fractions[0]:g}): "
-            "those are measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into "
-            "strings. Counts of neurons are for PopulationGLM."
-        )
-    check_classification_targets(finite)
 
 
 def missing_labels(y: np.ndarray) -> np.ndarray:
@@ -186,10 +181,16 @@ def lookup(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.array([place.get(label, -1) for label in y.tolist()], int)
 
 
-def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray) -> None:
-    """Raise if labels are not among the classes."""
+def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray, strange: bool = False) -> None:
+    """Raise if labels are not among the classes; if they may be strange, warn if not one of them is."""
     unseen = index < 0
-    if unseen.any():
+    if strange and unseen.any() and unseen.all():
+        (given,), (known,) = y[:1].tolist(), classes[:1].tolist()
+        warn_user(
+            f"the model knows none of the labels in y, so that the accuracy is 0: y has {given!r} first, the model "
+            f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same)."
+        )
+    elif not strange and unseen.any():
         names = list(dict.fromkeys(y[unseen].tolist()))
         shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
         raise ValueError(

@@ -22,8 +22,11 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
     A fit gives the estimator ``n_features_in_`` and, for named columns, ``feature_names_in_``. Sparse ones become CSR.
     """
     whole = as_features(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
-    if not reset:
-        _refuse_turned(whole, estimator)
+    shape = getattr(whole, "shape", ())
+    if not reset and len(shape) == 2 and shape[1] != estimator.n_features_in_ == shape[0]:
+        expects = f"{type(estimator).__name__} is expecting {shape[0]} features as input."
+        advice = f"X has shape {tuple(shape)}, which looks like (feature, time): pass X.T."
+        raise ValueError(f"X has {shape[1]} features, but {expects} {advice}")
     with arrays.no_overflow("X"):
         X = validate_data(
             estimator, whole, reset=reset, accept_sparse="csr" if sparse else False, accept_large_sparse=False,
@@ -37,8 +40,11 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
             raise ValueError(f"X is sparse and holds {n_nan} NaN; Input X contains NaN. Leave those rows out.")
     if sparse:
         arrays.refuse_large(X, "X", _SUMS, "whose squares cannot be summed")
-    if reset:
-        _warn_of_large_integers(whole, X)
+    if reset and getattr(getattr(whole, "dtype", None), "kind", "f") in "iu" and 0 not in X.shape:
+        largest = float(abs(X).max())
+        if largest > 2.0**53:  # clocks in nanoseconds
+            what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g})"
+            warn_user(f"{what}: first subtract from each column its smallest.")
     return X
 
 
@@ -71,25 +77,6 @@ def as_features(X: Any, name: str, needs: str, sparse: bool, spikes: str | None 
         if max(X.nnz, *X.shape) < 2**31:  # what NumPy's default integers make of them
             X = scipy.sparse.csr_array((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), X.shape)
     return X
-
-
-def _refuse_turned(X: Any, estimator: Any) -> None:
-    """Raise for features with as many rows as the fit had columns; scikit-learn answers all other numbers."""
-    need, shape = estimator.n_features_in_, getattr(X, "shape", ())
-    if len(shape) == 2 and shape[1] != need == shape[0]:
-        expects = f"{type(estimator).__name__} is expecting {need} features as input."
-        advice = f"X has shape {tuple(shape)}, which looks like (feature, time): pass X.T."
-        raise ValueError(f"X has {shape[1]} features, but {expects} {advice}")
-
-
-def _warn_of_large_integers(given, X) -> None:
-    """Warn where whole numbers are so large that float64 takes neighbours for one: clocks in nanoseconds."""
-    if getattr(getattr(given, "dtype", None), "kind", "f") not in "iu" or 0 in X.shape:
-        return
-    largest = float(abs(X).max())
-    if largest > 2.0**53:
-        what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g})"
-        warn_user(f"{what}: first subtract from each column its smallest.")
 
 
 def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic, and has no penalty") -> None:

@@ -240,7 +240,8 @@ class FitReport(CertifiedReport):
                 f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "
                 "left out, and gaps that are estimates are those of the other directions."
             )
-        lines += self._runaway_lines()
+        if self.runaway:
+            lines += self._runaway_lines()
         if self.memory_bytes is not None:
             lines.append(f"rows were read in every pass; {self.memory_bytes / 1e6:.0f} MB of them at a time")
         if self.step_certificate is not None:
@@ -253,8 +254,6 @@ class FitReport(CertifiedReport):
 
     def _runaway_lines(self) -> list[str]:
         """Say which features have coefficients that ran away, and for how many neurons."""
-        if not self.runaway:
-            return []
         lines = [
             "Coefficients that the rows hardly determine, and that alone change the linear predictor by more than 15:"
         ]

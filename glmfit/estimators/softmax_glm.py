@@ -101,10 +101,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         else:
             self.classes_ = door.find_classes(door.read_classes(classes))[0] if reset else self.classes_
             index = door.lookup(self.classes_, labels)
-            if strange:
-                _warn_of_strangers(self.classes_, labels, index, missing)
-            else:
-                door.check_seen(self.classes_, labels[~missing], index[~missing])
+            door.check_seen(self.classes_, labels[~missing], index[~missing], strange)
         offset = read_offset(offset, X.shape[0], len(self.classes_), of_classes=True)
         counts = door.counts_of_labels(np.maximum(index, 0), missing, len(self.classes_))
         data = door.read_class_training(X, counts, sample_weight, offset)
@@ -170,18 +167,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_log_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Compute the logarithm of :meth:`predict_proba`, which stays finite where the probability is 0 to rounding.
-
-        Parameters
-        ----------
-        X, offset :
-            As in :meth:`decision_function`.
-
-        Returns
-        -------
-        array or pynapple TsdFrame
-            (row, class), as there.
-        """
+        """Compute the logarithm of what :meth:`predict_proba` does, which stays finite where that is 0 to rounding."""
         values, axis = self._of_scores(partial(log_softmax, axis=1), X, offset)
         return wrap(values, axis, None, list(self.classes_))
 
@@ -321,15 +307,3 @@ def _known(scores: np.ndarray) -> np.ndarray:
             "predict_proba, which answers NaN."
         )
     return scores
-
-
-def _warn_of_strangers(classes, labels, index, missing) -> None:
-    """Warn if not one label is among the classes."""
-    if missing.all() or (index >= 0).any():
-        return
-    row = int(np.argmin(missing))
-    (given,), (known,) = labels[row : row + 1].tolist(), classes[:1].tolist()
-    warn_user(
-        f"the model knows none of the labels in y, so that the accuracy is 0: y has {given!r} at row {row}, the model "
-        f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same)."
-    )
