@@ -60,7 +60,7 @@ def counts_of_labels(index: np.ndarray, missing: np.ndarray, n_classes: int):
 def read_class_training(X, Y, sample_weight, offset) -> ClassTraining:
     """Take the rows that are known, and have a weight and a count."""
     n, total = X.shape[0], np.asarray(Y.sum(axis=1)).ravel()
-    weight = np.ones(n) if sample_weight is None else read_weights(sample_weight, n)
+    weight = read_weights(np.ones(n) if sample_weight is None else sample_weight, n)
     dense = [a for a in (X, offset) if a is not None and not scipy.sparse.issparse(a)]
     nan = np.logical_or.reduce([*map(arrays.rows_with_nan, (Y, *dense))])
     keep = np.flatnonzero(~nan & (weight > 0) & (total > 0))

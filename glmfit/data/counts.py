@@ -8,18 +8,7 @@ from sklearn.utils.validation import check_array
 
 from ..design import RowSource
 from ..warn import warn_user
-from . import arrays
-from .features import (
-    check_columns,
-    check_same_columns,
-    read_exposure,
-    read_features,
-    read_offset,
-    read_weights,
-    refuse_lengths,
-    warn_if_turned,
-    warn_of_constant,
-)
+from . import arrays, features
 from .times import TimeAxis, check_same_rows, plain, time_axis
 
 _LARGEST = 1e37  # of the features: differences and centred values must be numbers in single precision
@@ -80,22 +69,22 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     arrays.refuse_none(y, "give the spike counts, (time,) or (time, neuron).")
     check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
     if isinstance(X, RowSource):
-        check_columns(estimator, X, reset)
+        features.check_columns(estimator, X, reset)
     else:
-        X = read_features(estimator, X, reset)
+        X = features.read_features(estimator, X, reset)
     counts = y if isinstance(y, RowSource) else _read_counts(y, small=isinstance(X, RowSource))
-    refuse_lengths(X, counts)
+    features.refuse_lengths(X, counts)
     one_neuron = y.one_column if isinstance(y, RowSource) else counts.ndim == 1
     counts = counts[:, None] if len(counts.shape) == 1 else counts
     n, names = len(X), _names(y)
     if not reset:
         fitted = estimator.report_.neuron
         unnamed = fitted == [str(i) for i in range(len(fitted))]
-        check_same_columns(counts.shape[1], fitted, None if unnamed else names, "neuron", "report_.neuron")
+        features.check_same_columns(counts.shape[1], fitted, None if unnamed else names, "neuron", "report_.neuron")
     if not isinstance(counts, RowSource) and not isinstance(X, RowSource):
         arrays.refuse_negative(counts, "neuron")
-    weights = None if sample_weight is None else read_weights(sample_weight, n)
-    offset, exposure = read_offset(offset, n, counts.shape[1]), read_exposure(exposure, n)
+    weights = features.read_weights(sample_weight, n)
+    offset, exposure = features.read_offset(offset, n, counts.shape[1]), features.read_exposure(exposure, n)
     names = names or [str(i) for i in range(counts.shape[1])]
     return Recording(X, counts, weights, offset, exposure, one_neuron, time_axis(y), names)
 
@@ -120,8 +109,8 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
         raise ValueError(f"Found array with n_samples = {what}; a fit needs at least 2, of positive weight.")
     arrays.refuse_large(data.X, "X", _LARGEST, "too large for single precision")
     if reset:
-        warn_if_turned(data.X, data.Y)
-        warn_of_constant(data.X)
+        features.warn_if_turned(data.X, data.Y)
+        features.warn_of_constant(data.X)
     spikes = data.Y.sum(axis=0, dtype=np.float64)
     # In float64 whatever the counts came in: in single precision they would be the counts of another recording.
     with np.errstate(over="ignore"):

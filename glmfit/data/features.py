@@ -101,7 +101,7 @@ def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic,
 # -- what goes with the rows
 
 
-def read_weights(sample_weight, n_rows: int) -> np.ndarray:
+def read_weights(sample_weight, n_rows: int) -> np.ndarray | None:
     """Check weights of rows, (row,); one number is that of all."""
     if isinstance(sample_weight, Number) or getattr(sample_weight, "shape", None) == ():
         sample_weight = np.full(n_rows, sample_weight)
@@ -111,11 +111,13 @@ def read_weights(sample_weight, n_rows: int) -> np.ndarray:
 def read_exposure(exposure, n_rows: int) -> np.ndarray | None:
     """Check the share of each bin that was observed, (time,)."""
     why = "It is the share of the bin that was observed, 1 for a whole bin."
-    return None if exposure is None else read_factor(exposure, "exposure", n_rows, "bin", why)
+    return read_factor(exposure, "exposure", n_rows, "bin", why)
 
 
-def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray:
-    """Check factors, finite and not negative, one of each row, bin or entity."""
+def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray | None:
+    """Check factors, finite and not negative, one of each row, bin or entity; None stays."""
+    if values is None:
+        return None
     needs = f"one number per {of}, ({n},)"
     values = arrays.numbers(values, name, needs)
     if values.shape != (n,):

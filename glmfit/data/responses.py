@@ -124,22 +124,16 @@ def read_responses(
     counted = (1 + max(int(getattr(part, side).max(initial=-1)) for part in parts) for side in ("left", "right"))
     m, n = (found if size is None else int(size) for size, found in zip(sizes, counted, strict=True))
     checked = Responses(form, parts, m, n, np.dtype(np.float32 if dtype in (np.float32, np.float16) else np.float64))
-    if form != "table" and None in (n_stimuli, n_neurons):
-        _refuse_gaps(checked, (n_stimuli, n_neurons), name)
-    return checked
-
-
-def _refuse_gaps(checked: Responses, sizes, name: str) -> None:
-    """Raise if ids that alone tell how many entities there are lie so far apart that they are no rows of a table."""
-    found = (checked.n_stimuli, checked.n_neurons)
-    for ids, given, n, side in zip(checked.records[:2], sizes, found, (STIMULI, NEURONS), strict=True):
-        n_different = len(np.unique(ids)) if given is None else n
-        if n > max(1000, _SPARSEST * n_different):
+    alone = [n_stimuli is None, n_neurons is None] if form != "table" else [False, False]  # ids tell how many there are
+    for ids, counted_by_ids, size, side in zip(checked.records[:2], alone, (m, n), (STIMULI, NEURONS), strict=True):
+        n_different = len(np.unique(ids))
+        if counted_by_ids and size > max(1000, _SPARSEST * n_different):
             raise ValueError(
-                f"{name} has {n_different} different {side.entities}, but the largest id is {n - 1}: ids count from 0 "
-                "and every number below the largest gets an embedding. Renumber them with numpy.unique(ids, "
+                f"{name} has {n_different} different {side.entities}, but the largest id is {size - 1}: ids count from "
+                "0 and every number below the largest gets an embedding. Renumber them with numpy.unique(ids, "
                 f"return_inverse=True), or give the number of {side.entities} in place of their features."
             )
+    return checked
 
 
 # ---------------------------------------------------------------------------------------- the forms

@@ -86,7 +86,7 @@ class ClassModel(Model):
         with WholeFit(self):
             data, y = self._read(X, y, sample_weight, offset, reset=True)
             warn_of_constant(data.X)
-            self._fit_training(data)
+            self._fit(data)
             self._warn_of_classes(data, y)
         return self
 
@@ -98,7 +98,7 @@ class ClassModel(Model):
     def _warn_of_classes(self, data: ClassTraining, y: np.ndarray) -> None:
         """Warn of classes of which nothing was learnt."""
 
-    def _fit_training(self, data: ClassTraining) -> None:
+    def _fit(self, data: ClassTraining) -> None:
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
         epochs, tol, step, decay, certify, verbose = self._read_parameters()

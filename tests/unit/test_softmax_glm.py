@@ -52,9 +52,7 @@ def mult(**parameters):
 def test_labels_of_which_the_model_knows_none_are_warned_of(data):
     X, y = data
     model = soft().fit(X, y)
-    with pytest.warns(
-        UserWarning, match=r"knows none of the labels in y, .* y has '\d' first, the model 0 and 3 more"
-    ):
+    with pytest.warns(UserWarning, match=r"knows none of the labels in y, .* y has '\d' first, the model 0 and 3 more"):
         assert model.score(X, y.astype(str)) == 0
     assert model.score(X, y + 1) < model.score(X, y)  # some are known; others are wrong, as in scikit-learn
 
