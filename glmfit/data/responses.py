@@ -38,12 +38,9 @@ class Responses:
     n_neurons: int
     dtype: Any  # that they came in
 
-    @property
-    def given(self) -> list[SessionBlock] | Triples | np.ndarray:
-        """Responses in the form they came in; a table has NaN where there is none."""
-        return self._in_form(self.parts)
-
-    def _in_form(self, parts: list) -> Any:
+    def given(self, parts: list | None = None) -> list[SessionBlock] | Triples | np.ndarray:
+        """Responses, or parts of them, in the form they came in; a table has NaN where there is none."""
+        parts = self.parts if parts is None else parts
         return {"sessions": parts, "table": parts[0].y, "records": parts[0]}[self.form]
 
     @cached_property
@@ -52,31 +49,18 @@ class Responses:
         parts = (Piece(*part).scattered()[:3] for part in self.parts)
         return Triples(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def pairs(self) -> np.ndarray:
-        """Return the number of every pair that has a response, once, sorted."""
-        return np.unique(self.key(self.records.left, self.records.right))
-
     def key(self, stimuli, neurons) -> np.ndarray:
         """Give every pair its number, ``stimulus * n_neurons + neuron``."""
         return np.asarray(stimuli, np.int64) * self.n_neurons + neurons
 
-    def without(self, pairs: np.ndarray) -> Any:
-        """Responses without those of some pairs, in the form they came in."""
+    def split(self, pairs: np.ndarray) -> tuple[Triples, Any]:
+        """Split off the records of some pairs; the other responses stay in the form they came in."""
+        among = np.isin(self.key(self.records.left, self.records.right), pairs)
+        off, rest = (Triples(*(column[chosen] for column in self.records)) for chosen in (among, ~among))
         if self.form == "records":
-            return self._select(self.parts[0], pairs, among=False)
-        blocks = []
-        for block in self.parts:
-            out = np.isin(self.key(block.left[:, None], block.right[None, :]), pairs)
-            blocks.append(block._replace(y=np.where(out, np.nan, block.y)))
-        return self._in_form(blocks)
-
-    def only(self, pairs: np.ndarray) -> Triples:
-        """Select the records of some pairs."""
-        return self._select(self.records, pairs, among=True)
-
-    def _select(self, records: Triples, pairs: np.ndarray, among: bool) -> Triples:
-        keep = np.isin(self.key(records.left, records.right), pairs) == among
-        return Triples(*(column[keep] for column in records))
+            return off, rest
+        out = (np.isin(self.key(block.left[:, None], block.right[None, :]), pairs) for block in self.parts)
+        return off, self.given([b._replace(y=np.where(o, np.nan, b.y)) for b, o in zip(self.parts, out, strict=True)])
 
     def warn_of_fractions(self) -> None:
         """Warn of counts that are not integers, as other Poisson models do."""

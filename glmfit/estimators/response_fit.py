@@ -126,7 +126,7 @@ class ResponseFit(NamedTuple):
             tried = map(np.array, zip(*grid, strict=True))
             tuning = dict(zip(("imputation_weight", "regularizer_strength"), tried)) | {"score": scores}
         if trial is None or not trial.solution.interrupted:
-            trial = self.trial(self.responses.given, *grid[best])
+            trial = self.trial(self.responses.given(), *grid[best])
             seconds += trial.solution.seconds_run, trial.solution.seconds_compile
         return trial.fitted(tuning, seconds)
 
@@ -147,12 +147,13 @@ class ResponseFit(NamedTuple):
         rng = np.random.default_rng([self.settings.seed, 1])
         held = hold_out(responses.records, responses.key, fraction, rng)
         if not len(held):
+            n_pairs = len(np.unique(responses.key(responses.records.left, responses.records.right)))
             raise ValueError(
-                f"nothing can be held out to choose among several strengths: of {len(responses.pairs())} pairs, "
+                f"nothing can be held out to choose among several strengths: of {n_pairs} pairs, "
                 f"validation_fraction {fraction:g} is none, or every one is the only pair of its stimulus or "
                 "neuron. Give one imputation_weight and one regularizer_strength."
             )
-        return responses.only(held), responses.without(held)
+        return responses.split(held)
 
     def trial(self, responses, weight: float, strength: float) -> _Trial:
         """Fit towers to some of the responses at one weight and strength."""
