@@ -282,3 +282,14 @@ class ClassModel(Model):
 def probabilities(scores: np.ndarray) -> np.ndarray:
     """Probability of every class, (row, class); NaN where scores are."""
     return np.exp(log_softmax(scores, axis=1))
+
+
+def known(scores: np.ndarray) -> np.ndarray:
+    """Scores (row, class) as they are; ValueError where they are NaN, as the features or offsets are."""
+    n_unknown = int(np.isnan(scores).any(axis=1).sum())
+    if n_unknown:
+        raise ValueError(
+            f"X or offset contains NaN in {n_unknown} rows; no label can be given there. Leave them out, or use "
+            "predict_proba, which answers NaN."
+        )
+    return scores

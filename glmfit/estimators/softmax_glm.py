@@ -16,7 +16,7 @@ from ..data.features import read_features, read_offset, refuse_lengths
 from ..data.times import check_same_rows, wrap
 from ..types import ArrayOrTsd, DataLike, Seed
 from ..warn import warn_user
-from .class_model import ClassModel, probabilities
+from .class_model import ClassModel, known, probabilities
 from .model import WholeFit
 
 
@@ -201,7 +201,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         array or pynapple Tsd
             Labels, (row,); a Tsd with the times of X when X is one and labels are numbers.
         """
-        best, axis = self._of_scores(lambda scores: np.argmax(_known(scores), axis=1), X, offset)
+        best, axis = self._of_scores(lambda scores: np.argmax(known(scores), axis=1), X, offset)
         labels = self.classes_[best]
         return wrap(labels, axis, None, None) if labels.dtype.kind in "fiub" else labels
 
@@ -224,7 +224,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
 
         def find(scores):
             n = min(k, scores.shape[1])
-            some = np.argpartition(-_known(scores), n - 1, axis=1)[:, :n]
+            some = np.argpartition(-known(scores), n - 1, axis=1)[:, :n]
             order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
             best = np.take_along_axis(some, order, axis=1)
             return np.stack([best, np.take_along_axis(probabilities(scores), best, axis=1)], axis=1)
@@ -290,20 +290,5 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             Labels, (row,); the same seed draws the same ones.
         """
         rng = np.random.default_rng(self._seed(random_state))
-
-        def draw(scores):
-            return np.argmax(_known(scores) + rng.gumbel(size=scores.shape), axis=1)
-
-        drawn, _ = self._of_scores(draw, X, offset)
+        drawn, _ = self._of_scores(lambda s: np.argmax(known(s) + rng.gumbel(size=s.shape), axis=1), X, offset)
         return self.classes_[drawn]
-
-
-def _known(scores: np.ndarray) -> np.ndarray:
-    """Scores (row, class) as they are; ValueError where they are NaN, as the features or offsets are."""
-    n_unknown = int(np.isnan(scores).any(axis=1).sum())
-    if n_unknown:
-        raise ValueError(
-            f"X or offset contains NaN in {n_unknown} rows; no label can be given there. Leave them out, or use "
-            "predict_proba, which answers NaN."
-        )
-    return scores

@@ -15,7 +15,7 @@ from .. import observations, penalties
 from ..checks import check_choice, check_real
 from ..data.counts import Training, read_training
 from ..design import as_source
-from ..display import Display, Summary
+from ..display import Display, Summary, long_frame
 from ..engine import passes
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -88,7 +88,7 @@ class WaldTable(Display):
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and feature as a pandas DataFrame."""
         columns = ("coef", "standard_error", "low", "high", "z", "p_value")
-        return to_frame(self.neuron, "feature", self.feature, {name: getattr(self, name) for name in columns})
+        return long_frame(self.neuron, "feature", self.feature, {name: getattr(self, name) for name in columns})
 
 
 def wald_table(
@@ -298,11 +298,3 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> FittedData:
             "fit."
         )
     return fit
-
-
-def to_frame(neuron: list, second: str, names: list, values: dict) -> pd.DataFrame:
-    """Rows of (second, neuron) arrays as a pandas DataFrame, one per neuron and name."""
-    import pandas as pd
-
-    index = pd.MultiIndex.from_product([neuron, names], names=["neuron", second])
-    return pd.DataFrame({name: array.T.ravel() for name, array in values.items()}, index=index)
