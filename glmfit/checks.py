@@ -1,6 +1,8 @@
-"""Checks of single parameters: what was given, what is allowed."""
+"""What users are told: what was given and what is allowed, and warnings that point at their own line."""
 
 import numbers
+import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -75,3 +77,11 @@ def _is_real(value: Any) -> bool:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and not np.isnan(float(value))
     except OverflowError:  # a whole number beyond any float
         return False
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn on behalf of the first caller outside of the package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "glmfit":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .checks import check_choice, check_positive
-from .warn import warn_user
+from .checks import check_choice, check_positive, warn_user
 
 if TYPE_CHECKING:
     import pynapple as nap

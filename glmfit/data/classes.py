@@ -11,8 +11,8 @@ import scipy.sparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 
+from ..checks import warn_user
 from ..stochastic import Pairs
-from ..warn import warn_user
 from . import arrays
 from .features import read_weights
 from .times import plain

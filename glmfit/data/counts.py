@@ -6,8 +6,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_array
 
+from ..checks import warn_user
 from ..design import RowSource
-from ..warn import warn_user
 from . import arrays, features
 from .times import TimeAxis, check_same_rows, plain, time_axis
 

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import _get_feature_names, check_array
 
-from ..warn import warn_user
+from ..checks import warn_user
 from .arrays import as_csr, entries_of, no_overflow, numbers, refuse_large, refuse_some
 from .features import KINDS, as_features, warn_of_constant
 from .times import plain

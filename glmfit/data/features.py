@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import validate_data
 
-from ..warn import warn_user
+from ..checks import warn_user
 from . import arrays
 from .times import plain
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..warn import warn_user
+from ..checks import warn_user
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from ..checks import warn_user
 from ..files import load_npz, remove_stale_parts, save_npz
-from ..warn import warn_user
 from .chunks import over_chunks, rows_at_once
 
 _LAYOUT = "3"  # of the state; a file of another one cannot be read

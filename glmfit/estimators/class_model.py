@@ -16,9 +16,9 @@ from ..checks import check_choice, check_flag, check_positive, check_real, check
 from ..data.classes import ClassTraining
 from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
+from ..engine.chunks import chunks
 from ..engine.problem import Params
 from ..engine.result import LoopOptions
-from ..seeds import key_for
 from ..status import Status
 from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
 from ..types import DataLike, Seed
@@ -26,7 +26,7 @@ from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
 from .model import Model, WholeFit, from_json, to_json
 from .model_reports import ClassReport
-from .parameters import precision, read_solver, read_strengths, read_verbose
+from .parameters import key_for, precision, read_solver, read_strengths, read_verbose
 
 _EXACT_EPOCHS = 500
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
@@ -225,9 +225,8 @@ class ClassModel(Model):
 
     def _chunks(self, X, offset):
         """Scores of chunks of rows, float64, with the rows' slices."""
-        size, unseen = max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_))), self._unseen
-        for start in range(0, X.shape[0], size):
-            rows = slice(start, min(start + size, X.shape[0]))
+        unseen = self._unseen
+        for rows in chunks(X.shape[0], max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_)))):
             with np.errstate(invalid="ignore"):
                 scores = np.asarray(X[rows] @ self.coef_, np.float64) + self.intercept_
                 scores = scores if offset is None else scores + offset[rows]

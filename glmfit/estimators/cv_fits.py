@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import penalties
+from ..checks import warn_user
 from ..data.counts import Training
 from ..engine import ConjugateGradients, ProximalNewton
 from ..engine.population import FoldedProblem, PopulationProblem
@@ -18,11 +19,9 @@ from ..engine.result import History, LoopOptions, Solution, stopping_target
 from ..observations import Observation
 from ..penalties import Penalty
 from ..progress import ProgressBar, counted
-from ..seeds import key_for
 from ..status import Status
-from ..warn import warn_user
 from .default_strength import residual, warn_if_flat
-from .parameters import SOLVERS, choose_solver, precision, read_strengths
+from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengths
 from .population_model import PROVED
 from .scores import Folds
 

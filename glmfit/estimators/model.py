@@ -14,9 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from ..bounds import StepCertificate
+from ..checks import warn_user
 from ..files import DAMAGED, load_npz, save_npz
 from ..types import Seed
-from ..warn import warn_user
 from .parameters import read_seed
 from .report import report_of
 from .scores import are_epochs, is_epochs

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ..checks import not_text, shorten
+from ..compilation import refuse_fork
 from ..engine import ConjugateGradients, Newton, ProximalNewton
 from ..engine.population import PopulationProblem
 from ..saga import SAGA
@@ -70,6 +71,14 @@ def read_seed(state) -> int:
         data = jax.random.key_data(state) if is_key else state
         return int(np.asarray(data, np.uint32).ravel()[-1])
     raise ValueError(f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None.")
+
+
+def key_for(solver, seed: int) -> jax.Array | None:
+    """Key of a solver's draws, which is refused in a forked process; None for a solver that leaves jax alone."""
+    if getattr(solver, "on_host", False):
+        return None
+    refuse_fork()
+    return jax.random.key(seed)
 
 
 def read_solver(name, kwargs, allowed: dict = SOLVERS, parameters: Iterable[str] = (), what: str = "solver_name"):

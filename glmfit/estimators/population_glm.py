@@ -17,11 +17,10 @@ from ..engine import Newton
 from ..engine.checkpoint import Checkpoint, facts_of
 from ..engine.population import PopulationProblem
 from ..saga import SAGA
-from ..seeds import key_for
 from ..types import DataLike, Seed
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from .model import WholeFit, from_json, to_json
-from .parameters import SOLVERS, choose_solver, precision, read_devices, read_solver
+from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
 from .population_model import PROVED, PopulationModel
 from .streaming import RowView, read_fitted
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import observations
-from ..checks import check_choice, check_positive, check_real
+from ..checks import check_choice, check_positive, check_real, warn_user
 from ..data.counts import read_training
 from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
@@ -19,7 +19,6 @@ from ..penalties import ElasticNet, Lasso, Ridge
 from ..progress import ProgressBar, counted
 from ..status import Status
 from ..types import DataLike, Seed
-from ..warn import warn_user
 from .cv_fits import Fits, default_strengths, read_tried
 from .model import WholeFit
 from .parameters import by_name, read_solver

@@ -7,7 +7,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
-from ..checks import check_choice, check_positive, check_whole
+from ..checks import check_choice, check_positive, check_whole, warn_user
 from ..data.features import check_columns, read_exposure, read_features, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
@@ -15,7 +15,6 @@ from ..engine.chunks import chunks
 from ..engine.result import LoopOptions
 from ..status import Status
 from ..types import ArrayOrTsd, DataLike, Seed
-from ..warn import warn_user
 from .default_strength import ranges_of
 from .model import Model
 from .parameters import read_verbose

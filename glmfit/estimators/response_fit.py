@@ -10,17 +10,15 @@ import jax
 import numpy as np
 
 from .. import pairs
-from ..checks import check_choice, check_flag, check_real, check_whole
+from ..checks import check_choice, check_flag, check_real, check_whole, warn_user
 from ..data.entities import Side
 from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import AllPairsProblem, StationarySolution, Tower, TwoTowers
 from ..pairs.embedding import Predictor, canonical_rotation, deviance_explained, hold_out
 from ..pairs.responses import Units
-from ..seeds import key_for
-from ..warn import warn_user
 from .model_reports import ResponseReport
-from .parameters import by_name, precision, read_solver, read_strengths, read_verbose
+from .parameters import by_name, key_for, precision, read_solver, read_strengths, read_verbose
 from .report import report_of
 
 SOLVERS = {

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy.special
 
+from ..checks import warn_user
 from ..data.counts import Training
 from ..data.times import TimeAxis
 from ..engine.chunks import over_chunks, rows_at_once
 from ..engine.passes import fit_intercept
 from ..progress import counted
-from ..warn import warn_user
 
 NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 _MANY = 20  # epochs, each a fold, that hardly anybody wants

@@ -10,12 +10,11 @@ from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..checks import check_choice, check_whole
+from ..checks import check_choice, check_whole, warn_user
 from ..data import classes as door
 from ..data.features import read_features, read_offset, refuse_lengths
 from ..data.times import check_same_rows, wrap
 from ..types import ArrayOrTsd, DataLike, Seed
-from ..warn import warn_user
 from .class_model import ClassModel, known, probabilities
 from .model import WholeFit
 
