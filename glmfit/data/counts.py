@@ -99,7 +99,7 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     exposure = data.exposure
     if exposure is not None:
         check_unexposed(data.Y, exposure, rows)
-    weights = _total_weights(data)
+    weights = total_weights(data)
     data = replace(data, weights=weights)
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
@@ -120,21 +120,15 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
 
 
 def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Recording:
-    """Check features, counts and weights for a score, 1 where none are given; rows with NaN are left out."""
+    """Check features, counts and weights for a score; rows with NaN are left out."""
     rows, data = _without_nan(read_recording(estimator, X, y, sample_weight, offset, exposure, reset=False))
-    data = with_ones(data, len(rows))
-    check_unexposed(data.Y, data.exposure, rows)
+    total_weights(data)
+    if data.exposure is not None:
+        check_unexposed(data.Y, data.exposure, rows)
     return data
 
 
-def with_ones(data: Recording, n_rows: int) -> Recording:
-    """Give rows the weight and the exposure 1 where they have none."""
-    _total_weights(data)
-    weights, exposure = (np.ones(n_rows) if a is None else a for a in (data.weights, data.exposure))
-    return replace(data, weights=weights, exposure=exposure)
-
-
-def _total_weights(data: Recording) -> np.ndarray | None:
+def total_weights(data: Recording) -> np.ndarray | None:
     """Weights times exposure; raises if they cannot be added up or divided by, or if no row counts."""
     weights, exposure = data.weights, data.exposure
     _refuse_extremes(weights, "sample_weight", "Only ratios count: divide all by the largest.")

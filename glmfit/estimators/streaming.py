@@ -138,7 +138,8 @@ def read_scored(estimator, X, y, sample_weight, offset, exposure) -> Recording:
         return door.read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
     y = y if counts is None else counts
     data = _look(estimator, source, y, sample_weight, offset, exposure, reset=False)
-    return door.with_ones(replace(data, X=RowView(source, _positive(data.weights))), len(source))
+    door.total_weights(data)
+    return replace(data, X=RowView(source, _positive(data.weights)))
 
 
 def _positive(weights: np.ndarray | None) -> np.ndarray | None:
