@@ -72,7 +72,7 @@ def read_class_training(X, Y, sample_weight, offset) -> ClassTraining:
     weight = weight[keep] / largest  # sums of the largest would overflow
     total_weight = min(float(weight.sum()) * float(largest), sys.float_info.max)
     weight = weight / weight.mean()
-    some = scipy.sparse.csr_array(Y[keep])  # a copy: it is sorted in place
+    some = scipy.sparse.csr_array(Y if len(keep) == n else Y[keep], copy=True)  # it is sorted in place
     some.eliminate_zeros()
     some.sort_indices()
     row = np.repeat(np.arange(len(keep)), np.diff(some.indptr))
