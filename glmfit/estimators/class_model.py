@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,7 +20,7 @@ from ..engine.problem import Params
 from ..engine.result import LoopOptions
 from ..status import Status
 from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
-from ..types import DataLike, Seed
+from ..types import DataLike, PerRow, Seed
 from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
 from .model import Model, WholeFit, from_json, to_json
@@ -54,9 +53,7 @@ class ClassModel(Model):
         verbose: bool = False,
     ): ...
 
-    def fit(
-        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
-    ) -> Self:
+    def fit(self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None) -> Self:
         """Fit the coefficients of all classes.
 
         Parameters

@@ -13,7 +13,7 @@ from ..data.classes import ClassTraining, read_category_counts, read_class_train
 from ..data.features import check_same_columns, read_factor, read_features, read_offset, refuse_lengths, warn_if_turned
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..observations.softmax import Multinomial
-from ..types import ArrayOrTsd, DataLike, Seed
+from ..types import ArrayOrTsd, DataLike, PerRow, Seed
 from .class_model import ClassModel, probabilities
 from .model import WholeFit
 
@@ -82,9 +82,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         if empty:
             warn_user(f"{empty} of {y.shape[1]} categories have no counts: their probability is 0.")
 
-    def partial_fit(
-        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
-    ) -> Self:
+    def partial_fit(self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None) -> Self:
         """Take one pass over more rows of the same categories, with the steps of :meth:`SoftmaxGLM.partial_fit`.
 
         Parameters
@@ -97,7 +95,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             self._stream(data)
         return self
 
-    def predict(self, X: DataLike, total: ArrayLike | None = None, offset: ArrayLike | None = None) -> ArrayOrTsd:
+    def predict(self, X: DataLike, total: PerRow = None, offset: PerRow = None) -> ArrayOrTsd:
         """Compute the expected counts of rows of given totals.
 
         Parameters
@@ -119,12 +117,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         return wrap(expected, axis, self._columns, list(self.classes_))
 
     def score(
-        self,
-        X: DataLike,
-        y: DataLike,
-        sample_weight: ArrayLike | None = None,
-        score_type: str = "D2",
-        offset: ArrayLike | None = None,
+        self, X: DataLike, y: DataLike, sample_weight: PerRow = None, score_type: str = "D2", offset: PerRow = None
     ) -> float:
         """Score the predicted shares of counts.
 
@@ -156,9 +149,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         explainable = 2 * (constant - saturated)
         return float(1 - value / explainable) if explainable > 1e-12 else np.nan
 
-    def simulate(
-        self, X: DataLike, total: ArrayLike, random_state: Seed = None, offset: ArrayLike | None = None
-    ) -> np.ndarray:
+    def simulate(self, X: DataLike, total: ArrayLike, random_state: Seed = None, offset: PerRow = None) -> np.ndarray:
         """Draw counts from the fitted model.
 
         Parameters

@@ -17,7 +17,7 @@ from ..engine import Newton
 from ..engine.checkpoint import Checkpoint, facts_of
 from ..engine.population import PopulationProblem
 from ..saga import SAGA
-from ..types import DataLike, Seed
+from ..types import DataLike, PerRow, Seed
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from .model import WholeFit, from_json, to_json
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
@@ -130,9 +130,9 @@ class PopulationGLM(PopulationModel):
         self,
         X: DataLike,
         y: DataLike,
-        sample_weight: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
+        exposure: PerRow = None,
         checkpoint: str | Path | None = None,
     ) -> Self:
         """Fit the coefficients of every neuron.

@@ -18,7 +18,7 @@ from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import ElasticNet, Lasso, Ridge
 from ..progress import ProgressBar, counted
 from ..status import Status
-from ..types import DataLike, Seed
+from ..types import DataLike, PerRow, Seed
 from .cv_fits import Fits, default_strengths, read_tried
 from .model import WholeFit
 from .parameters import by_name, read_solver
@@ -126,12 +126,7 @@ class PopulationGLMCV(PopulationModel):
     ): ...
 
     def fit(
-        self,
-        X: DataLike,
-        y: DataLike,
-        sample_weight: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
+        self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None, exposure: PerRow = None
     ) -> Self:
         """Choose the strengths and fit the coefficients of every neuron.
 

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -14,7 +13,7 @@ from ..design import as_source
 from ..engine.chunks import chunks
 from ..engine.result import LoopOptions
 from ..status import Status
-from ..types import ArrayOrTsd, DataLike, Seed
+from ..types import ArrayOrTsd, DataLike, PerRow, Seed
 from .default_strength import ranges_of
 from .model import Model
 from .parameters import read_verbose
@@ -64,7 +63,7 @@ class PopulationModel(RegressorMixin, Model):
             max_memory=check_positive("max_memory", self.max_memory),
         )
 
-    def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
+    def predict(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
         """Compute the expected count per whole bin.
 
         Parameters
@@ -110,11 +109,11 @@ class PopulationModel(RegressorMixin, Model):
         self,
         X: DataLike,
         y: DataLike,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: PerRow = None,
         score_type: str = "D2",
         per_neuron: bool = False,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
+        offset: PerRow = None,
+        exposure: PerRow = None,
     ) -> float | np.ndarray:
         """Score the predictions of counts.
 
@@ -167,7 +166,7 @@ class PopulationModel(RegressorMixin, Model):
         return value if per_neuron else float(value)
 
     def simulate(
-        self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None, exposure: ArrayLike | None = None
+        self, X: DataLike, random_state: Seed = None, offset: PerRow = None, exposure: PerRow = None
     ) -> ArrayOrTsd:
         """Draw spike counts from the fitted model.
 

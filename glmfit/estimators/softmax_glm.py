@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
@@ -14,7 +13,7 @@ from ..checks import check_choice, check_whole, warn_user
 from ..data import classes as door
 from ..data.features import read_features, read_offset, refuse_lengths
 from ..data.times import check_same_rows, wrap
-from ..types import ArrayOrTsd, DataLike, Seed
+from ..types import ArrayOrTsd, DataLike, PerRow, Seed
 from .class_model import ClassModel, known, probabilities
 from .model import WholeFit
 
@@ -116,8 +115,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         X: DataLike,
         y: DataLike,
         classes: Sequence[Any] | np.ndarray | None = None,
-        sample_weight: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
     ) -> Self:
         """Take one pass over more rows by a solver that samples classes, from where the model stands.
 
@@ -148,7 +147,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             self._stream(data)
         return self
 
-    def decision_function(self, X: DataLike, offset: ArrayLike | None = None) -> np.ndarray:
+    def decision_function(self, X: DataLike, offset: PerRow = None) -> np.ndarray:
         """Compute the scores, up to a constant per row the log-probabilities.
 
         Parameters
@@ -165,12 +164,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         scores, _ = self._of_scores(np.asarray, X, offset)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict_log_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
+    def predict_log_proba(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
         """Compute the logarithm of what :meth:`predict_proba` does, which stays finite where that is 0 to rounding."""
         values, axis = self._of_scores(partial(log_softmax, axis=1), X, offset)
         return wrap(values, axis, None, list(self.classes_))
 
-    def predict_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
+    def predict_proba(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
         """Compute the probability of every class.
 
         Parameters
@@ -187,7 +186,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         values, axis = self._of_scores(probabilities, X, offset)
         return wrap(values, axis, None, list(self.classes_))
 
-    def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
+    def predict(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
         """Predict the most probable class.
 
         Parameters
@@ -204,7 +203,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         labels = self.classes_[best]
         return wrap(labels, axis, None, None) if labels.dtype.kind in "fiub" else labels
 
-    def top_k(self, X: DataLike, k: int = 5, offset: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def top_k(self, X: DataLike, k: int = 5, offset: PerRow = None) -> tuple[np.ndarray, np.ndarray]:
         """Find the k most probable classes of every row.
 
         Parameters
@@ -235,9 +234,9 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         self,
         X: DataLike,
         y: DataLike,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: PerRow = None,
         score_type: str = "accuracy",
-        offset: ArrayLike | None = None,
+        offset: PerRow = None,
     ) -> float:
         """Score the predictions of labels.
 
@@ -273,7 +272,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         null = float(weight @ np.log(np.maximum(share[truth], 1e-300)) / weight.sum())
         return 1 - value / null if null < 0 else np.nan
 
-    def simulate(self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None) -> np.ndarray:
+    def simulate(self, X: DataLike, random_state: Seed = None, offset: PerRow = None) -> np.ndarray:
         """Draw labels from the fitted model.
 
         Parameters

@@ -15,7 +15,7 @@ from ..display import Display, Summary, long_frame
 from ..estimators import PopulationGLM
 from ..penalties.groups import read_labels, read_members
 from ..progress import counted
-from ..types import DataLike
+from ..types import DataLike, PerRow
 from .wald import NO_OPTIMUM, FittedData, data_of_fit
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def drop_groups(
     X: DataLike,
     y: DataLike,
     groups: ArrayLike | Mapping[str, Any] | None = None,
-    sample_weight: ArrayLike | None = None,
-    offset: ArrayLike | None = None,
-    exposure: ArrayLike | None = None,
+    sample_weight: PerRow = None,
+    offset: PerRow = None,
+    exposure: PerRow = None,
 ) -> GroupTable:
     r"""Fit the model anew without each group of features, and test what is lost.
 

@@ -23,7 +23,7 @@ from ..estimators import PopulationGLM
 from ..estimators.model import check_is_fitted
 from ..estimators.streaming import as_arrays, bytes_in_memory
 from ..status import Status
-from ..types import DataLike
+from ..types import DataLike, PerRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,11 +95,11 @@ def wald_table(
     model: PopulationGLM,
     X: DataLike,
     y: DataLike,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: PerRow = None,
     level: float = 0.95,
     covariance: str = "fisher",
-    offset: ArrayLike | None = None,
-    exposure: ArrayLike | None = None,
+    offset: PerRow = None,
+    exposure: PerRow = None,
     combinations: ArrayLike | None = None,
 ) -> WaldTable:
     r"""Compute standard errors and Wald intervals of the coefficients of a fit, or of sums of them.
