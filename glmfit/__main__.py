@@ -13,18 +13,7 @@ _OPTIONAL = ("matplotlib", "nitime", "nemos", "distributed")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command.
-
-    Parameters
-    ----------
-    arguments : list of str, optional
-        Default: those of the command line.
-
-    Returns
-    -------
-    int
-        Exit code: 0, or 1 if an extra is missing or the folder of the figures cannot be written to.
-    """
+    """Run a command; the exit code is 1 if an extra is missing or the folder of the figures cannot be written to."""
     parser = argparse.ArgumentParser(prog="python -m glmfit", description="Certified GLMs of spikes and labels.")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="fit a real recording and a simulated population, and draw both")
@@ -49,12 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def info() -> str:
-    """Versions of glmfit and of what it stands on, devices and precision, one line each.
-
-    Returns
-    -------
-    str
-    """
+    """Versions of glmfit and of what it stands on, devices and precision, one line each."""
     import jax
     import numpy as np
 

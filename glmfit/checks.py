@@ -1,6 +1,8 @@
-"""Checks of single parameters: what was given, what is allowed."""
+"""What users are told: what was given and what is allowed, and warnings that point at their own line."""
 
 import numbers
+import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,15 +32,17 @@ def check_choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") 
     _refuse_unless(isinstance(value, str) and value in allowed, name, value, f"one of {words}", hint)
 
 
-def check_flag(name: str, value: Any) -> None:
-    """Raise ValueError unless the value is True or False."""
+def check_flag(name: str, value: Any) -> bool:
+    """Raise ValueError unless the value is True or False; return it."""
     _refuse_unless(isinstance(value, bool | np.bool_), name, value, "True or False")
+    return bool(value)
 
 
-def check_whole(name: str, value: Any, least: int) -> None:
-    """Raise ValueError unless the value is a whole number of at least ``least``."""
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """Raise ValueError unless the value is a whole number of at least ``least``; return it."""
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     _refuse_unless(is_whole and value >= least, name, value, f"a whole number of at least {least}")
+    return int(value)
 
 
 def check_real(name: str, value: Any, below: float, closed: bool = False, hint: str = "") -> None:
@@ -47,9 +51,10 @@ def check_real(name: str, value: Any, below: float, closed: bool = False, hint: 
     _refuse_unless(inside, name, value, f"a number in (0, {below:g}{']' if closed else ')'}", hint)
 
 
-def check_positive(name: str, value: Any, hint: str = "") -> None:
-    """Raise ValueError unless the value is a finite number above 0."""
+def check_positive(name: str, value: Any, hint: str = "") -> float:
+    """Raise ValueError unless the value is a finite number above 0; return it."""
     _refuse_unless(_is_real(value) and 0 < value < np.inf, name, value, "a finite number above 0", hint)
+    return float(value)
 
 
 def check_at_least_zero(name: str, value: Any) -> None:
@@ -72,3 +77,11 @@ def _is_real(value: Any) -> bool:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and not np.isnan(float(value))
     except OverflowError:  # a whole number beyond any float
         return False
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn on behalf of the first caller outside of the package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "glmfit":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

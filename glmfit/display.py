@@ -54,6 +54,14 @@ def _paragraph(lines: Sequence[str]) -> str:
     return f'<pre style="white-space: pre-wrap">{text}</pre>' if lines else ""
 
 
+def long_frame(neuron: list, second: str, names: list, values: dict) -> pd.DataFrame:
+    """Rows of (second, neuron) arrays as a pandas DataFrame, one per neuron and name."""
+    import pandas as pd
+
+    index = pd.MultiIndex.from_product([neuron, names], names=["neuron", second])
+    return pd.DataFrame({name: array.T.ravel() for name, array in values.items()}, index=index)
+
+
 def one_line(text: str) -> str:
     """Show control characters of names and errors as escapes: a terminal obeys them, and lines are lines of ours."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -181,3 +181,8 @@ def _atanh_tail(x: Array) -> Array:
         total *= square
         total += 1.0 / (2 * k + 3)
     return total
+
+
+def seed_of(key) -> int:
+    """Whole number from which NumPy's generators draw what a key stands for."""
+    return int(np.asarray(jax.random.key_data(key)).ravel()[-1])

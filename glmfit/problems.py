@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from .warn import warn_user
+from .checks import warn_user
 
 _ROOMS = {
     "engine": ("Evaluation", "FoldedProblem", "Params", "PopulationProblem", "Problem"),

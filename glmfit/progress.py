@@ -12,23 +12,7 @@ def counted(n: int, noun: str) -> str:
 
 
 class ProgressBar:
-    """A bar in a notebook or a terminal that ends full where the work was done, and stays where it is otherwise.
-
-    Parameters
-    ----------
-    what : str
-        Work that it shows, such as "fitting 24 neurons".
-    total : int
-        How much there is to count at most.
-    unit : str
-        What is counted, in the singular.
-    show : bool
-        Whether it is shown at all.
-    done : int
-        How much was done before.
-    options :
-        More of what tqdm takes.
-    """
+    """A bar of work, such as "fitting 24 neurons"; it ends full where that was done, and else stays where it is."""
 
     def __init__(self, what: str, total: int, unit: str, show: bool, done: int = 0, **options: Any):
         self.n, self._what, self._bar = done, what, None

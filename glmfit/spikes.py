@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .checks import check_choice, check_positive
-from .warn import warn_user
+from .checks import check_choice, check_positive, warn_user
 
 if TYPE_CHECKING:
     import pynapple as nap
@@ -103,7 +102,13 @@ def spike_identities(
             f"no spike is left: none falls into the time support of the features{epochs}{near}. Are both on the same "
             "clock, in seconds?"
         )
-    _warn_of_clocks(spikes, features)
+    every = np.concatenate([unit.t for unit in spikes.values()])  # ep may well be short
+    span, whole = np.ptp(every), np.ptp(features.t)
+    if len(every) >= _ENOUGH and span < _NARROW * whole:
+        warn_user(
+            f"all {len(every)} spikes lie within {span:.3g} s, and the features take {whole:.3g} s. Are both on the "
+            "same clock, in seconds? Divide times in ms by 1000."
+        )
     # Each time once: what to do with equal ones is not for the library to guess.
     once, back = np.unique(times, return_inverse=True)
     ts = nap.Ts(t=once, time_support=support)
@@ -115,14 +120,3 @@ def spike_identities(
     columns = list(getattr(features, "columns", ["feature"]))
     X = nap.TsdFrame(t=times[kept], d=values, columns=columns, time_support=support)
     return X, nap.Tsd(t=times[kept], d=units[kept], time_support=support)
-
-
-def _warn_of_clocks(spikes, features) -> None:
-    """Warn of spikes so close together, for the time of the features, that one of both is hardly in seconds."""
-    times = np.concatenate([unit.t for unit in spikes.values()])  # all: ep may well be short
-    span, whole = np.ptp(times), np.ptp(features.t)
-    if len(times) >= _ENOUGH and span < _NARROW * whole:
-        warn_user(
-            f"all {len(times)} spikes lie within {span:.3g} s, and the features take {whole:.3g} s. Are both on the "
-            "same clock, in seconds? Divide times in ms by 1000."
-        )

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "glmfit"
 
 LAYERS = (
-    {"types", "status", "display", "numerics", "compilation", "files", "lazy", "checks", "progress", "warn", "seeds"}
+    {"types", "status", "display", "numerics", "compilation", "files", "lazy", "checks", "progress"}
     | {"design", "data.arrays", "data.times"},
     {"observations", "penalties"},
     {"bounds"},

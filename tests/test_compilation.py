@@ -10,8 +10,8 @@ from glmfit import compilation
 def test_a_clock_leaves_out_what_callbacks_do(monkeypatch):
     """Their compilation, too, or a fit would seem to have run for less than nothing; whether or not they raise."""
     now, compiled = [100.0], [7.0]
-    monkeypatch.setattr(_compile, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(_compile, "compile_seconds", lambda: compiled[0])
+    monkeypatch.setattr(compilation, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(compilation, "compile_seconds", lambda: compiled[0])
 
     def spend(seconds, compiling):
         now[0] += seconds

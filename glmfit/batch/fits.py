@@ -22,13 +22,13 @@ import numpy as np
 import glmfit
 
 from ..bounds import StepCertificate
+from ..checks import warn_user
 from ..compilation import compile_seconds, compiled_programs
 from ..design.builder import Built, build
 from ..estimators import FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
 from ..estimators.model import model_from_file
 from ..files import DAMAGED, load_npz
 from ..status import Status
-from ..warn import warn_user
 from .at_work import Attempt, deaths, ended, reason
 from .environment import machine_type
 from .models import make_estimator

@@ -141,14 +141,14 @@ def _check_values(problems: Problems, path: tuple, estimator: str, parameters: d
 
 def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     """List checks by the parameter that each is about."""
-    from ..checks import check_real
-    from ..estimators.cv_fits import read_strengths
-    from ..estimators.parameters import read_count, read_flag, read_number, read_population_solver
+    from ..checks import check_flag, check_positive, check_real, check_whole
+    from ..estimators.cv_fits import read_tried
+    from ..estimators.parameters import read_solver
     from ..estimators.population_glm_cv import SOLVERS as CV_SOLVERS
     from ..observations import from_inverse_link
 
-    readers = dict.fromkeys(("tol", "cv_tol", "max_memory"), read_number)
-    readers |= {"certify": read_flag, "max_epochs": read_count}
+    readers = dict.fromkeys(("tol", "cv_tol", "max_memory"), check_positive)
+    readers |= {"certify": check_flag, "max_epochs": check_whole}
     if estimator not in COUNT_ESTIMATORS and model.max_epochs is None:
         del readers["max_epochs"]  # as many as the solver takes
     there = [name for name in readers if hasattr(model, name)]
@@ -159,16 +159,16 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     checks["inverse_link_function"] = partial(from_inverse_link, model.inverse_link_function)
     if estimator == "PopulationGLM":
         return checks | {"solver_name": partial(_check_solver, model), "regularizer": partial(_check_penalty, model)}
-    solver = partial(read_population_solver, model.solver_name, model.solver_kwargs, (), CV_SOLVERS)
-    strengths = partial(read_strengths, model.strengths)
+    solver = partial(read_solver, model.solver_name, model.solver_kwargs, CV_SOLVERS)
+    strengths = partial(read_tried, model.strengths)
     return checks | {"solver_name": solver, "strengths": strengths, "regularizer": model._check_words}
 
 
 def _check_solver(model: Any) -> None:
     """Check the solver, and that it does what the penalty and the link need."""
-    from ..estimators.parameters import read_population_solver
+    from ..estimators.parameters import read_solver
 
-    solver = read_population_solver(model.solver_name, model.solver_kwargs)
+    solver = read_solver(model.solver_name, model.solver_kwargs)
     smooth = getattr(solver, "smooth", None)  # None: it takes any penalty
     if smooth is not None and smooth == (model.regularizer in _NOT_SMOOTH):
         needs = "a smooth penalty" if smooth else "a penalty with kinks"

@@ -13,6 +13,7 @@ from .times import is_pynapple, plain
 
 _FEW = 10  # rows that may increase by chance
 _SHOWN = 3
+_NUMBER_OR_NONE = number_types.Number | np.bool_ | None  # "1" is a label as long as nobody says otherwise
 
 
 def numbers(value: Any, name: str, needs: str, *axes: str, spikes: str | None = None) -> np.ndarray:
@@ -152,8 +153,8 @@ def _refuse_columns_of_words(value: Any, name: str) -> None:
     found = []
     for column, dtype in zip(names, dtypes, strict=True):
         if getattr(dtype, "kind", "O") not in "biufc":
-            first = next((entry for entry in value[column] if not _is_number(entry)), None)
-            found += [] if first is None else [f"{column!r} (with {first!r})"]
+            words = (entry for entry in value[column] if not isinstance(entry, _NUMBER_OR_NONE))
+            found += [f"{column!r} (with {first!r})" for first in words if type(first).__name__ != "NAType"][:1]
     if found:
         encode = f"Encode them, for example by pandas.get_dummies({name}, dtype=float), or leave them out."
         advice = "Leave them out." if name == "y" else encode  # dummies of names are no counts
@@ -162,16 +163,6 @@ def _refuse_columns_of_words(value: Any, name: str) -> None:
 
 def _some(words: list[str]) -> str:
     return ", ".join(words[:_SHOWN]) + (", ..." if len(words) > _SHOWN else "")
-
-
-def _is_number(entry: Any) -> bool:
-    if isinstance(entry, str):  # "1" is a label as long as nobody says otherwise
-        return False
-    try:
-        float(entry)
-    except (TypeError, ValueError):
-        return entry is None or type(entry).__name__ == "NAType"
-    return True
 
 
 def looks_like_times(y: Any) -> bool:

@@ -11,10 +11,10 @@ import scipy.sparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 
+from ..checks import warn_user
 from ..stochastic import Pairs
-from ..warn import warn_user
 from . import arrays
-from .features import read_weights, refuse_lengths
+from .features import read_weights
 from .times import plain
 
 _SUMS = 1e100  # that do not overflow
@@ -51,37 +51,18 @@ class ClassTraining:
         return -float(weight @ everywhere) / n, -float(weight @ own) / n
 
 
-def training_of_labels(X, index, missing, sample_weight, offset, n_classes: int) -> ClassTraining:
-    """Rows that count, from the classes' indices of labels, and which rows have none."""
-    refuse_lengths(X, index, "observation")
-
-    def pairs_of(rows, weight):
-        return Pairs(np.arange(len(rows)), index[rows], weight)
-
-    return _training(X, pairs_of, missing, np.ones(len(index)), sample_weight, offset, n_classes)
+def counts_of_labels(index: np.ndarray, missing: np.ndarray, n_classes: int):
+    """Count labels, given by their index: one in every row, NaN where it is missing; CSR, (row, class)."""
+    entries = np.where(missing, np.nan, 1.0), index, np.arange(len(index) + 1)
+    return scipy.sparse.csr_array(entries, (len(index), max(n_classes, 1)))
 
 
-def training_of_counts(X, Y, sample_weight, offset) -> ClassTraining:
-    """Rows that count, from counts."""
-    refuse_lengths(X, Y, "observation")
-
-    def pairs_of(rows, weight):
-        some = scipy.sparse.csr_array(Y[rows])  # a copy: it is sorted in place
-        some.eliminate_zeros()
-        some.sort_indices()
-        row = np.repeat(np.arange(len(rows)), np.diff(some.indptr))
-        return Pairs(row, some.indices.astype(int), some.data * weight[row])
-
-    totals = np.asarray(Y.sum(axis=1)).ravel()
-    return _training(X, pairs_of, arrays.rows_with_nan(Y), totals, sample_weight, offset, Y.shape[1])
-
-
-def _training(X, pairs_of, missing, total, sample_weight, offset, n_classes: int) -> ClassTraining:
-    """Rows that are known, and have a weight and a count; the pairs of these rows come from a function of both."""
-    n = X.shape[0]
-    weight = np.ones(n) if sample_weight is None else read_weights(sample_weight, n)
+def read_class_training(X, Y, sample_weight, offset) -> ClassTraining:
+    """Take the rows that are known, and have a weight and a count."""
+    n, total = X.shape[0], np.asarray(Y.sum(axis=1)).ravel()
+    weight = read_weights(np.ones(n) if sample_weight is None else sample_weight, n)
     dense = [a for a in (X, offset) if a is not None and not scipy.sparse.issparse(a)]
-    nan = np.logical_or.reduce([missing, *map(arrays.rows_with_nan, dense)])
+    nan = np.logical_or.reduce([*map(arrays.rows_with_nan, (Y, *dense))])
     keep = np.flatnonzero(~nan & (weight > 0) & (total > 0))
     if not len(keep):
         weightless = "sample_weight is zero on all rows without NaN" if not weight[~nan].any() else ""
@@ -91,7 +72,11 @@ def _training(X, pairs_of, missing, total, sample_weight, offset, n_classes: int
     weight = weight[keep] / largest  # sums of the largest would overflow
     total_weight = min(float(weight.sum()) * float(largest), sys.float_info.max)
     weight = weight / weight.mean()
-    pairs = pairs_of(keep, weight)
+    some = scipy.sparse.csr_array(Y if len(keep) == n else Y[keep], copy=True)  # it is sorted in place
+    some.eliminate_zeros()
+    some.sort_indices()
+    row = np.repeat(np.arange(len(keep)), np.diff(some.indptr))
+    pairs = Pairs(row, some.indices.astype(int), some.data * weight[row])
     return ClassTraining(
         X if len(keep) == n else X[keep],
         pairs,
@@ -101,7 +86,7 @@ def _training(X, pairs_of, missing, total, sample_weight, offset, n_classes: int
         n_dropped=int(nan.sum()),
         n_empty=int(np.sum((total == 0) & ~nan)),
         offset=None if offset is None else offset[keep],
-        class_totals=np.bincount(pairs.label, pairs.weight, n_classes),
+        class_totals=np.bincount(pairs.label, pairs.weight, Y.shape[1]),
     )
 
 
@@ -129,7 +114,16 @@ def read_labels(y) -> np.ndarray:
     if y.dtype.kind == "c":
         raise ValueError("y has dtype complex. Complex data not supported.")
     if y.dtype.kind == "f":
-        _check_whole(y)
+        arrays.refuse_infinity(y, "y", "label")
+        finite = y[~np.isnan(y)]
+        fractions = finite[finite != np.rint(finite)]
+        if fractions.size:
+            raise ValueError(
+                f"Unknown label type: continuous. y holds numbers that are no integers (the first is {fractions[0]:g}):"
+                " those are measurements, not classes. Bin them first, for example with numpy.digitize, or turn them "
+                "into strings. Counts of neurons are for PopulationGLM."
+            )
+        check_classification_targets(finite)
     return y
 
 
@@ -140,20 +134,6 @@ def _from_list(y) -> np.ndarray:
         return _object_array(y)
     arrays.refuse_ragged(y, "y", "one label per row")
     return np.asarray(y)
-
-
-def _check_whole(y: np.ndarray) -> None:
-    """Refuse infinite labels and measured quantities."""
-    arrays.refuse_infinity(y, "y", "label")
-    finite = y[~np.isnan(y)]
-    fractions = finite[finite != np.rint(finite)]
-    if fractions.size:
-        raise ValueError(
-            f"Unknown label type: continuous. y holds numbers that are no integers (the first is {fractions[0]:g}): "
-            "those are measurements, not classes. Bin them first, for example with numpy.digitize, or turn them into "
-            "strings. Counts of neurons are for PopulationGLM."
-        )
-    check_classification_targets(finite)
 
 
 def missing_labels(y: np.ndarray) -> np.ndarray:
@@ -201,10 +181,16 @@ def lookup(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.array([place.get(label, -1) for label in y.tolist()], int)
 
 
-def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray) -> None:
-    """Raise if labels are not among the classes."""
+def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray, strange: bool = False) -> None:
+    """Raise if labels are not among the classes; if they may be strange, warn if not one of them is."""
     unseen = index < 0
-    if unseen.any():
+    if strange and unseen.any() and unseen.all():
+        (given,), (known,) = y[:1].tolist(), classes[:1].tolist()
+        warn_user(
+            f"the model knows none of the labels in y, so that the accuracy is 0: y has {given!r} first, the model "
+            f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same)."
+        )
+    elif not strange and unseen.any():
         names = list(dict.fromkeys(y[unseen].tolist()))
         shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
         raise ValueError(

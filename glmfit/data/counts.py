@@ -6,19 +6,9 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_array
 
+from ..checks import warn_user
 from ..design import RowSource
-from ..warn import warn_user
-from . import arrays
-from .features import (
-    check_columns,
-    read_exposure,
-    read_features,
-    read_offset,
-    read_weights,
-    refuse_lengths,
-    warn_if_turned,
-    warn_of_constant,
-)
+from . import arrays, features
 from .times import TimeAxis, check_same_rows, plain, time_axis
 
 _LARGEST = 1e37  # of the features: differences and centred values must be numbers in single precision
@@ -79,20 +69,22 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     arrays.refuse_none(y, "give the spike counts, (time,) or (time, neuron).")
     check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
     if isinstance(X, RowSource):
-        check_columns(estimator, X, reset)
+        features.check_columns(estimator, X, reset)
     else:
-        X = read_features(estimator, X, reset)
+        X = features.read_features(estimator, X, reset)
     counts = y if isinstance(y, RowSource) else _read_counts(y, small=isinstance(X, RowSource))
-    refuse_lengths(X, counts)
+    features.refuse_lengths(X, counts)
     one_neuron = y.one_column if isinstance(y, RowSource) else counts.ndim == 1
     counts = counts[:, None] if len(counts.shape) == 1 else counts
     n, names = len(X), _names(y)
     if not reset:
-        _check_same_neurons(estimator.report_.neuron, names, counts.shape[1])
+        fitted = estimator.report_.neuron
+        unnamed = fitted == [str(i) for i in range(len(fitted))]
+        features.check_same_columns(counts.shape[1], fitted, None if unnamed else names, "neuron", "report_.neuron")
     if not isinstance(counts, RowSource) and not isinstance(X, RowSource):
         arrays.refuse_negative(counts, "neuron")
-    weights = None if sample_weight is None else read_weights(sample_weight, n)
-    offset, exposure = read_offset(offset, n, counts.shape[1]), read_exposure(exposure, n)
+    weights = features.read_weights(sample_weight, n)
+    offset, exposure = features.read_offset(offset, n, counts.shape[1]), features.read_exposure(exposure, n)
     names = names or [str(i) for i in range(counts.shape[1])]
     return Recording(X, counts, weights, offset, exposure, one_neuron, time_axis(y), names)
 
@@ -107,7 +99,7 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     exposure = data.exposure
     if exposure is not None:
         check_unexposed(data.Y, exposure, rows)
-    weights = _total_weights(data)
+    weights = total_weights(data)
     data = replace(data, weights=weights)
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
@@ -117,8 +109,8 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
         raise ValueError(f"Found array with n_samples = {what}; a fit needs at least 2, of positive weight.")
     arrays.refuse_large(data.X, "X", _LARGEST, "too large for single precision")
     if reset:
-        warn_if_turned(data.X, data.Y)
-        warn_of_constant(data.X)
+        features.warn_if_turned(data.X, data.Y)
+        features.warn_of_constant(data.X)
     spikes = data.Y.sum(axis=0, dtype=np.float64)
     # In float64 whatever the counts came in: in single precision they would be the counts of another recording.
     with np.errstate(over="ignore"):
@@ -128,21 +120,15 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
 
 
 def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Recording:
-    """Check features, counts and weights for a score, 1 where none are given; rows with NaN are left out."""
+    """Check features, counts and weights for a score; rows with NaN are left out."""
     rows, data = _without_nan(read_recording(estimator, X, y, sample_weight, offset, exposure, reset=False))
-    data = with_ones(data, len(rows))
-    check_unexposed(data.Y, data.exposure, rows)
+    total_weights(data)
+    if data.exposure is not None:
+        check_unexposed(data.Y, data.exposure, rows)
     return data
 
 
-def with_ones(data: Recording, n_rows: int) -> Recording:
-    """Give rows the weight and the exposure 1 where they have none."""
-    _total_weights(data)
-    weights, exposure = (np.ones(n_rows) if a is None else a for a in (data.weights, data.exposure))
-    return replace(data, weights=weights, exposure=exposure)
-
-
-def _total_weights(data: Recording) -> np.ndarray | None:
+def total_weights(data: Recording) -> np.ndarray | None:
     """Weights times exposure; raises if they cannot be added up or divided by, or if no row counts."""
     weights, exposure = data.weights, data.exposure
     _refuse_extremes(weights, "sample_weight", "Only ratios count: divide all by the largest.")
@@ -191,18 +177,6 @@ def check_part(Y, exposure, first_row: int) -> None:
     arrays.refuse_negative(Y, "neuron", first_row)
     if exposure is not None:
         check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)))
-
-
-def _check_same_neurons(fitted: list, given: list | None, n: int) -> None:
-    """Raise if y has another number of neurons than the fit, or names them in another order, or others."""
-    if n != len(fitted):
-        raise ValueError(f"y has {n} neurons but the model was fitted to {len(fitted)}.")
-    unnamed = fitted == [str(i) for i in range(len(fitted))]
-    if given is None or unnamed or given == fitted:
-        return
-    first = next(i for i, (a, b) in enumerate(zip(fitted, given, strict=True)) if a != b)
-    what = f"column {first} of y is neuron {given[first]!r}, but the model was fitted with {fitted[first]!r} there."
-    raise ValueError(f"{what} Give y with its columns in the order of report_.neuron.")
 
 
 def _names(y) -> list | None:

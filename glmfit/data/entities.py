@@ -7,9 +7,9 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import _get_feature_names, check_array
 
-from ..warn import warn_user
+from ..checks import warn_user
 from .arrays import as_csr, entries_of, no_overflow, numbers, refuse_large, refuse_some
-from .features import KINDS, as_features, read_factor, warn_of_constant
+from .features import KINDS, as_features, warn_of_constant
 from .times import plain
 
 LARGEST = 1e15  # whose squares can be summed
@@ -110,11 +110,6 @@ def read_fitted_ids(ids, side: Side) -> np.ndarray | slice:
         return slice(None)
     more = f" Features of unseen {side.entities} go to {side.entity}_features."
     return read_ids(ids, side.entities, side.n, side.entities, more)
-
-
-def read_entity_weight(values, side: Side) -> np.ndarray | None:
-    """Check factors of the imputation weight, one of each entity."""
-    return None if values is None else read_factor(values, f"{side.entity}_weight", side.n, side.entity)
 
 
 def read_prior(factors, m: int, n: int):

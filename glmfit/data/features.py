@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import validate_data
 
-from ..warn import warn_user
+from ..checks import warn_user
 from . import arrays
 from .times import plain
 
@@ -22,8 +22,11 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
     A fit gives the estimator ``n_features_in_`` and, for named columns, ``feature_names_in_``. Sparse ones become CSR.
     """
     whole = as_features(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
-    if not reset:
-        _refuse_turned(whole, estimator)
+    shape = getattr(whole, "shape", ())
+    if not reset and len(shape) == 2 and shape[1] != estimator.n_features_in_ == shape[0]:
+        expects = f"{type(estimator).__name__} is expecting {shape[0]} features as input."
+        advice = f"X has shape {tuple(shape)}, which looks like (feature, time): pass X.T."
+        raise ValueError(f"X has {shape[1]} features, but {expects} {advice}")
     with arrays.no_overflow("X"):
         X = validate_data(
             estimator, whole, reset=reset, accept_sparse="csr" if sparse else False, accept_large_sparse=False,
@@ -37,8 +40,11 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
             raise ValueError(f"X is sparse and holds {n_nan} NaN; Input X contains NaN. Leave those rows out.")
     if sparse:
         arrays.refuse_large(X, "X", _SUMS, "whose squares cannot be summed")
-    if reset:
-        _warn_of_large_integers(whole, X)
+    if reset and getattr(getattr(whole, "dtype", None), "kind", "f") in "iu" and 0 not in X.shape:
+        largest = float(abs(X).max())
+        if largest > 2.0**53:  # clocks in nanoseconds
+            what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g})"
+            warn_user(f"{what}: first subtract from each column its smallest.")
     return X
 
 
@@ -73,25 +79,6 @@ def as_features(X: Any, name: str, needs: str, sparse: bool, spikes: str | None 
     return X
 
 
-def _refuse_turned(X: Any, estimator: Any) -> None:
-    """Raise for features with as many rows as the fit had columns; scikit-learn answers all other numbers."""
-    need, shape = estimator.n_features_in_, getattr(X, "shape", ())
-    if len(shape) == 2 and shape[1] != need == shape[0]:
-        expects = f"{type(estimator).__name__} is expecting {need} features as input."
-        advice = f"X has shape {tuple(shape)}, which looks like (feature, time): pass X.T."
-        raise ValueError(f"X has {shape[1]} features, but {expects} {advice}")
-
-
-def _warn_of_large_integers(given, X) -> None:
-    """Warn where whole numbers are so large that float64 takes neighbours for one: clocks in nanoseconds."""
-    if getattr(getattr(given, "dtype", None), "kind", "f") not in "iu" or 0 in X.shape:
-        return
-    largest = float(abs(X).max())
-    if largest > 2.0**53:
-        what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g})"
-        warn_user(f"{what}: first subtract from each column its smallest.")
-
-
 def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic, and has no penalty") -> None:
     """Warn of columns with the same number, not 0, in every row, and say what makes them needless."""
     if X.shape[0] < _FEW:
@@ -114,7 +101,7 @@ def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic,
 # -- what goes with the rows
 
 
-def read_weights(sample_weight, n_rows: int) -> np.ndarray:
+def read_weights(sample_weight, n_rows: int) -> np.ndarray | None:
     """Check weights of rows, (row,); one number is that of all."""
     if isinstance(sample_weight, Number) or getattr(sample_weight, "shape", None) == ():
         sample_weight = np.full(n_rows, sample_weight)
@@ -124,11 +111,13 @@ def read_weights(sample_weight, n_rows: int) -> np.ndarray:
 def read_exposure(exposure, n_rows: int) -> np.ndarray | None:
     """Check the share of each bin that was observed, (time,)."""
     why = "It is the share of the bin that was observed, 1 for a whole bin."
-    return None if exposure is None else read_factor(exposure, "exposure", n_rows, "bin", why)
+    return read_factor(exposure, "exposure", n_rows, "bin", why)
 
 
-def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray:
-    """Check factors, finite and not negative, one of each row, bin or entity."""
+def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray | None:
+    """Check factors, finite and not negative, one of each row, bin or entity; None stays."""
+    if values is None:
+        return None
     needs = f"one number per {of}, ({n},)"
     values = arrays.numbers(values, name, needs)
     if values.shape != (n,):
@@ -183,6 +172,17 @@ def refuse_lengths(X, y, of: str = "time bin") -> None:
     else:
         advice = f"Both need one row per {of}: make them with the same bin size, start and end."
     raise ValueError(f"X has {X.shape[0]} rows but y has {y.shape[0]}: inconsistent numbers of samples. {advice}")
+
+
+def check_same_columns(n: int, fitted: list, given: list | None, one: str, order: str) -> None:
+    """Raise if y has another number of columns than in the fit, or names them in another order, or others."""
+    if n != len(fitted):
+        several = {"neuron": "neurons", "category": "categories"}[one]
+        raise ValueError(f"y has {n} {several} but the model was fitted to {len(fitted)}.")
+    for column, (name, known) in enumerate(zip(given or fitted, fitted, strict=True)):
+        if name != known:
+            what = f"column {column} of y is {one} {name!r}, but the model was fitted with {known!r} there."
+            raise ValueError(f"{what} Give y with its columns in the order of {order}.")
 
 
 def warn_if_turned(X, y) -> None:

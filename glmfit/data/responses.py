@@ -38,12 +38,9 @@ class Responses:
     n_neurons: int
     dtype: Any  # that they came in
 
-    @property
-    def given(self) -> list[SessionBlock] | Triples | np.ndarray:
-        """Responses in the form they came in; a table has NaN where there is none."""
-        return self._in_form(self.parts)
-
-    def _in_form(self, parts: list) -> Any:
+    def given(self, parts: list | None = None) -> list[SessionBlock] | Triples | np.ndarray:
+        """Responses, or parts of them, in the form they came in; a table has NaN where there is none."""
+        parts = self.parts if parts is None else parts
         return {"sessions": parts, "table": parts[0].y, "records": parts[0]}[self.form]
 
     @cached_property
@@ -52,31 +49,18 @@ class Responses:
         parts = (Piece(*part).scattered()[:3] for part in self.parts)
         return Triples(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def pairs(self) -> np.ndarray:
-        """Return the number of every pair that has a response, once, sorted."""
-        return np.unique(self.key(self.records.left, self.records.right))
-
     def key(self, stimuli, neurons) -> np.ndarray:
         """Give every pair its number, ``stimulus * n_neurons + neuron``."""
         return np.asarray(stimuli, np.int64) * self.n_neurons + neurons
 
-    def without(self, pairs: np.ndarray) -> Any:
-        """Responses without those of some pairs, in the form they came in."""
+    def split(self, pairs: np.ndarray) -> tuple[Triples, Any]:
+        """Split off the records of some pairs; the other responses stay in the form they came in."""
+        among = np.isin(self.key(self.records.left, self.records.right), pairs)
+        off, rest = (Triples(*(column[chosen] for column in self.records)) for chosen in (among, ~among))
         if self.form == "records":
-            return self._select(self.parts[0], pairs, among=False)
-        blocks = []
-        for block in self.parts:
-            out = np.isin(self.key(block.left[:, None], block.right[None, :]), pairs)
-            blocks.append(block._replace(y=np.where(out, np.nan, block.y)))
-        return self._in_form(blocks)
-
-    def only(self, pairs: np.ndarray) -> Triples:
-        """Select the records of some pairs."""
-        return self._select(self.records, pairs, among=True)
-
-    def _select(self, records: Triples, pairs: np.ndarray, among: bool) -> Triples:
-        keep = np.isin(self.key(records.left, records.right), pairs) == among
-        return Triples(*(column[keep] for column in records))
+            return off, rest
+        out = (np.isin(self.key(block.left[:, None], block.right[None, :]), pairs) for block in self.parts)
+        return off, self.given([b._replace(y=np.where(o, np.nan, b.y)) for b, o in zip(self.parts, out, strict=True)])
 
     def warn_of_fractions(self) -> None:
         """Warn of counts that are not integers, as other Poisson models do."""
@@ -124,22 +108,16 @@ def read_responses(
     counted = (1 + max(int(getattr(part, side).max(initial=-1)) for part in parts) for side in ("left", "right"))
     m, n = (found if size is None else int(size) for size, found in zip(sizes, counted, strict=True))
     checked = Responses(form, parts, m, n, np.dtype(np.float32 if dtype in (np.float32, np.float16) else np.float64))
-    if form != "table" and None in (n_stimuli, n_neurons):
-        _refuse_gaps(checked, (n_stimuli, n_neurons), name)
-    return checked
-
-
-def _refuse_gaps(checked: Responses, sizes, name: str) -> None:
-    """Raise if ids that alone tell how many entities there are lie so far apart that they are no rows of a table."""
-    found = (checked.n_stimuli, checked.n_neurons)
-    for ids, given, n, side in zip(checked.records[:2], sizes, found, (STIMULI, NEURONS), strict=True):
-        n_different = len(np.unique(ids)) if given is None else n
-        if n > max(1000, _SPARSEST * n_different):
+    alone = [n_stimuli is None, n_neurons is None] if form != "table" else [False, False]  # ids tell how many there are
+    for ids, counted_by_ids, size, side in zip(checked.records[:2], alone, (m, n), (STIMULI, NEURONS), strict=True):
+        n_different = len(np.unique(ids))
+        if counted_by_ids and size > max(1000, _SPARSEST * n_different):
             raise ValueError(
-                f"{name} has {n_different} different {side.entities}, but the largest id is {n - 1}: ids count from 0 "
-                "and every number below the largest gets an embedding. Renumber them with numpy.unique(ids, "
+                f"{name} has {n_different} different {side.entities}, but the largest id is {size - 1}: ids count from "
+                "0 and every number below the largest gets an embedding. Renumber them with numpy.unique(ids, "
                 f"return_inverse=True), or give the number of {side.entities} in place of their features."
             )
+    return checked
 
 
 # ---------------------------------------------------------------------------------------- the forms

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..warn import warn_user
+from ..checks import warn_user
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,19 @@ def check_same_rows(X, y=None, **others) -> None:
     for name, rows in {"y": y, **others}.items():
         to = "X" if is_pynapple(X) or name == "y" else "y"
         check_aligned(X if to == "X" else y, to, rows, name)
-        _warn_of_shuffled(X, rows, name)
-
-
-def _warn_of_shuffled(X, rows, what: str) -> None:
-    # No error: scikit-learn's permutation_test_score shuffles y so.
-    x, y = (getattr(a, "index", None) if type(a).__module__.startswith("pandas") else None for a in (X, rows))
-    if x is None or y is None or len(x) != len(y) or x.equals(y):
-        return
-    if x.is_unique and y.is_unique and x.isin(y).all():
-        row = int(np.argmax(np.asarray(x) != np.asarray(y)))
-        in_x, in_y = (index[row : row + 1].tolist()[0] for index in (x, y))
-        warn_user(
-            f"the rows of X and {what} have the same labels in different orders (first at row {row}: {in_x!r} in X, "
-            f"{in_y!r} in {what}); rows are matched by position. Where that is not meant, give {what}.loc[X.index].",
+        given, index = (
+            getattr(a, "index", None) if type(a).__module__.startswith("pandas") else None for a in (X, rows)
         )
+        if given is None or index is None or len(given) != len(index) or given.equals(index):
+            continue
+        if given.is_unique and index.is_unique and given.isin(index).all():
+            row = int(np.argmax(np.asarray(given) != np.asarray(index)))
+            in_x, in_rows = (labels[row : row + 1].tolist()[0] for labels in (given, index))
+            warn_user(  # no error: scikit-learn's permutation_test_score shuffles y so
+                f"the rows of X and {name} have the same labels in different orders (first at row {row}: {in_x!r} in "
+                f"X, {in_rows!r} in {name}); rows are matched by position. Where that is not meant, give "
+                f"{name}.loc[X.index].",
+            )
 
 
 def check_aligned(x, to: str, y, what: str) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from ..checks import warn_user
 from ..data.arrays import refuse_spike_times
-from ..warn import warn_user
 from .base import KnownRows, check_form
 from .sources import rows_of
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..warn import warn_user
+from ..checks import warn_user
 from .base import KnownRows, RowSource
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from ..checks import warn_user
 from ..files import load_npz, remove_stale_parts, save_npz
 from ..status import Status
-from ..warn import warn_user
 from .chunks import over_chunks, rows_at_once
 from .problem import Params
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..seeds import seed_of
+from ..numerics import seed_of
 from ..status import Status
 from .classes.run import ClassRun
 from .loop import Run

@@ -7,13 +7,13 @@ import scipy.sparse
 from scipy.special import softmax
 
 from .. import stochastic
+from ..checks import warn_user
 from ..data.classes import ClassTraining
 from ..engine import ConjugateGradients
 from ..engine.problem import Params
 from ..engine.result import Solution
 from ..status import Status
 from ..stochastic import SoftmaxProblem
-from ..warn import warn_user
 from .model_reports import ClassReport
 from .parameters import by_name, choose_class_solver
 from .report import null_is_best, relative_gap, report_of

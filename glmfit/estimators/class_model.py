@@ -8,25 +8,24 @@ from typing import Any, Self
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
-from ..checks import check_choice, check_real, not_text, shorten
+from ..checks import check_choice, check_flag, check_positive, check_real, check_whole
 from ..data.classes import ClassTraining
 from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
+from ..engine.chunks import chunks
 from ..engine.problem import Params
 from ..engine.result import LoopOptions
-from ..seeds import key_for
 from ..status import Status
 from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
-from ..types import DataLike, Seed
+from ..types import DataLike, PerRow, Seed
 from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
-from .model import Model, WholeFit, coefficients_from_file, coefficients_to_file, from_json, to_json
+from .model import Model, WholeFit, from_json, to_json
 from .model_reports import ClassReport
-from .parameters import is_strength, precision, read_count, read_flag, read_number, read_solver, read_verbose
+from .parameters import key_for, precision, read_solver, read_strengths, read_verbose
 
 _EXACT_EPOCHS = 500
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
@@ -54,9 +53,7 @@ class ClassModel(Model):
         verbose: bool = False,
     ): ...
 
-    def fit(
-        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
-    ) -> Self:
+    def fit(self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None) -> Self:
         """Fit the coefficients of all classes.
 
         Parameters
@@ -86,7 +83,7 @@ class ClassModel(Model):
         with WholeFit(self):
             data, y = self._read(X, y, sample_weight, offset, reset=True)
             warn_of_constant(data.X)
-            self._fit_training(data)
+            self._fit(data)
             self._warn_of_classes(data, y)
         return self
 
@@ -98,7 +95,7 @@ class ClassModel(Model):
     def _warn_of_classes(self, data: ClassTraining, y: np.ndarray) -> None:
         """Warn of classes of which nothing was learnt."""
 
-    def _fit_training(self, data: ClassTraining) -> None:
+    def _fit(self, data: ClassTraining) -> None:
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
         epochs, tol, step, decay, certify, verbose = self._read_parameters()
@@ -148,13 +145,7 @@ class ClassModel(Model):
         return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, True, offset, precision(data.X.dtype))
 
     def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
-        if self.solver_name == "SAGA":
-            raise ValueError(
-                'solver_name is "SAGA", which version 0.2 no longer has for models of classes. Use "auto" or '
-                '"ConjugateGradients", which is faster, takes sparse features too, and proves how far from the optimum '
-                "a fit is."
-            )
-        return read_solver(self.solver_name, self.solver_kwargs, allowed, what, self._get_param_names())
+        return read_solver(self.solver_name, self.solver_kwargs, allowed, self._get_param_names(), what)
 
     def _strength(self, total_weight: float = 1) -> float:
         """Strength given, or one over the weights' sum, the number of rows without any: scikit-learn's ``C = 1``."""
@@ -167,28 +158,24 @@ class ClassModel(Model):
             return 0.0
         if given is None:
             return 1.0 / total_weight
-        if not is_strength(given):
-            raise ValueError(
-                f"regularizer_strength is {shorten(given)}; a model of classes takes one finite number of at least 0, "
-                f"such as 0.1{not_text(given)}."
-            )
-        return float(given)
+        needs = "for a model of classes one finite number of at least 0, such as 0.1"
+        return float(read_strengths("regularizer_strength", given, needs, 0)[0])
 
     def _read_parameters(self) -> tuple:
         """Epochs, tol, step (None to tune it), decay, certify and verbose, checked."""
         check_real("step_decay", self.step_decay, 1.0, closed=True)
         return (
-            None if self.max_epochs is None else read_count("max_epochs", self.max_epochs),
-            read_number("tol", self.tol),
+            None if self.max_epochs is None else check_whole("max_epochs", self.max_epochs),
+            check_positive("tol", self.tol),
             self._read_step(),
             float(self.step_decay),
-            read_flag("certify", self.certify),
+            check_flag("certify", self.certify),
             read_verbose(self.verbose),
         )
 
     def _read_step(self) -> float | None:
         if not isinstance(self.step, str):
-            return read_number("step", self.step)
+            return check_positive("step", self.step)
         if self.step != "tune":
             raise ValueError(f'step is {self.step!r}; it must be "tune" or a positive number.')
         return None
@@ -235,9 +222,8 @@ class ClassModel(Model):
 
     def _chunks(self, X, offset):
         """Scores of chunks of rows, float64, with the rows' slices."""
-        size, unseen = max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_))), self._unseen
-        for start in range(0, X.shape[0], size):
-            rows = slice(start, min(start + size, X.shape[0]))
+        unseen = self._unseen
+        for rows in chunks(X.shape[0], max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_)))):
             with np.errstate(invalid="ignore"):
                 scores = np.asarray(X[rows] @ self.coef_, np.float64) + self.intercept_
                 scores = scores if offset is None else scores + offset[rows]
@@ -262,7 +248,6 @@ class ClassModel(Model):
         return (self.report_.class_totals == 0) & (self.intercept_ == _UNSEEN)
 
     def _write_state(self, header: dict, arrays: dict) -> None:
-        coefficients_to_file(self, header, arrays)
         header["strength"] = self.strength_
         if hasattr(self, "_streamed"):
             *header["stream"], arrays["stream_totals"], header["stream_step"] = self._streamed
@@ -272,7 +257,6 @@ class ClassModel(Model):
             arrays["classes"] = self.classes_
 
     def _read_state(self, header: dict, arrays: dict) -> None:
-        coefficients_from_file(self, header, arrays)
         self.strength_ = header.get("strength", self._strength())  # a file of version 0.1 has none
         if "classes" in arrays:
             self.classes_ = arrays["classes"]
@@ -294,3 +278,14 @@ class ClassModel(Model):
 def probabilities(scores: np.ndarray) -> np.ndarray:
     """Probability of every class, (row, class); NaN where scores are."""
     return np.exp(log_softmax(scores, axis=1))
+
+
+def known(scores: np.ndarray) -> np.ndarray:
+    """Scores (row, class) as they are; ValueError where they are NaN, as the features or offsets are."""
+    n_unknown = int(np.isnan(scores).any(axis=1).sum())
+    if n_unknown:
+        raise ValueError(
+            f"X or offset contains NaN in {n_unknown} rows; no label can be given there. Leave them out, or use "
+            "predict_proba, which answers NaN."
+        )
+    return scores

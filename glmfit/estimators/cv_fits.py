@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import penalties
-from ..checks import not_text, shorten
+from ..checks import warn_user
 from ..data.counts import Training
 from ..engine import ConjugateGradients, ProximalNewton
 from ..engine.population import FoldedProblem, PopulationProblem
@@ -19,11 +19,9 @@ from ..engine.result import History, LoopOptions, Solution, stopping_target
 from ..observations import Observation
 from ..penalties import Penalty
 from ..progress import ProgressBar, counted
-from ..seeds import key_for
 from ..status import Status
-from ..warn import warn_user
 from .default_strength import residual, warn_if_flat
-from .parameters import SOLVERS, choose_solver, is_strength, precision
+from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengths
 from .population_model import PROVED
 from .scores import Folds
 
@@ -205,17 +203,12 @@ def run_counted(solver, problem, start, options: LoopOptions, bar: ProgressBar, 
     return solution
 
 
-def read_strengths(given) -> np.ndarray | None:
+def read_tried(given) -> np.ndarray | None:
     """Strengths in increasing order, each once; None stays."""
     if given is None:
         return None
-    strengths = np.asarray(given, object)
-    if strengths.ndim != 1 or not all(map(is_strength, strengths)):
-        raise ValueError(
-            f"strengths is {shorten(given)}; it must be a list of finite numbers of at least 0, such as "
-            f"[1e-4, 1e-2, 1]{not_text(given)}."
-        )
-    strengths = np.unique(strengths.astype(np.float64))
+    needs = "a list of finite numbers of at least 0, such as [1e-4, 1e-2, 1]"
+    strengths = np.unique(read_strengths("strengths", given, needs, 1))
     if len(strengths) < 2:
         raise ValueError(
             f"strengths is {given!r}; it takes at least two different ones to choose. For one, use PopulationGLM."

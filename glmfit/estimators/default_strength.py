@@ -9,11 +9,11 @@ import numpy as np
 import scipy.sparse
 from scipy.stats import chi2
 
+from ..checks import warn_user
 from ..data.counts import Training
 from ..engine.chunks import over_chunks, rows_at_once
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
-from ..warn import warn_user
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
 _SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, as other rows may vary more

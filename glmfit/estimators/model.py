@@ -14,9 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from ..bounds import StepCertificate
+from ..checks import warn_user
 from ..files import DAMAGED, load_npz, save_npz
 from ..types import Seed
-from ..warn import warn_user
 from .parameters import read_seed
 from .report import report_of
 from .scores import are_epochs, is_epochs
@@ -179,6 +179,10 @@ def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
         "parameters": {name: to_json(value, name) for name, value in model.get_params(deep=False).items()},
         "report": _record_to_file(model.report_, "report", arrays),
     }
+    if hasattr(model, "coef_"):
+        arrays.update(coef=model.coef_, intercept=np.asarray(model.intercept_))
+    if hasattr(model, "feature_names_in_"):
+        header["feature_names"] = [str(n) for n in model.feature_names_in_]
     model._write_state(header, arrays)
     return header, arrays
 
@@ -189,7 +193,14 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
         raise ValueError(f"the file holds a {header.get('class')}, not a {cls.__name__}; load it with that class.")
     try:
         model = cls(**{name: from_json(value) for name, value in header["parameters"].items()})
-        model.report_ = _report_from_file(cls.report_class, header["report"], arrays)
+        tables = {f.name: _section(arrays, f"{f.name}.") for f in fields(cls.report_class) if f.default_factory is dict}
+        report = {**header["report"], **_section(arrays, "report."), **tables}
+        if report.get("step_certificate") is not None:
+            step = {**report["step_certificate"], **_section(arrays, "step.")}
+            report["step_certificate"] = StepCertificate(**step | {"assumptions": tuple(step["assumptions"])})
+        model.report_ = report_of(cls.report_class, **report)
+        if "coef" in arrays:
+            _set_coefficients(model, header, arrays["coef"], arrays["intercept"])
         model._read_state(header, arrays)
     except DAMAGED as error:
         raise ValueError(f"the file is not a whole {cls.__name__} ({type(error).__name__}: {error}).") from error
@@ -212,30 +223,12 @@ def _record_to_file(record, prefix: str, arrays: dict) -> dict:
     return scalars
 
 
-def _report_from_file(cls, scalars: dict, arrays: dict):
-    tables = {f.name: _section(arrays, f"{f.name}.") for f in fields(cls) if f.default_factory is dict}
-    of = {**scalars, **_section(arrays, "report."), **tables}
-    if of.get("step_certificate") is not None:
-        step = {**of["step_certificate"], **_section(arrays, "step.")}
-        of["step_certificate"] = StepCertificate(**step | {"assumptions": tuple(step["assumptions"])})
-    return report_of(cls, **of)
-
-
 def _section(arrays: dict, prefix: str) -> dict:
     """Arrays whose names begin with the prefix, without it."""
     return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
 
 
-def coefficients_to_file(model, header: dict, arrays: dict) -> None:
-    """Write coefficients, intercepts and names of features."""
-    arrays.update(coef=model.coef_, intercept=np.asarray(model.intercept_))
-    if hasattr(model, "feature_names_in_"):
-        header["feature_names"] = [str(n) for n in model.feature_names_in_]
-
-
-def coefficients_from_file(model, header: dict, arrays: dict) -> None:
-    """Set what `coefficients_to_file` wrote."""
-    coef, intercept = arrays["coef"], arrays["intercept"]
+def _set_coefficients(model, header: dict, coef: np.ndarray, intercept: np.ndarray) -> None:
     if coef.dtype.kind != "f" or intercept.dtype.kind != "f" or not coef.ndim or intercept.shape != coef.shape[1:]:
         raise ValueError(
             f"coefficients are {coef.dtype} of shape {coef.shape}, intercepts {intercept.dtype} of {intercept.shape}"

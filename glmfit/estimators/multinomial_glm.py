@@ -8,13 +8,12 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..checks import check_choice
-from ..data.classes import ClassTraining, read_category_counts, training_of_counts
-from ..data.features import read_factor, read_features, read_offset, warn_if_turned
+from ..checks import check_choice, warn_user
+from ..data.classes import ClassTraining, read_category_counts, read_class_training
+from ..data.features import check_same_columns, read_factor, read_features, read_offset, refuse_lengths, warn_if_turned
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..observations.softmax import Multinomial
-from ..types import ArrayOrTsd, DataLike, Seed
-from ..warn import warn_user
+from ..types import ArrayOrTsd, DataLike, PerRow, Seed
 from .class_model import ClassModel, probabilities
 from .model import WholeFit
 
@@ -69,17 +68,11 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         X, Y = read_features(self, X, reset, sparse=True), read_category_counts(y)
         if reset:
             self.classes_, self._columns = np.arange(Y.shape[1]) if names is None else names, axis
-        if Y.shape[1] != len(self.classes_):
-            raise ValueError(f"y has {Y.shape[1]} categories but the model was fitted to {len(self.classes_)}.")
-        named = names is not None and not np.array_equal(self.classes_, np.arange(Y.shape[1]))
-        other = [k for k in range(Y.shape[1]) if names[k] != self.classes_[k]] if named else []
-        if other:
-            raise ValueError(
-                f"column {other[0]} of y is category {names[other[0]]!r}, but the model was fitted with "
-                f"{self.classes_[other[0]]!r} there. Give y with its columns in the order of classes_."
-            )
+        named = names is not None and not np.array_equal(self.classes_, np.arange(len(self.classes_)))
+        check_same_columns(Y.shape[1], list(self.classes_), list(names) if named else None, "category", "classes_")
+        refuse_lengths(X, Y, "observation")
         offset = read_offset(offset, X.shape[0], Y.shape[1], of_classes=True)
-        return training_of_counts(X, Y, sample_weight, offset), Y
+        return read_class_training(X, Y, sample_weight, offset), Y
 
     def _warn_of_classes(self, data: ClassTraining, y) -> None:
         warn_if_turned(data.X, y)
@@ -89,9 +82,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         if empty:
             warn_user(f"{empty} of {y.shape[1]} categories have no counts: their probability is 0.")
 
-    def partial_fit(
-        self, X: DataLike, y: DataLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
-    ) -> Self:
+    def partial_fit(self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None) -> Self:
         """Take one pass over more rows of the same categories, with the steps of :meth:`SoftmaxGLM.partial_fit`.
 
         Parameters
@@ -104,7 +95,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             self._stream(data)
         return self
 
-    def predict(self, X: DataLike, total: ArrayLike | None = None, offset: ArrayLike | None = None) -> ArrayOrTsd:
+    def predict(self, X: DataLike, total: PerRow = None, offset: PerRow = None) -> ArrayOrTsd:
         """Compute the expected counts of rows of given totals.
 
         Parameters
@@ -126,12 +117,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         return wrap(expected, axis, self._columns, list(self.classes_))
 
     def score(
-        self,
-        X: DataLike,
-        y: DataLike,
-        sample_weight: ArrayLike | None = None,
-        score_type: str = "D2",
-        offset: ArrayLike | None = None,
+        self, X: DataLike, y: DataLike, sample_weight: PerRow = None, score_type: str = "D2", offset: PerRow = None
     ) -> float:
         """Score the predicted shares of counts.
 
@@ -163,9 +149,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         explainable = 2 * (constant - saturated)
         return float(1 - value / explainable) if explainable > 1e-12 else np.nan
 
-    def simulate(
-        self, X: DataLike, total: ArrayLike, random_state: Seed = None, offset: ArrayLike | None = None
-    ) -> np.ndarray:
+    def simulate(self, X: DataLike, total: ArrayLike, random_state: Seed = None, offset: PerRow = None) -> np.ndarray:
         """Draw counts from the fitted model.
 
         Parameters

@@ -8,7 +8,8 @@ from dataclasses import fields
 import jax
 import numpy as np
 
-from ..checks import check_flag, check_positive, check_whole
+from ..checks import not_text, shorten
+from ..compilation import refuse_fork
 from ..engine import ConjugateGradients, Newton, ProximalNewton
 from ..engine.population import PopulationProblem
 from ..saga import SAGA
@@ -20,7 +21,16 @@ def by_name(*kinds: type) -> dict[str, type]:
 
 
 SOLVERS = by_name(ConjugateGradients, ProximalNewton, SAGA, Newton)
-_REMOVED = ("LBFGS", "BoundMajorization", "SharedNewton")
+_REMOVED = {  # by version 0.2, from where the solver that stands first may be asked for
+    "ProximalNewton": (
+        ("LBFGS", "BoundMajorization", "SharedNewton"),
+        'populations. Use "auto" or "ConjugateGradients" ("ProximalNewton" for a lasso), which is faster',
+    ),
+    "UMax": (
+        ("SAGA",),
+        'models of classes. Use "auto" or "ConjugateGradients", which is faster, takes sparse features too,',
+    ),
+}
 _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
@@ -28,28 +38,15 @@ _SMALL_WORK = 4e6  # up to which a few neurons are fitted one by one
 _EXACT_WORK, _EXACT_SCORES = 4e9, 1e8  # of models of classes
 
 
-def read_number(name: str, value) -> float:
-    """Return a finite number above 0, or raise ValueError."""
-    check_positive(name, value)
-    return float(value)
-
-
-def read_count(name: str, value) -> int:
-    """Return a whole number of at least 1, or raise ValueError."""
-    check_whole(name, value, 1)
-    return int(value)
-
-
-def read_flag(name: str, value) -> bool:
-    """Return True or False, or raise ValueError."""
-    check_flag(name, value)
-    return bool(value)
-
-
-def is_strength(value) -> bool:
-    """Whether a value is one finite number of at least 0."""
-    number = isinstance(value, numbers.Real | np.ndarray) and np.ndim(value) == 0 and not isinstance(value, bool)
-    return number and bool(0 <= value <= sys.float_info.max)
+def read_strengths(name: str, given, needs: str, *axes: int) -> np.ndarray:
+    """Return finite numbers of at least 0, (strength,), given with one of these numbers of axes."""
+    values = np.asarray(given, object)
+    known = (
+        isinstance(v, numbers.Real) and not isinstance(v, bool) and 0 <= v <= sys.float_info.max for v in values.ravel()
+    )
+    if values.ndim not in axes or not values.size or not all(known):
+        raise ValueError(f"{name} is {shorten(given)}; it must be {needs}{not_text(given)}.")
+    return values.ravel().astype(np.float64)
 
 
 def read_verbose(value) -> bool:
@@ -76,8 +73,22 @@ def read_seed(state) -> int:
     raise ValueError(f"random_state is {state!r}; it must be a seed >= 0, a NumPy generator, a jax key or None.")
 
 
-def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", parameters: Iterable[str] = ()):
+def key_for(solver, seed: int) -> jax.Array | None:
+    """Key of a solver's draws, which is refused in a forked process; None for a solver that leaves jax alone."""
+    if getattr(solver, "on_host", False):
+        return None
+    refuse_fork()
+    return jax.random.key(seed)
+
+
+def read_solver(name, kwargs, allowed: dict = SOLVERS, parameters: Iterable[str] = (), what: str = "solver_name"):
     """Return the solver of a name, None for "auto"; ``parameters`` are the estimator's, which some give the solver."""
+    for solver, (removed, instead) in _REMOVED.items():
+        if solver in allowed and isinstance(name, str) and name in removed:
+            raise ValueError(
+                f"{what} is {name!r}, which version 0.2 no longer has for {instead} and proves how far from the "
+                "optimum a fit is."
+            )
     if not isinstance(name, str) or name not in ("auto", *allowed):
         raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')
     if not isinstance(kwargs, Mapping | None):
@@ -98,17 +109,6 @@ def read_solver(name, kwargs, allowed: dict, what: str = "solver_name", paramete
                 f"solver_kwargs of {name} may be {', '.join(names) or 'empty only'}, and not {key!r}.{own}"
             )
     return allowed[name](**kwargs)
-
-
-def read_population_solver(name, kwargs, parameters: Iterable[str] = (), solvers=SOLVERS):
-    """Return the solver of a name, as `read_solver` does; ValueError for those that earlier versions had."""
-    if isinstance(name, str) and name in _REMOVED:
-        raise ValueError(
-            f'solver_name is {name!r}, which version 0.2 no longer has for populations. Use "auto" or '
-            '"ConjugateGradients" ("ProximalNewton" for a lasso), which is faster and proves how far from the optimum '
-            "a fit is."
-        )
-    return read_solver(name, kwargs, solvers, parameters=parameters)
 
 
 def choose_solver(problem: PopulationProblem) -> str:

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import observations, penalties
+from ..checks import check_flag
 from ..data.counts import Training
 from ..engine import Newton
 from ..engine.checkpoint import Checkpoint, facts_of
 from ..engine.population import PopulationProblem
 from ..saga import SAGA
-from ..seeds import key_for
-from ..types import DataLike, Seed
+from ..types import DataLike, PerRow, Seed
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from .model import WholeFit, from_json, to_json
-from .parameters import SOLVERS, choose_solver, precision, read_devices, read_flag, read_population_solver
+from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
 from .population_model import PROVED, PopulationModel
 from .streaming import RowView, read_fitted
 
@@ -130,9 +130,9 @@ class PopulationGLM(PopulationModel):
         self,
         X: DataLike,
         y: DataLike,
-        sample_weight: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
+        exposure: PerRow = None,
         checkpoint: str | Path | None = None,
     ) -> Self:
         """Fit the coefficients of every neuron.
@@ -176,8 +176,8 @@ class PopulationGLM(PopulationModel):
         """
         with WholeFit(self):
             seed, options = self._seed(), self._read_options()
-            solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names())
-            read_flag("pad_shapes", self.pad_shapes)
+            solver = read_solver(self.solver_name, self.solver_kwargs, parameters=self._get_param_names())
+            check_flag("pad_shapes", self.pad_shapes)
             data = read_fitted(self, X, y, sample_weight, offset, exposure, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
                 raise ValueError(

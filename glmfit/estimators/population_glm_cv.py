@@ -11,18 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import observations
-from ..checks import check_choice, check_real
+from ..checks import check_choice, check_positive, check_real, warn_user
 from ..data.counts import read_training
 from ..data.times import time_axis
 from ..engine import ConjugateGradients, ProximalNewton
 from ..penalties import ElasticNet, Lasso, Ridge
 from ..progress import ProgressBar, counted
 from ..status import Status
-from ..types import DataLike, Seed
-from ..warn import warn_user
-from .cv_fits import Fits, default_strengths, read_strengths
+from ..types import DataLike, PerRow, Seed
+from .cv_fits import Fits, default_strengths, read_tried
 from .model import WholeFit
-from .parameters import by_name, read_number, read_population_solver
+from .parameters import by_name, read_solver
 from .population_model import PROVED, PopulationModel
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
@@ -127,12 +126,7 @@ class PopulationGLMCV(PopulationModel):
     ): ...
 
     def fit(
-        self,
-        X: DataLike,
-        y: DataLike,
-        sample_weight: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
+        self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None, exposure: PerRow = None
     ) -> Self:
         """Choose the strengths and fit the coefficients of every neuron.
 
@@ -158,8 +152,8 @@ class PopulationGLMCV(PopulationModel):
         """
         with WholeFit(self):
             self._check_words()
-            solver = read_population_solver(self.solver_name, self.solver_kwargs, self._get_param_names(), SOLVERS)
-            strengths, cv_tol = read_strengths(self.strengths), read_number("cv_tol", self.cv_tol)
+            solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, self._get_param_names())
+            strengths, cv_tol = read_tried(self.strengths), check_positive("cv_tol", self.cv_tol)
             seed, given = self._seed(), self._read_options()
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure)
             # F is per whole bin; and one bar shows all fits.

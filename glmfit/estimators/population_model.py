@@ -2,23 +2,21 @@
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
-from ..checks import check_choice
+from ..checks import check_choice, check_positive, check_whole, warn_user
 from ..data.features import check_columns, read_exposure, read_features, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..engine.chunks import chunks
 from ..engine.result import LoopOptions
 from ..status import Status
-from ..types import ArrayOrTsd, DataLike, Seed
-from ..warn import warn_user
+from ..types import ArrayOrTsd, DataLike, PerRow, Seed
 from .default_strength import ranges_of
-from .model import Model, coefficients_from_file, coefficients_to_file
-from .parameters import read_count, read_number, read_verbose
+from .model import Model
+from .parameters import read_verbose
 from .report import FitReport, null_is_best, relative_gap, report_of
 from .scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
 from .streaming import read_scored
@@ -59,13 +57,13 @@ class PopulationModel(RegressorMixin, Model):
 
     def _read_options(self) -> LoopOptions:
         return LoopOptions(
-            tol=read_number("tol", self.tol),
-            max_epochs=read_count("max_epochs", self.max_epochs),
+            tol=check_positive("tol", self.tol),
+            max_epochs=check_whole("max_epochs", self.max_epochs),
             verbose=read_verbose(self.verbose),
-            max_memory=read_number("max_memory", self.max_memory),
+            max_memory=check_positive("max_memory", self.max_memory),
         )
 
-    def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
+    def predict(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
         """Compute the expected count per whole bin.
 
         Parameters
@@ -111,11 +109,11 @@ class PopulationModel(RegressorMixin, Model):
         self,
         X: DataLike,
         y: DataLike,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: PerRow = None,
         score_type: str = "D2",
         per_neuron: bool = False,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
+        offset: PerRow = None,
+        exposure: PerRow = None,
     ) -> float | np.ndarray:
         """Score the predictions of counts.
 
@@ -168,7 +166,7 @@ class PopulationModel(RegressorMixin, Model):
         return value if per_neuron else float(value)
 
     def simulate(
-        self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None, exposure: ArrayLike | None = None
+        self, X: DataLike, random_state: Seed = None, offset: PerRow = None, exposure: PerRow = None
     ) -> ArrayOrTsd:
         """Draw spike counts from the fitted model.
 
@@ -202,14 +200,12 @@ class PopulationModel(RegressorMixin, Model):
         return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))
 
     def _write_state(self, header: dict, arrays: dict) -> None:
-        coefficients_to_file(self, header, arrays)
         columns = getattr(self._neurons, "columns", None)
         columns = [] if columns is None else [c.item() if isinstance(c, np.generic) else c for c in columns]
         if columns and all(isinstance(c, int | float | str) for c in columns):
             header["columns"] = columns
 
     def _read_state(self, header: dict, arrays: dict) -> None:
-        coefficients_from_file(self, header, arrays)
         if not len(self.report_.neuron) == len(self.report_.status) == np.size(self.intercept_):
             raise ValueError(f"{len(self.report_.neuron)} neurons, but intercepts of {np.size(self.intercept_)}")
         if self.coef_.ndim == 1:

@@ -199,17 +199,15 @@ class FitReport(CertifiedReport):
 
     def _summary(self) -> Summary:
         """Totals, a row per neuron (of many the twelve most in need of a look), advice, certificate."""
-        return Summary(self._totals(), self._worst(), self._remarks())
-
-    def _totals(self) -> list[str]:
         silent = int(np.sum(self.status == Status.NO_SPIKES))
-        return [
+        head = [
             f"{self.solver_name}: {self.converged.sum()} of {len(self.neuron)} neurons converged"
             + (f", {silent} without spikes" if silent else "")
             + f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank})"
             + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
             f"{self._seconds()}, {self.row_evals / self.n_rows:.0f} passes over the rows in all",
         ]
+        return Summary(head, self._worst(), self._remarks())
 
     def _worst(self):
         """Frame of words, a row per neuron; of many those that did not converge first, then the largest gaps."""
@@ -219,8 +217,9 @@ class FitReport(CertifiedReport):
         if len(shown) > _MOST:
             failed = np.array([s.is_failure for s in self.status])
             shown = np.lexsort((-np.nan_to_num(self.gap, nan=np.inf), self.converged, ~failed))[:_MOST]
+        names = [str(self.neuron[i]) for i in shown]  # cut in the middle, where those of units differ least
         words = {
-            "neuron": [_shorten(self.neuron[i]) for i in shown],
+            "neuron": [name if len(name) <= _WIDE else f"{name[:6]}..{name[-16:]}" for name in names],
             "status": [str(self.status[i]) for i in shown],
             "gap F-F*": [f"{self.gap[i]:.1e}" for i in shown],
             "kind": self._gap_kind[shown],
@@ -241,7 +240,8 @@ class FitReport(CertifiedReport):
                 f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "
                 "left out, and gaps that are estimates are those of the other directions."
             )
-        lines += self._runaway_lines()
+        if self.runaway:
+            lines += self._runaway_lines()
         if self.memory_bytes is not None:
             lines.append(f"rows were read in every pass; {self.memory_bytes / 1e6:.0f} MB of them at a time")
         if self.step_certificate is not None:
@@ -254,8 +254,6 @@ class FitReport(CertifiedReport):
 
     def _runaway_lines(self) -> list[str]:
         """Say which features have coefficients that ran away, and for how many neurons."""
-        if not self.runaway:
-            return []
         lines = [
             "Coefficients that the rows hardly determine, and that alone change the linear predictor by more than 15:"
         ]
@@ -269,12 +267,3 @@ class FitReport(CertifiedReport):
             )
         more = [f"  and {len(features) - _MOST} more features"] if len(features) > _MOST else []
         return [*lines, *more, "  Remove such features, or use a ridge penalty."]
-
-
-def _shorten(name) -> str:
-    """Name cut in the middle, where names of units differ least."""
-    name = str(name)
-    if len(name) <= _WIDE:
-        return name
-    tail = 2 * _WIDE // 3
-    return f"{name[: _WIDE - tail - 2]}..{name[-tail:]}"

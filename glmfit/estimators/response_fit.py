@@ -10,17 +10,15 @@ import jax
 import numpy as np
 
 from .. import pairs
-from ..checks import check_choice, check_real, not_text, shorten
+from ..checks import check_choice, check_flag, check_real, check_whole, warn_user
 from ..data.entities import Side
 from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import AllPairsProblem, StationarySolution, Tower, TwoTowers
 from ..pairs.embedding import Predictor, canonical_rotation, deviance_explained, hold_out
 from ..pairs.responses import Units
-from ..seeds import key_for
-from ..warn import warn_user
 from .model_reports import ResponseReport
-from .parameters import by_name, is_strength, precision, read_count, read_flag, read_solver, read_verbose
+from .parameters import by_name, key_for, precision, read_solver, read_strengths, read_verbose
 from .report import report_of
 
 SOLVERS = {
@@ -29,6 +27,7 @@ SOLVERS = {
     "Adam": pairs.TowerAdam,
     **by_name(pairs.LeftBatches, pairs.SampledPairs),
 }
+_NUMBER = "a finite number of at least 0, such as 0.1"
 _AUTO_WEIGHTS = (0.0, 0.03, 0.1, 0.3)  # of the mean curvature of the observed losses
 
 
@@ -39,25 +38,23 @@ class Settings:
         check_choice("prior", model.prior, ("mean", "zero"), "Other priors go to fit as prior_factors.")
         check_real("validation_fraction", model.validation_fraction, 1.0)
         check_real("tol", model.tol, 1.0, hint="It is a share of the gradient at the start.")
-        epochs = None if model.max_epochs is None else read_count("max_epochs", model.max_epochs)
+        epochs = None if model.max_epochs is None else check_whole("max_epochs", model.max_epochs)
         solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS, parameters=model._get_param_names())
-        weights = model.imputation_weight
+        several, weights = f"{_NUMBER}, or a sequence of such numbers", model.imputation_weight
         self.weights = None  # in proportion to the curvature
         if not isinstance(weights, str) or weights != "auto":
-            self.weights = _strengths("imputation_weight", weights, ', a sequence of such numbers or "auto"')
-            if np.ndim(weights):
-                self.weights = tuple(sorted({0.0, *self.weights}))
-        several = " or a sequence of such numbers"
-        self.strengths = _strengths("regularizer_strength", model.regularizer_strength, several)
+            weights = read_strengths("imputation_weight", weights, f'{several} or "auto"', 0, 1)
+            self.weights = sorted({0.0, *weights.tolist()}) if np.ndim(model.imputation_weight) else weights.tolist()
+        self.strengths = read_strengths("regularizer_strength", model.regularizer_strength, several, 0, 1).tolist()
         self.loss, self.prior = model.loss, model.prior
         if not isinstance(self.loss, Observation):
             hint = "An observation model (glmfit.observations.Observation) will do, too."
             check_choice("loss", self.loss, RESPONSE_LOSSES, hint)
             self.loss = RESPONSE_LOSSES[self.loss]
-        self.n_components = read_count("n_components", model.n_components)
+        self.n_components = check_whole("n_components", model.n_components)
         self.hidden = tuple(_widths(name, getattr(model, name)) for name in ("stimulus_hidden", "neuron_hidden"))
-        self.biases = read_flag("bias", model.bias)
-        self.bias_strength = _strengths("bias_strength", model.bias_strength)[0]
+        self.biases = check_flag("bias", model.bias)
+        self.bias_strength = float(read_strengths("bias_strength", model.bias_strength, _NUMBER, 0)[0])
         self.solver = solver or (pairs.TowerAdam() if any(self.hidden) else pairs.TowerLBFGS())
         self.options = pairs.StationaryOptions(float(model.tol), epochs, verbose=read_verbose(model.verbose))
         self.fraction = float(model.validation_fraction)
@@ -68,19 +65,7 @@ def _widths(name: str, given) -> tuple[int, ...]:
     """Read widths of hidden layers."""
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
         raise ValueError(f"{name} is {given!r}; it must be a tuple of widths, such as (32,), or () for a linear tower.")
-    return tuple(read_count(f"{name}[{i}]", width) for i, width in enumerate(given))
-
-
-def _strengths(name: str, given, more: str = "") -> tuple[float, ...]:
-    """Read one number of at least 0, or several where more than one number is allowed."""
-    several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str) and np.ndim(given) == 1
-    values = list(given) if several and more else [given]
-    if not values or not all(map(is_strength, values)):
-        raise ValueError(
-            f"{name} is {shorten(given)}; it must be a finite number >= 0{more}. Give numbers, such as 0.1"
-            f"{not_text(given)}."
-        )
-    return tuple(map(float, values))
+    return tuple(check_whole(f"{name}[{i}]", width) for i, width in enumerate(given))
 
 
 def warn_rank(settings: Settings, *sides: Side) -> None:
@@ -95,11 +80,6 @@ def warn_rank(settings: Settings, *sides: Side) -> None:
             f"n_components is {settings.n_components}, but linear towers of {sides[0].n} stimuli and {sides[1].n} "
             f"neurons with these features have rank {min(ranks)} at most: the other columns only cost time."
         )
-
-
-# Towers of stimuli and of neurons, rotated as `canonical_rotation` says; predictor of the entities of the fit; mean
-# biases of stimuli and of neurons that have responses, which others are given; report.
-Fitted = tuple[tuple[Tower, Tower], Predictor, tuple[float, float], ResponseReport]
 
 
 class ResponseFit(NamedTuple):
@@ -117,8 +97,12 @@ class ResponseFit(NamedTuple):
         given = [values.dtype for values in self.features if values is not None]
         return precision(np.result_type(*given) if given else self.responses.dtype)
 
-    def run(self) -> Fitted:
-        """Fit towers, with weight and strength chosen on held-out pairs where several are offered."""
+    def run(self) -> tuple[tuple[Tower, Tower], Predictor, tuple[float, float], ResponseReport]:
+        """Fit towers, with weight and strength chosen on held-out pairs where several are offered.
+
+        Returns towers of stimuli and of neurons, rotated as `canonical_rotation` says; predictor of the entities of the
+        fit; mean biases of stimuli and of neurons that have responses, which others are given; report.
+        """
         weights = self.imputation_weights()
         if not any(weights) and (self.prior_factors is not None or any(w is not None for w in self.weights)):
             warn_user(
@@ -132,7 +116,7 @@ class ResponseFit(NamedTuple):
             scores = np.full(len(grid), np.nan)
             for i, choice in enumerate(grid):
                 trial = self.trial(seen, *choice)
-                seconds += trial.seconds
+                seconds += trial.solution.seconds_run, trial.solution.seconds_compile
                 if trial.solution.interrupted:
                     break
                 scores[i] = deviance_explained(self.settings.loss, held, trial.embed()[1])
@@ -140,8 +124,8 @@ class ResponseFit(NamedTuple):
             tried = map(np.array, zip(*grid, strict=True))
             tuning = dict(zip(("imputation_weight", "regularizer_strength"), tried)) | {"score": scores}
         if trial is None or not trial.solution.interrupted:
-            trial = self.trial(self.responses.given, *grid[best])
-            seconds += trial.seconds
+            trial = self.trial(self.responses.given(), *grid[best])
+            seconds += trial.solution.seconds_run, trial.solution.seconds_compile
         return trial.fitted(tuning, seconds)
 
     def imputation_weights(self) -> tuple[float, ...]:
@@ -161,12 +145,13 @@ class ResponseFit(NamedTuple):
         rng = np.random.default_rng([self.settings.seed, 1])
         held = hold_out(responses.records, responses.key, fraction, rng)
         if not len(held):
+            n_pairs = len(np.unique(responses.key(responses.records.left, responses.records.right)))
             raise ValueError(
-                f"nothing can be held out to choose among several strengths: of {len(responses.pairs())} pairs, "
+                f"nothing can be held out to choose among several strengths: of {n_pairs} pairs, "
                 f"validation_fraction {fraction:g} is none, or every one is the only pair of its stimulus or "
                 "neuron. Give one imputation_weight and one regularizer_strength."
             )
-        return responses.only(held), responses.without(held)
+        return responses.split(held)
 
     def trial(self, responses, weight: float, strength: float) -> _Trial:
         """Fit towers to some of the responses at one weight and strength."""
@@ -205,11 +190,6 @@ class _Trial(NamedTuple):
     solution: StationarySolution
     units: Units
 
-    @property
-    def seconds(self) -> np.ndarray:
-        """Wall time without, and of, compilation."""
-        return np.array([self.solution.seconds_run, self.solution.seconds_compile])
-
     def embed(self) -> tuple[tuple[Tower, Tower], Predictor]:
         """Towers on the host, rotated, and the predictors of all entities."""
         problem, theta, (shift, size, _) = self.problem, self.solution.params, self.units
@@ -224,7 +204,7 @@ class _Trial(NamedTuple):
             t = shift + size * (problem.base + np.asarray(theta.right_bias, np.float64))
         return (left, right), Predictor(left(U), s, right(V), t, null)
 
-    def fitted(self, tuning: dict[str, np.ndarray], seconds: np.ndarray) -> Fitted:
+    def fitted(self, tuning: dict[str, np.ndarray], seconds: np.ndarray):
         """Outcome with a report, after choices that took some time."""
         problem, solution, scale = self.problem, self.solution, self.units.size**2
         towers, predictor = self.embed()
@@ -250,5 +230,4 @@ class _Trial(NamedTuple):
 
 def _quiet(tower: Tower, seen: np.ndarray) -> Tower:
     """Tower of entities that are their own features, 0 where they are not seen."""
-    table = tower.maps[0].weight
-    return eqx.tree_at(lambda tower: tower.maps[0].weight, tower, table * seen[:, None])
+    return eqx.tree_at(lambda tower: tower.maps[0].weight, tower, replace_fn=lambda table: table * seen[:, None])

@@ -6,7 +6,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..data.entities import NEURONS, STIMULI, read_entity_weight, read_prior, read_side, warn_unseen
+from ..data.entities import NEURONS, STIMULI, read_prior, read_side, warn_unseen
+from ..data.features import read_factor
 from ..data.responses import read_responses
 from ..observations import Observation
 from ..observations.poisson import Poisson
@@ -166,7 +167,10 @@ class ResponseModel(ResponsePrediction):
             observed = read_responses(responses, settings.loss, left.n, right.n)
             m, n = observed.n_stimuli, observed.n_neurons
             left, right = left._replace(n=m), right._replace(n=n)
-            weights = read_entity_weight(stimulus_weight, left), read_entity_weight(neuron_weight, right)
+            weights = (
+                read_factor(stimulus_weight, "stimulus_weight", m, "stimulus"),
+                read_factor(neuron_weight, "neuron_weight", n, "neuron"),
+            )
             prior_factors = read_prior(prior_factors, m, n)
             if isinstance(settings.loss, Poisson):
                 observed.warn_of_fractions()

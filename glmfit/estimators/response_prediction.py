@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from ..checks import check_choice
+from ..checks import check_choice, check_whole
 from ..data.entities import NEURONS, STIMULI, Side, read_fitted_ids, read_unseen
 from ..data.responses import read_responses
 from ..data.times import time_axis, wrap
@@ -15,8 +15,6 @@ from ..pairs.embedding import SCORES, Predictor, correlations, deviance_explaine
 from ..types import ArrayOrTsd, DataLike, Seed
 from .model import Model
 from .model_reports import ResponseReport
-from .parameters import read_count
-from .response_fit import Fitted
 
 _EMBEDDINGS = ("stimulus_embedding", "neuron_embedding", "stimulus_bias", "neuron_bias")
 
@@ -26,7 +24,7 @@ class ResponsePrediction(Model):
 
     report_class = ResponseReport
 
-    def _keep(self, loss: Observation, fitted: Fitted, sides: tuple[Side, Side]) -> None:
+    def _keep(self, loss: Observation, fitted: tuple, sides: tuple[Side, Side]) -> None:
         self._loss, self._sides = loss, sides  # of the fit, whatever the parameter says by now
         self._towers, predictor, self._mean_bias, self.report_ = fitted
         self.stimulus_embedding_, self.stimulus_bias_, self.neuron_embedding_, self.neuron_bias_, self._null = predictor
@@ -154,7 +152,7 @@ class ResponsePrediction(Model):
         check_choice("score_type", score_type, SCORES)
         if exclude is not None and score_type != "recall":
             raise ValueError(f'exclude is for score_type="recall"; leave it out of {score_type!r}.')
-        k = read_count("k", k)
+        k = check_whole("k", k)
         predictor = self._predictor(None, None, stimulus_features, neuron_features)
         sizes = len(predictor.s), len(predictor.t)
         records = read_responses(responses, self._loss, *sizes).records

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy.special
 
+from ..checks import warn_user
 from ..data.counts import Training
 from ..data.times import TimeAxis
 from ..engine.chunks import over_chunks, rows_at_once
 from ..engine.passes import fit_intercept
 from ..progress import counted
-from ..warn import warn_user
 
 NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 _MANY = 20  # epochs, each a fold, that hardly anybody wants
@@ -20,7 +20,7 @@ _MANY = 20  # epochs, each a fold, that hardly anybody wants
 
 def score_sums(observation, data, coef, intercept, score_type, silent=None):
     """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron; silent have no offset."""
-    w, e = data.weights, data.exposure
+    w, e = (np.ones(len(data.Y)) if a is None else a for a in (data.weights, data.exposure))
     seen = w * e
     of = _deviance if score_type == "D2" else _log_likelihood
     if score_type == "log-likelihood":
@@ -55,7 +55,9 @@ def share_explained(of_model, of_null) -> np.ndarray:
 
 def spike_sums(data) -> np.ndarray:
     """Sum the counts by their weights, (neuron,)."""
-    return sum(over_chunks(lambda rows: data.weights[rows] @ np.asarray(data.Y[rows], np.float64), len(data.weights)))
+    n = len(data.Y)
+    weights = np.ones(n) if data.weights is None else data.weights
+    return sum(over_chunks(lambda rows: weights[rows] @ np.asarray(data.Y[rows], np.float64), n))
 
 
 def _deviance(observation, y, eta, exposure):
@@ -186,12 +188,12 @@ def _checked(train, test, what: str) -> Folds:
 def score_folds(observation, data: Training, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
     """Scores of the held-out rows, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
     S, F, d, N = coef.shape
-    exposure = np.ones(len(data.X)) if data.exposure is None else data.exposure
-    weights = np.ones(len(data.X)) if data.weights is None else data.weights / exposure
-    counts = data.Y if data.exposure is None else data.Y * exposure[:, None].astype(data.Y.dtype)  # as they were given
-    given, scores = replace(data, Y=counts, weights=weights, exposure=exposure), np.empty((S, F, N))
+    scores = np.empty((S, F, N))
+    if data.exposure is not None:  # counts and weights as they were given
+        counts = data.Y * data.exposure[:, None].astype(data.Y.dtype)
+        data = replace(data, Y=counts, weights=data.weights / data.exposure)
     for f, test in enumerate(folds.test.T):
-        left_out = given.take(np.flatnonzero(test))
+        left_out = data.take(np.flatnonzero(test))
         # All strengths at once: as neurons next to each other.
         flat = np.moveaxis(coef[:, f], 0, 1).reshape(d, S * N), intercept[:, f].reshape(S * N)
         wide = {"Y": np.tile(left_out.Y, (1, S))}

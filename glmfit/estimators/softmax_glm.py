@@ -5,20 +5,17 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..checks import check_choice
+from ..checks import check_choice, check_whole, warn_user
 from ..data import classes as door
-from ..data.features import read_features, read_offset
+from ..data.features import read_features, read_offset, refuse_lengths
 from ..data.times import check_same_rows, wrap
-from ..types import ArrayOrTsd, DataLike, Seed
-from ..warn import warn_user
-from .class_model import ClassModel, probabilities
+from ..types import ArrayOrTsd, DataLike, PerRow, Seed
+from .class_model import ClassModel, known, probabilities
 from .model import WholeFit
-from .parameters import read_count
 
 
 class SoftmaxGLM(ClassifierMixin, ClassModel):
@@ -94,6 +91,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         check_same_rows(X, y, sample_weight=sample_weight, offset=offset)
         labels = door.read_labels(y)
         X = read_features(self, X, reset=reset, sparse=True)
+        refuse_lengths(X, labels, "observation")
         missing = door.missing_labels(labels)
         index = np.zeros(len(labels), int)
         if reset and classes is None:
@@ -101,12 +99,10 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         else:
             self.classes_ = door.find_classes(door.read_classes(classes))[0] if reset else self.classes_
             index = door.lookup(self.classes_, labels)
-            if strange:
-                _warn_of_strangers(self.classes_, labels, index, missing)
-            else:
-                door.check_seen(self.classes_, labels[~missing], index[~missing])
+            door.check_seen(self.classes_, labels[~missing], index[~missing], strange)
         offset = read_offset(offset, X.shape[0], len(self.classes_), of_classes=True)
-        data = door.training_of_labels(X, np.maximum(index, 0), missing, sample_weight, offset, len(self.classes_))
+        counts = door.counts_of_labels(np.maximum(index, 0), missing, len(self.classes_))
+        data = door.read_class_training(X, counts, sample_weight, offset)
         return data, index[data.rows]
 
     def _warn_of_classes(self, data, y) -> None:
@@ -119,8 +115,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         X: DataLike,
         y: DataLike,
         classes: Sequence[Any] | np.ndarray | None = None,
-        sample_weight: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
     ) -> Self:
         """Take one pass over more rows by a solver that samples classes, from where the model stands.
 
@@ -151,7 +147,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             self._stream(data)
         return self
 
-    def decision_function(self, X: DataLike, offset: ArrayLike | None = None) -> np.ndarray:
+    def decision_function(self, X: DataLike, offset: PerRow = None) -> np.ndarray:
         """Compute the scores, up to a constant per row the log-probabilities.
 
         Parameters
@@ -168,23 +164,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         scores, _ = self._of_scores(np.asarray, X, offset)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict_log_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
-        """Compute the logarithm of :meth:`predict_proba`, which stays finite where the probability is 0 to rounding.
-
-        Parameters
-        ----------
-        X, offset :
-            As in :meth:`decision_function`.
-
-        Returns
-        -------
-        array or pynapple TsdFrame
-            (row, class), as there.
-        """
+    def predict_log_proba(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
+        """Compute the logarithm of what :meth:`predict_proba` does, which stays finite where that is 0 to rounding."""
         values, axis = self._of_scores(partial(log_softmax, axis=1), X, offset)
         return wrap(values, axis, None, list(self.classes_))
 
-    def predict_proba(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
+    def predict_proba(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
         """Compute the probability of every class.
 
         Parameters
@@ -201,7 +186,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         values, axis = self._of_scores(probabilities, X, offset)
         return wrap(values, axis, None, list(self.classes_))
 
-    def predict(self, X: DataLike, offset: ArrayLike | None = None) -> ArrayOrTsd:
+    def predict(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
         """Predict the most probable class.
 
         Parameters
@@ -214,11 +199,11 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         array or pynapple Tsd
             Labels, (row,); a Tsd with the times of X when X is one and labels are numbers.
         """
-        best, axis = self._of_scores(lambda scores: np.argmax(_known(scores), axis=1), X, offset)
+        best, axis = self._of_scores(lambda scores: np.argmax(known(scores), axis=1), X, offset)
         labels = self.classes_[best]
         return wrap(labels, axis, None, None) if labels.dtype.kind in "fiub" else labels
 
-    def top_k(self, X: DataLike, k: int = 5, offset: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def top_k(self, X: DataLike, k: int = 5, offset: PerRow = None) -> tuple[np.ndarray, np.ndarray]:
         """Find the k most probable classes of every row.
 
         Parameters
@@ -233,23 +218,25 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         labels, probability : numpy.ndarray
             (row, k), most probable first.
         """
-        X, offset, _ = self._prepare(X, offset)
-        k = min(read_count("k", k), len(self.classes_))
-        best, probability = np.empty((X.shape[0], k), int), np.empty((X.shape[0], k))
-        for rows, scores in self._chunks(X, offset):
-            some = np.argpartition(-_known(scores), k - 1, axis=1)[:, :k]
+        k = check_whole("k", k)
+
+        def find(scores):
+            n = min(k, scores.shape[1])
+            some = np.argpartition(-known(scores), n - 1, axis=1)[:, :n]
             order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
-            best[rows] = np.take_along_axis(some, order, axis=1)
-            probability[rows] = np.take_along_axis(probabilities(scores), best[rows], axis=1)
-        return self.classes_[best], probability
+            best = np.take_along_axis(some, order, axis=1)
+            return np.stack([best, np.take_along_axis(probabilities(scores), best, axis=1)], axis=1)
+
+        found, _ = self._of_scores(find, X, offset)
+        return self.classes_[found[:, 0].astype(int)], found[:, 1]
 
     def score(
         self,
         X: DataLike,
         y: DataLike,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: PerRow = None,
         score_type: str = "accuracy",
-        offset: ArrayLike | None = None,
+        offset: PerRow = None,
     ) -> float:
         """Score the predictions of labels.
 
@@ -285,7 +272,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         null = float(weight @ np.log(np.maximum(share[truth], 1e-300)) / weight.sum())
         return 1 - value / null if null < 0 else np.nan
 
-    def simulate(self, X: DataLike, random_state: Seed = None, offset: ArrayLike | None = None) -> np.ndarray:
+    def simulate(self, X: DataLike, random_state: Seed = None, offset: PerRow = None) -> np.ndarray:
         """Draw labels from the fitted model.
 
         Parameters
@@ -301,32 +288,5 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             Labels, (row,); the same seed draws the same ones.
         """
         rng = np.random.default_rng(self._seed(random_state))
-
-        def draw(scores):
-            return np.argmax(_known(scores) + rng.gumbel(size=scores.shape), axis=1)
-
-        drawn, _ = self._of_scores(draw, X, offset)
+        drawn, _ = self._of_scores(lambda s: np.argmax(known(s) + rng.gumbel(size=s.shape), axis=1), X, offset)
         return self.classes_[drawn]
-
-
-def _known(scores: np.ndarray) -> np.ndarray:
-    """Scores (row, class) as they are; ValueError where they are NaN, as the features or offsets are."""
-    n_unknown = int(np.isnan(scores).any(axis=1).sum())
-    if n_unknown:
-        raise ValueError(
-            f"X or offset contains NaN in {n_unknown} rows; no label can be given there. Leave them out, or use "
-            "predict_proba, which answers NaN."
-        )
-    return scores
-
-
-def _warn_of_strangers(classes, labels, index, missing) -> None:
-    """Warn if not one label is among the classes."""
-    if missing.all() or (index >= 0).any():
-        return
-    row = int(np.argmin(missing))
-    (given,), (known,) = labels[row : row + 1].tolist(), classes[:1].tolist()
-    warn_user(
-        f"the model knows none of the labels in y, so that the accuracy is 0: y has {given!r} at row {row}, the model "
-        f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same)."
-    )

@@ -120,17 +120,15 @@ def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
 def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, exposure) -> Training:
     """Check what rows are read from, but for the features; what does not count has weight 0."""
     watch = Watch([source, y, offset, exposure])  # weights are copied
-    data, n_dropped, spikes, fraction = _look(estimator, source, y, sample_weight, offset, exposure, reset=True)
-    if fraction.any():
-        door.warn_of_fractions(fraction)
+    data = _look(estimator, source, y, sample_weight, offset, exposure, reset=True)
     weights = data.weights
     if data.exposure is not None:
         weights = data.exposure if weights is None else weights * data.exposure
     keep = _positive(weights)
     if keep is not None and keep.sum() < 2:
         raise ValueError(f"X has {int(keep.sum())} rows that count; a fit needs at least 2, of positive weight.")
-    views = {"X": RowView(source, keep, watch), "Y": CountView(data.Y.given, keep, data.exposure)}
-    return Training(**vars(data) | views | {"weights": weights}, n_dropped=n_dropped, spike_count=spikes)
+    counts = CountView(data.Y.given, keep, data.exposure)
+    return replace(data, X=RowView(source, keep, watch), Y=counts, weights=weights)
 
 
 def read_scored(estimator, X, y, sample_weight, offset, exposure) -> Recording:
@@ -139,8 +137,9 @@ def read_scored(estimator, X, y, sample_weight, offset, exposure) -> Recording:
     if source is None:
         return door.read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
     y = y if counts is None else counts
-    data, *_ = _look(estimator, source, y, sample_weight, offset, exposure, reset=False)
-    return door.with_ones(replace(data, X=RowView(source, _positive(data.weights))), len(source))
+    data = _look(estimator, source, y, sample_weight, offset, exposure, reset=False)
+    door.total_weights(data)
+    return replace(data, X=RowView(source, _positive(data.weights)))
 
 
 def _positive(weights: np.ndarray | None) -> np.ndarray | None:
@@ -148,11 +147,8 @@ def _positive(weights: np.ndarray | None) -> np.ndarray | None:
     return None if weights is None or weights.all() else weights > 0
 
 
-def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, reset: bool):
-    """Check a recording but for its features, once: rows that lack these or the offset get the weight 0.
-
-    Also how many these are, and of every neuron its spikes, and whether it has counts that are no integers.
-    """
+def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, reset: bool) -> Training:
+    """Check a recording but for its features, once: rows that lack these or the offset get the weight 0."""
     data, n_rows = door.read_recording(estimator, source, y, sample_weight, offset, exposure, reset), len(source)
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)
     if missing.shape != (n_rows,):
@@ -170,4 +166,7 @@ def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, rese
         door.check_part(y, None if data.exposure is None else data.exposure[rows], rows.start)
         fraction |= np.any(y != np.rint(y), axis=0)
         spikes += y.sum(axis=0, dtype=np.float64)
-    return replace(data, Y=Y, weights=weights, offset=offset), int(missing.sum()), spikes, fraction
+    if reset:
+        door.warn_of_fractions(fraction)
+    checked = vars(data) | {"Y": Y, "weights": weights, "offset": offset}
+    return Training(**checked, n_dropped=int(missing.sum()), spike_count=spikes)

@@ -11,12 +11,12 @@ import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
-from ..display import Display, Summary
+from ..display import Display, Summary, long_frame
 from ..estimators import PopulationGLM
 from ..penalties.groups import read_labels, read_members
 from ..progress import counted
-from ..types import DataLike
-from .wald import NO_OPTIMUM, FittedData, data_of_fit, to_frame
+from ..types import DataLike, PerRow
+from .wald import NO_OPTIMUM, FittedData, data_of_fit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ class GroupTable(Display):
             "unique_deviance_explained": self.deviance_explained - without,
         }
         columns = {name: getattr(self, name) for name in ("statistic", "df", "p_value", "converged")}
-        return to_frame(self.neuron, "group", self.group, explained | columns)
+        return long_frame(self.neuron, "group", self.group, explained | columns)
 
 
 def drop_groups(
@@ -79,9 +79,9 @@ def drop_groups(
     X: DataLike,
     y: DataLike,
     groups: ArrayLike | Mapping[str, Any] | None = None,
-    sample_weight: ArrayLike | None = None,
-    offset: ArrayLike | None = None,
-    exposure: ArrayLike | None = None,
+    sample_weight: PerRow = None,
+    offset: PerRow = None,
+    exposure: PerRow = None,
 ) -> GroupTable:
     r"""Fit the model anew without each group of features, and test what is lost.
 

@@ -9,12 +9,12 @@ import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
+from ..checks import warn_user
 from ..data.arrays import numbers, refuse_negative
 from ..data.times import check_aligned
 from ..display import Display, Summary
 from ..estimators.parameters import read_seed
 from ..types import Seed
-from ..warn import warn_user
 
 if TYPE_CHECKING:
     import pandas as pd

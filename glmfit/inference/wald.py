@@ -15,7 +15,7 @@ from .. import observations, penalties
 from ..checks import check_choice, check_real
 from ..data.counts import Training, read_training
 from ..design import as_source
-from ..display import Display, Summary
+from ..display import Display, Summary, long_frame
 from ..engine import passes
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -23,7 +23,7 @@ from ..estimators import PopulationGLM
 from ..estimators.model import check_is_fitted
 from ..estimators.streaming import as_arrays, bytes_in_memory
 from ..status import Status
-from ..types import DataLike
+from ..types import DataLike, PerRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,18 +88,18 @@ class WaldTable(Display):
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and feature as a pandas DataFrame."""
         columns = ("coef", "standard_error", "low", "high", "z", "p_value")
-        return to_frame(self.neuron, "feature", self.feature, {name: getattr(self, name) for name in columns})
+        return long_frame(self.neuron, "feature", self.feature, {name: getattr(self, name) for name in columns})
 
 
 def wald_table(
     model: PopulationGLM,
     X: DataLike,
     y: DataLike,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: PerRow = None,
     level: float = 0.95,
     covariance: str = "fisher",
-    offset: ArrayLike | None = None,
-    exposure: ArrayLike | None = None,
+    offset: PerRow = None,
+    exposure: PerRow = None,
     combinations: ArrayLike | None = None,
 ) -> WaldTable:
     r"""Compute standard errors and Wald intervals of the coefficients of a fit, or of sums of them.
@@ -298,11 +298,3 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> FittedData:
             "fit."
         )
     return fit
-
-
-def to_frame(neuron: list, second: str, names: list, values: dict) -> pd.DataFrame:
-    """Rows of (second, neuron) arrays as a pandas DataFrame, one per neuron and name."""
-    import pandas as pd
-
-    index = pd.MultiIndex.from_product([neuron, names], names=["neuron", second])
-    return pd.DataFrame({name: array.T.ravel() for name, array in values.items()}, index=index)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ..checks import check_at_least_zero, check_choice, check_positive, check_whole
 from ..compilation import jit
-from ..seeds import seed_of
+from ..numerics import seed_of
 from ..status import Status
 from .problem import AllPairsProblem
 from .stationary import StationaryState, TwoSidedSolver

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..checks import check_positive, check_whole
 from ..engine.problem import Params
-from ..seeds import seed_of
+from ..numerics import seed_of
 from .joint import JointProblem
 from .spectral_rows import saga_epoch
 from .spectral_view import Position

@@ -29,7 +29,7 @@ from ..engine.metric import SharedMetric
 from ..engine.problem import Params
 from ..engine.proximal import select
 from ..engine.result import LoopOptions, Solution
-from ..seeds import seed_of
+from ..numerics import seed_of
 from .spectral_rows import SAMPLINGS, Metric, Rows, block_spectra, largest_change
 from .spectral_view import Position, SpectralView
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..checks import check_choice, check_whole
 from ..compilation import jit
 from ..engine.problem import Params
-from ..seeds import seed_of
+from ..numerics import seed_of
 from . import class_kernels as kernels
 from .implicit import Impulse
 from .schedule import ScheduledSolver, check_explicit_step

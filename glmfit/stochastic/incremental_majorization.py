@@ -22,7 +22,7 @@ from ..engine.classes.descent import ClassDescent
 from ..engine.exact.quadratic import minimise
 from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
-from ..seeds import seed_of
+from ..numerics import seed_of
 from .bound_majorization import majorize
 from .contrast_rows import ContrastRows
 

@@ -13,7 +13,7 @@ from ..bounds import ORDERS
 from ..checks import check_choice, check_flag, check_positive, check_whole
 from ..engine.chunks import one_thread_each
 from ..engine.problem import Params
-from ..seeds import seed_of
+from ..numerics import seed_of
 from .schedule import ScheduledSolver, check_explicit_step
 
 GAINS = ("constant", "tau", "inverse")

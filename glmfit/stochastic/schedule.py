@@ -17,8 +17,8 @@ from ..checks import check_positive, check_real, check_whole
 from ..compilation import Clock
 from ..engine.problem import Params
 from ..engine.result import Solution
+from ..numerics import seed_of
 from ..progress import ProgressBar
-from ..seeds import seed_of
 from ..status import Status
 
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)

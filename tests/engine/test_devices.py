@@ -72,10 +72,7 @@ ENGINE_ON_ONE_HOST = (
     from glmfit import PopulationGLM, observations, penalties
     from glmfit.engine.devices.rows import DeviceRows
     from glmfit.engine.devices.shards import layout_of
-<<<<<<< HEAD:tests/engine/test_devices.py
     from glmfit.engine import PopulationProblem
-=======
->>>>>>> r-eng:tests/unit/test_devices.py
 
     X, Y, offset, weight = data()
     for name, solver in [("Ridge", "ConjugateGradients"), ("Lasso", "ProximalNewton"), (None, "ConjugateGradients")]:
