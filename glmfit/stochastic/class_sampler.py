@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from ..compilation import jit
 from ..engine.problem import Params
 from ..seeds import seed_of
 from . import class_kernels as kernels
-from .implicit import Impulse
 from .schedule import ScheduledSolver, check_explicit_step
 
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
@@ -32,6 +31,19 @@ class SamplerState(NamedTuple):
     weights: Any  # on the device
     epoch: int  # epochs done
     seed: int  # of all draws
+
+
+class Step(NamedTuple):
+    """What a step adds to the classes it touches, and what it does to the auxiliary variable."""
+
+    amount: jax.Array  # in rows, (class,)
+    raised: jax.Array  # auxiliary variable before the step proper
+    u: jax.Array  # and after it
+
+    @classmethod
+    def of_pair(cls, push, pull, u, after) -> Self:
+        """Step of a pair: what its negatives are pushed away by, and its label is pulled by."""
+        return cls(jnp.append(-push, pull), u, after)
 
 
 @dataclass(frozen=True)
@@ -52,10 +64,11 @@ class ClassSampler(ScheduledSolver):
         check_choice("visit", self.visit, VISITS)
 
     @abstractmethod
-    def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        """Step of one row, of length c with the row's weight, from the scores of its negatives and of its label.
+    def step(self, c, log_a, score, target, mobility, u) -> Step:
+        """Step of one row, of length c with the row's weight, from the scores of the classes it touches, (class,).
 
-        ``log_a`` is the logarithm of a negative's weight, u the auxiliary variable before the step.
+        ``log_a`` are the logarithms of their weights, -inf for what is none, ``target`` the shares of its counts (of a
+        pair the label has all, and is last), and u is the auxiliary variable before the step.
         """
 
     # ---------------------------------------------------------------- verbs
