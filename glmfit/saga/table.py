@@ -1,33 +1,19 @@
 """SAGA for rows whose loss is known by its value alone: its table holds gradients in the linear predictor."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import check_positive, check_whole
 from ..engine.problem import Params
+from ..engine.result import Solution
 from ..seeds import seed_of
+from ..status import Status
 from .joint import JointProblem
 from .spectral_rows import saga_epoch
 from .spectral_view import Position
 
 _STALLED = 10  # epochs without progress
 _MOVED = 4.0  # fall of the gradient's norm after which the curvature is looked at anew
-
-
-class TableSolution(NamedTuple):
-    """Outcome of a joint fit."""
-
-    params: Params  # float64
-    objective: float  # F there, never larger than at the start
-    start_objective: float
-    gap: float  # second-order estimate of F - F*; not a bound
-    shares: np.ndarray  # what of it is each column's, by the norms of their gradients, (column,)
-    target: float  # gap below which the fit counts as converged
-    converged: bool
-    epochs: int  # passes of SAGA over the rows
-    step: float  # last one, in the metric of the spectral basis
 
 
 @dataclass(frozen=True)
@@ -46,20 +32,18 @@ class TableSAGA:
     step_limit: float = float("inf")
     epoch_kernel: object = None
 
-    def __post_init__(self):
-        if self.batch_size is not None:
-            check_whole("batch_size", self.batch_size, 1)
-        if self.step_limit != float("inf"):
-            check_positive("step_limit", self.step_limit)
-
     def run(
         self, problem, start: Params, *, key, tol: float = 1e-6, max_epochs: int = 1000, reference: Params | None = None
-    ) -> TableSolution:
+    ) -> Solution:
         """Fit until the estimated gap is below ``tol`` times the improvement over the start, or nothing improves.
 
         With 0 epochs it only looks. ``reference`` takes the place of the start in the improvement; from coefficients
         other than 0 the improvement is that over no coefficients, so that a start near the optimum asks for no more
         than one far from it, and a worse one for no less.
+
+        The objective is one number, and never larger than at the start; gap and target are shared out over the columns
+        by the norms of their gradients. The status is UNPROVED where the fit is converged as far as anyone can tell,
+        and the state is the last step in the metric of the spectral basis.
         """
         walk = _JointWalk(problem, self.batch_size, seed_of(key), self.epoch_kernel or saga_epoch, self.step_limit)
         reference, best, first = reference or start, start, None
@@ -76,18 +60,22 @@ class TableSAGA:
             walk.put(best)
         gap, target = walk.run(first, tol, max_epochs)
         worse = walk.objective > begun
+        params, objective = (start, begun) if worse else (walk.params, walk.objective)
         norms = walk.norms()
         shares = norms / norms.sum() if 0 < norms.sum() < np.inf else np.full(len(norms), 1 / len(norms))
-        return TableSolution(
-            params=start if worse else walk.params,
-            objective=begun if worse else walk.objective,
-            start_objective=begun,
-            gap=gap,
-            shares=shares,
-            target=target,
-            converged=bool(gap <= target and np.isfinite(walk.objective) and not worse),
+        status = Status.MAX_EPOCHS if walk.epoch >= max_epochs else Status.PRECISION_FLOOR
+        status = Status.UNPROVED if gap <= target and not worse else status
+        return Solution(
+            params=params,
+            status=status if np.isfinite(objective) else Status.NON_FINITE,
+            gap=gap * shares,
+            target=target * shares,
+            objective=objective,
             epochs=walk.epoch,
-            step=walk.shrink * walk.step,
+            seconds_run=0.0,
+            seconds_compile=0.0,
+            solver_name=type(self).__name__,
+            state=walk.shrink * walk.step,
         )
 
 
