@@ -6,9 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-
 import nemos
+import numpy as np
 from nemos.solvers._abstract_solver import OptimizationInfo
 
 from ...checks import shorten
