@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..compilation import jit
 from ..numerics import namespace
 from ..observations import Observation
-from .observed import Imputation, Unseen, observed_curvatures, observed_product, sum_observed, value_and_slope
+from .observed import Imputation, inner, observed_curvatures, observed_product, sum_observed, value_and_slope
 from .responses import Piece
 from .towers import Features, TwoTowers
 
@@ -55,8 +55,8 @@ class AllPairs(eqx.Module):
         ``omega a_i``, of the left entities seen, and ``b_j``; None where omega is 0.
     base : jax.Array or None
         t, (n,): the linear predictor of every right entity's mean response; None in a model without biases.
-    Pt, Qt : jax.Array or None
-        Prior ``Pt Qt'`` of unobserved pairs; None where it is ``base`` or 0.
+    prior : tuple of jax.Array or None
+        Rows whose inner products are the prior of unobserved pairs; None where it is 0.
     prior_is_base : bool
         Whether the prior is ``base``, which then is left out of the residual factors exactly.
     strength, bias_strength : jax.Array
@@ -75,8 +75,7 @@ class AllPairs(eqx.Module):
     observed: tuple[Piece, ...]
     imputation: Imputation | None
     base: jax.Array | None
-    Pt: jax.Array | None
-    Qt: jax.Array | None
+    prior: tuple[jax.Array, jax.Array] | None
     prior_is_base: bool = eqx.field(static=True)
     strength: jax.Array
     bias_strength: jax.Array
@@ -91,22 +90,21 @@ class AllPairs(eqx.Module):
     def tables(self, theta: TwoTowers) -> Tables:
         """Bring embeddings, biases and prior to tables."""
         s = theta.left_bias if self.rows is None or self.base is None else theta.left_bias[self.rows]
-        prior = None if self.Pt is None else (self.Pt, self.Qt)
-        known = self.base, self.imputation is not None, prior, self.prior_is_base
+        known = self.base, self.imputation is not None, self.prior, self.prior_is_base
         return make_tables(*self.embeddings(theta), (s, theta.right_bias), *known)
 
-    @property
-    def _unseen(self) -> Unseen | None:
+    def _imputed(self, part: Piece, z: jax.Array) -> tuple[jax.Array | None, jax.Array | None]:
+        """Costs of a piece's pairs in the imputation of all pairs, and how far their z are from the prior."""
         if self.imputation is None:
-            return None
-        if self.prior_is_base:
-            return Unseen(self.imputation, (jnp.ones_like(self.imputation.a)[:, None], self.base[:, None]))
-        return Unseen(self.imputation, None if self.Pt is None else (self.Pt, self.Qt))
+            return None, None
+        a, b = self.imputation.a[part.left], self.imputation.b[part.right]
+        cost = a[:, :, None] * b[:, None, :] if a.ndim == 2 else a * b
+        return cost, z if self.prior is None else z - inner(self.prior[0][part.left], self.prior[1][part.right])
 
     def sums(self, tables: Tables) -> tuple[jax.Array, Tables]:
         """Both parts of L, Proposition 1, and their gradient in the tables."""
         P, Q, S, T = tables
-        value, slopes = sum_observed(self.observed, P, Q, self.loss, self._unseen)
+        value, slopes = sum_observed(self.observed, P, Q, self.loss, self._imputed)
         if self.imputation is None:
             return value, Tables(*slopes)
         aS, bT = _weighted(tables, self.imputation)
@@ -138,7 +136,7 @@ class AllPairs(eqx.Module):
         Products of the entries of the two Gram matrices, which may cancel, are summed without their signs.
         """
         P, Q, S, T = tables = self.tables(theta)
-        size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self._unseen)[0])
+        size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self._imputed)[0])
         if self.imputation is not None:
             aS, bT = _weighted(tables, self.imputation)
             size = size + 0.5 * jnp.sum(jnp.abs((S.T @ aS) * (T.T @ bT)))
@@ -146,7 +144,7 @@ class AllPairs(eqx.Module):
 
     def curvatures(self, tables: Tables) -> tuple[jax.Array, ...]:
         """Second derivatives of the observed part of L in the linear predictors, of all pieces."""
-        return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self._unseen)
+        return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self._imputed)
 
     def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
         """Return the product with the Gauss-Newton matrix at ``theta``, penalty included: positive semi-definite.
@@ -193,18 +191,15 @@ class AllPairs(eqx.Module):
         """Estimate of the objective from drawn pairs, unbiased as its gradient is; only their towers are evaluated."""
         pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
         left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
-        z = off = jnp.sum(theta.left(self.left, left) * theta.right(self.right, right), axis=1)
+        z, imputed = inner(theta.left(self.left, left), theta.right(self.right, right)), 0.0
         if self.base is not None:
-            off = z + theta.left_bias[left] + theta.right_bias[right]
-            z = off + self.base[right]
-        if not self.prior_is_base:
-            off = z if self.Pt is None else z - jnp.sum(self.Pt[left] * self.Qt[right], axis=1)
-        cost, imputed = None, 0.0
+            z = z + theta.left_bias[left] + theta.right_bias[right] + self.base[right]
+        cost, off = self._imputed(Piece(left, right, None), z)
         if self.imputation is not None:
             a, b = self.imputation
-            cost = a[pairs.left] * b[pairs.right]
             imputed = jnp.sum(a) * jnp.sum(b) * jnp.mean(0.5 * off[n_drawn:] ** 2)
-        values = value_and_slope(self.loss, pairs.y, pairs.count, z[:n_drawn], cost, off[:n_drawn])[0]
+            cost, off = cost[:n_drawn], off[:n_drawn]
+        values = value_and_slope(self.loss, pairs.y, pairs.count, z[:n_drawn], cost, off)[0]
         return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
 
     def take(self, rows: jax.Array, observed: tuple[Piece, ...]) -> Self:
@@ -218,7 +213,7 @@ class AllPairs(eqx.Module):
             observed=observed,
             scale=self.scale * (self.left.n / rows.shape[0]),
             imputation=self.imputation and self.imputation._replace(a=self.imputation.a[rows]),
-            Pt=None if self.Pt is None else self.Pt[rows],
+            prior=self.prior and (self.prior[0][rows], self.prior[1]),
         )
 
 

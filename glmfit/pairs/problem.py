@@ -99,7 +99,7 @@ class AllPairsProblem:
         prior_is_base = bool(biases) and isinstance(prior, str) and prior == "mean"
         trials = np.where(self.n_trials > 0, self.n_trials, self.n_trials.sum())
         self.base = base = self.loss.intercept(self.mean, trials)
-        imputation = Pt = Qt = None
+        imputation = None
         self.cost = self.prior = None  # in float64: what certificates are of
         if imputation_weight > 0:
             a = np.ones(self.n_left) if left_weight is None else np.asarray(left_weight)
@@ -110,8 +110,6 @@ class AllPairsProblem:
                 self.prior = tuple(np.asarray(side, np.float64) for side in prior)
             elif prior == "mean":
                 self.prior = np.ones((self.n_left, 1)), base[:, None]
-            if self.prior is not None and not prior_is_base:
-                Pt, Qt = (jnp.asarray(side, dtype) for side in self.prior)
         self.data = AllPairs(
             loss=self.loss,
             left=features[0],
@@ -119,8 +117,7 @@ class AllPairsProblem:
             observed=cut(self.merged, dtype),
             imputation=imputation,
             base=jnp.asarray(base, dtype) if biases else None,
-            Pt=Pt,
-            Qt=Qt,
+            prior=self.prior and tuple(jnp.asarray(side, dtype) for side in self.prior),
             prior_is_base=prior_is_base,
             strength=jnp.asarray(strength, dtype),
             bias_strength=jnp.asarray(bias_strength, dtype),
