@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..engine.exact.quadratic import conjugate_gradients
 from .lambert import hsolve, limits, log1p_sum_exp, log_of, p_of, uprox
 
 _MOST = 30  # Newton steps: two or three do for ordinary numbers, a dozen for absurd ones
@@ -226,23 +227,11 @@ def newton_cg(batch: Batch, n_newton: int, n_cg: int = 40):
         residual = balanced(push) - G
         size = inner(residual, residual)
 
-        def conjugate(state):
-            x, r, p, rr, j = state
-            q = curved(u, push, M @ p) + p
-            # The Hessian is at least the metric: a step longer than 1 is rounding.
-            step = rr / jnp.maximum(inner(p, q), rr)
-            r_new = r - step * q
-            rr_new = inner(r_new, r_new)
-            return x + step * p, r_new, r_new + rr_new / rr * p, rr_new, j + 1
+        def enough(r):
+            rounding = jnp.finfo(r.dtype).eps * reach * jnp.sum(r * r)
+            return jnp.maximum(jnp.minimum(1e-4, size) * 1e-4 * size, rounding)
 
-        def unsolved(state):
-            _, r, _, rr, j = state
-            target = jnp.minimum(1e-4, size) * 1e-4 * size
-            rounding = jnp.finfo(r.dtype).eps * reach * jnp.sum(r * r)  # of rr
-            return (rr > jnp.maximum(target, rounding)) & (j < n_cg)
-
-        zero = jnp.zeros_like(G)
-        x, *_ = jax.lax.while_loop(unsolved, conjugate, (zero, residual, residual, size, 0))
+        x, *_ = conjugate_gradients(lambda p: curved(u, push, M @ p) + p, residual, enough, n_cg, inner)
         d = residual - curved(u, push, M @ x)
         slope = -inner(residual, d)
 
