@@ -32,8 +32,7 @@ from glmfit.engine.problem import Params
 from glmfit.observations.base import RowLoss
 from glmfit.pairs import AllPairsProblem, Triples
 from glmfit.plugins.nemos.proximal import proximal_gradient
-from glmfit.saga.joint import JointProblem
-from glmfit.saga.table import TableSAGA
+from glmfit.saga.joint import JointProblem, TableSAGA
 from glmfit.solvers import (
     GaussNewton,
     ImplicitSGD,

@@ -13,8 +13,7 @@ from glmfit import penalties
 from glmfit.engine.problem import Params
 from glmfit.observations.base import RowLoss
 from glmfit.plugins.nemos.proximal import proximal_gradient
-from glmfit.saga.joint import JointProblem
-from glmfit.saga.table import TableSAGA
+from glmfit.saga.joint import JointProblem, TableSAGA
 from glmfit.status import Status
 
 T, D, K = 500, 4, 3

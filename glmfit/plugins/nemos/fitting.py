@@ -12,9 +12,8 @@ from ...engine.problem import Params
 from ...engine.result import LoopOptions
 from ...estimators import choose_solver
 from ...saga import SAGA
-from ...saga.joint import JointProblem, curved
+from ...saga.joint import JointProblem, TableSAGA, curved
 from ...saga.spectral_rows import block_spectra, saga_epoch, sweep
-from ...saga.table import TableSAGA
 from ...status import Status, as_statuses
 from ...stochastic import Pairs, SoftmaxProblem
 from .results import FitState, Outcome, merge, of_certified, of_table
