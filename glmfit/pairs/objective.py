@@ -131,15 +131,12 @@ class AllPairs(eqx.Module):
         return replace(self, strength=nothing, bias_strength=nothing, imputation=cost)
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
-        """Size of the numbers the objective is the sum of, to judge its rounding.
-
-        Products of the entries of the two Gram matrices, which may cancel, are summed without their signs.
-        """
+        """Size of the numbers the objective is the sum of, to judge its rounding."""
         P, Q, S, T = tables = self.tables(theta)
         size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self._imputed)[0])
         if self.imputation is not None:
             aS, bT = _weighted(tables, self.imputation)
-            size = size + 0.5 * jnp.sum(jnp.abs((S.T @ aS) * (T.T @ bT)))
+            size = size + 0.5 * jnp.sum(jnp.abs((S.T @ aS) * (T.T @ bT)))  # which may cancel
         return self.scale * size + self.penalty(theta) + jnp.abs(self.constant)
 
     def curvatures(self, tables: Tables) -> tuple[jax.Array, ...]:

@@ -100,11 +100,6 @@ class Rows(eqx.Module):
         return not isinstance(self.observation, Observation)
 
     @property
-    def rows_per_block(self) -> float:
-        """Mean number of rows of a block."""
-        return self.n_rows / self.n_blocks
-
-    @property
     def batch_size(self) -> int:
         """Rows of a block, with those that fill it up."""
         return self.Z.shape[1]
@@ -239,7 +234,7 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
 
         def matvec(x):
             x = metric.root(x.reshape(anchor.shape))
-            product = z.T @ curve(rows.eta(z, x)) / rows.rows_per_block + rows.ridge * x
+            product = z.T @ curve(rows.eta(z, x)) / (rows.n_rows / rows.n_blocks) + rows.ridge * x
             return metric.root_transposed(product).reshape(start.shape)
 
         return row, lanczos(matvec, start, n_steps)

@@ -73,10 +73,7 @@ class DenseRows(NamedTuple):
 
 
 class SparseRows(NamedTuple):
-    """Features as segments of nonzeros: a row is one or more consecutive segments, padded with zeros.
-
-    The same verbs as those of dense rows; steps take rows one after another.
-    """
+    """Features as consecutive segments of nonzeros, padded with zeros, with the verbs of dense rows, one by one."""
 
     column: jax.Array  # (segment, nonzero)
     value: jax.Array  # (segment, nonzero)
@@ -142,10 +139,7 @@ def _entries(classes, column):
 
 
 class ClassData(NamedTuple):
-    """Data of a softmax model on the device: labelled pairs of rows and classes.
-
-    A row with one label is one pair; a row of counts is one pair per class that was seen.
-    """
+    """Data of a softmax model on the device: pairs of rows and the classes that were seen in them."""
 
     rows: Any  # features: DenseRows or SparseRows
     label: jax.Array  # class of each pair, (pair,)
@@ -183,7 +177,9 @@ def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows
     d = X.shape[1]
     norm = row_products(X, X).astype(dtype)
     nonzeros = np.diff(X.indptr) + intercept
-    width = _width(nonzeros)
+    # Nonzeros per segment that make a pass over the rows cheapest, padding and overhead counted.
+    widths = np.unique(np.minimum(16 * np.arange(1, 33), max(1, int(nonzeros.max(initial=1)))))
+    width = int(widths[np.argmin([np.sum(-(-nonzeros // w)) * (w + _SEGMENT_COST) for w in widths])])
     count = np.maximum(-(-nonzeros // width), 0)
     first = np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int32)
     column = np.zeros(int(count.sum()) * width, np.int32)
@@ -199,11 +195,3 @@ def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows
     penalised = np.ones(d + intercept, dtype)
     penalised[d:] = 0
     return SparseRows(*map(jax.device_put, (*arrays, np.int32(d if intercept else -1), penalised, norm)))
-
-
-def _width(nonzeros: np.ndarray) -> int:
-    """Nonzeros per segment that make a pass over the rows cheapest, padding and overhead counted."""
-    longest = max(1, int(nonzeros.max(initial=1)))
-    widths = np.unique(np.minimum(16 * np.arange(1, 33), longest))
-    cost = [np.sum(-(-nonzeros // width)) * (width + _SEGMENT_COST) for width in widths]
-    return int(widths[np.argmin(cost)])

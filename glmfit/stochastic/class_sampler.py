@@ -145,10 +145,8 @@ class ClassSampler(ScheduledSolver):
         return n > 1
 
     def log_weight(self, n_classes: int, m: int, n: int) -> float:
-        """Logarithm of the weight of each of m negatives that keeps the double sum unbiased, batches of n rows.
-
-        Shared ones are drawn from all classes, a row's own label counting nothing: docs/theory/double_sum.md.
-        """
+        """Logarithm of the weight of each of m negatives of n rows that keeps the double sum unbiased."""
+        # Shared ones are drawn from all classes, a row's own label counting nothing: docs/theory/double_sum.md.
         return math.log((n_classes if self._shares(n) else n_classes - 1) / m)
 
     def _auxiliary_limit(self, problem) -> float:

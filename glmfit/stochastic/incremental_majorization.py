@@ -183,11 +183,14 @@ class SurrogateSum(ContrastRows):
         theta, anchor, solve = at.theta, at.anchor.copy(), None
         for rows in blocks:
             down, turn = self._replace(theta, anchor, curvature, rows, order, lead)
-            # Made once: the curvature changes little in a pass.
-            solve = _approximate_inverse(curvature) if solve is None else solve
-            flat = _FLAT * float(np.max(curvature.diagonal()))
+            most = float(np.max(curvature.diagonal()))
+            if solve is None:  # made once: the curvature changes little in a pass
+                lifted = curvature.copy()  # off 0 where nothing bends
+                lifted[np.diag_indices_from(lifted)] += _FLOOR * most + 1e-100
+                factor = scipy.linalg.cho_factor(lifted, overwrite_a=True, check_finite=False)
+                solve = partial(scipy.linalg.cho_solve, factor, check_finite=False)
             step, further_down, gradient = minimise(
-                lambda p: curvature @ p, solve, (gradient + turn).ravel(), _STEPS, _FORCING, flat
+                curvature.__matmul__, solve, (gradient + turn).ravel(), _STEPS, _FORCING, _FLAT * most
             )
             theta, gradient = theta + step.reshape(self.shape), gradient.reshape(self.shape)
             bound = bound - down - further_down
@@ -258,11 +261,3 @@ class SurrogateSum(ContrastRows):
         """Rows, as many at a time as memory likes."""
         size = max(1, _AT_ONCE // max(self.n_parameters, self._counts.shape[1] ** 2))
         return [rows[some] for some in chunks(len(rows), size)]
-
-
-def _approximate_inverse(curvature: np.ndarray):
-    """Divide by the curvature, kept off 0 where nothing bends, through a factor of it."""
-    lifted = curvature.copy()
-    lifted[np.diag_indices_from(lifted)] += _FLOOR * float(np.max(curvature.diagonal())) + 1e-100
-    factor = scipy.linalg.cho_factor(lifted, overwrite_a=True, check_finite=False)
-    return lambda r: scipy.linalg.cho_solve(factor, r, check_finite=False)

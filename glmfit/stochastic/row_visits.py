@@ -52,10 +52,7 @@ class RowVisitor(ScheduledSolver):
         return VisitState(theta, None, 0, 0, seed_of(key))
 
     def visits(self, problem, state: VisitState, c: float = 1.0) -> Iterator[VisitState]:
-        """Visit every row once, in a random order: an epoch at step size c / N, one step at a time.
-
-        Yields the state after every step, for those who want to look on; the epoch ends early if numbers overflow.
-        """
+        """Visit every row once, in a random order, and yield the state after every step, up to one that overflows."""
         rows = problem.contrast_rows
         state = state._replace(memory=self._begin_epoch(rows, state.memory))
         order = np.random.default_rng([state.seed, state.epoch]).permutation(problem.n_rows)
