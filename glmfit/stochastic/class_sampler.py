@@ -19,7 +19,7 @@ from ..compilation import jit
 from ..engine.problem import Params
 from ..seeds import seed_of
 from . import class_kernels as kernels
-from .schedule import ScheduledSolver, check_explicit_step
+from .schedule import ScheduledSolver
 
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 VISITS = ("pair", "row")
@@ -93,12 +93,8 @@ class ClassSampler(ScheduledSolver):
     def update(self, problem, state: SamplerState, c: float) -> SamplerState:
         number, data = problem.dtype.type, problem.class_data
         data = data._replace(auxiliary=data.row) if self._per_row else data
-        # The ridge in terms of what is sampled: a row of counts is several pairs.
-        n_visits = self.n_visits(problem)
-        strength = problem.strength * problem.n_rows / n_visits
+        n_visits, strength = self.n_visits(problem), self.strength(problem)
         change = c * strength
-        if not self.implicit:
-            check_explicit_step(c, strength)
         m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, n_visits)
         facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), self._auxiliary_limit(problem)))
         span = kernels.Span(0, 0, *facts)

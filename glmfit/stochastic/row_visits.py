@@ -14,7 +14,7 @@ from ..checks import check_choice, check_flag, check_positive, check_whole
 from ..engine.chunks import one_thread_each
 from ..engine.problem import Params
 from ..seeds import seed_of
-from .schedule import ScheduledSolver, check_explicit_step
+from .schedule import ScheduledSolver
 
 GAINS = ("constant", "tau", "inverse")
 
@@ -114,10 +114,6 @@ class SoftmaxSGD(RowVisitor):
         super().__post_init__()
         check_choice("gain", self.gain, GAINS)
         check_positive("tau", self.tau)
-
-    def update(self, problem, state: VisitState, c: float) -> VisitState:
-        check_explicit_step(c, problem.strength)
-        return super().update(problem, state, c)
 
     def _step(self, rows, seen, state: VisitState, c: float) -> tuple[np.ndarray, Any]:
         i = state.steps + 1

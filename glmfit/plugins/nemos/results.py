@@ -176,10 +176,10 @@ def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int) ->
 def merge(outcomes, view, route: str) -> FitState:
     """State of all columns from the outcomes of their parts; the classes of a neuron are one row of its report."""
     K, parts, all_ = view.n_together, *zip(*outcomes, strict=True)
-    fits = [outcome.solution for outcome in all_]
+    fits, n = [outcome.solution for outcome in all_], view.Y.shape[1] // K
 
     def joined(values):
-        out = np.empty(view.n_columns // K, np.result_type(*values))
+        out = np.empty(n, np.result_type(*values))
         for columns, value in zip(parts, values, strict=True):
             out[columns[::K] // K] = value
         return out
@@ -193,7 +193,7 @@ def merge(outcomes, view, route: str) -> FitState:
         step_certificate=fits[0].step_certificate if len(fits) == 1 else None,
         solver_name="+".join(sorted({fit.solver_name for fit in fits})),
     )
-    spikes = np.sum(view.Y, axis=0, dtype=np.float64) if K == 1 else np.full(view.n_columns // K, np.nan)
+    spikes = np.sum(view.Y, axis=0, dtype=np.float64) if K == 1 else np.full(n, np.nan)
     rank = view.X.shape[1] - max(o.lost_rank for o in all_)
     report = _report(
         solution, joined([o.pseudo_r2 for o in all_]), spike_count=spikes, n_rows=len(view.X), rank=rank,
