@@ -94,10 +94,7 @@ def _mean_diagonal(data, theta, key):
 
 @functools.partial(jit, static_argnames=("max_products", "exact"))
 def _step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool):
-    """Solve for a direction, search along it, and adapt the damping to how the model did.
-
-    Gives the new point, its gradient, the damping, and how many points and products it took.
-    """
+    """Solve for a direction, search along it, and adapt the damping: point, gradient, damping, points, products."""
     (x, back), g = ravel_pytree(theta), ravel_pytree(gradient)[0]
     product = data.hessian(theta) if exact else data.gauss_newton(theta)
     enough = forcing**2 * jnp.vdot(g, g)

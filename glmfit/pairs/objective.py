@@ -144,10 +144,7 @@ class AllPairs(eqx.Module):
         return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self._imputed)
 
     def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
-        """Return the product with the Gauss-Newton matrix at ``theta``, penalty included: positive semi-definite.
-
-        Its curvature in z, never negative, is that of the loss where a pair was observed, ``omega a_i b_j`` elsewhere.
-        """
+        """Return the product with the Gauss-Newton matrix at ``theta``, penalty included: positive semi-definite."""
         tables, push = jax.linearize(self.tables, theta)
         pull = jax.linear_transpose(push, theta)
         (P, Q, S, T), at_pairs = tables, self.curvatures(tables)
@@ -200,18 +197,12 @@ class AllPairs(eqx.Module):
         return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
 
     def take(self, rows: jax.Array, observed: tuple[Piece, ...]) -> Self:
-        """Restrict to left entities ``rows``, (r,): an unbiased estimate of the objective where they are drawn evenly.
-
-        ``observed`` are all their observed pairs, left entities counted from 0 in the order of ``rows``.
-        """
+        """Restrict to left entities ``rows``, (r,), and their pairs: unbiased where they are drawn evenly."""
         return replace(
-            self,
-            rows=rows,
-            observed=observed,
-            scale=self.scale * (self.left.n / rows.shape[0]),
+            self, rows=rows, observed=observed, scale=self.scale * (self.left.n / rows.shape[0]),
             imputation=self.imputation and self.imputation._replace(a=self.imputation.a[rows]),
             prior=self.prior and (self.prior[0][rows], self.prior[1]),
-        )
+        )  # fmt: skip
 
 
 @jax.custom_vjp

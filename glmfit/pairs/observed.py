@@ -68,10 +68,7 @@ def observed_product(pieces: tuple[Piece, ...], curvatures: tuple[jax.Array, ...
 
 
 def value_and_slope(loss: Observation, y, count, z, cost, off):
-    """Losses of observed pairs less what imputation would cost there, ``cost * off^2 / 2``, and derivatives in z.
-
-    The arrays are all NumPy's or all JAX's; count and cost may be None.
-    """
+    """Losses of observed pairs less what imputation would cost there, ``cost * off^2 / 2``, and derivatives in z."""
     value, slope = loss.misfit_and_derivative(y, z)
     if count is not None:
         value, slope = count * value, count * slope

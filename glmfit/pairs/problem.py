@@ -110,20 +110,12 @@ class AllPairsProblem:
                 self.prior = tuple(np.asarray(side, np.float64) for side in prior)
             elif prior == "mean":
                 self.prior = np.ones((self.n_left, 1)), base[:, None]
+        numbers = strength, bias_strength, self.loss.spread_constant(self.merged.spread), 1.0
         self.data = AllPairs(
-            loss=self.loss,
-            left=features[0],
-            right=features[1],
-            observed=cut(self.merged, dtype),
-            imputation=imputation,
-            base=jnp.asarray(base, dtype) if biases else None,
-            prior=self.prior and tuple(jnp.asarray(side, dtype) for side in self.prior),
-            prior_is_base=prior_is_base,
-            strength=jnp.asarray(strength, dtype),
-            bias_strength=jnp.asarray(bias_strength, dtype),
-            constant=jnp.asarray(self.loss.spread_constant(self.merged.spread), dtype),
-            scale=jnp.asarray(1.0, dtype),
-        )
+            self.loss, *features, cut(self.merged, dtype), imputation, jnp.asarray(base, dtype) if biases else None,
+            self.prior and tuple(jnp.asarray(side, dtype) for side in self.prior), prior_is_base,
+            *(jnp.asarray(number, dtype) for number in numbers),
+        )  # fmt: skip
 
     def _means(self) -> np.ndarray:
         """Mean response of every right entity, that of all where it has none; counts trials and pairs on the way."""

@@ -51,10 +51,7 @@ class Triples(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Mean responses and their numbers of trials, of a block of pairs or of scattered ones.
-
-    On the device with a leading axis of steps; blocks then have one more, of blocks that a step takes together.
-    """
+    """Mean responses and their numbers of trials, of a block of pairs or of scattered ones; on the device of steps."""
 
     left: Any  # (I,), or (pair,)
     right: Any  # (J,), or (pair,)

@@ -76,10 +76,7 @@ class JointProblem(SpectralView):
         return np.concatenate([self.basis.whiten.T @ (inside - self.basis.mean[:, None] * g[-1]), g[-1:]])
 
     def joint_gap(self, at: Position, metric: Metric, largest: float) -> float:
-        """Second-order estimate ``g'H^-1 g / 2`` of the gap, given the largest curvature in the metric; not a bound.
-
-        Directions the gradient has no part in, such as a softmax's common shift of all classes, do not enter.
-        """
+        """Second-order estimate ``g'H^-1 g / 2`` of the gap, given the largest curvature in the metric; not a bound."""
         g, scale = self.residual(at), np.asarray(metric.scale, np.float64)
 
         def product(p):
@@ -156,17 +153,10 @@ class TableSAGA:
         status = Status.MAX_EPOCHS if walk.epoch >= max_epochs else Status.PRECISION_FLOOR
         status = Status.UNPROVED if gap <= target and not worse else status
         return Solution(
-            params=params,
-            status=status if np.isfinite(objective) else Status.NON_FINITE,
-            gap=gap * shares,
-            target=target * shares,
-            objective=objective,
-            epochs=walk.epoch,
-            seconds_run=0.0,
-            seconds_compile=0.0,
-            solver_name=type(self).__name__,
-            state=walk.shrink * walk.step,
-        )
+            params=params, status=status if np.isfinite(objective) else Status.NON_FINITE, gap=gap * shares,
+            target=target * shares, objective=objective, epochs=walk.epoch, seconds_run=0.0, seconds_compile=0.0,
+            solver_name=type(self).__name__, state=walk.shrink * walk.step,
+        )  # fmt: skip
 
 
 class _JointWalk(Position):

@@ -140,19 +140,11 @@ class SAGA:
         if self.step_scale > 1:
             theorem = f"no theorem: {self.step_scale:g} times the step of {theorem}"
         return StepCertificate(
-            step=walk.step,
-            L=walk.L,
-            L_max=walk.L_max,
-            L_b=walk.L_b,
-            mu=np.zeros_like(walk.step),
-            batch_size=walk.rows.batch_size,
-            n_rows=walk.rows.n_rows,
-            theorem=theorem,
-            assumptions=tuple(assumptions),
-            failure_probability=self.failure_probability,
-            anchor_radius=walk.radius,
+            step=walk.step, L=walk.L, L_max=walk.L_max, L_b=walk.L_b, mu=np.zeros_like(walk.step),
+            batch_size=walk.rows.batch_size, n_rows=walk.rows.n_rows, theorem=theorem, assumptions=tuple(assumptions),
+            failure_probability=self.failure_probability, anchor_radius=walk.radius,
             certified=self.sampling != "shuffle" and self.step_scale <= 1,
-        )
+        )  # fmt: skip
 
 
 class SagaDescent(Descent):

@@ -80,18 +80,9 @@ class SpectralView:
             jax.device_put(a.reshape(n_blocks, size, n)) if n else None
             for a, n in zip((Z, Y, weight, offset), widths, strict=True)
         )
-        return Rows(
-            Z=Z,
-            Y=Y,
-            weight=weight,
-            offset=offset,
-            ridge=jax.device_put(self._column_ridge().astype(self.dtype)),
-            penalty=self.penalty,
-            splitting=self._splitting(),
-            observation=self.observation,
-            n_rows=self.n_rows,
-            n_blocks=n_blocks,
-        )
+        ridge = jax.device_put(self._column_ridge().astype(self.dtype))
+        known = self.penalty, self._splitting(), self.observation, self.n_rows, n_blocks
+        return Rows(Z, Y, weight, offset, ridge, *known)
 
     def _column_ridge(self) -> np.ndarray:
         ridge = np.zeros((self.n_features + 1, self.n_neurons))

@@ -170,11 +170,7 @@ class SurrogateSum(ContrastRows):
         return Surrogates(theta, anchor, *self._form(theta, anchor, order), 0, 1)
 
     def visit(self, at: Surrogates, blocks: list[np.ndarray], order: str, lead: float) -> Surrogates:
-        """Replace the surrogates of each block of rows (an empty one none), and minimise the sum after each.
-
-        New ones touch beyond the scores by ``lead``, a share of the way from the old anchor. The sum does not rise, but
-        for rounding; ``at`` is left as it is.
-        """
+        """Replace the surrogates of each block of rows, and minimise the sum after each; ``at`` is left as it is."""
         passes, age = at.passes + any(len(rows) for rows in blocks), at.age + 1
         bound, gradient, curvature = at.bound, at.gradient, at.curvature.copy()
         if at.age >= _FORM_ANEW:
