@@ -31,12 +31,12 @@ class BoundMajorization:
     Parameters
     ----------
     relaxation : float
-        In (0, 2): how far to go, in units of the way to the bound's minimum. Every value in the range lowers the
-        objective in every step; 1 goes to the minimum. 1.9 is best where the bound is far above the objective (certain
-        rows, weak ridges), and close to the worst where it is not; 1.5 is never far from the best.
+        In (0, 2): how far to go, in units of the way to the bound's minimum. Every value lowers the objective in every
+        step. 1.9 is best where the bound is far above the objective (certain rows, weak ridges), and close to the worst
+        where it is not; 1.5 is never far from the best.
     order : {"descending", "given", "ascending", "averaged"}
-        In which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a rule, and
-        half the products on digits (benchmarks/majorization_paper.py); "averaged" as few, each with twice the work.
+        In which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a rule;
+        "averaged" as few, each with twice the work.
     max_products : int
         Products with the bound's curvature per step, at most.
 

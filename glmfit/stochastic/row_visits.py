@@ -159,15 +159,12 @@ class StochasticMajorization(RowVisitor):
     Notes
     -----
     For one epoch, to end with or to start another solver from; `IncrementalMajorization` and `ConjugateGradients`
-    converge. The step of a schedule is not used. On a quadratic the error after tau epochs is J_0(2 sqrt(tau)) of the
-    first one (a Bessel function): 0.22 after one, then it oscillates, because old gradients are never forgotten. With
-    ``restart`` it is 0.22^tau there, and a floor of noise is left on other problems.
+    converge. The step of a schedule is not used. On a quadratic 0.22 of the error is left after an epoch; then it
+    oscillates, because old gradients are never forgotten, unless there is a ``restart``.
 
     Host, float64; nothing is compiled. Cost of a row with P parameters and K classes: 3 (K - 1) P^2 flops at full rank
     and memory for P^2 numbers; at rank k, O((K - 1) k^2 P) flops and, with single rows of two classes, memory for about
-    (4 k + 15) P numbers. Dense features are copied once. Sigma begins with the ridge, which must therefore be positive
-    (and with a 1e-10th of what the data may add, at least); intercepts have none and begin with as much, or with the
-    weight of one row if that is less.
+    (4 k + 15) P numbers. Dense features are copied once. Sigma begins with the ridge, which must therefore be positive.
 
     Source: A. Choromanska, T. Jebara, Stochastic bound majorization (2013), Algorithm 2, with each row's gradient
     counted once; docs/theory/bound_majorization.md, "The stochastic listing".
