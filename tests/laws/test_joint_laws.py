@@ -13,7 +13,7 @@ from glmfit import penalties
 from glmfit.engine.problem import Params
 from glmfit.observations.base import RowLoss
 from glmfit.plugins.nemos.proximal import proximal_gradient
-from glmfit.saga.joint import JointProblem, TableSAGA
+from glmfit.saga.joint import JointProblem, fit_joint
 from glmfit.status import Status
 
 T, D, K = 500, 4, 3
@@ -59,7 +59,7 @@ def fitted(X, Y, name="Ridge", strength=0.01, dtype=np.float64, groups=None, sta
     penalty = penalties.make(name, strength, D, K, groups=groups)
     problem = JointProblem(X.astype(dtype), Y.astype(dtype), Softmax(), penalty, K, dtype)
     start = Params(np.zeros((D, K)), np.zeros(K)) if start is None else start
-    return TableSAGA(**options).run(problem, start, key=KEY, tol=tol)
+    return fit_joint(problem, start, key=KEY, tol=tol, **options)
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
@@ -104,7 +104,7 @@ def test_padding_never_meets_a_row_the_loss_is_infinite_at(x64):
     X = rng.uniform(0.5, 1.5, size=(101, 2))
     Y = rng.gamma(2.0, 1 / (X @ [1.0, 2.0]) / 2)[:, None]
     problem = JointProblem(X, Y, Reciprocal(), penalties.make("Ridge", 1e-3, 2, 1), 1, np.float64)
-    solution = TableSAGA(batch_size=32).run(problem, Params(np.zeros((2, 1)), np.ones(1)), key=KEY, tol=1e-10)
+    solution = fit_joint(problem, Params(np.zeros((2, 1)), np.ones(1)), key=KEY, tol=1e-10, batch_size=32)
     assert np.isfinite(solution.objective) and solution.status == Status.UNPROVED
 
 
@@ -115,9 +115,9 @@ def test_limits_of_step_and_budget_are_kept_and_the_same_key_repeats(x64):
     penalty = penalties.make("Ridge", 0.01, D, K)
     problem = JointProblem(X, Y, Softmax(), penalty, K, np.float64)
     start = Params(np.zeros((D, K)), np.zeros(K))
-    two = TableSAGA().run(problem, start, key=KEY, tol=1e-12, max_epochs=2)
+    two = fit_joint(problem, start, key=KEY, tol=1e-12, max_epochs=2)
     assert two.epochs == 2 and two.status == Status.MAX_EPOCHS
-    again = TableSAGA().run(problem, start, key=KEY, tol=1e-12, max_epochs=2)
+    again = fit_joint(problem, start, key=KEY, tol=1e-12, max_epochs=2)
     np.testing.assert_array_equal(two.params.coef, again.params.coef)
 
 

@@ -12,7 +12,7 @@ from ...engine.problem import Params
 from ...engine.result import LoopOptions
 from ...estimators import choose_solver
 from ...saga import SAGA
-from ...saga.joint import JointProblem, TableSAGA, curved
+from ...saga.joint import JointProblem, curved, fit_joint
 from ...saga.spectral_rows import block_spectra, saga_epoch, sweep
 from ...status import Status, as_statuses
 from ...stochastic import Pairs, SoftmaxProblem
@@ -114,14 +114,16 @@ class Fitting:
         batch_size = solver.batch_size and min(solver.batch_size, len(X))
         if self.proves:
             return self._fit_proved(part, X, Y, start, batch_size)
-        kernels, epoch = _own_kernels() if view.disposable else (None, None)
+        kernels = _own_kernels() if view.disposable else None
         problem = JointProblem(X, Y, view.loss.select(len(columns)), part.penalty, len(columns), view.dtype, kernels)
         if first is None:
             reference, budget = None, solver.maxiter or _JOINT_EPOCHS
         else:
             reference, budget = Params(first.coef[:, columns], first.intercept[columns]), 0
-        table = TableSAGA(batch_size, solver.stepsize or np.inf, epoch)
-        found = table.run(problem, start, key=solver.key, tol=self.tol, max_epochs=budget, reference=reference)
+        found = fit_joint(
+            problem, start, key=solver.key, tol=self.tol, max_epochs=budget, reference=reference,
+            batch_size=batch_size, step_limit=solver.stepsize or np.inf,
+        )  # fmt: skip
         return of_table(found, view.n_together)
 
     def _fit_proved(self, part: Part, X, Y, start: Params, batch_size: int | None) -> Outcome:
@@ -156,4 +158,4 @@ def _own_kernels():
     def fresh(kernel, *static):
         return jit(lambda *given, **named: kernel.__wrapped__(*given, **named), static_argnames=static)
 
-    return (fresh(sweep), fresh(block_spectra, "n_steps"), fresh(curved)), fresh(saga_epoch, "subsets")
+    return fresh(sweep), fresh(saga_epoch, "subsets"), fresh(block_spectra, "n_steps"), fresh(curved)
