@@ -56,7 +56,7 @@ class AllPairs(eqx.Module):
     base : jax.Array or None
         t, (n,): the linear predictor of every right entity's mean response; None in a model without biases.
     prior : tuple of jax.Array or None
-        Rows whose inner products are the prior of unobserved pairs; None where it is 0.
+        Rows whose inner products are the prior of unobserved pairs; None where it is ``base`` or 0.
     prior_is_base : bool
         Whether the prior is ``base``, which then is left out of the residual factors exactly.
     strength, bias_strength : jax.Array
@@ -99,7 +99,10 @@ class AllPairs(eqx.Module):
             return None, None
         a, b = self.imputation.a[part.left], self.imputation.b[part.right]
         cost = a[:, :, None] * b[:, None, :] if a.ndim == 2 else a * b
-        return cost, z if self.prior is None else z - inner(self.prior[0][part.left], self.prior[1][part.right])
+        prior = self.prior
+        if self.prior_is_base:
+            prior = jnp.ones_like(self.imputation.a)[:, None], self.base[:, None]
+        return cost, z if prior is None else z - inner(prior[0][part.left], prior[1][part.right])
 
     def sums(self, tables: Tables) -> tuple[jax.Array, Tables]:
         """Both parts of L, Proposition 1, and their gradient in the tables."""

@@ -110,11 +110,11 @@ class AllPairsProblem:
                 self.prior = tuple(np.asarray(side, np.float64) for side in prior)
             elif prior == "mean":
                 self.prior = np.ones((self.n_left, 1)), base[:, None]
+        drawn_to = None if self.prior is None or prior_is_base else tuple(jnp.asarray(a, dtype) for a in self.prior)
         numbers = strength, bias_strength, self.loss.spread_constant(self.merged.spread), 1.0
         self.data = AllPairs(
             self.loss, *features, cut(self.merged, dtype), imputation, jnp.asarray(base, dtype) if biases else None,
-            self.prior and tuple(jnp.asarray(side, dtype) for side in self.prior), prior_is_base,
-            *(jnp.asarray(number, dtype) for number in numbers),
+            drawn_to, prior_is_base, *(jnp.asarray(number, dtype) for number in numbers),
         )  # fmt: skip
 
     def _means(self) -> np.ndarray:
