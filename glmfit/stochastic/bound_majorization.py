@@ -112,7 +112,7 @@ class _Bounds:
             bend, self._classes = np.linalg.eigh(_mean_curvature(rows, order))
             bend = np.maximum(bend, _FLOOR * bend[-1])
         else:
-            bend, self._classes = rows.mean_curvature(), np.eye(1)
+            bend, self._classes = rows.mean_curvature(), None
         self._metric = at.metric(bend)
 
     def product(self, p: np.ndarray) -> np.ndarray:
@@ -131,9 +131,9 @@ class _Bounds:
 
     def precondition(self, r: np.ndarray) -> np.ndarray:
         """Divide by the approximate curvature, across the shift common to all classes, of which r has no part."""
-        turn = (lambda a: a) if len(self._classes) == 1 else (lambda a: a @ self._classes)
-        z = np.vstack(self._metric.solve(turn(r[:-1]), turn(r[-1])))
-        z = z if len(self._classes) == 1 else z @ self._classes.T
+        r = r if self._classes is None else r @ self._classes
+        z = np.vstack(self._metric.solve(r[:-1], r[-1]))
+        z = z if self._classes is None else z @ self._classes.T
         z = z - z.mean(axis=1, keepdims=True)
         z[-1] *= self._at.rows.fit_intercept
         return z

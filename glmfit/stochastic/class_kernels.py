@@ -106,7 +106,8 @@ class Visit(NamedTuple):
         """Auxiliary variables after a step: raised whatever the batch; of the rest the mean over n rows is taken."""
         if not self.solver.auxiliary:
             return u
-        return u.at[k].add(step.raised - old + (jnp.minimum(step.u, self.span.limit) - step.raised) / n)
+        new = jnp.minimum(step.u, self.span.limit)
+        return u.at[k].add(new - old if n == 1 else step.raised - old + (new - step.raised) / n)
 
 
 @partial(jit, static_argnames=("visit", "solver"), donate_argnames="weights")

@@ -54,9 +54,11 @@ class ClassSampler(ScheduledSolver):
     hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts
     n_negatives: int = 5  # classes sampled per step in addition to the label; at most all others are
     batch_size: int = 1  # rows per step
-    # Fields only where there is a choice: member of the family of double sums, and what a step visits.
+    # Fields only where there is a choice: member of the family of double sums, what a step visits, and whether weights
+    # and auxiliary variables are kept where the optimum is proved to be.
     alpha = 0.0
     visit = "pair"
+    bounded = False
 
     def __post_init__(self):
         check_whole("n_negatives", self.n_negatives, 1)
@@ -96,7 +98,8 @@ class ClassSampler(ScheduledSolver):
         n_visits, strength = self.n_visits(problem), self.strength(problem)
         change = c * strength
         m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, n_visits)
-        facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), self._auxiliary_limit(problem)))
+        limit = problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
+        facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), limit))
         span = kernels.Span(0, 0, *facts)
         # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
         n_steps, width = n_visits // n, problem.most_seen if self.visit == "row" else 0
@@ -121,6 +124,8 @@ class ClassSampler(ScheduledSolver):
                 weights = kernels.take_steps(seen, weights, part, negatives, some, visit, self)
                 if change > 0:
                     weights = kernels.merge_scale(weights, data.rows.penalised)
+        if self.bounded and problem.coef_bound < math.inf:
+            weights = kernels.project(weights, data.rows.penalised, number(problem.coef_bound))
         return SamplerState(weights, state.epoch + 1, state.seed)
 
     # ---------------------------------------------------------------- how
@@ -144,10 +149,6 @@ class ClassSampler(ScheduledSolver):
         """Logarithm of the weight of each of m negatives of n rows that keeps the double sum unbiased."""
         # Shared ones are drawn from all classes, a row's own label counting nothing: docs/theory/double_sum.md.
         return math.log((n_classes if self._shares(n) else n_classes - 1) / m)
-
-    def _auxiliary_limit(self, problem) -> float:
-        """Return what auxiliary variables are kept below after every step."""
-        return math.inf
 
     def n_visits(self, problem) -> int:
         """Visits of an epoch: pairs of a row and a class with counts, or rows."""

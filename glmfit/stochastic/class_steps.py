@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from ..checks import check_choice, check_flag, check_positive, check_whole
 from . import class_kernels as kernels
-from .class_sampler import ClassSampler, SamplerState, Step
+from .class_sampler import ClassSampler, Step
 from .implicit import implicit_counts, implicit_step, softmax_prox
 from .lambert import log1p_sum_exp
 
@@ -181,16 +181,6 @@ class UMax(_Explicit):
         check_flag("bounded", self.bounded)
         if not isinstance(self.alpha, numbers.Real) or not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha is {self.alpha!r}; it must be between 0 and 1.")
-
-    def _auxiliary_limit(self, problem) -> float:
-        return problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
-
-    def update(self, problem, state: SamplerState, c: float) -> SamplerState:
-        state = super().update(problem, state, c)
-        if not self.bounded or problem.coef_bound == math.inf:
-            return state
-        penalised, most = problem.class_data.rows.penalised, problem.dtype.type(problem.coef_bound)
-        return state._replace(weights=kernels.project(state.weights, penalised, most))
 
 
 @dataclass(frozen=True)
