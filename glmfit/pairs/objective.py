@@ -55,8 +55,8 @@ class AllPairs(eqx.Module):
         ``omega a_i``, of the left entities seen, and ``b_j``; None where omega is 0.
     base : jax.Array or None
         t, (n,): the linear predictor of every right entity's mean response; None in a model without biases.
-    prior : tuple of jax.Array or None
-        Rows whose inner products are the prior of unobserved pairs; None where it is ``base`` or 0.
+    Pt, Qt : jax.Array or None
+        Prior ``Pt Qt'`` of unobserved pairs; None where it is ``base`` or 0.
     prior_is_base : bool
         Whether the prior is ``base``, which then is left out of the residual factors exactly.
     strength, bias_strength : jax.Array
@@ -75,7 +75,8 @@ class AllPairs(eqx.Module):
     observed: tuple[Piece, ...]
     imputation: Imputation | None
     base: jax.Array | None
-    prior: tuple[jax.Array, jax.Array] | None
+    Pt: jax.Array | None
+    Qt: jax.Array | None
     prior_is_base: bool = eqx.field(static=True)
     strength: jax.Array
     bias_strength: jax.Array
@@ -90,7 +91,8 @@ class AllPairs(eqx.Module):
     def tables(self, theta: TwoTowers) -> Tables:
         """Bring embeddings, biases and prior to tables."""
         s = theta.left_bias if self.rows is None or self.base is None else theta.left_bias[self.rows]
-        known = self.base, self.imputation is not None, self.prior, self.prior_is_base
+        prior = None if self.Pt is None else (self.Pt, self.Qt)
+        known = self.base, self.imputation is not None, prior, self.prior_is_base
         return make_tables(*self.embeddings(theta), (s, theta.right_bias), *known)
 
     def _imputed(self, part: Piece, z: jax.Array) -> tuple[jax.Array | None, jax.Array | None]:
@@ -99,10 +101,10 @@ class AllPairs(eqx.Module):
             return None, None
         a, b = self.imputation.a[part.left], self.imputation.b[part.right]
         cost = a[:, :, None] * b[:, None, :] if a.ndim == 2 else a * b
-        prior = self.prior
+        Pt, Qt = self.Pt, self.Qt
         if self.prior_is_base:
-            prior = jnp.ones_like(self.imputation.a)[:, None], self.base[:, None]
-        return cost, z if prior is None else z - inner(prior[0][part.left], prior[1][part.right])
+            Pt, Qt = jnp.ones_like(self.imputation.a)[:, None], self.base[:, None]
+        return cost, z if Pt is None else z - inner(Pt[part.left], Qt[part.right])
 
     def sums(self, tables: Tables) -> tuple[jax.Array, Tables]:
         """Both parts of L, Proposition 1, and their gradient in the tables."""
@@ -204,7 +206,7 @@ class AllPairs(eqx.Module):
         return replace(
             self, rows=rows, observed=observed, scale=self.scale * (self.left.n / rows.shape[0]),
             imputation=self.imputation and self.imputation._replace(a=self.imputation.a[rows]),
-            prior=self.prior and (self.prior[0][rows], self.prior[1]),
+            Pt=None if self.Pt is None else self.Pt[rows],
         )  # fmt: skip
 
 

@@ -110,12 +110,13 @@ class AllPairsProblem:
                 self.prior = tuple(np.asarray(side, np.float64) for side in prior)
             elif prior == "mean":
                 self.prior = np.ones((self.n_left, 1)), base[:, None]
-        drawn_to = None if self.prior is None or prior_is_base else tuple(jnp.asarray(a, dtype) for a in self.prior)
+        Pt, Qt = (None, None) if self.prior is None or prior_is_base else self.prior
         numbers = strength, bias_strength, self.loss.spread_constant(self.merged.spread), 1.0
-        self.data = AllPairs(
-            self.loss, *features, cut(self.merged, dtype), imputation, jnp.asarray(base, dtype) if biases else None,
-            drawn_to, prior_is_base, *(jnp.asarray(number, dtype) for number in numbers),
-        )  # fmt: skip
+        Pt, Qt, base, *numbers = (
+            a if a is None else jnp.asarray(a, dtype) for a in (Pt, Qt, base if biases else None, *numbers)
+        )
+        pieces = cut(self.merged, dtype)
+        self.data = AllPairs(self.loss, *features, pieces, imputation, base, Pt, Qt, prior_is_base, *numbers)
 
     def _means(self) -> np.ndarray:
         """Mean response of every right entity, that of all where it has none; counts trials and pairs on the way."""
