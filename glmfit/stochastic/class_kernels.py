@@ -15,6 +15,7 @@ from .implicit import Batch, dual_ascent, jacobi_ascent, newton_cg
 from .lambert import limits
 
 _NONE = jnp.iinfo(jnp.int32).max  # no class
+_NEWTON_STEPS = 30  # at least: cut short, steps of Newton's method are no proximal steps
 _PASSED = 8  # draws that later ones pass in one sweep over them (measured)
 
 
@@ -245,7 +246,8 @@ def coupled(at: Visit, V, u):
     base = at.offset(base, i, jnp.minimum(touched, n_classes - 1)[None])  # what no class has is not read
     mobility = (x * jnp.where(penalised, 1 / (1 + at.span.c * at.span.strength), 1.0)) @ x.T
     batch = Batch(base, mobility, label, log_a, c / len(y), u[k])
-    G, new = COUPLED[at.solver.minibatch](batch, at.solver.budget)
+    kind, budget = at.solver.minibatch, at.solver.sweeps
+    G, new = COUPLED[kind](batch, max(budget, _NEWTON_STEPS) if kind == "newton" else budget)
     change = G.T @ (x * jnp.where(penalised, 1 / at.write, 1.0))
     return V.at[touched].add(-change, mode="drop", unique_indices=True), u.at[k].add(new - batch.u)
 

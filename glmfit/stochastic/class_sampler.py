@@ -132,9 +132,7 @@ class ClassSampler(ScheduledSolver):
 
     def _visit(self, n: int) -> Callable:
         """Return what a step does with n pairs."""
-        if n == 1:
-            return kernels.one_row
-        return kernels.shared if self._shares(n) else kernels.averaged
+        return kernels.one_row if n == 1 else kernels.shared
 
     @property
     def _per_row(self) -> bool:
@@ -143,7 +141,7 @@ class ClassSampler(ScheduledSolver):
 
     def _shares(self, n: int) -> bool:
         """Whether the rows of a batch share their negatives."""
-        return n > 1
+        return n > 1 and self._visit(n) is not kernels.averaged
 
     def log_weight(self, n_classes: int, m: int, n: int) -> float:
         """Logarithm of the weight of each of m negatives of n rows that keeps the double sum unbiased."""

@@ -15,7 +15,6 @@ from .class_sampler import ClassSampler, Step
 from .implicit import implicit_counts, implicit_step, softmax_prox
 from .lambert import log1p_sum_exp
 
-_NEWTON_STEPS = 30  # at least: cut short, steps of Newton's method are no proximal steps
 MINIBATCHES = ("averaged", *kernels.COUPLED)
 
 
@@ -77,16 +76,10 @@ class ImplicitSGD(ClassSampler):
         push, pull, after = implicit_step(c, log_a[:-1], score[:-1] - score[-1], mobility, mobility, u)
         return Step.of_pair(push, pull, u, after)
 
-    def _shares(self, n: int) -> bool:
-        return n > 1 and self.minibatch != "averaged"
-
     def _visit(self, n: int) -> Callable:
-        return kernels.coupled if self._shares(n) else super()._visit(n)
-
-    @property
-    def budget(self) -> int:
-        """Sweeps, or Newton steps, of a minibatch."""
-        return max(self.sweeps, _NEWTON_STEPS) if self.minibatch == "newton" else self.sweeps
+        if n == 1:
+            return kernels.one_row
+        return kernels.averaged if self.minibatch == "averaged" else kernels.coupled
 
 
 @dataclass(frozen=True)
