@@ -182,7 +182,7 @@ def epochs(problem, sampling: str):
     walk = Walk(SAGA(sampling=sampling), view, population.null_params(), seed=0)
 
     def epoch():
-        walk.step_through(np.ones(n_neurons, bool), 1)
+        walk.visit_rows(walk.step, walk.metric, sampling)
         jax.block_until_ready((walk.v, walk.table, walk.mean_gradient))
 
     epoch()

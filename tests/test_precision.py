@@ -30,8 +30,7 @@ from glmfit.engine.problem import Params
 from glmfit.observations.base import RowLoss
 from glmfit.pairs import AllPairsProblem, Triples
 from glmfit.plugins.nemos.proximal import proximal_gradient
-from glmfit.saga.joint import JointProblem
-from glmfit.saga.table import TableSAGA
+from glmfit.saga.joint import JointProblem, fit_joint
 from glmfit.solvers import (
     GaussNewton,
     ImplicitSGD,
@@ -137,7 +136,7 @@ def coupled_columns():
     for name in ("Ridge", "ElasticNet"):
         penalty = penalties.make(name, (1e-2, 0.5) if name == "ElasticNet" else 1e-2, X.shape[1], 5)
         problem = JointProblem(X, np.eye(5, dtype=np.float32)[label], Softmax(), penalty, 5)
-        TableSAGA().run(problem, Params(np.zeros((3, 5)), np.zeros(5)), key=KEY, max_epochs=4)
+        fit_joint(problem, Params(np.zeros((3, 5)), np.zeros(5)), key=KEY, max_epochs=4)
 
 
 def classes():

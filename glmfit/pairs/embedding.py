@@ -80,10 +80,7 @@ def correlations(loss: Observation, records: Triples, predictor: Predictor) -> n
 
 
 def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | None) -> float:
-    """Mean over stimuli of the share of positive neurons among the k with the largest predictions.
-
-    Positive are pairs whose (mean) response is above 0; those of ``exclude`` neither are positive nor take a place.
-    """
+    """Mean over stimuli of the share of neurons that responded among the k predicted first, without ``exclude``."""
     shape = len(predictor.s), len(predictor.t)
 
     def table(given):
@@ -111,10 +108,7 @@ def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | No
 
 
 def hold_out(records: Triples, pair: Callable, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Draw a share of the pairs to leave out, with all their trials, such that every stimulus and neuron keeps one.
-
-    ``pair`` gives a stimulus and a neuron the number of their pair; numbers are returned, sorted.
-    """
+    """Draw numbers of pairs (as ``pair`` gives them) to leave out, such that every stimulus and neuron keeps one."""
     pairs, first = np.unique(pair(records.left, records.right), return_index=True)
     order = rng.permutation(len(pairs))
     left, right = records.left[first][order], records.right[first][order]

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..checks import check_at_least_zero, check_choice, check_real, check_whole
 from ..compilation import jit
+from ..engine.exact.quadratic import conjugate_gradients
 from .objective import magnitude, norm
 from .problem import AllPairsProblem
 from .stationary import SLACK, StationaryState, TwoSidedSolver
@@ -93,14 +94,12 @@ def _mean_diagonal(data, theta, key):
 
 @functools.partial(jit, static_argnames=("max_products", "exact"))
 def _step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool):
-    """Solve for a direction, search along it, and adapt the damping to how the model did.
-
-    Gives the new point, its gradient, the damping, and how many points and products it took.
-    """
+    """Solve for a direction, search along it, and adapt the damping: point, gradient, damping, points, products."""
     (x, back), g = ravel_pytree(theta), ravel_pytree(gradient)[0]
     product = data.hessian(theta) if exact else data.gauss_newton(theta)
-    direction, residual, products = _conjugate_gradients(
-        lambda d: ravel_pytree(product(back(d)))[0] + damping * d, -g, forcing, max_products
+    enough = forcing**2 * jnp.vdot(g, g)
+    direction, residual, products = conjugate_gradients(
+        lambda d: ravel_pytree(product(back(d)))[0] + damping * d, -g, lambda r: enough, max_products
     )
     slope, slack = jnp.vdot(g, direction), SLACK * jnp.finfo(x.dtype).eps * size
 
@@ -125,31 +124,3 @@ def _step(data, theta, gradient, value, size, damping, forcing, max_products: in
         jnp.where(good, new, old) for new, old in ((x + length * direction, x), (low, value), (new, g))
     )  # fmt: skip
     return (back(x), value, norm(g)), back(g), damping, n, products
-
-
-def _conjugate_gradients(product, b, forcing, max_products: int):
-    """Solve ``product(d) = b`` from 0 to a relative residual: d, the residual, and how many products it took.
-
-    Negative curvature ends it; that of b itself gives a step along b as long as with the opposite curvature.
-    """
-    square = jnp.vdot(b, b)
-    target = forcing**2 * square
-
-    def goes_on(carry):
-        _, _, _, square, n, fine = carry
-        return fine & (square > target) & (n < max_products)
-
-    def one(carry):
-        d, r, p, square, n, _ = carry
-        moved = product(p)
-        curvature = jnp.vdot(p, moved)
-        fine = curvature > 0
-        able = fine | ((n == 0) & (curvature < 0))
-        alpha = jnp.where(able, square / jnp.where(able, jnp.abs(curvature), 1.0), 0.0)
-        d, r = d + alpha * p, r - alpha * moved
-        new = jnp.vdot(r, r)
-        return d, r, r + (new / square) * p, new, n + 1, fine
-
-    start = jnp.zeros_like(b), b, b, square, jnp.asarray(0), jnp.asarray(True)
-    d, r, _, _, n, _ = jax.lax.while_loop(goes_on, one, start)
-    return d, r, n

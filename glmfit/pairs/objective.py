@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..compilation import jit
 from ..numerics import namespace
 from ..observations import Observation
-from .observed import Imputation, Unseen, observed_curvatures, observed_product, sum_observed, value_and_slope
+from .observed import Imputation, inner, observed_curvatures, observed_product, sum_observed, value_and_slope
 from .responses import Piece
 from .towers import Features, TwoTowers
 
@@ -95,18 +95,21 @@ class AllPairs(eqx.Module):
         known = self.base, self.imputation is not None, prior, self.prior_is_base
         return make_tables(*self.embeddings(theta), (s, theta.right_bias), *known)
 
-    @property
-    def _unseen(self) -> Unseen | None:
+    def _imputed(self, part: Piece, z: jax.Array) -> tuple[jax.Array | None, jax.Array | None]:
+        """Costs of a piece's pairs in the imputation of all pairs, and how far their z are from the prior."""
         if self.imputation is None:
-            return None
+            return None, None
+        a, b = self.imputation.a[part.left], self.imputation.b[part.right]
+        cost = a[:, :, None] * b[:, None, :] if a.ndim == 2 else a * b
+        Pt, Qt = self.Pt, self.Qt
         if self.prior_is_base:
-            return Unseen(self.imputation, (jnp.ones_like(self.imputation.a)[:, None], self.base[:, None]))
-        return Unseen(self.imputation, None if self.Pt is None else (self.Pt, self.Qt))
+            Pt, Qt = jnp.ones_like(self.imputation.a)[:, None], self.base[:, None]
+        return cost, z if Pt is None else z - inner(Pt[part.left], Qt[part.right])
 
     def sums(self, tables: Tables) -> tuple[jax.Array, Tables]:
         """Both parts of L, Proposition 1, and their gradient in the tables."""
         P, Q, S, T = tables
-        value, slopes = sum_observed(self.observed, P, Q, self.loss, self._unseen)
+        value, slopes = sum_observed(self.observed, P, Q, self.loss, self._imputed)
         if self.imputation is None:
             return value, Tables(*slopes)
         aS, bT = _weighted(tables, self.imputation)
@@ -133,26 +136,20 @@ class AllPairs(eqx.Module):
         return replace(self, strength=nothing, bias_strength=nothing, imputation=cost)
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
-        """Size of the numbers the objective is the sum of, to judge its rounding.
-
-        Products of the entries of the two Gram matrices, which may cancel, are summed without their signs.
-        """
+        """Size of the numbers the objective is the sum of, to judge its rounding."""
         P, Q, S, T = tables = self.tables(theta)
-        size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self._unseen)[0])
+        size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self._imputed)[0])
         if self.imputation is not None:
             aS, bT = _weighted(tables, self.imputation)
-            size = size + 0.5 * jnp.sum(jnp.abs((S.T @ aS) * (T.T @ bT)))
+            size = size + 0.5 * jnp.sum(jnp.abs((S.T @ aS) * (T.T @ bT)))  # which may cancel
         return self.scale * size + self.penalty(theta) + jnp.abs(self.constant)
 
     def curvatures(self, tables: Tables) -> tuple[jax.Array, ...]:
         """Second derivatives of the observed part of L in the linear predictors, of all pieces."""
-        return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self._unseen)
+        return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self._imputed)
 
     def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
-        """Return the product with the Gauss-Newton matrix at ``theta``, penalty included: positive semi-definite.
-
-        Its curvature in z, never negative, is that of the loss where a pair was observed, ``omega a_i b_j`` elsewhere.
-        """
+        """Return the product with the Gauss-Newton matrix at ``theta``, penalty included: positive semi-definite."""
         tables, push = jax.linearize(self.tables, theta)
         pull = jax.linear_transpose(push, theta)
         (P, Q, S, T), at_pairs = tables, self.curvatures(tables)
@@ -193,33 +190,24 @@ class AllPairs(eqx.Module):
         """Estimate of the objective from drawn pairs, unbiased as its gradient is; only their towers are evaluated."""
         pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
         left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
-        z = off = jnp.sum(theta.left(self.left, left) * theta.right(self.right, right), axis=1)
+        z, imputed = inner(theta.left(self.left, left), theta.right(self.right, right)), 0.0
         if self.base is not None:
-            off = z + theta.left_bias[left] + theta.right_bias[right]
-            z = off + self.base[right]
-        if not self.prior_is_base:
-            off = z if self.Pt is None else z - jnp.sum(self.Pt[left] * self.Qt[right], axis=1)
-        cost, imputed = None, 0.0
+            z = z + theta.left_bias[left] + theta.right_bias[right] + self.base[right]
+        cost, off = self._imputed(Piece(left, right, None), z)
         if self.imputation is not None:
             a, b = self.imputation
-            cost = a[pairs.left] * b[pairs.right]
             imputed = jnp.sum(a) * jnp.sum(b) * jnp.mean(0.5 * off[n_drawn:] ** 2)
-        values = value_and_slope(self.loss, pairs.y, pairs.count, z[:n_drawn], cost, off[:n_drawn])[0]
+            cost, off = cost[:n_drawn], off[:n_drawn]
+        values = value_and_slope(self.loss, pairs.y, pairs.count, z[:n_drawn], cost, off)[0]
         return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
 
     def take(self, rows: jax.Array, observed: tuple[Piece, ...]) -> Self:
-        """Restrict to left entities ``rows``, (r,): an unbiased estimate of the objective where they are drawn evenly.
-
-        ``observed`` are all their observed pairs, left entities counted from 0 in the order of ``rows``.
-        """
+        """Restrict to left entities ``rows``, (r,), and their pairs: unbiased where they are drawn evenly."""
         return replace(
-            self,
-            rows=rows,
-            observed=observed,
-            scale=self.scale * (self.left.n / rows.shape[0]),
+            self, rows=rows, observed=observed, scale=self.scale * (self.left.n / rows.shape[0]),
             imputation=self.imputation and self.imputation._replace(a=self.imputation.a[rows]),
             Pt=None if self.Pt is None else self.Pt[rows],
-        )
+        )  # fmt: skip
 
 
 @jax.custom_vjp

@@ -1,5 +1,6 @@
 """Sums over the observed pairs on the device: session blocks (dense products) or scattered pairs (gathers)."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,34 +17,17 @@ class Imputation(NamedTuple):
     b: jax.Array  # (n,)
 
 
-class Unseen(NamedTuple):
-    """What the imputation of all pairs counts at the observed ones, too, and has to be taken out there."""
-
-    cost: Imputation
-    prior: tuple[jax.Array, jax.Array] | None  # rows whose inner products are the prior; None for 0
-
-    def costs(self, part: Piece) -> jax.Array:
-        """Weights of the pairs of a piece."""
-        a, b = self.cost.a[part.left], self.cost.b[part.right]
-        return a[:, :, None] * b[:, None, :] if part.y.ndim == 3 else a * b
-
-    def off(self, part: Piece, z: jax.Array) -> jax.Array:
-        """How far linear predictors are from the prior."""
-        return z if self.prior is None else z - _inner(self.prior[0][part.left], self.prior[1][part.right])
-
-
-def sum_observed(pieces: tuple[Piece, ...], P, Q, loss: Observation, unseen: Unseen | None):
+def sum_observed(pieces: tuple[Piece, ...], P, Q, loss: Observation, imputed: Callable):
     """Sum of the losses less what imputation would cost here, with its gradient in P and Q.
 
-    ``sum count * ell(y, z) - a b (z - prior)^2 / 2`` with ``z = P Q'``.
+    ``sum count * ell(y, z) - a b (z - prior)^2 / 2`` with ``z = P Q'``; ``imputed`` gives a piece its costs
+    ``a b``, and how far its z are from the prior.
     """
 
     def step(gradients, part):
         p, q, seen = P[part.left], Q[part.right], ~jnp.isnan(part.y)
-        z, cost, off = _inner(p, q), None, None
-        if unseen is not None:
-            cost, off = unseen.costs(part), unseen.off(part, z)
-        terms = value_and_slope(loss, jnp.where(seen, part.y, 0.0), part.count, z, cost, off)
+        z = inner(p, q)
+        terms = value_and_slope(loss, jnp.where(seen, part.y, 0.0), part.count, z, *imputed(part, z))
         value, slope = (jnp.where(seen, term, 0.0) for term in terms)  # places without a response fill up
         value = jnp.sum(jnp.sum(value, axis=-1)) if value.ndim > 1 else jnp.sum(value)
         return _add(gradients, part.left, part.right, slope, p, q), value
@@ -55,14 +39,15 @@ def sum_observed(pieces: tuple[Piece, ...], P, Q, loss: Observation, unseen: Uns
     return total, gradients
 
 
-def observed_curvatures(pieces: tuple[Piece, ...], P, Q, loss: Observation, unseen: Unseen | None):
+def observed_curvatures(pieces: tuple[Piece, ...], P, Q, loss: Observation, imputed: Callable):
     """Second derivatives in z, ``count * ell''(y, z) - a b``, of all pieces."""
 
     def one(part):
         seen = ~jnp.isnan(part.y)
-        curvature = loss.curvature(jnp.where(seen, part.y, 0.0), _inner(P[part.left], Q[part.right]))
-        curvature = curvature if part.count is None else part.count * curvature
-        return jnp.where(seen, curvature if unseen is None else curvature - unseen.costs(part), 0.0)
+        z = inner(P[part.left], Q[part.right])
+        curvature = loss.curvature(jnp.where(seen, part.y, 0.0), z)
+        curvature, cost = curvature if part.count is None else part.count * curvature, imputed(part, z)[0]
+        return jnp.where(seen, curvature if cost is None else curvature - cost, 0.0)
 
     return tuple(jax.lax.map(one, piece) for piece in pieces)
 
@@ -74,7 +59,7 @@ def observed_product(pieces: tuple[Piece, ...], curvatures: tuple[jax.Array, ...
     def step(out, part):
         left, right, c = part
         p, q = left_rows[left], right_rows[right]
-        return _add(out, left, right, c * _inner(p, q), p[..., k:], q[..., :k]), None
+        return _add(out, left, right, c * inner(p, q), p[..., k:], q[..., :k]), None
 
     out, k = (jnp.zeros_like(P), jnp.zeros_like(Q)), P.shape[1]
     for piece, curvature in zip(pieces, curvatures, strict=True):
@@ -83,17 +68,14 @@ def observed_product(pieces: tuple[Piece, ...], curvatures: tuple[jax.Array, ...
 
 
 def value_and_slope(loss: Observation, y, count, z, cost, off):
-    """Losses of observed pairs less what imputation would cost there, ``cost * off^2 / 2``, and derivatives in z.
-
-    The arrays are all NumPy's or all JAX's; count and cost may be None.
-    """
+    """Losses of observed pairs less what imputation would cost there, ``cost * off^2 / 2``, and derivatives in z."""
     value, slope = loss.misfit_and_derivative(y, z)
     if count is not None:
         value, slope = count * value, count * slope
     return (value, slope) if cost is None else (value - 0.5 * cost * off * off, slope - cost * off)
 
 
-def _inner(p: jax.Array, q: jax.Array) -> jax.Array:
+def inner(p: jax.Array, q: jax.Array) -> jax.Array:
     """Inner products of the rows of blocks, each with each, or of scattered pairs."""
     return jnp.einsum("gik,gjk->gij", p, q) if p.ndim == 3 else jnp.sum(p * q, axis=1)
 

@@ -99,7 +99,7 @@ class AllPairsProblem:
         prior_is_base = bool(biases) and isinstance(prior, str) and prior == "mean"
         trials = np.where(self.n_trials > 0, self.n_trials, self.n_trials.sum())
         self.base = base = self.loss.intercept(self.mean, trials)
-        imputation = Pt = Qt = None
+        imputation = None
         self.cost = self.prior = None  # in float64: what certificates are of
         if imputation_weight > 0:
             a = np.ones(self.n_left) if left_weight is None else np.asarray(left_weight)
@@ -110,23 +110,13 @@ class AllPairsProblem:
                 self.prior = tuple(np.asarray(side, np.float64) for side in prior)
             elif prior == "mean":
                 self.prior = np.ones((self.n_left, 1)), base[:, None]
-            if self.prior is not None and not prior_is_base:
-                Pt, Qt = (jnp.asarray(side, dtype) for side in self.prior)
-        self.data = AllPairs(
-            loss=self.loss,
-            left=features[0],
-            right=features[1],
-            observed=cut(self.merged, dtype),
-            imputation=imputation,
-            base=jnp.asarray(base, dtype) if biases else None,
-            Pt=Pt,
-            Qt=Qt,
-            prior_is_base=prior_is_base,
-            strength=jnp.asarray(strength, dtype),
-            bias_strength=jnp.asarray(bias_strength, dtype),
-            constant=jnp.asarray(self.loss.spread_constant(self.merged.spread), dtype),
-            scale=jnp.asarray(1.0, dtype),
+        Pt, Qt = (None, None) if self.prior is None or prior_is_base else self.prior
+        numbers = strength, bias_strength, self.loss.spread_constant(self.merged.spread), 1.0
+        Pt, Qt, base, *numbers = (
+            a if a is None else jnp.asarray(a, dtype) for a in (Pt, Qt, base if biases else None, *numbers)
         )
+        pieces = cut(self.merged, dtype)
+        self.data = AllPairs(self.loss, *features, pieces, imputation, base, Pt, Qt, prior_is_base, *numbers)
 
     def _means(self) -> np.ndarray:
         """Mean response of every right entity, that of all where it has none; counts trials and pairs on the way."""

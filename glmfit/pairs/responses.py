@@ -51,10 +51,7 @@ class Triples(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Mean responses and their numbers of trials, of a block of pairs or of scattered ones.
-
-    On the device with a leading axis of steps; blocks then have one more, of blocks that a step takes together.
-    """
+    """Mean responses and their numbers of trials, of a block of pairs or of scattered ones; on the device of steps."""
 
     left: Any  # (I,), or (pair,)
     right: Any  # (J,), or (pair,)
@@ -110,23 +107,17 @@ def merge(responses: list[SessionBlock] | Triples | np.ndarray, m: int, n: int, 
         if layout in kept:
             return merge_blocks(blocks)
         records = Merged([Piece(*block) for block in blocks], 0.0).scattered()
-    merged = merge_triples(records, n)
-    (pairs,) = merged.parts
-    dense = _DENSE_SHARE * m * n <= len(pairs.y) and m * n <= _DENSE_ENTRIES
-    if layout == "triples" or (layout == "auto" and not dense):
-        return merged
-    table = Piece(np.arange(m), np.arange(n), *_table(pairs[:2], pairs, (m, n)))
-    return merged._replace(parts=[table])
-
-
-def merge_triples(records: Piece, n: int) -> Merged:
-    """Merge the trials of every pair; pairs come out by cells of entities near each other, sorted by the right one."""
+    # Pairs come out by cells of entities near each other, sorted by the right one.
     left, right = (np.asarray(ids, np.int64) for ids in records[:2])
     (tall, wide), n_cells = _CELL, n // _CELL[1] + 1
     key = ((left // tall * n_cells + right // wide) * wide + right % wide) * tall + left % tall
     place, mean, count, spread = merge_trials(key, np.asarray(records.y, np.float64))
     pairs = Piece(left[place].astype(np.int32), right[place].astype(np.int32), mean)
-    return Merged([pairs._replace(count=count) if (count > 1).any() else pairs], spread)
+    pairs = pairs._replace(count=count) if (count > 1).any() else pairs
+    dense = _DENSE_SHARE * m * n <= len(pairs.y) and m * n <= _DENSE_ENTRIES
+    if layout != "triples" and (layout != "auto" or dense):
+        pairs = Piece(np.arange(m), np.arange(n), *_table(pairs[:2], pairs, (m, n)))
+    return Merged([pairs], spread)
 
 
 def merge_blocks(blocks: list[SessionBlock]) -> Merged:

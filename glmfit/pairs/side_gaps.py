@@ -63,14 +63,12 @@ class _Side:
 
 
 def side_gaps(problem, theta: TwoTowers) -> SideGaps:
-    """Evaluate parameters in float64 and bound what each side could still gain.
-
-    Every sum of n terms, from embeddings to gradient, is taken to be wrong by n + 64 epsilons of its absolute terms.
-    """
+    """Evaluate parameters in float64 and bound what each side could still gain."""
     theta = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), theta)
     left = _Side(theta.left, theta.left_bias, problem.given[0])
     right = _Side(theta.right, theta.right_bias, problem.given[1])
     width = max(max(leaf.shape) for leaf in jax.tree.leaves(theta.parts[0]))  # longest sum within a tower's layer
+    # Every sum of n terms, from embeddings to gradient, is taken to be wrong by n + 64 epsilons of its absolute terms.
     unit = _EPS * (64 + problem.n_left + problem.n_right + width)
     value = _add_observed(left, right, problem, unit)
     if problem.cost is not None:

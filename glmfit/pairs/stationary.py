@@ -124,13 +124,6 @@ class TwoSidedSolver(ABC):
     patience: ClassVar[int] = 5
     ends: ClassVar[Status] = Status.MAX_EPOCHS
 
-    def init_state(self, problem: AllPairsProblem, theta: Any, *, key) -> StationaryState:
-        """Evaluate the start, and prepare the first epoch."""
-        value, size, gradient = evaluate(problem.data, theta)
-        terms = float(magnitude(problem.data, theta))
-        state = StationaryState(0, theta, float(value), float(size), terms, 1, 0, True, None)
-        return self.prepare(problem, state, gradient, key)
-
     @abstractmethod
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient: Any, key) -> StationaryState:
         """Fill in the memory at the start."""
@@ -163,6 +156,13 @@ class TwoSidedSolver(ABC):
         """
         return _Run(self, problem, options or StationaryOptions()).solve(theta, key)
 
+    def init_state(self, problem: AllPairsProblem, theta: Any, *, key) -> StationaryState:
+        """Evaluate the start, and prepare the first epoch."""
+        value, size, gradient = evaluate(problem.data, theta)
+        terms = float(magnitude(problem.data, theta))
+        state = StationaryState(0, theta, float(value), float(size), terms, 1, 0, True, None)
+        return self.prepare(problem, state, gradient, key)
+
 
 class _Run:
     """One run: its clock, its trace, and the last state that was finite."""
@@ -181,7 +181,12 @@ class _Run:
         """Run, and hand back the last finite parameters."""
         try:
             self.state = self.kept = start = self.solver.init_state(self.problem, theta, key=key)
-            self.first = self._reference(start)
+            self.first = start.gradient_norm
+            if start.is_finite and self.first:
+                # Of the observed pairs alone where that is less: otherwise imputation or a ridge, large at first and
+                # soon obeyed, would end a fit before it sees those pairs.
+                alone = float(evaluate(self.problem.data.observed_alone(), theta)[1])
+                self.first = min(self.first, alone) if alone > 0 else self.first
             status = self._go()
             if status != Status.NON_FINITE:
                 self.bar.finish(status != Status.MAX_EPOCHS)
@@ -190,8 +195,7 @@ class _Run:
                 raise  # nothing was evaluated yet
             status = Status.INTERRUPTED
             self._look()
-            if self.state.is_finite:
-                self.kept = self.state
+            self.kept = self.state if self.state.is_finite else self.kept
         finally:
             self.bar.close()
         kept, params = self.kept, self.kept.theta
@@ -200,31 +204,13 @@ class _Run:
             status = Status.NON_FINITE
             params = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0), params)
         return StationarySolution(
-            params=params,
-            status=status,
-            objective=kept.objective,
-            gradient_norm=kept.gradient_norm,
-            start_objective=start.objective,
-            start_gradient_norm=self.first,
-            epochs=self.state.epoch,
-            evaluations=self.state.evaluations,
-            products=self.state.products,
+            params=params, status=status, objective=kept.objective, gradient_norm=kept.gradient_norm,
+            start_objective=start.objective, start_gradient_norm=self.first, epochs=self.state.epoch,
+            evaluations=self.state.evaluations, products=self.state.products,
             history={name: np.asarray(column) for name, column in self.history.items()},
-            seconds_run=self.clock.seconds - compiling,
-            seconds_compile=compiling,
-            solver_name=type(self.solver).__name__,
-            interrupted=interrupted,
-        )
-
-    def _reference(self, start: StationaryState) -> float:
-        """Norm of the gradient at the start, of the observed pairs alone where that is less.
-
-        Otherwise imputation or a ridge, large at first and soon obeyed, would end a fit before it sees those pairs.
-        """
-        if not start.is_finite or not start.gradient_norm:
-            return start.gradient_norm
-        alone = float(evaluate(self.problem.data.observed_alone(), start.theta)[1])
-        return min(start.gradient_norm, alone) if alone > 0 else start.gradient_norm
+            seconds_run=self.clock.seconds - compiling, seconds_compile=compiling,
+            solver_name=type(self.solver).__name__, interrupted=interrupted,
+        )  # fmt: skip
 
     def _go(self) -> Status:
         """Go from epoch to epoch until a look or the schedule ends it."""

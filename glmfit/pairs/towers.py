@@ -136,16 +136,12 @@ def draw_tower(key, features: Features, hidden: tuple[int, ...], k: int, scale: 
     """Draw a tower, linear without ``hidden`` widths, whose embeddings have about the root mean square ``scale``."""
     one_hot, widths, maps = features.values is None, (features.n_features, *hidden, k), []
     for i, one in enumerate(jax.random.split(key, len(hidden) + 1)):
-        size = np.sqrt(widths[i]) if i else 1.0 if one_hot else _root_mean_square_row(features)
+        size = np.sqrt(widths[i]) if i else 1.0
+        if not i and not one_hot:  # length of a typical row of features, 1 where all are 0
+            size = float(np.sqrt(np.sum(np.asarray(features.values, np.float64) ** 2) / max(features.n, 1))) or 1.0
         spread = float((scale if i == len(hidden) else 1.0) / size)  # no dtype of its own
         n_in, n_out = widths[i : i + 2]
         draw = jax.random.normal(one, (n_out, n_in) if i else (n_in, n_out), dtype)
         weight = spread * (draw.T if i else draw)
         maps.append(AffineMap(weight, None if one_hot and not i else jnp.zeros(n_out, dtype)))
     return Tower(tuple(maps))
-
-
-def _root_mean_square_row(features: Features) -> float:
-    """Length of a typical row of features; 1 where all are 0."""
-    values = np.asarray(features.values, np.float64)
-    return float(np.sqrt(np.sum(values**2) / max(features.n, 1))) or 1.0

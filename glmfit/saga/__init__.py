@@ -1,5 +1,5 @@
 """SAGA: one scalar per row and fit remembers the last gradient seen."""
 
-from .walk import SAGA
+from .solver import SAGA
 
 __all__ = ["SAGA"]

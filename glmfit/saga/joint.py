@@ -12,12 +12,19 @@ from ..compilation import jit
 from ..engine.basis import basis_of
 from ..engine.chunks import a_twentieth
 from ..engine.exact.quadratic import minimise
+from ..engine.problem import Params
+from ..engine.result import Solution
+from ..numerics import seed_of
 from ..penalties import Penalty
 from ..penalties.base import per_neuron
-from .spectral_rows import Metric, Rows, block_spectra, change_of_derivative, sweep
-from .spectral_view import Position, SpectralView
+from ..status import Status
+from .spectral_rows import Metric, Rows, block_spectra, change_of_derivative, saga_epoch, sweep
+from .spectral_view import SpectralView
+from .walk import Position
 
 _SMOOTH_STEPS, _GAP_STEPS, _LEFT = 8, 16, 1e-3  # of Lanczos; of conjugate gradients, and what they may leave
+_STALLED = 10  # epochs without progress
+_MOVED = 4.0  # fall of the gradient's norm after which the curvature is looked at anew
 _FLAT = 1e-6  # of the largest curvature: what single precision does not tell from none
 
 
@@ -25,14 +32,13 @@ class JointProblem(SpectralView):
     """Data, loss of a row (`RowLoss`) and penalty of a model whose columns are fitted together.
 
     It shares the spectral view of a population, and none of its certificates: curvatures are those at the
-    present parameters, not bounds, and so is all that follows from them. ``kernels`` are `sweep`, `block_spectra` and
-    `curved`, jitted by a caller who wants them gone with the problem.
+    present parameters, not bounds, and so is all that follows from them. ``kernels`` are `sweep`, `saga_epoch`,
+    `block_spectra` and `curved`, jitted by a caller who wants them gone with the problem.
     """
 
     def __init__(self, X, Y, loss, penalty: Penalty, n_columns: int, dtype=np.float32, kernels=None):
         super().__init__(X, Y, loss, penalty, basis_of(X, None, penalty), dtype)
-        self.n_neurons = n_columns
-        self.sweep, self._spectra, self._curved = kernels or (sweep, block_spectra, curved)
+        self.n_neurons, self.kernels = n_columns, kernels or (sweep, saga_epoch, block_spectra, curved)
 
     @property
     def default_batch_size(self) -> int:
@@ -43,42 +49,146 @@ class JointProblem(SpectralView):
         """F, given the mean loss."""
         return float(loss) + float(np.sum(self.penalty.value(coef)))
 
-    def metric_of(self, at: Position) -> Metric:
-        """Metric of the mean curvature, one for coupled columns: what is the same for all of them stays so."""
-        bend = np.abs(np.asarray(at.bend, np.float64)).reshape(-1, self.observation.n_coupled).mean(axis=1)
-        bend = np.maximum(np.repeat(bend, self.observation.n_coupled), 1e-6 * bend.max() + 1e-12)
-        scale = 1 / (bend + np.asarray(at.rows.ridge, np.float64))
-        return Metric(scale.astype(self.dtype), np.zeros_like(scale[:-1], dtype=self.dtype))
 
-    def smoothness(self, at: Position, metric: Metric, number: int) -> float:
-        """Largest eigenvalue of any block's Hessian where the columns are, in the metric."""
-        start = np.random.default_rng([at.seed, 3, number]).normal(size=(at.v.size, 1))
-        start = (start / np.linalg.norm(start)).astype(self.dtype)
-        spectra = self._spectra(at.rows, at.v, None, metric, start, n_steps=_SMOOTH_STEPS)
+def fit_joint(
+    problem: JointProblem,
+    start: Params,
+    *,
+    key,
+    tol: float = 1e-6,
+    max_epochs: int = 1000,
+    reference: Params | None = None,
+    batch_size: int | None = None,
+    step_limit: float = np.inf,
+) -> Solution:
+    """Fit by SAGA until the estimated gap is below ``tol`` times the improvement over the start, or nothing improves.
+
+    The step, at most ``step_limit``, is 1/(3 L_b), the largest eigenvalue of the blocks' Hessians at the present
+    parameters: right for them, proved for nothing else. After each epoch the objective is looked at; if it rose, the
+    epoch is undone and the step halved. Cost per epoch: about three passes. With 0 epochs it only looks.
+
+    ``reference`` takes the place of the start in the improvement; from coefficients other than 0 the improvement is
+    that over no coefficients, so that a start near the optimum asks for no more than one far from it, and a worse one
+    for no less. The objective is one number, and never larger than at the start; gap and target are shared out over the
+    columns by the norms of their gradients. The status is UNPROVED where the fit is converged as far as anyone can
+    tell, and the state is the last step in the metric of the spectral basis.
+    """
+    walk = _JointWalk(problem, batch_size, seed_of(key), step_limit)
+    reference, best, first = reference or start, start, None
+    if np.any(reference.coef):
+        none, mean = np.zeros_like(reference.coef), problem.basis.mean
+        plain = [Params(none, b) for b in (reference.intercept, reference.intercept + mean @ reference.coef)]
+        values = [walk.objective_at(params) for params in plain]
+        first, best = min(zip(values, plain, strict=True), key=lambda at: at[0] if np.isfinite(at[0]) else np.inf)
+    elif reference is not start:
+        first = walk.objective_at(reference)
+    begun = walk.objective_at(start)
+    first = begun if first is None else first
+    if max_epochs > 0 and not begun <= first:
+        walk.put(best)
+    gap, target = walk.run(first, tol, max_epochs)
+    worse = walk.objective > begun
+    params, objective = (start, begun) if worse else (walk.params, walk.objective)
+    norms = walk.norms()
+    shares = norms / norms.sum() if 0 < norms.sum() < np.inf else np.full(len(norms), 1 / len(norms))
+    status = Status.MAX_EPOCHS if walk.epoch >= max_epochs else Status.PRECISION_FLOOR
+    status = Status.UNPROVED if gap <= target and not worse else status
+    return Solution(
+        params=params, status=status if np.isfinite(objective) else Status.NON_FINITE, gap=gap * shares,
+        target=target * shares, objective=objective, epochs=walk.epoch, seconds_run=0.0, seconds_compile=0.0,
+        solver_name="TableSAGA", state=walk.shrink * walk.step,
+    )  # fmt: skip
+
+
+class _JointWalk(Position):
+    """A joint fit on its way, with the metric formed where its columns were, and the step in it."""
+
+    def __init__(self, problem: JointProblem, batch_size: int | None, seed: int, step_limit: float):
+        super().__init__(problem, batch_size, seed, problem.kernels[:2])
+        self.limit, self.n_metrics, self.shrink = step_limit, 0, 1.0
+
+    def objective_at(self, params: Params) -> float:
+        """Go to some parameters and return F there."""
+        self.put(params)
+        return self.objective
+
+    def norms(self) -> np.ndarray:
+        """Squared norms of the gradient in the metric, (column,)."""
+        return np.asarray(self.metric.squared_norm(self._residual()), np.float64)
+
+    def run(self, first: float, tol: float, max_epochs: int) -> tuple[float, float]:
+        """Go epochs until the gap, estimated, is below its target or nothing improves; returns both."""
+        eps, smooth = float(np.finfo(self.view.dtype).eps), self.view.penalty.smooth
+        lowest, best, since, seen, inflation = self.objective, np.inf, 0, np.inf, 1.0
+        while True:
+            norm = float(np.sum(self.norms())) if self.n_metrics else -np.inf
+            if norm < seen / _MOVED**2:
+                self._renew()
+                norm = seen = float(np.sum(self.norms()))
+            before = self.objective
+            target = max(tol * max(first - before, 0.0), max(8 * eps**2, 4e-15) * abs(before))
+            last = self.epoch == max_epochs or since >= _STALLED
+            gap = inflation * norm / 2
+            if gap <= 4 * target or last:
+                gap = self._gap()
+                inflation = max(1.0, 2 * gap / max(norm, 1e-300))
+            if gap <= target or last or not np.isfinite(before):
+                return gap, target
+            # The proximal step of a sparse penalty is solved to a share of what is left only.
+            self._visit(slack=8 * eps * abs(before) + (0.0 if smooth else 0.05 * norm))
+            better = norm < 0.9 * best or self.objective < lowest - max(1e-2 * target, 4 * eps * abs(before))
+            since = 0 if better else since + 1
+            if better:
+                best, lowest = min(best, norm), min(lowest, self.objective)
+
+    def _renew(self) -> None:
+        """Form the metric of the mean curvature, one for coupled columns, and the step in it, where the columns are."""
+        view, n_coupled, self.n_metrics = self.view, self.view.observation.n_coupled, self.n_metrics + 1
+        # What is the same for coupled columns stays so.
+        bend = np.abs(np.asarray(self.bend, np.float64)).reshape(-1, n_coupled).mean(axis=1)
+        bend = np.maximum(np.repeat(bend, n_coupled), 1e-6 * bend.max() + 1e-12)
+        scale = 1 / (bend + np.asarray(self.rows.ridge, np.float64))
+        self.metric = Metric(scale.astype(view.dtype), np.zeros_like(scale[:-1], dtype=view.dtype))
+        # Largest eigenvalue of any block's Hessian.
+        start = np.random.default_rng([self.seed, 3, self.n_metrics]).normal(size=(self.v.size, 1))
+        start = (start / np.linalg.norm(start)).astype(view.dtype)
+        spectra = view.kernels[2](self.rows, self.v, None, self.metric, start, n_steps=_SMOOTH_STEPS)
         alpha, beta = (np.asarray(a)[..., 0].T for a in spectra[:2])
-        return float(np.max(bound_largest_eigenvalue(alpha, beta, at.v.size, 1e-3 / at.rows.n_blocks)))
+        largest = np.max(bound_largest_eigenvalue(alpha, beta, self.v.size, 1e-3 / self.rows.n_blocks))
+        self.largest = max(float(largest), 1e-12)
+        self.step = min(1 / (3 * self.largest), self.limit)
 
-    def residual(self, at: Position) -> np.ndarray:
+    def _residual(self) -> np.ndarray:
         """Gradient plus smallest subgradient in whitened coordinates, (column of v, column)."""
-        coef, g = at.params.coef, at.gradient
-        grad_coef = self.basis.unwhiten.T @ g[:-1] + self.basis.mean[:, None] * g[-1]
-        grad_coef = grad_coef + np.asarray(self.penalty.ridge_strength, np.float64) * coef
-        inside = np.asarray(self.penalty.subgradient_residual(coef, grad_coef), np.float64)
-        return np.concatenate([self.basis.whiten.T @ (inside - self.basis.mean[:, None] * g[-1]), g[-1:]])
+        basis, penalty, coef, g = self.view.basis, self.view.penalty, self.params.coef, self.gradient
+        grad_coef = basis.unwhiten.T @ g[:-1] + basis.mean[:, None] * g[-1]
+        grad_coef = grad_coef + np.asarray(penalty.ridge_strength, np.float64) * coef
+        inside = np.asarray(penalty.subgradient_residual(coef, grad_coef), np.float64)
+        return np.concatenate([basis.whiten.T @ (inside - basis.mean[:, None] * g[-1]), g[-1:]])
 
-    def joint_gap(self, at: Position, metric: Metric, largest: float) -> float:
-        """Second-order estimate ``g'H^-1 g / 2`` of the gap, given the largest curvature in the metric; not a bound.
-
-        Directions the gradient has no part in, such as a softmax's common shift of all classes, do not enter.
-        """
-        g, scale = self.residual(at), np.asarray(metric.scale, np.float64)
+    def _gap(self) -> float:
+        """Second-order estimate ``g'H^-1 g / 2`` of the gap; not a bound."""
+        g, scale = self._residual(), np.asarray(self.metric.scale, np.float64)
 
         def product(p):
-            whole = np.asarray(self._curved(at.rows, at.v, p.astype(self.dtype)), np.float64)
-            return whole + _FLAT * largest * p / scale
+            whole = self.view.kernels[3](self.rows, self.v, p.astype(self.view.dtype))
+            return np.asarray(whole, np.float64) + _FLAT * self.largest * p / scale
 
         _, down, _ = minimise(product, lambda r: scale * r, g, _GAP_STEPS, _LEFT)
         return down or float(np.sum(scale * g**2)) / 2  # where nothing curves, the metric's own
+
+    def _visit(self, slack: float) -> None:
+        """Go an epoch; where the objective rises by more than some slack, it is undone and the step halved."""
+        before = self.objective
+        self.keep()
+        self.visit_rows(np.full(self.view.n_neurons, self.shrink * self.step), self.metric)
+        self.look()
+        if self.objective <= before + slack:
+            self.shrink = min(1.0, 1.2 * self.shrink)
+        else:
+            self.v, self.memory = self.kept
+            self.shrink /= 2
+            self.look()
 
 
 @jit

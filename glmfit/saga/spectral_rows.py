@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..bounds import lanczos
 from ..compilation import full_precision, jit
@@ -99,11 +98,6 @@ class Rows(eqx.Module):
     def by_code(self) -> bool:
         """Whether the loss of a row is known as code alone, which may couple the columns."""
         return not isinstance(self.observation, Observation)
-
-    @property
-    def rows_per_block(self) -> float:
-        """Mean number of rows of a block."""
-        return self.n_rows / self.n_blocks
 
     @property
     def batch_size(self) -> int:
@@ -240,7 +234,7 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
 
         def matvec(x):
             x = metric.root(x.reshape(anchor.shape))
-            product = z.T @ curve(rows.eta(z, x)) / rows.rows_per_block + rows.ridge * x
+            product = z.T @ curve(rows.eta(z, x)) / (rows.n_rows / rows.n_blocks) + rows.ridge * x
             return metric.root_transposed(product).reshape(start.shape)
 
         return row, lanczos(matvec, start, n_steps)
@@ -275,22 +269,3 @@ def saga_epoch(rows, v, table, mean_gradient, memory, metric, step, order, subse
     start = v, table, mean_gradient, memory
     (v, table, mean_gradient, memory), _ = jax.lax.scan(visit, start, order)
     return v, table.reshape(shape), mean_gradient, memory
-
-
-SAMPLINGS = ("partition", "subsets", "shuffle")
-
-
-def epoch_order(sampling: str, seed: int, epoch: int, n_blocks: int, batch_size: int, n_rows: int) -> np.ndarray:
-    """Draw the visiting order of one epoch, int32: block or row numbers that depend on seed and epoch alone.
-
-    "partition": blocks of the fixed random partition, independently and uniformly, (n_blocks,). "shuffle": every block
-    once, in random order, (n_blocks,). "subsets": independent uniform subsets of rows, (n_blocks, batch_size).
-    """
-    rng = np.random.default_rng([int(seed), 2, int(epoch)])
-    if sampling == "partition":
-        order = rng.integers(0, n_blocks, n_blocks)
-    elif sampling == "shuffle":
-        order = rng.permutation(n_blocks)
-    else:
-        order = np.stack([rng.choice(n_rows, batch_size, replace=False, shuffle=False) for _ in range(n_blocks)])
-    return order.astype(np.int32)

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..bounds import check_batch_size, random_start
+from ..bounds import random_start
 from ..engine.basis import SpectralBasis
 from ..engine.chunks import aligned_empty, over_chunks
 from ..engine.problem import Params
 from ..penalties import Penalty
-from .spectral_rows import ADMM_RHO, Metric, Rows, Splitting, epoch_order, saga_epoch, sweep
+from .spectral_rows import ADMM_RHO, Metric, Rows, Splitting
 
 
 class SpectralView:
@@ -80,18 +80,9 @@ class SpectralView:
             jax.device_put(a.reshape(n_blocks, size, n)) if n else None
             for a, n in zip((Z, Y, weight, offset), widths, strict=True)
         )
-        return Rows(
-            Z=Z,
-            Y=Y,
-            weight=weight,
-            offset=offset,
-            ridge=jax.device_put(self._column_ridge().astype(self.dtype)),
-            penalty=self.penalty,
-            splitting=self._splitting(),
-            observation=self.observation,
-            n_rows=self.n_rows,
-            n_blocks=n_blocks,
-        )
+        ridge = jax.device_put(self._column_ridge().astype(self.dtype))
+        known = self.penalty, self._splitting(), self.observation, self.n_rows, n_blocks
+        return Rows(Z, Y, weight, offset, ridge, *known)
 
     def _column_ridge(self) -> np.ndarray:
         ridge = np.zeros((self.n_features + 1, self.n_neurons))
@@ -150,44 +141,3 @@ class SpectralView:
         kept = np.r_[: self.basis.rank, self.n_features]
         start[kept] = random_start(np.random.default_rng([int(seed), 1, int(number)]), len(kept), self.dtype)
         return start
-
-
-class Position:
-    """Where some fits are: columns, what the last pass over the rows found there, and epochs of SAGA from there on."""
-
-    def __init__(self, view: SpectralView, batch_size: int | None, seed: int, kernels=None):
-        size = batch_size or view.default_batch_size
-        check_batch_size(size, view.n_rows)
-        self.view, self.seed, self.rows, self.epoch = view, seed, view.rows(size, seed), 0
-        self._sweep, self._saga_epoch = kernels or (sweep, saga_epoch)
-
-    @property
-    def params(self) -> Params:
-        """Coefficients and intercepts in float64."""
-        return self.view.from_columns(self.v, self.memory)
-
-    def put(self, params: Params) -> None:
-        """Go to some parameters."""
-        self.v = self.view.to_columns(params)
-        self.memory = self.rows.start_memory(self.v)
-        self.look()
-
-    def look(self) -> None:
-        """Take a pass at the columns for table, gradient, curvature and objective."""
-        self.table, self.mean_gradient, loss, self.bend = self._sweep(self.rows, self.v)
-        self.gradient = np.asarray(self.mean_gradient, np.float64)
-        self.objective = self.view.objective(np.asarray(loss, np.float64), self.params.coef)
-
-    def keep(self) -> None:
-        """Remember the columns: the next epoch gives their buffers away."""
-        self.kept = jax.tree.map(np.array, (self.v, self.memory))
-
-    def visit_rows(self, step: np.ndarray, metric: Metric, sampling: str = "partition") -> None:
-        """Visit about every row once, with steps (fit,) of length 0 for those that stay."""
-        rows = self.rows
-        order = epoch_order(sampling, self.seed, self.epoch, rows.n_blocks, rows.batch_size, rows.n_rows)
-        self.v, self.table, self.mean_gradient, self.memory = self._saga_epoch(
-            rows, self.v, self.table, self.mean_gradient, self.memory, metric, step.astype(self.view.dtype),
-            order, subsets=sampling == "subsets",
-        )  # fmt: skip
-        self.epoch += 1

@@ -1,164 +1,67 @@
-"""SAGA for generalised linear models: one scalar per row and neuron remembers the last gradient seen.
+"""Walks of fits in epochs of SAGA, and the certificates of their steps."""
 
-Steps are SAGA's own; proofs, verdicts and exact endings are the engine's. Algorithm, unbiasedness, sampling and the
-anchored certificate: docs/theory/saga.md.
-"""
-
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from ..bounds import (
-    PARTITION_THEOREM,
-    SUBSET_THEOREM,
-    StepCertificate,
-    batch_smoothness,
-    bound_largest_eigenvalue,
-    partition_step,
-    subset_step,
-)
-from ..checks import check_choice, check_positive, check_real, check_whole
-from ..engine.cg import Descent
-from ..engine.host import HostRows
-from ..engine.loop import Run
-from ..engine.metric import SharedMetric
+from ..bounds import batch_smoothness, bound_largest_eigenvalue, check_batch_size, partition_step, subset_step
 from ..engine.problem import Params
-from ..engine.proximal import select
-from ..engine.result import LoopOptions, Solution
-from ..numerics import seed_of
-from .spectral_rows import SAMPLINGS, Metric, Rows, block_spectra, largest_change
-from .spectral_view import Position, SpectralView
+from .spectral_rows import Metric, Rows, block_spectra, largest_change, saga_epoch, sweep
+from .spectral_view import SpectralView
+
+SAMPLINGS = ("partition", "subsets", "shuffle")
 
 
-@dataclass(frozen=True)
-class SAGA:
-    r"""SAGA with certified steps in the spectral basis.
+class Position:
+    """Where some fits are: columns, what the last pass over the rows found there, and epochs of SAGA from there on."""
 
-    Parameters
-    ----------
-    batch_size : int, optional
-        Rows per step; chosen by default (1/50 of the recording, 256 to 4096).
-    sampling : {"partition", "subsets", "shuffle"}
-        Blocks of a fixed random partition drawn independently (theorem, contiguous memory); uniform subsets of
-        rows (theorem, gathers: about twice the time per pass); each block once per epoch in random order
-        (no theorem at this step, labelled so).
-    certificate : {"anchored", "global"}
-        Whether smoothness is bounded where eta stays near its present value, re-certified as the fit
-        moves, or everywhere. The exp link has no global bound.
-    radius : float
-        Change of eta the anchored certificate allows at first.
-    step_scale : float
-        Multiplies the certified step; above 1 the step is guarded but not certified. At most 2.
-    step_limit : float
-        No step is longer; one shorter than the theorem allows is as certified.
-    failure_probability : float
-        Over the population, that some smoothness bound is below the truth.
-    lanczos_steps, check_every, warmup : int
-        Matrix products per certificate, epochs between checks, most conjugate gradient steps before the first
-        certificate (they end when eta moves by less than a quarter of ``radius`` in a step; penalties with kinks have
-        none).
+    def __init__(self, view: SpectralView, batch_size: int | None, seed: int, kernels=None):
+        size = batch_size or view.default_batch_size
+        check_batch_size(size, view.n_rows)
+        self.view, self.seed, self.rows, self.epoch = view, seed, view.rows(size, seed), 0
+        self._sweep, self._saga_epoch = kernels or (sweep, saga_epoch)
 
-    References
-    ----------
-    Defazio, Bach, Lacoste-Julien (2014), SAGA. Gazagnadou, Gower, Salmon (2019), Optimal mini-batch and step
-    sizes for SAGA.
-    """
+    @property
+    def params(self) -> Params:
+        """Coefficients and intercepts in float64."""
+        return self.view.from_columns(self.v, self.memory)
 
-    batch_size: int | None = None
-    sampling: str = "partition"
-    certificate: str = "anchored"
-    radius: float = 0.5
-    step_scale: float = 1.0
-    step_limit: float = float("inf")
-    failure_probability: float = 1e-3
-    lanczos_steps: int = 10
-    check_every: int = 3
-    warmup: int = 10
-    on_host: ClassVar[bool] = False
+    def put(self, params: Params) -> None:
+        """Go to some parameters."""
+        self.v = self.view.to_columns(params)
+        self.memory = self.rows.start_memory(self.v)
+        self.look()
 
-    def __post_init__(self):
-        check_choice("sampling", self.sampling, SAMPLINGS)
-        check_choice("certificate", self.certificate, ("anchored", "global"))
-        check_positive("radius", self.radius)
-        check_real("step_scale", self.step_scale, 2.0, closed=True)
-        check_real("step_limit", self.step_limit, float("inf"), closed=True)
-        check_real("failure_probability", self.failure_probability, 1.0)
-        for name, least in {"batch_size": 1, "lanczos_steps": 1, "check_every": 1, "warmup": 0}.items():
-            if name != "batch_size" or self.batch_size is not None:
-                check_whole(name, getattr(self, name), least)
+    def look(self) -> None:
+        """Take a pass at the columns for table, gradient, curvature and objective."""
+        self.table, self.mean_gradient, loss, self.bend = self._sweep(self.rows, self.v)
+        self.gradient = np.asarray(self.mean_gradient, np.float64)
+        self.objective = self.view.objective(np.asarray(loss, np.float64), self.params.coef)
 
-    def run(
-        self, problem, params: Params | None = None, *, key: jax.Array, options: LoopOptions | None = None
-    ) -> Solution:
-        """Fit until every neuron is converged or the budget is spent; see :class:`LoopOptions`.
+    def keep(self) -> None:
+        """Remember the columns: the next epoch gives their buffers away."""
+        self.kept = jax.tree.map(np.array, (self.v, self.memory))
 
-        Raises
-        ------
-        ValueError
-            For rows that are not in memory, several devices, and constants that have no bound.
+    def visit_rows(self, step: np.ndarray, metric: Metric, sampling: str = "partition") -> None:
+        """Visit about every row once, in an order drawn for this epoch; fits that stay have steps (fit,) of length 0.
+
+        "partition": blocks of the fixed random partition, independently and uniformly. "shuffle": every block once, in
+        random order. "subsets": independent uniform subsets of rows.
         """
-        if not problem.in_memory:
-            raise ValueError('SAGA needs rows in memory. Use solver_name="auto", which reads them as it goes.')
-        if len(problem.devices) > 1:
-            raise ValueError(
-                f"SAGA runs on one device; devices names {len(problem.devices)}. Leave devices out, or use "
-                'solver_name="auto", which shares the rows among them.'
-            )
-        if self.certificate == "global" and np.isinf(problem.observation.curvature_bound(1.0)):
-            raise ValueError(
-                f"the {problem.observation.name} link has no global bound of its curvature: a global certificate is "
-                'impossible. Use certificate="anchored".'
-            )
-        walks: list[Walk] = []
-        seed, options = seed_of(key), replace(options or LoopOptions(), max_memory=np.inf)  # one walk for all fits
-
-        def begin(rows, metric, ridge, at, fits):
-            descent = SagaDescent(self, problem, seed, fits, rows, metric, ridge, at)
-            walks.append(descent.walk)
-            return descent
-
-        run = Run(problem, options, seed, params, begin=begin)
-        solution = run.run()
-        return replace(
-            solution,
-            step_certificate=self._step_certificate(walks[0]) if walks else None,
-            solver_name="SAGA" + "+Newton" * run.exact,
-        )
-
-    def _step_certificate(self, walk: Walk) -> StepCertificate:
-        """Return steps in use, their constants and the theorem that allows them."""
-        theorem = {
-            "partition": PARTITION_THEOREM,
-            "subsets": SUBSET_THEOREM,
-            "shuffle": "no theorem: blocks in random order without replacement, at the step of partition sampling",
-        }[self.sampling]
-        assumptions = ["loss of every neuron convex, smoothness bounded in the metric of the spectral basis"]
-        if self.certificate == "anchored":
-            assumptions.append(
-                "linear predictors stay within radius of their values where the step was certified; looked at "
-                f"each check (check_every = {self.check_every}). Neurons that left and were certified anew: "
-                f"{int(np.sum(walk.left > 0))}"
-            )
-        if self.step_scale > 1:
-            theorem = f"no theorem: {self.step_scale:g} times the step of {theorem}"
-        return StepCertificate(
-            step=walk.step,
-            L=walk.L,
-            L_max=walk.L_max,
-            L_b=walk.L_b,
-            mu=np.zeros_like(walk.step),
-            batch_size=walk.rows.batch_size,
-            n_rows=walk.rows.n_rows,
-            theorem=theorem,
-            assumptions=tuple(assumptions),
-            failure_probability=self.failure_probability,
-            anchor_radius=walk.radius,
-            certified=self.sampling != "shuffle" and self.step_scale <= 1,
-        )
+        rows, rng = self.rows, np.random.default_rng([self.seed, 2, self.epoch])
+        n, size = rows.n_blocks, rows.batch_size
+        if sampling == "partition":
+            order = rng.integers(0, n, n)
+        elif sampling == "shuffle":
+            order = rng.permutation(n)
+        else:
+            order = np.stack([rng.choice(rows.n_rows, size, replace=False, shuffle=False) for _ in range(n)])
+        self.v, self.table, self.mean_gradient, self.memory = self._saga_epoch(
+            rows, self.v, self.table, self.mean_gradient, self.memory, metric, step.astype(self.view.dtype),
+            order.astype(np.int32), subsets=sampling == "subsets",
+        )  # fmt: skip
+        self.epoch += 1
 
 
 class Smoothness(NamedTuple):
@@ -188,7 +91,7 @@ def certify_smoothness(view: SpectralView, rows: Rows, v, radius, metric, n_step
 class Walk(Position):
     """Some fits on their way with SAGA, and the step with its certificate."""
 
-    def __init__(self, solver: SAGA, view: SpectralView, params: Params, seed: int):
+    def __init__(self, solver, view: SpectralView, params: Params, seed: int):
         super().__init__(view, solver.batch_size, seed)
         self.solver, n = solver, view.n_neurons
         self.put(params)
@@ -203,17 +106,9 @@ class Walk(Position):
         self._certify(np.ones(n, bool))
 
     def visit(self, active: np.ndarray, n_epochs: int) -> None:
-        """Go some epochs with the fits ``active``, bool (fit,), and check what came of it."""
-        self.step_through(active, n_epochs)
-        self._check(active)
-
-    def step_through(self, active: np.ndarray, n_epochs: int) -> None:
-        """Visit about every row ``n_epochs`` times."""
+        """Go some epochs with the fits ``active``, bool (fit,), undo what went wrong, and certify anew who left."""
         for _ in range(n_epochs):
             self.visit_rows(np.where(active, self.step, 0.0), self.metric, self.solver.sampling)
-
-    def _check(self, active: np.ndarray) -> None:
-        """Refresh the table, see which neurons left their set, undo what went wrong, certify anew."""
         before = self.objective
         self.look()
         moved = np.asarray(largest_change(self.rows, np.asarray(self.v) - np.asarray(self.anchor)))
@@ -247,96 +142,7 @@ class Walk(Position):
         else:
             L_b = fresh.block
             step = partition_step(L_b, 0.0, rows.n_rows, rows.batch_size)
-        found = {
-            "anchor": self.kept[0],
-            "step": np.minimum(solver.step_scale * step, solver.step_limit),
-            "L": fresh.full,
-            "L_max": fresh.row,
-            "L_b": L_b,
-        }
+        step = np.minimum(solver.step_scale * step, solver.step_limit)
+        found = {"anchor": self.kept[0], "step": step, "L": fresh.full, "L_max": fresh.row, "L_b": L_b}
         for name, new in found.items():
             setattr(self, name, np.where(renew, new, getattr(self, name)))
-
-
-class SagaDescent(Descent):
-    """Fits that go some epochs of SAGA at a time; see :class:`Descent`.
-
-    Groups that part go on with one walk of all neurons, in which those that do not move take steps of length 0: its
-    kernels are compiled once.
-    """
-
-    of_fits = (*Descent.of_fits, "index", "_null")
-
-    def __init__(self, solver: SAGA, problem, seed: int, fits, rows, metric: SharedMetric, ridge, at):
-        self.penalty = select(problem.penalty, fits)
-        self.walk: Walk | None = None
-        self.kinks = not self.penalty.smooth
-        super().__init__(rows, metric, ridge, at)
-        for _ in range(solver.warmup if not self.kinks else 0):
-            before = rows.eta.copy()
-            super().advance(np.ones(len(fits), bool))
-            if not (np.abs(rows.eta - before).max(axis=0) > solver.radius / 4).any():
-                break
-        self.n_steps[:] = 0
-        self.hessian_cost = np.full(len(fits), np.inf)  # no metric makes these steps longer
-        view = SpectralView(
-            observation=problem.observation,
-            penalty=problem.penalty,
-            basis=problem.basis,
-            dtype=problem.dtype,
-            **problem.rows_of(np.arange(problem.n_neurons)),
-        )
-        start = problem.null_params()
-        start.coef[:, fits], start.intercept[fits] = self.coef, self.intercept - rows.mean @ self.coef
-        self.walk, self.index, self._null = Walk(solver, view, start, seed), fits, problem.null_objective[fits]
-        bend = self.walk.curvature[fits]
-        self.shared = SharedMetric(metric.basis, np.where(bend > 0, bend, metric.curvature), metric.ridge)
-        self._read()
-
-    def judge(self) -> None:
-        """Say how far the gradient is from 0, or the smallest subgradient."""
-        g = self.gradient
-        if self.kinks:
-            residual = np.asarray(self.penalty.subgradient_residual(self.coef, g[:-1]), np.float64)
-            g = np.vstack([residual, g[-1]])
-        self.towards = self.precondition(g)
-        self.squared_norm = self.inner(g, self.towards)
-
-    def precondition(self, g: np.ndarray) -> np.ndarray:
-        """Apply the metric of the walk, in which every fit has a centre of its own."""
-        if self.walk is None:
-            return super().precondition(g)
-        whiten = self.shared.basis.whiten
-        metric = Metric(*(np.asarray(part, np.float64)[:, self.index] for part in self.walk.metric))
-        x = metric.apply(np.vstack([whiten.T @ g[:-1], g[-1]]))
-        return np.vstack([whiten @ x[:-1], x[-1]])
-
-    def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> None:
-        """Go as many epochs as lie between checks, and no more than are left."""
-        active = np.zeros(self.walk.view.n_neurons, bool)
-        active[self.index] = moving
-        n_epochs = int(np.clip(most_steps - self.n_steps[moving].max(), 1, self.walk.solver.check_every))
-        self.walk.visit(active, n_epochs)
-        self.n_steps = self.n_steps + n_epochs * moving
-        self.rows.passes += (n_epochs + 2) * moving.mean()
-        self._read()
-        self.trace.append(self.estimate)
-
-    def _read(self) -> None:
-        """Take over where the walk is: parameters and gradient of centred features."""
-        walk, basis, at = self.walk, self.walk.view.basis, self.index
-        params, g = walk.params, walk.gradient[:, at]
-        coef = params.coef[:, at]
-        self.at = np.vstack([coef, params.intercept[at] + self.rows.mean @ coef])
-        self.gained = self._null - walk.objective[at]
-        away = np.outer(basis.mean - self.rows.mean, g[-1])  # what is taken off the features is rounded as they are
-        self.arrive(np.vstack([basis.unwhiten.T @ g[:-1] + away, g[-1]]))
-
-    def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
-        """Keep the shared metric, which only estimates."""
-
-    def _part(self, index: np.ndarray, rows: HostRows) -> SagaDescent:
-        """Return some of the fits as a descent of their own on the same walk."""
-        part = super()._part(index, rows)
-        part.penalty = select(self.penalty, index)
-        return part

@@ -31,12 +31,12 @@ class BoundMajorization:
     Parameters
     ----------
     relaxation : float
-        In (0, 2): how far to go, in units of the way to the bound's minimum. Every value in the range lowers the
-        objective in every step; 1 goes to the minimum. 1.9 is best where the bound is far above the objective (certain
-        rows, weak ridges), and close to the worst where it is not; 1.5 is never far from the best.
+        In (0, 2): how far to go, in units of the way to the bound's minimum. Every value lowers the objective in every
+        step. 1.9 is best where the bound is far above the objective (certain rows, weak ridges), and close to the worst
+        where it is not; 1.5 is never far from the best.
     order : {"descending", "given", "ascending", "averaged"}
-        In which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a rule, and
-        half the products on digits (benchmarks/majorization_paper.py); "averaged" as few, each with twice the work.
+        In which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a rule;
+        "averaged" as few, each with twice the work.
     max_products : int
         Products with the bound's curvature per step, at most.
 
@@ -112,7 +112,7 @@ class _Bounds:
             bend, self._classes = np.linalg.eigh(_mean_curvature(rows, order))
             bend = np.maximum(bend, _FLOOR * bend[-1])
         else:
-            bend, self._classes = rows.mean_curvature(), np.eye(1)
+            bend, self._classes = rows.mean_curvature(), None
         self._metric = at.metric(bend)
 
     def product(self, p: np.ndarray) -> np.ndarray:
@@ -131,9 +131,9 @@ class _Bounds:
 
     def precondition(self, r: np.ndarray) -> np.ndarray:
         """Divide by the approximate curvature, across the shift common to all classes, of which r has no part."""
-        turn = (lambda a: a) if len(self._classes) == 1 else (lambda a: a @ self._classes)
-        z = self._metric.solve(turn(r))
-        z = z if len(self._classes) == 1 else z @ self._classes.T
+        r = r if self._classes is None else r @ self._classes
+        z = self._metric.solve(r)
+        z = z if self._classes is None else z @ self._classes.T
         z = z - z.mean(axis=1, keepdims=True)
         z[-1] *= self._at.rows.fit_intercept
         return z

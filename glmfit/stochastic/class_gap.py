@@ -33,8 +33,7 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
 
     The dual point is the model's own probabilities, mixed with just enough of a fixed distribution that the expected
     count of every class is the observed one, as the free intercepts demand; where classes are few, also those of
-    intercepts that are nearly optimal. 64 epsilons of the sums are added for rounding, and what rounding of the scores
-    can do. Cost: one pass over rows and classes, and up to six more where intercepts are off.
+    intercepts that are nearly optimal. Cost: one pass over rows and classes, and up to three more.
     """
     paired = problem.n_rows * problem.n_classes**2 <= _SETTLING_WORK
     sums = problem.sums_at(params, paired)

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from ..compilation import jit
+from .class_rows import ALL
 from .implicit import Batch, dual_ascent, jacobi_ascent, newton_cg
 from .lambert import limits
 
 _NONE = jnp.iinfo(jnp.int32).max  # no class
+_NEWTON_STEPS = 30  # at least: cut short, steps of Newton's method are no proximal steps
 _PASSED = 8  # draws that later ones pass in one sweep over them (measured)
 
 
@@ -76,27 +78,37 @@ class Visit(NamedTuple):
     write: Any  # scale at which rows are added
 
     def of_pairs(self):
-        """Row, label, place of the auxiliary variable and weight of each pair."""
-        data = self.data
-        return tuple(values[self.chosen] for values in (data.row, data.label, data.auxiliary, data.weight))
+        """Row, label, place of the auxiliary variable, and length of the step of each pair."""
+        data, at = self.data, self.chosen
+        return data.row[at], data.label[at], data.auxiliary[at], self.span.c * data.weight[at]
+
+    def of_label(self, n_classes: int):
+        """Logarithms of the weights, and shares, of some negatives and last the label, (class,)."""
+        target = jax.nn.one_hot(n_classes - 1, n_classes, dtype=self.data.weight.dtype)
+        return jnp.where(target > 0, jnp.zeros_like(target), self.span.log_a), target
 
     def mobility(self, i):
         """How far an implicit step along a row moves its scores: an unpenalised intercept adds 1."""
         rows = self.data.rows
         return rows.norm[i] / (1 + self.span.c * self.span.strength) + (1 - rows.penalised[-1])
 
-    def scores(self, V, i, classes):
-        """Scores of several rows at classes of their own, (row, class)."""
-        s = jax.vmap(self.data.rows.score, (None, 0, 0, None))(V, i, classes, self.read)
-        return s if self.data.offset is None else s + self.data.offset[i[:, None], classes]
+    def offset(self, score, i, classes):
+        """Scores of several rows with their offsets."""
+        offset = self.data.offset
+        if offset is None:
+            return score
+        return score + (offset[i] if classes is ALL else offset[i[:, None], classes])
 
     def auxiliary(self, u, k):
         """Auxiliary variables, or zeros for a method without."""
         return u[k] if self.solver.auxiliary else jnp.zeros(k.shape, self.data.weight.dtype)
 
-    def moved(self, u, k, old, new, n=1):
-        """Auxiliary variables after a step, of which the mean over n rows is taken."""
-        return u.at[k].add((jnp.minimum(new, self.span.limit) - old) / n) if self.solver.auxiliary else u
+    def moved(self, u, k, old, step, n=1):
+        """Auxiliary variables after a step: raised whatever the batch; of the rest the mean over n rows is taken."""
+        if not self.solver.auxiliary:
+            return u
+        new = jnp.minimum(step.u, self.span.limit)
+        return u.at[k].add(new - old if n == 1 else step.raised - old + (new - step.raised) / n)
 
 
 @partial(jit, static_argnames=("visit", "solver"), donate_argnames="weights")
@@ -138,28 +150,39 @@ def look_up(data, order, negatives):
 
 def one_row(at: Visit, V, u):
     """Visit a row that was looked up, with its own negatives."""
-    i, classes, k, weight = at.of_pairs()
+    i, classes, k, c = at.of_pairs()
     s = at.data.rows.score(V, i, classes, at.read)
     s = s if at.data.offset is None else s + at.data.offset[at.chosen]
-    old = at.auxiliary(u, k)
-    step = at.solver.step(at.span.c * weight, at.span.log_a, s[:-1], s[-1], at.mobility(i), old)
-    V = at.data.rows.add(V, i, classes, jnp.append(-step.push, step.pull), at.write)
-    return V, at.moved(u, k, old, step.u)
+    old, (log_a, target) = at.auxiliary(u, k), at.of_label(len(classes))
+    step = at.solver.step(c, log_a, s, target, at.mobility(i), old)
+    return at.data.rows.add(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
 
 
-def averaged(at: Visit, V, u):
-    """Visit rows with negatives of their own, (row, negative): the mean of what each would do alone.
+def _mean_step(at: Visit, V, u, i, k, c, classes, log_a, target):
+    """Take the mean of what rows would do alone, given where their auxiliary variables are, and their classes.
 
     Of proximal steps the mean is firmly nonexpansive, hence stable for any step size.
     """
-    i, y, k, weight = at.of_pairs()
+    rows, n = at.data.rows, len(i)
+    s = at.offset(rows.scores(V, i, classes, at.read), i, classes)
+    old = at.auxiliary(u, k)
+    step = jax.vmap(at.solver.step)(c, log_a, s, target, at.mobility(i), old)
+    return rows.add(V, i, classes, step.amount / n, at.write), at.moved(u, k, old, step, n)
+
+
+def averaged(at: Visit, V, u):
+    """Visit rows with negatives of their own, (row, negative)."""
+    i, y, k, c = at.of_pairs()
     classes = jnp.concatenate([at.negatives, y[:, None]], axis=1)
-    s, old, n = at.scores(V, i, classes), at.auxiliary(u, k), len(y)
-    step = jax.vmap(at.solver.step, (0, None, 0, 0, 0, 0))(
-        at.span.c * weight, at.span.log_a, s[:, :-1], s[:, -1], at.mobility(i), old
-    )
-    amount = jnp.concatenate([-step.push, step.pull[:, None]], axis=1) / n
-    return at.data.rows.add(V, i, classes, amount, at.write), at.moved(u, k, old, step.u, n)
+    log_a, target = (jnp.broadcast_to(a, classes.shape) for a in at.of_label(classes.shape[1]))
+    return _mean_step(at, V, u, i, k, c, classes, log_a, target)
+
+
+def all_classes(at: Visit, V, u):
+    """Visit rows with all classes."""
+    i, y, k, c = at.of_pairs()
+    target = jax.nn.one_hot(y, V.shape[0], dtype=V.dtype)
+    return _mean_step(at, V, u, i, k, c, ALL, jnp.zeros_like(target), target)
 
 
 def support_of(data, i, width: int):
@@ -172,7 +195,7 @@ def support_of(data, i, width: int):
 
 
 def counts(at: Visit, V, u):
-    """Visit whole rows of counts: every class with counts and sampled others, the mean of the rows' steps.
+    """Visit whole rows of counts: every class with counts and sampled others.
 
     Negatives are two arrays: the classes with counts, as `support_of` gives them, and (row, negative) distinct classes
     without, or numbers that are no class and count nothing. There is one auxiliary variable per row, and the weight of
@@ -187,11 +210,7 @@ def counts(at: Visit, V, u):
     log_a = jnp.concatenate([jnp.where(support < n_classes, 0.0, -jnp.inf).astype(V.dtype), log_a], axis=1)
     classes = jnp.minimum(jnp.concatenate([support, drawn], axis=1), n_classes - 1)
     target = jnp.concatenate([target, jnp.zeros((n, m), V.dtype)], axis=1)
-    s, old, c = at.scores(V, i, classes), u[i], at.span.c * data.total[i]
-    step = jax.vmap(at.solver.step_counts)(c, log_a, s, target, at.mobility(i), old)
-    V = data.rows.add(V, i, classes, step.amount / n, at.write)
-    # What was raised is raised whatever the batch; of the step the mean is taken.
-    return V, u.at[i].add(step.raised - old + (jnp.minimum(step.u, at.span.limit) - step.raised) / n)
+    return _mean_step(at, V, u, i, i, at.span.c * data.total[i], classes, log_a, target)
 
 
 def shared(at: Visit, V, u):
@@ -199,16 +218,15 @@ def shared(at: Visit, V, u):
 
     A row's own label among them counts nothing for that row, unless the solver wants it.
     """
-    (i, y, k, weight), negative, data = at.of_pairs(), at.negatives, at.data
-    s, own = data.rows.scores_shared(V, i, negative, y, at.read)
-    if data.offset is not None:
-        s, own = s + data.offset[i[:, None], negative[None]], own + data.offset[i, y]
+    (i, y, k, c), rows = at.of_pairs(), at.data.rows
+    classes = jnp.column_stack([jnp.broadcast_to(at.negatives, (len(y), len(at.negatives))), y])
+    s = at.offset(rows.scores_shared(V, i, classes, at.read), i, classes)
+    (log_a, target), old = at.of_label(classes.shape[1]), at.auxiliary(u, k)
+    log_a = jnp.broadcast_to(log_a, s.shape)
     if not at.solver.hits:
-        s = jnp.where(negative[None] == y[:, None], -jnp.inf, s)
-    old, c = at.auxiliary(u, k), at.span.c * weight / len(y)
-    step = jax.vmap(at.solver.step, (0, None, 0, 0, None, 0))(c, at.span.log_a, s, own, 0.0, old)
-    V = data.rows.add_shared(V, i, negative, y, -step.push, step.pull, at.write)
-    return V, at.moved(u, k, old, step.u)
+        log_a = jnp.where((classes == y[:, None]) & (target == 0)[None], -jnp.inf, log_a)
+    step = jax.vmap(at.solver.step, (0, 0, 0, None, None, 0))(c / len(y), log_a, s, target, 0.0, old)
+    return rows.add_shared(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
 
 
 COUPLED = {"jacobi": jacobi_ascent, "dual": dual_ascent, "newton": newton_cg}
@@ -216,7 +234,7 @@ COUPLED = {"jacobi": jacobi_ascent, "dual": dual_ascent, "newton": newton_cg}
 
 def coupled(at: Visit, V, u):
     """Visit rows with shared negatives, (negative,) distinct, by the exact proximal step of the whole batch."""
-    (i, y, k, weight), negative, rows, n_classes = at.of_pairs(), at.negatives, at.data.rows, V.shape[0]
+    (i, y, k, c), negative, rows, n_classes = at.of_pairs(), at.negatives, at.data.rows, V.shape[0]
     # The classes touched, each once; the rest of the list names a class that does not exist.
     touched = jnp.unique(jnp.concatenate([y, negative]), size=len(y) + len(negative), fill_value=n_classes)
     drawn = jnp.any(touched[:, None] == negative[None], axis=1)
@@ -225,24 +243,13 @@ def coupled(at: Visit, V, u):
     x = rows.gather(i)
     penalised = jnp.broadcast_to(rows.penalised, x.shape) > 0
     base = (x * jnp.where(penalised, at.read, 1.0)) @ V.at[touched].get(mode="fill", fill_value=0).T
-    if at.data.offset is not None:
-        base = base + at.data.offset.at[i[:, None], touched[None]].get(mode="fill", fill_value=0)
+    base = at.offset(base, i, jnp.minimum(touched, n_classes - 1)[None])  # what no class has is not read
     mobility = (x * jnp.where(penalised, 1 / (1 + at.span.c * at.span.strength), 1.0)) @ x.T
-    batch = Batch(base, mobility, label, log_a, at.span.c * weight / len(y), u[k])
-    G, new = COUPLED[at.solver.minibatch](batch, at.solver.budget)
+    batch = Batch(base, mobility, label, log_a, c / len(y), u[k])
+    kind, budget = at.solver.minibatch, at.solver.sweeps
+    G, new = COUPLED[kind](batch, max(budget, _NEWTON_STEPS) if kind == "newton" else budget)
     change = G.T @ (x * jnp.where(penalised, 1 / at.write, 1.0))
     return V.at[touched].add(-change, mode="drop", unique_indices=True), u.at[k].add(new - batch.u)
-
-
-def all_classes(at: Visit, V, u):
-    """Visit rows; the mean of their proximal steps over all classes."""
-    (i, y, _, weight), rows = at.of_pairs(), at.data.rows
-    s = rows.score_all(V, i, at.read)
-    s = s if at.data.offset is None else s + at.data.offset[i]
-    target = jax.nn.one_hot(y, V.shape[0], dtype=V.dtype)
-    c = at.span.c * weight
-    push = jax.vmap(at.solver.step)(c, s, target, at.mobility(i))
-    return rows.add_all(V, i, (c[:, None] * target - push) / len(y), at.write), u
 
 
 @partial(jit, donate_argnames="weights")

@@ -149,14 +149,11 @@ class SoftmaxProblem:
         return scipy.sparse.csr_array((self.pairs.weight, (self.pairs.row, self.pairs.label)), shape)
 
     def null_params(self) -> Params:
-        """Model of class frequencies alone: the optimum without features, where there are no offsets.
-
-        A class that was never seen gets the weight of a hundredth of a row.
-        """
+        """Model of class frequencies alone: the optimum without features, where there are no offsets."""
         zero = np.zeros((self.n_features, self.n_classes))
         if not self.fit_intercept:
             return Params(zero, np.zeros(self.n_classes))
-        log = np.log(np.maximum(self.class_totals, 1e-2))
+        log = np.log(np.maximum(self.class_totals, 1e-2))  # a class that was never seen has a hundredth of a row
         return Params(zero, log - log.mean())
 
     @cached_property
@@ -234,9 +231,8 @@ class SoftmaxProblem:
 
     def evaluate(self, params: Params) -> Evaluation:
         """Compute F and its gradient in float64: ``objective`` is a number. Cost: one pass over rows and classes."""
-        sums = self.sums_at(params)
-        coef, intercept = sums.gradient
-        return Evaluation(sums.objective, coef + self.strength * params.coef, intercept)
+        objective, (coef, intercept), *_ = self.sums_at(params)
+        return Evaluation(objective, coef + self.strength * params.coef, intercept)
 
     def certify_gap(self, params: Params) -> SoftmaxGap:
         """Bound F - F* at any parameters, by weak duality; see :func:`certify_gap`."""
@@ -274,7 +270,8 @@ class SoftmaxProblem:
             p = np.exp(s)
             total = p.sum(axis=0)
             p /= total
-            log_norm, (row, label, weight) = np.log(total), self._pairs_of(rows)
+            log_norm, some = np.log(total), slice(self.first_pairs[rows.start], self.first_pairs[rows.stop])
+            row, label, weight = self.pairs.row[some] - rows.start, self.pairs.label[some], self.pairs.weight[some]
             loss = n @ log_norm - weight @ s[label, row]
             entropy = n @ (log_norm - np.einsum("ki,ki->i", p, s))
             curved = (p * n) @ p.T if paired else 0.0
@@ -289,11 +286,6 @@ class SoftmaxProblem:
         gradient = Params(g_coef.T, g_intercept if self.fit_intercept else np.zeros(self.n_classes))
         curved = np.diag(expected) - curved if paired else None
         return Sums(float(loss) + self._ridge(params), gradient, entropy, tilt, curved)
-
-    def _pairs_of(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Row within a slice, class and weight of every count in it."""
-        some = slice(self.first_pairs[rows.start], self.first_pairs[rows.stop])
-        return self.pairs.row[some] - rows.start, self.pairs.label[some], self.pairs.weight[some]
 
     @cached_property
     def first_pairs(self) -> np.ndarray:

@@ -14,7 +14,7 @@ import scipy.sparse
 
 _UNROLLED = 8  # classes, up to which reading their weights one by one is faster than by a list (measured)
 _SEGMENT_COST = 60  # a segment's overhead in a step on a CPU, in nonzeros
-_ALL = slice(None)
+ALL = slice(None)  # classes
 
 
 class DenseRows(NamedTuple):
@@ -42,29 +42,30 @@ class DenseRows(NamedTuple):
         ahead = sum(V[k, 0] for k in classes)
         return jnp.stack([jax.lax.dynamic_index_in_dim(V, k, keepdims=False) for k in classes]) @ (x + 0 * ahead)
 
+    def scores(self, V, i, classes, scale):
+        """Scores of several rows at classes of their own, or all, (row, class)."""
+        if classes is ALL:
+            return self._scaled(i, scale) @ V.T
+        return jax.vmap(self.score, (None, 0, 0, None))(V, i, classes, scale)
+
     def add(self, V, i, classes, amount, scale):
         """Add row i to some classes, distinct ones; or several rows, whose classes (row, class) may be the same."""
-        change = amount[..., None] * self._scaled(i, 1 / scale)[..., None, :]
+        x = self._scaled(i, 1 / scale)
+        if classes is ALL:
+            return V + amount.T @ x
+        change = amount[..., None] * x[..., None, :]
         return V.at[classes].add(change, mode="promise_in_bounds", unique_indices=jnp.ndim(i) == 0)
 
-    def scores_shared(self, V, i, shared, own, scale):
-        """Scores of several rows at shared classes, (row, class), and at one of their own, (row,)."""
+    def scores_shared(self, V, i, classes, scale):
+        """Scores of several rows at classes, (row, class), all but the last of which they share."""
         x = self._scaled(i, scale)
-        return x @ V[shared].T, jnp.sum(x * V[own], axis=1)
+        return jnp.column_stack([x @ V[classes[0, :-1]].T, jnp.sum(x * V[classes[:, -1]], axis=1)])
 
-    def add_shared(self, V, i, shared, own, amount, amount_own, scale):
-        """Add several rows to shared classes, distinct ones, and to one of their own each."""
+    def add_shared(self, V, i, classes, amount, scale):
+        """Add several rows to such classes; those that they share are distinct."""
         x = self._scaled(i, 1 / scale)
-        V = V.at[shared].add(amount.T @ x, mode="promise_in_bounds", unique_indices=True)
-        return V.at[own].add(amount_own[:, None] * x, mode="promise_in_bounds")
-
-    def score_all(self, V, i, scale):
-        """Scores of every class at several rows, (row, class)."""
-        return self._scaled(i, scale) @ V.T
-
-    def add_all(self, V, i, amount, scale):
-        """Add several rows to every class, amounts (row, class)."""
-        return V + amount.T @ self._scaled(i, 1 / scale)
+        V = V.at[classes[0, :-1]].add(amount[:, :-1].T @ x, mode="promise_in_bounds", unique_indices=True)
+        return V.at[classes[:, -1]].add(amount[:, -1:] * x, mode="promise_in_bounds")
 
     def gather(self, i):
         """Features of several rows, (row, column)."""
@@ -72,10 +73,7 @@ class DenseRows(NamedTuple):
 
 
 class SparseRows(NamedTuple):
-    """Features as segments of nonzeros: a row is one or more consecutive segments, padded with zeros.
-
-    The same verbs as those of dense rows; steps take rows one after another.
-    """
+    """Features as consecutive segments of nonzeros, padded with zeros, with the verbs of dense rows, one by one."""
 
     column: jax.Array  # (segment, nonzero)
     value: jax.Array  # (segment, nonzero)
@@ -107,12 +105,18 @@ class SparseRows(NamedTuple):
 
         return self._over(i, scale, update, jnp.zeros_like(V[classes, 0]))
 
+    def scores(self, V, i, classes, scale):
+        """Scores of several rows at classes of their own, or all, (row, class)."""
+        if classes is ALL:
+            return jax.lax.map(lambda row: self.score(V, row, ALL, scale), i)
+        return jax.lax.map(lambda row: self.score(V, *row, scale), (i, classes))
+
     def add(self, V, i, classes, amount, scale):
         """Add row i to some classes, distinct ones; or several rows, whose classes (row, class) may be the same."""
         if jnp.ndim(i):
 
             def one(j, V):
-                return self.add(V, i[j], classes if classes is _ALL else classes[j], amount[j], scale)
+                return self.add(V, i[j], classes if classes is ALL else classes[j], amount[j], scale)
 
             return jax.lax.fori_loop(0, len(i), one, V)
 
@@ -121,23 +125,7 @@ class SparseRows(NamedTuple):
 
         return self._over(i, 1 / scale, update, V)
 
-    def scores_shared(self, V, i, shared, own, scale):
-        """Scores of several rows at shared classes, (row, class), and at one of their own, (row,)."""
-        s = jax.lax.map(lambda row: self.score(V, row[0], jnp.append(shared, row[1]), scale), (i, own))
-        return s[:, :-1], s[:, -1]
-
-    def add_shared(self, V, i, shared, own, amount, amount_own, scale):
-        """Add several rows to shared classes, distinct ones, and to one of their own each."""
-        classes = jnp.column_stack([jnp.broadcast_to(shared, amount.shape), own])
-        return self.add(V, i, classes, jnp.column_stack([amount, amount_own]), scale)
-
-    def score_all(self, V, i, scale):
-        """Scores of every class at several rows, (row, class)."""
-        return jax.lax.map(lambda row: self.score(V, row, _ALL, scale), i)
-
-    def add_all(self, V, i, amount, scale):
-        """Add several rows to every class, amounts (row, class)."""
-        return self.add(V, i, _ALL, amount, scale)
+    scores_shared, add_shared = scores, add
 
     def gather(self, i):
         """Features of several rows, (row, column): a scratch of the minibatch, never more."""
@@ -147,14 +135,11 @@ class SparseRows(NamedTuple):
 
 def _entries(classes, column):
     """Index of some columns of some classes, or of all."""
-    return (classes, column) if classes is _ALL else (classes[:, None], column[None])
+    return (classes, column) if classes is ALL else (classes[:, None], column[None])
 
 
 class ClassData(NamedTuple):
-    """Data of a softmax model on the device: labelled pairs of rows and classes.
-
-    A row with one label is one pair; a row of counts is one pair per class that was seen.
-    """
+    """Data of a softmax model on the device: pairs of rows and the classes that were seen in them."""
 
     rows: Any  # features: DenseRows or SparseRows
     label: jax.Array  # class of each pair, (pair,)
@@ -192,7 +177,9 @@ def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows
     d = X.shape[1]
     norm = row_products(X, X).astype(dtype)
     nonzeros = np.diff(X.indptr) + intercept
-    width = _width(nonzeros)
+    # Nonzeros per segment that make a pass over the rows cheapest, padding and overhead counted.
+    widths = np.unique(np.minimum(16 * np.arange(1, 33), max(1, int(nonzeros.max(initial=1)))))
+    width = int(widths[np.argmin([np.sum(-(-nonzeros // w)) * (w + _SEGMENT_COST) for w in widths])])
     count = np.maximum(-(-nonzeros // width), 0)
     first = np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int32)
     column = np.zeros(int(count.sum()) * width, np.int32)
@@ -208,11 +195,3 @@ def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows
     penalised = np.ones(d + intercept, dtype)
     penalised[d:] = 0
     return SparseRows(*map(jax.device_put, (*arrays, np.int32(d if intercept else -1), penalised, norm)))
-
-
-def _width(nonzeros: np.ndarray) -> int:
-    """Nonzeros per segment that make a pass over the rows cheapest, padding and overhead counted."""
-    longest = max(1, int(nonzeros.max(initial=1)))
-    widths = np.unique(np.minimum(16 * np.arange(1, 33), longest))
-    cost = [np.sum(-(-nonzeros // width)) * (width + _SEGMENT_COST) for width in widths]
-    return int(widths[np.argmin(cost)])

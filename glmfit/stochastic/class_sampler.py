@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,7 @@ from ..compilation import jit
 from ..engine.problem import Params
 from ..numerics import seed_of
 from . import class_kernels as kernels
-from .implicit import Impulse
-from .schedule import ScheduledSolver, check_explicit_step
+from .schedule import ScheduledSolver
 
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 VISITS = ("pair", "row")
@@ -34,6 +33,19 @@ class SamplerState(NamedTuple):
     seed: int  # of all draws
 
 
+class Step(NamedTuple):
+    """What a step adds to the classes it touches, and what it does to the auxiliary variable."""
+
+    amount: jax.Array  # in rows, (class,)
+    raised: jax.Array  # auxiliary variable before the step proper
+    u: jax.Array  # and after it
+
+    @classmethod
+    def of_pair(cls, push, pull, u, after) -> Self:
+        """Step of a pair: what its negatives are pushed away by, and its label is pulled by."""
+        return cls(jnp.append(-push, pull), u, after)
+
+
 @dataclass(frozen=True)
 class ClassSampler(ScheduledSolver):
     """Solver that samples classes, a static argument of the kernels. Its step sees scores and returns pushes."""
@@ -42,9 +54,11 @@ class ClassSampler(ScheduledSolver):
     hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts
     n_negatives: int = 5  # classes sampled per step in addition to the label; at most all others are
     batch_size: int = 1  # rows per step
-    # Fields only where there is a choice: member of the family of double sums, and what a step visits.
+    # Fields only where there is a choice: member of the family of double sums, what a step visits, and whether weights
+    # and auxiliary variables are kept where the optimum is proved to be.
     alpha = 0.0
     visit = "pair"
+    bounded = False
 
     def __post_init__(self):
         check_whole("n_negatives", self.n_negatives, 1)
@@ -52,10 +66,11 @@ class ClassSampler(ScheduledSolver):
         check_choice("visit", self.visit, VISITS)
 
     @abstractmethod
-    def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        """Step of one row, of length c with the row's weight, from the scores of its negatives and of its label.
+    def step(self, c, log_a, score, target, mobility, u) -> Step:
+        """Step of one row, of length c with the row's weight, from the scores of the classes it touches, (class,).
 
-        ``log_a`` is the logarithm of a negative's weight, u the auxiliary variable before the step.
+        ``log_a`` are the logarithms of their weights, -inf for what is none, ``target`` the shares of its counts (of a
+        pair the label has all, and is last), and u is the auxiliary variable before the step.
         """
 
     # ---------------------------------------------------------------- verbs
@@ -80,14 +95,11 @@ class ClassSampler(ScheduledSolver):
     def update(self, problem, state: SamplerState, c: float) -> SamplerState:
         number, data = problem.dtype.type, problem.class_data
         data = data._replace(auxiliary=data.row) if self._per_row else data
-        # The ridge in terms of what is sampled: a row of counts is several pairs.
-        n_visits = self.n_visits(problem)
-        strength = problem.strength * problem.n_rows / n_visits
+        n_visits, strength = self.n_visits(problem), self.strength(problem)
         change = c * strength
-        if not self.implicit:
-            check_explicit_step(c, strength)
         m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, n_visits)
-        facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), self._auxiliary_limit(problem)))
+        limit = problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
+        facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), limit))
         span = kernels.Span(0, 0, *facts)
         # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
         n_steps, width = n_visits // n, problem.most_seen if self.visit == "row" else 0
@@ -112,15 +124,15 @@ class ClassSampler(ScheduledSolver):
                 weights = kernels.take_steps(seen, weights, part, negatives, some, visit, self)
                 if change > 0:
                     weights = kernels.merge_scale(weights, data.rows.penalised)
+        if self.bounded and problem.coef_bound < math.inf:
+            weights = kernels.project(weights, data.rows.penalised, number(problem.coef_bound))
         return SamplerState(weights, state.epoch + 1, state.seed)
 
     # ---------------------------------------------------------------- how
 
     def _visit(self, n: int) -> Callable:
         """Return what a step does with n pairs."""
-        if n == 1:
-            return kernels.one_row
-        return kernels.shared if self._shares(n) else kernels.averaged
+        return kernels.one_row if n == 1 else kernels.shared
 
     @property
     def _per_row(self) -> bool:
@@ -129,18 +141,12 @@ class ClassSampler(ScheduledSolver):
 
     def _shares(self, n: int) -> bool:
         """Whether the rows of a batch share their negatives."""
-        return n > 1
+        return n > 1 and self._visit(n) is not kernels.averaged
 
     def log_weight(self, n_classes: int, m: int, n: int) -> float:
-        """Logarithm of the weight of each of m negatives that keeps the double sum unbiased, batches of n rows.
-
-        Shared ones are drawn from all classes, a row's own label counting nothing: docs/theory/double_sum.md.
-        """
+        """Logarithm of the weight of each of m negatives of n rows that keeps the double sum unbiased."""
+        # Shared ones are drawn from all classes, a row's own label counting nothing: docs/theory/double_sum.md.
         return math.log((n_classes if self._shares(n) else n_classes - 1) / m)
-
-    def _auxiliary_limit(self, problem) -> float:
-        """Return what auxiliary variables are kept below after every step."""
-        return math.inf
 
     def n_visits(self, problem) -> int:
         """Visits of an epoch: pairs of a row and a class with counts, or rows."""

@@ -4,27 +4,18 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from ..checks import check_choice, check_flag, check_positive, check_whole
 from . import class_kernels as kernels
-from .class_sampler import ClassSampler, SamplerState
-from .implicit import Impulse, implicit_counts, implicit_step, softmax_prox
+from .class_sampler import ClassSampler, Step
+from .implicit import implicit_counts, implicit_step, softmax_prox
 from .lambert import log1p_sum_exp
 
-_NEWTON_STEPS = 30  # at least: cut short, steps of Newton's method are no proximal steps
 MINIBATCHES = ("averaged", *kernels.COUPLED)
-
-
-class CountStep(NamedTuple):
-    """Step on a row of counts."""
-
-    amount: jax.Array  # what is added per class touched, in rows, (class,)
-    raised: jax.Array  # auxiliary variable before the step proper
-    u: jax.Array  # and after it
 
 
 @dataclass(frozen=True)
@@ -78,29 +69,17 @@ class ImplicitSGD(ClassSampler):
                 f'visit is "row" with alpha={self.alpha!r}; implicit steps on rows of counts need alpha=1.'
             )
 
-    def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
+    def step(self, c, log_a, score, target, mobility, u) -> Step:
         if self.alpha == 1:
-            score, log_a = jnp.append(score, score_label), jnp.append(jnp.full_like(score, log_a), 0.0)
-            target = jnp.zeros_like(score).at[-1].set(1.0)
-            step = self.step_counts(c, log_a, score, target, mobility, u)
-            return Impulse(-step.amount[:-1], step.amount[-1], step.u)
-        return implicit_step(c, log_a, score - score_label, mobility, mobility, u)
-
-    def step_counts(self, c, log_a, score, target, mobility, u) -> CountStep:
-        """Step of a row of counts, absolute form."""
-        push, after = implicit_counts(c, log_a, score, target, mobility, u)
-        return CountStep(c * target - push, u, after)
-
-    def _shares(self, n: int) -> bool:
-        return n > 1 and self.minibatch != "averaged"
+            push, after = implicit_counts(c, log_a, score, target, mobility, u)
+            return Step(c * target - push, u, after)
+        push, pull, after = implicit_step(c, log_a[:-1], score[:-1] - score[-1], mobility, mobility, u)
+        return Step.of_pair(push, pull, u, after)
 
     def _visit(self, n: int) -> Callable:
-        return kernels.coupled if self._shares(n) else super()._visit(n)
-
-    @property
-    def budget(self) -> int:
-        """Sweeps, or Newton steps, of a minibatch."""
-        return max(self.sweeps, _NEWTON_STEPS) if self.minibatch == "newton" else self.sweeps
+        if n == 1:
+            return kernels.one_row
+        return kernels.averaged if self.minibatch == "averaged" else kernels.coupled
 
 
 @dataclass(frozen=True)
@@ -123,9 +102,8 @@ class SoftmaxProx(ClassSampler):
     implicit: ClassVar[bool] = True
     n_negatives: int = 1
 
-    def step(self, c, score, target, mobility):
-        """Pushes of one row on all classes, whose shares are the target."""
-        return softmax_prox(c, score, target, mobility)
+    def step(self, c, log_a, score, target, mobility, u) -> Step:
+        return Step(c * target - softmax_prox(c, score, target, mobility), u, u)
 
     def _visit(self, n: int) -> Callable:
         return kernels.all_classes
@@ -137,34 +115,23 @@ class _Explicit(ClassSampler):
     auxiliary: ClassVar[bool] = True
     delta = math.inf  # how far too low an auxiliary variable may be before it is raised
 
-    def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        """Step of one row; all exponentials use the old weights, and U-max's are at most ``exp(delta)``."""
-        alpha = float(self.alpha)
-        relative, own = score - (1 - alpha) * score_label, alpha * score_label
-        # Distinct classes only: repeated ones would prove too much.
-        u = self._raised(u, own + log1p_sum_exp(relative - own))
-        push, label = jnp.exp(log_a + relative - u), jnp.exp(own - u)
-        total = jnp.sum(push)
-        pull = alpha * (1 - label) + (1 - alpha) * total
-        return Impulse(c * push, c * pull, self._clipped(u - c * (1 - label - total)))
+    def step(self, c, log_a, score, target, mobility, u) -> Step:
+        """Step whose exponentials all use the old weights; U-max's are at most ``exp(delta)``.
 
-    def step_counts(self, c, log_a, score, target, mobility, u) -> CountStep:
-        """Step of a row of counts; scores are relative to their mean over the counts (alpha = 0) or absolute (1)."""
+        Scores are relative to their mean over the target (alpha = 0), absolute (1), or in between.
+        """
         alpha = float(self.alpha)
         relative = score - (1 - alpha) * jnp.sum(target * score)
-        u = self._raised(u, jax.nn.logsumexp(jnp.where(log_a > -jnp.inf, relative, -jnp.inf)))
+        if self.delta < math.inf:
+            # Distinct classes only: repeated ones would prove too much.
+            proved = jax.nn.logsumexp(jnp.where(log_a > -jnp.inf, relative, -jnp.inf))
+            u = jnp.where(u < proved - float(self.delta), proved, u)
         push = jnp.exp(log_a + relative - u)
         total = jnp.sum(push)
         amount = c * ((alpha + (1 - alpha) * total) * target - push)
-        return CountStep(amount, u, self._clipped(u - c * (1 - total)))
-
-    def _raised(self, u, proved):
-        """Raise u to what the sampled classes prove, where it is too far below."""
-        return u if self.delta == math.inf else jnp.where(u < proved - float(self.delta), proved, u)
-
-    def _clipped(self, u):
-        """Keep u where its optimum lies whatever the weights: of alpha = 0 it is at least 0 (the counts' entropy)."""
-        return jnp.maximum(u, 0.0) if self.alpha == 0 else u
+        # The optimum of u is at least 0 whatever the weights if alpha = 0 (the counts' entropy).
+        after = u - c * (1 - total)
+        return Step(amount, u, jnp.maximum(after, 0.0) if self.alpha == 0 else after)
 
 
 @dataclass(frozen=True)
@@ -208,16 +175,6 @@ class UMax(_Explicit):
         if not isinstance(self.alpha, numbers.Real) or not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha is {self.alpha!r}; it must be between 0 and 1.")
 
-    def _auxiliary_limit(self, problem) -> float:
-        return problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
-
-    def update(self, problem, state: SamplerState, c: float) -> SamplerState:
-        state = super().update(problem, state, c)
-        if not self.bounded or problem.coef_bound == math.inf:
-            return state
-        penalised, most = problem.class_data.rows.penalised, problem.dtype.type(problem.coef_bound)
-        return state._replace(weights=kernels.project(state.weights, penalised, most))
-
 
 @dataclass(frozen=True)
 class SGD(_Explicit):
@@ -231,9 +188,9 @@ class OVE(ClassSampler):
     Source: M. Titsias, One-vs-each approximation to softmax for scalable estimation of probabilities (2016).
     """
 
-    def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        push = c * jnp.exp(log_a) * jax.nn.sigmoid(score - score_label)
-        return Impulse(push, jnp.sum(push), u)
+    def step(self, c, log_a, score, target, mobility, u) -> Step:
+        push = c * jnp.exp(log_a[:-1]) * jax.nn.sigmoid(score[:-1] - score[-1])
+        return Step.of_pair(push, jnp.sum(push), u, u)
 
 
 @dataclass(frozen=True)
@@ -249,8 +206,9 @@ class NCE(ClassSampler):
     def log_weight(self, n_classes: int, m: int, n: int) -> float:
         return math.log(m / n_classes)  # of a class's expected count among the negatives
 
-    def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        return Impulse(c * jax.nn.sigmoid(score - log_a), c * jax.nn.sigmoid(log_a - score_label), u)
+    def step(self, c, log_a, score, target, mobility, u) -> Step:
+        push, pull = jax.nn.sigmoid(score[:-1] - log_a[:-1]), jax.nn.sigmoid(log_a[0] - score[-1])
+        return Step.of_pair(c * push, c * pull, u, u)
 
 
 @dataclass(frozen=True)
@@ -274,7 +232,7 @@ class ImportanceSampling(ClassSampler):
         """Whether shared negatives equal to a row's own label take part."""
         return not self.weighted
 
-    def step(self, c, log_a, score, score_label, mobility, u) -> Impulse:
-        delta = score - score_label + (log_a if self.weighted else 0.0)
+    def step(self, c, log_a, score, target, mobility, u) -> Step:
+        delta = score[:-1] - score[-1] + (log_a[:-1] if self.weighted else 0.0)
         total = log1p_sum_exp(delta)
-        return Impulse(c * jnp.exp(delta - total), -c * jnp.expm1(-total), u)
+        return Step.of_pair(c * jnp.exp(delta - total), -c * jnp.expm1(-total), u, u)

@@ -102,10 +102,7 @@ class ContrastRows:
         return z
 
     def factors(self, batch: RowBatch, order: str) -> Iterator[np.ndarray]:
-        """Yield factors q (factor, parameter), some at a time, whose ``q q'`` add up to ``n_i C_i (x) z_i z_i'``.
-
-        They are vectors ``a (x) z``: K - 1 of every row, twice as many for the order "averaged".
-        """
+        """Yield factors q (factor, parameter), some at a time, whose ``q q'`` add up to ``n_i C_i (x) z_i z_i'``."""
         A = softmax_bound(batch.scores, order).factors() @ self.contrasts.T
         A *= np.sqrt(batch.totals)[:, None, None]
         place = np.repeat(np.arange(len(A)), A.shape[1])
@@ -129,11 +126,7 @@ class ContrastRows:
 
     @property
     def diagonal(self) -> np.ndarray:
-        """Curvature before any row was seen, (parameter,), of the sum over rows.
-
-        The ridge's, but at least a 1e-10th of what the data may have. Intercepts begin with as much, or with the weight
-        of one row if that is less: a strong ridge shall not hold them back.
-        """
+        """Curvature of the sum over rows before any was seen, (parameter,): the ridge's, or a 1e-10th of the data's."""
         problem = self.problem
         ridge = self.n_rows * problem.strength
         if not ridge > 0:
@@ -144,7 +137,7 @@ class ContrastRows:
         weight = float(problem.totals.mean())
         least = self.n_rows * weight / 2 / _CONDITION
         column = np.maximum(ridge, least * np.append(self._variance, 1.0))[: self.shape[1]]
-        if problem.fit_intercept:
+        if problem.fit_intercept:  # at most the weight of one row: a strong ridge shall not hold intercepts back
             column[-1] = max(min(ridge, weight), least)
         return np.tile(column, self.shape[0])
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..engine.exact.quadratic import conjugate_gradients
 from .lambert import hsolve, limits, log1p_sum_exp, log_of, p_of, uprox
 
 _MOST = 30  # Newton steps: two or three do for ordinary numbers, a dozen for absurd ones
@@ -31,10 +32,8 @@ class Impulse(NamedTuple):
 
 
 def _climb(newton, start):
-    """Newton's method from the left of a concave increasing equation, until the steps are rounding.
-
-    In single precision it stops one step earlier: the steps shrink quadratically, and what is left is rounding.
-    """
+    """Newton's method from the left of a concave increasing equation, until the steps are rounding."""
+    # In single precision one step earlier: they shrink quadratically, and what is left is rounding.
     close = 1e-4 if start.dtype.itemsize == 4 else 30 * jnp.finfo(start.dtype).eps
 
     def go_on(carry):
@@ -159,10 +158,7 @@ def _solve_row(batch: Batch, i, base, mobility):
 
 
 def dual_ascent(batch: Batch, n_sweeps: int):
-    """Cycle through the rows, each solved exactly with the others' pushes fixed: (pushes, auxiliary variables).
-
-    One sweep from no pushes is exactly as many steps of single rows, one after the other.
-    """
+    """Cycle through the rows, each solved exactly with the others' pushes fixed: (pushes, auxiliary variables)."""
 
     def visit(t, carry):
         G, u = carry
@@ -175,11 +171,8 @@ def dual_ascent(batch: Batch, n_sweeps: int):
 
 
 def jacobi_ascent(batch: Batch, n_sweeps: int):
-    """Solve all rows at once in a metric that bounds their coupling: monotone, without a line search.
-
-    The diagonal of absolute row sums of the mobility bounds it from above.
-    """
-    reach = jnp.sum(jnp.abs(batch.mobility), axis=1)
+    """Solve all rows at once in a metric that bounds their coupling: monotone, without a line search."""
+    reach = jnp.sum(jnp.abs(batch.mobility), axis=1)  # a diagonal above the mobility
     rows = jnp.arange(len(batch.c))
 
     def sweep(_, carry):
@@ -191,10 +184,7 @@ def jacobi_ascent(batch: Batch, n_sweeps: int):
 
 
 def newton_cg(batch: Batch, n_newton: int, n_cg: int = 40):
-    """Newton's method on the pushes, its systems solved by conjugate gradients in the metric of the mobility.
-
-    A singular mobility does no harm: only scores are taken from the conjugate gradients, and the pushes follow.
-    """
+    """Newton's method on the pushes, its systems solved by conjugate gradients in the metric of the mobility."""
     M, c, at = batch.mobility, batch.c, jnp.arange(len(batch.c))
     reach = jnp.max(jnp.sum(jnp.abs(M), axis=1))
     close = max(1e-12, 4 * float(jnp.finfo(M.dtype).eps))
@@ -226,24 +216,12 @@ def newton_cg(batch: Batch, n_newton: int, n_cg: int = 40):
         residual = balanced(push) - G
         size = inner(residual, residual)
 
-        def conjugate(state):
-            x, r, p, rr, j = state
-            q = curved(u, push, M @ p) + p
-            # The Hessian is at least the metric: a step longer than 1 is rounding.
-            step = rr / jnp.maximum(inner(p, q), rr)
-            r_new = r - step * q
-            rr_new = inner(r_new, r_new)
-            return x + step * p, r_new, r_new + rr_new / rr * p, rr_new, j + 1
+        def enough(r):
+            rounding = jnp.finfo(r.dtype).eps * reach * jnp.sum(r * r)
+            return jnp.maximum(jnp.minimum(1e-4, size) * 1e-4 * size, rounding)
 
-        def unsolved(state):
-            _, r, _, rr, j = state
-            target = jnp.minimum(1e-4, size) * 1e-4 * size
-            rounding = jnp.finfo(r.dtype).eps * reach * jnp.sum(r * r)  # of rr
-            return (rr > jnp.maximum(target, rounding)) & (j < n_cg)
-
-        zero = jnp.zeros_like(G)
-        x, *_ = jax.lax.while_loop(unsolved, conjugate, (zero, residual, residual, size, 0))
-        d = residual - curved(u, push, M @ x)
+        x, *_ = conjugate_gradients(lambda p: curved(u, push, M @ p) + p, residual, enough, n_cg, inner)
+        d = residual - curved(u, push, M @ x)  # from scores alone, so that a singular mobility does no harm
         slope = -inner(residual, d)
 
         def too_long(state):

@@ -171,11 +171,7 @@ class SurrogateSum(ContrastRows):
         return Surrogates(theta, anchor, *self._form(theta, anchor, order), 0, 1)
 
     def visit(self, at: Surrogates, blocks: list[np.ndarray], order: str, lead: float) -> Surrogates:
-        """Replace the surrogates of each block of rows (an empty one none), and minimise the sum after each.
-
-        New ones touch beyond the scores by ``lead``, a share of the way from the old anchor. The sum does not rise, but
-        for rounding; ``at`` is left as it is.
-        """
+        """Replace the surrogates of each block of rows, and minimise the sum after each; ``at`` is left as it is."""
         passes, age = at.passes + any(len(rows) for rows in blocks), at.age + 1
         bound, gradient, curvature = at.bound, at.gradient, at.curvature.copy()
         if at.age >= _FORM_ANEW:
@@ -184,11 +180,14 @@ class SurrogateSum(ContrastRows):
         theta, anchor, solve = at.theta, at.anchor.copy(), None
         for rows in blocks:
             down, turn = self._replace(theta, anchor, curvature, rows, order, lead)
-            # Made once: the curvature changes little in a pass.
-            solve = _approximate_inverse(curvature) if solve is None else solve
-            flat = _FLAT * float(np.max(curvature.diagonal()))
+            most = float(np.max(curvature.diagonal()))
+            if solve is None:  # made once: the curvature changes little in a pass
+                lifted = curvature.copy()  # off 0 where nothing bends
+                lifted[np.diag_indices_from(lifted)] += _FLOOR * most + 1e-100
+                factor = scipy.linalg.cho_factor(lifted, overwrite_a=True, check_finite=False)
+                solve = partial(scipy.linalg.cho_solve, factor, check_finite=False)
             step, further_down, gradient = minimise(
-                lambda p: curvature @ p, solve, (gradient + turn).ravel(), _STEPS, _FORCING, flat
+                curvature.__matmul__, solve, (gradient + turn).ravel(), _STEPS, _FORCING, _FLAT * most
             )
             theta, gradient = theta + step.reshape(self.shape), gradient.reshape(self.shape)
             bound = bound - down - further_down
@@ -259,11 +258,3 @@ class SurrogateSum(ContrastRows):
         """Rows, as many at a time as memory likes."""
         size = max(1, _AT_ONCE // max(self.n_parameters, self._counts.shape[1] ** 2))
         return [rows[some] for some in chunks(len(rows), size)]
-
-
-def _approximate_inverse(curvature: np.ndarray):
-    """Divide by the curvature, kept off 0 where nothing bends, through a factor of it."""
-    lifted = curvature.copy()
-    lifted[np.diag_indices_from(lifted)] += _FLOOR * float(np.max(curvature.diagonal())) + 1e-100
-    factor = scipy.linalg.cho_factor(lifted, overwrite_a=True, check_finite=False)
-    return lambda r: scipy.linalg.cho_solve(factor, r, check_finite=False)

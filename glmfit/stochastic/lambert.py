@@ -47,14 +47,11 @@ def _wexp_between(z):
 
 
 def hsolve(c, q):
-    """Solve ``delta + c (1 - exp(-delta)) = q`` for delta, of the sign of q and no larger, for c >= 0.
-
-    The closed form cancels where c is much larger than q: it is brought back between the bounds that concavity gives
-    and polished by four Newton steps.
-    """
+    """Solve ``delta + c (1 - exp(-delta)) = q`` for delta, of the sign of q and no larger, for c >= 0."""
     log_c = log_of(c, q)
     floor = jnp.maximum(log_c, 0.0) - limits(q).exp  # c exp(-delta) must not overflow
     delta = q - c + jnp.where(c > 0, wexp(log_c + c - q), 0.0)
+    # This cancels where c is much larger than q: bring it between bounds by concavity, and polish it by Newton steps.
     lowest, highest = q / (1 + c), jnp.maximum(q, 0.0)
     delta = jnp.clip(delta, lowest, highest)
     for _ in range(4):
@@ -72,8 +69,7 @@ def uprox(c, log_total, u):
 def p_of(level, mobility):
     """Solve ``log(p) + mobility * p = level`` for the impulse p > 0 on a class, and give ``mobility * p`` as well.
 
-    The derivative of p in the level is ``p / (1 + mobility * p)``. Where the class hardly moves p is kept within what
-    stays finite in all that is made of it.
+    The derivative of p in the level is ``p / (1 + mobility * p)``.
     """
     free = mobility > 0
     safe = jnp.where(free, mobility, 1.0)

@@ -14,7 +14,7 @@ from ..checks import check_choice, check_flag, check_positive, check_whole
 from ..engine.chunks import one_thread_each
 from ..engine.problem import Params
 from ..numerics import seed_of
-from .schedule import ScheduledSolver, check_explicit_step
+from .schedule import ScheduledSolver
 
 GAINS = ("constant", "tau", "inverse")
 
@@ -52,10 +52,7 @@ class RowVisitor(ScheduledSolver):
         return VisitState(theta, None, 0, 0, seed_of(key))
 
     def visits(self, problem, state: VisitState, c: float = 1.0) -> Iterator[VisitState]:
-        """Visit every row once, in a random order: an epoch at step size c / N, one step at a time.
-
-        Yields the state after every step, for those who want to look on; the epoch ends early if numbers overflow.
-        """
+        """Visit every row once, in a random order, and yield the state after every step, up to one that overflows."""
         rows = problem.contrast_rows
         state = state._replace(memory=self._begin_epoch(rows, state.memory))
         order = np.random.default_rng([state.seed, state.epoch]).permutation(problem.n_rows)
@@ -118,10 +115,6 @@ class SoftmaxSGD(RowVisitor):
         check_choice("gain", self.gain, GAINS)
         check_positive("tau", self.tau)
 
-    def update(self, problem, state: VisitState, c: float) -> VisitState:
-        check_explicit_step(c, problem.strength)
-        return super().update(problem, state, c)
-
     def _step(self, rows, seen, state: VisitState, c: float) -> tuple[np.ndarray, Any]:
         i = state.steps + 1
         gain = c * {"constant": 1.0, "tau": self.tau / (self.tau + i), "inverse": 1 / i}[self.gain]
@@ -166,15 +159,12 @@ class StochasticMajorization(RowVisitor):
     Notes
     -----
     For one epoch, to end with or to start another solver from; `IncrementalMajorization` and `ConjugateGradients`
-    converge. The step of a schedule is not used. On a quadratic the error after tau epochs is J_0(2 sqrt(tau)) of the
-    first one (a Bessel function): 0.22 after one, then it oscillates, because old gradients are never forgotten. With
-    ``restart`` it is 0.22^tau there, and a floor of noise is left on other problems.
+    converge. The step of a schedule is not used. On a quadratic 0.22 of the error is left after an epoch; then it
+    oscillates, because old gradients are never forgotten, unless there is a ``restart``.
 
     Host, float64; nothing is compiled. Cost of a row with P parameters and K classes: 3 (K - 1) P^2 flops at full rank
     and memory for P^2 numbers; at rank k, O((K - 1) k^2 P) flops and, with single rows of two classes, memory for about
-    (4 k + 15) P numbers. Dense features are copied once. Sigma begins with the ridge, which must therefore be positive
-    (and with a 1e-10th of what the data may add, at least); intercepts have none and begin with as much, or with the
-    weight of one row if that is less.
+    (4 k + 15) P numbers. Dense features are copied once. Sigma begins with the ridge, which must therefore be positive.
 
     Source: A. Choromanska, T. Jebara, Stochastic bound majorization (2013), Algorithm 2, with each row's gradient
     counted once; docs/theory/bound_majorization.md, "The stochastic listing".

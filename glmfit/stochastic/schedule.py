@@ -53,15 +53,6 @@ class Schedule:
         check_real("decay", self.decay, 1.0, closed=True)
 
 
-def check_explicit_step(c: float, strength: float) -> None:
-    """Raise ValueError if an explicit step is so long that the ridge would turn the coefficients around."""
-    if c * strength >= 1:
-        raise ValueError(
-            f"step is {c:.3g}; times the ridge strength {strength:.3g} it must stay below 1 for an explicit step. "
-            "Use a shorter step, or ImplicitSGD, which takes any."
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class SampledSolution(Solution):
     """Outcome of a schedule: parameters in the solver's precision and always finite, and a state to go on from.
@@ -91,7 +82,7 @@ class ScheduledSolver(ABC):
 
     @abstractmethod
     def update(self, problem, state: Any, c: float) -> Any:
-        """Do one epoch at step size c / N; an explicit one that would turn coefficients around is refused."""
+        """Do one epoch at step size c / N."""
 
     @abstractmethod
     def user_params(self, problem, state: Any) -> Params:
@@ -108,6 +99,10 @@ class ScheduledSolver(ABC):
     @abstractmethod
     def n_steps(self, problem) -> int:
         """How many steps an epoch has."""
+
+    def strength(self, problem) -> float:
+        """Strength of the ridge in terms of what is visited: a row of counts may be several visits."""
+        return problem.strength * problem.n_rows / self.n_visits(problem)
 
     def longest_step(self, problem) -> float:
         """Least c that is too long whatever the data: where an explicit step on the ridge turns coefficients around."""
@@ -152,7 +147,13 @@ class ScheduledSolver(ABC):
         bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, state.epoch)
         try:
             while state.epoch < schedule.epochs:
-                state = self.update(problem, state, schedule.step * schedule.decay**state.epoch)
+                c, strength = schedule.step * schedule.decay**state.epoch, self.strength(problem)
+                if self.has_step and not self.implicit and c * strength >= 1:
+                    raise ValueError(
+                        f"step is {c:.3g}; times the ridge strength {strength:.3g} it must stay below 1 for an "
+                        "explicit step. Use a shorter step, or ImplicitSGD, which takes any."
+                    )
+                state = self.update(problem, state, c)
                 if not self.is_finite(state):
                     status, state = Status.NON_FINITE, kept
                     break

@@ -1,11 +1,14 @@
 """Steps that sample classes: as loops over rows in slow NumPy would take them (identities 7, 11, 12, 14, 20)."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from jaxprs import equations
+from oracles.softmax import pair_step
 
 from glmfit.solvers import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from glmfit.stochastic import class_kernels as sampling
@@ -84,7 +87,7 @@ def draws(rng, data, steps, m=M):
 def loop(data, X, V, u, order, C, c, strength, solver, intercept=True):
     """Same steps on plain weights, every ridge applied to all classes at once."""
     W, u = V.copy(), u.copy()
-    jitted = jax.jit(solver.step)
+    jitted = jax.jit(partial(pair_step, solver))
     x1 = np.column_stack([X, np.ones(N)]) if intercept else X
     free = np.zeros(x1.shape[1], bool)
     free[D:] = True
@@ -94,14 +97,14 @@ def loop(data, X, V, u, order, C, c, strength, solver, intercept=True):
         d = np.where(free, 1.0, 1 + c * strength)
         before = W / d if solver.implicit else W
         s = before @ x + (0 if data.offset is None else np.asarray(data.offset)[i])
-        step = jitted(c * weight[i], LOG_A, s[negative], s[y], np.sum(x**2 / d), u[i])
+        pushes, pull, after = jitted(c * weight[i], LOG_A, s[negative], s[y], np.sum(x**2 / d), u[i])
         W = before if solver.implicit else W * np.where(free, 1.0, 1 - c * strength)
         metric = x / d if solver.implicit else x
-        for k, push in zip(negative, np.asarray(step.push), strict=True):
+        for k, push in zip(negative, np.asarray(pushes), strict=True):
             W[k] -= push * metric
-        W[y] += float(step.pull) * metric
+        W[y] += float(pull) * metric
         if solver.auxiliary:
-            u[i] = float(step.u)
+            u[i] = float(after)
     return W, u
 
 
@@ -180,7 +183,8 @@ def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rn
     W, u_new = finished(sampling.take_steps(data, weights(V, u), order[None], C[None], one, sampling.averaged, solver))
     alone = [finished(single_steps(data, weights(V, u), order[j : j + 1], C[j : j + 1], one, solver)) for j in range(4)]
     np.testing.assert_allclose(W, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
-    np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
+    if solver != UMax():  # whose raises count in full
+        np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
 
 @pytest.mark.slow
@@ -223,12 +227,12 @@ def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
         for i in rows:
             s = V @ x1[i] + offset[i]
             chosen = [k for k in negatives if hits or k != label[i]]
-            step = solver.step(c * weight[i] / n, LOG_A, jnp.asarray(s[chosen]), s[label[i]], 0.0, u[i])
-            for k, push in zip(chosen, np.asarray(step.push), strict=True):
+            pushes, pull, after = pair_step(solver, c * weight[i] / n, LOG_A, s[chosen], s[label[i]], 0.0, u[i])
+            for k, push in zip(chosen, np.asarray(pushes), strict=True):
                 new[k] -= push * x1[i]
-            new[label[i]] += float(step.pull) * x1[i]
+            new[label[i]] += float(pull) * x1[i]
             if solver.auxiliary:
-                u[i] = float(step.u)
+                u[i] = float(after)
         V = new
     np.testing.assert_allclose(W, V, atol=1e-11)
     np.testing.assert_allclose(u_new, u, atol=1e-11)

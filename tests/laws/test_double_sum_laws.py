@@ -83,11 +83,11 @@ def shared_weights(label_counts, n, m):
 def sampled(solver, log_a, X, y, score, v, weight, i, C):
     """Gradient in v and W that a step of a solver at row i with negatives C stands for."""
     gv, gW = np.zeros(N), np.zeros((K, D))
-    step = solver.step(weight[i], log_a, jnp.asarray(score[i, C]), score[i, y[i]], 0.0, v[i])
-    gv[i] = v[i] - float(step.u)
-    for k, push in zip(C, np.asarray(step.push), strict=True):
+    pushes, pull, after = oracle.pair_step(solver, weight[i], log_a, score[i, C], score[i, y[i]], 0.0, v[i])
+    gv[i] = v[i] - float(after)
+    for k, push in zip(C, np.asarray(pushes), strict=True):
         gW[k] += push * X[i]
-    gW[y[i]] -= float(step.pull) * X[i]
+    gW[y[i]] -= float(pull) * X[i]
     return gv, gW
 
 
@@ -189,9 +189,9 @@ def test_baseline_steps_are_the_gradients_of_their_losses(x64, rng):
     }
     for solver, loss in losses.items():
         slope, slope_own = jax.grad(loss, (0, 1))(jnp.asarray(score), own)
-        step = solver.step(2.0, log_a, jnp.asarray(score), own, 0.0, 0.0)
-        np.testing.assert_allclose(step.push, 2 * slope, rtol=1e-12)
-        np.testing.assert_allclose(step.pull, -2 * slope_own, rtol=1e-12)
+        push, pull, _ = oracle.pair_step(solver, 2.0, log_a, score, own, 0.0, 0.0)
+        np.testing.assert_allclose(push, 2 * slope, rtol=1e-12)
+        np.testing.assert_allclose(pull, -2 * slope_own, rtol=1e-12)
 
 
 # ------------------------------------------------------------------------- what makes U-max safe
@@ -209,8 +209,8 @@ def test_after_raising_exponentials_are_bounded_and_the_objective_is_lower(alpha
         delta, own = score[C] - (1 - alpha) * score[label], alpha * score[label]
         known = np.logaddexp(own, np.logaddexp.reduce(delta))
         raised = known if v < known - 1 else v
-        step = solver.step(1.0, 0.0, jnp.asarray(score[C]), score[label], 0.0, v)
-        np.testing.assert_allclose(step.push, np.exp(delta - raised), rtol=1e-12)
+        push, *_ = oracle.pair_step(solver, 1.0, 0.0, score[C], score[label], 0.0, v)
+        np.testing.assert_allclose(push, np.exp(delta - raised), rtol=1e-12)
         assert np.max(delta - raised) <= 1 + 1e-12
         if raised > v:
             before, after = (oracle.row_term(score, label, z, alpha) for z in (v, raised))

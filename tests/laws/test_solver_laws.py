@@ -12,7 +12,7 @@ from glmfit.engine.loop import Run
 from glmfit.engine.population import PopulationProblem
 from glmfit.engine.problem import Params
 from glmfit.saga import walk as saga
-from glmfit.saga.walk import SagaDescent
+from glmfit.saga.solver import SagaDescent
 from glmfit.solvers import SAGA, LoopOptions, Newton
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import logsumexp, wrightomega
@@ -216,3 +217,10 @@ def implicit_by_minimiser(c, a, x, u, w, w_label, ridge=0.0, offset=None):
         found = found - np.linalg.solve(hessian(found), gradient(found))
     v, wk, wy, _ = parts(found)
     return v, wk, wy
+
+
+def pair_step(solver, c, log_a, score, own, mobility, u):
+    """Step of a solver on a row and a label: pushes on the negatives, the pull on the label, and the variable after."""
+    scores, target = jnp.append(jnp.asarray(score), own), jnp.arange(len(score) + 1) == len(score)
+    step = solver.step(c, jnp.where(target, 0.0, log_a), scores, target.astype(scores.dtype), mobility, u)
+    return -step.amount[:-1], step.amount[-1], step.u

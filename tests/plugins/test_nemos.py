@@ -856,7 +856,7 @@ def test_canary_a_feature_mask_is_where_we_look():
     model = make(feature_mask=np.ones((D, N)))
     assert getattr(model, "_feature_mask", None) is not None, (
         "PopulationGLM no longer keeps its mask in _feature_mask: masked models take the proximal route. See "
-        "_read_mask in glmfit/plugins/nemos/view.py."
+        "views in glmfit/plugins/nemos/view.py."
     )
 
 

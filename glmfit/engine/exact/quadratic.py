@@ -1,5 +1,7 @@
 """Least of a quadratic: known by its products, or exact with an l1 norm or norms of groups, on what is not zero."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.linalg.lapack import dposv
 
@@ -40,6 +42,34 @@ def minimise(product, precondition, gradient: np.ndarray, most: int, left: float
             break
         p, rz = z + new / rz * p, new
     return x, down, -r
+
+
+def conjugate_gradients(product, b, enough, most: int, inner=jnp.vdot):
+    """Solve ``product(x) = b`` from 0 in JAX, where ``product`` is symmetric in an inner product.
+
+    At most ``most`` products are made. It ends where the residual's square is at most ``enough`` of it, or where a
+    direction does not bend; that of b then gives a step as long as with the opposite curvature. Returns x, the
+    residual, and how many products it took.
+    """
+
+    def goes_on(carry):
+        _, r, _, square, n, bends = carry
+        return bends & (square > enough(r)) & (n < most)
+
+    def one(carry):
+        x, r, p, square, n, _ = carry
+        moved = product(p)
+        curvature = inner(p, moved)
+        bends = curvature > 0
+        able = bends | ((n == 0) & (curvature < 0))
+        length = jnp.where(able, square / jnp.where(able, jnp.abs(curvature), 1.0), 0.0)
+        x, r = x + length * p, r - length * moved
+        new = inner(r, r)
+        return x, r, r + (new / square) * p, new, n + 1, bends
+
+    start = jnp.zeros_like(b), b, b, inner(b, b), jnp.asarray(0), jnp.asarray(True)
+    x, r, _, _, n, _ = jax.lax.while_loop(goes_on, one, start)
+    return x, r, n
 
 
 def minimise_l1(Q, c, l1, start):

@@ -4,6 +4,17 @@ Importing this package registers the solver. Works with NeMoS 0.2.8 and newer; f
 docs/how_to/use_with_nemos.md.
 """
 
+try:
+    import nemos as _nemos  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "nemos":  # something that NeMoS needs
+        raise
+    raise ModuleNotFoundError(
+        'glmfit.plugins.nemos needs NeMoS, not installed here: run  python -m pip install -e ".[nemos]"  in the '
+        "checkout of glmfit.",
+        name="nemos",
+    ) from None
+
 from .results import Certificate, FitState
 from .solver import SAGA, register, report
 from .terms import REGULARIZERS

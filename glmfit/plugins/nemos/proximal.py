@@ -20,11 +20,10 @@ class ProximalResult(NamedTuple):
 
     params: Any  # best seen; the objective there is never above that of the start
     objective: jax.Array  # loss plus penalty there
-    residual: jax.Array  # norm of the gradient mapping over that of the parameters plus one
-    mapping: jax.Array  # norm of the gradient mapping itself: the gradient, without a penalty
+    mapping: jax.Array  # norm of the gradient mapping: the gradient, without a penalty
     step: jax.Array  # last one
     n_steps: jax.Array
-    converged: jax.Array  # residual below the tolerance, or nothing changes any more in this precision
+    converged: jax.Array  # the mapping is small enough, or nothing changes any more in this precision
 
 
 @full_precision
@@ -50,15 +49,12 @@ def proximal_gradient(
     def total(x):
         return smooth(x) + jnp.asarray(penalty(unravel(x)), x0.dtype)
 
-    def shrink(x, s):
-        return ravel_pytree(prox(unravel(x), s))[0].astype(x0.dtype)
-
     def advance(y, s):
         """Proximal gradient step from y, of the longest length up to s that descends as it must."""
         f, g = jax.value_and_grad(smooth)(y)
 
         def attempt(s):
-            x = shrink(y - s * g, s)
+            x = ravel_pytree(prox(unravel(y - s * g), s))[0].astype(x0.dtype)
             d = x - y
             model = f + jnp.vdot(g, d) + jnp.vdot(d, d) / (2 * s)
             return x, smooth(x) <= model + 8 * eps * jnp.abs(f)
@@ -76,27 +72,23 @@ def proximal_gradient(
         new, s, good, mapping = advance(y, s)
         F_new = total(new)
         taken = good & (F_new <= F)
-        plain = t == 1
-        # Where even the plain step gains nothing, that is rounding (or a loss that is not a number).
-        still = jnp.where(taken & (F_new < F - 2 * eps * jnp.abs(F)), 0, still + (plain | taken))
+        # Where even the plain step (t of 1) gains nothing, that is rounding (or a loss that is not a number).
+        still = jnp.where(taken & (F_new < F - 2 * eps * jnp.abs(F)), 0, still + ((t == 1) | taken))
         t_new = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
         ahead = new + (t - 1) / t_new * (new - x)
-        x_new = jnp.where(taken, new, x)
-        y_new = jnp.where(taken, ahead, x)
+        after, plain = (new, ahead, t_new, F_new), (x, x, jnp.ones_like(t), F)
+        x, y, t, F = (jnp.where(taken, *either) for either in zip(after, plain, strict=True))
         residual = mapping / (1 + jnp.linalg.norm(new))
-        done = (residual <= tol) & good & taken
-        t_new = jnp.where(taken, t_new, jnp.ones_like(t))
-        s = jnp.minimum(1.1 * s, _LONGEST)
-        return x_new, y_new, t_new, s, jnp.where(taken, F_new, F), residual, mapping, n + 1, still, done
+        done = (residual <= tol) & taken
+        return x, y, t, jnp.minimum(1.1 * s, _LONGEST), F, residual, mapping, n + 1, still, done
 
     def go_on(carry):
         return ~carry[9] & (carry[8] < 20) & (carry[7] < max_steps)
 
     one = jnp.ones((), x0.dtype)
-    F0 = total(x0)
     far, none = one * jnp.inf, jnp.zeros((), int)
-    start_ = (x0, x0, one, one * step, F0, far, far, none, none, jnp.array(False))
-    x, _, _, s, F, residual, mapping, n, still, done = jax.lax.while_loop(go_on, body, start_)
+    first = (x0, x0, one, one * step, total(x0), far, far, none, none, jnp.array(False))
+    x, _, _, s, F, residual, mapping, n, still, done = jax.lax.while_loop(go_on, body, first)
     # At the rounding of the objective no step descends any more; far from an optimum that would be a failure.
     settled = (still >= 20) & (residual <= jnp.sqrt(eps))
-    return ProximalResult(unravel(x), F, residual, mapping, s, n, jnp.isfinite(F) & (done | settled))
+    return ProximalResult(unravel(x), F, mapping, s, n, jnp.isfinite(F) & (done | settled))

@@ -154,22 +154,20 @@ def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
     return Outcome(solution, explained, float(np.sum(objective)), 1.0 if step is None else np.min(step.step), lost_rank)
 
 
-def of_table(solution, budget: int, n_classes: int) -> Outcome:
-    """Outcome of a fit of which only an estimate of the gap is known, shared out over the neurons; no proof."""
-    shares = solution.shares.reshape(-1, n_classes).sum(axis=1)
-    stopped = Status.MAX_EPOCHS if solution.epochs >= budget else Status.PRECISION_FLOOR
-    status = Status.UNPROVED if solution.converged else stopped
-    status = status if np.isfinite(solution.objective) else Status.NON_FINITE
-    known = _nothing_proved(len(shares), status, "TableSAGA", solution.epochs, solution.params)
-    known = replace(known, gap=solution.gap * shares, target=solution.target * shares)
-    return Outcome(known, known.objective, solution.objective, solution.step)
+def of_table(found: Solution, n_classes: int) -> Outcome:
+    """Outcome of a fit of which only an estimate of the gap is known; no proof."""
+    gap, target = (a.reshape(-1, n_classes).sum(axis=1) for a in (found.gap, found.target))
+    known = _nothing_proved(len(gap), found.status, found.solver_name, found.epochs)
+    return Outcome(
+        replace(known, params=found.params, gap=gap, target=target), known.objective, found.objective, found.state
+    )
 
 
-def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int, params=None) -> Solution:
+def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int) -> Solution:
     """Solution of which neither null model nor cost is known."""
     unknown = np.full(n_neurons, np.nan)
     return Solution(
-        params=params, status=np.full(n_neurons, int(status)), gap=unknown, gap_is_bound=np.zeros(n_neurons, bool),
+        params=None, status=np.full(n_neurons, int(status)), gap=unknown, gap_is_bound=np.zeros(n_neurons, bool),
         target=unknown, objective=unknown, null_objective=unknown, epochs=np.full(n_neurons, int(epochs)),
         seconds_run=0.0, seconds_compile=0.0, solver_name=solver,
     )  # fmt: skip
@@ -178,10 +176,10 @@ def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int, pa
 def merge(outcomes, view, route: str) -> FitState:
     """State of all columns from the outcomes of their parts; the classes of a neuron are one row of its report."""
     K, parts, all_ = view.n_together, *zip(*outcomes, strict=True)
-    fits = [outcome.solution for outcome in all_]
+    fits, n = [outcome.solution for outcome in all_], view.Y.shape[1] // K
 
     def joined(values):
-        out = np.empty(view.n_columns // K, np.result_type(*values))
+        out = np.empty(n, np.result_type(*values))
         for columns, value in zip(parts, values, strict=True):
             out[columns[::K] // K] = value
         return out
@@ -195,7 +193,7 @@ def merge(outcomes, view, route: str) -> FitState:
         step_certificate=fits[0].step_certificate if len(fits) == 1 else None,
         solver_name="+".join(sorted({fit.solver_name for fit in fits})),
     )
-    spikes = np.sum(view.Y, axis=0, dtype=np.float64) if K == 1 else np.full(view.n_columns // K, np.nan)
+    spikes = np.sum(view.Y, axis=0, dtype=np.float64) if K == 1 else np.full(n, np.nan)
     rank = view.X.shape[1] - max(o.lost_rank for o in all_)
     report = _report(
         solution, joined([o.pseudo_r2 for o in all_]), spike_count=spikes, n_rows=len(view.X), rank=rank,

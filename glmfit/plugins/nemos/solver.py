@@ -2,48 +2,24 @@
 
 import numbers
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import nemos
 import numpy as np
-
-try:
-    import nemos
-except ModuleNotFoundError as error:
-    if error.name != "nemos":  # something that NeMoS needs
-        raise
-    raise ModuleNotFoundError(
-        'glmfit.plugins.nemos needs NeMoS, not installed here: run  python -m pip install -e ".[nemos]"  in the '
-        "checkout of glmfit.",
-        name="nemos",
-    ) from None
 from nemos.solvers._abstract_solver import OptimizationInfo
 
 from ...checks import shorten
-from ...compilation import full_precision, jit
-from ...engine import ConjugateGradients, Newton, ProximalNewton
-from ...engine.population import PopulationProblem
-from ...engine.problem import Params
-from ...engine.result import LoopOptions
-from ...estimators import FitReport, choose_solver
-from ...saga import SAGA as CertifiedSAGA
-from ...saga.joint import JointProblem, curved
-from ...saga.spectral_rows import block_spectra, saga_epoch, sweep
-from ...saga.table import TableSAGA
-from ...status import Status, as_statuses
-from ...stochastic import Pairs, SoftmaxProblem
+from ...compilation import jit
+from ...estimators import FitReport
+from .fitting import PROXIMAL_STEPS, Fitting
 from .proximal import proximal_gradient
-from .results import FitState, Outcome, merge, of_certified, of_table, report_of_proximal
+from .results import FitState, report_of_proximal
 from .terms import REGULARIZERS
-from .view import AGREE, Part, View, views
+from .view import views
 
 _TOL = 1e-3
-_ON_HOST = {"ConjugateGradients": ConjugateGradients, "ProximalNewton": ProximalNewton, "Newton": Newton}
-_EPOCHS, _CLASS_EPOCHS, _JOINT_EPOCHS, _PROXIMAL_STEPS = 200, 500, 1000, 10_000
-_OFF = 1e-2  # share of the improvement by which two evaluations of a known model may differ
-_NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
 
 
 def register() -> None:
@@ -184,11 +160,9 @@ class SAGA:
         """Fit; returns parameters, state and the loss's auxiliary value."""
         if not self.has_aux and not _is_traced((init_params, args)):
             for view in views(self, init_params, args):
-                start = view.columns(init_params)
-                params, state, _ = self._fit_parts(view, start)
-                params = view.tree(view.same_shift(params, start), init_params)
-                params, state = self._polish(view, params, state, args, start)
-                if self._confirms(view, init_params, params, state, args):
+                fitting = Fitting(self, view)
+                params, state = fitting.run(init_params, args)
+                if fitting.confirms(init_params, params, state, args):
                     return params, state, None
         return self._run_proximal(init_params, args)
 
@@ -216,132 +190,22 @@ class SAGA:
         return result.params, result.objective, jnp.minimum(result.step, limit), aux
 
     def _run_proximal(self, params, args):
-        budget = self.maxiter or _PROXIMAL_STEPS
-        result = self._proximal(params, args, self.tol, budget)
+        budget = self.maxiter or PROXIMAL_STEPS
+        result = self.proximal(params, args, self.tol, budget)
         aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
         # A small gradient proves nothing. Only where jax traces the run, and nobody can be warned, it has to do.
         converged = result.converged & _is_traced((params, args))
         out = ~result.converged & (result.n_steps >= budget)
         return result.params, _proximal_state(result.objective, result.n_steps, result.step, converged, out), aux
 
-    def _proximal(self, params, args, tol, budget):
+    def proximal(self, params, args, tol: float, budget: int):
+        """Take proximal gradient steps until the gradient mapping is small or the budget is spent."""
         first = 1.0 if self.stepsize is None else self.stepsize
 
         def fit(params, args):
             return proximal_gradient(*self._pieces(params, args), params, tol=tol, max_steps=budget, step=first)
 
         return fit(params, args) if _is_traced((params, args)) else jit(fit)(params, args)
-
-    # ---------------------------------------------------------------------------------- known models
-
-    @full_precision
-    def _confirms(self, view: View, init_params, params, state: FitState, args) -> bool:
-        """Whether NeMoS's own objective at the answer is what we say: the model was what we took it for."""
-        penalised = self.regularizer.penalized_loss(
-            self.unregularized_loss, params=params, strength=self.regularizer_strength
-        )
-        given, ours = float(penalised(params, *args)), float(state.function_val)
-        size = abs(given) + (float(np.abs(view.Y).mean()) if view.certified else 0.0)
-        allowed = AGREE[view.dtype.itemsize] * size
-        if self._proves(view):
-            # Where coefficients ran away, NeMoS's sums in its precision are off by a part of what was gained.
-            allowed += _OFF * max(float(penalised(init_params, *args)) - ours, 0.0)
-        return abs(given - ours) <= allowed or not (np.isfinite(given) or np.isfinite(ours))
-
-    def _proves(self, view: View) -> bool:
-        """Whether bounds are known for the model, and options leave the solver that gives them."""
-        return view.certified or bool(view.n_classes and self._is_free)
-
-    @property
-    def _is_free(self) -> bool:
-        """Whether no option of steps is given."""
-        return self.stepsize is None and self.batch_size is None
-
-    def _fit_parts(self, view: View, start: Params, first: Params | None = None):
-        """Fit every part from the start; if ``first`` was the start, only look how far from the optimum this is.
-
-        Returns parameters, state, and the smallest gap asked of a part.
-        """
-        coef, intercept = start.coef.copy(), start.intercept.copy()
-        outcomes = []
-        for part in view.parts():
-            reference = None if first is None else _of(first, part.columns)
-            outcome = self._fit_part(view, part, _of(start, part.columns), reference)
-            found = outcome.solution.params
-            coef[:, part.columns], intercept[part.columns] = 0.0, found.intercept
-            coef[np.ix_(part.features, part.columns)] = found.coef[: len(part.features)]
-            outcomes.append((part.columns, outcome))
-        state = merge(outcomes, view, "certified" if self._proves(view) else "table")
-        return Params(coef, intercept), state, min(float(np.min(o.solution.target)) for _, o in outcomes)
-
-    def _polish(self, view: View, params, state: FitState, args, first: Params):
-        """Go on with proximal steps where sparse penalties and coupled classes slow SAGA down; look again."""
-        budget = _PROXIMAL_STEPS if self.maxiter is None else self.maxiter - int(state.num_steps)
-        close = np.all(state.report.status == Status.UNPROVED)
-        if self._proves(view) or close or not np.isfinite(state.function_val) or budget < 1:
-            return params, state
-        proximal = self._proximal(params, args, min(self.tol**2, 1e-9), budget)
-        params = proximal.params
-        at = view.columns(params)
-        _, looked, target = self._fit_parts(view, at, first)
-        # The second-order estimate is far too large where a kink of the penalty, not curvature, holds the classes;
-        # convexity gives another: the gradient mapping times the way still to go, here the way come so far.
-        way = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(at, first, strict=True)))
-        gap, by_convexity = looked.report.gap, float(proximal.mapping) * way
-        if by_convexity < gap.sum():
-            shares = gap / gap.sum() if np.isfinite(gap.sum()) else np.full_like(gap, 1 / len(gap))
-            gap = shares * by_convexity
-        close = bool(gap.sum() <= target)
-        out = not close and int(proximal.n_steps) >= budget
-        status = Status.UNPROVED if close else Status.MAX_EPOCHS if out else Status.PRECISION_FLOOR
-        found = {"gap": gap, "status": as_statuses([status] * len(gap))}
-        solver = f"{state.solver}+proximal gradient"
-        state = replace(
-            looked, num_steps=state.num_steps + np.asarray(proximal.n_steps), reached_max_steps=np.asarray(out),
-            step=state.step, solver=solver,
-            report=replace(looked.report, solver_name=solver, epochs=state.report.epochs, **found),
-        )  # fmt: skip
-        return params, state
-
-    def _fit_part(self, view: View, part: Part, start: Params, reference: Params | None) -> Outcome:
-        X = view.X[:, part.features] if len(part.features) < view.X.shape[1] else view.X
-        if not len(part.features):
-            X = np.zeros((len(view.X), 1), view.X.dtype)  # the intercept alone
-        Y = view.Y if len(part.columns) == view.n_columns else view.Y[:, part.columns]
-        rows = part.features if len(part.features) else np.zeros(1, int)
-        start = Params(start.coef[rows] * bool(len(part.features)), start.intercept)
-        if self._proves(view):
-            return self._fit_proved(view, part, X, Y, start)
-        kernels, epoch = _own_kernels() if view.disposable else (None, None)
-        problem = JointProblem(X, np.ascontiguousarray(Y), view.loss.select(len(part.columns)), part.penalty,
-                               len(part.columns), view.dtype, kernels)  # fmt: skip
-        solver = TableSAGA(self._batch(X), self.stepsize or np.inf, epoch)
-        budget = (self.maxiter or _JOINT_EPOCHS) if reference is None else 0
-        gap = self._relative_gap(view)
-        solution = solver.run(problem, start, key=self.key, tol=gap, max_epochs=budget, reference=reference)
-        return of_table(solution, budget, view.n_together)
-
-    def _fit_proved(self, view: View, part: Part, X, Y, start: Params) -> Outcome:
-        if view.certified:
-            problem = PopulationProblem(X, np.ascontiguousarray(Y), view.loss, part.penalty, None, view.dtype)
-            solver = CertifiedSAGA(batch_size=self._batch(X), step_limit=self.stepsize or np.inf)
-            if self._is_free and (chosen := _ON_HOST.get(choose_solver(problem))):
-                solver = chosen()
-            budget = _EPOCHS
-        else:
-            pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
-            strength = float(part.penalty.ridge_strength)
-            problem = SoftmaxProblem(X, pairs, view.n_classes, strength, True, None, view.dtype)
-            solver, budget = ConjugateGradients(), _CLASS_EPOCHS
-        options = LoopOptions(self._relative_gap(view), self.maxiter or budget, _NEGLIGIBLE)
-        warm = _better_start(problem, start) if np.any(start.coef) else None
-        return of_certified(problem, start, solver.run(problem, warm, key=self.key, options=options), view.dtype)
-
-    def _relative_gap(self, view: View) -> float:
-        return max(self.tol**2, 1e-9 if view.dtype == np.float32 else 1e-16)
-
-    def _batch(self, X) -> int | None:
-        return self.batch_size and min(self.batch_size, len(X))
 
 
 def _positive(name: str, value, whole: bool, otherwise: str):
@@ -372,26 +236,6 @@ def _read_key(key):
 
 def _proximal_state(objective, n_steps, step, converged=False, out=False) -> FitState:
     return FitState(objective, n_steps, jnp.asarray(converged), jnp.asarray(out), step, "proximal", "proximal gradient")
-
-
-def _of(params: Params, columns) -> Params:
-    return Params(params.coef[:, columns], params.intercept[columns])
-
-
-def _better_start(problem, start: Params) -> Params:
-    """Start every neuron from the null model where the start given is worse."""
-    null = problem.null_params()
-    worse = ~(problem.evaluate(start).objective <= problem.null_objective)
-    return Params(*(np.where(worse, old, new) for old, new in zip(null, start, strict=True)))
-
-
-def _own_kernels():
-    """Kernels of a run that go with it, and with them the model whose loss they hold."""
-
-    def fresh(kernel, *static):
-        return jit(lambda *given, **named: kernel.__wrapped__(*given, **named), static_argnames=static)
-
-    return (fresh(sweep), fresh(block_spectra, "n_steps"), fresh(curved)), fresh(saga_epoch, "subsets")
 
 
 def _is_traced(tree) -> bool:

@@ -1,6 +1,6 @@
 """What the loss of a row and the penalty of a NeMoS model may be.
 
-Losses are glmfit's, those of NeMoS's observation models, or the function NeMoS gave: `_nemos_view` compares each with
+Losses are glmfit's, those of NeMoS's observation models, or the function NeMoS gave, and `view` compares each with
 NeMoS's. A regularizer that is none of the five, or a group that reaches over columns, has no penalty here.
 """
 
@@ -44,18 +44,13 @@ def candidates(solver: Any, model, params, args, out, Y):
         yield _GivenLoss(solver.unregularized_loss, params, args, out)
 
 
-def _is_one_of(link, functions) -> bool:
-    return any(link is function for function in functions)
-
-
 def _computes(link, functions) -> bool:
     """Whether a link is one of these functions, or a copy: what joblib sends to another process is one."""
-    return _is_one_of(link, functions) or _steps_of(link) == _steps_of(functions[0])
-
-
-def _steps_of(function) -> str:
-    """Write what jax makes of a function, traced anew: it may read what changes."""
-    return str(jax.make_jaxpr(lambda x: function(x))(np.zeros(2, np.float32)))
+    if any(link is function for function in functions):
+        return True
+    # What jax makes of them, traced anew: they may read what changes.
+    steps = [jax.make_jaxpr(lambda x, of=of: of(x))(np.zeros(2, np.float32)) for of in (link, functions[0])]
+    return str(steps[0]) == str(steps[1])
 
 
 def never_changes(loss) -> bool:
@@ -67,7 +62,7 @@ def never_changes(loss) -> bool:
     name = getattr(loss.link, "__name__", "")
     of_jax = [getattr(module, name, None) for module in (jax.nn, jnp, jax.scipy.stats.norm, jax.scipy.special)]
     own_model = getattr(nemos.observation_models, loss.observation.__name__, None) is loss.observation
-    return own_model and _is_one_of(loss.link, [*_LINKS.values(), *of_jax])
+    return own_model and any(loss.link is function for function in (*_LINKS.values(), *of_jax))
 
 
 def _settings(observation) -> tuple | None:
@@ -155,11 +150,6 @@ class Penalties:
     l1: np.ndarray  # (feature, column); for the group lasso the strength of its group
     ridge: np.ndarray  # (feature, column)
     labels: np.ndarray | None = None  # (feature, column) group within its column, -1 without
-
-    @property
-    def is_ridge(self) -> bool:
-        """Whether it is a ridge, or nothing."""
-        return self.name in ("Ridge", "UnRegularized")
 
     def make(self, features, columns):
         """Penalty of ours for some features and columns."""

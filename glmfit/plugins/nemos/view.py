@@ -48,7 +48,8 @@ class View:
     @cached_property
     def n_classes(self) -> int:
         """Classes of a softmax model that has bounds, too: labels, all seen, one ridge for all, no mask; else 0."""
-        if self.certified or not self.loss.is_softmax or self.mask is not None or not self.penalty.is_ridge:
+        is_ridge = self.penalty.name in ("Ridge", "UnRegularized")
+        if self.certified or not self.loss.is_softmax or self.mask is not None or not is_ridge:
             return 0
         K, ridge = self.loss.n_coupled, self.penalty.ridge
         units = self.Y.reshape(len(self.Y), -1, K)
@@ -59,11 +60,6 @@ class View:
     def n_together(self) -> int:
         """Columns of a neuron: the classes of a classifier, else 1."""
         return getattr(self.loss, "n_classes", 1)
-
-    @property
-    def n_columns(self) -> int:
-        """Columns of the targets."""
-        return self.Y.shape[1]
 
     @property
     def dtype(self):
@@ -92,9 +88,10 @@ class View:
 
     def parts(self) -> list[Part]:
         """List the sets of columns with the same features and groups."""
-        mask = np.ones((self.X.shape[1], self.n_columns), bool) if self.mask is None else self.mask
+        n = self.Y.shape[1]
+        mask = np.ones((self.X.shape[1], n), bool) if self.mask is None else self.mask
         if self.n_classes:
-            kind = np.arange(self.n_columns) // self.n_classes
+            kind = np.arange(n) // self.n_classes
         else:
             labels = np.zeros_like(mask, int) if self.penalty.labels is None else self.penalty.labels
             kind = np.unique(np.concatenate([mask, labels]), axis=1, return_inverse=True)[1].ravel()
@@ -118,11 +115,18 @@ def views(solver: Any, params, args) -> Iterator[View]:
     if penalty is None:
         return
     model = getattr(solver.unregularized_loss, "__self__", None)
-    mask = _read_mask(model, params)
+    mask = getattr(model, "_feature_mask", None)
+    if mask is not None:
+        leaves = zip(jax.tree.leaves(mask), jax.tree.leaves(params.coef), strict=True)
+        mask = np.concatenate([np.broadcast_to(np.asarray(m), c.shape).reshape(len(c), -1) for m, c in leaves]) != 0
+        mask = None if mask.all() else mask
+    layouts = [layout for layout in (mask, penalty.labels) if layout is not None]
     for loss in candidates(solver, model, params, args, out, Y):
         view = View(X, Y, loss, sizes, mask, penalty, not never_changes(loss))
-        if not view.certified and not _uniform_in_units(mask, penalty.labels, loss.n_coupled):
-            continue
+        if not view.certified:  # coupled columns share features and groups, or it is no model of ours
+            units = [layout.reshape(len(layout), -1, loss.n_coupled) for layout in layouts]
+            if not all(np.all(layout == layout[..., :1]) for layout in units):
+                continue
         if _agrees(view, solver.unregularized_loss, params, args):
             yield view
 
@@ -143,21 +147,6 @@ def _glm_shape(params, args):
     matrices = [np.asarray(x, dtype) for x in X]
     design = matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
     return design, np.asarray(y, dtype).reshape(len(y), -1), tuple(x.shape[1] for x in X), out
-
-
-def _read_mask(model, params) -> np.ndarray | None:
-    mask = getattr(model, "_feature_mask", None)
-    if mask is None:
-        return None
-    leaves = zip(jax.tree.leaves(mask), jax.tree.leaves(params.coef), strict=True)
-    mask = np.concatenate([np.broadcast_to(np.asarray(m), c.shape).reshape(len(c), -1) for m, c in leaves]) != 0
-    return None if mask.all() else mask
-
-
-def _uniform_in_units(mask, labels, n_coupled: int) -> bool:
-    """Whether coupled columns share features and groups."""
-    units = [layout.reshape(len(layout), -1, n_coupled) for layout in (mask, labels) if layout is not None]
-    return all(np.all(layout == layout[..., :1]) for layout in units)
 
 
 @full_precision
