@@ -20,14 +20,6 @@ class SoftmaxGap(NamedTuple):
     theorem: str  # what the bound rests on
 
 
-class _Dual(NamedTuple):
-    """A feasible point of the dual problem, made of a model: its value less its rounding is never above F*."""
-
-    value: float
-    rounding: float
-    drop: float  # the gap, were the intercepts optimal
-
-
 def certify_gap(problem, params: Params) -> SoftmaxGap:
     """Bound F - F* of a `SoftmaxProblem` at any parameters by a feasible point of the dual.
 
@@ -41,25 +33,28 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
     norm = float(np.sqrt(np.sum(slope**2) + np.sum(sums.gradient.intercept**2)))
     if problem.strength <= 0 or not np.isfinite(objective):
         return SoftmaxGap(objective, np.inf, norm, "none: without a ridge nothing bounds the distance")
-    dual = last = _dual(problem, params, sums)
-    bound = max(objective - dual.value, 0.0) + dual.rounding
+    value, rounding, drop = _dual(problem, params, sums)
+    bound = max(objective - value, 0.0) + rounding
     for _ in range(_SETTLING_STEPS):
-        mixing = sums.objective - last.value - last.drop  # what is added because the intercepts are not optimal
-        if mixing <= last.drop or sums.paired is None:
+        mixing = sums.objective - value - drop  # what is added because the intercepts are not optimal
+        if mixing <= drop or sums.paired is None:
             break
         step = np.linalg.lstsq(sums.paired, -sums.gradient.intercept, rcond=1e-12)[0]
         params = Params(params.coef, params.intercept + step)
         with np.errstate(over="ignore", invalid="ignore"):  # far away a Newton step may lead anywhere
             sums = problem.sums_at(params, paired)
-            last = _dual(problem, params, sums)
-        if not np.isfinite(last.value):
+            value, more, drop = _dual(problem, params, sums)
+        if not np.isfinite(value):
             break
-        bound = min(bound, max(objective - last.value, 0.0) + dual.rounding + last.rounding)
+        bound = min(bound, max(objective - value, 0.0) + rounding + more)
     return SoftmaxGap(objective, bound, norm, GAP_THEOREM)
 
 
-def _dual(problem, params: Params, sums) -> _Dual:
-    """Feasible point of the dual next to the model's probabilities, whose sums over the rows are given."""
+def _dual(problem, params: Params, sums) -> tuple[float, float, float]:
+    """Value of a feasible point of the dual next to the model's probabilities, which less its rounding is at most F*.
+
+    The sums over the rows are given. Returns value, rounding, and what the gap were with optimal intercepts.
+    """
     strength, n_rows = problem.strength, problem.n_rows
     objective, gradient, entropy, tilt, _ = sums
     share, mix = _feasible_mix(problem, gradient.intercept)
@@ -77,7 +72,7 @@ def _dual(problem, params: Params, sums) -> _Dual:
     rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + fall)
     rounding += problem.rounding_of_scores(params)
     drop = np.sum((gradient.coef + strength * params.coef) ** 2) / (2 * strength)
-    return _Dual(float(value - fall), float(rounding), float(drop))
+    return float(value - fall), float(rounding), float(drop)
 
 
 def _feasible_mix(problem, grad_intercept) -> tuple[float, np.ndarray]:

@@ -140,14 +140,6 @@ class Surrogates(NamedTuple):
     passes: int  # over the rows, all in all
 
 
-class _Quadratics(NamedTuple):
-    """Surrogates of some rows, at given scores and in contrasts of classes."""
-
-    value: np.ndarray  # (row,)
-    slope: np.ndarray  # (row, contrast)
-    curvature: np.ndarray  # (row, contrast, contrast)
-
-
 class SurrogateSum(ContrastRows):
     """Forms and minimises the sum of the surrogates of a softmax problem's rows, if a matrix of all parameters fits."""
 
@@ -205,10 +197,10 @@ class SurrogateSum(ContrastRows):
         curvature = np.diag(np.tile(self._ridge, self.shape[0]))
         for rows in self._parts(np.arange(self.n_rows)):
             z = self.columns(rows)
-            own = self._quadratics(rows, anchor[rows], self.scores(z, theta, rows), order)
-            bound += float(np.sum(own.value))
-            gradient = gradient + own.slope.T @ z
-            self._add(curvature, z, own.curvature)
+            value, slope, C = self._quadratics(rows, anchor[rows], self.scores(z, theta, rows), order)
+            bound += float(np.sum(value))
+            gradient = gradient + slope.T @ z
+            self._add(curvature, z, C)
         return bound, gradient, curvature
 
     def _replace(self, theta, anchor, curvature, rows, order: str, lead: float):
@@ -220,7 +212,7 @@ class SurrogateSum(ContrastRows):
             old = self._quadratics(part, before, now, order)
             after = now + lead * (now - before)
             new = self._quadratics(part, after, now, order)
-            higher = new.value > old.value
+            higher = new[0] > old[0]
             if lead > 0 and higher.any():
                 # Touching right here is never higher.
                 after[higher] = now[higher]
@@ -228,13 +220,14 @@ class SurrogateSum(ContrastRows):
                 for into, values in zip(new, here, strict=True):
                     into[higher] = values
             anchor[part] = after
-            down += float(np.sum(old.value - new.value))
-            turn += (new.slope - old.slope).T @ z
-            self._add(curvature, z, new.curvature - old.curvature)
+            value, slope, C = (b - a for a, b in zip(old, new, strict=True))
+            down -= float(np.sum(value))
+            turn += slope.T @ z
+            self._add(curvature, z, C)
         return down, turn
 
-    def _quadratics(self, rows, anchor, scores, order: str) -> _Quadratics:
-        """Surrogates that touch at the anchors, seen from the scores."""
+    def _quadratics(self, rows, anchor, scores, order: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Value, slope and curvature, in contrasts, of the surrogates that touch at the anchors, at the scores."""
         bounds, counts, weight = softmax_bound(anchor, order), self._counts[rows], self._weight[rows]
         H = self.contrasts
         C = weight[:, :, None] * (H @ bounds.matrices() @ H.T)
@@ -242,7 +235,7 @@ class SurrogateSum(ContrastRows):
         away = (scores - anchor) @ H.T
         bend = np.einsum("iab,ib->ia", C, away)
         value = weight[:, 0] * bounds.log_norm - np.sum(counts * anchor, axis=1)
-        return _Quadratics(value + np.sum((slope + bend / 2) * away, axis=1), slope + bend, C)
+        return value + np.sum((slope + bend / 2) * away, axis=1), slope + bend, C
 
     def _add(self, curvature, z, C) -> None:
         """Add the sum of C_i (x) z_i z_i' in place."""
